@@ -1,0 +1,1 @@
+"""Tuning: MetaSchedule samples plans, measures them and stores what won."""
