@@ -1,0 +1,1 @@
+"""The tests of tvm_scan. `python -m tests` runs every check."""
