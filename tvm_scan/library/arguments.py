@@ -5,10 +5,14 @@ found, and what to pass instead.
 """
 
 from collections.abc import Collection
+from typing import TypeAlias
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
+
+Expr: TypeAlias = ir.Expr
+"""An expression of the script, a variable or a constant."""
 
 FLOAT_DTYPES = ("float32", "float64")
 """The floating-point dtypes of the library."""

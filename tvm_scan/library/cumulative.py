@@ -14,7 +14,7 @@ import numpy as np
 from tvm import tirx
 from tvm.script import tirx as T
 
-from .arguments import FUNC_ATTRS, NUMBER_DTYPES, check_choice, check_flags, make_extent
+from .arguments import FUNC_ATTRS, NUMBER_DTYPES, Expr, check_choice, check_flags, make_extent
 
 _COMBINE: dict[str, Callable] = {
     "cumsum": lambda earlier, later: earlier + later,
@@ -34,7 +34,7 @@ _NUMPY_COMBINE: dict[str, Callable] = {
 
 
 def _identity(name: str, dtype: str) -> int | float:
-    """The value that leaves every other value as it is."""
+    """Return the value that leaves every other value as it is."""
     if name in ("cumsum", "cumprod"):
         return 0 if name == "cumsum" else 1
     if dtype.startswith("float"):
@@ -63,15 +63,15 @@ def _cumulative(
     time_first = axis == 0
     attrs = {**FUNC_ATTRS, "global_symbol": name}
 
-    def at(row, step):
-        """Indices of the element that the loop reaches at `step`."""
+    def at(row: Expr, step: Expr) -> tuple[Expr, Expr]:
+        """Return the indices of the element that the loop reaches at `step`."""
         time = L - 1 - step if reverse else step
         return (time, row) if time_first else (row, time)
 
     shape = (L, R) if time_first else (R, L)
 
     @T.prim_func(s_tir=True)
-    def history_rows(X: T.Buffer(shape, dtype), Y: T.Buffer(shape, dtype)):
+    def history_rows(X: T.Buffer(shape, dtype), Y: T.Buffer(shape, dtype)) -> None:
         T.func_attr(attrs)
         for r, t in T.grid(R, L):
             with T.sblock("scan"):
@@ -84,7 +84,7 @@ def _cumulative(
                 )
 
     @T.prim_func(s_tir=True)
-    def history_time_first(X: T.Buffer(shape, dtype), Y: T.Buffer(shape, dtype)):
+    def history_time_first(X: T.Buffer(shape, dtype), Y: T.Buffer(shape, dtype)) -> None:
         T.func_attr(attrs)
         for t, r in T.grid(L, R):
             with T.sblock("scan"):
@@ -97,7 +97,7 @@ def _cumulative(
                 )
 
     @T.prim_func(s_tir=True)
-    def state_rows(X: T.Buffer(shape, dtype), Y: T.Buffer(shape, dtype)):
+    def state_rows(X: T.Buffer(shape, dtype), Y: T.Buffer(shape, dtype)) -> None:
         T.func_attr(attrs)
         carry = T.sblock_alloc_buffer((R,), dtype)
         for r in range(R):
@@ -116,7 +116,7 @@ def _cumulative(
                     carry[vr] = combine(carry[vr], X[at(vr, vt)])
 
     @T.prim_func(s_tir=True)
-    def state_time_first(X: T.Buffer(shape, dtype), Y: T.Buffer(shape, dtype)):
+    def state_time_first(X: T.Buffer(shape, dtype), Y: T.Buffer(shape, dtype)) -> None:
         T.func_attr(attrs)
         carry = T.sblock_alloc_buffer((R,), dtype)
         for r in range(R):

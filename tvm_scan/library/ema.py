@@ -14,6 +14,7 @@ from tvm.script import tirx as T
 from .arguments import (
     FLOAT_DTYPES,
     FUNC_ATTRS,
+    Expr,
     check_choice,
     keep_parameters,
     make_extent,
@@ -83,16 +84,16 @@ def ema(
     shape = (L, D) if time_first else (D, L)
     attrs = {**FUNC_ATTRS, "global_symbol": "ema"}
 
-    def at(lane, time):
+    def at(lane: Expr, time: Expr) -> tuple[Expr, Expr]:
         return (time, lane) if time_first else (lane, time)
 
-    def average(before, x, lane_alpha):
+    def average(before: Expr, x: Expr, lane_alpha: Expr) -> Expr:
         if alpha == "lane":
             return (tirx.const(1, dtype) - lane_alpha) * before + lane_alpha * x
         # Rounded once here, from float64, rather than at every step.
         return tirx.const(1 - alpha, dtype) * before + tirx.const(alpha, dtype) * x
 
-    def start(first, given):
+    def start(first: Expr, given: Expr) -> Expr:
         return {"zero": tirx.const(0, dtype), "first": first, "buffer": given}[initial]
 
     @T.prim_func(s_tir=True)
@@ -101,7 +102,7 @@ def ema(
         ALPHA: T.Buffer((D,), dtype),
         H0: T.Buffer((D,), dtype),
         H: T.Buffer(shape, dtype),
-    ):
+    ) -> None:
         T.func_attr(attrs)
         for d, t in T.grid(D, L):
             with T.sblock("average"):
@@ -119,7 +120,7 @@ def ema(
         ALPHA: T.Buffer((D,), dtype),
         H0: T.Buffer((D,), dtype),
         H: T.Buffer(shape, dtype),
-    ):
+    ) -> None:
         T.func_attr(attrs)
         for t, d in T.grid(L, D):
             with T.sblock("average"):

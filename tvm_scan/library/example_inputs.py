@@ -12,14 +12,14 @@ Arrays = dict[str, np.ndarray]
 
 
 def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Standard normal floats, or integers from -9 to 9."""
+    """Return standard normal floats, or integers from -9 to 9."""
     if dtype.startswith("float"):
         return rng.standard_normal(shape).astype(dtype)
     return rng.integers(-9, 10, shape).astype(dtype)
 
 
 def _gates(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, low: float) -> np.ndarray:
-    """Floats from `low` to 1, or integers -1 and 1."""
+    """Return floats from `low` to 1, or integers -1 and 1."""
     if dtype.startswith("float"):
         return rng.uniform(low, 1, shape).astype(dtype)
     return rng.choice(np.array([-1, 1], dtype), shape)
@@ -34,7 +34,7 @@ def cumsum_inputs(
     axis: int = -1,
     **_options: object,
 ) -> Arrays:
-    """Inputs of `cumsum`, `cummax` and `cummin`."""
+    """Make the inputs of `cumsum`, `cummax` and `cummin`."""
     return {"X": _values(rng, (length, rows) if axis == 0 else (rows, length), dtype)}
 
 
@@ -50,7 +50,7 @@ def cumprod_inputs(
     axis: int = -1,
     **_options: object,
 ) -> Arrays:
-    """Inputs of `cumprod`: factors near 1, so that long products neither vanish nor overflow."""
+    """Make the inputs of `cumprod`: factors near 1, whose products neither vanish nor overflow."""
     shape = (length, rows) if axis == 0 else (rows, length)
     if not dtype.startswith("float"):
         return {"X": _gates(rng, shape, dtype, 1)}
@@ -67,7 +67,7 @@ def ema_inputs(
     initial: str = "zero",
     layout: str = "dl",
 ) -> Arrays:
-    """Inputs of `ema`."""
+    """Make the inputs of `ema`."""
     arrays = {"X": _values(rng, (length, lanes) if layout == "ld" else (lanes, length), dtype)}
     if alpha == "lane":
         arrays["ALPHA"] = rng.uniform(0.01, 0.5, lanes).astype(dtype)
@@ -88,7 +88,7 @@ def linear_recurrence_inputs(
     initial_state: bool = False,
     **_options: object,
 ) -> Arrays:
-    """Inputs of `linear_recurrence`."""
+    """Make the inputs of `linear_recurrence`."""
     state = (batch, lanes) if layout.startswith("b") else (lanes,)
     time = LINEAR_LAYOUTS[layout]
     shape = (*state[:time], length, *state[time:])
@@ -117,7 +117,7 @@ def selective_scan_inputs(
     initial_state: bool = False,
     **_options: object,
 ) -> Arrays:
-    """Inputs of `selective_scan`, scaled as in Mamba at initialisation.
+    """Make the inputs of `selective_scan`, scaled as in Mamba at initialisation.
 
     A is -(1 .. states), and the step sizes lie around 0.001 to 0.1.
     """

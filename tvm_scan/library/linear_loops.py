@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script import tirx as T
 
-from .arguments import alloc_state
-
-Expr = tirx.Var | tirx.IntImm
+from .arguments import Expr, alloc_state
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class LinearForm:
         return (self.lanes,) if self.batch is None else (self.batch, self.lanes)
 
     def at(self, lane: tuple, step: Expr) -> tuple:
-        """Indices of the element of `lane` that the loop reaches at `step`."""
+        """Return the indices of the element of `lane` that the loop reaches at `step`."""
         return self._insert(lane, self.length - 1 - step if self.reverse else step)
 
     @property
@@ -52,7 +50,7 @@ class LinearForm:
         return (*lane[: self.time_axis], time, *lane[self.time_axis :])
 
     def step(self, A: tirx.Var, before: Expr, x: Expr, lane: tuple, step: Expr) -> Expr:
-        """The right-hand side ``a * before + x``."""
+        """Write the right-hand side ``a * before + x``."""
         if self.gate == "time":
             return A[self.at(lane, step)] * before + x
         if self.gate == "lane":
@@ -60,7 +58,7 @@ class LinearForm:
         return tirx.const(self.gate, self.dtype) * before + x
 
     def initial(self, H0: tirx.Var, lane: tuple) -> Expr:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return H0[lane] if self.initial_state else tirx.const(0, self.dtype)
 
 
@@ -77,7 +75,7 @@ def history_loop(form: LinearForm) -> tirx.PrimFunc:
             X: T.Buffer(form.shape, dtype),
             H0: T.Buffer(form.state_shape, dtype),
             H: T.Buffer(form.shape, dtype),
-        ):
+        ) -> None:
             T.func_attr(attrs)
             for d, t in T.grid(D, L):
                 with T.sblock("scan"):
@@ -99,7 +97,7 @@ def history_loop(form: LinearForm) -> tirx.PrimFunc:
         X: T.Buffer(form.shape, dtype),
         H0: T.Buffer(form.state_shape, dtype),
         H: T.Buffer(form.shape, dtype),
-    ):
+    ) -> None:
         T.func_attr(attrs)
         for b, d, t in T.grid(B, D, L):
             with T.sblock("scan"):
@@ -131,7 +129,7 @@ def state_loop(form: LinearForm) -> tirx.PrimFunc:
             H0: T.Buffer(form.state_shape, dtype),
             H: T.Buffer(form.shape, dtype),
             HN: T.Buffer(form.state_shape, dtype),
-        ):
+        ) -> None:
             T.func_attr(attrs)
             S = T.meta_var(HN if final_state else alloc_state(form.state_shape, dtype))
             for d in range(D):
@@ -158,7 +156,7 @@ def state_loop(form: LinearForm) -> tirx.PrimFunc:
         H0: T.Buffer(form.state_shape, dtype),
         H: T.Buffer(form.shape, dtype),
         HN: T.Buffer(form.state_shape, dtype),
-    ):
+    ) -> None:
         T.func_attr(attrs)
         S = T.meta_var(HN if final_state else alloc_state(form.state_shape, dtype))
         for b, d in T.grid(B, D):

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script import tirx as T
 
-from .arguments import alloc_state
-
-Expr = tirx.Var | tirx.IntImm
+from .arguments import Expr, alloc_state
 
 
 def softplus_expr(x: Expr, dtype: str) -> Expr:
@@ -62,16 +60,16 @@ class SelectiveScanForm:
         return (self.batch, self.channels, self.states)
 
     def at(self, b: Expr, i: Expr, t: Expr) -> tuple:
-        """Indices in a sequence: `i` is a channel, or a state index in B and C."""
+        """Return the indices in a sequence: `i` is a channel, or a state index in B and C."""
         return (b, i, t) if self.layout == "bdl" else (b, t, i)
 
     def step_size(self, delta: Expr, bias: tirx.Var, d: Expr) -> Expr:
-        """The discretisation step: delta, plus its bias, through softplus."""
+        """Write the discretisation step: delta, plus its bias, through softplus."""
         biased = delta + bias[d] if self.has_bias else delta
         return softplus_expr(biased, self.dtype) if self.softplus else biased
 
     def initial(self, h0: tirx.Var, index: tuple) -> Expr:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return h0[index] if self.initial_state else tirx.const(0, self.dtype)
 
     def finish(self, y: Expr, D: tirx.Var, d: Expr, u: Expr, z: tirx.Var, where: tuple) -> Expr:
@@ -99,7 +97,7 @@ def blocks_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
         h0: T.Buffer(form.state_shape, dtype),
         out: T.Buffer(form.sequence_shape, dtype),
         h_final: T.Buffer(form.state_shape, dtype),
-    ):
+    ) -> None:
         T.func_attr(attrs)
         h = T.meta_var(h_final if final_state else alloc_state(form.state_shape, dtype))
         dt = T.sblock_alloc_buffer((nb, nd), dtype)
@@ -160,7 +158,7 @@ def step_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
         h0: T.Buffer(form.state_shape, dtype),
         out: T.Buffer(form.sequence_shape, dtype),
         h_final: T.Buffer(form.state_shape, dtype),
-    ):
+    ) -> None:
         T.func_attr(attrs)
         h = T.meta_var(h_final if final_state else alloc_state(form.state_shape, dtype))
         for b, d in T.grid(nb, nd):
