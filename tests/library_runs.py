@@ -42,11 +42,13 @@ def error_bound(name: str, inputs: Arrays, options: dict[str, object], length: i
         for key in ("delta", "delta_bias"):  # only inside softplus or as given: keep the sign
             if key in inputs:
                 magnitudes[key] = inputs[key]
-        # exp(p) turns an absolute error of p into a relative one: p has 4 roundings and softplus
-        # a few more; the arguments here stay below 16 * 1.
-        per_step = 8.0 + 8.0 * 16
+        # exp(p) turns an absolute error of p = dt * A into a relative one; p is at most
+        # max(dt) * max|A| and carries the 6 roundings of softplus, the bias and the product.
+        dt = inputs["delta"].max(initial=0) + inputs.get("delta_bias", np.zeros(1)).max(initial=0)
+        dt = np.logaddexp(0, dt) if options.get("softplus", True) else dt
+        per_step = 12.0 + 6.0 * dt * np.abs(inputs["A"]).max(initial=0)
         # The contraction over the states, the skip, and exp(-z).
-        once = 16.0 + 4 + np.abs(inputs.get("z", np.zeros(1))).max(initial=0)
+        once = 8.0 + inputs["A"].shape[1] + np.abs(inputs.get("z", np.zeros(1))).max(initial=0)
         if "z" in magnitudes:
             magnitudes["z"] = inputs["z"]
     if isinstance(options.get("gate"), int | float):

@@ -6,16 +6,20 @@ import re
 import numpy as np
 import pytest
 import tvm
+from tvm import relax, tirx
+from tvm.script import tirx as T
 
 from tests.exact_inputs import exact_case, time_axis
 from tests.library_runs import error_bound, run_serial
 from tvm_scan.library import LIBRARY, linear_recurrence, selective_scan
 from tvm_scan.library.arguments import FUNC_ATTRS, NUMBER_DTYPES
+from tvm_scan.library.selective_scan_loops import silu_expr, softplus_expr
 
 SEED = 20231201
 LENGTHS = (0, 1, 2, 31, 33)
 CUMULATIVE = ("cumsum", "cumprod", "cummax", "cummin")
 BOOLS = (False, True)
+DTYPE = "float32"
 
 
 def _cases():
@@ -144,6 +148,51 @@ def test_exact_inputs_reach_the_end(name):
     before = entry.expected(case.inputs, **case.options)[out][tuple(last)]
     after = entry.expected(changed, **case.options)[out][tuple(last)]
     assert (before != after).all()
+
+
+def test_nan_on_the_cpu_follows_the_twin():
+    """The rule that `cummax` documents holds in the compiled loop too."""
+    x = np.array([[1, np.nan, 3, 2, np.nan, np.nan, -1]], "float32")
+    for name in ("cummax", "cummin", "cumsum", "cumprod"):
+        entry = LIBRARY[name]
+        func = entry.factory(1, 7)
+        want = entry.expected({"X": x})
+        got = run_serial(tvm.compile(func, target="llvm"), func, {"X": x}, want)
+        np.testing.assert_array_equal(got["Y"], want["Y"])
+
+
+def test_softplus_and_silu_lower_to_cuda():
+    """Without a GPU or nvcc: the generated source calls log1p, whose small values survive."""
+    target = tvm.target.Target(
+        {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024}, host={"kind": "llvm"}
+    )
+
+    @T.prim_func(s_tir=True)
+    def pointwise(X: T.Buffer((32,), DTYPE), Y: T.Buffer((32,), DTYPE)):
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        for i in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("pointwise"):
+                vi = T.axis.spatial(32, i)
+                Y[vi] = softplus_expr(X[vi], DTYPE) + silu_expr(X[vi], DTYPE)
+
+    source = tvm.compile(pointwise, target=target).mod.imports[0].inspect_source()
+    assert "log1pf(" in source
+    assert "fabsf(" in source
+
+
+def test_called_from_relax():
+    """A symbolic factory as it is, through call_tir and the stock CPU pipeline."""
+    builder = relax.BlockBuilder()
+    rows, length = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+    x = relax.Var("x", relax.TensorType([rows, length], "float32"))
+    with builder.function("main", [x]):
+        func = builder.add_func(LIBRARY["cumsum"].factory(None, None), "cumsum")
+        out = relax.TensorType([rows, length], "float32")
+        builder.emit_func_output(builder.emit(relax.call_tir(func, [x], out)))
+    machine = relax.VirtualMachine(tvm.compile(builder.get(), target="llvm"), tvm.cpu())
+    data = np.arange(15, dtype="float32").reshape(3, 5)
+    got = machine["main"](tvm.runtime.tensor(data)).numpy()
+    np.testing.assert_array_equal(got, np.cumsum(data, axis=1))
 
 
 BAD_ARGUMENTS = [
