@@ -1,7 +1,6 @@
 """What an install holds: the three folders as one package, nothing bare, the licence, the types."""
 
 import email
-import os
 import shutil
 import subprocess
 import sys
@@ -53,12 +52,11 @@ def wheel(tmp_path_factory):
 
 
 def run_outside(code, site, cwd):
-    """Run code with one more site folder, away from the source tree."""
+    """Run code with this site folder only, away from the source tree and from any install."""
     lines = f"import site; site.addsitedir({str(site)!r})\n{code}"
     done = subprocess.run(
-        [sys.executable, "-c", lines],
+        [sys.executable, "-I", "-S", "-c", lines],
         cwd=cwd,
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
         capture_output=True,
         text=True,
         check=False,
@@ -99,7 +97,6 @@ def test_wheel_holds_licence_types_and_script(wheel):
 def test_wheel_works_where_it_is_unpacked(wheel, tmp_path):
     _, site = wheel
     code = (
-        "import sys; sys.path.insert(0, sys.path.pop())\n"
         "import tvm_scan, tvm_scan.meta\n"
         "from tvm_scan._resources import licence_text\n"
         "print(tvm_scan.__file__, tvm_scan.meta.__file__, len(licence_text()), sep='\\n')"
@@ -120,7 +117,6 @@ def test_editable_install_maps_the_folders(tmp_path):
     (project / "schedules" / "later").mkdir()
     (project / "schedules" / "later" / "__init__.py").write_text("")
     code = (
-        "sys = __import__('sys'); sys.meta_path.insert(0, sys.meta_path.pop())\n"
         "import importlib.util as u\n"
         "import tvm_scan.meta.later\n"
         "for name in ['tvm_scan', 'tvm_scan.schedules', 'tvm_scan.schedules.later']:\n"
