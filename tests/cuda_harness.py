@@ -1,0 +1,131 @@
+"""Running and checking the CUDA kernels that the tests emit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cusim
+import numpy as np
+import pytest
+import tvm
+from cusim import nvcc
+from tvm.target import Target
+
+__all__ = ["CUDA_TARGET", "check_nvcc", "compile_cuda", "emitted_source", "run_cuda"]
+
+CUDA_TARGET = Target(
+    {
+        "kind": "cuda",
+        "arch": "sm_90",
+        "max_threads_per_block": 1024,
+        "max_shared_memory_per_block": 49152,
+    },
+    host={"kind": "llvm"},
+)
+
+
+def compile_cuda(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> tvm.runtime.Executable:
+    """Compiles a scheduled function for the device; its name is ``main`` if it has none."""
+    if isinstance(func_or_mod, tvm.IRModule):
+        mod = func_or_mod
+    else:
+        name = func_or_mod.attrs.get("global_symbol") if func_or_mod.attrs else None
+        name = str(name) if name is not None else "main"
+        mod = tvm.IRModule({name: func_or_mod.with_attr("global_symbol", name)})
+    with CUDA_TARGET:
+        return tvm.compile(mod, target=CUDA_TARGET)
+
+
+def emitted_source(executable: tvm.runtime.Executable) -> str:
+    """The CUDA source of a compiled module."""
+    return str(executable.mod.imports[0].inspect_source())
+
+
+def _entry(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> str:
+    if isinstance(func_or_mod, tvm.IRModule):
+        names = [gv.name_hint for gv in func_or_mod.get_global_vars()]
+        return "main" if "main" in names or len(names) != 1 else names[0]
+    name = func_or_mod.attrs.get("global_symbol") if func_or_mod.attrs else None
+    return str(name) if name is not None else "main"
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def run_cuda(
+    func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule,
+    args: Sequence[np.ndarray],
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    race: bool = True,
+) -> list[np.ndarray]:
+    """Runs a scheduled function and checks that the order of its threads does not matter.
+
+    On the simulated device it runs once per seed, each of which orders threads and blocks
+    differently and fills fresh memory with other rubbish, and once more under the race detector.
+    On a real device it runs as often, in whatever order comes.
+
+    Parameters
+    ----------
+    func_or_mod
+        The function, or a module with one function or one called ``main``.
+    args
+        One array per parameter, outputs included; they are not changed.
+    seeds
+        Orders of threads and blocks, see :class:`cusim.Settings`; at least one.
+    race
+        Whether to run under the race detector as well, which also checks bounds.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        All the arguments after the run, in order.
+
+    Raises
+    ------
+    tvm.error.InternalError
+        If a launch fails; the message holds the source lines of the race or barrier.
+    AssertionError
+        If two runs differ in a bit; the message names the argument and the seed.
+    """
+    executable = compile_cuda(func_or_mod)
+    function = executable[_entry(func_or_mod)]
+    device = tvm.cuda(0)
+    runs = [(seed, False) for seed in seeds]
+    if race:
+        runs.append((seeds[0], True))
+    first: list[np.ndarray] | None = None
+    for seed, with_race in runs:
+        with cusim.settings(seed=seed, race=with_race):
+            tensors = [tvm.runtime.tensor(array, device) for array in args]
+            function(*tensors)
+            device.sync()
+            results = [tensor.numpy() for tensor in tensors]
+        if first is None:
+            first = results
+        for index, (expected, got) in enumerate(zip(first, results, strict=True)):
+            assert _same_bits(expected, got), (
+                f"run_cuda: expected the same bits in every run, got another argument {index} "
+                f"with seed {seed}{' under the race detector' if with_race else ''} than with "
+                f"seed {seeds[0]}: the result depends on the order of threads or on memory that "
+                f"nobody wrote"
+            )
+    assert first is not None
+    return first
+
+
+def check_nvcc(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> dict[str, nvcc.Resources]:
+    """Compiles the emitted source to an sm_90 cubin and asserts that no kernel spills.
+
+    Skips the test where there is no nvcc.
+    """
+    if not nvcc.nvcc_available():
+        pytest.skip("nvcc is missing: registers and spills of the kernels are not checked")
+    resources = nvcc.compile_resources(emitted_source(compile_cuda(func_or_mod)), arch="sm_90")
+    assert resources, "check_nvcc: expected a kernel in the emitted source, got none"
+    for name, taken in resources.items():
+        assert taken.spill_stores == 0 and taken.spill_loads == 0, (
+            f"check_nvcc: expected no spills, got {taken} for {name}"
+        )
+    return resources

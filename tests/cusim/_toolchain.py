@@ -1,0 +1,223 @@
+"""Building the runtime and the kernels with g++, and where the results are kept."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+INCLUDE = HERE / "include"
+RUNTIME = HERE / "runtime"
+
+DRIVER = "libcuda.so.1"
+CUDART = "libcudart.so.13"
+DRIVER_SOURCES = ("driver.cc", "scheduler.cc", "race.cc", "memory.cc")
+
+# Kernels older than this are removed from the cache when the runtime is loaded.
+KEEP_KERNELS_SECONDS = 7 * 24 * 3600
+
+KERNEL_FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-g1",  # line numbers, for messages
+    "-w",
+    "-fPIC",
+    "-ffp-contract=off",  # the same rounding whatever the processor
+    # nvcc lets emitted code reinterpret vectors and overflow signed integers.
+    "-fno-strict-aliasing",
+    "-fwrapv",
+)
+
+_KERNEL = re.compile(
+    r"__global__\s+void\s+(?:__launch_bounds__\(\s*(\d+)[^)]*\)\s+)?(\w+)\s*\([^)]*\)\s*\{"
+)
+
+
+class KernelBuildError(RuntimeError):
+    """The emitted CUDA source does not compile; the message holds the compiler's words."""
+
+
+@functools.cache
+def compiler() -> str | None:
+    """The C++ compiler: ``$CXX`` if it is a g++, or g++."""
+    for name in (os.environ.get("CXX", ""), "g++"):
+        path = shutil.which(name) if "g++" in name else None
+        if path is not None:
+            return path
+    return None
+
+
+@functools.cache
+def compiler_version() -> tuple[int, ...]:
+    """The version of the compiler, such as (12, 2, 0)."""
+    gxx = compiler()
+    if gxx is None:
+        return ()
+    words = subprocess.run(
+        [gxx, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    return tuple(int(part) for part in words[0].split("."))
+
+
+@functools.cache
+def _fingerprint() -> str:
+    """A hash of all that the outcome of a build depends on, but the kernel."""
+    digest = hashlib.sha256()
+    for path in sorted([*INCLUDE.iterdir(), *RUNTIME.iterdir(), Path(__file__)]):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    digest.update(f"{compiler()} {compiler_version()} {platform.machine()}".encode())
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def cache_directory() -> Path:
+    """Where built files lie: one directory per version of the sources, outside the source tree."""
+    roots = [
+        os.environ.get("CUSIM_CACHE"),
+        os.path.join(
+            os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tvm_scan", "cusim"
+        ),
+        os.path.join(tempfile.gettempdir(), f"tvm_scan-cusim-{os.getuid()}"),
+    ]
+    for root in roots:
+        if not root:
+            continue
+        directory = Path(root) / _fingerprint()
+        try:
+            (directory / "kernels").mkdir(parents=True, exist_ok=True)
+            # Code is loaded from here: nobody else may be able to write it.
+            if directory.stat().st_uid == os.getuid() and os.access(directory, os.W_OK):
+                return directory
+        except OSError:
+            continue
+    raise OSError(f"cusim: expected a writable cache directory, tried {roots}")
+
+
+def _run(arguments: list[str]) -> None:
+    outcome = subprocess.run(arguments, capture_output=True, text=True)
+    if outcome.returncode != 0:
+        errors = [line for line in outcome.stderr.splitlines() if "error" in line]
+        text = "\n".join(errors[:10]) + "\n\n" + outcome.stderr[:4000]
+        raise KernelBuildError(f"cusim: g++ rejects the source:\n{text}")
+
+
+def build_runtime() -> tuple[Path, Path]:
+    """Builds the two libraries, unless they are in the cache; safe in parallel processes."""
+    gxx = compiler()
+    assert gxx is not None
+    final = cache_directory() / "runtime"
+    if not final.is_dir():
+        scratch = Path(tempfile.mkdtemp(dir=cache_directory(), prefix="building-"))
+        common = [gxx, "-std=c++17", "-O2", "-shared", "-fPIC"]
+        # The version that the symbols of NVIDIA's library carry.
+        (scratch / "cudart.map").write_text(f"{CUDART} {{ global: cuda*; local: *; }};\n")
+        _run(
+            [*common, *(str(RUNTIME / name) for name in DRIVER_SOURCES)]
+            + ["-o", str(scratch / DRIVER), f"-Wl,-soname,{DRIVER}", "-ldl"]
+        )
+        _run(
+            [*common, str(RUNTIME / "cudart.cc"), "-o", str(scratch / CUDART)]
+            + [f"-Wl,-soname,{CUDART}", f"-Wl,--version-script={scratch / 'cudart.map'}"]
+            + [str(scratch / DRIVER)]
+        )
+        try:
+            scratch.rename(final)
+        except OSError:
+            # Another process was first; its files are the same.
+            shutil.rmtree(scratch, ignore_errors=True)
+    _remove_old_kernels()
+    return final / DRIVER, final / CUDART
+
+
+def _remove_old_kernels() -> None:
+    limit = time.time() - KEEP_KERNELS_SECONDS
+    for path in (cache_directory() / "kernels").iterdir():
+        try:
+            if path.stat().st_mtime < limit:
+                path.unlink()
+        except OSError:
+            continue  # removed by another process
+
+
+def module_key(source: str) -> str:
+    """The name under which a module's source and its libraries are cached."""
+    return hashlib.sha256((_fingerprint() + source).encode()).hexdigest()[:20]
+
+
+def source_path(key: str) -> Path:
+    """Where the emitted source of a module lies."""
+    return cache_directory() / "kernels" / f"{key}.cu"
+
+
+def library_path(key: str, race: bool) -> Path:
+    """Where the compiled module lies, or its copy instrumented for the race detector."""
+    return cache_directory() / "kernels" / (f"{key}.race.so" if race else f"{key}.so")
+
+
+def _translation_unit(source: str, key: str) -> str:
+    dynamic = "buf_dyn_shmem" in source
+    lines = ['#include "cusim.h"']
+    if dynamic:
+        # `extern __shared__ unsigned char buf_dyn_shmem[]` of the source refers to this.
+        lines += [
+            "alignas(1024) thread_local unsigned char buf_dyn_shmem[cusim::kDynamicArenaBytes];",
+            "static unsigned char* cusim_dynamic_arena() { return buf_dyn_shmem; }",
+        ]
+    arena = "cusim_dynamic_arena" if dynamic else "nullptr"
+    lines += ['#line 1 "kernel.cu"', source, '#line 1 "cusim"', f'CUSIM_MODULE("{key}", {arena})']
+    for bound, name in _KERNEL.findall(source):
+        lines.append(f"CUSIM_KERNEL({name}, {bound or 1024})")
+    return "\n".join(lines) + "\n"
+
+
+def build_kernel(source: str, race: bool) -> Path:
+    """Compiles an emitted module, unless it is in the cache; safe in parallel processes."""
+    gxx = compiler()
+    assert gxx is not None
+    key = module_key(source)
+    final = library_path(key, race)
+    if final.exists():
+        os.utime(final)
+        return final
+    with tempfile.TemporaryDirectory(prefix="cusim-") as scratch_name:
+        scratch = Path(scratch_name)
+        (scratch / "unit.cc").write_text(_translation_unit(source, key))
+        # Instrumented by -fsanitize=thread, but linked without its library: the hooks are ours.
+        flags = ["-fsanitize=thread"] if race else []
+        if race and compiler_version() >= (11,):
+            flags.append("--param=tsan-distinguish-volatile=1")
+        unit, compiled, linked = (str(scratch / name) for name in ("unit.cc", "unit.o", "unit.so"))
+        _run([gxx, *KERNEL_FLAGS, *flags, f"-I{INCLUDE}", "-c", unit, "-o", compiled])
+        _run([gxx, "-shared", compiled, "-o", linked])
+        _publish(source.encode(), source_path(key))
+        _publish(Path(linked).read_bytes(), final)
+    return final
+
+
+def _publish(content: bytes, final: Path) -> None:
+    """Writes a file so that other processes see all of it or nothing."""
+    handle, name = tempfile.mkstemp(dir=final.parent, prefix="writing-")
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    os.replace(name, final)
+
+
+def line_of(library: Path, code_address: int) -> int | None:
+    """The source line of a place in a compiled module."""
+    addr2line = shutil.which("addr2line")
+    if addr2line is None:
+        return None
+    outcome = subprocess.run(
+        [addr2line, "-i", "-e", str(library), hex(code_address)], capture_output=True, text=True
+    )
+    # With inlined helpers there are several lines; the one in the emitted source is meant.
+    found = re.search(r"kernel\.cu:(\d+)", outcome.stdout)
+    return int(found.group(1)) if found else None

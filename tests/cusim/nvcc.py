@@ -1,0 +1,114 @@
+"""What nvcc says of a kernel: registers, spills and shared memory on a real architecture."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Resources", "compile_resources", "nvcc_available", "nvcc_path"]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one kernel takes, as ptxas reports it.
+
+    Attributes
+    ----------
+    registers
+        32-bit registers per thread.
+    spill_stores, spill_loads
+        Bytes per thread that did not fit in registers.
+    shared_bytes
+        Static shared memory per block.
+    stack
+        Bytes of stack per thread: local arrays that are indexed at run time, and spills.
+    barriers
+        Hardware barriers used, of 16; a kernel with any number of ``__syncthreads`` uses one.
+    """
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    shared_bytes: int
+    stack: int
+    barriers: int
+
+
+@functools.cache
+def nvcc_path() -> str | None:
+    """The nvcc on the PATH, or of ``$CUDA_HOME``, or of /usr/local/cuda."""
+    found = shutil.which("nvcc")
+    if found is not None:
+        return found
+    for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+        if root and (Path(root) / "bin" / "nvcc").exists():
+            return str(Path(root) / "bin" / "nvcc")
+    return None
+
+
+def nvcc_available() -> bool:
+    """Whether there is an nvcc."""
+    return nvcc_path() is not None
+
+
+_ENTRY = re.compile(r"Compiling entry function '(\w+)' for")
+_FRAME = re.compile(
+    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+)
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_BARRIERS = re.compile(r"used (\d+) barriers")
+
+
+def parse_resources(report: str) -> dict[str, Resources]:
+    """Reads the report of ``ptxas -v``: kernel name to what it takes."""
+    found: dict[str, Resources] = {}
+    # Each kernel's part begins with the line that names it.
+    parts = _ENTRY.split(report)[1:]
+    for name, text in zip(parts[::2], parts[1::2], strict=True):
+        frame, used = _FRAME.search(text), _USED.search(text)
+        if frame is None or used is None:
+            raise ValueError(f"nvcc: expected a ptxas report of {name}, got\n{text}")
+        shared, barriers = _SHARED.search(text), _BARRIERS.search(text)
+        found[name] = Resources(
+            registers=int(used.group(1)),
+            spill_stores=int(frame.group(2)),
+            spill_loads=int(frame.group(3)),
+            shared_bytes=int(shared.group(1)) if shared else 0,
+            stack=int(frame.group(1)),
+            barriers=int(barriers.group(1)) if barriers else 0,
+        )
+    return found
+
+
+def compile_resources(source: str, arch: str = "sm_90") -> dict[str, Resources]:
+    """Compiles emitted CUDA source to a cubin and reports what each kernel takes.
+
+    Fast math is off, so that the numbers are those of the arithmetic that the tests check.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no nvcc, or with its messages if it rejects the source.
+    """
+    nvcc = nvcc_path()
+    if nvcc is None:
+        raise RuntimeError("nvcc: expected nvcc on the PATH or in $CUDA_HOME/bin, got none")
+    with tempfile.TemporaryDirectory(prefix="cusim-nvcc-") as scratch:
+        unit = Path(scratch) / "kernel.cu"
+        unit.write_text(source)
+        outcome = subprocess.run(
+            [nvcc, f"-arch={arch}", "-std=c++17", "-Xptxas", "-v", "-cubin"]
+            + ["-o", str(unit.with_suffix(".cubin")), str(unit)],
+            capture_output=True,
+            text=True,
+        )
+    if outcome.returncode != 0:
+        raise RuntimeError(f"nvcc: the source is rejected:\n{outcome.stderr[:4000]}")
+    return parse_resources(outcome.stderr + outcome.stdout)

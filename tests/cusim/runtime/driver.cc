@@ -1,0 +1,206 @@
+// libcuda.so.1: the part of the driver interface that libtvm_runtime_cuda.so imports.
+//
+// A "cubin" is a shared object that g++ made of the emitted source; it is loaded with dlopen.
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "abi.h"
+#include "runtime.h"
+
+#define CUSIM_API extern "C" __attribute__((visibility("default")))
+
+namespace cusim {
+namespace {
+
+struct Module;
+
+struct Function {
+  Module* module;
+  std::string name;
+  const Kernel* plain;
+  const Kernel* instrumented;  // looked up at the first launch under the race detector
+  unsigned max_dynamic_shared;
+};
+
+struct Module {
+  void* handle;
+  void* instrumented_handle = nullptr;
+  std::vector<std::unique_ptr<Function>> functions;
+};
+
+unsigned number_from_environment(const char* name) {
+  const char* text = getenv(name);
+  return text == nullptr ? 0 : (unsigned)strtoul(text, nullptr, 10);
+}
+
+unsigned seed = number_from_environment("CUSIM_SEED");
+bool race_detection = number_from_environment("CUSIM_RACE") != 0;
+std::string last_error;
+std::mutex launch_mutex;  // the scheduler runs one grid at a time
+
+// Python's side: puts source lines into a message; gives the path of the instrumented module.
+using ExplainCallback = void (*)(const char* module_key, const char* message, char* text,
+                                 size_t capacity);
+using InstrumentCallback = void (*)(const char* module_key, char* path, size_t capacity);
+ExplainCallback explain_callback = nullptr;
+InstrumentCallback instrument_callback = nullptr;
+
+std::string explain(const char* module_key, const std::string& message) {
+  if (explain_callback == nullptr) return message;
+  std::vector<char> text(1 << 16, '\0');
+  explain_callback(module_key, message.c_str(), text.data(), text.size());
+  return text[0] == '\0' ? message : std::string(text.data());
+}
+
+const Kernel* find_kernel(void* handle, const std::string& name) {
+  return (const Kernel*)dlsym(handle, ("cusim_kernel_" + name).c_str());
+}
+
+std::string find_instrumented(Function& function) {
+  if (function.instrumented != nullptr) return "";
+  void*& handle = function.module->instrumented_handle;
+  if (handle == nullptr) {
+    std::vector<char> path(4096, '\0');
+    if (instrument_callback != nullptr)
+      instrument_callback(function.plain->module_key, path.data(), path.size());
+    if (path[0] == '\0') return "the race detector has no source of this module to instrument";
+    handle = dlopen(path.data(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) return dlerror();
+  }
+  function.instrumented = find_kernel(handle, function.name);
+  return function.instrumented == nullptr ? "the instrumented module lacks this kernel" : "";
+}
+
+std::string launch_kernel(const LaunchConfig& config, Function& function, void** arguments) {
+  if (config.shared_bytes > function.max_dynamic_shared)
+    return "too much dynamic shared memory: " + std::to_string(config.shared_bytes) +
+           " bytes, at most " + std::to_string(function.max_dynamic_shared);
+  if (config.shared_bytes != 0 && function.plain->dynamic_arena == nullptr)
+    return "the launch asks for dynamic shared memory, the kernel declares none";
+  if (race_detection) {
+    std::string error = find_instrumented(function);
+    if (!error.empty()) return error;
+  }
+  Launch launch;
+  launch.kernel = race_detection ? function.instrumented : function.plain;
+  launch.grid = {config.grid_x, config.grid_y, config.grid_z};
+  launch.block = {config.block_x, config.block_y, config.block_z};
+  launch.dynamic_shared = config.shared_bytes;
+  launch.arguments = arguments;
+  launch.seed = seed;
+  launch.race = race_detection;
+  return run(launch);
+}
+
+}  // namespace
+}  // namespace cusim
+
+using namespace cusim;
+
+// ---- for Python ----------------------------------------------------------------------------------
+
+CUSIM_API void cusim_configure(unsigned new_seed, int new_race) {
+  std::lock_guard<std::mutex> lock(launch_mutex);
+  seed = new_seed;
+  race_detection = new_race != 0;
+}
+
+CUSIM_API void cusim_set_callbacks(ExplainCallback explain, InstrumentCallback instrument) {
+  explain_callback = explain;
+  instrument_callback = instrument;
+}
+
+CUSIM_API void* cusim_allocate(size_t size) { return allocate(size, poison_of(seed)); }
+CUSIM_API int cusim_release(void* address) { return release(address); }
+
+// ---- the driver interface --------------------------------------------------------------------------
+
+CUSIM_API int cuModuleLoadData(void** module, const void* bytes) {
+  const auto* elf = (const unsigned char*)bytes;
+  if (memcmp(elf, "\177ELF", 4) != 0) return kInvalidImage;
+  // The caller does not say how long the image is: it ends with the table of section headers.
+  uint64_t table;
+  uint16_t entry_size, entries;
+  memcpy(&table, elf + 40, 8);
+  memcpy(&entry_size, elf + 58, 2);
+  memcpy(&entries, elf + 60, 2);
+  size_t size = table + (size_t)entry_size * entries;
+  int file = memfd_create("cusim", 0);
+  bool written = file >= 0 && write(file, bytes, size) == (ssize_t)size;
+  std::string path = "/proc/self/fd/" + std::to_string(file);
+  void* handle = written ? dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+  if (file >= 0) close(file);
+  if (handle == nullptr) {
+    const char* reason = dlerror();
+    last_error = std::string("module does not load: ") + (reason ? reason : "no memory file");
+    return kInvalidImage;
+  }
+  auto* loaded = new Module();
+  loaded->handle = handle;
+  *module = loaded;
+  return kSuccess;
+}
+
+CUSIM_API int cuModuleUnload(void* module) {
+  auto* loaded = (Module*)module;
+  if (loaded->instrumented_handle != nullptr) dlclose(loaded->instrumented_handle);
+  dlclose(loaded->handle);
+  delete loaded;
+  return kSuccess;
+}
+
+CUSIM_API int cuModuleGetFunction(void** function, void* module, const char* name) {
+  auto* loaded = (Module*)module;
+  const Kernel* kernel = find_kernel(loaded->handle, name);
+  if (kernel == nullptr) return kNotFound;
+  loaded->functions.emplace_back(new Function{loaded, name, kernel, nullptr, 48 * 1024});
+  *function = loaded->functions.back().get();
+  return kSuccess;
+}
+
+CUSIM_API int cuFuncSetAttribute(void* function, int attribute, int value) {
+  if (attribute != kMaxDynamicSharedSizeBytes) return kSuccess;
+  if (value < 0 || (unsigned)value > kDynamicArenaBytes) return kInvalidValue;
+  ((Function*)function)->max_dynamic_shared = (unsigned)value;
+  return kSuccess;
+}
+
+CUSIM_API int cuLaunchKernelEx(const LaunchConfig* config, void* function, void** arguments,
+                               void**) {
+  std::lock_guard<std::mutex> lock(launch_mutex);
+  auto& called = *(Function*)function;
+  std::string error = launch_kernel(*config, called, arguments);
+  if (error.empty()) return kSuccess;
+  last_error = explain(called.plain->module_key, "kernel " + called.name + ": " + error);
+  return kLaunchFailed;
+}
+
+CUSIM_API int cuDeviceGetName(char* name, int size, int) {
+  snprintf(name, (size_t)size, "CPU simulation of a CUDA device");
+  return kSuccess;
+}
+
+// TVM puts this name into the exception it raises, so the whole story goes here.
+CUSIM_API int cuGetErrorName(int status, const char** text) {
+  static thread_local std::string copy;
+  copy = status == kLaunchFailed || status == kInvalidImage ? last_error
+                                                            : "CUDA error " + std::to_string(status);
+  *text = copy.c_str();
+  return kSuccess;
+}
+
+CUSIM_API int cuGetErrorString(int status, const char** text) {
+  return cuGetErrorName(status, text);
+}
+
+CUSIM_API int cuTensorMapEncodeTiled() { return kNotSupported; }

@@ -1,0 +1,296 @@
+// The data-race detector.
+//
+// g++ -fsanitize=thread calls a hook for each load and store; the hooks here keep, for each cell of
+// memory, the last write and up to two reads, and report two accesses of which one is a write and
+// neither happens before the other.  What orders accesses: the program order of a thread, a block
+// barrier, and __syncwarp among the lanes of its mask.  A shuffle orders nothing, as in CUDA.
+//
+// The order is exact within a warp (vector clocks), exact between warps (a count of the block
+// barriers), and blocks are never ordered.
+
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime.h"
+
+namespace cusim {
+namespace {
+
+struct Access {
+  uint32_t block = 0;
+  int16_t thread = -1;  // -1: none
+  bool atomic = false;
+  uint32_t epoch = 0;  // block barriers passed before it
+  uint32_t clock = 0;  // warp barriers that its thread passed before it
+  uint32_t code = 0;   // its address in the kernel's image
+
+  bool exists() const { return thread >= 0; }
+  int warp() const { return thread / kWarp; }
+};
+
+struct Cell {
+  Access write, read1, read2;
+};
+
+// Shadow of 1024 bytes of memory.  Cells are four bytes wide until something narrower or unaligned
+// is accessed in the page: neighbouring bytes may belong to different threads.
+constexpr uintptr_t kPage = 1024;
+struct Page {
+  unsigned width = 4;
+  std::vector<Cell> cells = std::vector<Cell>(kPage / 4);
+
+  void refine() {
+    std::vector<Cell> bytes(kPage);
+    for (size_t i = 0; i < kPage; ++i) bytes[i] = cells[i / 4];
+    cells.swap(bytes);
+    width = 1;
+  }
+};
+
+bool active = false;
+Image image;
+unsigned thread_count, dynamic_bytes;
+uint32_t epoch;
+std::vector<std::array<uint32_t, kWarp>> clocks;  // of each thread: what it knows of its warp
+std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages;
+uintptr_t last_key = 0;
+Page* last_page = nullptr;
+std::set<std::tuple<int, uint32_t, uint32_t>> reported;
+std::string report_text;
+size_t race_count;
+constexpr size_t kMaxReports = 8;
+
+Page& page_at(uintptr_t address) {
+  uintptr_t key = address / kPage;
+  if (last_page != nullptr && last_key == key) return *last_page;
+  auto& slot = pages[key];
+  if (slot == nullptr) slot = std::make_unique<Page>();
+  last_key = key;
+  last_page = slot.get();
+  return *slot;
+}
+
+bool in_shared(uintptr_t address) {
+  return address >= image.shared_begin && address < image.shared_end;
+}
+
+bool happens_before(const Access& earlier, const Access& later) {
+  if (earlier.block != later.block) return false;
+  if (earlier.thread == later.thread || earlier.epoch < later.epoch) return true;
+  return earlier.warp() == later.warp() &&
+         clocks[later.thread][earlier.thread % kWarp] > earlier.clock;
+}
+
+bool conflict(const Access& earlier, const Access& later) {
+  return earlier.exists() && !(earlier.atomic && later.atomic) && !happens_before(earlier, later);
+}
+
+enum Kind { kWriteWrite, kWriteRead, kReadWrite };
+
+void report(Kind kind, uintptr_t address, const Access& earlier, const Access& later) {
+  ++race_count;
+  if (!reported.insert({kind, earlier.code, later.code}).second || reported.size() > kMaxReports)
+    return;
+  const char* verbs[][2] = {{"wrote", "writes"}, {"wrote", "reads"}, {"read", "writes"}};
+  const char* names[] = {"write-write", "write-read", "read-write"};
+  char text[512];
+  snprintf(text, sizeof text,
+           "%s race on %s memory: thread %d of block %u %s at {pc:0x%x}, "
+           "thread %d of block %u %s at {pc:0x%x}\n",
+           names[kind], in_shared(address) ? "shared" : "global", earlier.thread, earlier.block,
+           verbs[kind][0], earlier.code, later.thread, later.block, verbs[kind][1], later.code);
+  report_text += text;
+}
+
+// Keeps two reads such that a later write that races with any read races with one of them.
+void remember_read(Cell& cell, const Access& access) {
+  for (Access* slot : {&cell.read1, &cell.read2}) {
+    if (slot->exists() && (slot->atomic || !access.atomic) && happens_before(*slot, access)) {
+      *slot = access;
+      return;
+    }
+  }
+  for (Access* slot : {&cell.read1, &cell.read2}) {
+    if (!slot->exists()) {
+      *slot = access;
+      return;
+    }
+  }
+  // Two reads of different blocks leave no writer that both happen before; nor, within a block,
+  // two reads of different warps.
+  bool one_block = cell.read1.block == cell.read2.block;
+  bool other_block = access.block != cell.read1.block;
+  bool one_warp = cell.read1.warp() == cell.read2.warp();
+  if (one_block && (other_block || (one_warp && access.warp() != cell.read1.warp())))
+    cell.read2 = access;
+}
+
+void visit(Cell& cell, uintptr_t address, bool write, const Access& access) {
+  if (conflict(cell.write, access)) {
+    report(write ? kWriteWrite : kWriteRead, address, cell.write, access);
+    cell.write = Access();
+  }
+  if (!write) {
+    remember_read(cell, access);
+    return;
+  }
+  for (Access* slot : {&cell.read1, &cell.read2}) {
+    if (conflict(*slot, access)) report(kReadWrite, address, *slot, access);
+    *slot = Access();
+  }
+  cell.write = access;
+}
+
+// Whether a kernel may touch these bytes at all; memory that needs no watching counts as legal.
+void check_bounds(uintptr_t address, size_t size, bool write, uint32_t code) {
+  bool legal;
+  if (in_shared(address)) {
+    uintptr_t arena = image.arena_begin;
+    bool in_arena = arena != 0 && address >= arena && address < arena + kDynamicArenaBytes;
+    uintptr_t end = in_arena ? arena + dynamic_bytes : image.shared_end;
+    legal = address + size <= end;
+  } else {
+    legal = is_device_memory(address, size);
+  }
+  if (legal) return;
+  char text[160];
+  snprintf(text, sizeof text, "makes an out-of-bounds %s of %zu bytes at {pc:0x%x}",
+           write ? "write" : "read", size, code);
+  fail(text);
+}
+
+void access(const void* pointer, size_t size, bool write, bool atomic, const void* code) {
+  if (!active || size == 0) return;
+  uintptr_t address = (uintptr_t)pointer;
+  int thread = current_thread();
+  if (thread < 0 || on_a_stack(address)) return;
+  if (address >= image.begin && address < image.end) return;  // constants of the kernel
+  for (const Dim* builtin : {&cusim_thread_idx, &cusim_block_idx, &cusim_block_dim,
+                             &cusim_grid_dim})
+    if (address - (uintptr_t)builtin < sizeof(Dim)) return;
+  Access now;
+  // The code address is the hook's return address; one less lies within the call.
+  now.code = (uint32_t)((uintptr_t)code - 1 - image.base);
+  check_bounds(address, size, write, now.code);
+  now.block = current_block();
+  now.thread = (int16_t)thread;
+  now.atomic = atomic;
+  now.epoch = epoch;
+  now.clock = clocks[thread][thread % kWarp];
+  for (uintptr_t at = address; at < address + size;) {
+    Page& page = page_at(at);
+    if (page.width == 4 && (at % 4 != 0 || address + size - at < 4)) page.refine();
+    visit(page.cells[at % kPage / page.width], at, write, now);
+    at += page.width;
+  }
+}
+
+}  // namespace
+
+namespace race {
+
+void begin_launch(const Image& kernel_image, unsigned threads, unsigned dynamic_shared) {
+  image = kernel_image;
+  thread_count = threads;
+  dynamic_bytes = dynamic_shared;
+  pages.clear();
+  last_page = nullptr;
+  reported.clear();
+  report_text.clear();
+  race_count = 0;
+}
+
+void begin_block() {
+  epoch = 0;
+  clocks.assign(thread_count, {});
+  active = true;
+}
+
+void end_block() {
+  active = false;
+  // Shared memory does not outlive the block.
+  last_page = nullptr;
+  for (uintptr_t key = image.shared_begin / kPage; key * kPage < image.shared_end; ++key)
+    pages.erase(key);
+}
+
+void block_barrier() { ++epoch; }
+
+void warp_barrier(int warp, unsigned mask) {
+  size_t base = (size_t)warp * kWarp;
+  std::array<uint32_t, kWarp> joined = {};
+  for (size_t lane = 0; lane < kWarp && base + lane < clocks.size(); ++lane) {
+    if ((mask >> lane & 1) == 0) continue;
+    ++clocks[base + lane][lane];
+    for (size_t i = 0; i < kWarp; ++i) joined[i] = std::max(joined[i], clocks[base + lane][i]);
+  }
+  for (size_t lane = 0; lane < kWarp && base + lane < clocks.size(); ++lane)
+    if (mask >> lane & 1) clocks[base + lane] = joined;
+}
+
+std::string end_launch() {
+  active = false;
+  pages.clear();
+  last_page = nullptr;
+  if (race_count == 0) return "";
+  std::string head = std::to_string(race_count) + " data race(s) at " +
+                     std::to_string(reported.size()) + " pair(s) of places\n";
+  return head + report_text;
+}
+
+}  // namespace race
+}  // namespace cusim
+
+// ---- the hooks -----------------------------------------------------------------------------------
+
+extern "C" void cusim_atomic_access(void* address, size_t size) {
+  cusim::access(address, size, true, true, __builtin_return_address(0));
+}
+
+#define CUSIM_HOOK(NAME, SIZE, WRITE, ATOMIC)                                     \
+  extern "C" void __tsan_##NAME##SIZE(void* address) {                            \
+    cusim::access(address, SIZE, WRITE, ATOMIC, __builtin_return_address(0));     \
+  }
+#define CUSIM_HOOKS(SIZE)                          \
+  CUSIM_HOOK(read, SIZE, false, false)             \
+  CUSIM_HOOK(write, SIZE, true, false)             \
+  CUSIM_HOOK(unaligned_read, SIZE, false, false)   \
+  CUSIM_HOOK(unaligned_write, SIZE, true, false)   \
+  CUSIM_HOOK(volatile_read, SIZE, false, true)     \
+  CUSIM_HOOK(volatile_write, SIZE, true, true)     \
+  CUSIM_HOOK(unaligned_volatile_read, SIZE, false, true) \
+  CUSIM_HOOK(unaligned_volatile_write, SIZE, true, true)
+CUSIM_HOOKS(1)
+CUSIM_HOOKS(2)
+CUSIM_HOOKS(4)
+CUSIM_HOOKS(8)
+CUSIM_HOOKS(16)
+
+extern "C" void __tsan_read_range(void* address, size_t size) {
+  cusim::access(address, size, false, false, __builtin_return_address(0));
+}
+
+extern "C" void __tsan_write_range(void* address, size_t size) {
+  cusim::access(address, size, true, false, __builtin_return_address(0));
+}
+
+extern "C" void* __tsan_memcpy(void* to, const void* from, size_t size) {
+  cusim::access(from, size, false, false, __builtin_return_address(0));
+  cusim::access(to, size, true, false, __builtin_return_address(0));
+  return memcpy(to, from, size);
+}
+
+extern "C" void* __tsan_memset(void* to, int value, size_t size) {
+  cusim::access(to, size, true, false, __builtin_return_address(0));
+  return memset(to, value, size);
+}
+
+extern "C" void __tsan_func_entry(void*) {}
+extern "C" void __tsan_func_exit() {}
+extern "C" void __tsan_init() {}

@@ -1,0 +1,60 @@
+// What the parts of the runtime know of each other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "../include/cusim.h"
+
+namespace cusim {
+
+constexpr int kWarp = 32;
+constexpr unsigned kMaxThreads = 1024;
+
+// The loaded code of a kernel: where its machine code and its shared memory lie.
+struct Image {
+  uintptr_t base = 0;             // load address, which messages subtract from code addresses
+  uintptr_t begin = 0, end = 0;   // all its segments: constants and __device__ variables
+  uintptr_t shared_begin = 0, shared_end = 0;  // its thread-local block: shared memory
+  uintptr_t arena_begin = 0;                   // dynamic shared memory within it, 0 if none
+};
+
+struct Launch {
+  const Kernel* kernel;
+  Dim grid, block;
+  unsigned dynamic_shared;
+  void** arguments;
+  unsigned seed;
+  bool race;
+};
+
+// scheduler.cc: runs the grid; returns an empty string or what went wrong.
+std::string run(const Launch& launch);
+
+// Ends the kernel at once from within a thread, with this message.
+[[noreturn]] void fail(const std::string& message);
+
+// The thread that is running, -1 between threads; its block.
+int current_thread();
+unsigned current_block();
+bool on_a_stack(uintptr_t address);
+
+// memory.cc: device memory is host memory.
+void* allocate(size_t size, unsigned char poison);
+bool release(void* address);
+bool is_device_memory(uintptr_t address, size_t size);
+unsigned char poison_of(unsigned seed);
+
+// race.cc: the data-race detector, fed by the instrumentation of the kernel.
+namespace race {
+void begin_launch(const Image& image, unsigned threads, unsigned dynamic_shared);
+void begin_block();
+void end_block();
+void block_barrier();
+void warp_barrier(int warp, unsigned mask);
+// Ends the detection; an empty string or one line per pair of places that race.
+std::string end_launch();
+}  // namespace race
+
+}  // namespace cusim
