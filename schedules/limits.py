@@ -1,0 +1,76 @@
+"""What a target can hold: threads, shared memory, cores, vector width."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_scan.errors import PlanError
+
+__all__ = ["Limits", "device_of", "limits_of"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a target that plans are checked against.
+
+    Attributes
+    ----------
+    threads : int
+        Largest number of threads in a CUDA block.
+    shared_bytes : int
+        Shared memory of a CUDA block in bytes.
+    cores : int
+        CPU cores that TVM's thread pool may use.
+    multiprocessors : int
+        Streaming multiprocessors assumed for the default plan.
+    """
+
+    threads: int = 1024
+    shared_bytes: int = 49152
+    cores: int = 1
+    multiprocessors: int = 132
+
+
+def device_of(target: Target) -> str:
+    """``cpu`` or ``cuda``.
+
+    Raises
+    ------
+    PlanError
+        For a target of another kind.
+    """
+    kind = str(target.kind.name)
+    if kind == "cuda":
+        return "cuda"
+    if kind in ("llvm", "c"):
+        return "cpu"
+    raise PlanError(f"expected a target of kind llvm, c or cuda, got {kind}; choose one of them")
+
+
+def limits_of(target: Target) -> Limits:
+    """Limits of ``target``, from its attributes where it has them."""
+    attrs = dict(target.attrs) if target.attrs is not None else {}
+
+    def attr(name: str, default: int) -> int:
+        value: Any = attrs.get(name)
+        return default if value is None else int(value)
+
+    return Limits(
+        threads=attr("max_threads_per_block", 1024) if device_of(target) == "cuda" else 1,
+        shared_bytes=attr("max_shared_memory_per_block", 49152),
+        cores=attr("num-cores", host_cores()),
+    )
+
+
+def host_cores() -> int:
+    """Cores that this process may run on, or ``TVM_NUM_THREADS`` where that is set."""
+    wanted = os.environ.get("TVM_NUM_THREADS", "")
+    if wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1

@@ -1,0 +1,189 @@
+"""``ScanPlan``: a whole schedule as a small frozen value."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from math import prod
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_scan.errors import PlanError
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.limits import Limits, device_of, limits_of
+
+__all__ = ["ALGORITHMS", "ScanPlan"]
+
+ALGORITHMS = ("sequential", "lanes", "serial_tiles", "three_phase")
+_BANKS = 32
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """Every decision of a schedule; printable, hashable, one string form.
+
+    Attributes
+    ----------
+    device : {"cpu", "cuda"}
+        What the plan is for.
+    algorithm : str
+        ``sequential``: the loop as it was written (on a GPU: one thread per lane).
+        ``lanes``: every lane walks time by itself; lanes over cores and vector lanes, or over
+        threads. ``serial_tiles`` (CUDA): one block per lane walks tiles of
+        ``threads_per_block * items_per_thread`` steps with a running carry. ``three_phase``:
+        chunks of time are reduced to elements, the elements are scanned, the chunks replayed.
+    threads_per_block : int
+        CUDA threads in a block; a power of two for the tree.
+    items_per_thread : int
+        Consecutive steps that one thread scans serially in registers.
+    block_tree : {"blelloch"}
+        How the threads of a block exchange: upsweep and downsweep in padded shared memory.
+    lane_block : int
+        CPU: lanes that advance together, in a vector or interleaved.
+    vectorize : bool
+        CPU: whether the lanes of a block are vector lanes (else they are interleaved).
+    chunks : int
+        CPU ``three_phase``: chunks per lane.
+    """
+
+    device: str = "cpu"
+    algorithm: str = "sequential"
+    threads_per_block: int = 0
+    items_per_thread: int = 0
+    block_tree: str = "blelloch"
+    lane_block: int = 1
+    vectorize: bool = False
+    chunks: int = 0
+
+    def __str__(self) -> str:
+        shown = [
+            f"{f.name}={getattr(self, f.name)}"
+            for f in fields(self)
+            if f.name not in ("device", "algorithm") and getattr(self, f.name) != f.default
+        ]
+        return f"{self.device}/{self.algorithm}({', '.join(shown)})"
+
+    @classmethod
+    def parse(cls, text: str) -> ScanPlan:
+        """Read the string form.
+
+        Raises
+        ------
+        PlanError
+            If the text is not the string form of a plan.
+        """
+        match = re.fullmatch(r"(\w+)/(\w+)\((.*)\)", text.strip())
+        if match is None:
+            raise PlanError(
+                "ScanPlan.parse: expected device/algorithm(field=value, ...), "
+                f"got {text!r}; print a plan to see the form"
+            )
+        values: dict[str, Any] = {"device": match[1], "algorithm": match[2]}
+        types = {f.name: type(f.default) for f in fields(cls)}
+        for item in filter(None, (part.strip() for part in match[3].split(","))):
+            name, _, value = item.partition("=")
+            if name not in types:
+                raise PlanError(
+                    f"ScanPlan.parse: expected one of {sorted(types)}, got the field {name!r}"
+                )
+            kind = types[name]
+            try:
+                values[name] = value == "True" if kind is bool else kind(value)
+            except ValueError:
+                raise PlanError(
+                    f"ScanPlan.parse: expected {kind.__name__} for {name}, got {value!r}"
+                ) from None
+        return cls(**values)
+
+    def with_(self, **changes: Any) -> ScanPlan:
+        """Copy with some decisions changed."""
+        return replace(self, **changes)
+
+    @property
+    def tile(self) -> int:
+        """Steps in one tile of a block."""
+        return self.threads_per_block * self.items_per_thread
+
+    def smem_bytes(self, recurrence: Recurrence) -> int:
+        """Shared memory of one block in bytes: every part of every element, padded."""
+        if self.device != "cuda" or self.algorithm not in ("serial_tiles", "three_phase"):
+            return 0
+        padded = self.threads_per_block + self.threads_per_block // _BANKS
+        return padded * element_bytes(recurrence)
+
+    def check(self, target: Target, recurrence: Recurrence) -> None:
+        """Check that the plan fits the target and the recurrence.
+
+        Parameters
+        ----------
+        target : tvm.target.Target
+            Where the kernel will run.
+        recurrence : Recurrence
+            What will run.
+
+        Raises
+        ------
+        PlanError
+            With the number that was expected and the one that was found.
+        """
+        device = device_of(target)
+        self._require(self.algorithm in ALGORITHMS, "one of " + ", ".join(ALGORITHMS),
+                      f"algorithm={self.algorithm}", "choose another algorithm")
+        self._require(self.device == device, f"a plan for {device}",
+                      f"device={self.device}", "ask default_plan for one of this target")
+        if device == "cuda":
+            self._check_cuda(limits_of(target), recurrence)
+        else:
+            self._check_cpu()
+
+    def _check_cuda(self, limits: Limits, recurrence: Recurrence) -> None:
+        if self.algorithm in ("sequential", "lanes"):
+            threads = self.threads_per_block
+            self._require(1 <= threads <= limits.threads, f"1 to {limits.threads} threads",
+                          f"threads_per_block={threads}", "use fewer threads per block")
+            return
+        threads = self.threads_per_block
+        self._require(2 <= threads <= limits.threads, f"2 to {limits.threads} threads per block",
+                      f"threads_per_block={threads}", "use fewer threads per block")
+        self._require(threads & (threads - 1) == 0, "a power of two for the Blelloch tree",
+                      f"threads_per_block={threads}", f"use {1 << (threads.bit_length() - 1)}")
+        self._require(1 <= self.items_per_thread <= 64, "1 to 64 items per thread",
+                      f"items_per_thread={self.items_per_thread}", "use 4 to 16")
+        self._require(self.block_tree == "blelloch", "block_tree=blelloch",
+                      f"block_tree={self.block_tree}", "leave block_tree at its default")
+        used = self.smem_bytes(recurrence)
+        self._require(
+            used <= limits.shared_bytes, f"at most {limits.shared_bytes} bytes of shared memory",
+            f"{used} bytes ({element_bytes(recurrence)} per thread, padded, for {threads} threads)",
+            "use fewer threads per block")
+
+    def _check_cpu(self) -> None:
+        self._require(self.algorithm != "serial_tiles", "sequential, lanes or three_phase on a CPU",
+                      f"algorithm={self.algorithm}", "serial_tiles needs CUDA")
+        self._require(1 <= self.lane_block <= 64, "1 to 64 lanes per block",
+                      f"lane_block={self.lane_block}", "use 8 or 16")
+        if self.algorithm == "three_phase":
+            self._require(2 <= self.chunks <= 4096, "2 to 4096 chunks",
+                          f"chunks={self.chunks}", "use a few chunks per core")
+            self._require(self.chunks % self.lane_block == 0, "chunks divisible by lane_block",
+                          f"chunks={self.chunks}, lane_block={self.lane_block}",
+                          "round chunks up to a multiple of lane_block")
+
+    def _require(self, holds: bool, expected: str, found: str, fix: str) -> None:
+        if not holds:
+            raise PlanError(f"ScanPlan.check: expected {expected}, got {found}; {fix} ({self})")
+
+
+def element_bytes(recurrence: Recurrence) -> int:
+    """Bytes of one element of the whole state of a lane."""
+    total = 0
+    for carry, algebra in zip(recurrence.carries, recurrence.algebras, strict=True):
+        cells = prod(int(axis.extent) for axis in carry.state_axes)
+        total += cells * sum(_bytes(dtype) for dtype in algebra.dtypes)
+    return total
+
+
+def _bytes(dtype: str) -> int:
+    digits = re.sub(r"\D", "", dtype)
+    return max(1, int(digits) // 8) if digits else 1

@@ -1,0 +1,218 @@
+"""Scalar affine steps ``h -> a h + b``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.algebra.base import Algebra, Element, NotInFamily
+from tvm_scan.algebra.literal import is_float, one, zero, zero_keeping_product
+
+__all__ = ["Affine", "coefficients"]
+
+
+@dataclass(frozen=True, eq=False)
+class Affine(Algebra):
+    """``h' = a h + b`` over the reals, or over the integers modulo ``2^n``.
+
+    Theorem. Affine maps compose to affine maps: ``a2 (a1 h + b1) + b2 = (a2 a1) h + (a2 b1 +
+    b2)``. In a ring (integers with wrap-around) the equality is exact; for floats it holds up to
+    rounding, as does any re-association.
+    """
+
+    name: ClassVar[str] = "affine"
+    a: Any
+    b: Any
+    dtype: str
+
+    @classmethod
+    def prove(cls, step: Any, old: Var, dtype: str) -> Affine | NotInFamily:
+        """Extract ``a`` and ``b`` exactly; see ``coefficients``."""
+        if dtype == "bool":
+            return NotInFamily(step, "affine steps need numbers, found bool")
+        found = coefficients(step, old)
+        if isinstance(found, NotInFamily):
+            return found
+        a, b = found
+        return cls(one(dtype) if a is None else a, zero(dtype) if b is None else b, dtype)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Both parts have the dtype of the carry."""
+        return (self.dtype, self.dtype)
+
+    def lift(self) -> Element:
+        """``(a, b)``."""
+        return (self.a, self.b)
+
+    def constant(self, value: Any) -> Element:
+        """``(0, value)``."""
+        return (zero(self.dtype), value)
+
+    def combine(self, earlier: Element, later: Element) -> Element:
+        """``(a2 a1, a2 b1 + b2)``."""
+        offset = zero_keeping_product(later[0], earlier[1], self.dtype) + later[1]
+        return (later[0] * earlier[0], offset)
+
+    def extend(self, earlier: Element, step: Element) -> Element:
+        """As ``combine``; a single step's gate is the input itself and cannot have overflowed."""
+        return (step[0] * earlier[0], step[0] * earlier[1] + step[1])
+
+    def identity(self) -> Element:
+        """``(1, 0)``."""
+        return (one(self.dtype), zero(self.dtype))
+
+    def apply(self, element: Element, carry: Any) -> Any:
+        """``a h + b``."""
+        return zero_keeping_product(element[0], carry, self.dtype) + element[1]
+
+    def neutral(self) -> Any:
+        """Zero: ``0 * 0 + value == value``."""
+        return zero(self.dtype)
+
+    def formulas(self) -> dict[str, str]:
+        """Text for ``explain``."""
+        return {
+            "step": "h' = a h + b",
+            "element": "(a, b)",
+            "combine": "(a1, b1) then (a2, b2) = (a2 a1, a2 b1 + b2)",
+            "identity": "(1, 0)",
+            "apply": "a h + b",
+            "a": str(self.a),
+            "b": str(self.b),
+        }
+
+
+Parts = tuple[Any, Any]
+
+
+def coefficients(step: Any, old: Var) -> Parts | NotInFamily:
+    """``(a, b)`` with ``step == a old + b`` as polynomials; None stands for 1 and for 0.
+
+    Theorem. By induction over the expression: sums, differences and negation of affine maps
+    are affine; so is the product of an affine map with a factor that is free of ``old``, the
+    quotient by such a divisor (over the reals), and a choice between affine maps on a condition
+    that is free of ``old``. Nothing else is taken: in particular no product of two maps of
+    ``old``, no call of ``old``, no integer division, no cast that changes the value.
+
+    Parameters
+    ----------
+    step : Expr
+        The carry after the step.
+    old : Var
+        The carry before it.
+
+    Returns
+    -------
+    tuple of (Expr or None) or NotInFamily
+        ``a`` is None for exactly one, ``b`` is None for exactly zero.
+    """
+    found = _parts(step, old)
+    if isinstance(found, NotInFamily):
+        return found
+    a, b = found
+    dtype = tir.dtype_of(step)
+    if a is _ZERO:
+        a = zero(dtype)
+    return (None if a is _ONE else a, b)
+
+
+class _Unit:
+    """Symbolic 0 and 1, so that no rounding or ``0 * inf`` enters by the extraction."""
+
+
+_ZERO, _ONE = _Unit(), _Unit()
+
+
+def _parts(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
+    if isinstance(e, Var) and e.same_as(old):
+        return _ONE, None
+    if not tir.contains_var(e, [old]):
+        return _ZERO, e
+    if isinstance(e, tirx.Add | tirx.Sub):
+        return _sum(e, old)
+    if isinstance(e, tirx.Mul):
+        for factor, rest in ((e.a, e.b), (e.b, e.a)):
+            if not tir.contains_var(factor, [old]):
+                return _scaled(_parts(rest, old), lambda v, f=factor: v * f, factor)
+        return NotInFamily(e, "the carry is multiplied by a value that depends on it")
+    if isinstance(e, tirx.Div) and is_float(tir.dtype_of(e)):
+        if not tir.contains_var(e.b, [old]):
+            unit = one(tir.dtype_of(e)) / e.b
+            return _scaled(_parts(e.a, old), lambda v: v / e.b, unit)
+        return NotInFamily(e, "the step divides by a value that depends on the carry")
+    if isinstance(e, tirx.Select):
+        return _choice(e, e.condition, e.true_value, e.false_value, old)
+    name = tir.call_name(e)
+    if name == "prim.if_then_else":
+        return _choice(e, *e.args, old)
+    if name == "tirx.fma":
+        return _parts(e.args[0] * e.args[1] + e.args[2], old)
+    if isinstance(e, tirx.Cast) and tir.dtype_of(e) == tir.dtype_of(e.value):
+        return _parts(e.value, old)
+    what = name or type(e).__name__
+    return NotInFamily(e, f"{what} of the carry is not affine in it")
+
+
+def _scaled(parts: Any, scale: Any, unit: Any) -> tuple[Any, Any] | NotInFamily:
+    if isinstance(parts, NotInFamily):
+        return parts
+    a, b = parts
+    return (unit if a is _ONE else a if a is _ZERO else scale(a)), None if b is None else scale(b)
+
+
+def _sum(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
+    left, right = _parts(e.a, old), _parts(e.b, old)
+    if isinstance(left, NotInFamily):
+        return left
+    if isinstance(right, NotInFamily):
+        return right
+    dtype = tir.dtype_of(e)
+    minus = isinstance(e, tirx.Sub)
+    return _plus(left[0], right[0], minus, dtype), _offset(left[1], right[1], minus, dtype)
+
+
+def _plus(left: Any, right: Any, minus: bool, dtype: str) -> Any:
+    if right is _ZERO:
+        return left
+    value = one(dtype) if right is _ONE else right
+    if left is _ZERO:
+        return (zero(dtype) - value) if minus else right
+    first = one(dtype) if left is _ONE else left
+    return first - value if minus else first + value
+
+
+def _offset(left: Any, right: Any, minus: bool, dtype: str) -> Any:
+    if right is None:
+        return left
+    if left is None:
+        return zero(dtype) - right if minus else right
+    return left - right if minus else left + right
+
+
+def _choice(e: Any, cond: Any, yes: Any, no: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
+    if tir.contains_var(cond, [old]):
+        return NotInFamily(e, "the step chooses by a condition on the carry")
+    left, right = _parts(yes, old), _parts(no, old)
+    if isinstance(left, NotInFamily):
+        return left
+    if isinstance(right, NotInFamily):
+        return right
+    dtype = tir.dtype_of(e)
+
+    def number(a: Any) -> Any:
+        return one(dtype) if a is _ONE else zero(dtype) if a is _ZERO else a
+
+    if left[0] is right[0] and left[0] in (_ONE, _ZERO):
+        a = left[0]
+    else:
+        a = tirx.op.if_then_else(cond, number(left[0]), number(right[0]))
+    if left[1] is None and right[1] is None:
+        return a, None
+    yes_b = zero(dtype) if left[1] is None else left[1]
+    no_b = zero(dtype) if right[1] is None else right[1]
+    return a, tirx.op.if_then_else(cond, yes_b, no_b)

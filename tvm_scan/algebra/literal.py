@@ -1,0 +1,63 @@
+"""Constants of a dtype, and what kind of number a dtype is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+__all__ = ["all_ones", "is_float", "largest", "one", "smallest", "zero", "zero_keeping_product"]
+
+
+def is_float(dtype: str) -> bool:
+    """Whether ``dtype`` is a floating-point type."""
+    return dtype.startswith(("float", "bfloat"))
+
+
+def _const(value: float, dtype: str) -> Any:
+    return tirx.const(value, dtype)
+
+
+def zero(dtype: str) -> Any:
+    """The constant 0 (false)."""
+    return _const(0, dtype)
+
+
+def one(dtype: str) -> Any:
+    """The constant 1 (true)."""
+    return _const(1, dtype)
+
+
+def smallest(dtype: str) -> Any:
+    """Minus infinity, or the smallest integer."""
+    return _inf(dtype, -1) if is_float(dtype) else tirx.min_value(dtype)
+
+
+def largest(dtype: str) -> Any:
+    """Infinity, or the largest integer."""
+    return _inf(dtype, 1) if is_float(dtype) else tirx.max_value(dtype)
+
+
+def _inf(dtype: str, sign: int) -> Any:
+    return tirx.const(sign * float("inf"), dtype)
+
+
+def all_ones(dtype: str) -> Any:
+    """The integer with every bit set (true for bool)."""
+    if dtype == "bool" or not dtype.startswith("uint"):
+        return _const(1 if dtype == "bool" else -1, dtype)
+    return tirx.max_value(dtype)
+
+
+def zero_keeping_product(gate: Any, value: Any, dtype: str) -> Any:
+    """``gate * value``, but zero where ``value`` is zero and ``gate`` has overflowed.
+
+    A product of many finite gates may overflow to infinity although the sequential loop, whose
+    state is zero, never leaves zero; ``inf * 0`` would then invent a NaN. NaN gates still
+    propagate. The price: an input gate that is itself infinite, met by a state that is exactly
+    zero, gives zero here and NaN in the loop.
+    """
+    if not is_float(dtype):
+        return gate * value
+    overflowed = tirx.Or(tirx.EQ(gate, _inf(dtype, 1)), tirx.EQ(gate, _inf(dtype, -1)))
+    return tirx.Select(tirx.And(tirx.EQ(value, zero(dtype)), overflowed), value, gate * value)

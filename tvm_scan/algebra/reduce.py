@@ -1,0 +1,254 @@
+"""Steps ``h -> h op x`` for an associative operator ``op``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.algebra.affine import coefficients
+from tvm_scan.algebra.base import Algebra, Element, NotInFamily
+from tvm_scan.algebra.literal import (
+    all_ones,
+    is_float,
+    largest,
+    one,
+    smallest,
+    zero,
+    zero_keeping_product,
+)
+
+__all__ = ["Reduce"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Operator:
+    symbol: str
+    apply: Callable[[Any, Any], Any]
+    identity: Callable[[str], Any]
+
+
+def _bits(word: str, logic: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def run(left: Any, right: Any) -> Any:
+        if tir.dtype_of(left) == "bool":
+            return logic(left, right)
+        return getattr(tirx, word)(left, right)
+
+    return run
+
+
+def _xor(left: Any, right: Any) -> Any:
+    if tir.dtype_of(left) == "bool":
+        return tirx.NE(left, right)
+    return tirx.bitwise_xor(left, right)
+
+
+OPERATORS: dict[str, _Operator] = {
+    "add": _Operator("+", lambda l, r: l + r, zero),
+    "mul": _Operator("*", lambda l, r: l * r, one),
+    "max": _Operator("max", lambda l, r: tirx.Max(l, r), smallest),
+    "min": _Operator("min", lambda l, r: tirx.Min(l, r), largest),
+    "and": _Operator("&", _bits("bitwise_and", lambda l, r: tirx.And(l, r)), all_ones),
+    "or": _Operator("|", _bits("bitwise_or", lambda l, r: tirx.Or(l, r)), zero),
+    "xor": _Operator("^", _xor, zero),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Reduce(Algebra):
+    """``h' = h op x`` with ``op`` one of add, mul, max, min, and, or, xor.
+
+    Theorem. For an associative ``op`` with identity ``e``, ``(h op x1) op x2 = h op (x1 op x2)``.
+    Commutativity is not used: the earlier operand stays on the left.
+
+    Floating-point max and min are not associative where NaN occurs, and differ by target and
+    by the order of their operands: LLVM's ``max(h, NaN)`` forgets ``h``, CUDA's ignores the NaN.
+    Elements of those carry a flag, "the carry was forgotten", which is found by applying the
+    target's own operator; with it the law is exact on every target (see ``lift``).
+    """
+
+    name: ClassVar[str] = "reduce"
+    op: str
+    x: Any
+    dtype: str
+    carry_first: bool = True
+
+    @property
+    def flagged(self) -> bool:
+        """Whether elements carry the "forgotten" flag."""
+        return self.op in ("max", "min") and is_float(self.dtype)
+
+    @classmethod
+    def prove(cls, step: Any, old: Var, dtype: str) -> Reduce | NotInFamily:
+        """Match ``step`` with one operator of the carry and a value free of it."""
+        found = None if dtype == "bool" else coefficients(step, old)
+        if isinstance(found, tuple):
+            a, b = found
+            if a is None:
+                return cls("add", zero(dtype) if b is None else b, dtype)
+            if b is None and not _is_zero(a):
+                return cls("mul", a, dtype)
+            return NotInFamily(step, "both a gate and an offset: affine, not a reduction")
+        matched = _match(step, old)
+        if matched is None:
+            return NotInFamily(step, "not one associative operator of the carry and an input")
+        op, x, carry_first = matched
+        return cls(op, x, dtype, carry_first)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The carry's dtype, and int32 for the flag."""
+        return (self.dtype, "int32") if self.flagged else (self.dtype,)
+
+    def _op(self, left: Any, right: Any) -> Any:
+        run = OPERATORS[self.op].apply
+        return run(left, right) if self.carry_first else run(right, left)
+
+    def lift(self) -> Element:
+        """``(x,)``, or ``(id op x, isnan(id op x))`` for floating-point max and min.
+
+        ``id op x`` is NaN exactly where the target's operator forgets its carry on this ``x``,
+        and is ``id`` where the operator ignores it.
+        """
+        if not self.flagged:
+            return (self.x,)
+        value = self._op(OPERATORS[self.op].identity(self.dtype), self.x)
+        return (value, tirx.Cast("int32", tirx.isnan(value)))
+
+    def constant(self, value: Any) -> Element:
+        """Element that sets the carry to ``value``, given that the carry is ``neutral``."""
+        return (value, tirx.const(1, "int32")) if self.flagged else (value,)
+
+    def combine(self, earlier: Element, later: Element) -> Element:
+        """``x1 op x2``; a forgotten carry in the later part hides the earlier part."""
+        if self.op == "mul" and is_float(self.dtype):
+            return (zero_keeping_product(later[0], earlier[0], self.dtype),)
+        if not self.flagged:
+            return (self._op(earlier[0], later[0]),)
+        value = tirx.Select(later[1] != 0, later[0], self._op(earlier[0], later[0]))
+        return (value, tirx.bitwise_or(earlier[1], later[1]))
+
+    def extend(self, earlier: Element, step: Element) -> Element:
+        """As ``combine``; a single factor cannot have overflowed."""
+        if self.op == "mul":
+            return (earlier[0] * step[0],)
+        return self.combine(earlier, step)
+
+    def identity(self) -> Element:
+        """Identity of ``op``."""
+        value = OPERATORS[self.op].identity(self.dtype)
+        return (value, tirx.const(0, "int32")) if self.flagged else (value,)
+
+    def apply(self, element: Element, carry: Any) -> Any:
+        """``h op x``, or ``x`` where the carry is forgotten."""
+        if self.op == "mul" and is_float(self.dtype):
+            return zero_keeping_product(element[0], carry, self.dtype)
+        if not self.flagged:
+            return self._op(carry, element[0])
+        return tirx.Select(element[1] != 0, element[0], self._op(carry, element[0]))
+
+    def neutral(self) -> Any:
+        """Identity of ``op``."""
+        return OPERATORS[self.op].identity(self.dtype)
+
+    def formulas(self) -> dict[str, str]:
+        """Text for ``explain``."""
+        sign = OPERATORS[self.op].symbol
+        infix = not sign.isalpha()
+
+        def of(left: str, right: str) -> str:
+            return f"{left} {sign} {right}" if infix else f"{sign}({left}, {right})"
+
+        return {
+            "step": f"h' = {of('h', 'x')}",
+            "element": "(x, carry forgotten?)" if self.flagged else "x",
+            "combine": f"x1 then x2 = {of('x1', 'x2')}",
+            "identity": str(OPERATORS[self.op].identity(self.dtype)),
+            "apply": of("h", "x"),
+            "x": str(self.x),
+        }
+
+
+def _is_zero(expr: Any) -> bool:
+    return isinstance(expr, tirx.FloatImm | tirx.IntImm) and float(expr.value) == 0.0
+
+
+_NODES: tuple[tuple[Any, str], ...] = ((tirx.Max, "max"), (tirx.Min, "min"))
+_CALLS = {
+    "tirx.bitwise_and": "and",
+    "tirx.bitwise_or": "or",
+    "tirx.bitwise_xor": "xor",
+    "prim.bitwise_and": "and",
+    "prim.bitwise_or": "or",
+    "prim.bitwise_xor": "xor",
+}
+
+
+def _operands(e: Any) -> tuple[str, Any, Any] | None:
+    for node, op in _NODES:
+        if isinstance(e, node):
+            return op, e.a, e.b
+    if tir.dtype_of(e) == "bool":
+        if isinstance(e, tirx.And):
+            return "and", e.a, e.b
+        if isinstance(e, tirx.Or):
+            return "or", e.a, e.b
+        if isinstance(e, tirx.NE) and tir.dtype_of(e.a) == "bool":
+            return "xor", e.a, e.b
+    for kind, op in ((tirx.BitwiseAnd, "and"), (tirx.BitwiseOr, "or"), (tirx.BitwiseXor, "xor")):
+        if isinstance(kind, type) and isinstance(e, kind):
+            return op, e.a, e.b
+    op = _CALLS.get(tir.call_name(e) or "")
+    return None if op is None else (op, e.args[0], e.args[1])
+
+
+def _match(e: Any, old: Var) -> tuple[str, Any, bool] | None:
+    """``(op, x, carry stands first)`` with ``e == old op x``, ``x`` free of ``old``.
+
+    ``(h op x1) op x2`` is matched as ``h op (x1 op x2)``: the same associativity that the scan
+    itself uses. Bool and integer operators commute exactly, so their order is not kept; that of
+    floating-point max and min is (they differ on NaN), and a mixture of both orders is refused.
+    """
+    found = _operands(e) or _selected(e, old)
+    if found is None:
+        return None
+    op, left, right = found
+    in_left, in_right = tir.contains_var(left, [old]), tir.contains_var(right, [old])
+    if in_left == in_right:
+        return None
+    inner, x, first = (left, right, True) if in_left else (right, left, False)
+    if isinstance(inner, Var) and inner.same_as(old):
+        return op, x, first
+    nested = _match(inner, old)
+    if nested is None or nested[0] != op:
+        return None
+    floats = is_float(tir.dtype_of(e))
+    if floats:
+        # NaN makes regrouping inside one step inexact; take it only where it cannot matter.
+        return None
+    return op, OPERATORS[op].apply(nested[1], x), True
+
+
+def _selected(e: Any, old: Var) -> tuple[str, Any, Any] | None:
+    """``select(h > x, h, x)`` and its kin, for integers (floats differ from max on NaN)."""
+    if isinstance(e, tirx.Select):
+        cond, yes, no = e.condition, e.true_value, e.false_value
+    elif tir.call_name(e) == "prim.if_then_else":
+        cond, yes, no = e.args
+    else:
+        return None
+    if is_float(tir.dtype_of(e)):
+        return None
+    for node, op in ((tirx.GT, "max"), (tirx.GE, "max"), (tirx.LT, "min"), (tirx.LE, "min")):
+        if isinstance(cond, node):
+            same = tir.structurally_equal(cond.a, yes) and tir.structurally_equal(cond.b, no)
+            swapped = tir.structurally_equal(cond.a, no) and tir.structurally_equal(cond.b, yes)
+            if same:
+                return op, yes, no
+            if swapped:
+                return {"max": "min", "min": "max"}[op], yes, no
+    return None

@@ -1,0 +1,11 @@
+"""From a loop nest to a ``Recurrence``, or to the reason why it is none.
+
+Reading order: ``flatten`` (blocks and bindings away), ``nest`` (which loop is time, which are
+lanes), ``access`` (what each written buffer is: history, state or scratch), ``symbolic`` (the
+step as one expression), ``boundary`` (what the first step reads), ``rewrite`` (the body over
+registers), ``assemble`` (all of it, in order).
+"""
+
+from tvm_scan.extraction.assemble import extract, extract_nest, root_nests
+
+__all__ = ["extract", "extract_nest", "root_nests"]

@@ -1,0 +1,394 @@
+"""What each written buffer of a nest is, and the register array that will stand for it.
+
+An index into a written buffer is split as ``c t + base(lane) + offset + varying(inner loops)``.
+
+Theorem (registers). Let all accesses of a buffer ``W`` share ``c`` and ``base`` and differ only
+in constants and inner loop variables, and let the map from lanes to ``base`` be injective and
+disjoint under the range of the varying part. Then the cells that one lane touches at one step
+form a small box that no other lane touches; a register array of that box may stand for them.
+With ``c = 0`` in every dimension the box is the same at each step: ``W`` is an in-place state,
+or scratch. With ``c != 0`` in one dimension it moves: ``W`` is a history, and an access at
+offset ``-k c`` there reads what step ``t - k`` wrote.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Range, Var
+from tvm.sym import Analyzer, detect_iter_map
+
+from tvm_scan import tir
+from tvm_scan.extraction.flatten import Loop
+from tvm_scan.extraction.nest import Access, Nest, accesses_of, linear_in
+from tvm_scan.recurrence import Refusal, RefusalKind, Register
+
+__all__ = ["Box", "Layouts", "classify_accesses"]
+
+_MAX_REGISTERS = 1024
+
+
+@dataclass(eq=False)
+class Box:
+    """Layout of one written buffer: what is fixed, what moves with time, what varies."""
+
+    buffer: Var
+    base: list[Any]
+    time_dim: int | None
+    time_step: int
+    lower: list[int]
+    upper: list[int]
+    has_lag: bool = False
+
+    @property
+    def extents(self) -> list[int]:
+        """Extents of the register array."""
+        return [high - low + 1 for low, high in zip(self.lower, self.upper, strict=True)]
+
+
+class Layouts:
+    """The boxes of a nest, with the questions that later phases ask of them."""
+
+    def __init__(self, nest: Nest, external: tir.VarMap) -> None:
+        self.nest = nest
+        self.external = external
+        self.boxes: tir.VarMap = tir.VarMap()
+        self.registers: tir.VarMap = tir.VarMap()
+        self._ranges = [(l.var, l.extent) for l in nest.lanes]
+
+    def __contains__(self, buffer: Var) -> bool:
+        return buffer in self.boxes
+
+    def split(self, buffer: Var, indices: list[Any], inner: list[Loop]) -> _Split | Refusal | None:
+        """Offsets of an access relative to the box; None where they cannot be computed."""
+        box: Box = self.boxes[buffer]
+        zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in inner)
+        local: list[Any] = []
+        lag = 0
+        for dim, index in enumerate(indices):
+            part = linear_in(index, self.nest.time.var)
+            if part is None or part[0] != (box.time_step if dim == box.time_dim else 0):
+                return None
+            fixed = tir.substitute(part[1], zero)
+            distance = tir.as_int(tir.simplify(fixed - box.base[dim]))
+            if distance is None:
+                return None
+            varying = tir.simplify(part[1] - fixed, self._ranges)
+            if dim == box.time_dim:
+                if tir.as_int(varying) != 0 or distance % box.time_step:
+                    return None
+                lag = -distance // box.time_step
+                local.append(tirx.IntImm(tir.dtype_of(index), 0))
+                continue
+            allowed = tir.VarMap((loop.var, True) for loop in inner)
+            if any(var not in allowed for var in tir.variables(varying).keys()):
+                return None
+            local.append(tir.simplify(varying + distance))
+        return _Split(lag, local)
+
+
+@dataclass(eq=False)
+class _Split:
+    lag: int
+    offsets: list[Any]
+
+
+def classify_accesses(nest: Nest, external: tir.VarMap, written: list[Var]) -> Layouts | Refusal:
+    """Find the box of every written buffer and check the theorem above.
+
+    Parameters
+    ----------
+    nest : Nest
+        Lanes, time loop and surroundings.
+    external : VarMap
+        Buffers that are parameters, or used outside the nest.
+    written : list of Var
+        Buffers that the nest writes.
+
+    Returns
+    -------
+    Layouts or Refusal
+    """
+    layouts = Layouts(nest, external)
+    inside = accesses_of(nest.time.body)
+    around = accesses_of(nest.before), accesses_of(nest.after)
+    for buffer in written:
+        refusal = _box(buffer, inside, layouts) if _used(buffer, inside) else None
+        if refusal is None and buffer not in layouts:
+            refusal = _box_around(buffer, around[0] + around[1], layouts)
+        if refusal is None:
+            refusal = _extend(buffer, inside, layouts, timed_ok=True)
+        for accesses, last in zip(around, (False, True), strict=True):
+            if refusal is None:
+                refusal = _check_around(buffer, accesses, layouts, last)
+        if refusal is None:
+            refusal = _check_injective(buffer, layouts)
+        if refusal is not None:
+            return refusal
+    for box in layouts.boxes.items():
+        layouts.registers[box[0]] = _register(box[1], external)
+    return layouts
+
+
+def _used(buffer: Var, accesses: list[Access]) -> bool:
+    return any(a.is_store and a.buffer.same_as(buffer) for a in accesses)
+
+
+def _box(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | None:
+    first = next(a for a in accesses if a.is_store and a.buffer.same_as(buffer))
+    base: list[Any] = []
+    time_dim, time_step = None, 0
+    zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in first.inner)
+    for dim, index in enumerate(first.indices):
+        part = linear_in(index, layouts.nest.time.var)
+        if part is None:
+            return Refusal(
+                RefusalKind.VARYING_LAG,
+                first.origin,
+                f"expected {buffer.name} to be written at an index that moves with "
+                f"{layouts.nest.time.var.name} by a constant, found {index}",
+                "walk time by a constant stride, forwards or backwards",
+            )
+        if part[0] != 0 and time_dim is not None:
+            return Refusal(
+                RefusalKind.VARYING_LAG,
+                first.origin,
+                f"expected time in one dimension of {buffer.name}, found it in several",
+                "give the history one time dimension",
+            )
+        if part[0] != 0:
+            time_dim, time_step = dim, part[0]
+        base.append(tir.substitute(part[1], zero))
+    layouts.boxes[buffer] = Box(
+        buffer, base, time_dim, time_step, [0] * len(base), [0] * len(base)
+    )
+    return None
+
+
+def _box_around(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | None:
+    first = next(a for a in accesses if a.is_store and a.buffer.same_as(buffer))
+    zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in first.inner)
+    base = [tir.substitute(index, zero) for index in first.indices]
+    layouts.boxes[buffer] = Box(buffer, base, None, 0, [0] * len(base), [0] * len(base))
+    return None
+
+
+def _extend(
+    buffer: Var, accesses: list[Access], layouts: Layouts, *, timed_ok: bool
+) -> Refusal | None:
+    """Widen the box by every access inside time; refuse what does not fit the theorem."""
+    box: Box = layouts.boxes[buffer]
+    for access in accesses:
+        if not access.buffer.same_as(buffer):
+            continue
+        split = layouts.split(buffer, access.indices, access.inner)
+        if split is None:
+            return _misfit(access, layouts)
+        if access.is_store and split.lag != 0:
+            return Refusal(
+                RefusalKind.VARYING_LAG,
+                access.origin,
+                f"expected every store of {buffer.name} at one time index per step, found "
+                f"stores {abs(split.lag)} step(s) apart",
+                "write each step's value once",
+            )
+        if split.lag < 0:
+            return Refusal(
+                RefusalKind.FUTURE_READ,
+                access.origin,
+                f"expected reads of {buffer.name} from earlier steps, found a read of step "
+                f"t+{-split.lag}, which is written later",
+                "walk time in the other direction, or read the input instead of the output",
+            )
+        if split.lag > 1:
+            return Refusal(
+                RefusalKind.UNSUPPORTED_LAG,
+                access.origin,
+                f"expected reads of {buffer.name} at lag 1, found lag {split.lag}",
+                "rewrite the order-k recurrence as a recurrence over a vector of k values",
+            )
+        box.has_lag = box.has_lag or split.lag == 1
+        refusal = _widen(box, split, access)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _widen(box: Box, split: _Split, access: Access) -> Refusal | None:
+    analyzer = Analyzer()
+    for loop in access.inner:
+        zero = tirx.IntImm(tir.dtype_of(loop.var), 0)
+        analyzer.bind(loop.var, Range.from_min_extent(zero, loop.extent))
+    for dim, offset in enumerate(split.offsets):
+        bound = analyzer.const_int_bound(offset)
+        low, high = int(bound.min_value), int(bound.max_value)
+        if high - low > _MAX_REGISTERS:
+            return Refusal(
+                RefusalKind.UNSUPPORTED_BODY,
+                access.origin,
+                f"expected at most {_MAX_REGISTERS} cells of {box.buffer.name} per lane and step, "
+                "with constant extents; found a larger or symbolic range",
+                "make the loop around it a lane by indexing every written buffer with it",
+            )
+        box.lower[dim] = min(box.lower[dim], low)
+        box.upper[dim] = max(box.upper[dim], high)
+    return None
+
+
+def _misfit(access: Access, layouts: Layouts) -> Refusal:
+    """Say why an access does not fit its box."""
+    box: Box = layouts.boxes[access.buffer]
+    name = access.buffer.name
+    time = layouts.nest.time.var
+    for dim, index in enumerate(access.indices):
+        part = linear_in(index, time)
+        wanted = box.time_step if dim == box.time_dim else 0
+        if part is None or part[0] != wanted:
+            return Refusal(
+                RefusalKind.VARYING_LAG,
+                access.origin,
+                f"expected {name} to be read at a fixed distance from the step that writes it, "
+                f"found the index {index}",
+                "read the step before, at the same stride and in the same direction",
+            )
+        if dim == box.time_dim:
+            zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in access.inner)
+            fixed = tir.substitute(part[1], zero)
+            if tir.as_int(tir.simplify(fixed - box.base[dim])) is None or access.inner:
+                return Refusal(
+                    RefusalKind.VARYING_LAG,
+                    access.origin,
+                    f"expected {name} to be read at a constant lag, found the index {index}",
+                    "read the step before",
+                )
+    return Refusal(
+        RefusalKind.CROSS_LANE,
+        access.origin,
+        f"expected {name} to be accessed in the lane that owns it, found the index "
+        f"[{', '.join(str(i) for i in access.indices)}]",
+        "let every access of a written buffer use the same lane index",
+    )
+
+
+def _check_around(
+    buffer: Var, accesses: list[Access], layouts: Layouts, last: bool
+) -> Refusal | None:
+    """Accesses before (after) time must meet the cell before the first (of the last) step."""
+    box: Box = layouts.boxes[buffer]
+    time = layouts.nest.time
+    step = time.extent - 1 if last else tirx.IntImm(tir.dtype_of(time.var), -1)
+    for access in accesses:
+        if not access.buffer.same_as(buffer):
+            continue
+        indices = list(access.indices)
+        if box.time_dim is not None:
+            expected = box.base[box.time_dim] + step * box.time_step
+            found = indices[box.time_dim]
+            if tir.as_int(tir.simplify(found - expected)) != 0:
+                return Refusal(
+                    RefusalKind.CROSS_LANE if last else RefusalKind.NO_INITIAL_STATE,
+                    access.origin,
+                    f"expected {buffer.name} {'after' if last else 'before'} the time loop at "
+                    f"index {tir.simplify(expected)} of its time dimension, found {found}",
+                    "read only the last step after the loop; write only the initial state before",
+                )
+            indices[box.time_dim] = box.base[box.time_dim] + time.var * box.time_step
+        split = layouts.split(buffer, indices, access.inner)
+        if split is None:
+            return _misfit(access, layouts)
+        refusal = _widen(box, split, access)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _check_injective(buffer: Var, layouts: Layouts) -> Refusal | None:
+    """Lanes must own disjoint boxes of every buffer that outlives them."""
+    if buffer not in layouts.external and not _shared(buffer, layouts):
+        return None
+    box: Box = layouts.boxes[buffer]
+    lanes = layouts.nest.lanes
+    inputs = {lane.var: Range.from_min_extent(tir.zero_like(lane.var), lane.extent) for lane in lanes}
+    values = []
+    extra: dict[Any, Any] = {}
+    for dim, base in enumerate(box.base):
+        width = box.extents[dim]
+        if width > 1:
+            # The box is part of the claim: base and offset together must be injective.
+            var = Var(f"cell{dim}", "int64" if tir.dtype_of(base) == "int64" else "int32")
+            extra[var] = Range.from_min_extent(tir.zero_like(var), width)
+            values.append(base + var)
+        else:
+            values.append(base)
+    if not lanes:
+        return None
+    predicate: Any = tirx.IntImm("bool", 1)
+    for guard in layouts.nest.guards:
+        predicate = tirx.And(predicate, guard)
+    if _plainly_injective(values, lanes):
+        return None
+    found = detect_iter_map(
+        [tir.simplify(v) for v in values],
+        {**inputs, **extra},
+        predicate=predicate,
+        check_level=1,
+    )
+    if len(found.indices):
+        return None
+    return Refusal(
+        RefusalKind.CROSS_LANE,
+        layouts.nest.time.origin,
+        f"expected each lane to own its cells of {buffer.name}, but the index "
+        f"[{', '.join(str(b) for b in box.base)}] is not provably one-to-one over the lanes "
+        f"{', '.join(lane.var.name for lane in lanes)}",
+        "index every written buffer with every lane variable",
+    )
+
+
+def _plainly_injective(values: list[Any], lanes: list[Loop]) -> bool:
+    """Every lane stands alone in some dimension (up to a shift): injective at a glance."""
+    left = [lane.var for lane in lanes]
+    for value in values:
+        present = [v for v in tir.variables(value).keys() if any(v.same_as(x) for x in left)]
+        others = [
+            v
+            for v in tir.variables(value).keys()
+            if any(v.same_as(lane.var) for lane in lanes) and not any(v.same_as(p) for p in present)
+        ]
+        if len(present) == 1 and not others:
+            part = linear_in(value, present[0])
+            if part is not None and abs(part[0]) >= 1 and tir.as_int(tir.simplify(part[1])) is not None:
+                left = [x for x in left if not x.same_as(present[0])]
+    return not left
+
+
+def _shared(buffer: Var, layouts: Layouts) -> bool:
+    """Whether a buffer that nothing outside sees still has a cell per lane."""
+    return any(
+        tir.contains_var(base, [lane.var for lane in layouts.nest.lanes])
+        for base in layouts.boxes[buffer].base
+    )
+
+
+def _register(box: Box, external: tir.VarMap) -> Register:
+    dtype = tir.wide_dtype(tir.dtype_of(box.buffer))
+    extents = box.extents
+    name = str(box.buffer.name)
+    local = tirx.decl_buffer(extents, dtype, f"{name}_reg", scope="local")
+    previous = None
+    if box.has_lag:
+        previous = tirx.decl_buffer(extents, dtype, f"{name}_old", scope="local")
+    return Register(
+        buffer=box.buffer,
+        local=local,
+        previous=previous,
+        base=tuple(box.base)
+        if box.time_dim is None
+        else tuple(box.base),
+        extents=tuple(extents),
+        lower=tuple(box.lower),
+        timed=box.time_dim is not None,
+        visible=box.buffer in external,
+    )

@@ -1,0 +1,106 @@
+"""What the first step reads: an initial state, a value of its own, or memory before time.
+
+Theorem (first step). Let the step be ``E(h, t)``. If ``E`` with ``t = 0`` is free of ``h``, the
+recurrence has no initial state: step 0 is the constant map to ``E(., 0)``, and ``E`` with its
+tests on ``t`` decided for ``t >= 1`` is the step from there on. If in addition
+``E(., 0) == E(c, t >= 1)`` for the expression ``c`` that stands beside the carry, then ``c`` is
+an initial state and every step is the same map.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Range, Var
+from tvm.sym import Analyzer
+
+from tvm_scan import tir
+
+__all__ = ["Boundary", "split_boundary"]
+
+
+@dataclass(eq=False)
+class Boundary:
+    """The step from step 1 on, and either an initial value or the value after step 0."""
+
+    step: Any
+    init: Any = None
+    first: Any = None
+
+
+def decide_time_tests(expr: Any, time: Var, extent: Any, first: bool) -> Any:
+    """``expr`` with every choice on a time test decided for step 0, or for all later steps."""
+    analyzer = Analyzer()
+    zero = tir.zero_like(time)
+    if first:
+        analyzer.bind(time, zero)
+    else:
+        analyzer.bind(time, Range.from_min_extent(zero + 1, tirx.Max(extent - 1, zero + 1)))
+
+    def decide(cond: Any, yes: Any, no: Any, whole: Any) -> Any:
+        if tir.loads(cond):
+            return whole
+        if analyzer.can_prove(cond):
+            return yes
+        if analyzer.can_prove(tirx.Not(cond)):
+            return no
+        return whole
+
+    def on_select(e: tirx.Select) -> Any:
+        return decide(e.condition, e.true_value, e.false_value, e)
+
+    def on_call(e: Call) -> Any:
+        return decide(*e.args, e) if tir.call_name(e) == "prim.if_then_else" else e
+
+    return tvm_ffi.structural_map(expr, [(tirx.Select, on_select), (Call, on_call)])
+
+
+def split_boundary(step: Any, old: Var, time: Var, extent: Any) -> Boundary:
+    """Apply the theorem above to the step of one carry.
+
+    Parameters
+    ----------
+    step : Expr
+        The carry after the step, with its tests on time.
+    old, time : Var
+        The carry before the step, and time.
+    extent : Expr
+        Extent of time.
+
+    Returns
+    -------
+    Boundary
+    """
+    at_first = decide_time_tests(step, time, extent, first=True)
+    if tir.contains_var(at_first, [old]):
+        return Boundary(step)
+    later = decide_time_tests(step, time, extent, first=False)
+    for candidate in _beside(step, old):
+        init = decide_time_tests(candidate, time, extent, first=True)
+        if tir.contains_var(init, [time, old]):
+            continue
+        if tir.structurally_equal(tir.substitute(later, tir.VarMap([(old, init)])), at_first):
+            return Boundary(later, init=init)
+    return Boundary(later, first=tir.substitute(at_first, tir.VarMap([(time, tir.zero_like(time))])))
+
+
+def _beside(step: Any, old: Var) -> list[Any]:
+    """Alternatives of the carry in choices such as ``if_then_else(t > 0, old, c)``."""
+    found: list[Any] = []
+
+    def pair(yes: Any, no: Any) -> None:
+        for one, other in ((yes, no), (no, yes)):
+            if isinstance(one, Var) and one.same_as(old):
+                found.append(other)
+
+    def on_call(e: Call) -> None:
+        if tir.call_name(e) == "prim.if_then_else":
+            pair(e.args[1], e.args[2])
+
+    tvm_ffi.structural_walk(
+        step, [(tirx.Select, lambda e: pair(e.true_value, e.false_value)), (Call, on_call)]
+    )
+    return found

@@ -1,0 +1,55 @@
+"""Float16 and bfloat16 arithmetic of a step, done in float32.
+
+A half is what memory holds; a carry that is rounded to a half at every step loses the recurrence
+after a few hundred of them. Registers of halves are float32, and the arithmetic on them is
+lifted with them: a cast to half inside the step is left out, the store to memory rounds once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Call, Var
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+
+__all__ = ["widen"]
+
+_BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
+_COMPARE = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+_LOGIC = (tirx.And, tirx.Or)
+
+
+def widen(expr: Any, on_load: Callable[[TensorLoad], Any]) -> Any:
+    """``expr`` with loads mapped by ``on_load`` and half arithmetic done in float32."""
+    if isinstance(expr, TensorLoad):
+        return _wide(on_load(expr))
+    if isinstance(expr, Var):
+        return _wide(expr)
+    if isinstance(expr, tirx.FloatImm):
+        half = tir.is_half(tir.dtype_of(expr))
+        return tirx.FloatImm("float32", float(expr.value)) if half else expr
+    if isinstance(expr, tirx.Cast):
+        value = widen(expr.value, on_load)
+        wanted = tir.wide_dtype(tir.dtype_of(expr))
+        return value if tir.dtype_of(value) == wanted else tirx.Cast(wanted, value)
+    if isinstance(expr, _BINARY + _COMPARE + _LOGIC):
+        return type(expr)(widen(expr.a, on_load), widen(expr.b, on_load))
+    if isinstance(expr, tirx.Not):
+        return tirx.Not(widen(expr.a, on_load))
+    if isinstance(expr, tirx.Select):
+        parts = (expr.condition, expr.true_value, expr.false_value)
+        return tirx.Select(*(widen(part, on_load) for part in parts))
+    if isinstance(expr, Call):
+        args = [widen(arg, on_load) for arg in expr.args]
+        if tir.call_name(expr) == "prim.if_then_else":
+            return tirx.op.if_then_else(*args)
+        return Call(tir.prim_type(tir.wide_dtype(tir.dtype_of(expr))), expr.op, args)
+    return tir.map_loads(expr, on_load)
+
+
+def _wide(expr: Any) -> Any:
+    return tirx.Cast("float32", expr) if tir.is_half(tir.dtype_of(expr)) else expr

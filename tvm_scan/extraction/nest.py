@@ -1,0 +1,334 @@
+"""Which loop of a flattened nest is time, and which are lanes.
+
+Theorem (lanes). Let ``v`` be a loop, and let every buffer that the loop writes be indexed, in
+all of its loads and stores, by ``c v + r`` in some dimension, with the same ``c != 0`` and with
+offsets ``r`` that differ by less than ``|c|`` once the inner loops are left out. Then two
+iterations of ``v`` touch disjoint cells of every written buffer, hence carry nothing from one
+to the other, and ``v`` may be run in any order and interchanged with any other loop.
+
+A buffer that lives inside the loop, or that nothing outside the nest sees and that every
+iteration overwrites in whole before it reads it, is private to the iteration and does not count.
+
+A loop without that property may carry. The outermost such loop is taken as time; the check of
+injectivity over all lanes together is made later, on the exact index maps (``access``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.ir import Var
+from tvm.sym import detect_linear_equation
+
+from tvm_scan import tir
+from tvm_scan.extraction.flatten import (
+    Alloc,
+    Condition,
+    Let,
+    Loop,
+    Store,
+    allocated_in,
+    stores_in,
+    without_allocs,
+)
+from tvm_scan.recurrence import Refusal, RefusalKind
+
+__all__ = ["Access", "Nest", "accesses_of", "find_nest", "is_private", "linear_in", "rename"]
+
+
+@dataclass(eq=False)
+class Access:
+    """One load or store of a written buffer, and the loops around it inside the scope."""
+
+    buffer: Var
+    indices: list[Any]
+    is_store: bool
+    inner: list[Loop]
+    origin: Any
+
+
+@dataclass(eq=False)
+class Nest:
+    """Lane loops, guards on lanes, statements before time, the time loop, statements after."""
+
+    lanes: list[Loop]
+    guards: list[Any]
+    before: list[Any]
+    time: Loop
+    after: list[Any]
+
+
+def accesses_of(stmts: list[Any], inner: list[Loop] | None = None) -> list[Access]:
+    """Every load and store in ``stmts``, in program order."""
+    inner = inner or []
+    out: list[Access] = []
+
+    def read(expr: Any, origin: Any) -> None:
+        for load in tir.loads(expr):
+            out.append(Access(load.source, list(load.indices), False, inner, origin))
+
+    for stmt in stmts:
+        if isinstance(stmt, Store):
+            read(stmt.value, stmt.origin)
+            for index in stmt.indices:
+                read(index, stmt.origin)
+            out.append(Access(stmt.buffer, stmt.indices, True, inner, stmt.origin))
+        elif isinstance(stmt, Let):
+            read(stmt.value, stmt.origin)
+        elif isinstance(stmt, Condition):
+            read(stmt.cond, stmt.origin)
+            out += accesses_of(stmt.then, inner) + accesses_of(stmt.orelse, inner)
+        elif isinstance(stmt, Loop):
+            read(stmt.extent, stmt.origin)
+            out += accesses_of(stmt.body, [*inner, stmt])
+    return out
+
+
+def linear_in(expr: Any, var: Var) -> tuple[int, Any] | None:
+    """``(c, r)`` with ``expr == c var + r``, ``c`` a constant and ``r`` free of ``var``."""
+    if not tir.contains_var(expr, [var]):
+        return 0, expr
+    found = detect_linear_equation(expr, [var])
+    if len(found) != 2:
+        return None
+    coefficient = tir.as_int(tir.simplify(found[0]))
+    if coefficient is None or tir.contains_var(found[1], [var]):
+        return None
+    return coefficient, found[1]
+
+
+def is_private(buffer: Var, body: list[Any]) -> bool:
+    """Whether each run of ``body`` overwrites all of ``buffer`` before reading any of it."""
+    for access in accesses_of(_unconditional(body)):
+        if access.buffer.same_as(buffer):
+            first = access
+            break
+    else:
+        return False
+    return (
+        first.is_store
+        and _first_access_is(buffer, body, first)
+        and all(
+            _covers(index, extent, first.inner)
+            for index, extent in zip(first.indices, tir.shape_of(buffer), strict=True)
+        )
+    )
+
+
+def _unconditional(stmts: list[Any]) -> list[Any]:
+    return [s for s in stmts if not isinstance(s, Condition)]
+
+
+def _first_access_is(buffer: Var, body: list[Any], first: Access) -> bool:
+    for access in accesses_of(body):
+        if access.buffer.same_as(buffer):
+            return access.origin is first.origin and access.is_store == first.is_store
+    return False
+
+
+def _covers(index: Any, extent: Any, inner: list[Loop]) -> bool:
+    """Whether ``index`` runs through ``[0, extent)`` as the inner loops run."""
+    if tir.as_int(extent) == 1:
+        return True
+    for loop in inner:
+        if isinstance(index, Var) and index.same_as(loop.var):
+            return tir.structurally_equal(
+                tir.simplify(loop.extent), tir.simplify(extent)
+            ) or tir.as_int(loop.extent) == tir.as_int(extent) is not None
+    return False
+
+
+def _is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
+    """Whether ``loop`` satisfies the theorem above; ``body`` is all that runs inside it."""
+    inside = tir.VarMap((buffer, True) for buffer in allocated_in(body))
+    written = tir.VarMap(
+        (store.buffer, True)
+        for store in stores_in(body)
+        if store.buffer not in inside
+        and (store.buffer in external or not is_private(store.buffer, body))
+    )
+    found: tir.VarMap = tir.VarMap()
+    for access in accesses_of(body):
+        if access.buffer not in written:
+            continue
+        shape: list[tuple[int, Any]] = []
+        zero = tir.VarMap((l.var, tir.zero_like(l.var)) for l in access.inner)
+        for index in access.indices:
+            part = linear_in(tir.substitute(index, zero), loop.var)
+            if part is None:
+                return False
+            shape.append(part)
+        earlier = found.get(access.buffer)
+        if earlier is None:
+            if all(c == 0 for c, _ in shape):
+                return False
+            found[access.buffer] = shape
+            continue
+        for (c0, r0), (c1, r1) in zip(earlier, shape, strict=True):
+            if c0 != c1:
+                return False
+            if c0 != 0:
+                distance = tir.as_int(tir.simplify(r1 - r0))
+                if distance is None or abs(distance) >= abs(c0):
+                    return False
+    return True
+
+
+def find_nest(body: list[Any], reduced: tir.VarMap, external: tir.VarMap) -> Nest | Refusal:
+    """Split a flattened nest into lanes, time and what surrounds the time loop.
+
+    Parameters
+    ----------
+    body : list
+        The flattened nest (one loop, possibly under a condition).
+    reduced : VarMap
+        Loop variables that a block declares as reduction iterators.
+    external : VarMap
+        Buffers that are seen outside the nest.
+
+    Returns
+    -------
+    Nest or Refusal
+    """
+    lanes: list[Loop] = []
+    guards: list[Any] = []
+    before: list[Any] = []
+    after: list[Any] = []
+    level = body
+    while True:
+        path, conditions, inside = _perfect_path(level)
+        carrying = [loop for loop in path if not _is_lane(loop, loop.body, external)]
+        if carrying:
+            time = carrying[0]
+            position = path.index(time)
+            # Lanes that lie inside time, with nothing between, are interchanged with it.
+            inner = [l for l in path[position + 1 :] if _is_lane(l, l.body, external)]
+            serial = [l for l in path[position + 1 :] if l not in inner]
+            stmts = _under(conditions, serial, inside, lanes + path[:position] + inner, guards)
+            if time.var in reduced and not serial:
+                return Refusal(
+                    RefusalKind.REDUCTION,
+                    time.origin,
+                    f"expected a loop that walks time, found the reduction over "
+                    f"{time.var.name}: only its last value is used",
+                    "leave reductions to TVM's own schedule rules, or declare the axis with "
+                    "T.axis.scan",
+                )
+            lanes += path[:position] + inner
+            fused = _fuse_inner_lanes(stmts, external)
+            if fused is not None:
+                lane, stmts = fused
+                lanes.append(lane)
+            loop = Loop(time.var, time.extent, stmts, time.origin, time.thread)
+            return Nest(lanes, guards, before, loop, after)
+        guards += [cond for cond, _ in conditions]
+        lanes += path
+        loops = [
+            s for s in inside if isinstance(s, Loop) and not _is_lane(s, s.body, external) and _carries(s)
+        ]
+        if not loops:
+            origin = path[0].origin if path else (body[0].origin if body else None)
+            return Refusal(
+                RefusalKind.NO_RECURRENCE,
+                origin,
+                "expected a loop in which a step reads what an earlier step wrote, found "
+                "independent iterations only",
+                "nothing to do: TVM's own rules already run this loop in parallel",
+            )
+        if len(loops) > 1:
+            return Refusal(
+                RefusalKind.SEVERAL_TIME_LOOPS,
+                loops[1].origin,
+                f"expected one time loop per nest, found {len(loops)} side by side",
+                "put each time loop into a loop nest of its own",
+            )
+        position = inside.index(loops[0])
+        before += inside[:position]
+        after = inside[position + 1 :] + after
+        level = [loops[0]]
+
+
+def _perfect_path(level: list[Any]) -> tuple[list[Loop], list[tuple[Any, int]], list[Any]]:
+    """Loops that enclose everything, the conditions among them, and what they enclose."""
+    path: list[Loop] = []
+    conditions: list[tuple[Any, int]] = []
+    while len(real := without_allocs(level)) == 1:
+        only = real[0]
+        if isinstance(only, Loop):
+            path.append(only)
+            level = only.body
+        elif isinstance(only, Condition) and not only.orelse and not tir.loads(only.cond):
+            conditions.append((only.cond, len(path)))
+            level = only.then
+        else:
+            break
+    return path, conditions, real
+
+
+def _under(
+    conditions: list[tuple[Any, int]],
+    serial: list[Loop],
+    inside: list[Any],
+    lanes: list[Loop],
+    guards: list[Any],
+) -> list[Any]:
+    """Body of the time loop: conditions that are not about lanes alone, and serial loops."""
+    stmts = inside
+    lane_vars = [lane.var for lane in lanes]
+    for cond, _ in reversed(conditions):
+        free = [v for v in tir.variables(cond).keys() if v not in tir.VarMap((x, 1) for x in lane_vars)]
+        if free:
+            stmts = [Condition(cond, stmts, [], None)]
+        else:
+            guards.append(cond)
+    for loop in reversed(serial):
+        stmts = [Loop(loop.var, loop.extent, stmts, loop.origin, loop.thread)]
+    return stmts
+
+
+def _carries(loop: Loop) -> bool:
+    """Whether ``loop`` reads a buffer that it writes (a pure producer loop does not carry)."""
+    written = tir.VarMap((store.buffer, True) for store in stores_in(loop.body))
+    return any(not a.is_store and a.buffer in written for a in accesses_of(loop.body))
+
+
+def _fuse_inner_lanes(stmts: list[Any], external: tir.VarMap) -> tuple[Loop, list[Any]] | None:
+    """Fuse sibling loops over one lane axis inside time: ``for t: (for d: ..)(for d: ..)``.
+
+    Legal because the fused variable satisfies the lane theorem over all of the siblings: no
+    iteration of it reads what another wrote, so running one lane through every sibling first
+    changes nothing.
+    """
+    if len(stmts) < 2 or not all(isinstance(s, Loop) for s in stmts):
+        return None
+    first = stmts[0]
+    body: list[Any] = []
+    for loop in stmts:
+        if not tir.structurally_equal(loop.extent, first.extent):
+            return None
+        body += rename(loop.body, tir.VarMap([(loop.var, first.var)]))
+    fused = Loop(first.var, first.extent, body, first.origin, first.thread)
+    return (fused, body) if _is_lane(fused, body, external) else None
+
+
+def rename(stmts: list[Any], table: tir.VarMap) -> list[Any]:
+    """``stmts`` with variables replaced."""
+
+    def sub(expr: Any) -> Any:
+        return tir.substitute(expr, table)
+
+    out: list[Any] = []
+    for s in stmts:
+        if isinstance(s, Store):
+            out.append(Store(s.buffer, [sub(i) for i in s.indices], sub(s.value), s.origin))
+        elif isinstance(s, Let):
+            out.append(Let(s.var, sub(s.value), s.origin))
+        elif isinstance(s, Condition):
+            then, orelse = rename(s.then, table), rename(s.orelse, table)
+            out.append(Condition(sub(s.cond), then, orelse, s.origin))
+        elif isinstance(s, Alloc):
+            out.append(s)
+        else:
+            out.append(Loop(s.var, sub(s.extent), rename(s.body, table), s.origin, s.thread))
+    return out

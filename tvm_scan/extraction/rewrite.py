@@ -1,0 +1,186 @@
+"""The loop body over registers: what a schedule replays from any point in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.extraction.access import Layouts
+from tvm_scan.extraction.flatten import Alloc, Condition, Let, Loop, Store, rebuild
+from tvm_scan.extraction.halves import widen
+from tvm_scan.extraction.nest import accesses_of
+from tvm_scan.recurrence import Register
+
+__all__ = ["BodyWriter"]
+
+
+class BodyWriter:
+    """Rewrites statements of the nest so that written buffers become registers."""
+
+    def __init__(self, layouts: Layouts, half: bool, preloaded: tir.VarMap) -> None:
+        self.layouts = layouts
+        self.half = half
+        self.preloaded = preloaded
+        self.deferred: tir.VarMap = tir.VarMap()
+        self.direct: tir.VarMap = tir.VarMap()
+        body = accesses_of(layouts.nest.time.body)
+        for buffer, box in layouts.boxes.items():
+            if box.time_dim is None:
+                continue
+            reads = [
+                layouts.split(buffer, a.indices, a.inner)
+                for a in body
+                if not a.is_store and a.buffer.same_as(buffer)
+            ]
+            if any(r.lag == 0 for r in reads):
+                self.deferred[buffer] = True
+            elif not reads:
+                self.direct[buffer] = True
+
+    def registers(self) -> list[Register]:
+        """Register arrays that the rewritten statements use."""
+        return [r for b, r in self.layouts.registers.items() if b not in self.direct]
+
+    # ---- statements ---------------------------------------------------------------------
+
+    def step(self) -> Any:
+        """One step: preloads, the body, deferred stores, and the carry handed on."""
+        time = self.layouts.nest.time
+        out: list[Any] = []
+        for buffer in self.preloaded.keys():
+            out.append(self.copy_in(self.layouts.registers[buffer], time.var))
+        out.append(rebuild(self.rewrite(time.body, [])))
+        for buffer in self.deferred.keys():
+            out.append(self.copy_out(self.layouts.registers[buffer], time.var))
+        for register in self.registers():
+            if register.previous is not None:
+                out.append(_each_cell(register, lambda i, r=register: tirx.BufferStore(
+                    r.previous, tirx.BufferLoad(r.local, i), i)))
+        return tir.seq(out)
+
+    def rewrite(self, stmts: list[Any], inner: list[Loop], around: Any = None) -> list[Any]:
+        """``stmts`` over registers. ``around`` is the time step that code outside time means."""
+        out: list[Any] = []
+        for stmt in stmts:
+            if isinstance(stmt, Store):
+                out += self._store(stmt, inner, around)
+            elif isinstance(stmt, Let):
+                out.append(Let(stmt.var, self.expr(stmt.value, inner, around), stmt.origin))
+            elif isinstance(stmt, Condition):
+                then = self.rewrite(stmt.then, inner, around)
+                orelse = self.rewrite(stmt.orelse, inner, around)
+                cond = self.expr(stmt.cond, inner, around)
+                out.append(Condition(cond, then, orelse, stmt.origin))
+            elif isinstance(stmt, Loop):
+                body = self.rewrite(stmt.body, [*inner, stmt], around)
+                out.append(Loop(stmt.var, stmt.extent, body, stmt.origin))
+            else:
+                assert isinstance(stmt, Alloc)
+        return out
+
+    def _store(self, stmt: Store, inner: list[Loop], around: Any) -> list[Any]:
+        value = self.expr(stmt.value, inner, around)
+        buffer = stmt.buffer
+        register: Register = self.layouts.registers[buffer]
+        memory = Store(buffer, stmt.indices, self._narrow(value, buffer), stmt.origin)
+        if buffer in self.direct:
+            return [memory]
+        place = self._place(buffer, stmt.indices, inner, around)
+        target = register.local if around is None else register.state
+        kept = Store(target, place, value, stmt.origin)
+        if register.timed and (buffer not in self.deferred or around is not None):
+            again = tirx.BufferLoad(target, place)
+            return [kept, Store(buffer, stmt.indices, self._narrow(again, buffer), stmt.origin)]
+        return [kept]
+
+    @staticmethod
+    def _narrow(value: Any, buffer: Var) -> Any:
+        dtype = tir.dtype_of(buffer)
+        return value if tir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
+
+    def _place(self, buffer: Var, indices: Any, inner: list[Loop], around: Any) -> list[Any]:
+        box = self.layouts.boxes[buffer]
+        indices = list(indices)
+        if around is not None and box.time_dim is not None:
+            here = box.base[box.time_dim] + self.layouts.nest.time.var * box.time_step
+            indices[box.time_dim] = here
+        split = self.layouts.split(buffer, indices, inner)
+        assert split is not None, "classify_accesses lets no other access through"
+        return [
+            tir.simplify(offset - low)
+            for offset, low in zip(split.offsets, box.lower, strict=True)
+        ]
+
+    def expr(self, expr: Any, inner: list[Loop], around: Any = None) -> Any:
+        """``expr`` with loads of written buffers taken from registers."""
+
+        def on_load(load: Any) -> Any:
+            buffer = load.source
+            if buffer not in self.layouts or buffer in self.direct:
+                return load
+            register: Register = self.layouts.registers[buffer]
+            if around is not None:
+                place = self._place(buffer, load.indices, inner, around)
+                return tirx.BufferLoad(register.local, place)
+            split = self.layouts.split(buffer, list(load.indices), inner)
+            place = self._place_of(buffer, split)
+            source = register.previous if split.lag == 1 else register.local
+            return tirx.BufferLoad(source, place)
+
+        return widen(expr, on_load) if self.half else tir.map_loads(expr, on_load)
+
+    def _place_of(self, buffer: Var, split: Any) -> list[Any]:
+        box = self.layouts.boxes[buffer]
+        return [tir.simplify(o - low) for o, low in zip(split.offsets, box.lower, strict=True)]
+
+    # ---- memory -------------------------------------------------------------------------
+
+    def memory_index(self, register: Register, place: list[Any], step: Any) -> list[Any]:
+        """Index into the user's buffer of cell ``place`` at time ``step``."""
+        box = self.layouts.boxes[register.buffer]
+        out = []
+        for dim, base in enumerate(box.base):
+            index = base + box.lower[dim] + place[dim]
+            if dim == box.time_dim:
+                index = base + step * box.time_step
+            out.append(tir.simplify(index))
+        return out
+
+    def copy_in(self, register: Register, step: Any, previous: bool = False) -> Any:
+        """Fill a register array from memory."""
+        target = register.state if previous else register.local
+
+        def one(place: list[Any]) -> Any:
+            load = tirx.BufferLoad(register.buffer, self.memory_index(register, place, step))
+            dtype = tir.dtype_of(target)
+            value = load if tir.dtype_of(load) == dtype else tirx.Cast(dtype, load)
+            return tirx.BufferStore(target, value, place)
+
+        return _each_cell(register, one)
+
+    def copy_out(self, register: Register, step: Any) -> Any:
+        """Write a register array to memory."""
+
+        def one(place: list[Any]) -> Any:
+            value = self._narrow(tirx.BufferLoad(register.local, place), register.buffer)
+            index = self.memory_index(register, place, step)
+            return tirx.BufferStore(register.buffer, value, index)
+
+        return _each_cell(register, one)
+
+
+def _each_cell(register: Register, make: Any) -> Any:
+    """``make(place)`` for every cell of the register array."""
+    variables = [
+        tirx.Var(f"c{dim}", "int32") if extent > 1 else None
+        for dim, extent in enumerate(register.extents)
+    ]
+    stmt = make([tirx.IntImm("int32", 0) if v is None else v for v in variables])
+    for var, extent in reversed(list(zip(variables, register.extents, strict=True))):
+        if var is not None:
+            zero, count = tirx.IntImm("int32", 0), tirx.IntImm("int32", extent)
+            stmt = tirx.For(var, zero, count, tirx.ForKind.SERIAL, stmt)
+    return stmt

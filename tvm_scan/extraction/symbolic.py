@@ -1,0 +1,335 @@
+"""One step of the loop body, executed on symbols: the carry after the step as an expression.
+
+Every cell that the body reads before it writes it is a carry and gets a variable (``old``).
+Stores are followed through the body, also through conditions and through inner loops whose
+variable indexes the cell. A cell that an inner loop accumulates (a contraction over the state)
+is opaque: it may be emitted, but no step may depend on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.extraction.access import Layouts
+from tvm_scan.extraction.flatten import Alloc, Condition, Let, Loop, Store, stores_in
+from tvm_scan.extraction.halves import widen
+from tvm_scan.extraction.nest import accesses_of, rename
+
+__all__ = ["Cell", "StepState", "execute_step"]
+
+Key = tuple[Any, ...]
+
+
+class Cell:
+    """A carried cell: its buffer, its place in the register array, the variable before a step."""
+
+    def __init__(self, buffer: Var, key: Key, old: Var) -> None:
+        self.buffer = buffer
+        self.key = key
+        self.old = old
+
+
+class StepState:
+    """Values of all cells at one point of the body."""
+
+    def __init__(self, layouts: Layouts, half: bool) -> None:
+        self.layouts = layouts
+        self.half = half
+        self.values: dict[tuple[int, Key], Any] = {}
+        self.cells: dict[tuple[int, Key], Cell] = {}
+        self.preloaded: tir.VarMap = tir.VarMap()
+        self.opaque: tir.VarMap = tir.VarMap()
+        self.lets: tir.VarMap = tir.VarMap()
+        self.state_vars: dict[tuple[int, int], Var] = {}
+        self.inner: list[Loop] = []
+        self.origins: dict[tuple[int, Key], Any] = {}
+
+    # ---- cells --------------------------------------------------------------------------
+
+    @staticmethod
+    def _id(buffer: Var) -> int:
+        return buffer.__hash__()
+
+    def state_var(self, buffer: Var, dim: int) -> Var:
+        """Variable that runs over dimension ``dim`` of the register array of ``buffer``."""
+        slot = (self._id(buffer), dim)
+        if slot not in self.state_vars:
+            self.state_vars[slot] = tirx.Var(f"{buffer.name}_s{dim}", "int32")
+        return self.state_vars[slot]
+
+    def _key(self, buffer: Var, offsets: list[Any]) -> tuple[Key, list[tuple[Var, Var]]] | None:
+        """Canonical key of a cell, and the loop variables that its state variables stand for."""
+        box = self.layouts.boxes[buffer]
+        key: list[Any] = []
+        pairs: list[tuple[Var, Var]] = []
+        for dim, offset in enumerate(offsets):
+            place = tir.simplify(offset - box.lower[dim])
+            constant = tir.as_int(place)
+            if box.extents[dim] == 1:
+                key.append(0)
+            elif constant is not None:
+                key.append(constant)
+            else:
+                loop = next(
+                    (l for l in self.inner if isinstance(place, Var) and place.same_as(l.var)), None
+                )
+                if loop is None or tir.as_int(loop.extent) != box.extents[dim]:
+                    return None
+                key.append("s")
+                pairs.append((loop.var, self.state_var(buffer, dim)))
+        return tuple(key), pairs
+
+    def _overlaps(self, buffer: Var, key: Key) -> bool:
+        """Whether another key that is in use names some of the same cells."""
+        ident = self._id(buffer)
+        used = {k for b, k in (*self.values, *self.cells) if b == ident and k != key}
+        return any(
+            all(a == b or "s" in (a, b) for a, b in zip(key, other, strict=True)) for other in used
+        )
+
+    def _old(self, buffer: Var, key: Key) -> Var:
+        slot = (self._id(buffer), key)
+        if slot not in self.cells:
+            dtype = tir.wide_dtype(tir.dtype_of(buffer))
+            suffix = "".join(f"_{k}" for k in key if isinstance(k, int) and k)
+            old = tirx.Var(f"{buffer.name}{suffix}", dtype)
+            self.cells[slot] = Cell(buffer, key, old)
+        return self.cells[slot].old
+
+    def new_opaque(self, dtype: str, depends: list[Any]) -> Var:
+        """A value that is not known as an expression, with what it may depend on."""
+        var = tirx.Var(f"opaque{len(self.opaque)}", dtype)
+        self.opaque[var] = depends
+        return var
+
+    # ---- expressions --------------------------------------------------------------------
+
+    def evaluate(self, expr: Any) -> Any:
+        """``expr`` at this point: loads of written cells and bindings replaced by values."""
+
+        def on_load(load: Any) -> Any:
+            return self._load(load) if load.source in self.layouts else load
+
+        value = widen(expr, on_load) if self.half else tir.map_loads(expr, on_load)
+        return tir.substitute(value, self.lets)
+
+    def _load(self, load: Any) -> Any:
+        buffer = load.source
+        split = self.layouts.split(buffer, list(load.indices), self.inner)
+        dtype = tir.wide_dtype(tir.dtype_of(buffer))
+        found = None if split is None else self._key(buffer, split.offsets)
+        if found is None:
+            return self.new_opaque(dtype, self._everything(buffer))
+        key, pairs = found
+        if self._overlaps(buffer, key):
+            return self.new_opaque(dtype, self._everything(buffer))
+        box = self.layouts.boxes[buffer]
+        if split.lag == 1:
+            return self._old(buffer, key)
+        slot = (self._id(buffer), key)
+        if slot in self.values:
+            return tir.substitute(self.values[slot], tir.VarMap((s, n) for n, s in pairs))
+        if box.time_dim is not None:
+            # A history read at its own step before it is written: its content is an input.
+            self.preloaded[buffer] = True
+            return load
+        return self._old(buffer, key)
+
+    def _everything(self, buffer: Var) -> list[Any]:
+        """All values and carries of ``buffer``; a load of any of its cells depends on these."""
+        ident = self._id(buffer)
+        values = [value for (b, _), value in self.values.items() if b == ident]
+        box = self.layouts.boxes[buffer]
+        whole = self._whole(buffer)
+        if (ident, whole) in self.values:
+            return values
+        if box.time_dim is not None and not box.has_lag:
+            self.preloaded[buffer] = True
+            return values
+        return [*values, self._old(buffer, whole)]
+
+    def _whole(self, buffer: Var) -> Key:
+        """Key that names every cell of ``buffer``."""
+        return tuple("s" if extent > 1 else 0 for extent in self.layouts.boxes[buffer].extents)
+
+    def depends_on(self, expr: Any, wanted: tir.VarMap) -> bool:
+        """Whether ``expr`` depends on any of the variables, through opaque values as well."""
+        seen: tir.VarMap = tir.VarMap()
+        todo = [expr]
+        while todo:
+            for var in tir.variables(todo.pop()).keys():
+                if var in seen:
+                    continue
+                seen[var] = True
+                if var in wanted:
+                    return True
+                todo += self.opaque.get(var, [])
+        return False
+
+    # ---- statements ---------------------------------------------------------------------
+
+    def run(self, stmts: list[Any]) -> None:
+        """Execute ``stmts``."""
+        for stmt in stmts:
+            if isinstance(stmt, Store):
+                self._store(stmt)
+            elif isinstance(stmt, Let):
+                self.lets[stmt.var] = self.evaluate(stmt.value)
+            elif isinstance(stmt, Condition):
+                self._condition(stmt)
+            elif isinstance(stmt, Loop):
+                self._loop(stmt)
+            else:
+                assert isinstance(stmt, Alloc)
+
+    def _store(self, stmt: Store) -> None:
+        buffer = stmt.buffer
+        value = self.evaluate(stmt.value)
+        split = self.layouts.split(buffer, stmt.indices, self.inner)
+        found = None if split is None else self._key(buffer, split.offsets)
+        if found is None or self._overlaps(buffer, found[0]):
+            self._forget(buffer, [value])
+            return
+        key, pairs = found
+        slot = (self._id(buffer), key)
+        self.values[slot] = tir.substitute(value, tir.VarMap(pairs))
+        self.origins[slot] = stmt.origin
+
+    def _forget(self, buffer: Var, depends: list[Any]) -> None:
+        """Make every cell of ``buffer`` opaque."""
+        depends = depends + self._everything(buffer)
+        ident = self._id(buffer)
+        dtype = tir.wide_dtype(tir.dtype_of(buffer))
+        keys = {k for b, k in (*self.values, *self.cells) if b == ident}
+        for key in keys:
+            self.values[(ident, key)] = self.new_opaque(dtype, depends)
+
+    def _condition(self, stmt: Condition) -> None:
+        cond = self.evaluate(stmt.cond)
+        before = dict(self.values)
+        self.run(stmt.then)
+        taken = self.values
+        self.values = dict(before)
+        self.run(stmt.orelse)
+        other = self.values
+        merged = dict(before)
+        for slot in {**taken, **other}:
+            left, right = self._value_or_old(taken, slot), self._value_or_old(other, slot)
+            same = left is right or tir.structurally_equal(left, right)
+            merged[slot] = left if same else tirx.op.if_then_else(cond, left, right)
+        self.values = merged
+
+    def _value_or_old(self, values: dict[tuple[int, Key], Any], slot: tuple[int, Key]) -> Any:
+        if slot in values:
+            return values[slot]
+        buffer = next(b for b in self.layouts.boxes.keys() if self._id(b) == slot[0])
+        box = self.layouts.boxes[buffer]
+        if box.time_dim is None:
+            return self._old(buffer, slot[1])
+        # Memory keeps what it had where the condition is false.
+        self.preloaded[buffer] = True
+        indices = []
+        for dim, key in enumerate(slot[1]):
+            local = self.state_var(buffer, dim) if key == "s" else key
+            index = box.base[dim] + box.lower[dim] + local
+            if dim == box.time_dim:
+                index = box.base[dim] + self.layouts.nest.time.var * box.time_step
+            indices.append(tir.simplify(index))
+        return tirx.BufferLoad(buffer, indices)
+
+    def _loop(self, loop: Loop) -> None:
+        loop = self._without_init(loop)
+        self.inner.append(loop)
+        running: list[tuple[Var, list[Any]]] = []
+        for buffer in tir.VarMap((s.buffer, True) for s in stores_in(loop.body)).keys():
+            if not self._indexed_by(loop, buffer) and not self._fresh_in(loop, buffer):
+                marker: list[Any] = []
+                running.append((buffer, marker))
+                self._mark_running(buffer, marker)
+        self.run(loop.body)
+        for buffer, marker in running:
+            ident = self._id(buffer)
+            marker += [value for (b, _), value in self.values.items() if b == ident]
+        self.inner.pop()
+        extent = tir.as_int(loop.extent)
+        last = tir.VarMap([(loop.var, loop.extent - 1)])
+        for slot, value in list(self.values.items()):
+            if tir.contains_var(value, [loop.var]):
+                self.values[slot] = tir.substitute(value, last)
+        if extent is None or extent < 1:
+            for buffer in tir.VarMap((s.buffer, True) for s in stores_in(loop.body)).keys():
+                self._forget(buffer, [])
+
+    def _without_init(self, loop: Loop) -> Loop:
+        """Run ``if n == 0: init`` at the head of ``for n`` first: a block's reduction init."""
+        body = list(loop.body)
+        zero = tir.VarMap([(loop.var, tir.zero_like(loop.var))])
+        while body and isinstance(body[0], Condition) and not body[0].orelse:
+            test = tir.simplify(tir.substitute(body[0].cond, zero))
+            other = tir.VarMap([(loop.var, tir.zero_like(loop.var) + 1)])
+            if not (tir.is_true(test) and tir.as_int(tir.simplify(tir.substitute(body[0].cond, other))) == 0):
+                break
+            self.run(rename(body.pop(0).then, zero))
+        return Loop(loop.var, loop.extent, body, loop.origin, loop.thread)
+
+    def _indexed_by(self, loop: Loop, buffer: Var) -> bool:
+        """Whether every store to ``buffer`` in the loop goes to a cell that the loop selects."""
+        for access in accesses_of([loop]):
+            if access.is_store and access.buffer.same_as(buffer):
+                split = self.layouts.split(buffer, access.indices, [*self.inner[:-1], *access.inner])
+                if split is None or not any(
+                    isinstance(o, Var) and o.same_as(loop.var)
+                    for o in (
+                        tir.simplify(x - low)
+                        for x, low in zip(
+                            split.offsets, self.layouts.boxes[buffer].lower, strict=True
+                        )
+                    )
+                ):
+                    return False
+        return True
+
+    def _fresh_in(self, loop: Loop, buffer: Var) -> bool:
+        """Whether each iteration overwrites the cell before it reads it."""
+        for stmt in loop.body:
+            if isinstance(stmt, Alloc):
+                continue
+            accesses = [a for a in accesses_of([stmt]) if a.buffer.same_as(buffer)]
+            if not accesses:
+                continue
+            return isinstance(stmt, Store) and len(accesses) == 1 and accesses[0].is_store
+        return True
+
+    def _mark_running(self, buffer: Var, depends: list[Any]) -> None:
+        depends += self._everything(buffer)
+        ident = self._id(buffer)
+        dtype = tir.wide_dtype(tir.dtype_of(buffer))
+        keys = {k for b, k in (*self.values, *self.cells) if b == ident} or {self._whole(buffer)}
+        for key in keys:
+            self.values[(ident, key)] = self.new_opaque(dtype, depends)
+
+
+def execute_step(layouts: Layouts, body: list[Any], half: bool) -> StepState:
+    """Execute one step of the time loop on symbols.
+
+    Parameters
+    ----------
+    layouts : Layouts
+        The boxes of the written buffers.
+    body : list
+        The flattened body of the time loop.
+    half : bool
+        Whether half arithmetic is done in float32.
+
+    Returns
+    -------
+    StepState
+        Values after the step, carried cells, opaque values.
+    """
+    state = StepState(layouts, half)
+    state.run(body)
+    return state

@@ -1,0 +1,216 @@
+"""The frozen values between proof and rewrite: ``Recurrence`` and ``Refusal``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from tvm.ir import Var
+from tvm.tirx import PrimFunc, Stmt
+
+__all__ = ["Axis", "Carry", "Emit", "Recurrence", "Refusal", "RefusalKind", "Register"]
+
+
+class RefusalKind(Enum):
+    """Why a loop nest is not taken. Each kind has a minimal failing program in the tests."""
+
+    NO_RECURRENCE = "no-recurrence"
+    REDUCTION = "plain-reduction"
+    UNSUPPORTED_STEP = "unsupported-step"
+    FUTURE_READ = "future-read"
+    UNSUPPORTED_LAG = "unsupported-lag"
+    VARYING_LAG = "varying-lag"
+    CROSS_LANE = "cross-lane"
+    COUPLED_CARRIES = "coupled-carries"
+    SEVERAL_TIME_LOOPS = "several-time-loops"
+    NO_INITIAL_STATE = "no-initial-state"
+    ALIASING = "aliasing"
+    SIDE_EFFECT = "side-effect"
+    UNSUPPORTED_BODY = "unsupported-body"
+
+
+@dataclass(frozen=True, eq=False)
+class Refusal:
+    """A loop nest that is not provably a supported recurrence, and why.
+
+    Attributes
+    ----------
+    kind : RefusalKind
+        The class of the reason.
+    expr : object or None
+        The offending TIR node of the original function, to be underlined.
+    detail : str
+        What was expected and what was found.
+    fix : str
+        How to change the loop.
+    func : PrimFunc or None
+        The function, for printing the underlined script.
+    """
+
+    kind: RefusalKind
+    expr: Any
+    detail: str
+    fix: str
+    func: PrimFunc | None = None
+
+    def message(self) -> str:
+        """Return the refusal as text, the offending expression underlined in the script."""
+        from tvm_scan.refusal_text import refusal_text  # noqa: PLC0415 (text in one place)
+
+        return refusal_text(self)
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.detail}"
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """A loop of the recurrence: its variable and its extent (constant or symbolic)."""
+
+    var: Var
+    extent: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Register:
+    """A written buffer of the loop body, kept per lane in registers while time advances.
+
+    Attributes
+    ----------
+    buffer : Var
+        The buffer that the user's loop writes.
+    local : Var
+        The register array that stands for it in ``Recurrence.body``; float32 for halves.
+    previous : Var or None
+        For a history buffer that is read one step back: the register of the last step.
+    base : tuple of Expr
+        Per dimension of ``buffer`` the part of the index that is fixed by lane and time.
+    extents : tuple of int
+        Extents of ``local``, one per dimension of ``buffer`` (1 where nothing varies).
+    lower : tuple of int
+        Smallest varying index per dimension; ``index = base + lower + local index``.
+    timed : bool
+        Whether ``base`` moves with time (a history) or not (an in-place state).
+    visible : bool
+        Whether the buffer is read or returned outside this loop nest.
+    """
+
+    buffer: Var
+    local: Var
+    previous: Var | None
+    base: tuple[Any, ...]
+    extents: tuple[int, ...]
+    lower: tuple[int, ...]
+    timed: bool
+    visible: bool
+
+    @property
+    def state(self) -> Var:
+        """Register array that holds the carry between two steps."""
+        return self.local if self.previous is None else self.previous
+
+
+@dataclass(frozen=True, eq=False)
+class Carry:
+    """One loop-carried scalar, or a family of them over independent state axes.
+
+    Attributes
+    ----------
+    register : Register
+        Where it lives.
+    cell : tuple of Expr
+        Index into the register array, over the variables of ``state_axes``.
+    state_axes : tuple of Axis
+        Axes over which carries are independent within one lane (N of a selective scan).
+    old : Var
+        The carry before the step, as it appears in ``step``.
+    step : Expr
+        The carry after the step: over ``old``, inputs, lanes, time and state axes.
+    first : Expr or None
+        The carry after step 0 where the loop treats step 0 apart; then there is no initial
+        state and ``step`` holds from step 1 on.
+    dtype : str
+        Dtype in which the carry is computed (float32 for halves).
+    """
+
+    register: Register
+    cell: tuple[Any, ...]
+    state_axes: tuple[Axis, ...]
+    old: Var
+    step: Any
+    first: Any
+    dtype: str
+    origin: Any = None
+
+    @property
+    def name(self) -> str:
+        """Name of the user's buffer."""
+        return str(self.register.buffer.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Emit:
+    """An output written at every step: the buffer, and the statement that writes it."""
+
+    buffer: Var
+    origin: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Recurrence:
+    """A loop nest as a recurrence: everything a schedule needs, nothing of the loop left.
+
+    ``lanes`` are independent. Within a lane, ``start`` sets the registers, ``body`` makes one
+    step, and ``finish`` runs after the last one. All three are statements over registers, lane
+    variables and (``body`` only) the time variable, so that any chunk of time can be replayed
+    from the carry at its beginning.
+
+    Attributes
+    ----------
+    func : PrimFunc
+        The function it was found in.
+    nest : Stmt
+        The statement of the root block that it is.
+    lanes : tuple of Axis
+        Independent recurrences, outermost first.
+    time : Axis
+        The time axis, counted from 0 in the order in which the loop walks.
+    guard : Expr or None
+        Condition on the lane variables under which the lane exists.
+    carries : tuple of Carry
+        What is carried; one algebra each.
+    registers : tuple of Register
+        Register arrays that ``start``, ``body`` and ``finish`` use.
+    emits : tuple of Emit
+        Outputs written at each step.
+    prologue : Stmt or None
+        Sets the registers that are not carries and that the body only reads.
+    start : Stmt or None
+        Sets the registers of the carries to the initial state.
+    boundary : Stmt or None
+        Writes to memory before the first step, to be made by one owner of the lane.
+    body : Stmt
+        One step.
+    finish : Stmt or None
+        Writes after the last step (final state, epilogue).
+    inputs, outputs : tuple of Var
+        Buffers of the function that are read and written.
+    """
+
+    func: PrimFunc
+    nest: Stmt
+    lanes: tuple[Axis, ...]
+    time: Axis
+    guard: Any
+    carries: tuple[Carry, ...]
+    registers: tuple[Register, ...]
+    emits: tuple[Emit, ...]
+    prologue: Stmt | None
+    start: Stmt | None
+    boundary: Stmt | None
+    body: Stmt
+    finish: Stmt | None
+    inputs: tuple[Var, ...]
+    outputs: tuple[Var, ...]
+    algebras: tuple[Any, ...] = field(default=())

@@ -1,0 +1,229 @@
+"""Small, total functions on TensorIR that the whole package shares.
+
+In TVM 0.27 a buffer is a ``tvm.ir.Var`` whose ``ty`` is a ``BufferType``, and a load is a
+``TensorLoad`` with ``source`` and ``indices``. Nothing outside this file needs to know that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op, PrimType, Range, Var
+from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
+
+__all__ = [
+    "VarMap",
+    "as_int",
+    "buffers_loaded",
+    "buffers_stored",
+    "call_name",
+    "contains_var",
+    "dtype_of",
+    "fresh_copy",
+    "is_half",
+    "is_true",
+    "loads",
+    "map_loads",
+    "prim_type",
+    "seq",
+    "shape_of",
+    "simplify",
+    "structurally_equal",
+    "substitute",
+    "variables",
+    "wide_dtype",
+    "zero_like",
+]
+
+
+class VarMap:
+    """A map keyed by variable identity (``==`` on TVM variables builds an expression)."""
+
+    def __init__(self, pairs: Iterable[tuple[Var, Any]] = ()) -> None:
+        self._items: dict[int, tuple[Var, Any]] = {}
+        for key, value in pairs:
+            self[key] = value
+
+    @staticmethod
+    def _key(var: Var) -> int:
+        return var.__hash__()
+
+    def __setitem__(self, var: Var, value: Any) -> None:
+        self._items[self._key(var)] = (var, value)
+
+    def __getitem__(self, var: Var) -> Any:
+        return self._items[self._key(var)][1]
+
+    def __contains__(self, var: Var) -> bool:
+        return self._key(var) in self._items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def get(self, var: Var, default: Any = None) -> Any:
+        """Value of ``var``, or ``default``."""
+        found = self._items.get(self._key(var))
+        return default if found is None else found[1]
+
+    def items(self) -> list[tuple[Var, Any]]:
+        """Pairs in insertion order."""
+        return list(self._items.values())
+
+    def keys(self) -> list[Var]:
+        """Variables in insertion order."""
+        return [var for var, _ in self._items.values()]
+
+    def copy(self) -> VarMap:
+        """Shallow copy."""
+        return VarMap(self.items())
+
+
+def dtype_of(expr: Any) -> str:
+    """Element dtype of an expression or of a buffer, as a string."""
+    return str(expr.ty.dtype)
+
+
+def shape_of(buffer: Var) -> list[Any]:
+    """Extents of a buffer."""
+    return list(buffer.ty.shape)
+
+
+def as_int(expr: Any) -> int | None:
+    """Value of a constant integer expression, else None."""
+    if isinstance(expr, int):
+        return expr
+    return int(expr.value) if isinstance(expr, tirx.IntImm) else None
+
+
+def is_true(expr: Any) -> bool:
+    """Whether ``expr`` is the constant true."""
+    return expr is True or (isinstance(expr, tirx.IntImm) and int(expr.value) != 0)
+
+
+def is_half(dtype: str) -> bool:
+    """Whether ``dtype`` is a 16-bit float, whose carries are kept in float32."""
+    return dtype in ("float16", "bfloat16")
+
+
+def wide_dtype(dtype: str) -> str:
+    """Dtype in which a carry of ``dtype`` is kept in registers."""
+    return "float32" if is_half(dtype) else dtype
+
+
+def substitute(node: Any, mapping: VarMap | Mapping[Var, Any]) -> Any:
+    """``node`` with every variable of ``mapping`` replaced by its value."""
+    table = mapping if isinstance(mapping, VarMap) else VarMap(mapping.items())
+    if not len(table):
+        return node
+    return tvm_ffi.structural_map(node, (Var, lambda var: table.get(var, var)))
+
+
+def map_loads(node: Any, fn: Callable[[TensorLoad], Any]) -> Any:
+    """``node`` with ``fn`` applied to every buffer load, innermost first."""
+    return tvm_ffi.structural_map(node, (TensorLoad, fn))
+
+
+def loads(node: Any) -> list[TensorLoad]:
+    """Every buffer load in ``node``."""
+    found: list[TensorLoad] = []
+    tvm_ffi.structural_walk(node, [(TensorLoad, lambda load: found.append(load))])
+    return found
+
+
+def variables(node: Any) -> VarMap:
+    """Every variable that occurs in ``node`` (buffers included)."""
+    found = VarMap()
+
+    def visit(var: Var) -> None:
+        found[var] = True
+
+    tvm_ffi.structural_walk(node, [(Var, visit)])
+    return found
+
+
+def contains_var(node: Any, wanted: Iterable[Var]) -> bool:
+    """Whether any of ``wanted`` occurs in ``node``."""
+    present = variables(node)
+    return any(var in present for var in wanted)
+
+
+def buffers_loaded(node: Any) -> VarMap:
+    """Buffers that ``node`` reads."""
+    return VarMap((load.source, True) for load in loads(node))
+
+
+def buffers_stored(stmt: Any) -> VarMap:
+    """Buffers that ``stmt`` writes."""
+    found = VarMap()
+
+    def visit(store: tirx.BufferStore) -> None:
+        found[store.buffer] = True
+
+    tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, visit)])
+    return found
+
+
+def call_name(expr: Any) -> str | None:
+    """Operator name of a call (``tirx.exp``), else None."""
+    if isinstance(expr, Call) and isinstance(expr.op, Op):
+        return str(expr.op.name)
+    return None
+
+
+def simplify(expr: Any, ranges: Iterable[tuple[Var, Any]] = ()) -> Any:
+    """``expr`` simplified, each variable of ``ranges`` bound to ``[0, extent)``."""
+    analyzer = Analyzer()
+    for var, extent in ranges:
+        analyzer.bind(var, Range.from_min_extent(zero_like(var), extent))
+    return analyzer.simplify(expr)
+
+
+def zero_like(var: Any) -> Any:
+    """Integer zero of the dtype of ``var``."""
+    return tirx.IntImm(dtype_of(var), 0)
+
+
+def structurally_equal(left: Any, right: Any) -> bool:
+    """Whether two expressions over the same free variables are the same tree."""
+    return bool(tvm_ffi.structural_equal(left, right, map_free_vars=False))
+
+
+def seq(stmts: Iterable[Any]) -> Any:
+    """One statement from several; nested sequences are flattened."""
+    flat: list[Any] = []
+    for stmt in stmts:
+        if stmt is None:
+            continue
+        flat.extend(stmt.seq if isinstance(stmt, tirx.SeqStmt) else [stmt])
+    if not flat:
+        return tirx.Evaluate(tirx.IntImm("int32", 0))
+    return flat[0] if len(flat) == 1 else tirx.SeqStmt(flat)
+
+
+def fresh_copy(stmt: Any) -> Any:
+    """Copy of ``stmt`` whose loop variables and bindings are new.
+
+    TVM wants every variable defined once; a statement that is used twice is copied first.
+    """
+    table = VarMap()
+
+    def renew(var: Var) -> None:
+        table[var] = Var(var.name, var.ty)
+
+    def on_for(loop: tirx.For) -> None:
+        renew(loop.loop_var)
+
+    def on_bind(bind: tirx.Bind) -> None:
+        renew(bind.var)
+
+    tvm_ffi.structural_walk(stmt, [(tirx.For, on_for), (tirx.Bind, on_bind)])
+    return substitute(stmt, table)
+
+
+def prim_type(dtype: str) -> PrimType:
+    """Scalar type of that dtype."""
+    return PrimType(dtype)
