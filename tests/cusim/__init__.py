@@ -10,7 +10,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ __all__ = [
     "is_simulated",
     "last_error",
     "last_source",
+    "rewritten_source",
     "settings",
     "why_unavailable",
 ]
@@ -70,6 +71,7 @@ class _State:
     )
     last_source = ""
     last_error = ""
+    rewrite: Callable[[str], str] | None = None
 
 
 # ---- installation ----------------------------------------------------------------------------
@@ -214,8 +216,23 @@ def last_source() -> str:
     return _State.last_source
 
 
+@contextmanager
+def rewritten_source(rewrite: Callable[[str], str]) -> Iterator[None]:
+    """Within the ``with`` block, changes each emitted source before it is compiled.
+
+    For showing that a defect is found: a dropped barrier, say.
+    """
+    before = _State.rewrite
+    _State.rewrite = rewrite
+    try:
+        yield
+    finally:
+        _State.rewrite = before
+
+
 def _compile_callback(code: str, *_: object) -> bytes:
-    return build(str(code)).read_bytes()
+    source = str(code)
+    return build(source if _State.rewrite is None else _State.rewrite(source)).read_bytes()
 
 
 # ---- errors ----------------------------------------------------------------------------------

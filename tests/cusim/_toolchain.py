@@ -40,6 +40,10 @@ _KERNEL = re.compile(
     r"__global__\s+void\s+(?:__launch_bounds__\(\s*(\d+)[^)]*\)\s+)?(\w+)\s*\([^)]*\)\s*\{"
 )
 
+_DYNAMIC_SHARED = re.compile(
+    r"extern\s+__shared__\s+(?:(?:__align__|alignas)\(\d+\)\s+)?([\w ]+?)\s+(\w+)\[\];"
+)
+
 
 class KernelBuildError(RuntimeError):
     """The emitted CUDA source does not compile; the message holds the compiler's words."""
@@ -117,17 +121,14 @@ def build_runtime() -> tuple[Path, Path]:
     if not final.is_dir():
         scratch = Path(tempfile.mkdtemp(dir=cache_directory(), prefix="building-"))
         common = [gxx, "-std=c++17", "-O2", "-shared", "-fPIC"]
+        driver, cudart = str(scratch / DRIVER), str(scratch / CUDART)
+        sources = [str(RUNTIME / name) for name in DRIVER_SOURCES]
+        _run([*common, *sources, "-o", driver, f"-Wl,-soname,{DRIVER}", "-ldl"])
         # The version that the symbols of NVIDIA's library carry.
-        (scratch / "cudart.map").write_text(f"{CUDART} {{ global: cuda*; local: *; }};\n")
-        _run(
-            [*common, *(str(RUNTIME / name) for name in DRIVER_SOURCES)]
-            + ["-o", str(scratch / DRIVER), f"-Wl,-soname,{DRIVER}", "-ldl"]
-        )
-        _run(
-            [*common, str(RUNTIME / "cudart.cc"), "-o", str(scratch / CUDART)]
-            + [f"-Wl,-soname,{CUDART}", f"-Wl,--version-script={scratch / 'cudart.map'}"]
-            + [str(scratch / DRIVER)]
-        )
+        versions = scratch / "cudart.map"
+        versions.write_text(f"{CUDART} {{ global: cuda*; local: *; }};\n")
+        link = [f"-Wl,-soname,{CUDART}", f"-Wl,--version-script={versions}", driver]
+        _run([*common, str(RUNTIME / "cudart.cc"), "-o", cudart, *link])
         try:
             scratch.rename(final)
         except OSError:
@@ -163,16 +164,11 @@ def library_path(key: str, race: bool) -> Path:
 
 
 def _translation_unit(source: str, key: str) -> str:
-    dynamic = "buf_dyn_shmem" in source
-    lines = ['#include "cusim.h"']
-    if dynamic:
-        # `extern __shared__ unsigned char buf_dyn_shmem[]` of the source refers to this.
-        lines += [
-            "alignas(1024) thread_local unsigned char buf_dyn_shmem[cusim::kDynamicArenaBytes];",
-            "static unsigned char* cusim_dynamic_arena() { return buf_dyn_shmem; }",
-        ]
-    arena = "cusim_dynamic_arena" if dynamic else "nullptr"
-    lines += ['#line 1 "kernel.cu"', source, '#line 1 "cusim"', f'CUSIM_MODULE("{key}", {arena})']
+    # Dynamic shared memory becomes a pointer to the arena, on the same line.
+    source, dynamic = _DYNAMIC_SHARED.subn(r"\1* const \2 = (\1*)cusim::dynamic_arena();", source)
+    lines = ["#define CUSIM_DYNAMIC_SHARED 1"] if dynamic else []
+    lines += ['#include "cusim.h"', '#line 1 "kernel.cu"', source, '#line 1 "cusim"']
+    lines.append(f'CUSIM_MODULE("{key}")')
     for bound, name in _KERNEL.findall(source):
         lines.append(f"CUSIM_KERNEL({name}, {bound or 1024})")
     return "\n".join(lines) + "\n"

@@ -58,9 +58,7 @@ def nvcc_available() -> bool:
 
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for")
-_FRAME = re.compile(
-    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
-)
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _BARRIERS = re.compile(r"used (\d+) barriers")
@@ -103,9 +101,9 @@ def compile_resources(source: str, arch: str = "sm_90") -> dict[str, Resources]:
     with tempfile.TemporaryDirectory(prefix="cusim-nvcc-") as scratch:
         unit = Path(scratch) / "kernel.cu"
         unit.write_text(source)
+        command = [nvcc, f"-arch={arch}", "-std=c++17", "-Xptxas", "-v", "-cubin"]
         outcome = subprocess.run(
-            [nvcc, f"-arch={arch}", "-std=c++17", "-Xptxas", "-v", "-cubin"]
-            + ["-o", str(unit.with_suffix(".cubin")), str(unit)],
+            [*command, "-o", str(unit.with_suffix(".cubin")), str(unit)],
             capture_output=True,
             text=True,
         )

@@ -44,7 +44,7 @@ extern __thread cusim::Dim cusim_thread_idx, cusim_block_idx, cusim_block_dim, c
 void cusim_block_barrier(int line);
 uint64_t cusim_warp(int operation, unsigned mask, uint64_t value, int source_lane, int line);
 int cusim_lane();
-void cusim_atomic_access(void* address, size_t size);
+void cusim_atomic_access(void* address, size_t size, int line);
 }
 
 // ---- keywords ----------------------------------------------------------------------------------
@@ -150,8 +150,8 @@ inline int __all_sync(unsigned mask, int predicate, int line = __builtin_LINE())
 namespace cusim {
 
 template <class T, class F>
-__attribute__((no_sanitize("thread"))) inline T atomic_update(T* address, F update) {
-  cusim_atomic_access((void*)address, sizeof(T));
+__attribute__((no_sanitize("thread"))) inline T atomic_update(T* address, int line, F update) {
+  cusim_atomic_access((void*)address, sizeof(T), line);
   T old = *address;
   *address = update(old);
   return old;
@@ -159,11 +159,12 @@ __attribute__((no_sanitize("thread"))) inline T atomic_update(T* address, F upda
 
 }  // namespace cusim
 
-#define CUSIM_ATOMIC(NAME, EXPRESSION)                                            \
-  template <class T, class V>                                                     \
-  inline T NAME(T* address, V operand) {                                          \
-    T value = (T)operand;                                                         \
-    return cusim::atomic_update(address, [value](T old) -> T { return EXPRESSION; }); \
+#define CUSIM_ATOMIC(NAME, EXPRESSION)                                        \
+  template <class T, class V>                                                 \
+  inline T NAME(T* address, V operand, int line = __builtin_LINE()) {         \
+    T value = (T)operand;                                                     \
+    auto update = [value](T old) -> T { return EXPRESSION; };                 \
+    return cusim::atomic_update(address, line, update);                       \
   }
 CUSIM_ATOMIC(atomicAdd, old + value)
 CUSIM_ATOMIC(atomicSub, old - value)
@@ -176,9 +177,9 @@ CUSIM_ATOMIC(atomicExch, value)
 #undef CUSIM_ATOMIC
 
 template <class T, class U, class V>
-inline T atomicCAS(T* address, U expected, V desired) {
-  return cusim::atomic_update(
-      address, [=](T old) -> T { return old == (T)expected ? (T)desired : old; });
+inline T atomicCAS(T* address, U expected, V desired, int line = __builtin_LINE()) {
+  auto update = [=](T old) -> T { return old == (T)expected ? (T)desired : old; };
+  return cusim::atomic_update(address, line, update);
 }
 
 template <class T>
@@ -290,6 +291,22 @@ inline double __longlong_as_double(long long x) { return cusim::bits<double>(x);
 
 #include "math_constants.h"
 
+// ---- dynamic shared memory -------------------------------------------------------------------
+
+namespace cusim {
+
+#ifdef CUSIM_DYNAMIC_SHARED
+static unsigned char* dynamic_arena() {
+  static thread_local unsigned char arena[kDynamicArenaBytes] __align__(1024);
+  return arena;
+}
+static unsigned char* (*const arena_of_this_module)() = dynamic_arena;
+#else
+static unsigned char* (*const arena_of_this_module)() = nullptr;
+#endif
+
+}  // namespace cusim
+
 // ---- from a kernel to the object that the driver finds --------------------------------------------
 
 namespace cusim {
@@ -313,17 +330,16 @@ struct Caller<function> {
 
 }  // namespace cusim
 
-#define CUSIM_MODULE(KEY, ARENA)                                               \
-  static const char cusim_module_key[] = KEY;                                  \
-  static unsigned char* (*const cusim_arena)() = ARENA;                        \
-  static void* cusim_shared_anchor() {                                         \
-    static thread_local char anchor;                                           \
-    return (void*)&anchor;                                                     \
+#define CUSIM_MODULE(KEY)                             \
+  static const char cusim_module_key[] = KEY;         \
+  static void* cusim_shared_anchor() {                \
+    static thread_local char anchor;                  \
+    return (void*)&anchor;                            \
   }
 #define CUSIM_KERNEL(NAME, MAX_THREADS)                                        \
   extern "C" {                                                                 \
   extern const cusim::Kernel cusim_kernel_##NAME;                              \
   const cusim::Kernel cusim_kernel_##NAME = {cusim::Caller<NAME>::call, MAX_THREADS, \
                                              cusim_module_key, cusim_shared_anchor,  \
-                                             cusim_arena};                     \
+                                             cusim::arena_of_this_module};     \
   }

@@ -62,6 +62,16 @@ std::string explain(const char* module_key, const std::string& message) {
   return text[0] == '\0' ? message : std::string(text.data());
 }
 
+// A path of an open file that was never given before: dlopen takes a known path for a loaded
+// library, and the numbers of closed files come again.  The digits of a counter, spelled as
+// "./" and ".//", make it new.
+std::string unused_path(int file) {
+  static unsigned loads = 0;
+  std::string path = "/proc/self/fd/";
+  for (unsigned digits = ++loads; digits != 0; digits >>= 1) path += digits & 1 ? ".//" : "./";
+  return path + std::to_string(file);
+}
+
 const Kernel* find_kernel(void* handle, const std::string& name) {
   return (const Kernel*)dlsym(handle, ("cusim_kernel_" + name).c_str());
 }
@@ -137,7 +147,7 @@ CUSIM_API int cuModuleLoadData(void** module, const void* bytes) {
   size_t size = table + (size_t)entry_size * entries;
   int file = memfd_create("cusim", 0);
   bool written = file >= 0 && write(file, bytes, size) == (ssize_t)size;
-  std::string path = "/proc/self/fd/" + std::to_string(file);
+  std::string path = unused_path(file);
   void* handle = written ? dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
   if (file >= 0) close(file);
   if (handle == nullptr) {

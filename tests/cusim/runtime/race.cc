@@ -22,13 +22,15 @@
 namespace cusim {
 namespace {
 
+constexpr uint32_t kIsLine = 0x80000000u;
+
 struct Access {
   uint32_t block = 0;
   int16_t thread = -1;  // -1: none
   bool atomic = false;
   uint32_t epoch = 0;  // block barriers passed before it
   uint32_t clock = 0;  // warp barriers that its thread passed before it
-  uint32_t code = 0;   // its address in the kernel's image
+  uint32_t code = 0;   // its address in the kernel's image, or kIsLine and its line
 
   bool exists() const { return thread >= 0; }
   int warp() const { return thread / kWarp; }
@@ -91,6 +93,16 @@ bool conflict(const Access& earlier, const Access& later) {
   return earlier.exists() && !(earlier.atomic && later.atomic) && !happens_before(earlier, later);
 }
 
+// `{pc:A}` and `{line:N}` become source lines on the way to the user.
+std::string place(uint32_t code) {
+  char text[32];
+  if (code & kIsLine)
+    snprintf(text, sizeof text, "{line:%u}", code & ~kIsLine);
+  else
+    snprintf(text, sizeof text, "{pc:0x%x}", code);
+  return text;
+}
+
 enum Kind { kWriteWrite, kWriteRead, kReadWrite };
 
 void report(Kind kind, uintptr_t address, const Access& earlier, const Access& later) {
@@ -101,10 +113,10 @@ void report(Kind kind, uintptr_t address, const Access& earlier, const Access& l
   const char* names[] = {"write-write", "write-read", "read-write"};
   char text[512];
   snprintf(text, sizeof text,
-           "%s race on %s memory: thread %d of block %u %s at {pc:0x%x}, "
-           "thread %d of block %u %s at {pc:0x%x}\n",
+           "%s race on %s memory: thread %d of block %u %s at %s, thread %d of block %u %s at %s\n",
            names[kind], in_shared(address) ? "shared" : "global", earlier.thread, earlier.block,
-           verbs[kind][0], earlier.code, later.thread, later.block, verbs[kind][1], later.code);
+           verbs[kind][0], place(earlier.code).c_str(), later.thread, later.block, verbs[kind][1],
+           place(later.code).c_str());
   report_text += text;
 }
 
@@ -160,12 +172,17 @@ void check_bounds(uintptr_t address, size_t size, bool write, uint32_t code) {
   }
   if (legal) return;
   char text[160];
-  snprintf(text, sizeof text, "makes an out-of-bounds %s of %zu bytes at {pc:0x%x}",
-           write ? "write" : "read", size, code);
+  snprintf(text, sizeof text, "makes an out-of-bounds %s of %zu bytes at %s",
+           write ? "write" : "read", size, place(code).c_str());
   fail(text);
 }
 
-void access(const void* pointer, size_t size, bool write, bool atomic, const void* code) {
+// The code address is a hook's return address; one less lies within the call.
+uint32_t code_of(const void* return_address) {
+  return (uint32_t)((uintptr_t)return_address - 1 - image.base);
+}
+
+void access(const void* pointer, size_t size, bool write, bool atomic, uint32_t code) {
   if (!active || size == 0) return;
   uintptr_t address = (uintptr_t)pointer;
   int thread = current_thread();
@@ -175,8 +192,7 @@ void access(const void* pointer, size_t size, bool write, bool atomic, const voi
                              &cusim_grid_dim})
     if (address - (uintptr_t)builtin < sizeof(Dim)) return;
   Access now;
-  // The code address is the hook's return address; one less lies within the call.
-  now.code = (uint32_t)((uintptr_t)code - 1 - image.base);
+  now.code = code;
   check_bounds(address, size, write, now.code);
   now.block = current_block();
   now.thread = (int16_t)thread;
@@ -249,13 +265,15 @@ std::string end_launch() {
 
 // ---- the hooks -----------------------------------------------------------------------------------
 
-extern "C" void cusim_atomic_access(void* address, size_t size) {
-  cusim::access(address, size, true, true, __builtin_return_address(0));
+#define CUSIM_CALLER cusim::code_of(__builtin_return_address(0))
+
+extern "C" void cusim_atomic_access(void* address, size_t size, int line) {
+  cusim::access(address, size, true, true, cusim::kIsLine | (uint32_t)line);
 }
 
 #define CUSIM_HOOK(NAME, SIZE, WRITE, ATOMIC)                                     \
   extern "C" void __tsan_##NAME##SIZE(void* address) {                            \
-    cusim::access(address, SIZE, WRITE, ATOMIC, __builtin_return_address(0));     \
+    cusim::access(address, SIZE, WRITE, ATOMIC, CUSIM_CALLER);     \
   }
 #define CUSIM_HOOKS(SIZE)                          \
   CUSIM_HOOK(read, SIZE, false, false)             \
@@ -273,21 +291,21 @@ CUSIM_HOOKS(8)
 CUSIM_HOOKS(16)
 
 extern "C" void __tsan_read_range(void* address, size_t size) {
-  cusim::access(address, size, false, false, __builtin_return_address(0));
+  cusim::access(address, size, false, false, CUSIM_CALLER);
 }
 
 extern "C" void __tsan_write_range(void* address, size_t size) {
-  cusim::access(address, size, true, false, __builtin_return_address(0));
+  cusim::access(address, size, true, false, CUSIM_CALLER);
 }
 
 extern "C" void* __tsan_memcpy(void* to, const void* from, size_t size) {
-  cusim::access(from, size, false, false, __builtin_return_address(0));
-  cusim::access(to, size, true, false, __builtin_return_address(0));
+  cusim::access(from, size, false, false, CUSIM_CALLER);
+  cusim::access(to, size, true, false, CUSIM_CALLER);
   return memcpy(to, from, size);
 }
 
 extern "C" void* __tsan_memset(void* to, int value, size_t size) {
-  cusim::access(to, size, true, false, __builtin_return_address(0));
+  cusim::access(to, size, true, false, CUSIM_CALLER);
   return memset(to, value, size);
 }
 

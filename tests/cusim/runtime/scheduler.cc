@@ -66,7 +66,9 @@ unsigned char poison = 0;
 const Launch* launch = nullptr;
 std::string failure;
 
-char* stack_of(int linear) { return stacks + (size_t)linear * kStack; }
+// The first stack's worth of the area is spare, for what overflows thread 0's.
+constexpr size_t kStackArea = (kMaxThreads + 1) * kStack;
+char* stack_of(int linear) { return stacks + (size_t)(linear + 1) * kStack; }
 
 void wait(State state) {
   current->state = state;
@@ -186,6 +188,9 @@ std::string run_block(std::mt19937& random) {
       switch_fiber(scheduler, current->fiber);
       current = nullptr;
       if (!failure.empty()) return failure;
+      // At once: the neighbour whose stack was overwritten must not run any more.
+      if (std::memcmp(stack_of(i), &kCanary, sizeof kCanary) != 0)
+        return "stack overflow: the local variables of " + name(threads[i]) + " exceed 64 KiB";
     }
     bool progress = false;
     for (Thread& thread : threads)
@@ -274,7 +279,7 @@ int current_thread() { return current == nullptr ? -1 : current->linear; }
 unsigned current_block() { return block_number; }
 
 bool on_a_stack(uintptr_t address) {
-  return address - (uintptr_t)stacks < (uintptr_t)kMaxThreads * kStack;
+  return address - (uintptr_t)stacks < kStackArea;
 }
 
 void fail(const std::string& message) {
@@ -288,7 +293,7 @@ std::string run(const Launch& request) {
   std::string error = check_launch(request, image);
   if (!error.empty()) return error;
   if (stacks == nullptr)
-    stacks = (char*)mmap(nullptr, kMaxThreads * kStack, PROT_READ | PROT_WRITE,
+    stacks = (char*)mmap(nullptr, kStackArea, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   launch = &request;
   poison = poison_of(request.seed);
@@ -320,9 +325,6 @@ std::string run(const Launch& request) {
     if (request.race) race::begin_block();
     error = run_block(random);
     if (request.race) race::end_block();
-    for (int i = 0; i < (int)threads.size() && error.empty(); ++i)
-      if (std::memcmp(stack_of(i), &kCanary, sizeof kCanary) != 0)
-        error = "stack overflow: the local variables of " + name(threads[i]) + " exceed 64 KiB";
     if (!error.empty()) {
       error = "block (" + std::to_string(cusim_block_idx.x) + "," +
               std::to_string(cusim_block_idx.y) + "," + std::to_string(cusim_block_idx.z) +
