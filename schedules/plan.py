@@ -128,10 +128,18 @@ class ScanPlan:
             With the number that was expected and the one that was found.
         """
         device = device_of(target)
-        self._require(self.algorithm in ALGORITHMS, "one of " + ", ".join(ALGORITHMS),
-                      f"algorithm={self.algorithm}", "choose another algorithm")
-        self._require(self.device == device, f"a plan for {device}",
-                      f"device={self.device}", "ask default_plan for one of this target")
+        self._require(
+            self.algorithm in ALGORITHMS,
+            "one of " + ", ".join(ALGORITHMS),
+            f"algorithm={self.algorithm}",
+            "choose another algorithm",
+        )
+        self._require(
+            self.device == device,
+            f"a plan for {device}",
+            f"device={self.device}",
+            "ask default_plan for one of this target",
+        )
         if device == "cuda":
             self._check_cuda(limits_of(target), recurrence)
         else:
@@ -140,35 +148,72 @@ class ScanPlan:
     def _check_cuda(self, limits: Limits, recurrence: Recurrence) -> None:
         if self.algorithm in ("sequential", "lanes"):
             threads = self.threads_per_block
-            self._require(1 <= threads <= limits.threads, f"1 to {limits.threads} threads",
-                          f"threads_per_block={threads}", "use fewer threads per block")
+            self._require(
+                1 <= threads <= limits.threads,
+                f"1 to {limits.threads} threads",
+                f"threads_per_block={threads}",
+                "use fewer threads per block",
+            )
             return
         threads = self.threads_per_block
-        self._require(2 <= threads <= limits.threads, f"2 to {limits.threads} threads per block",
-                      f"threads_per_block={threads}", "use fewer threads per block")
-        self._require(threads & (threads - 1) == 0, "a power of two for the Blelloch tree",
-                      f"threads_per_block={threads}", f"use {1 << (threads.bit_length() - 1)}")
-        self._require(1 <= self.items_per_thread <= 64, "1 to 64 items per thread",
-                      f"items_per_thread={self.items_per_thread}", "use 4 to 16")
-        self._require(self.block_tree == "blelloch", "block_tree=blelloch",
-                      f"block_tree={self.block_tree}", "leave block_tree at its default")
+        self._require(
+            2 <= threads <= limits.threads,
+            f"2 to {limits.threads} threads per block",
+            f"threads_per_block={threads}",
+            "use fewer threads per block",
+        )
+        self._require(
+            threads & (threads - 1) == 0,
+            "a power of two for the Blelloch tree",
+            f"threads_per_block={threads}",
+            f"use {1 << (threads.bit_length() - 1)}",
+        )
+        self._require(
+            1 <= self.items_per_thread <= 64,
+            "1 to 64 items per thread",
+            f"items_per_thread={self.items_per_thread}",
+            "use 4 to 16",
+        )
+        self._require(
+            self.block_tree == "blelloch",
+            "block_tree=blelloch",
+            f"block_tree={self.block_tree}",
+            "leave block_tree at its default",
+        )
         used = self.smem_bytes(recurrence)
         self._require(
-            used <= limits.shared_bytes, f"at most {limits.shared_bytes} bytes of shared memory",
+            used <= limits.shared_bytes,
+            f"at most {limits.shared_bytes} bytes of shared memory",
             f"{used} bytes ({element_bytes(recurrence)} per thread, padded, for {threads} threads)",
-            "use fewer threads per block")
+            "use fewer threads per block",
+        )
 
     def _check_cpu(self) -> None:
-        self._require(self.algorithm != "serial_tiles", "sequential, lanes or three_phase on a CPU",
-                      f"algorithm={self.algorithm}", "serial_tiles needs CUDA")
-        self._require(1 <= self.lane_block <= 64, "1 to 64 lanes per block",
-                      f"lane_block={self.lane_block}", "use 8 or 16")
+        self._require(
+            self.algorithm != "serial_tiles",
+            "sequential, lanes or three_phase on a CPU",
+            f"algorithm={self.algorithm}",
+            "serial_tiles needs CUDA",
+        )
+        self._require(
+            1 <= self.lane_block <= 64,
+            "1 to 64 lanes per block",
+            f"lane_block={self.lane_block}",
+            "use 8 or 16",
+        )
         if self.algorithm == "three_phase":
-            self._require(2 <= self.chunks <= 4096, "2 to 4096 chunks",
-                          f"chunks={self.chunks}", "use a few chunks per core")
-            self._require(self.chunks % self.lane_block == 0, "chunks divisible by lane_block",
-                          f"chunks={self.chunks}, lane_block={self.lane_block}",
-                          "round chunks up to a multiple of lane_block")
+            self._require(
+                2 <= self.chunks <= 4096,
+                "2 to 4096 chunks",
+                f"chunks={self.chunks}",
+                "use a few chunks per core",
+            )
+            self._require(
+                self.chunks % self.lane_block == 0,
+                "chunks divisible by lane_block",
+                f"chunks={self.chunks}, lane_block={self.lane_block}",
+                "round chunks up to a multiple of lane_block",
+            )
 
     def _require(self, holds: bool, expected: str, found: str, fix: str) -> None:
         if not holds:

@@ -161,9 +161,7 @@ def _box(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | Non
         if part[0] != 0:
             time_dim, time_step = dim, part[0]
         base.append(tir.substitute(part[1], zero))
-    layouts.boxes[buffer] = Box(
-        buffer, base, time_dim, time_step, [0] * len(base), [0] * len(base)
-    )
+    layouts.boxes[buffer] = Box(buffer, base, time_dim, time_step, [0] * len(base), [0] * len(base))
     return None
 
 
@@ -310,7 +308,9 @@ def _check_injective(buffer: Var, layouts: Layouts) -> Refusal | None:
         return None
     box: Box = layouts.boxes[buffer]
     lanes = layouts.nest.lanes
-    inputs = {lane.var: Range.from_min_extent(tir.zero_like(lane.var), lane.extent) for lane in lanes}
+    inputs = {
+        lane.var: Range.from_min_extent(tir.zero_like(lane.var), lane.extent) for lane in lanes
+    }
     values = []
     extra: dict[Any, Any] = {}
     for dim, base in enumerate(box.base):
@@ -359,7 +359,11 @@ def _plainly_injective(values: list[Any], lanes: list[Loop]) -> bool:
         ]
         if len(present) == 1 and not others:
             part = linear_in(value, present[0])
-            if part is not None and abs(part[0]) >= 1 and tir.as_int(tir.simplify(part[1])) is not None:
+            if (
+                part is not None
+                and abs(part[0]) >= 1
+                and tir.as_int(tir.simplify(part[1])) is not None
+            ):
                 left = [x for x in left if not x.same_as(present[0])]
     return not left
 
@@ -384,9 +388,7 @@ def _register(box: Box, external: tir.VarMap) -> Register:
         buffer=box.buffer,
         local=local,
         previous=previous,
-        base=tuple(box.base)
-        if box.time_dim is None
-        else tuple(box.base),
+        base=tuple(box.base) if box.time_dim is None else tuple(box.base),
         extents=tuple(extents),
         lower=tuple(box.lower),
         timed=box.time_dim is not None,

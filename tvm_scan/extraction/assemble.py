@@ -14,7 +14,7 @@ from tvm.sym import Analyzer
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra, classify
 from tvm_scan.extraction.access import Layouts, classify_accesses
-from tvm_scan.extraction.boundary import Boundary, split_boundary
+from tvm_scan.extraction.boundary import Boundary, split_boundary, without_time_tests
 from tvm_scan.extraction.flatten import Condition, flatten, keep_stores, rebuild, stores_in
 from tvm_scan.extraction.nest import Nest, accesses_of, find_nest
 from tvm_scan.extraction.rewrite import BodyWriter
@@ -171,6 +171,7 @@ def _assemble(
     carries: list[Carry] = []
     algebras: list[Algebra] = []
     start: list[Any] = []
+    body = writer.step()
     for cell in cells:
         made = _carry(cell, cells, nest, layouts, state)
         if isinstance(made, Refusal):
@@ -183,6 +184,9 @@ def _assemble(
         if isinstance(begin, Refusal):
             return begin
         start.append(begin)
+        if boundary.init is not None:
+            held, time = carry.register.state, nest.time
+            body = without_time_tests(body, held, boundary.init, time.var, time.extent)
         carries.append(carry)
         algebras.append(algebra)
     carried = tir.VarMap((c.register.buffer, True) for c in carries)
@@ -196,8 +200,7 @@ def _assemble(
     emits = tuple(
         Emit(store.buffer, store.origin)
         for store in stores_in(nest.time.body)
-        if layouts.boxes[store.buffer].time_dim is not None
-        and store.buffer in layouts.external
+        if layouts.boxes[store.buffer].time_dim is not None and store.buffer in layouts.external
     )
     reads = tir.VarMap(
         (a.buffer, True)
@@ -217,7 +220,7 @@ def _assemble(
         prologue=prologue,
         start=tir.seq([s for s in [*start, state_start] if s is not None]),
         boundary=boundary_writes,
-        body=writer.step(),
+        body=body,
         finish=finish,
         inputs=tuple(reads.keys()),
         outputs=tuple(outputs),
@@ -412,13 +415,25 @@ def _surroundings(
                 "that reads it",
                 "compute it in a loop nest of its own",
             )
+    # A register that only a step sets is written back after time; a lane without steps must
+    # write back what it found.
+    zero = tir.zero_like(nest.time.var)
+    extent = tir.as_int(nest.time.extent)
+    kept = [
+        tirx.IfThenElse(nest.time.extent <= zero, writer.copy_in(register, None), None)
+        for register in writer.registers()
+        if register.visible
+        and not register.timed
+        and register.state not in states
+        and (extent is None or extent < 1)
+    ]
     after = writer.rewrite(nest.after, [], last)
     finish = [rebuild(after)] if after else []
     for register in writer.registers():
         if register.visible and not register.timed:
             finish.append(writer.copy_out(register, None))
     return (
-        _statement(plain),
+        tir.seq([*kept, rebuild(plain)]) if kept or stores_in(plain) else None,
         _statement(keep_stores(before, lambda b: b in states)),
         _statement(keep_stores(before, lambda b: b in layouts.boxes)),
         tir.seq(finish) if finish else None,

@@ -15,11 +15,12 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Range, Var
+from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
 from tvm_scan import tir
 
-__all__ = ["Boundary", "split_boundary"]
+__all__ = ["Boundary", "split_boundary", "without_time_tests"]
 
 
 @dataclass(eq=False)
@@ -84,7 +85,51 @@ def split_boundary(step: Any, old: Var, time: Var, extent: Any) -> Boundary:
             continue
         if tir.structurally_equal(tir.substitute(later, tir.VarMap([(old, init)])), at_first):
             return Boundary(later, init=init)
-    return Boundary(later, first=tir.substitute(at_first, tir.VarMap([(time, tir.zero_like(time))])))
+    return Boundary(
+        later, first=tir.substitute(at_first, tir.VarMap([(time, tir.zero_like(time))]))
+    )
+
+
+def without_time_tests(body: Any, held: Any, init: Any, time: Var, extent: Any) -> Any:
+    """``body`` with ``t > 0 ? held : init`` as ``held``, which step 0 finds equal to ``init``.
+
+    Parameters
+    ----------
+    body : Stmt
+        One step over registers.
+    held : Var
+        Register array of the carry; the state before step 0 is ``init``.
+    init : Expr
+        The initial value.
+    time : Var
+        Time.
+    extent : Expr
+        Extent of time.
+
+    Returns
+    -------
+    Stmt
+    """
+
+    def choose(whole: Any, yes: Any, no: Any) -> Any:
+        for kept, other in ((yes, no), (no, yes)):
+            if not (isinstance(kept, TensorLoad) and kept.source.same_as(held)):
+                continue
+            if not tir.structurally_equal(other, init):
+                continue
+            early = decide_time_tests(whole, time, extent, first=True)
+            late = decide_time_tests(whole, time, extent, first=False)
+            if early.same_as(other) and late.same_as(kept):
+                return kept
+        return whole
+
+    def on_call(e: Call) -> Any:
+        return choose(e, *e.args[1:]) if tir.call_name(e) == "prim.if_then_else" else e
+
+    def on_select(e: tirx.Select) -> Any:
+        return choose(e, e.true_value, e.false_value)
+
+    return tvm_ffi.structural_map(body, [(tirx.Select, on_select), (Call, on_call)])
 
 
 def _beside(step: Any, old: Var) -> list[Any]:

@@ -29,12 +29,22 @@ from tvm_scan.extraction.flatten import (
     Loop,
     Store,
     allocated_in,
+    rebuild,
     stores_in,
     without_allocs,
 )
 from tvm_scan.recurrence import Refusal, RefusalKind
 
-__all__ = ["Access", "Nest", "accesses_of", "find_nest", "is_private", "linear_in", "rename"]
+__all__ = [
+    "Access",
+    "Nest",
+    "accesses_of",
+    "find_nest",
+    "is_private",
+    "lane_path",
+    "linear_in",
+    "rename",
+]
 
 
 @dataclass(eq=False)
@@ -133,9 +143,10 @@ def _covers(index: Any, extent: Any, inner: list[Loop]) -> bool:
         return True
     for loop in inner:
         if isinstance(index, Var) and index.same_as(loop.var):
-            return tir.structurally_equal(
-                tir.simplify(loop.extent), tir.simplify(extent)
-            ) or tir.as_int(loop.extent) == tir.as_int(extent) is not None
+            return (
+                tir.structurally_equal(tir.simplify(loop.extent), tir.simplify(extent))
+                or tir.as_int(loop.extent) == tir.as_int(extent) is not None
+            )
     return False
 
 
@@ -225,7 +236,9 @@ def find_nest(body: list[Any], reduced: tir.VarMap, external: tir.VarMap) -> Nes
         guards += [cond for cond, _ in conditions]
         lanes += path
         loops = [
-            s for s in inside if isinstance(s, Loop) and not _is_lane(s, s.body, external) and _carries(s)
+            s
+            for s in inside
+            if isinstance(s, Loop) and not _is_lane(s, s.body, external) and _carries(s)
         ]
         if not loops:
             origin = path[0].origin if path else (body[0].origin if body else None)
@@ -277,7 +290,9 @@ def _under(
     stmts = inside
     lane_vars = [lane.var for lane in lanes]
     for cond, _ in reversed(conditions):
-        free = [v for v in tir.variables(cond).keys() if v not in tir.VarMap((x, 1) for x in lane_vars)]
+        free = [
+            v for v in tir.variables(cond).keys() if v not in tir.VarMap((x, 1) for x in lane_vars)
+        ]
         if free:
             stmts = [Condition(cond, stmts, [], None)]
         else:
@@ -332,3 +347,27 @@ def rename(stmts: list[Any], table: tir.VarMap) -> list[Any]:
         else:
             out.append(Loop(s.var, sub(s.extent), rename(s.body, table), s.origin, s.thread))
     return out
+
+
+def lane_path(body: list[Any], external: tir.VarMap) -> tuple[list[Loop], Any, list[Var]]:
+    """Outermost independent loops of any flattened nest, what they enclose, its allocations.
+
+    Parameters
+    ----------
+    body : list
+        A flattened nest, which need not be a recurrence.
+    external : VarMap
+        Buffers that are seen outside the nest.
+
+    Returns
+    -------
+    tuple of (list of Loop, Stmt, list of Var)
+    """
+    lanes: list[Loop] = []
+    level = body
+    while len(real := without_allocs(level)) == 1 and isinstance(real[0], Loop):
+        if not _is_lane(real[0], real[0].body, external):
+            break
+        lanes.append(real[0])
+        level = real[0].body
+    return lanes, rebuild(level), allocated_in(level)

@@ -57,8 +57,14 @@ class BodyWriter:
             out.append(self.copy_out(self.layouts.registers[buffer], time.var))
         for register in self.registers():
             if register.previous is not None:
-                out.append(_each_cell(register, lambda i, r=register: tirx.BufferStore(
-                    r.previous, tirx.BufferLoad(r.local, i), i)))
+                out.append(
+                    _each_cell(
+                        register,
+                        lambda i, r=register: tirx.BufferStore(
+                            r.previous, tirx.BufferLoad(r.local, i), i
+                        ),
+                    )
+                )
         return tir.seq(out)
 
     def rewrite(self, stmts: list[Any], inner: list[Loop], around: Any = None) -> list[Any]:
@@ -110,8 +116,7 @@ class BodyWriter:
         split = self.layouts.split(buffer, indices, inner)
         assert split is not None, "classify_accesses lets no other access through"
         return [
-            tir.simplify(offset - low)
-            for offset, low in zip(split.offsets, box.lower, strict=True)
+            tir.simplify(offset - low) for offset, low in zip(split.offsets, box.lower, strict=True)
         ]
 
     def expr(self, expr: Any, inner: list[Loop], around: Any = None) -> Any:

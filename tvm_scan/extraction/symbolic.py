@@ -271,7 +271,10 @@ class StepState:
         while body and isinstance(body[0], Condition) and not body[0].orelse:
             test = tir.simplify(tir.substitute(body[0].cond, zero))
             other = tir.VarMap([(loop.var, tir.zero_like(loop.var) + 1)])
-            if not (tir.is_true(test) and tir.as_int(tir.simplify(tir.substitute(body[0].cond, other))) == 0):
+            if not (
+                tir.is_true(test)
+                and tir.as_int(tir.simplify(tir.substitute(body[0].cond, other))) == 0
+            ):
                 break
             self.run(rename(body.pop(0).then, zero))
         return Loop(loop.var, loop.extent, body, loop.origin, loop.thread)
@@ -280,7 +283,9 @@ class StepState:
         """Whether every store to ``buffer`` in the loop goes to a cell that the loop selects."""
         for access in accesses_of([loop]):
             if access.is_store and access.buffer.same_as(buffer):
-                split = self.layouts.split(buffer, access.indices, [*self.inner[:-1], *access.inner])
+                split = self.layouts.split(
+                    buffer, access.indices, [*self.inner[:-1], *access.inner]
+                )
                 if split is None or not any(
                     isinstance(o, Var) and o.same_as(loop.var)
                     for o in (

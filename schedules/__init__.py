@@ -1,0 +1,16 @@
+"""Schedules: the plan, its default, the builders, and the primitive that applies them.
+
+Reading order: ``plan`` (the decisions), ``default`` (a plan without tuning), ``primitive``
+(check, build, replace), ``replica`` (a recurrence's statements, once per use), ``cpu`` and
+``cuda`` (the builders), ``blelloch`` (the block tree), ``splice`` (surgery on the schedule).
+"""
+
+from tvm_scan._guard import ensure_compatible
+
+ensure_compatible()
+
+from tvm_scan.schedules.default import default_plan  # noqa: E402
+from tvm_scan.schedules.plan import ScanPlan  # noqa: E402
+from tvm_scan.schedules.primitive import expand_scans, parallel_scan, parallelize  # noqa: E402
+
+__all__ = ["ScanPlan", "default_plan", "expand_scans", "parallel_scan", "parallelize"]

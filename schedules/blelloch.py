@@ -1,0 +1,124 @@
+"""The block tree: Blelloch's work-efficient exclusive scan in padded shared memory.
+
+Source: G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990. Element ``i``
+lies at ``i + i / 32``, so that the strides 2, 4, .. of the tree do not meet in one bank.
+
+For T threads: work 2 (T - 1) combines, span 2 log2 T levels. Each level is a read phase and a
+write phase in two conditions, because TVM places barriers between statements, never inside a
+condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.schedules.ir import int_const
+from tvm_scan.schedules.replica import Elements, Replica
+
+__all__ = ["build_block_scan", "padded"]
+
+_BANKS = 32
+
+
+def padded(index: Any) -> Any:
+    """Place of element ``index`` in padded shared memory."""
+    if isinstance(index, int):
+        return index + index // _BANKS
+    return index + index // int_const(_BANKS, index)
+
+
+def build_block_scan(
+    replica: Replica,
+    shared: Elements,
+    total: Elements,
+    left: Elements,
+    right: Elements,
+    thread: Var,
+    threads: int,
+) -> list[Any]:
+    """Exclusive scan over the threads of a block.
+
+    Given: ``shared[padded(thread)]`` holds each thread's element. Result: the exclusive prefix
+    of the thread is at the same place, and ``total`` (registers of every thread) holds the
+    aggregate of the block. No barrier follows the last write: the reader's is inserted by TVM.
+
+    Parameters
+    ----------
+    replica : Replica
+        Gives the loop over carries and cells, and the algebra.
+    shared : Elements
+        Padded shared memory.
+    total, left, right : Elements
+        Registers: the aggregate, and the operands of one tree node.
+    thread : Var
+        Thread index.
+    threads : int
+        Threads of the block, a power of two.
+
+    Returns
+    -------
+    list of Stmt
+    """
+    levels = threads.bit_length() - 1
+    stmts: list[Any] = []
+    for level in range(levels):
+        stmts += _level(replica, shared, left, right, thread, threads >> (level + 1), level, True)
+    last = [int_const(padded(threads - 1), "int32")]
+    stmts.append(_copy(replica, total, [], shared, last))
+    stmts.append(
+        tirx.IfThenElse(
+            tirx.EQ(thread, tir.zero_like(thread)), replica.set_identity(shared, last), None
+        )
+    )
+    for level in reversed(range(levels)):
+        stmts += _level(replica, shared, left, right, thread, threads >> (level + 1), level, False)
+    return stmts
+
+
+def _level(
+    replica: Replica,
+    shared: Elements,
+    left: Elements,
+    right: Elements,
+    thread: Var,
+    active: int,
+    level: int,
+    up: bool,
+) -> list[Any]:
+    """One level: ``active`` threads, each with a node that spans ``2 << level`` elements."""
+    span = 2 << level
+    high = padded((thread + 1) * span - 1)
+    low = padded((thread + 1) * span - 1 - (span >> 1))
+    chosen = thread < int_const(active, thread)
+
+    def write(i: int, place: list[Any]) -> Any:
+        algebra = replica.recurrence.algebras[i]
+        earlier, later = left.load(i, [], place), right.load(i, [], place)
+        if up:
+            return shared.store(i, [high], place, algebra.combine(earlier, later))
+        # Going down, the node's prefix is at ``high`` and its left subtree's sum at ``low``:
+        # the left child inherits the prefix, the right child gets prefix then left sum.
+        swap = shared.store(i, [low], place, later)
+        return tir.seq([swap, shared.store(i, [high], place, algebra.combine(later, earlier))])
+
+    reads = tir.seq(
+        [_copy(replica, left, [], shared, [low]), _copy(replica, right, [], shared, [high])]
+    )
+    return [
+        tirx.IfThenElse(chosen, reads, None),
+        tirx.IfThenElse(chosen, replica.for_each_cell(write), None),
+    ]
+
+
+def _copy(
+    replica: Replica, target: Elements, to: Sequence[Any], source: Elements, where: Sequence[Any]
+) -> Any:
+    """Copy one element of every carry cell."""
+    return replica.for_each_cell(
+        lambda i, place: target.store(i, to, place, source.load(i, where, place))
+    )

@@ -1,0 +1,113 @@
+"""Nests beside a recurrence on a GPU: bind their independent loops to threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Var
+from tvm.s_tir import Schedule
+from tvm.tirx import ForKind
+
+from tvm_scan import tir
+from tvm_scan.errors import RefusalError
+from tvm_scan.extraction import root_nests
+from tvm_scan.extraction.flatten import flatten
+from tvm_scan.extraction.nest import lane_path
+from tvm_scan.recurrence import Refusal, RefusalKind
+from tvm_scan.schedules.ir import bound_loop, int_const, kernel_block, when
+from tvm_scan.schedules.result import Built
+from tvm_scan.schedules.splice import blocks_in, splice
+
+__all__ = ["bind_leftovers"]
+
+_THREADS = 256
+
+
+def bind_leftovers(sch: Schedule) -> None:
+    """Give every unbound nest of the function threads: a GPU runs nothing outside a kernel.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place, silently.
+
+    Raises
+    ------
+    RefusalError
+        If a nest has a loop whose iterations depend on each other and none that are independent.
+    """
+    for block in [b[0] for n in root_nests(sch.mod["main"]) if (b := blocks_in(n))]:
+        func = sch.mod["main"]
+        nest = next(n for n in root_nests(func) if any(x.same_as(block) for x in blocks_in(n)))
+        if not _is_bound(nest):
+            splice(sch, block, nest, Built([_bound(func, nest)], []))
+
+
+def _is_bound(nest: Any) -> bool:
+    found: list[Any] = []
+
+    def visit(loop: tirx.For) -> None:
+        if loop.kind == ForKind.THREAD_BINDING:
+            found.append(loop)
+
+    tvm_ffi.structural_walk(nest, [(tirx.For, visit)])
+    return bool(found)
+
+
+def _bound(func: tirx.PrimFunc, nest: Any) -> Any:
+    tree = flatten(nest)
+    if isinstance(tree, Refusal):
+        raise RefusalError(tree.message(), tree)
+    external = tir.VarMap((param, True) for param in func.params)
+    for other in root_nests(func):
+        if not other.same_as(nest):
+            for var in tir.variables(other).keys():
+                external[var] = True
+    lanes, body, allocs = lane_path(tree.body, external)
+    if not lanes and not isinstance(nest, tirx.For):
+        lanes = []
+    elif not lanes:
+        refusal = Refusal(
+            RefusalKind.UNSUPPORTED_BODY,
+            nest,
+            "expected every loop nest beside the recurrence to have independent iterations, "
+            "found one that has none",
+            "schedule the nest before parallelize, or move it into a function of its own",
+            func,
+        )
+        raise RefusalError(refusal.message(), refusal)
+    total: Any = None
+    for lane in lanes:
+        total = lane.extent if total is None else total * lane.extent
+    total = int_const(1, "int32") if total is None else tir.simplify(total)
+    threads = int_const(_THREADS, total)
+    blocks = tir.simplify((total + threads - 1) // threads)
+    row = tirx.Var("v_point", tir.dtype_of(total))
+    table, rest = tir.VarMap(), row
+    for lane in reversed(lanes):
+        table[lane.var] = rest % lane.extent
+        rest = rest // lane.extent
+    code = tir.fresh_copy(tir.substitute(body, table))
+    reads, writes = tir.buffers_loaded(code), tir.buffers_stored(code)
+    inside = when(tir.simplify(row < total), code)
+    inner = tir.VarMap((b, True) for b in allocs)
+
+    def block(bx: Var) -> Any:
+        return bound_loop(
+            "tx",
+            "threadIdx.x",
+            threads,
+            lambda tx: kernel_block(
+                "beside",
+                [(row, blocks * threads, bx * threads + tx)],
+                [b for b in reads.keys() if b not in inner],
+                [b for b in writes.keys() if b not in inner],
+                inside,
+                allocs,
+                {},
+            ),
+        )
+
+    return bound_loop("bx", "blockIdx.x", blocks, block)

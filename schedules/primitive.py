@@ -1,0 +1,288 @@
+"""``parallel_scan``: check, annotate, expand. ``expand_scans``: the only expansion point.
+
+A schedule's trace does not record a rewrite that Python makes. So the decisions are traced, as
+stock scalar annotations on the block, and the rewrite is a function of the annotated program:
+replaying the trace and expanding again gives the same program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import SBlock, Schedule
+from tvm.target import Target
+
+from tvm_scan import tir
+from tvm_scan.annotations import IS_SCHEDULED, PLAN_PREFIX
+from tvm_scan.errors import RefusalError, ScanError
+from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.recurrence import Recurrence, Refusal
+from tvm_scan.schedules import cpu, cuda
+from tvm_scan.schedules.default import default_plan, host_target
+from tvm_scan.schedules.leftover import bind_leftovers
+from tvm_scan.schedules.limits import device_of
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.result import Built
+from tvm_scan.schedules.splice import blocks_in, ensure_blocks, silent, splice
+
+__all__ = ["expand_scans", "parallel_scan", "parallelize"]
+
+
+def parallel_scan(
+    sch: Schedule, block: Any, plan: ScanPlan | None = None, *, target: Target | None = None
+) -> ScanPlan:
+    """Rewrite the sequential time loop around a block into a parallel scan.
+
+    Why: a loop ``h[t] = a[t] h[t-1] + x[t]`` looks sequential, but its steps compose, so that
+    chunks of time can be reduced on their own, their effects scanned as a tree, and the loop
+    body replayed from the carry at the head of each chunk.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule. Its block variables stay valid; ``block`` means the replaying block
+        afterwards.
+    block : SBlockRV
+        A block of the loop nest.
+    plan : ScanPlan, optional
+        The decisions; ``default_plan`` of the target if not given.
+    target : tvm.target.Target, optional
+        Whose limits the plan must fit; the current target, else this machine for a CPU plan.
+
+    Returns
+    -------
+    ScanPlan
+        The plan that was applied.
+
+    Raises
+    ------
+    RefusalError
+        If the nest is not provably a supported recurrence; the message underlines why.
+    PlanError
+        If the plan does not fit the target, with the numbers.
+
+    Notes
+    -----
+    Before::
+
+        for b, t in T.grid(B, L):
+            with T.sblock("scan"):
+                H[vb, vt] = T.if_then_else(vt > 0, H[vb, vt - 1], 0) * A[vb, vt] + X[vb, vt]
+
+    After, for ``cpu/three_phase(chunks=C)``::
+
+        for task in T.parallel(B * C):  with T.sblock("scan_reduce"):  ...  # chunk -> (a, b)
+        for row in T.parallel(B):       with T.sblock("scan_carries"): ...  # scan of (a, b)
+        for task in T.parallel(B * C):  with T.sblock("scan_replay"):  ...  # body from the carry
+
+    Preconditions: (1) the nest is a statement of the root block; (2) it is a recurrence of a
+    known family, see ``tvm_scan.extract``; (3) parameters do not overlap.
+    """
+    # ---- check ----------------------------------------------------------------------------
+    stmt = sch.get(block)
+    func, nest = _nest_of(sch, stmt)
+    found = extract_nest(func, nest)
+    if isinstance(found, Refusal):
+        raise RefusalError(found.message(), found)
+    target = target or Target.current(allow_none=True) or _target_for(plan)
+    plan = plan or default_plan(target, found)
+    plan.check(target, found)
+    # ---- build and replace ----------------------------------------------------------------
+    for field in fields(plan):
+        value = getattr(plan, field.name)
+        sch.annotate(block, PLAN_PREFIX + field.name, int(value) if field.type == "bool" else value)
+    expand_scans(sch)
+    return plan
+
+
+def expand_scans(program: Any) -> Any:
+    """Expand every annotated nest into the tree that its plan describes.
+
+    Parameters
+    ----------
+    program : Schedule, IRModule or PrimFunc
+        A schedule is changed in place, without a trace; of the others a new one is returned.
+        Nests without annotations are left alone.
+
+    Returns
+    -------
+    Schedule, IRModule or PrimFunc
+        As given.
+
+    Raises
+    ------
+    RefusalError
+        If an annotated nest is no recurrence (it was changed after the annotation).
+    """
+    if isinstance(program, tirx.PrimFunc):
+        sch = Schedule(ensure_blocks(program))
+        expand_scans(sch)
+        return sch.mod["main"].with_attrs(dict(program.attrs or {}))
+    if isinstance(program, tvm.IRModule):
+        mod = program.clone()
+        for name, func in program.functions_items():
+            if isinstance(func, tirx.PrimFunc) and _annotated(func):
+                mod.update_func(name, expand_scans(func))
+        return mod
+    if not isinstance(program, Schedule):
+        raise ScanError(
+            "expand_scans: expected a Schedule, an IRModule or a PrimFunc, "
+            f"got {type(program).__name__}"
+        )
+    while todo := _first_annotated(program):
+        _expand(program, *todo)
+    return program
+
+
+def parallelize(
+    func: tirx.PrimFunc, target: Target | None = None, plan: ScanPlan | None = None
+) -> tirx.PrimFunc:
+    """Schedule every recurrence of a function, and make the rest runnable on the target.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        A function with at least one sequential time loop.
+    target : tvm.target.Target, optional
+        The current target, else this machine's CPU with its own instruction set.
+    plan : ScanPlan, optional
+        For every recurrence of the function; each one's default if not given.
+
+    Returns
+    -------
+    PrimFunc
+        The scheduled function, marked as such for TVM's own passes.
+
+    Raises
+    ------
+    RefusalError
+        If no nest of the function is a recurrence.
+    PlanError
+        If the plan does not fit.
+    """
+    target = target or Target.current(allow_none=True) or _target_for(plan)
+    sch = Schedule(ensure_blocks(func))
+    nests = [b[0] for n in root_nests(sch.mod["main"]) if (b := blocks_in(n))]
+    refusals: list[Refusal] = []
+    applied = 0
+    for block in nests:
+        current, nest = _nest_of(sch, block)
+        found = extract_nest(current, nest)
+        if isinstance(found, Refusal):
+            refusals.append(found)
+            continue
+        chosen = plan or default_plan(target, found)
+        chosen.check(target, found)
+        if not _is_plain_loop(chosen):
+            splice(sch, block, nest, build(found, chosen))
+        applied += 1
+    if not applied:
+        worst = next((r for r in refusals if r.kind.value not in _PLAIN), refusals[0])
+        raise RefusalError(worst.message(), worst)
+    if device_of(target) == "cuda":
+        bind_leftovers(sch)
+    return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
+
+
+_PLAIN = ("no-recurrence", "plain-reduction")
+
+
+def build(recurrence: Recurrence, plan: ScanPlan) -> Built:
+    """Statements of a plan; pure.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        What to build.
+    plan : ScanPlan
+        A plan that passed ``check``.
+
+    Returns
+    -------
+    Built
+    """
+    if plan.device == "cpu":
+        if plan.algorithm == "three_phase":
+            return cpu.build_three_phase(recurrence, plan)
+        return cpu.build_lanes(recurrence, plan)
+    builders = {
+        "sequential": cuda.build_lanes,
+        "lanes": cuda.build_lanes,
+        "serial_tiles": cuda.build_serial_tiles,
+        "three_phase": cuda.build_three_phase,
+    }
+    return builders[plan.algorithm](recurrence, plan)
+
+
+def _is_plain_loop(plan: ScanPlan) -> bool:
+    """Whether the plan is the loop as it stands."""
+    return plan.device == "cpu" and plan.algorithm == "sequential"
+
+
+def _target_for(plan: ScanPlan | None) -> Target:
+    if plan is not None and plan.device == "cuda":
+        return Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
+    return host_target()
+
+
+def _annotated(func: tirx.PrimFunc) -> bool:
+    return any(PLAN_PREFIX + "algorithm" in b.annotations for b in blocks_in(func.body))
+
+
+def _first_annotated(sch: Schedule) -> tuple[SBlock, ScanPlan] | None:
+    for _, func in sch.mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            for block in blocks_in(func.body):
+                if PLAN_PREFIX + "algorithm" in block.annotations:
+                    return block, _plan_of(block)
+    return None
+
+
+def _plan_of(block: SBlock) -> ScanPlan:
+    values: dict[str, Any] = {}
+    for field in fields(ScanPlan):
+        raw = block.annotations.get(PLAN_PREFIX + field.name)
+        if raw is None:
+            continue
+        number = tir.as_int(raw)
+        values[field.name] = type(field.default)(str(raw) if number is None else number)
+    return ScanPlan(**values)
+
+
+def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
+    func, nest = _nest_of(sch, block)
+    found = extract_nest(func, nest)
+    if isinstance(found, Refusal):
+        raise RefusalError(found.message(), found)
+    if not _is_plain_loop(plan):
+        splice(sch, block, nest, build(found, plan))
+        return
+    with silent(sch):
+        rv = sch.get_sblock(block.name_hint, _name_of(sch, func))
+        for key in block.annotations.keys():
+            if str(key).startswith(PLAN_PREFIX):
+                sch.unannotate(rv, key)
+
+
+def _name_of(sch: Schedule, func: tirx.PrimFunc) -> str:
+    for name, other in sch.mod.functions_items():
+        if other.same_as(func):
+            return str(name.name_hint)
+    raise ScanError("expand_scans: the function is not in the schedule's module")
+
+
+def _nest_of(sch: Schedule, block: SBlock) -> tuple[tirx.PrimFunc, Any]:
+    """Function and root statement that contain ``block``."""
+    for _, func in sch.mod.functions_items():
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        for nest in root_nests(func):
+            if any(b.same_as(block) for b in blocks_in(nest)):
+                return func, nest
+    raise ScanError(
+        f"parallel_scan: expected a block inside a loop nest of the root block, got "
+        f"{block.name_hint}; name the block in the time loop"
+    )

@@ -1,0 +1,26 @@
+"""What a builder returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.ir import Var
+
+__all__ = ["Built"]
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """Statements that take the place of the user's nest.
+
+    Attributes
+    ----------
+    nests : list of Stmt
+        One after another; each a loop nest over one block.
+    allocs : list of Var
+        Buffers to allocate in the root block.
+    """
+
+    nests: list[Any]
+    allocs: list[Var]

@@ -1,0 +1,182 @@
+"""Surgery on a schedule: one nest of the root block gives way to others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Range, Var
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
+from tvm.tirx import ForKind, IterVar
+
+from tvm_scan import tir
+from tvm_scan.schedules.result import Built
+
+__all__ = ["blocks_in", "ensure_blocks", "root_sref", "silent", "splice"]
+
+
+@contextmanager
+def silent(sch: Schedule) -> Iterator[None]:
+    """Run stock primitives without leaving them in the trace."""
+    before = len(sch.trace.insts) if sch.trace is not None else 0
+    try:
+        yield
+    finally:
+        if sch.trace is not None:
+            while len(sch.trace.insts) > before:
+                sch.trace.pop()
+
+
+def blocks_in(stmt: Any) -> list[SBlock]:
+    """Every block in ``stmt``."""
+    found: list[SBlock] = []
+    tvm_ffi.structural_walk(stmt, [(SBlock, lambda block: found.append(block))])
+    return found
+
+
+def root_sref(sch: Schedule, sref: Any) -> Any:
+    """The root block's reference above ``sref``."""
+    while sref.parent is not None:
+        sref = sref.parent
+    return sref
+
+
+def _block_with(block: SBlock, body: Any, allocs: list[Var]) -> SBlock:
+    return SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        allocs,
+        block.match_buffers,
+        block.annotations,
+    )
+
+
+def splice(sch: Schedule, block: SBlock, nest: Any, built: Built) -> None:
+    """Replace ``nest``, which contains ``block``, by the statements of ``built``.
+
+    Block variables of the user's schedule that meant ``block`` mean the last new block.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Its trace is not touched.
+    block : SBlock
+        A block of the nest.
+    nest : Stmt
+        A statement of the root block.
+    built : Built
+        What takes its place.
+    """
+    root = root_sref(sch, sch.state.get_sref(block))
+    old_root = root.stmt
+    fresh = [_unique(stmt) for stmt in built.nests]
+    body = _replaced(old_root.body, nest, tir.seq(fresh))
+    used = tir.variables(body)
+    allocs = [b for b in old_root.alloc_buffers if b in used] + [
+        b for b in built.allocs if b in used
+    ]
+    new_root = _block_with(old_root, body, allocs)
+    last = blocks_in(fresh[-1])[0]
+    with silent(sch):
+        sch.state.replace(root, new_root, {old_root: new_root, block: last})
+        refresh_flags(sch, root)
+
+
+def _unique(stmt: Any) -> Any:
+    return stmt
+
+
+def _replaced(body: Any, old: Any, new: Any) -> Any:
+    if body.same_as(old):
+        return new
+    assert isinstance(body, tirx.SeqStmt)
+    return tir.seq([new if part.same_as(old) else part for part in body.seq])
+
+
+def refresh_flags(sch: Schedule, root: Any) -> None:
+    """Make TVM recompute the cached flags of a scope after a Python rewrite.
+
+    ``ScheduleState.replace`` gives new blocks false flags, and only a stock primitive that
+    rebuilds a scope recomputes them: a throw-away loop is blockized and dropped again.
+    """
+    block = root.stmt
+    scratch = tirx.decl_buffer((1,), "int32", name="refresh")
+    loop_var, axis_var = tirx.Var("u", "int32"), tirx.Var("vu", "int32")
+    axis = IterVar(Range(0, 1), axis_var, IterVar.DataPar)
+    region = tirx.BufferRegion(scratch, [Range.from_min_extent(axis_var, 1)])
+    store = tirx.BufferStore(scratch, tirx.const(0, "int32"), [axis_var])
+    dummy = SBlock([axis], [], [region], "tvm_scan_refresh", store)
+    loop = tirx.For(loop_var, 0, 1, ForKind.SERIAL, SBlockRealize([loop_var], True, dummy))
+    with_dummy = _block_with(block, tir.seq([block.body, loop]), [*block.alloc_buffers, scratch])
+    sch.state.replace(root, with_dummy, {block: with_dummy})
+    sch.blockize(sch.get_loops(sch.get_sblock("tvm_scan_refresh", _function_of(sch, root)))[-1])
+    current = root.stmt
+    clean = _block_with(current, block.body, list(block.alloc_buffers))
+    sch.state.replace(root, clean, {current: clean})
+
+
+def _function_of(sch: Schedule, root: Any) -> str:
+    for name, func in sch.mod.functions_items():
+        if isinstance(func, tirx.PrimFunc) and isinstance(func.body, SBlockRealize):
+            if func.body.block.same_as(root.stmt):
+                return str(name.name_hint)
+    return "main"
+
+
+def ensure_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``func`` with a root block and a block around each top-level nest that has none.
+
+    A function of plain loops has no block that a schedule could name.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        A TensorIR function.
+
+    Returns
+    -------
+    PrimFunc
+        Structurally the same where blocks are already there.
+    """
+    body = func.body
+    if isinstance(body, SBlockRealize) and len(body.block.iter_vars) == 0:
+        return func
+    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    allocs = [p.buffer for p in parts if isinstance(p, tirx.AllocBuffer)]
+    nests = [p for p in parts if not isinstance(p, tirx.AllocBuffer)]
+    if any(isinstance(p, tirx.Bind | tirx.DeclBuffer) for p in nests):
+        nests = [tir.seq(nests)]
+    wrapped = []
+    for i, nest in enumerate(nests):
+        if blocks_in(nest):
+            wrapped.append(nest)
+            continue
+        reads, writes = tir.buffers_loaded(nest), tir.buffers_stored(nest)
+        block = SBlock(
+            [],
+            [_whole(b) for b in reads.keys() if b not in writes],
+            [_whole(b) for b in writes.keys()],
+            f"nest_{i}",
+            nest,
+        )
+        wrapped.append(SBlockRealize([], True, block))
+    root = SBlock([], [], [], "root", tir.seq(wrapped), None, allocs)
+    return func.with_body(SBlockRealize([], True, root))
+
+
+def _whole(buffer: Var) -> Any:
+    return tirx.BufferRegion(
+        buffer, [Range.from_min_extent(tir.zero_like(e), e) for e in tir.shape_of(buffer)]
+    )
+
+
+def renew(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Copy with every definition new, so that two copies can live in one module."""
+    return s_tir.renew_defs(func)
