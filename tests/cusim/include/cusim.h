@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <utility>
 
-// ---- the runtime -------------------------------------------------------------------------------
+// ---- the runtime --------------------------------------------------------------------------------
 
 namespace cusim {
 
@@ -47,7 +47,7 @@ int cusim_lane();
 void cusim_atomic_access(void* address, size_t size, int line);
 }
 
-// ---- keywords ----------------------------------------------------------------------------------
+// ---- keywords -----------------------------------------------------------------------------------
 
 #define __global__
 #define __device__
@@ -75,7 +75,7 @@ void cusim_atomic_access(void* address, size_t size, int line);
 #define gridDim cusim_grid_dim
 #define warpSize 32
 
-// ---- barriers, shuffles, votes -----------------------------------------------------------------
+// ---- barriers, shuffles, votes ------------------------------------------------------------------
 // `line = __builtin_LINE()` is the line of the caller: it identifies the barrier in messages and
 // tells two barriers apart when threads wait at different ones.
 
@@ -143,7 +143,7 @@ inline int __all_sync(unsigned mask, int predicate, int line = __builtin_LINE())
   return __ballot_sync(mask, !predicate, line) == 0;
 }
 
-// ---- atomics -----------------------------------------------------------------------------------
+// ---- atomics ------------------------------------------------------------------------------------
 // A fiber is never preempted, so plain code is atomic.  The access is announced to the race
 // detector, which lets atomics race with plain accesses only.
 
@@ -187,7 +187,7 @@ inline T __ldg(const T* address) {
   return *address;
 }
 
-// ---- vector types ------------------------------------------------------------------------------
+// ---- vector types -------------------------------------------------------------------------------
 // CUDA aligns a vector of 2 or 4 to its size, to at most 16 bytes, and one of 3 as its element.
 
 #define CUSIM_VECTOR(T, NAME)                                                       \
@@ -217,7 +217,7 @@ CUSIM_VECTOR(float, float)
 CUSIM_VECTOR(double, double)
 #undef CUSIM_VECTOR
 
-// ---- min and max: CUDA's overload set, no more ---------------------------------------------------
+// ---- min and max: CUDA's overload set, no more --------------------------------------------------
 // An overload that CUDA lacks must stay an error here.  Floats ignore NaN, as fmaxf does.
 
 #define CUSIM_MIN_MAX(R, A, B)                                                   \
@@ -242,7 +242,7 @@ inline double min(float a, double b) { return fmin(a, b); }
 inline double max(double a, float b) { return fmax(a, b); }
 inline double min(double a, float b) { return fmin(a, b); }
 
-// ---- arithmetic that the C library lacks ---------------------------------------------------------
+// ---- arithmetic that the C library lacks --------------------------------------------------------
 
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
@@ -291,7 +291,7 @@ inline double __longlong_as_double(long long x) { return cusim::bits<double>(x);
 
 #include "math_constants.h"
 
-// ---- dynamic shared memory -------------------------------------------------------------------
+// ---- dynamic shared memory ----------------------------------------------------------------------
 
 namespace cusim {
 
@@ -307,7 +307,7 @@ static unsigned char* (*const arena_of_this_module)() = nullptr;
 
 }  // namespace cusim
 
-// ---- from a kernel to the object that the driver finds --------------------------------------------
+// ---- from a kernel to the object that the driver finds ------------------------------------------
 
 namespace cusim {
 

@@ -27,7 +27,7 @@ double now() {
 
 extern "C" {
 
-// ---- the device: the limits of an H100 -------------------------------------------------------------
+// ---- the device: the limits of an H100 ----------------------------------------------------------
 
 int cudaGetDeviceCount(int* count) {
   *count = 1;
@@ -73,7 +73,7 @@ int cudaGetDeviceProperties(DevicePropertiesHead* properties, int) {
   return kSuccess;
 }
 
-// ---- memory --------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 int cudaMalloc(void** address, size_t size) {
   *address = cusim_allocate(size);
@@ -99,7 +99,7 @@ int cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t size, void*
   return kSuccess;
 }
 
-// ---- errors --------------------------------------------------------------------------------------
+// ---- errors -------------------------------------------------------------------------------------
 
 int cudaGetLastError() { return kSuccess; }
 int cudaPeekAtLastError() { return kSuccess; }
@@ -112,7 +112,7 @@ const char* cudaGetErrorName(int status) {
 
 const char* cudaGetErrorString(int status) { return cudaGetErrorName(status); }
 
-// ---- streams and graphs ----------------------------------------------------------------------------
+// ---- streams and graphs -------------------------------------------------------------------------
 
 int cudaStreamCreate(void** stream) {
   *stream = new char;
@@ -135,7 +135,7 @@ int cudaGraphLaunch(void*, void*) { return kNotSupported; }
 int cudaGraphDestroy(void*) { return kNotSupported; }
 int cudaGraphExecDestroy(void*) { return kNotSupported; }
 
-// ---- events: the time of day -------------------------------------------------------------------------
+// ---- events: the time of day --------------------------------------------------------------------
 
 int cudaEventCreate(void** event) {
   *event = new double(0);

@@ -117,7 +117,7 @@ std::string launch_kernel(const LaunchConfig& config, Function& function, void**
 
 using namespace cusim;
 
-// ---- for Python ----------------------------------------------------------------------------------
+// ---- for Python ---------------------------------------------------------------------------------
 
 CUSIM_API void cusim_configure(unsigned new_seed, int new_race) {
   std::lock_guard<std::mutex> lock(launch_mutex);
@@ -133,7 +133,7 @@ CUSIM_API void cusim_set_callbacks(ExplainCallback explain, InstrumentCallback i
 CUSIM_API void* cusim_allocate(size_t size) { return allocate(size, poison_of(seed)); }
 CUSIM_API int cusim_release(void* address) { return release(address); }
 
-// ---- the driver interface --------------------------------------------------------------------------
+// ---- the driver interface -----------------------------------------------------------------------
 
 CUSIM_API int cuModuleLoadData(void** module, const void* bytes) {
   const auto* elf = (const unsigned char*)bytes;
@@ -203,8 +203,8 @@ CUSIM_API int cuDeviceGetName(char* name, int size, int) {
 // TVM puts this name into the exception it raises, so the whole story goes here.
 CUSIM_API int cuGetErrorName(int status, const char** text) {
   static thread_local std::string copy;
-  copy = status == kLaunchFailed || status == kInvalidImage ? last_error
-                                                            : "CUDA error " + std::to_string(status);
+  bool told = status == kLaunchFailed || status == kInvalidImage;
+  copy = told ? last_error : "CUDA error " + std::to_string(status);
   *text = copy.c_str();
   return kSuccess;
 }

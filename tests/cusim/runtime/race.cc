@@ -263,7 +263,7 @@ std::string end_launch() {
 }  // namespace race
 }  // namespace cusim
 
-// ---- the hooks -----------------------------------------------------------------------------------
+// ---- the hooks ----------------------------------------------------------------------------------
 
 #define CUSIM_CALLER cusim::code_of(__builtin_return_address(0))
 

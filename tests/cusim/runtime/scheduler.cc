@@ -116,7 +116,8 @@ bool complete_warp_operation(Thread& first) {
   }
   if (first.operation == kSyncWarp && launch->race) race::warp_barrier(base / kWarp, first.mask);
   uint64_t ballot = 0;
-  for (Thread* member : members) ballot |= (uint64_t)(member->value != 0) << (member->linear - base);
+  for (Thread* member : members)
+    ballot |= (uint64_t)(member->value != 0) << (member->linear - base);
   for (Thread* member : members) {
     member->result = member->value;
     if (first.operation == kBallot) member->result = ballot;
@@ -340,7 +341,7 @@ std::string run(const Launch& request) {
 
 }  // namespace cusim
 
-// ---- what kernels call -------------------------------------------------------------------------
+// ---- what kernels call --------------------------------------------------------------------------
 
 using cusim::current;
 
