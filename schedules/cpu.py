@@ -23,6 +23,10 @@ from tvm_scan.schedules.result import Built
 __all__ = ["build_lanes", "build_three_phase"]
 
 
+#: Lanes of one vector operation; TVM splits it into what the machine has.
+_VECTOR = 32
+
+
 def _scratch(recurrence: Recurrence, name: str, lead: list[Any]) -> Elements:
     return Elements(recurrence, name, lead, "global")
 
@@ -37,16 +41,30 @@ def build_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
     width = plan.lane_block if recurrence.lanes else 1
     if width == 1:
         return Built([_lane_nest(recurrence, 1, plan, lane_count(recurrence), None)], [])
-    inner_extent = recurrence.lanes[-1].extent
-    outer = tir.simplify(lane_count(recurrence) // inner_extent)
-    full = tir.simplify(inner_extent // width)
-    rest = tir.simplify(inner_extent - full * width)
-    nests = []
-    if tir.as_int(full) != 0:
-        nests.append(_lane_nest(recurrence, width, plan, outer, full))
-    if tir.as_int(rest) != 0:
-        nests.append(_lane_nest(recurrence, 1, plan, outer, rest, full * width))
+    lanes = recurrence.lanes[-1].extent
+    outer = int_const(1, lanes)
+    for axis in recurrence.lanes[:-1]:
+        outer = outer * axis.extent
+    outer = tir.simplify(outer)
+    # A constant remainder goes to narrower blocks, so that few lanes run one by one.
+    widths = [width, 1] if tir.as_int(lanes) is None else _halvings(width)
+    nests, done = [], int_const(0, lanes)
+    for size in widths:
+        full = tir.simplify((lanes - done) // size)
+        if tir.as_int(full) != 0:
+            nests.append(_lane_nest(recurrence, size, plan, outer, full, done))
+            done = tir.simplify(done + full * size)
+    if not nests:
+        nests.append(_lane_nest(recurrence, 1, plan, lane_count(recurrence), None))
     return Built(nests, [])
+
+
+def _halvings(width: int) -> list[int]:
+    sizes = [width]
+    while sizes[-1] > 1:
+        half = sizes[-1] // 2
+        sizes.append(half if half <= _VECTOR else half // _VECTOR * _VECTOR)
+    return sizes
 
 
 def _lane_nest(
@@ -70,11 +88,19 @@ def _lane_nest(
         """``make`` for each lane of the block."""
         if width == 1:
             return make(None)
-        body = make(probe)
-        kind = ForKind.UNROLLED
-        if plan.vectorize:
-            kind = ForKind.SERIAL if _branches(body) else ForKind.VECTORIZED
-        return loop("u", width, make, kind, dtype)
+        if not plan.vectorize:
+            return loop("u", width, make, ForKind.UNROLLED, dtype)
+        kind = ForKind.SERIAL if _branches(make(probe)) else ForKind.VECTORIZED
+        if width <= _VECTOR:
+            return loop("u", width, make, kind, dtype)
+        # A wide block is a strip of memory rows: many vectors per step, carries in L1.
+        vector = int_const(_VECTOR, dtype)
+        return loop(
+            "w",
+            width // _VECTOR,
+            lambda w: loop("u", _VECTOR, lambda u: make(w * vector + u), kind, dtype),
+            dtype=dtype,
+        )
 
     # Without a use outside the vector loop TVM would move the registers into it and shrink
     # them to one lane.

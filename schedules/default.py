@@ -8,23 +8,37 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_scan import tir
+from tvm_scan.algebra import Algebra, Reduce
+from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan, element_bytes
-from tvm_scan.schedules.strides import contiguous_axis
+from tvm_scan.schedules.strides import contiguous_axis, time_is_outside
 
 __all__ = ["default_plan", "host_target"]
 
-#: Steps times lanes below which starting TVM's thread pool costs more than it saves.
-_PARALLEL_WORK = 1 << 15
-#: Length below which cutting one lane into chunks does not pay for its second pass.
-_CHUNK_LENGTH = 1 << 14
+# Thresholds on a CPU, measured by bench/defaults.py: below them the sequential loop is as fast,
+# because starting TVM's thread pool costs about a microsecond.
+#: Steps times lanes from which lanes over cores pay.
+_LANE_WORK = 1 << 13
+#: The same where the sequential loop has its contiguous lanes innermost, already in vectors.
+_VECTOR_WORK = 1 << 18
+#: Length from which cutting a lane into chunks pays for the second pass.
+_CHUNK_LENGTH = 1 << 13
+#: Widest strip of lanes: its carries stay in the first-level cache.
+_WIDEST_STRIP = 2048
+#: The same for a one-cycle step.
+_QUICK_WORK = 1 << 16
+#: Independent chains that hide the latency of one multiply-add on current cores.
+_INTERLEAVE = 4
+#: A state of several cells costs about this many simple steps per cell (it has an exp).
+_STATE_COST = 4
 #: Stand-in for an extent that is not known until run time.
 _UNKNOWN = 4096
 
 
 def host_target() -> Target:
-    """This machine's CPU with its own instruction set (``mcpu="native"`` means generic)."""
+    """Return this machine's CPU with its own instruction set (``mcpu="native"`` means generic)."""
     return Target.from_device("cpu")
 
 
@@ -66,18 +80,46 @@ def _known(extent: Any) -> int:
 
 def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> ScanPlan:
     sequential = ScanPlan("cpu", "sequential")
-    states = element_bytes(recurrence) // 4
-    if rows * length * max(1, states // 2) < _PARALLEL_WORK:
+    work = rows * length
+    if any(carry.state_axes for carry in recurrence.carries):
+        # The cells of the state already are independent chains; only cores are left to fill.
+        cells = element_bytes(recurrence) // 8
+        if work * cells * _STATE_COST < _LANE_WORK:
+            return sequential
+        if rows >= min(limits.cores, 4) or limits.cores < 4:
+            return ScanPlan("cpu", "lanes") if rows > 1 else sequential
+        return ScanPlan("cpu", "three_phase", chunks=limits.cores)
+    if contiguous_axis(recurrence) == "lane":
+        lanes = _known(recurrence.lanes[-1].extent)
+        # Strips of half a core's share keep the memory rows long for the prefetcher.
+        strip = min(lanes // (2 * limits.cores) // 32 * 32, _WIDEST_STRIP)
+        if time_is_outside(recurrence):
+            # One core already streams whole rows; only wide rows are worth sharing.
+            if strip < 128 or work < _VECTOR_WORK:
+                return sequential
+        elif lanes < 8 or work < _LANE_WORK // 2:
+            return sequential
+        width = max(strip, 32 if lanes >= 64 else 16 if lanes >= 16 else 8)
+        return ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
+    # A chain of one-cycle operations is bound by loads and stores, not by latency.
+    quick = all(_is_quick(algebra) for algebra in recurrence.algebras)
+    interleave = 2 if quick else _INTERLEAVE
+    tasks = rows // interleave
+    if quick and (work < _QUICK_WORK or (tasks < 2 and limits.cores < 4)):
         return sequential
-    axis = contiguous_axis(recurrence)
-    simple = all(not carry.state_axes for carry in recurrence.carries)
-    if axis == "lane" and simple and _known(recurrence.lanes[-1].extent) >= 16:
-        return ScanPlan("cpu", "lanes", lane_block=16, vectorize=True)
-    if rows >= 2 * limits.cores or (rows >= limits.cores and length < _CHUNK_LENGTH):
-        return ScanPlan("cpu", "lanes")
-    if length >= _CHUNK_LENGTH and limits.cores > 1 and simple:
-        return ScanPlan("cpu", "three_phase", chunks=8 * limits.cores, lane_block=8)
-    return ScanPlan("cpu", "lanes") if rows >= limits.cores else sequential
+    if tasks and work >= _LANE_WORK and (2 * tasks >= limits.cores or length < _CHUNK_LENGTH):
+        return ScanPlan("cpu", "lanes", lane_block=interleave)
+    if length >= _CHUNK_LENGTH:
+        chunks = interleave * limits.cores
+        return ScanPlan("cpu", "three_phase", chunks=chunks, lane_block=interleave)
+    return sequential
+
+
+def _is_quick(algebra: Algebra) -> bool:
+    """Whether the step is one operation of one or two cycles: all but float add and multiply."""
+    if not isinstance(algebra, Reduce):
+        return False
+    return algebra.op not in ("add", "mul") or (algebra.op == "add" and not is_float(algebra.dtype))
 
 
 def _cuda(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> ScanPlan:

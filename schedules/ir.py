@@ -12,7 +12,7 @@ from tvm.tirx import ForKind, IterVar
 
 from tvm_scan import tir
 
-__all__ = ["bound_loop", "each", "int_const", "kernel_block", "loop", "local", "when"]
+__all__ = ["bound_loop", "each", "int_const", "kernel_block", "local", "loop", "when"]
 
 
 def int_const(value: int, like: Any) -> Any:

@@ -196,10 +196,16 @@ class ScanPlan:
             "serial_tiles needs CUDA",
         )
         self._require(
-            1 <= self.lane_block <= 64,
-            "1 to 64 lanes per block",
+            1 <= self.lane_block <= (4096 if self.vectorize else 64),
+            f"1 to {4096 if self.vectorize else 64} lanes per block",
             f"lane_block={self.lane_block}",
-            "use 8 or 16",
+            "use 4 interleaved lanes, or 32 vector lanes",
+        )
+        self._require(
+            self.lane_block <= 32 or self.lane_block % 32 == 0,
+            "a multiple of 32 lanes in a wide block",
+            f"lane_block={self.lane_block}",
+            f"use {max(32, self.lane_block // 32 * 32)}",
         )
         if self.algorithm == "three_phase":
             self._require(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.ir import Range, Var
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.tirx import ForKind, IterVar
@@ -76,21 +76,16 @@ def splice(sch: Schedule, block: SBlock, nest: Any, built: Built) -> None:
     """
     root = root_sref(sch, sch.state.get_sref(block))
     old_root = root.stmt
-    fresh = [_unique(stmt) for stmt in built.nests]
-    body = _replaced(old_root.body, nest, tir.seq(fresh))
+    body = _replaced(old_root.body, nest, tir.seq(built.nests))
     used = tir.variables(body)
     allocs = [b for b in old_root.alloc_buffers if b in used] + [
         b for b in built.allocs if b in used
     ]
     new_root = _block_with(old_root, body, allocs)
-    last = blocks_in(fresh[-1])[0]
+    last = blocks_in(built.nests[-1])[0]
     with silent(sch):
         sch.state.replace(root, new_root, {old_root: new_root, block: last})
         refresh_flags(sch, root)
-
-
-def _unique(stmt: Any) -> Any:
-    return stmt
 
 
 def _replaced(body: Any, old: Any, new: Any) -> Any:
@@ -124,9 +119,9 @@ def refresh_flags(sch: Schedule, root: Any) -> None:
 
 def _function_of(sch: Schedule, root: Any) -> str:
     for name, func in sch.mod.functions_items():
-        if isinstance(func, tirx.PrimFunc) and isinstance(func.body, SBlockRealize):
-            if func.body.block.same_as(root.stmt):
-                return str(name.name_hint)
+        body = func.body if isinstance(func, tirx.PrimFunc) else None
+        if isinstance(body, SBlockRealize) and body.block.same_as(root.stmt):
+            return str(name.name_hint)
     return "main"
 
 
@@ -175,8 +170,3 @@ def _whole(buffer: Var) -> Any:
     return tirx.BufferRegion(
         buffer, [Range.from_min_extent(tir.zero_like(e), e) for e in tir.shape_of(buffer)]
     )
-
-
-def renew(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Copy with every definition new, so that two copies can live in one module."""
-    return s_tir.renew_defs(func)

@@ -10,7 +10,7 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 
-__all__ = ["contiguous_axis"]
+__all__ = ["contiguous_axis", "time_is_outside"]
 
 
 def contiguous_axis(recurrence: Recurrence) -> str | None:
@@ -50,3 +50,36 @@ def contiguous_axis(recurrence: Recurrence) -> str | None:
     if votes["time"] == votes["lane"] == 0:
         return None
     return "time" if votes["time"] >= votes["lane"] else "lane"
+
+
+def time_is_outside(recurrence: Recurrence) -> bool:
+    """Whether the user's nest has a lane loop inside its time loop.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        Whose nest is looked at.
+
+    Returns
+    -------
+    bool
+        True where TVM's sequential code is a vector loop over lanes at every step.
+    """
+    inside: list[bool] = []
+
+    def visit(loop: tirx.For) -> None:
+        if loop.loop_var.same_as(recurrence.time.var):
+            inside.append(any(_is_loop_of(loop.body, lane.var) for lane in recurrence.lanes))
+
+    tvm_ffi.structural_walk(recurrence.nest, [(tirx.For, visit)])
+    return any(inside)
+
+
+def _is_loop_of(body: object, var: Var) -> bool:
+    found: list[bool] = []
+
+    def visit(loop: tirx.For) -> None:
+        found.append(loop.loop_var.same_as(var))
+
+    tvm_ffi.structural_walk(body, [(tirx.For, visit)])
+    return any(found)

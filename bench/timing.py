@@ -1,0 +1,96 @@
+"""Interleaved timing: methods take turns, so that a noisy minute hits all of them alike."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from tvm.target import Target
+
+__all__ = ["Times", "interleaved", "machine"]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds per call of one method."""
+
+    median: float
+    spread: float
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], Any]], *, seconds: float = 0.4, least: int = 7
+) -> dict[str, Times]:
+    """Time methods in turns.
+
+    Parameters
+    ----------
+    calls : mapping of str to callable
+        The methods; each is called once before anything is timed.
+    seconds : float
+        Time to spend on all of them together, in seconds.
+    least : int
+        Rounds to make in any case.
+
+    Returns
+    -------
+    dict of str to Times
+        Median, and the interquartile range over the median.
+    """
+    batches: dict[str, int] = {}
+    for name, call in calls.items():
+        call()
+        start = time.perf_counter()
+        call()
+        once = max(time.perf_counter() - start, 1e-7)
+        # Short calls are timed in batches well above the clock's resolution.
+        batches[name] = max(1, int(2e-5 / once))
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    begin = time.perf_counter()
+    rounds = 0
+    while rounds < least or (time.perf_counter() - begin < seconds and rounds < 1000):
+        for name, call in calls.items():
+            count = batches[name]
+            start = time.perf_counter()
+            for _ in range(count):
+                call()
+            samples[name].append((time.perf_counter() - start) / count)
+        rounds += 1
+    out = {}
+    for name, values in samples.items():
+        low, middle, high = np.percentile(values, [25, 50, 75])
+        out[name] = Times(float(middle), float((high - low) / middle))
+    return out
+
+
+def machine(target: Target) -> dict[str, Any]:
+    """What a result was measured on, for the JSON file."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "TVM_NUM_THREADS": os.environ.get("TVM_NUM_THREADS", ""),
+        "target": str(target),
+        "python": platform.python_version(),
+        "tvm": version("apache-tvm"),
+        "numpy": np.__version__,
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor()
