@@ -10,7 +10,6 @@ condition.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
@@ -69,7 +68,7 @@ def build_block_scan(
     for level in range(levels):
         stmts += _level(replica, shared, left, right, thread, threads >> (level + 1), level, True)
     last = [int_const(padded(threads - 1), "int32")]
-    stmts.append(_copy(replica, total, [], shared, last))
+    stmts.append(replica.copy(total, [], shared, last))
     stmts.append(
         tirx.IfThenElse(
             tirx.EQ(thread, tir.zero_like(thread)), replica.set_identity(shared, last), None
@@ -107,18 +106,9 @@ def _level(
         return tir.seq([swap, shared.store(i, [high], place, algebra.combine(later, earlier))])
 
     reads = tir.seq(
-        [_copy(replica, left, [], shared, [low]), _copy(replica, right, [], shared, [high])]
+        [replica.copy(left, [], shared, [low]), replica.copy(right, [], shared, [high])]
     )
     return [
         tirx.IfThenElse(chosen, reads, None),
         tirx.IfThenElse(chosen, replica.for_each_cell(write), None),
     ]
-
-
-def _copy(
-    replica: Replica, target: Elements, to: Sequence[Any], source: Elements, where: Sequence[Any]
-) -> Any:
-    """Copy one element of every carry cell."""
-    return replica.for_each_cell(
-        lambda i, place: target.store(i, to, place, source.load(i, where, place))
-    )

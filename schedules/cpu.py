@@ -1,7 +1,6 @@
-"""CPU builders: lanes over cores, and three phases over chunks of time.
+"""CPU builder: lanes over cores.
 
-Work and span, for R lanes of L steps on P cores: ``lanes`` does R L steps with span R L / P;
-``three_phase`` does 2 R L steps with span 2 R L / P even for one lane.
+Work and span, for R lanes of L steps on P cores: R L steps, span R L / P.
 """
 
 from __future__ import annotations
@@ -15,20 +14,15 @@ from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.ir import int_const, kernel_block, local, loop, when
+from tvm_scan.schedules.ir import Kernel, int_const, loop, when
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.replica import Elements, Replica, decode_lanes, lane_count
+from tvm_scan.schedules.replica import Replica, decode_lanes, guard_of, lane_count
 from tvm_scan.schedules.result import Built
 
-__all__ = ["build_lanes", "build_three_phase"]
-
+__all__ = ["build_lanes"]
 
 #: Lanes of one vector operation; TVM splits it into what the machine has.
 _VECTOR = 32
-
-
-def _scratch(recurrence: Recurrence, name: str, lead: list[Any]) -> Elements:
-    return Elements(recurrence, name, lead, "global")
 
 
 def build_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
@@ -38,7 +32,9 @@ def build_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
     lane axis is contiguous in memory, else interleaved, so that the latency of one lane's
     chain hides behind the others. Lanes beyond the last full block run one by one.
     """
-    width = plan.lane_block if recurrence.lanes else 1
+    # A guard may cut through a block of lanes: then every lane asks for itself.
+    alone = not recurrence.lanes or recurrence.guard is not None
+    width = 1 if alone else plan.lane_block
     if width == 1:
         return Built([_lane_nest(recurrence, 1, plan, lane_count(recurrence), None)], [])
     lanes = recurrence.lanes[-1].extent
@@ -113,21 +109,9 @@ def _lane_nest(
     )
     if recurrence.finish is not None:
         stmts.append(across(replica.finish))
-    body = when(_guard(recurrence, lanes), tir.seq(stmts))
-    return loop(
-        "row",
-        rows,
-        lambda r: kernel_block(
-            "scan_lanes",
-            [(row, rows, r)],
-            recurrence.inputs,
-            recurrence.outputs,
-            body,
-            replica.buffers,
-            {},
-        ),
-        ForKind.PARALLEL,
-    )
+    body = when(guard_of(recurrence, lanes), tir.seq(stmts))
+    kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, replica.buffers)
+    return loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
 
 
 def _branches(stmt: Any) -> bool:
@@ -143,211 +127,3 @@ def _branches(stmt: Any) -> bool:
 
     tvm_ffi.structural_walk(stmt, [(tirx.IfThenElse, found.append), (Call, on_call)])
     return bool(found)
-
-
-def _guard(recurrence: Recurrence, lanes: list[Any]) -> Any:
-    if recurrence.guard is None:
-        return None
-    table = tir.VarMap((a.var, v) for a, v in zip(recurrence.lanes, lanes, strict=True))
-    return tir.substitute(recurrence.guard, table)
-
-
-def build_three_phase(recurrence: Recurrence, plan: ScanPlan) -> Built:
-    """Reduce chunks to elements, scan the elements of a lane, replay the chunks.
-
-    A lane is cut into ``chunks`` chunks of ``L // chunks`` steps; the last one also takes the
-    remainder. ``lane_block`` chunks are interleaved in one task to hide latency.
-    """
-    time, chunks, width = recurrence.time, plan.chunks, plan.lane_block
-    rows = lane_count(recurrence)
-    dtype = tir.dtype_of(rows)
-    tdtype = tir.dtype_of(time.var)
-    groups = chunks // width
-    elements = _scratch(recurrence, "chunk", [rows, int_const(chunks, dtype)])
-    carries = [
-        local(
-            f"carry{i}",
-            [rows, int_const(chunks, dtype), *(int(a.extent) for a in c.state_axes)],
-            c.dtype,
-            "global",
-        )
-        for i, c in enumerate(recurrence.carries)
-    ]
-    quotient = time.extent // int_const(chunks, tdtype)
-
-    def at(group: Any, u: Any) -> Any:
-        """Chunk number: streams of one task are neighbours in time."""
-        return group * width + (0 if u is None else u)
-
-    def streams(make: Any) -> Any:
-        return loop("u", width, make, ForKind.UNROLLED)
-
-    def reduce_phase() -> Any:
-        row, group = tirx.Var("v_row", dtype), tirx.Var("v_group", dtype)
-        lanes = decode_lanes(recurrence, row)
-        replica = Replica(recurrence, lanes, unroll=False)
-        held = Elements(recurrence, "held", [width], "local")
-
-        def extend(i: Any) -> Any:
-            return streams(
-                lambda u: replica.extend(held, [u], _cast(at(group, u), tdtype) * quotient + i)
-            )
-
-        def save(u: Any) -> Any:
-            return replica.for_each_cell(
-                lambda i, p: elements.store(i, [row, at(group, u)], p, held.load(i, [u], p))
-            )
-
-        body = tir.seq(
-            [
-                replica.prologue(),
-                streams(lambda u: replica.set_identity(held, [u])),
-                loop("i", quotient, extend),
-                streams(save),
-            ]
-        )
-        return _two(
-            "scan_reduce",
-            rows,
-            groups,
-            dtype,
-            row,
-            group,
-            recurrence.inputs,
-            elements.buffers,
-            when(_guard(recurrence, lanes), body),
-            [*replica.buffers, *held.buffers],
-        )
-
-    def carry_phase() -> Any:
-        row = tirx.Var("v_row", dtype)
-        lanes = decode_lanes(recurrence, row)
-        replica = Replica(recurrence, lanes, unroll=False)
-
-        def one(c: Any) -> Any:
-            def keep(i: int, place: list[Any]) -> Any:
-                value = replica.get_carry(i, place)
-                return tirx.BufferStore(carries[i], value, [row, c, *place])
-
-            return tir.seq([replica.for_each_cell(keep), replica.apply(elements, [row, c])])
-
-        body = tir.seq(
-            [
-                replica.begin(),
-                replica.boundary(),
-                loop("c", int_const(chunks, dtype), one),
-            ]
-        )
-        reads = [*recurrence.inputs, *elements.buffers, *_read_state(recurrence)]
-        writes = [*carries, *(recurrence.outputs if recurrence.boundary is not None else [])]
-        return loop(
-            "row",
-            rows,
-            lambda r: kernel_block(
-                "scan_carries",
-                [(row, rows, r)],
-                reads,
-                writes,
-                when(_guard(recurrence, lanes), body),
-                replica.buffers,
-                {},
-            ),
-            ForKind.PARALLEL,
-        )
-
-    def replay_phase() -> Any:
-        row, group = tirx.Var("v_row", dtype), tirx.Var("v_group", dtype)
-        lanes = decode_lanes(recurrence, row)
-        replicas = [
-            Replica(recurrence, lanes, unroll=False, tag=f"_{u}" if width > 1 else "")
-            for u in range(width)
-        ]
-
-        def restore(u: int) -> Any:
-            replica = replicas[u]
-            return tir.seq(
-                [
-                    replica.prologue(),
-                    replica.for_each_cell(
-                        lambda i, p: replica.set_carry(
-                            i, p, tirx.BufferLoad(carries[i], [row, at(group, u), *p])
-                        )
-                    ),
-                ]
-            )
-
-        def step(i: Any) -> Any:
-            return tir.seq(
-                [replicas[u].step(_cast(at(group, u), tdtype) * quotient + i) for u in range(width)]
-            )
-
-        last = replicas[-1]
-        done = quotient * int_const(chunks, tdtype)
-        tail = tir.seq(
-            [
-                loop("i", time.extent - done, lambda i: last.step(done + i)),
-                last.finish(),
-            ]
-        )
-        body = tir.seq(
-            [
-                *(restore(u) for u in range(width)),
-                loop("i", quotient, step),
-                when(tirx.EQ(group, int_const(groups - 1, dtype)), tail),
-            ]
-        )
-        return _two(
-            "scan_replay",
-            rows,
-            groups,
-            dtype,
-            row,
-            group,
-            [*recurrence.inputs, *carries],
-            recurrence.outputs,
-            when(_guard(recurrence, lanes), body),
-            [b for r in replicas for b in r.buffers],
-        )
-
-    nests = [reduce_phase(), carry_phase(), replay_phase()]
-    return Built(nests, [*elements.buffers, *carries])
-
-
-def _read_state(recurrence: Recurrence) -> list[Any]:
-    return [r.buffer for r in recurrence.registers if r.visible and not r.timed]
-
-
-def _cast(value: Any, dtype: str) -> Any:
-    if isinstance(value, int):
-        return int_const(value, dtype)
-    return value if tir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
-
-
-def _two(
-    name: str,
-    rows: Any,
-    groups: int,
-    dtype: str,
-    row: Any,
-    group: Any,
-    reads: Any,
-    writes: Any,
-    body: Any,
-    allocs: Any,
-) -> Any:
-    """A block over (row, group), both in one parallel loop."""
-    count = int_const(groups, dtype)
-    total = tir.simplify(rows * count)
-
-    def realize(task: Any) -> Any:
-        return kernel_block(
-            name,
-            [(row, rows, task // count), (group, count, task % count)],
-            reads,
-            writes,
-            body,
-            allocs,
-            {},
-        )
-
-    return loop("task", total, realize, ForKind.PARALLEL)

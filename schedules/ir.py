@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -12,7 +13,19 @@ from tvm.tirx import ForKind, IterVar
 
 from tvm_scan import tir
 
-__all__ = ["bound_loop", "each", "int_const", "kernel_block", "local", "loop", "when"]
+__all__ = [
+    "Kernel",
+    "as_dtype",
+    "at_least_one",
+    "bound_loop",
+    "each",
+    "int_const",
+    "local",
+    "loop",
+    "threads_over",
+    "when",
+    "whole",
+]
 
 
 def int_const(value: int, like: Any) -> Any:
@@ -80,34 +93,77 @@ def whole(buffer: Var) -> Any:
     )
 
 
-def kernel_block(
-    name: str,
-    axes: Sequence[tuple[Var, Any, Any]],
-    reads: Sequence[Var],
-    writes: Sequence[Var],
-    body: Any,
-    allocs: Sequence[Var],
-    annotations: dict[str, Any],
-) -> Any:
-    """An all-spatial block around code that no stock primitive is to look into.
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """Code of one block: what no stock primitive is to look into.
 
-    ``axes`` are (block variable, extent, bound value). Reads and writes are whole buffers: the
-    block is one lane or one tile of a recurrence, and its exact region is the plan's business.
+    Attributes
+    ----------
+    name : str
+        Name of the block.
+    reads, writes : sequence of Var
+        Buffers, declared in whole: the block is one lane or one tile of a recurrence, and its
+        exact region is the plan's business.
+    body : Stmt
+        The code.
+    allocs : sequence of Var
+        Buffers of the block.
     """
-    iters = [
-        IterVar(Range.from_min_extent(tir.zero_like(var), extent), var, IterVar.DataPar)
-        for var, extent, _ in axes
-    ]
-    written = tir.VarMap((b, True) for b in writes)
-    block = SBlock(
-        iters,
-        [whole(b) for b in reads if b not in written],
-        [whole(b) for b in writes],
-        name,
-        body,
-        None,
-        list(allocs),
-        [],
-        annotations,
+
+    name: str
+    reads: Sequence[Var]
+    writes: Sequence[Var]
+    body: Any
+    allocs: Sequence[Var]
+
+    def block(self, axes: Sequence[tuple[Var, Any, Any]]) -> Any:
+        """All-spatial block over ``axes``: (block variable, extent, bound value) each."""
+        iters = [
+            IterVar(Range.from_min_extent(tir.zero_like(var), extent), var, IterVar.DataPar)
+            for var, extent, _ in axes
+        ]
+        written = tir.VarMap((b, True) for b in self.writes)
+        block = SBlock(
+            iters,
+            [whole(b) for b in self.reads if b not in written],
+            [whole(b) for b in self.writes],
+            self.name,
+            self.body,
+            None,
+            list(self.allocs),
+        )
+        return SBlockRealize([value for _, _, value in axes], True, block)
+
+
+def threads_over(kernel: Callable[[Any], Kernel], row: Var, total: Any, threads: int) -> Any:
+    """One CUDA thread per row: ``kernel(inside)`` guards its code by the condition ``inside``.
+
+    The grid has at least one block, because CUDA refuses an empty one.
+    """
+    count = int_const(threads, total)
+    blocks = at_least_one(tir.simplify((total + count - 1) // count))
+    made = kernel(row < total)
+    axis = (row, blocks * count)
+    return bound_loop(
+        "bx",
+        "blockIdx.x",
+        blocks,
+        lambda bx: bound_loop(
+            "tx", "threadIdx.x", count, lambda tx: made.block([(*axis, bx * count + tx)])
+        ),
     )
-    return SBlockRealize([value for _, _, value in axes], True, block)
+
+
+def at_least_one(extent: Any) -> Any:
+    """``max(extent, 1)``, simplified where the extent is known."""
+    known = tir.as_int(extent)
+    if known is not None:
+        return int_const(max(known, 1), extent)
+    return tirx.Max(extent, int_const(1, extent))
+
+
+def as_dtype(value: Any, dtype: str) -> Any:
+    """Integer ``value`` in ``dtype``."""
+    if isinstance(value, int):
+        return int_const(value, dtype)
+    return value if tir.dtype_of(value) == dtype else tirx.Cast(dtype, value)

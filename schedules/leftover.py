@@ -6,7 +6,6 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Var
 from tvm.s_tir import Schedule
 from tvm.tirx import ForKind
 
@@ -16,7 +15,7 @@ from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.nest import lane_path
 from tvm_scan.recurrence import Refusal, RefusalKind
-from tvm_scan.schedules.ir import bound_loop, int_const, kernel_block, when
+from tvm_scan.schedules.ir import Kernel, int_const, threads_over, when
 from tvm_scan.schedules.result import Built
 from tvm_scan.schedules.splice import blocks_in, splice
 
@@ -82,32 +81,17 @@ def _bound(func: tirx.PrimFunc, nest: Any) -> Any:
     for lane in lanes:
         total = lane.extent if total is None else total * lane.extent
     total = int_const(1, "int32") if total is None else tir.simplify(total)
-    threads = int_const(_THREADS, total)
-    blocks = tir.simplify((total + threads - 1) // threads)
     row = tirx.Var("v_point", tir.dtype_of(total))
     table, rest = tir.VarMap(), row
     for lane in reversed(lanes):
         table[lane.var] = rest % lane.extent
         rest = rest // lane.extent
     code = tir.fresh_copy(tir.substitute(body, table))
-    reads, writes = tir.buffers_loaded(code), tir.buffers_stored(code)
-    inside = when(tir.simplify(row < total), code)
     inner = tir.VarMap((b, True) for b in allocs)
+    reads = [b for b in tir.buffers_loaded(code).keys() if b not in inner]
+    writes = [b for b in tir.buffers_stored(code).keys() if b not in inner]
 
-    def block(bx: Var) -> Any:
-        return bound_loop(
-            "tx",
-            "threadIdx.x",
-            threads,
-            lambda tx: kernel_block(
-                "beside",
-                [(row, blocks * threads, bx * threads + tx)],
-                [b for b in reads.keys() if b not in inner],
-                [b for b in writes.keys() if b not in inner],
-                inside,
-                allocs,
-                {},
-            ),
-        )
+    def kernel(inside: Any) -> Kernel:
+        return Kernel("beside", reads, writes, when(inside, code), allocs)
 
-    return bound_loop("bx", "blockIdx.x", blocks, block)
+    return threads_over(kernel, row, total, _THREADS)

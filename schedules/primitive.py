@@ -20,7 +20,7 @@ from tvm_scan.annotations import IS_SCHEDULED, PLAN_PREFIX
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal
-from tvm_scan.schedules import cpu, cuda
+from tvm_scan.schedules import cpu, cpu_three_phase, cuda
 from tvm_scan.schedules.default import default_plan, host_target
 from tvm_scan.schedules.leftover import bind_leftovers
 from tvm_scan.schedules.limits import device_of
@@ -206,7 +206,7 @@ def build(recurrence: Recurrence, plan: ScanPlan) -> Built:
     """
     if plan.device == "cpu":
         if plan.algorithm == "three_phase":
-            return cpu.build_three_phase(recurrence, plan)
+            return cpu_three_phase.build_three_phase(recurrence, plan)
         return cpu.build_lanes(recurrence, plan)
     builders = {
         "sequential": cuda.build_lanes,

@@ -20,7 +20,15 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Carry, Recurrence
 from tvm_scan.schedules.ir import each, int_const, local
 
-__all__ = ["Elements", "Replica", "decode_lanes", "lane_count"]
+__all__ = [
+    "Elements",
+    "Replica",
+    "carry_scratch",
+    "decode_lanes",
+    "guard_of",
+    "lane_count",
+    "state_buffers",
+]
 
 _UNROLL_LIMIT = 64
 
@@ -43,6 +51,29 @@ def decode_lanes(recurrence: Recurrence, row: Any) -> list[Any]:
         values.append(number if len(values) == len(recurrence.lanes) - 1 else number % lane.extent)
         rest = number // lane.extent
     return values[::-1]
+
+
+def guard_of(recurrence: Recurrence, lanes: Sequence[Any]) -> Any:
+    """Condition under which the lane at ``lanes`` exists; None where every one does."""
+    if recurrence.guard is None:
+        return None
+    table = tir.VarMap((a.var, v) for a, v in zip(recurrence.lanes, lanes, strict=True))
+    return tir.substitute(recurrence.guard, table)
+
+
+def carry_scratch(recurrence: Recurrence, lead: Sequence[Any]) -> list[Var]:
+    """Global scratch for the state of a lane, ``lead`` times: one buffer per carry."""
+    return [
+        local(
+            f"carry{i}", [*lead, *(int(a.extent) for a in carry.state_axes)], carry.dtype, "global"
+        )
+        for i, carry in enumerate(recurrence.carries)
+    ]
+
+
+def state_buffers(recurrence: Recurrence) -> list[Var]:
+    """The user's buffers that hold an in-place state, which the first step reads."""
+    return [r.buffer for r in recurrence.registers if r.visible and not r.timed]
 
 
 class Elements:
@@ -273,6 +304,32 @@ class Replica:
             ]
         axes = tir.VarMap((axis.var, p) for axis, p in zip(carry.state_axes, place, strict=True))
         return [self._place(tir.substitute(part, axes), inner, time) for part in element]
+
+    def keep(self, scratch: Sequence[Var], lead: Sequence[Any]) -> Any:
+        """``scratch[lead] = carry`` for every carry cell."""
+
+        def one(i: int, place: list[Any]) -> Any:
+            return tirx.BufferStore(scratch[i], self.get_carry(i, place), [*lead, *place])
+
+        return self.for_each_cell(one)
+
+    def fetch(self, scratch: Sequence[Var], lead: Sequence[Any]) -> Any:
+        """``carry = scratch[lead]`` for every carry cell."""
+
+        def one(i: int, place: list[Any]) -> Any:
+            return self.set_carry(i, place, tirx.BufferLoad(scratch[i], [*lead, *place]))
+
+        return self.for_each_cell(one)
+
+    def copy(
+        self, target: Elements, to: Sequence[Any], source: Elements, where: Sequence[Any]
+    ) -> Any:
+        """``target[to] = source[where]`` for the element of every carry cell."""
+
+        def one(i: int, place: list[Any]) -> Any:
+            return target.store(i, to, place, source.load(i, where, place))
+
+        return self.for_each_cell(one)
 
     def extend(self, elements: Elements, lead: Sequence[Any], time: Any, inner: Any = None) -> Any:
         """``elements[lead] = elements[lead]`` followed by the step at ``time``."""

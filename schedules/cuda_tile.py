@@ -1,0 +1,139 @@
+"""One tile of a lane in one CUDA block: what every tree plan is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.blelloch import build_block_scan, padded
+from tvm_scan.schedules.ir import as_dtype, int_const, loop, when
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.replica import Elements, Replica
+from tvm_scan.schedules.staging import StagedInputs
+
+__all__ = ["Tile"]
+
+
+class Tile:
+    """One tile of a lane in one block: thread reduction, block tree, thread replay."""
+
+    def __init__(
+        self, recurrence: Recurrence, plan: ScanPlan, lanes: list[Any], thread: Var, guard: Any
+    ) -> None:
+        self.recurrence, self.plan, self.thread, self.guard = recurrence, plan, thread, guard
+        threads = plan.threads_per_block
+        self.replica = Replica(recurrence, lanes, unroll=True)
+        self.running = Replica(recurrence, lanes, unroll=True, tag="_run")
+        self.shared = Elements(recurrence, "shared", [padded(threads - 1) + 1], "shared")
+        self.mine = Elements(recurrence, "mine", [], "local")
+        self.total = Elements(recurrence, "total", [], "local")
+        self.left = Elements(recurrence, "left", [], "local")
+        self.right = Elements(recurrence, "right", [], "local")
+        self.staged = StagedInputs(recurrence, self.replica, plan.items_per_thread)
+
+    @property
+    def allocs(self) -> list[Var]:
+        """Everything that the tile's code keeps."""
+        parts = (self.shared, self.mine, self.total, self.left, self.right)
+        return [
+            *self.replica.buffers,
+            *self.running.buffers,
+            *self.staged.buffers,
+            *(b for p in parts for b in p.buffers),
+        ]
+
+    def valid(self, time: Any) -> Any:
+        """Condition under which the step at ``time`` exists."""
+        inside = time < self.recurrence.time.extent
+        return inside if self.guard is None else tirx.And(self.guard, inside)
+
+    def first_step(self, tile: Any) -> Any:
+        """Time of this thread's first item in tile number ``tile``."""
+        dtype = tir.dtype_of(self.recurrence.time.var)
+        items = int_const(self.plan.items_per_thread, dtype)
+        start = as_dtype(tile, dtype) * int_const(self.plan.tile, dtype)
+        return start + as_dtype(self.thread, dtype) * items
+
+    def items(self, tile: Any, make: Any) -> Any:
+        """``make(item, time)`` for the thread's items."""
+        start = self.first_step(tile)
+        dtype = tir.dtype_of(start)
+
+        def one(k: Any) -> Any:
+            time = start + as_dtype(k, dtype)
+            return when(self.valid(time), make(k, time))
+
+        kind = tirx.ForKind.UNROLLED if self.staged.buffers else tirx.ForKind.SERIAL
+        return loop("k", self.plan.items_per_thread, one, kind)
+
+    def load(self, tile: Any) -> Any:
+        """Inputs of the thread's items into registers."""
+        if not self.staged.buffers:
+            return None
+        return self.items(tile, self.staged.fill)
+
+    def reduce(self, tile: Any) -> Any:
+        """Element of the thread's items, in ``mine``."""
+
+        def extend(k: Any, time: Any) -> Any:
+            return self.staged.use(self.replica.extend(self.mine, [], time), k, time)
+
+        return tir.seq([self.replica.set_identity(self.mine, []), self.items(tile, extend)])
+
+    def scan(self) -> list[Any]:
+        """Exclusive prefix of the thread in shared memory, aggregate of the tile in ``total``."""
+        return [
+            self.replica.copy(self.shared, [padded(self.thread)], self.mine, []),
+            *build_block_scan(
+                self.replica,
+                self.shared,
+                self.total,
+                self.left,
+                self.right,
+                self.thread,
+                self.plan.threads_per_block,
+            ),
+        ]
+
+    def restore(self) -> Any:
+        """The carry before the thread's first item."""
+        return self.replica.apply(self.shared, [padded(self.thread)], source=self.running)
+
+    def replay(self, tile: Any) -> Any:
+        """The loop body over the thread's items, and the end of the lane by its last step."""
+
+        def one(k: Any, time: Any) -> Any:
+            step = self.staged.use(self.replica.step(time), k, time)
+            finish = self.replica.finish()
+            if finish is None:
+                return step
+            last = tirx.EQ(time, self.recurrence.time.extent - 1)
+            return tir.seq([step, tirx.IfThenElse(last, finish, None)])
+
+        return self.items(tile, one)
+
+    def empty(self) -> Any:
+        """What a lane without steps leaves behind, written by the first thread."""
+        finish = self.running.finish()
+        extent = self.recurrence.time.extent
+        constant = tir.as_int(extent)
+        if finish is None or (constant is not None and constant > 0):
+            return None
+        none = extent <= tir.zero_like(extent)
+        return tirx.IfThenElse(tirx.And(self.is_owner(), none), finish, None)
+
+    def is_owner(self) -> Any:
+        """Condition that holds for one thread of a lane that exists."""
+        first = tirx.EQ(self.thread, tir.zero_like(self.thread))
+        return first if self.guard is None else tirx.And(self.guard, first)
+
+    def owner_writes(self) -> Any:
+        """Boundary writes by the first thread; None where there are none."""
+        stmt = self.running.boundary()
+        if stmt is None:
+            return None
+        return tirx.IfThenElse(self.is_owner(), stmt, None)
