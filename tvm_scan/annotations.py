@@ -1,6 +1,6 @@
 """Every annotation key that tvm_scan writes or reads, in one place."""
 
-__all__ = ["IS_SCHEDULED", "OP_PATTERN", "OPAQUE_PATTERN", "PLAN_PREFIX", "SCHEDULED_NEST"]
+__all__ = ["IS_SCHEDULED", "OPAQUE_PATTERN", "OP_PATTERN", "PLAN_PREFIX", "SCHEDULED_NEST"]
 
 #: Prefix of the scalar annotations that carry one field of a ``ScanPlan`` each.
 PLAN_PREFIX = "tvm_scan.plan."

@@ -56,7 +56,7 @@ class Refusal:
 
     def message(self) -> str:
         """Return the refusal as text, the offending expression underlined in the script."""
-        from tvm_scan.refusal_text import refusal_text  # noqa: PLC0415 (text in one place)
+        from tvm_scan.refusal_text import refusal_text
 
         return refusal_text(self)
 

@@ -92,7 +92,7 @@ def classify(step: Any, old: Var, dtype: str) -> Algebra | NotInFamily:
     Algebra or NotInFamily
         The proven family with its coefficients, or the reason of the most general family.
     """
-    from tvm_scan.algebra import FAMILIES  # noqa: PLC0415 (the list is built from the families)
+    from tvm_scan.algebra import FAMILIES
 
     reason = NotInFamily(step, "no family was tried")
     for family in FAMILIES:
