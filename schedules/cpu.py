@@ -16,8 +16,9 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.ir import Kernel, int_const, loop, when
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.replica import Replica, decode_lanes, guard_of, lane_count
+from tvm_scan.schedules.replica import Replica, clear, decode_lanes, guard_of, lane_count
 from tvm_scan.schedules.result import Built
+from tvm_scan.schedules.vector_math import Pool, hoist_first_iteration, with_vector_math
 
 __all__ = ["build_lanes"]
 
@@ -78,7 +79,7 @@ def _lane_nest(
         lanes = [*decode_lanes(recurrence, number)[:-1], last]
     replica = Replica(recurrence, lanes, unroll=False, width=width)
 
-    probe = tirx.Var("u", dtype)
+    probe, pool = tirx.Var("u", dtype), Pool(min(width, _VECTOR))
 
     def across(make: Any) -> Any:
         """``make`` for each lane of the block."""
@@ -86,22 +87,26 @@ def _lane_nest(
             return make(None)
         if not plan.vectorize:
             return loop("u", width, make, ForKind.UNROLLED, dtype)
-        kind = ForKind.SERIAL if _branches(make(probe)) else ForKind.VECTORIZED
+
+        def vector(u: Any, lane: Any) -> Any:
+            code = hoist_first_iteration(make(u))
+            return code if plan.library_math else with_vector_math(code, pool, lane)
+
+        kind = (
+            ForKind.SERIAL if _branches(hoist_first_iteration(make(probe))) else ForKind.VECTORIZED
+        )
         if width <= _VECTOR:
-            return loop("u", width, make, kind, dtype)
+            return loop("u", width, lambda u: vector(u, u), kind, dtype)
         # A wide block is a strip of memory rows: many vectors per step, carries in L1.
-        vector = int_const(_VECTOR, dtype)
+        lanes_each = int_const(_VECTOR, dtype)
         return loop(
             "w",
             width // _VECTOR,
-            lambda w: loop("u", _VECTOR, lambda u: make(w * vector + u), kind, dtype),
+            lambda w: loop("u", _VECTOR, lambda u: vector(w * lanes_each + u, u), kind, dtype),
             dtype=dtype,
         )
 
-    # Without a use outside the vector loop TVM would move the registers into it and shrink
-    # them to one lane.
-    stmts = [] if width == 1 else [replica.clear()]
-    stmts.append(across(replica.begin))
+    stmts = [across(replica.begin)]
     if recurrence.boundary is not None:
         stmts.append(across(replica.boundary))
     stmts.append(
@@ -109,8 +114,13 @@ def _lane_nest(
     )
     if recurrence.finish is not None:
         stmts.append(across(replica.finish))
+    registers = [*replica.buffers, *pool.buffers]
+    if width > 1:
+        # Without a use outside the vector loop TVM would move the registers into it and shrink
+        # them to one lane.
+        stmts.insert(0, clear(registers))
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
-    kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, replica.buffers)
+    kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
     return loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
 
 

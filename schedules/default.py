@@ -86,6 +86,11 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
         cells = element_bytes(recurrence) // 8
         if work * cells * _STATE_COST < _LANE_WORK:
             return sequential
+        channels = _known(recurrence.lanes[-1].extent) if recurrence.lanes else 1
+        if channels >= 16:
+            # Channels in the vector: the exponentials of a state become polynomials.
+            width = 32 if channels >= 32 * limits.cores else 16
+            return ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
         if rows >= min(limits.cores, 4) or limits.cores < 4:
             return ScanPlan("cpu", "lanes") if rows > 1 else sequential
         return ScanPlan("cpu", "three_phase", chunks=limits.cores)

@@ -45,6 +45,9 @@ class ScanPlan:
         CPU: whether the lanes of a block are vector lanes (else they are interleaved).
     chunks : int
         CPU ``three_phase``: chunks per lane.
+    library_math : bool
+        CPU: keep the C library's ``exp`` and ``log`` in vector loops, lane by lane, instead of
+        polynomials of at most 4 ulp.
     """
 
     device: str = "cpu"
@@ -55,6 +58,7 @@ class ScanPlan:
     lane_block: int = 1
     vectorize: bool = False
     chunks: int = 0
+    library_math: bool = False
 
     def __str__(self) -> str:
         shown = [

@@ -24,6 +24,7 @@ __all__ = [
     "Elements",
     "Replica",
     "carry_scratch",
+    "clear",
     "decode_lanes",
     "guard_of",
     "lane_count",
@@ -51,6 +52,17 @@ def decode_lanes(recurrence: Recurrence, row: Any) -> list[Any]:
         values.append(number if len(values) == len(recurrence.lanes) - 1 else number % lane.extent)
         rest = number // lane.extent
     return values[::-1]
+
+
+def clear(buffers: Sequence[Var]) -> Any:
+    """Statement that sets buffers of constant extents to zero."""
+
+    def zero(buffer: Var) -> Any:
+        value = tirx.const(0, tir.dtype_of(buffer))
+        shape = [int(extent) for extent in tir.shape_of(buffer)]
+        return each(shape, lambda place: tirx.BufferStore(buffer, value, place), False)
+
+    return tir.seq([zero(buffer) for buffer in buffers])
 
 
 def guard_of(recurrence: Recurrence, lanes: Sequence[Any]) -> Any:
@@ -188,16 +200,6 @@ class Replica:
     def buffers(self) -> list[Var]:
         """Register arrays to allocate."""
         return [new for _, new in self._registers.items()]
-
-    def clear(self) -> Any:
-        """All registers set to zero."""
-
-        def zero(buffer: Var) -> Any:
-            value = tirx.const(0, tir.dtype_of(buffer))
-            shape = [int(extent) for extent in tir.shape_of(buffer)]
-            return each(shape, lambda place: tirx.BufferStore(buffer, value, place), False)
-
-        return tir.seq([zero(buffer) for buffer in self.buffers])
 
     # ---- the recurrence's own statements --------------------------------------------------
 

@@ -1,0 +1,297 @@
+"""Exponentials and logarithms that stay in vectors on LLVM targets.
+
+LLVM turns ``exp`` of a vector into one library call per lane. Inside vector loops over lanes,
+float32 ``exp``, ``log``, ``log1p``, ``sigmoid`` and ``tanh`` are replaced by polynomials of
+operations that exist on vectors.
+
+Source of the method: range reduction after W. J. Cody and W. Waite, "Software Manual for the
+Elementary Functions", 1980, with ``ln 2`` in two parts; the coefficients are the Taylor series of
+``e^r`` on ``|r| <= ln(2) / 2`` to degree 7, whose remainder there is below 2^-28, and the series
+of ``atanh`` for the logarithm. Errors in ulp against float64 are held by
+``tests/test_vector_math.py``.
+"""
+
+from __future__ import annotations
+
+from math import factorial
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Var
+
+from tvm_scan import tir
+from tvm_scan.schedules.ir import local
+
+__all__ = [
+    "Pool",
+    "Values",
+    "exp",
+    "hoist_first_iteration",
+    "log",
+    "log1p",
+    "sigmoid",
+    "tanh",
+    "with_vector_math",
+]
+
+_F32 = "float32"
+_LOG2E = 1.4426950408889634
+_LN2_HIGH = 0.693359375  # 9 bits: n * _LN2_HIGH is exact for the n that occur
+_LN2_LOW = -2.12194440054690583e-4
+_OVERFLOW = 88.7228394  # above it e^x is not a finite float32
+_UNDERFLOW = -103.972084  # below it e^x rounds to zero
+
+
+def _f(value: float) -> Any:
+    return tirx.FloatImm(_F32, value)
+
+
+def _i(value: int) -> Any:
+    return tirx.IntImm("int32", value)
+
+
+def _power_of_two(n: Any) -> Any:
+    """``2^n`` for an integer ``n`` in [-126, 127], by its bits."""
+    return tirx.reinterpret(_F32, tirx.shift_left(n + _i(127), _i(23)))
+
+
+class Pool:
+    """Vector registers for intermediate values; each statement starts over with the first.
+
+    Parameters
+    ----------
+    width : int
+        Lanes of a vector.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._buffers: dict[tuple[int, str], Var] = {}
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Buffers to allocate, and to touch outside of the vector loop."""
+        return list(self._buffers.values())
+
+    def get(self, number: int, dtype: str) -> Var:
+        """Register ``number`` of that dtype."""
+        if (number, dtype) not in self._buffers:
+            self._buffers[number, dtype] = local(f"p{number}", [self.width], dtype)
+        return self._buffers[number, dtype]
+
+
+class Values:
+    """Places for the intermediate values of one statement, so that they are computed once.
+
+    A polynomial uses its argument many times; written out as one expression, nested functions
+    would grow exponentially, and TVM's vectoriser has no variables that hold vectors.
+
+    Parameters
+    ----------
+    pool : Pool
+        Where values live.
+    lane : Expr
+        Lane of the vector loop.
+    """
+
+    def __init__(self, pool: Pool, lane: Any) -> None:
+        self.pool, self.lane = pool, lane
+        self.stores: list[Any] = []
+
+    def __call__(self, value: Any) -> Any:
+        """Keep ``value`` and return where it is."""
+        buffer = self.pool.get(len(self.stores), tir.dtype_of(value))
+        self.stores.append(tirx.BufferStore(buffer, value, [self.lane]))
+        return tirx.BufferLoad(buffer, [self.lane])
+
+
+def exp(x: Any, let: Values) -> Any:
+    """``e^x`` in float32, at most 2 ulp; exact at infinities, NaN and 0.
+
+    Parameters
+    ----------
+    x : Expr
+        float32.
+    let : Values
+        Collects the intermediate values.
+
+    Returns
+    -------
+    Expr
+    """
+    x = let(x)
+    # Comparisons are false on NaN, which therefore passes through both choices.
+    clamped = let(tirx.Select(x > _f(89.0), _f(89.0), x))
+    clamped = let(tirx.Select(clamped < _f(-105.0), _f(-105.0), clamped))
+    n = let(tirx.nearbyint(clamped * _f(_LOG2E)))
+    r = let(clamped - n * _f(_LN2_HIGH) - n * _f(_LN2_LOW))
+    poly = _f(1.0 / factorial(7))
+    for k in range(6, -1, -1):
+        poly = poly * r + _f(1.0 / factorial(k))
+    # Two steps, so that results below the normal range are rounded once, by the last product.
+    whole = let(tirx.Cast("int32", n))
+    half = let(tirx.shift_right(whole, _i(1)))
+    value = poly * _power_of_two(half) * _power_of_two(whole - half)
+    value = tirx.Select(x > _f(_OVERFLOW), _f(float("inf")), value)
+    value = tirx.Select(x < _f(_UNDERFLOW), _f(0.0), value)
+    return tirx.Select(tirx.isnan(x), x, value)
+
+
+def log(x: Any, let: Values) -> Any:
+    """Natural logarithm in float32, at most 2 ulp on normal numbers.
+
+    Parameters
+    ----------
+    x : Expr
+        float32; negative numbers give NaN, zero gives minus infinity.
+    let : Values
+        Collects the intermediate values.
+
+    Returns
+    -------
+    Expr
+    """
+    x = let(x)
+    # A denormal is scaled up first; its exponent is corrected below.
+    small = x < _f(1.17549435e-38)
+    scaled = tirx.Select(small, x * _f(8388608.0), x)
+    bits = let(tirx.reinterpret("int32", scaled))
+    # Mantissa in [sqrt(1/2), sqrt(2)), so that no digits cancel near one.
+    shifted = bits - _i(0x3F3504F3)
+    n = let(tirx.shift_right(shifted, _i(23)))
+    mantissa = tirx.reinterpret(_F32, bits - tirx.shift_left(n, _i(23)))
+    exponent = tirx.Cast(_F32, n) - tirx.Select(small, _f(23.0), _f(0.0))
+    exponent = let(exponent)
+    f = let(mantissa - _f(1.0))
+    s = let(f / (f + _f(2.0)))
+    z = let(s * s)
+    series = _f(2.0 / 11)
+    for k in (9, 7, 5, 3):
+        series = series * z + _f(2.0 / k)
+    # log(1 + f) = f - f^2/2 + s (f^2/2 + z series): the large part f is added last.
+    square = let(f * f * _f(0.5))
+    value = s * (square + z * series)
+    value = f - (square - (value + exponent * _f(_LN2_LOW))) + exponent * _f(_LN2_HIGH)
+    value = tirx.Select(tirx.EQ(x, _f(float("inf"))), x, value)
+    value = tirx.Select(tirx.EQ(x, _f(0.0)), _f(float("-inf")), value)
+    return tirx.Select(tirx.Or(x < _f(0.0), tirx.isnan(x)), _f(float("nan")), value)
+
+
+def log1p(x: Any, let: Values) -> Any:
+    """``log(1 + x)`` in float32, at most 4 ulp, also for small ``x``.
+
+    Parameters
+    ----------
+    x : Expr
+        float32.
+    let : Values
+        Collects the intermediate values.
+
+    Returns
+    -------
+    Expr
+
+    Notes
+    -----
+    After W. Kahan: with ``u = 1 + x`` rounded, ``log(u) + (x - (u - 1)) / u``, whose second term
+    is what the rounding lost. The difference is hidden from TVM's simplifier, which would take
+    ``(1 + x) - 1`` for ``x``.
+    """
+    x = let(x)
+    bits = let(tirx.reinterpret("int32", x + _f(1.0)))
+    u = let(tirx.reinterpret(_F32, bits))
+    lost = x - (u - _f(1.0))
+    value = log(u, let) + lost / u
+    infinite = tirx.EQ(x, _f(float("inf")))
+    return tirx.Select(infinite, x, tirx.Select(tirx.EQ(u, _f(0.0)), _f(float("-inf")), value))
+
+
+def sigmoid(x: Any, let: Values) -> Any:
+    """``1 / (1 + e^-x)`` in float32, at most 4 ulp on normal results."""
+    return _f(1.0) / (_f(1.0) + exp(_f(0.0) - x, let))
+
+
+def tanh(x: Any, let: Values) -> Any:
+    """Hyperbolic tangent in float32, at most 4 ulp."""
+    x = let(x)
+    # Small arguments by a polynomial (S. Moshier, Cephes), where 1 - 2 / (e^2x + 1) cancels.
+    z = let(x * x)
+    poly = _f(-5.70498872745e-3)
+    for c in (2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1):
+        poly = poly * z + _f(c)
+    large = _f(1.0) - _f(2.0) / (exp(x * _f(2.0), let) + _f(1.0))
+    return tirx.Select(z < _f(0.390625), x + x * z * poly, large)
+
+
+_REPLACED = {
+    "tirx.exp": exp,
+    "tirx.log": log,
+    "tirx.log1p": log1p,
+    "tirx.sigmoid": sigmoid,
+    "tirx.tanh": tanh,
+}
+
+
+def with_vector_math(stmt: Any, pool: Pool, lane: Any) -> Any:
+    """``stmt`` with float32 calls replaced by polynomials.
+
+    Parameters
+    ----------
+    stmt : Stmt
+        Code of a vector loop, without choices between statements.
+    pool : Pool
+        Registers for intermediate values.
+    lane : Expr
+        Lane of the vector loop.
+
+    Returns
+    -------
+    Stmt
+    """
+
+    def on_store(store: tirx.BufferStore) -> Any:
+        let = Values(pool, lane)
+
+        def on_call(call: Call) -> Any:
+            make = _REPLACED.get(tir.call_name(call) or "")
+            if make is None or tir.dtype_of(call) != _F32:
+                return call
+            return let(make(call.args[0], let))
+
+        value = tvm_ffi.structural_map(store.value, (Call, on_call))
+        return tir.seq([*let.stores, tirx.BufferStore(store.buffer, value, store.indices)])
+
+    def on_seq(node: tirx.SeqStmt) -> Any:
+        return tir.seq(list(node.seq))
+
+    return tvm_ffi.structural_map(stmt, [(tirx.BufferStore, on_store), (tirx.SeqStmt, on_seq)])
+
+
+def hoist_first_iteration(stmt: Any) -> Any:
+    """``for n: (if n == 0: init); rest`` as ``init; for n: rest``, for constant extents.
+
+    The init of a reduction block stands inside its loop; in a vector loop the condition would
+    make TVM give up on vectors.
+    """
+
+    def on_for(loop: tirx.For) -> Any:
+        extent = tir.as_int(loop.extent)
+        if extent is None or extent < 1 or not isinstance(loop.body, tirx.SeqStmt):
+            return loop
+        first = loop.body.seq[0]
+        if not isinstance(first, tirx.IfThenElse) or first.else_case is not None:
+            return loop
+        cond = first.condition
+        if not (isinstance(cond, tirx.EQ) and cond.a.same_as(loop.loop_var)):
+            return loop
+        if tir.as_int(cond.b) != 0 or tir.as_int(loop.min) != 0:
+            return loop
+        zero = tir.VarMap([(loop.loop_var, loop.min)])
+        init = tir.substitute(first.then_case, zero)
+        rest = tirx.For(
+            loop.loop_var, loop.min, loop.extent, loop.kind, tir.seq(list(loop.body.seq)[1:])
+        )
+        return tir.seq([init, rest])
+
+    return tvm_ffi.structural_map(stmt, (tirx.For, on_for))
