@@ -1,0 +1,13 @@
+"""The command line ``tvm-scan``: run, explain, demo.
+
+Nothing heavy is imported before a command runs, so that ``tvm-scan --help`` answers at once.
+"""
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Entry point of ``tvm-scan``."""
+    from tvm_scan.cli.app import run
+
+    run()

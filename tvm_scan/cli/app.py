@@ -1,0 +1,125 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tvm_scan.cli.failure import BAD_INPUT, CommandError
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    help="Turn sequential TensorIR recurrences into parallel scans.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+
+Target = Annotated[str, typer.Option("--target", help="cpu (this machine) or cuda")]
+Plan = Annotated[
+    str | None,
+    typer.Option("--plan", help="a plan as printed by explain; the default if not given"),
+]
+Name = Annotated[
+    str | None, typer.Option("--func", help="name of the primfunc, if the file has several")
+]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of tables")]
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
+) -> None:
+    """Turn sequential TensorIR recurrences into parallel scans."""
+    if debug:
+        os.environ["TVM_SCAN_DEBUG"] = "1"
+
+
+@app.command("run")
+def run_command(
+    file: Annotated[Path, typer.Argument(help="Python file with a primfunc")],
+    inputs: Annotated[Path, typer.Argument(help=".npz with one array per parameter, by name")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="outputs as .npz")] = None,
+    func: Name = None,
+    target: Target = "cpu",
+    plan: Plan = None,
+    as_json: Json = False,
+) -> None:
+    """Run a recurrence as a scan and compare it with its sequential loop.
+
+    Example: tvm-scan run recurrence.py inputs.npz -o outputs.npz
+    """
+    from tvm_scan.cli.run import run_file
+
+    run_file(file, inputs, output, func, target, plan, as_json)
+
+
+@app.command("explain")
+def explain_command(
+    what: Annotated[str, typer.Argument(help="Python file, or library:NAME (library:cumsum)")],
+    func: Name = None,
+    target: Target = "cpu",
+    plan: Plan = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="draw the tree into this file")] = None,
+    source: Annotated[bool, typer.Option("--source", help="print the kernel's source")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the equation found, its family, the plan and the tree; or why it is refused.
+
+    Example: tvm-scan explain library:linear_recurrence --target cuda --svg tree.svg
+    """
+    from tvm_scan.cli.explain import explain
+
+    explain(what, func, target, plan, svg, source, as_json)
+
+
+@app.command("demo")
+def demo_command(
+    text: Annotated[
+        Path | None, typer.Option("--text", help="text file; the licence if not given")
+    ] = None,
+    d_model: Annotated[int, typer.Option("--d-model", min=1, max=4096)] = 64,
+    d_state: Annotated[int, typer.Option("--d-state", min=1, max=64)] = 16,
+    length: Annotated[
+        int, typer.Option("--length", min=1, max=1 << 20, help="bytes of the text to use at most")
+    ] = 4096,
+    target: Target = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Run a Mamba layer over the bytes of a text, check it, and time it.
+
+    Example: tvm-scan demo --length 2048
+    """
+    from tvm_scan.cli.demo import demo
+
+    demo(text, d_model, d_state, length, target, as_json)
+
+
+def run() -> None:
+    """Run the command line; failures are one message and an exit code."""
+    try:
+        app(standalone_mode=False)
+    except CommandError as error:
+        _fail(str(error), error.code)
+    except typer.Exit as done:
+        sys.exit(done.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", 130)
+    except Exception as error:
+        if os.environ.get("TVM_SCAN_DEBUG"):
+            raise
+        shown = getattr(error, "format_message", None)
+        if shown is not None:  # a usage error of the argument parser
+            _fail(f"{shown()}; see tvm-scan --help", BAD_INPUT)
+        _fail(f"{type(error).__name__}: {error}\n(run tvm-scan --debug ... for the traceback)", 1)
+    sys.exit(0)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"tvm-scan: {message}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,137 @@
+"""``tvm-scan demo``: a Mamba layer over the bytes of a text, compiled, checked and timed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tvm.target import Target
+
+from tvm_scan import library, parallelize
+from tvm_scan._resources import licence_text
+from tvm_scan.cli.execute import bind, interleaved_medians, prepare
+from tvm_scan.cli.failure import WRONG_RESULT, CommandError
+from tvm_scan.cli.load import find_recurrence, make_target, plan_for
+from tvm_scan.library import MambaLayer
+
+__all__ = ["demo"]
+
+#: A float32 scan rounds a few times per step; a layer's gates are below one, so that rounding
+#: errors die away instead of adding up, and what remains is a small multiple of 2^-24 of the
+#: largest intermediate value. The bound below is about 500 of those.
+_RELATIVE_BOUND = 3e-5
+
+
+def demo(
+    text: Path | None, d_model: int, d_state: int, length: int, target_name: str, as_json: bool
+) -> None:
+    """Run, check, time, print; see ``tvm-scan demo --help``."""
+    target = make_target(target_name)
+    data = _bytes(text)[:length]
+    if not data:
+        raise CommandError("expected a text with at least one byte, got an empty file")
+    tokens = np.frombuffer(data, dtype=np.uint8)[None, :]
+    layer = MambaLayer(d_model, d_state)
+    exact = layer.scan_inputs(tokens)
+    inputs = {key: value.astype("float32") for key, value in exact.items()}
+    batch, channels, steps = inputs["u"].shape
+    func = library.selective_scan(batch, channels, steps, d_state)
+    found = find_recurrence(func)
+    plan = plan_for(None, target, found)
+    bound = bind(func, inputs)
+    sequential, loop_out = prepare(func, Target.from_device("cpu"), bound)
+    scan, scan_out = prepare(parallelize(func, target, plan), target, bound)
+    sequential()
+    scan()
+    want = layer.reference(tokens)
+    got = layer.finish(scan_out["out"].numpy().astype("float64"))
+    loop = layer.finish(loop_out["out"].numpy().astype("float64"))
+    scale = float(np.max(np.abs(want)))
+    error, loop_error = (float(np.max(np.abs(value - want))) / scale for value in (got, loop))
+    calls: dict[str, Callable[[], Any]] = {"sequential TIR loop": sequential, "tvm_scan": scan}
+    moved = sum(array.size for array in bound.arrays.values()) // 2
+    source, sink = np.zeros(moved, "float32"), np.zeros(moved, "float32")
+    calls["copy of the same bytes"] = lambda: np.copyto(sink, source)
+    times = interleaved_medians(calls, seconds=2.0)
+    if find_spec("torch") is not None:
+        times["PyTorch loop"] = _torch_seconds(inputs)
+    report = {
+        "bytes": len(data),
+        "channels": channels,
+        "states": d_state,
+        "plan": str(plan),
+        "relative_error": error,
+        "relative_error_of_the_loop": loop_error,
+        "bound": _RELATIVE_BOUND,
+        "seconds": times,
+    }
+    _show(report, as_json)
+    if not error <= _RELATIVE_BOUND:
+        raise CommandError(
+            f"expected an error of at most {_RELATIVE_BOUND} of the largest output, got {error}",
+            WRONG_RESULT,
+        )
+
+
+def _bytes(path: Path | None) -> bytes:
+    if path is None:
+        return licence_text().encode()
+    if not path.is_file():
+        kind = "a directory" if path.is_dir() else "nothing"
+        raise CommandError(f"expected a text file, found {kind} at {path}; check the path")
+    return path.read_bytes()
+
+
+def _torch_seconds(inputs: dict[str, np.ndarray]) -> float:
+    """Median seconds of the recurrence as an eager PyTorch loop over time."""
+    import torch
+    from torch.nn.functional import silu, softplus
+
+    t = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in inputs.items()}
+
+    def run() -> torch.Tensor:
+        delta = softplus(t["delta"] + t["delta_bias"][:, None])
+        state = torch.zeros(*t["u"].shape[:2], t["A"].shape[1])
+        steps = []
+        for i in range(t["u"].shape[2]):
+            step = delta[:, :, i, None]
+            drive = step * t["B"][:, None, :, i] * t["u"][:, :, i, None]
+            state = torch.exp(step * t["A"]) * state + drive
+            steps.append((state * t["C"][:, None, :, i]).sum(-1))
+        y = torch.stack(steps, dim=2) + t["D"][:, None] * t["u"]
+        return y * silu(t["z"])
+
+    with torch.no_grad():
+        return interleaved_medians({"torch": run}, seconds=0.0, least=3)["torch"]
+
+
+def _show(report: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(
+        f"one Mamba layer over {report['bytes']} bytes: {report['channels']} channels x "
+        f"{report['states']} states, plan {report['plan']}"
+    )
+    verdict = "within" if report["relative_error"] <= report["bound"] else "OUTSIDE"
+    console.print(
+        f"error against float64: {report['relative_error']:.1e} of the largest output "
+        f"({verdict} the bound {report['bound']:.0e}; the sequential loop: "
+        f"{report['relative_error_of_the_loop']:.1e})"
+    )
+    table = Table(title="the selective scan, median times")
+    table.add_column("method")
+    table.add_column("ms", justify="right")
+    table.add_column("against the TIR loop", justify="right")
+    base = report["seconds"]["sequential TIR loop"]
+    for name, seconds in sorted(report["seconds"].items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{seconds * 1e3:.2f}", f"{base / seconds:.2f}x")
+    console.print(table)

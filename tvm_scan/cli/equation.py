@@ -1,0 +1,55 @@
+"""A recurrence as an equation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_scan import Recurrence, tir
+from tvm_scan.recurrence import Carry
+
+__all__ = ["describe", "equations", "number"]
+
+
+def number(extent: Any) -> str:
+    """An extent for people: ``5000``, not ``T.int64(5000)``."""
+    constant = tir.as_int(extent)
+    return str(extent) if constant is None else str(constant)
+
+
+def equations(found: Recurrence) -> list[str]:
+    """One line per carry: the carry after the step, over the carry before it and the inputs."""
+    lines = []
+    for carry in found.carries:
+        where = _place(carry)
+        after = str(carry.step).replace("\n", " ")
+        lines.append(f"{carry.name}{where} at t  =  {after}")
+        if carry.first is not None:
+            lines.append(f"{carry.name}{where} at 0  =  {carry.first}")
+        lines.append(f"    where {carry.old.name} on the right is the carry at t - 1")
+    return lines
+
+
+def _place(carry: Carry) -> str:
+    return f"[{', '.join(axis.var.name for axis in carry.state_axes)}]" if carry.state_axes else ""
+
+
+def describe(found: Recurrence) -> dict[str, Any]:
+    """What was found, as plain data."""
+    return {
+        "function": str((found.func.attrs or {}).get("global_symbol", "main")),
+        "time": {"axis": found.time.var.name, "extent": number(found.time.extent)},
+        "lanes": [{"axis": a.var.name, "extent": number(a.extent)} for a in found.lanes],
+        "equations": equations(found),
+        "carries": [
+            {
+                "name": carry.name,
+                "dtype": carry.dtype,
+                "cells_per_lane": [int(axis.extent) for axis in carry.state_axes],
+                "family": algebra.name,
+                "formulas": algebra.formulas(),
+            }
+            for carry, algebra in zip(found.carries, found.algebras, strict=True)
+        ],
+        "emits": sorted({str(emit.buffer.name) for emit in found.emits}),
+        "inputs": [str(b.name) for b in found.inputs],
+    }

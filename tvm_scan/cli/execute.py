@@ -1,0 +1,169 @@
+"""Compile a primfunc and call it with NumPy arrays by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from tvm_scan import tir
+from tvm_scan.cli.failure import CommandError
+
+__all__ = ["Bound", "bind", "interleaved_medians", "prepare"]
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """Arguments of a function, in order, and which of them it writes."""
+
+    names: tuple[str, ...]
+    arrays: dict[str, np.ndarray]
+    written: tuple[str, ...]
+
+
+def bind(func: PrimFunc, given: Mapping[str, np.ndarray]) -> Bound:
+    """Match arrays with parameters; allocate what the function only writes.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        The function.
+    given : mapping of str to ndarray
+        Arrays by parameter name. Symbolic extents are solved from their shapes.
+
+    Returns
+    -------
+    Bound
+
+    Raises
+    ------
+    CommandError
+        If an array is missing, unknown, or of the wrong dtype or shape.
+    """
+    params = {str(p.name): p for p in func.params}
+    stores = tir.buffers_stored(func.body)
+    written = tuple(name for name, p in params.items() if p in stores)
+    unknown = sorted(set(given) - set(params))
+    if unknown:
+        raise CommandError(
+            f"expected arrays named {', '.join(params)}, got also {', '.join(unknown)}; "
+            "name every array after a parameter"
+        )
+    sizes = tir.VarMap()
+    arrays: dict[str, np.ndarray] = {}
+    for name, array in given.items():
+        arrays[name] = _checked(name, array, params[name], sizes)
+    for name, param in params.items():
+        if name in arrays:
+            continue
+        if name not in written:
+            raise CommandError(
+                f"expected an array for the input {name}, got only {', '.join(given) or 'none'}; "
+                "add it to the .npz file"
+            )
+        shape = [_extent(e, sizes, name) for e in tir.shape_of(param)]
+        arrays[name] = np.zeros(shape, tir.dtype_of(param))
+    return Bound(tuple(params), {name: arrays[name] for name in params}, written)
+
+
+def _checked(name: str, array: np.ndarray, param: Any, sizes: tir.VarMap) -> np.ndarray:
+    dtype, shape = tir.dtype_of(param), tir.shape_of(param)
+    if str(array.dtype) != dtype:
+        raise CommandError(
+            f"expected {name} as {dtype}, got {array.dtype}; convert it with .astype({dtype!r})"
+        )
+    if array.ndim != len(shape):
+        raise CommandError(
+            f"expected {name} with {len(shape)} dimensions, got shape {array.shape}; reshape it"
+        )
+    for dim, (extent, found) in enumerate(zip(shape, array.shape, strict=True)):
+        constant = tir.as_int(extent)
+        if constant is None and extent not in sizes and isinstance(extent, tvm.ir.Var):
+            sizes[extent] = found
+            continue
+        wanted = _extent(extent, sizes, name)
+        if wanted != found:
+            raise CommandError(
+                f"expected {name} with {wanted} in dimension {dim}, got shape {array.shape}; "
+                "give every array the extents of the function"
+            )
+    return np.ascontiguousarray(array)
+
+
+def _extent(extent: Any, sizes: tir.VarMap, name: str) -> int:
+    known = tir.as_int(tir.simplify(tir.substitute(extent, _constants(sizes))))
+    if known is None:
+        raise CommandError(
+            f"expected the extent {extent} of {name} to follow from the inputs, found that it "
+            f"does not; add {name} to the .npz file"
+        )
+    return known
+
+
+def _constants(sizes: tir.VarMap) -> tir.VarMap:
+    pairs = [(v, tvm.tirx.IntImm(tir.dtype_of(v), n)) for v, n in sizes.items()]
+    return tir.VarMap(pairs)
+
+
+def prepare(
+    func: PrimFunc, target: Target, bound: Bound
+) -> tuple[Callable[[], None], dict[str, Any]]:
+    """Compile ``func`` and put its arguments on the device.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Scheduled, or the sequential loop.
+    target : tvm.target.Target
+        What to compile for.
+    bound : Bound
+        Arguments.
+
+    Returns
+    -------
+    call : callable
+        Runs the function once.
+    tensors : dict of str to Tensor
+        Its arguments; the written ones hold the result after ``call``.
+    """
+    device = tvm.cpu(0) if str(target.kind.name) == "llvm" else tvm.cuda(0)
+    if not device.exist:
+        raise CommandError(
+            "expected a CUDA device, found none on this machine; "
+            "use tvm-scan explain --target cuda --source to see the kernel"
+        )
+    name = "main" if func.attrs is None else str(func.attrs.get("global_symbol") or "main")
+    compiled = tvm.compile(func.with_attr("global_symbol", name), target=target)[name]
+    tensors = {key: tvm.runtime.tensor(array, device) for key, array in bound.arrays.items()}
+    ordered = [tensors[key] for key in bound.names]
+
+    def call() -> None:
+        compiled(*ordered)
+        device.sync()
+
+    return call, tensors
+
+
+def interleaved_medians(
+    calls: Mapping[str, Callable[[], Any]], seconds: float = 1.0, least: int = 5
+) -> dict[str, float]:
+    """Median seconds of each call; the calls take turns, so that noise hits all alike."""
+    for call in calls.values():
+        call()
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    begin = perf_counter()
+    rounds = 0
+    while rounds < least or (perf_counter() - begin < seconds and rounds < 200):
+        for name, call in calls.items():
+            start = perf_counter()
+            call()
+            samples[name].append(perf_counter() - start)
+        rounds += 1
+    return {name: median(values) for name, values in samples.items()}

@@ -1,0 +1,93 @@
+"""``tvm-scan explain``: what a loop is, how it is run, or why it is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tvm_scan import Recurrence, Refusal, ScanPlan, extract, parallelize
+from tvm_scan.cli.draw_svg import tree_svg
+from tvm_scan.cli.draw_text import tree_text
+from tvm_scan.cli.equation import describe, number
+from tvm_scan.cli.failure import REFUSED, CommandError
+from tvm_scan.cli.load import load_func, make_target, plan_for
+
+__all__ = ["explain"]
+
+
+def explain(
+    what: str,
+    name: str | None,
+    target_name: str,
+    plan_text: str | None,
+    svg: Path | None,
+    source: bool,
+    as_json: bool,
+) -> None:
+    """Print; see ``tvm-scan explain --help``."""
+    target = make_target(target_name)
+    func = load_func(what, name)
+    found = extract(func)
+    if isinstance(found, Refusal):
+        if as_json:
+            print(
+                json.dumps({"refused": found.kind.value, "detail": found.detail, "fix": found.fix})
+            )
+        raise CommandError(f"refused\n{found.message()}", REFUSED)
+    plan = plan_for(plan_text, target, found)
+    if svg is not None:
+        if not (svg.parent.is_dir() or str(svg.parent) == ""):
+            raise CommandError(f"expected a folder at {svg.parent}, found none; create it")
+        svg.write_text(tree_svg(found, plan), encoding="utf-8")
+    report = {
+        **describe(found),
+        "plan": str(plan),
+        "shared_memory_bytes": plan.smem_bytes(found),
+        "tree": tree_text(found, plan),
+    }
+    if source:
+        report["source"] = _source(func, target, plan)
+    if as_json:
+        print(json.dumps(report))
+    else:
+        _show(report, found, plan)
+        if svg is not None:
+            print(f"drawn: {svg}")
+
+
+def _source(func: Any, target: Any, plan: ScanPlan) -> str:
+    import tvm
+
+    compiled = tvm.compile(parallelize(func, target, plan), target=target)
+    if plan.device == "cuda":
+        return str(compiled.mod.imports[0].inspect_source())
+    return str(compiled.mod.inspect_source("ll"))
+
+
+def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
+    lanes = ", ".join(f"{a.var.name} < {number(a.extent)}" for a in found.lanes) or "one"
+    print(f"function  {report['function']}")
+    print(f"time      {found.time.var.name} < {number(found.time.extent)}")
+    print(f"lanes     {lanes}")
+    print("step")
+    for line in report["equations"]:
+        print(f"    {line}")
+    for carry in report["carries"]:
+        cells = "x".join(map(str, carry["cells_per_lane"]))
+        print(
+            f"carry     {carry['name']}: {carry['dtype']}{f', {cells} per lane' if cells else ''}"
+        )
+        print(f"family    {carry['family']}")
+        for key, text in carry["formulas"].items():
+            print(f"    {key:<9} {text}")
+    print(f"emits     {', '.join(report['emits']) or 'the last state only'}")
+    print(f"plan      {plan}")
+    if report["shared_memory_bytes"]:
+        print(f"shared    {report['shared_memory_bytes']} bytes per block")
+    print("tree")
+    for line in report["tree"].splitlines():
+        print(f"    {line}".rstrip())
+    if "source" in report:
+        print("source")
+        print(report["source"])

@@ -1,0 +1,23 @@
+"""How a command says that it cannot: one sentence, the fix, an exit code."""
+
+__all__ = ["BAD_INPUT", "REFUSED", "WRONG_RESULT", "CommandError"]
+
+WRONG_RESULT = 1
+BAD_INPUT = 2
+REFUSED = 3
+
+
+class CommandError(Exception):
+    """A failure to be shown to the user without a traceback.
+
+    Parameters
+    ----------
+    message : str
+        What was expected, what was found, and the fix.
+    code : int
+        Exit code of the process.
+    """
+
+    def __init__(self, message: str, code: int = BAD_INPUT) -> None:
+        super().__init__(message)
+        self.code = code

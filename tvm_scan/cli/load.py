@@ -1,0 +1,133 @@
+"""From what a user names (a file, a library entry, a target, a plan) to objects."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from tvm_scan import Recurrence, Refusal, ScanPlan, default_plan, extract, library
+from tvm_scan.cli.failure import REFUSED, CommandError
+from tvm_scan.errors import PlanError, RefusalError
+
+__all__ = ["find_recurrence", "load_file", "load_func", "make_target", "plan_for"]
+
+_EXAMPLE_SIZES = {"selective_scan": (1, 64, 1024, 16)}
+_DEFAULT_SIZES = (3, 5000)
+
+
+def load_file(path: Path, name: str | None) -> PrimFunc:
+    """Load a primfunc from a Python file.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it is executed.
+    name : str or None
+        Name of the primfunc; may be None if there is exactly one.
+
+    Returns
+    -------
+    PrimFunc
+
+    Raises
+    ------
+    CommandError
+        If there is no such file or function, or the file fails.
+    """
+    if not path.is_file():
+        kind = "a directory" if path.is_dir() else "nothing"
+        raise CommandError(f"expected a Python file, found {kind} at {path}; check the path")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise CommandError(f"expected a Python file, got {path.name}; give it the ending .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(spec.name, module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        line = f", line {frames[-1].lineno}" if frames else ""
+        text = str(error).strip().splitlines()
+        raise CommandError(
+            f"expected {path.name} to run, got {type(error).__name__} in {path}{line}: "
+            f"{text[0] if text else ''}; mend the file"
+        ) from error
+    found = {key: value for key, value in vars(module).items() if isinstance(value, PrimFunc)}
+    if name is not None:
+        if name not in found:
+            raise CommandError(
+                f"expected a primfunc named {name} in {path.name}, found "
+                f"{', '.join(sorted(found)) or 'none'}; pass one of these as --func"
+            )
+        return found[name]
+    if len(found) != 1:
+        raise CommandError(
+            f"expected exactly one primfunc in {path.name}, found "
+            f"{', '.join(sorted(found)) or 'none'}; "
+            + ("choose one with --func" if found else "define one with @T.prim_func(s_tir=True)")
+        )
+    return next(iter(found.values()))
+
+
+def load_func(what: str, name: str | None) -> PrimFunc:
+    """As ``load_file``, or a recurrence of the library as ``library:NAME``."""
+    if not what.startswith("library:"):
+        return load_file(Path(what), name)
+    key = what.partition(":")[2]
+    if key not in library.LIBRARY:
+        raise CommandError(
+            f"expected one of {', '.join(sorted(library.LIBRARY))}, got library:{key}; "
+            "choose one of them"
+        )
+    return library.LIBRARY[key].factory(*_EXAMPLE_SIZES.get(key, _DEFAULT_SIZES))
+
+
+def make_target(name: str) -> Target:
+    """``cpu`` is this machine with its own instruction set; ``cuda`` is sm_90.
+
+    Raises
+    ------
+    CommandError
+        For any other name.
+    """
+    if name == "cpu":
+        return Target.from_device("cpu")
+    if name == "cuda":
+        limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
+        return Target({"kind": "cuda", "arch": "sm_90", **limits}, host={"kind": "llvm"})
+    raise CommandError(f"expected --target cpu or cuda, got {name}; choose one of them")
+
+
+def find_recurrence(func: PrimFunc) -> Recurrence:
+    """Extract the recurrence, or fail with the refusal.
+
+    Raises
+    ------
+    CommandError
+        With the refusal as text and the exit code for refusals.
+    """
+    found = extract(func)
+    if isinstance(found, Refusal):
+        raise CommandError(f"refused\n{found.message()}", REFUSED)
+    return found
+
+
+def plan_for(text: str | None, target: Target, found: Recurrence) -> ScanPlan:
+    """Read a plan, or choose the default; check it.
+
+    Raises
+    ------
+    CommandError
+        If the text is no plan, or the plan does not fit.
+    """
+    try:
+        plan = default_plan(target, found) if text is None else ScanPlan.parse(text)
+        plan.check(target, found)
+    except (PlanError, RefusalError) as error:
+        raise CommandError(str(error)) from error
+    return plan

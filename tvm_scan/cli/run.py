@@ -1,0 +1,129 @@
+"""``tvm-scan run``: a user's primfunc on a user's arrays, as a scan and as the loop."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tvm.target import Target
+
+from tvm_scan import parallelize
+from tvm_scan.cli.execute import bind, interleaved_medians, prepare
+from tvm_scan.cli.failure import CommandError
+from tvm_scan.cli.load import find_recurrence, load_file, make_target, plan_for
+
+__all__ = ["run_file", "write_npz"]
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Arrays of an .npz file by name.
+
+    Raises
+    ------
+    CommandError
+        If the file is missing or is no .npz file.
+    """
+    if not path.is_file():
+        kind = "a directory" if path.is_dir() else "nothing"
+        raise CommandError(f"expected an .npz file, found {kind} at {path}; check the path")
+    try:
+        with np.load(path, allow_pickle=False) as loaded:
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                raise CommandError(f"expected an .npz file, got one array in {path}; use np.savez")
+            return {name: loaded[name] for name in loaded.files}
+    except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
+        raise CommandError(
+            f"expected an .npz file of plain arrays, got {path} ({error}); write it with np.savez"
+        ) from error
+
+
+def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write an .npz file in one step: whoever reads sees the old file or the new one."""
+    folder = path.parent if str(path.parent) else Path()
+    if not folder.is_dir():
+        raise CommandError(f"expected a folder to write to, found none at {folder}; create it")
+    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".npz.part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            np.savez(stream, **arrays)  # type: ignore[arg-type]
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def run_file(
+    file: Path,
+    inputs: Path,
+    output: Path | None,
+    name: str | None,
+    target_name: str,
+    plan_text: str | None,
+    as_json: bool,
+) -> None:
+    """Run, compare, time, print; see ``tvm-scan run --help``."""
+    target = make_target(target_name)
+    func = load_file(file, name)
+    found = find_recurrence(func)
+    plan = plan_for(plan_text, target, found)
+    bound = bind(func, read_npz(inputs))
+    host = Target.from_device("cpu")
+    sequential, loop_tensors = prepare(func, host, bound)
+    scan, scan_tensors = prepare(parallelize(func, target, plan), target, bound)
+    sequential()
+    scan()
+    results = {key: scan_tensors[key].numpy() for key in bound.written}
+    errors = {key: largest_error(results[key], loop_tensors[key].numpy()) for key in bound.written}
+    if output is not None:
+        write_npz(output, results)
+    # Timed on the same buffers: an in-place state walks on, which costs the same.
+    times = interleaved_medians({"sequential": sequential, "scan": scan})
+    report = {
+        "plan": str(plan),
+        "outputs": {key: list(value.shape) for key, value in results.items()},
+        "largest_error_to_loop": errors,
+        "sequential_seconds": times["sequential"],
+        "scan_seconds": times["scan"],
+        "output": None if output is None else str(output),
+    }
+    _show(report, as_json)
+
+
+def largest_error(got: np.ndarray, want: np.ndarray) -> float:
+    """Largest difference over finite values; infinite if one has a NaN or infinity alone."""
+    if got.size == 0:
+        return 0.0
+    left, right = got.astype("float64"), want.astype("float64")
+    same = (left == right) | (np.isnan(left) & np.isnan(right))
+    with np.errstate(invalid="ignore"):
+        difference = np.where(same, 0.0, np.abs(left - right))
+    return float(np.max(np.where(np.isnan(difference), np.inf, difference)))
+
+
+def _show(report: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"plan {report['plan']}")
+    table.add_column("output")
+    table.add_column("shape")
+    table.add_column("largest error to the loop", justify="right")
+    for key, shape in report["outputs"].items():
+        shown = "x".join(map(str, shape))
+        table.add_row(key, shown, f"{report['largest_error_to_loop'][key]:.3g}")
+    console = Console()
+    console.print(table)
+    slow, fast = report["sequential_seconds"], report["scan_seconds"]
+    console.print(
+        f"sequential loop {slow * 1e3:.3f} ms, scan {fast * 1e3:.3f} ms ({slow / fast:.2f}x)"
+    )
+    if report["output"]:
+        console.print(f"written: {report['output']}")
