@@ -1,1 +1,1 @@
-"""Tuning: MetaSchedule samples plans, measures them and stores what won."""
+"""Records of schedules: for now their replay; the search that makes them comes next."""

@@ -1,0 +1,46 @@
+"""From a record of a stock database to the tree: replay the trace, then expand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import IRModule
+from tvm.s_tir import Schedule
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from tvm_scan.annotations import IS_SCHEDULED
+from tvm_scan.schedules import expand_scans
+from tvm_scan.schedules.splice import ensure_blocks
+
+__all__ = ["replay"]
+
+
+def replay(database: Any, func: PrimFunc, target: Target) -> PrimFunc | None:
+    """Apply the best record of a function and expand its annotations.
+
+    A trace holds the decisions as stock annotations; without the expansion it replays to the
+    sequential loop, which is slower and never wrong.
+
+    Parameters
+    ----------
+    database : tvm.s_tir.meta_schedule.database.Database
+        For example a ``JSONDatabase``.
+    func : PrimFunc
+        The sequential function that was tuned.
+    target : tvm.target.Target
+        The target it was tuned for.
+
+    Returns
+    -------
+    PrimFunc or None
+        The scheduled function; None where the database has no record of it.
+    """
+    mod = IRModule({"main": ensure_blocks(func)})
+    record = database.query_tuning_record(mod, target, "main")
+    if record is None:
+        return None
+    sch = Schedule(mod)
+    record.trace.apply_to_schedule(sch, remove_postproc=False)
+    expand_scans(sch)
+    return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})

@@ -1,0 +1,160 @@
+"""``FindScans`` and ``ParallelizeScans``: an analysis and a pass over an IRModule."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import GlobalVar, IRModule, Op
+from tvm.target import Target
+
+from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
+from tvm_scan.errors import PlanError, RefusalError
+from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
+from tvm_scan.schedules import default_plan, parallelize
+from tvm_scan.schedules.splice import ensure_blocks
+
+__all__ = ["FindScans", "ParallelizeScans", "ScanReport"]
+
+_LOG = logging.getLogger("tvm_scan")
+_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
+#: Refusals of loops that TVM's own rules handle; they are no news.
+_ORDINARY = (RefusalKind.NO_RECURRENCE, RefusalKind.REDUCTION)
+
+
+@dataclass(frozen=True)
+class ScanReport:
+    """What was found in one function.
+
+    Attributes
+    ----------
+    name : str
+        Name of the function in the module.
+    found : tuple of Recurrence or Refusal
+        One per loop nest, in order.
+    """
+
+    name: str
+    found: tuple[Recurrence | Refusal, ...]
+
+    @property
+    def recurrences(self) -> list[Recurrence]:
+        """The nests that will be scheduled as scans."""
+        return [item for item in self.found if isinstance(item, Recurrence)]
+
+    @property
+    def refused(self) -> list[Refusal]:
+        """Ordered loops that are not taken, less those that TVM's own rules handle."""
+        return [
+            item for item in self.found if isinstance(item, Refusal) and item.kind not in _ORDINARY
+        ]
+
+    def __str__(self) -> str:
+        lines = [self.name]
+        for item in self.found:
+            if isinstance(item, Refusal):
+                lines.append(f"  refused: {item}")
+                continue
+            families = ", ".join(algebra.name for algebra in item.algebras)
+            lanes = " x ".join(str(lane.extent) for lane in item.lanes) or "1"
+            lines.append(f"  {families} scan over {item.time.extent} steps, {lanes} lanes")
+        return "\n".join(lines)
+
+
+def called_functions(mod: IRModule) -> list[GlobalVar]:
+    """PrimFuncs that Relax functions reach through ``R.call_tir``, each once."""
+    operators = [Op.get(name) for name in _CALLS]
+    found: dict[str, GlobalVar] = {}
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Call) and any(expr.op == op for op in operators):
+            callee = expr.args[0]
+            if isinstance(callee, GlobalVar):
+                found[str(callee.name_hint)] = callee
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    return list(found.values())
+
+
+def FindScans(mod: IRModule) -> list[ScanReport]:
+    """Report the recurrences of a module.
+
+    Parameters
+    ----------
+    mod : IRModule
+        A Relax module.
+
+    Returns
+    -------
+    list of ScanReport
+        One for each function reached by ``R.call_tir`` that has a recurrence, or an ordered
+        loop that is refused.
+    """
+    reports = []
+    for name in called_functions(mod):
+        func = mod[name]
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        blocked = ensure_blocks(func)
+        found = tuple(extract_nest(blocked, nest) for nest in root_nests(blocked))
+        report = ScanReport(str(name.name_hint), found)
+        if report.recurrences or report.refused:
+            reports.append(report)
+    return reports
+
+
+def ParallelizeScans(target: Target | None = None) -> tvm.ir.transform.Pass:
+    """Schedule the recurrences of a module with their default plans.
+
+    Put it in front of TVM's own schedule rules: a function that it scheduled carries
+    ``tirx.is_scheduled`` and is left alone by them. Every other function stays as it is, a
+    refused one too (the reason is logged to ``tvm_scan`` at INFO).
+
+    Parameters
+    ----------
+    target : tvm.target.Target, optional
+        The current target, else this machine's CPU.
+
+    Returns
+    -------
+    Pass
+        A module pass.
+    """
+
+    @tvm.ir.transform.module_pass(opt_level=0, name="ParallelizeScans")
+    def run(mod: IRModule, _context: Any) -> IRModule:
+        chosen = target or Target.current(allow_none=True)
+        out = mod.clone()
+        for report in FindScans(mod):
+            for refusal in report.refused:
+                _LOG.info("%s is left sequential: %s", report.name, refusal)
+            if not report.recurrences:
+                continue
+            name = mod.get_global_var(report.name)
+            scheduled = _schedule(mod[name], chosen, report)
+            if scheduled is not None:
+                out.update_func(name, scheduled)
+        return out
+
+    return run
+
+
+def _schedule(
+    func: tirx.PrimFunc, target: Target | None, report: ScanReport
+) -> tirx.PrimFunc | None:
+    done = bool((func.attrs or {}).get(IS_SCHEDULED, False))
+    if done and all(default_plan(target, r).algorithm == "sequential" for r in report.recurrences):
+        return None
+    try:
+        scheduled = parallelize(func, target)
+    except (RefusalError, PlanError) as error:
+        _LOG.info("%s is left sequential: %s", report.name, error)
+        return None
+    # Fusing anything into a scheduled kernel would undo the schedule.
+    return scheduled.with_attr(OP_PATTERN, OPAQUE_PATTERN)

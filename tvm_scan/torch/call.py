@@ -1,0 +1,272 @@
+"""A compiled PrimFunc as a callable on torch tensors.
+
+TVM's generated code checks dtype, shape and strides, but not alignment (a misaligned view crashes
+in a vector load), overlap or ``requires_grad``. Those are checked or mended here, before it runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import tvm
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from tvm_scan import tir
+from tvm_scan.errors import ScanError
+from tvm_scan.schedules import ScanPlan, parallelize
+from tvm_scan.schedules.limits import device_of
+
+__all__ = ["CompiledScan", "compile"]
+
+#: TVM declares buffers as aligned to this many bytes and uses it in vector loads.
+_ALIGNMENT = 64
+
+
+def compile(
+    func: PrimFunc, target: Target | None = None, plan: ScanPlan | None = None
+) -> CompiledScan:
+    """Schedule and compile a recurrence for torch tensors.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        A function with a recurrence; see ``tvm_scan.extract``.
+    target : tvm.target.Target, optional
+        This machine's CPU if not given.
+    plan : ScanPlan, optional
+        The default plan of the target if not given.
+
+    Returns
+    -------
+    CompiledScan
+        Called with all parameters it writes into the given outputs; called with the inputs
+        alone it returns new outputs.
+
+    Raises
+    ------
+    ScanError
+        If the function is no recurrence, or the plan does not fit.
+    """
+    target = target or Target.from_device("cpu")
+    name = str((func.attrs or {}).get("global_symbol", "main"))
+    scheduled = parallelize(func, target, plan).with_attr("global_symbol", name)
+    return CompiledScan(func, tvm.compile(scheduled, target=target)[name], device_of(target))
+
+
+class CompiledScan:
+    """A compiled recurrence; made by ``compile``.
+
+    It holds no state between calls, so that threads may call one object at the same time on
+    different tensors. There are no gradients: inputs that require them are refused.
+    """
+
+    def __init__(self, func: PrimFunc, call: Any, device: str) -> None:
+        self._call, self._device = call, device
+        self._params = list(func.params)
+        self.names = tuple(str(p.name) for p in self._params)
+        stored = tir.buffers_stored(func.body)
+        loaded = tir.buffers_loaded(func.body)
+        self.outputs = tuple(str(p.name) for p in self._params if p in stored)
+        state = self._states(func)
+        #: Parameters that are written before they are read: they may be left out of a call.
+        self.optional = tuple(
+            str(p.name) for p in self._params if p in stored and (p not in loaded or p not in state)
+        )
+
+    @staticmethod
+    def _states(func: PrimFunc) -> tir.VarMap:
+        """Written parameters whose content before the call matters."""
+        from tvm_scan.extraction import extract_nest, root_nests
+        from tvm_scan.recurrence import Recurrence
+        from tvm_scan.schedules.splice import ensure_blocks
+
+        blocked = ensure_blocks(func)
+        needed = tir.VarMap()
+        for nest in root_nests(blocked):
+            found = extract_nest(blocked, nest)
+            if not isinstance(found, Recurrence):
+                for buffer in tir.buffers_loaded(nest).keys():
+                    needed[buffer] = True
+                continue
+            for stmt in (found.start, found.prologue, found.body):
+                if stmt is not None:
+                    for buffer in tir.buffers_loaded(stmt).keys():
+                        needed[buffer] = True
+        return needed
+
+    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
+        """Run on ``tensors``.
+
+        Parameters
+        ----------
+        *tensors : torch.Tensor
+            All parameters in order, or all but those in ``optional``.
+
+        Returns
+        -------
+        Tensor, tuple of Tensor or None
+            New outputs where they were left out, else None.
+
+        Raises
+        ------
+        ScanError
+            For a wrong number, dtype, device, shape, or overlapping outputs; nothing has been
+            written then.
+        """
+        given = self._match(tensors)
+        sizes: dict[int, tuple[Any, int]] = {}
+        for name, param in zip(self.names, self._params, strict=True):
+            if name in given:
+                self._check(name, param, given[name], sizes)
+        fresh = {
+            name: self._allocate(param, sizes, tensors[0].device)
+            for name, param in zip(self.names, self._params, strict=True)
+            if name not in given
+        }
+        self._check_overlap(given)
+        arguments, copies_back = [], []
+        for name in self.names:
+            tensor = fresh[name] if name in fresh else given[name]
+            usable = _usable(tensor)
+            if usable is not tensor and name in self.outputs:
+                copies_back.append((tensor, usable))
+            arguments.append(usable)
+        self._call(*arguments)
+        for target, source in copies_back:
+            target.copy_(source)
+        if not fresh:
+            return None
+        results = tuple(fresh.values())
+        return results[0] if len(results) == 1 else results
+
+    def _match(self, tensors: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+        needed = [name for name in self.names if name not in self.optional]
+        if len(tensors) == len(self.names):
+            names = list(self.names)
+        elif len(tensors) == len(needed) and tensors:
+            names = needed
+        else:
+            raise ScanError(
+                f"tvm_scan.torch: expected {len(self.names)} tensors ({', '.join(self.names)}) or "
+                f"{len(needed)} ({', '.join(needed)}), got {len(tensors)}; pass one per parameter"
+            )
+        return dict(zip(names, tensors, strict=True))
+
+    def _check(
+        self, name: str, param: Any, tensor: torch.Tensor, sizes: dict[int, tuple[Any, int]]
+    ) -> None:
+        def fail(expected: str, found: str, fix: str) -> ScanError:
+            return ScanError(f"tvm_scan.torch: expected {expected} for {name}, got {found}; {fix}")
+
+        if not isinstance(tensor, torch.Tensor):
+            raise fail("a torch tensor", type(tensor).__name__, "convert it with torch.as_tensor")
+        if tensor.device.type != self._device:
+            raise fail(f"a tensor on {self._device}", str(tensor.device), "move it with .to(...)")
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype != tir.dtype_of(param):
+            wanted = tir.dtype_of(param)
+            raise fail(wanted, dtype, f"convert it with .to(torch.{wanted})")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise fail(
+                "a tensor without requires_grad",
+                "one that requires a gradient",
+                "call under torch.no_grad() or pass .detach(): this function has no gradient",
+            )
+        shape = tir.shape_of(param)
+        if tensor.dim() != len(shape):
+            raise fail(f"{len(shape)} dimensions", f"shape {tuple(tensor.shape)}", "reshape it")
+        for dim, (extent, found) in enumerate(zip(shape, tensor.shape, strict=True)):
+            key = extent.__hash__()
+            constant = tir.as_int(extent)
+            wanted = constant if constant is not None else sizes.setdefault(key, (extent, found))[1]
+            if wanted != found:
+                raise fail(
+                    f"{wanted} in dimension {dim}",
+                    f"shape {tuple(tensor.shape)}",
+                    "give every tensor the extents of the function",
+                )
+
+    def _allocate(
+        self, param: Any, sizes: dict[int, tuple[Any, int]], device: torch.device
+    ) -> torch.Tensor:
+        shape = []
+        for extent in tir.shape_of(param):
+            constant = tir.as_int(extent)
+            known = (constant,) if constant is not None else sizes.get(extent.__hash__(), ())[1:]
+            if not known:
+                raise ScanError(
+                    f"tvm_scan.torch: expected the extent {extent} of {param.name} to follow from "
+                    "the inputs, found that it does not; pass the output as well"
+                )
+            shape.append(known[0])
+        dtype = getattr(torch, tir.dtype_of(param))
+        return _aligned_empty(shape, dtype, device)
+
+    def _check_overlap(self, given: dict[str, torch.Tensor]) -> None:
+        for name in self.outputs:
+            if name not in given:
+                continue
+            for other, tensor in given.items():
+                if other != name and _overlap(given[name], tensor):
+                    raise ScanError(
+                        f"tvm_scan.torch: expected {name} and {other} in separate memory, got "
+                        "tensors that overlap; clone one of them"
+                    )
+            if _self_overlap(given[name]):
+                raise ScanError(
+                    f"tvm_scan.torch: expected an output {name} with one element per place, got "
+                    "an expanded tensor; pass .contiguous()"
+                )
+
+
+def _usable(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` itself where TVM can take it, else an aligned contiguous copy."""
+    if tensor.numel() == 0:
+        return _compact_empty(tensor.detach())
+    if tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0:
+        return tensor.detach() if tensor.requires_grad else tensor
+    copy = _aligned_empty(tuple(tensor.shape), tensor.dtype, tensor.device)
+    with torch.no_grad():
+        copy.copy_(tensor)
+    return copy
+
+
+def _compact_empty(tensor: torch.Tensor) -> torch.Tensor:
+    """An empty tensor with the strides that TVM calls compact; torch's differ by a maximum."""
+    strides, step = [], 1
+    for extent in reversed(tensor.shape):
+        strides.append(step)
+        step *= extent
+    return tensor.as_strided(tensor.shape, strides[::-1])
+
+
+def _aligned_empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A contiguous tensor that starts at a multiple of the alignment."""
+    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
+    if tensor.data_ptr() % _ALIGNMENT == 0:
+        return tensor
+    extra = _ALIGNMENT // tensor.element_size()
+    flat = torch.empty(tensor.numel() + extra, dtype=dtype, device=device)
+    skip = (-flat.data_ptr() % _ALIGNMENT) // tensor.element_size()
+    return flat[skip : skip + tensor.numel()].view(tuple(shape))
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """First and one past the last byte that a tensor touches."""
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.data_ptr()
+    return start, start + (reach + 1) * tensor.element_size()
+
+
+def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
+    if left.numel() == 0 or right.numel() == 0:
+        return False
+    (a, b), (c, d) = _span(left), _span(right)
+    return a < d and c < b
+
+
+def _self_overlap(tensor: torch.Tensor) -> bool:
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.numel() > 0 and any(n > 1 and s == 0 for n, s in pairs)
