@@ -21,7 +21,7 @@ from tvm.ir import Range, Var
 from tvm.sym import Analyzer, detect_iter_map
 
 from tvm_scan import tir
-from tvm_scan.extraction.flatten import Loop
+from tvm_scan.extraction.flatten import Loop, stores_in
 from tvm_scan.extraction.nest import Access, Nest, accesses_of, linear_in
 from tvm_scan.recurrence import Refusal, RefusalKind, Register
 
@@ -324,27 +324,31 @@ def _check_injective(buffer: Var, layouts: Layouts) -> Refusal | None:
             values.append(base)
     if not lanes:
         return None
-    predicate: Any = tirx.IntImm("bool", 1)
-    for guard in layouts.nest.guards:
-        predicate = tirx.And(predicate, guard)
     if _plainly_injective(values, lanes):
         return None
     found = detect_iter_map(
         [tir.simplify(v) for v in values],
         {**inputs, **extra},
-        predicate=predicate,
-        check_level=1,
+        check_level=1,  # injective; guards only take lanes away
     )
     if len(found.indices):
         return None
     return Refusal(
         RefusalKind.CROSS_LANE,
-        layouts.nest.time.origin,
+        _store_of(buffer, layouts.nest),
         f"expected each lane to own its cells of {buffer.name}, but the index "
         f"[{', '.join(str(b) for b in box.base)}] is not provably one-to-one over the lanes "
         f"{', '.join(lane.var.name for lane in lanes)}",
         "index every written buffer with every lane variable",
     )
+
+
+def _store_of(buffer: Var, nest: Nest) -> Any:
+    """The user's first store to ``buffer`` in the time loop, else the time loop."""
+    for store in stores_in(nest.time.body):
+        if store.buffer.same_as(buffer):
+            return store.origin
+    return nest.time.origin
 
 
 def _plainly_injective(values: list[Any], lanes: list[Loop]) -> bool:
@@ -388,7 +392,7 @@ def _register(box: Box, external: tir.VarMap) -> Register:
         buffer=box.buffer,
         local=local,
         previous=previous,
-        base=tuple(box.base) if box.time_dim is None else tuple(box.base),
+        base=tuple(box.base),
         extents=tuple(extents),
         lower=tuple(box.lower),
         timed=box.time_dim is not None,

@@ -7,14 +7,19 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Range
+from tvm.ir import Range, Var
 from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra, classify
 from tvm_scan.extraction.access import Layouts, classify_accesses
-from tvm_scan.extraction.boundary import Boundary, split_boundary, without_time_tests
+from tvm_scan.extraction.boundary import (
+    Boundary,
+    decide_time_tests,
+    split_boundary,
+    without_time_tests,
+)
 from tvm_scan.extraction.flatten import Condition, flatten, keep_stores, rebuild, stores_in
 from tvm_scan.extraction.nest import Nest, accesses_of, find_nest
 from tvm_scan.extraction.rewrite import BodyWriter
@@ -271,7 +276,11 @@ def _carry(
             f"{_name_dependency(step, cells, cell)} in it",
             "carries that feed one another are not supported yet",
         )
-    boundary = split_boundary(step, cell.old, nest.time.var, nest.time.extent)
+    if _seen_at_first(cell, slot, nest, state):
+        # Someone emits the state before step 0: it is an initial state, whatever step 0 does.
+        boundary = Boundary(step)
+    else:
+        boundary = split_boundary(step, cell.old, nest.time.var, nest.time.extent)
     register = layouts.registers[cell.buffer]
     axes, place = [], []
     for dim, key in enumerate(cell.key):
@@ -286,6 +295,17 @@ def _carry(
         register, tuple(place), tuple(axes), cell.old, boundary.step, boundary.first, dtype, origin
     )
     return carry, boundary
+
+
+def _seen_at_first(cell: Cell, own: tuple[int, Any], nest: Nest, state: StepState) -> bool:
+    """Whether step 0 stores the state before it anywhere but in the carry itself."""
+    old = tir.VarMap([(cell.old, True)])
+    time = nest.time
+    return any(
+        state.depends_on(decide_time_tests(value, time.var, time.extent, first=True), old)
+        for slot, value in state.values.items()
+        if slot != own
+    )
 
 
 def _name_dependency(step: Any, cells: list[Cell], own: Cell) -> str:
@@ -389,11 +409,12 @@ def _in_bounds(index: list[Any], buffer: Var, nest: Nest) -> bool:
     for lane in nest.lanes:
         analyzer.bind(lane.var, Range.from_min_extent(tir.zero_like(lane.var), lane.extent))
     for value, extent in zip(index, tir.shape_of(buffer), strict=True):
+        # Lane indices are the user's own; only the time dimension is in question.
+        if tir.contains_var(value, [lane.var for lane in nest.lanes]):
+            continue
         low = analyzer.can_prove(value >= tir.zero_like(value))
         if not (low and analyzer.can_prove(value < extent)):
-            # Lane indices are the user's own; only the time dimension is in question.
-            if not tir.contains_var(value, [lane.var for lane in nest.lanes]):
-                return False
+            return False
     return True
 
 

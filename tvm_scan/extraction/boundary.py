@@ -20,7 +20,7 @@ from tvm.sym import Analyzer
 
 from tvm_scan import tir
 
-__all__ = ["Boundary", "split_boundary", "without_time_tests"]
+__all__ = ["Boundary", "decide_time_tests", "split_boundary", "without_time_tests"]
 
 
 @dataclass(eq=False)
@@ -76,7 +76,7 @@ def split_boundary(step: Any, old: Var, time: Var, extent: Any) -> Boundary:
     Boundary
     """
     at_first = decide_time_tests(step, time, extent, first=True)
-    if tir.contains_var(at_first, [old]):
+    if not tir.contains_var(step, [old]) or tir.contains_var(at_first, [old]):
         return Boundary(step)
     later = decide_time_tests(step, time, extent, first=False)
     for candidate in _beside(step, old):
