@@ -18,7 +18,7 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Range, Var
-from tvm.sym import Analyzer, detect_iter_map
+from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.extraction.flatten import Loop, stores_in
@@ -303,44 +303,69 @@ def _check_around(
 
 
 def _check_injective(buffer: Var, layouts: Layouts) -> Refusal | None:
-    """Lanes must own disjoint boxes of every buffer that outlives them."""
+    """Lanes must own disjoint cells, over all of time, of every buffer that outlives them."""
     if buffer not in layouts.external and not _shared(buffer, layouts):
         return None
     box: Box = layouts.boxes[buffer]
-    lanes = layouts.nest.lanes
-    inputs = {
-        lane.var: Range.from_min_extent(tir.zero_like(lane.var), lane.extent) for lane in lanes
-    }
-    values = []
-    extra: dict[Any, Any] = {}
-    for dim, base in enumerate(box.base):
-        width = box.extents[dim]
-        if width > 1:
-            # The box is part of the claim: base and offset together must be injective.
-            var = Var(f"cell{dim}", "int64" if tir.dtype_of(base) == "int64" else "int32")
-            extra[var] = Range.from_min_extent(tir.zero_like(var), width)
-            values.append(base + var)
-        else:
-            values.append(base)
-    if not lanes:
-        return None
-    if _plainly_injective(values, lanes):
-        return None
-    found = detect_iter_map(
-        [tir.simplify(v) for v in values],
-        {**inputs, **extra},
-        check_level=1,  # injective; guards only take lanes away
-    )
-    if len(found.indices):
+    nest = layouts.nest
+    undetermined = tir.VarMap((lane.var, tir.as_int(lane.extent)) for lane in nest.lanes)
+    progress = True
+    while len(undetermined) and progress:
+        progress = False
+        for dim in range(len(box.base)):
+            found = _determined_by(dim, box, nest, undetermined)
+            if found:
+                progress = True
+                undetermined = tir.VarMap(
+                    (v, e) for v, e in undetermined.items() if not any(v.same_as(f) for f in found)
+                )
+    if not len(undetermined):
         return None
     return Refusal(
         RefusalKind.CROSS_LANE,
-        _store_of(buffer, layouts.nest),
+        _store_of(buffer, nest),
         f"expected each lane to own its cells of {buffer.name}, but the index "
         f"[{', '.join(str(b) for b in box.base)}] is not provably one-to-one over the lanes "
-        f"{', '.join(lane.var.name for lane in lanes)}",
+        f"{', '.join(lane.var.name for lane in nest.lanes)}",
         "index every written buffer with every lane variable",
     )
+
+
+def _determined_by(dim: int, box: Box, nest: Nest, undetermined: tir.VarMap) -> list[Var]:
+    """Lanes that the index of one dimension determines.
+
+    Theorem. Let an index be ``sum c_i v_i + r`` with ``0 <= v_i < n_i`` and ``r`` fixed by lanes
+    that are already determined. If, ordered by ``|c_i|``, each ``|c_i|`` exceeds the sum of
+    ``|c_j| (n_j - 1)`` over the smaller ones, the index determines every ``v_i`` (mixed radix).
+    The cells of one step and time itself count as variables.
+    """
+    rest = box.base[dim]
+    terms: list[tuple[int, int | None]] = []
+    lanes: list[Var] = []
+    for var, extent in undetermined.items():
+        if not tir.contains_var(rest, [var]):
+            continue
+        part = linear_in(rest, var)
+        if part is None or part[0] == 0:
+            return []
+        rest = part[1]
+        terms.append((abs(part[0]), extent))
+        lanes.append(var)
+    if not lanes or any(tir.contains_var(rest, [var]) for var in lanes):
+        return []
+    if dim == box.time_dim:
+        terms.append((abs(box.time_step), tir.as_int(nest.time.extent)))
+    if box.extents[dim] > 1:
+        terms.append((1, box.extents[dim]))
+    reach = 0
+    for position, (coefficient, extent) in enumerate(sorted(terms, key=lambda term: term[0])):
+        if coefficient <= reach:
+            return []
+        if extent is None:
+            # Only the slowest variable may have an extent that is not known.
+            return lanes if position == len(terms) - 1 else []
+        reach += coefficient * max(extent - 1, 0)
+    return lanes
 
 
 def _store_of(buffer: Var, nest: Nest) -> Any:
@@ -349,27 +374,6 @@ def _store_of(buffer: Var, nest: Nest) -> Any:
         if store.buffer.same_as(buffer):
             return store.origin
     return nest.time.origin
-
-
-def _plainly_injective(values: list[Any], lanes: list[Loop]) -> bool:
-    """Every lane stands alone in some dimension (up to a shift): injective at a glance."""
-    left = [lane.var for lane in lanes]
-    for value in values:
-        present = [v for v in tir.variables(value).keys() if any(v.same_as(x) for x in left)]
-        others = [
-            v
-            for v in tir.variables(value).keys()
-            if any(v.same_as(lane.var) for lane in lanes) and not any(v.same_as(p) for p in present)
-        ]
-        if len(present) == 1 and not others:
-            part = linear_in(value, present[0])
-            if (
-                part is not None
-                and abs(part[0]) >= 1
-                and tir.as_int(tir.simplify(part[1])) is not None
-            ):
-                left = [x for x in left if not x.same_as(present[0])]
-    return not left
 
 
 def _shared(buffer: Var, layouts: Layouts) -> bool:

@@ -252,7 +252,8 @@ def _carry(
     opaque = tir.VarMap((var, True) for var in state.opaque.keys())
     if tir.contains_var(step, opaque.keys()):
         olds = tir.VarMap((c.old, True) for c in cells)
-        if state.depends_on(step, olds):
+        unknown = [var for var in tir.variables(step).keys() if var in opaque]
+        if any(state.depends_on(var, olds) for var in unknown):
             return Refusal(
                 RefusalKind.COUPLED_CARRIES,
                 origin,
