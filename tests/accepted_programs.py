@@ -281,11 +281,12 @@ def and_or_int(X: T.Buffer((5, 37), "int64"), S: T.Buffer((5, 2), "int64")):
 
 @T.prim_func(s_tir=True)
 def affine_wraps(
-    X: T.Buffer((5, 37), "int32"), S: T.Buffer((5,), "int32"), Y: T.Buffer((5, 37), "int32")
+    X: T.Buffer((5, 37), "uint32"), S: T.Buffer((5,), "uint32"), Y: T.Buffer((5, 37), "uint32")
 ):
+    # Unsigned: TVM's LLVM code takes signed overflow for undefined, in the loop as in the scan.
     for b in range(5):
         for t in range(37):
-            S[b] = S[b] * 1103515245 + X[b, t] * 12345
+            S[b] = S[b] * T.uint32(1103515245) + X[b, t] * T.uint32(12345)
             Y[b, t] = S[b]
 
 

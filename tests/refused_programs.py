@@ -36,6 +36,12 @@ def integer_division(X: T.Buffer((5, 8), "int32"), S: T.Buffer((5,), "int32")):
 
 
 @T.prim_func(s_tir=True)
+def unsigned_subtraction(X: T.Buffer((5, 8), "uint32"), S: T.Buffer((5,), "uint32")):
+    for b, t in T.grid(5, 8):
+        S[b] = S[b] - X[b, t]
+
+
+@T.prim_func(s_tir=True)
 def gate_on_the_carry(X: T.Buffer((5, 8), "float32"), S: T.Buffer((5,), "float32")):
     for b, t in T.grid(5, 8):
         S[b] = T.if_then_else(S[b] > T.float32(0), S[b] * T.float32(2), S[b]) + X[b, t]
@@ -272,6 +278,12 @@ REFUSED = {
     "reciprocal": (reciprocal, Kind.UNSUPPORTED_STEP, "divides by a value that depends", "/"),
     "rounded": (rounded, Kind.UNSUPPORTED_STEP, "Cast of the carry", "T.Cast"),
     "integer_division": (integer_division, Kind.UNSUPPORTED_STEP, "FloorDiv of the carry", "//"),
+    "unsigned_subtraction": (
+        unsigned_subtraction,
+        Kind.UNSUPPORTED_STEP,
+        "unsigned subtraction",
+        "S[b] - X[b, t]",
+    ),
     "gate_on_the_carry": (
         gate_on_the_carry,
         Kind.UNSUPPORTED_STEP,

@@ -10,7 +10,15 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily
-from tvm_scan.algebra.literal import is_float, one, zero, zero_keeping_product
+from tvm_scan.algebra.literal import (
+    is_float,
+    minus,
+    one,
+    plus,
+    times,
+    zero,
+    zero_keeping_product,
+)
 
 __all__ = ["Affine", "coefficients"]
 
@@ -133,12 +141,15 @@ def _parts(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
         return _ONE, None
     if not tir.contains_var(e, [old]):
         return _ZERO, e
+    if isinstance(e, tirx.Sub) and tir.dtype_of(e).startswith("uint"):
+        # The offset alone, 0 - y, would be negative; TVM takes that for undefined.
+        return NotInFamily(e, "an unsigned subtraction")
     if isinstance(e, tirx.Add | tirx.Sub):
         return _sum(e, old)
     if isinstance(e, tirx.Mul):
         for factor, rest in ((e.a, e.b), (e.b, e.a)):
             if not tir.contains_var(factor, [old]):
-                return _scaled(_parts(rest, old), lambda v, f=factor: v * f, factor)
+                return _scaled(_parts(rest, old), lambda v, f=factor: times(v, f), factor)
         return NotInFamily(e, "the carry is multiplied by a value that depends on it")
     if isinstance(e, tirx.Div) and is_float(tir.dtype_of(e)):
         if not tir.contains_var(e.b, [old]):
@@ -172,26 +183,27 @@ def _sum(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
     if isinstance(right, NotInFamily):
         return right
     dtype = tir.dtype_of(e)
-    minus = isinstance(e, tirx.Sub)
-    return _plus(left[0], right[0], minus, dtype), _offset(left[1], right[1], minus, dtype)
+    negative = isinstance(e, tirx.Sub)
+    a = _plus(left[0], right[0], negative, dtype)
+    return a, _offset(left[1], right[1], negative, dtype)
 
 
-def _plus(left: Any, right: Any, minus: bool, dtype: str) -> Any:
+def _plus(left: Any, right: Any, negative: bool, dtype: str) -> Any:
     if right is _ZERO:
         return left
     value = one(dtype) if right is _ONE else right
     if left is _ZERO:
-        return (zero(dtype) - value) if minus else right
+        return minus(zero(dtype), value) if negative else right
     first = one(dtype) if left is _ONE else left
-    return first - value if minus else first + value
+    return minus(first, value) if negative else plus(first, value)
 
 
-def _offset(left: Any, right: Any, minus: bool, dtype: str) -> Any:
+def _offset(left: Any, right: Any, negative: bool, dtype: str) -> Any:
     if right is None:
         return left
     if left is None:
-        return zero(dtype) - right if minus else right
-    return left - right if minus else left + right
+        return minus(zero(dtype), right) if negative else right
+    return minus(left, right) if negative else plus(left, right)
 
 
 def _choice(e: Any, cond: Any, yes: Any, no: Any, old: Var) -> tuple[Any, Any] | NotInFamily:

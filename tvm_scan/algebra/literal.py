@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
 
-__all__ = ["all_ones", "is_float", "largest", "one", "smallest", "zero", "zero_keeping_product"]
+__all__ = [
+    "all_ones",
+    "is_float",
+    "largest",
+    "minus",
+    "one",
+    "plus",
+    "smallest",
+    "times",
+    "zero",
+    "zero_keeping_product",
+]
 
 
 def is_float(dtype: str) -> bool:
@@ -61,3 +73,29 @@ def zero_keeping_product(gate: Any, value: Any, dtype: str) -> Any:
         return gate * value
     overflowed = tirx.Or(tirx.EQ(gate, _inf(dtype, 1)), tirx.EQ(gate, _inf(dtype, -1)))
     return tirx.Select(tirx.And(tirx.EQ(value, zero(dtype)), overflowed), value, gate * value)
+
+
+def times(left: Any, right: Any) -> Any:
+    """``left * right``; constant integers wrap around as the machine's do (TVM refuses to)."""
+    return _folded(left, right, lambda a, b: a * b)
+
+
+def plus(left: Any, right: Any) -> Any:
+    """``left + right``, constants as in ``times``."""
+    return _folded(left, right, lambda a, b: a + b)
+
+
+def minus(left: Any, right: Any) -> Any:
+    """``left - right``, constants as in ``times``."""
+    return _folded(left, right, lambda a, b: a - b)
+
+
+def _folded(left: Any, right: Any, run: Callable[[Any, Any], Any]) -> Any:
+    if not (isinstance(left, tirx.IntImm) and isinstance(right, tirx.IntImm)):
+        return run(left, right)
+    dtype = str(left.ty.dtype)
+    bits = int("".join(filter(str.isdigit, dtype)) or 1)
+    value = run(int(left.value), int(right.value)) % (1 << bits)
+    if not dtype.startswith(("uint", "bool")) and value >= 1 << (bits - 1):
+        value -= 1 << bits
+    return tirx.IntImm(dtype, value)

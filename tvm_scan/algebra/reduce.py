@@ -58,6 +58,11 @@ OPERATORS: dict[str, _Operator] = {
 }
 
 
+#: Flag of a floating-point max or min over no steps at all; 1 means "the carry was forgotten".
+#: A step of infinity is no substitute: it turns a NaN carry into infinity.
+_EMPTY = 2
+
+
 @dataclass(frozen=True, eq=False)
 class Reduce(Algebra):
     """``h' = h op x`` with ``op`` one of add, mul, max, min, and, or, xor.
@@ -129,8 +134,14 @@ class Reduce(Algebra):
             return (zero_keeping_product(later[0], earlier[0], self.dtype),)
         if not self.flagged:
             return (self._op(earlier[0], later[0]),)
-        value = tirx.Select(later[1] != 0, later[0], self._op(earlier[0], later[0]))
-        return (value, tirx.bitwise_or(earlier[1], later[1]))
+        nothing, before = later[1] >= _EMPTY, earlier[1] >= _EMPTY
+        hides = tirx.Or(tirx.EQ(later[1], 1), before)
+        value = tirx.Select(hides, later[0], self._op(earlier[0], later[0]))
+        flag = tirx.Select(before, later[1], tirx.bitwise_or(earlier[1], later[1]))
+        return (
+            tirx.Select(nothing, earlier[0], value),
+            tirx.Select(nothing, earlier[1], flag),
+        )
 
     def extend(self, earlier: Element, step: Element) -> Element:
         """As ``combine``; a single factor cannot have overflowed."""
@@ -141,7 +152,7 @@ class Reduce(Algebra):
     def identity(self) -> Element:
         """Identity of ``op``."""
         value = OPERATORS[self.op].identity(self.dtype)
-        return (value, tirx.const(0, "int32")) if self.flagged else (value,)
+        return (value, tirx.const(_EMPTY, "int32")) if self.flagged else (value,)
 
     def apply(self, element: Element, carry: Any) -> Any:
         """``h op x``, or ``x`` where the carry is forgotten."""
@@ -149,7 +160,8 @@ class Reduce(Algebra):
             return zero_keeping_product(element[0], carry, self.dtype)
         if not self.flagged:
             return self._op(carry, element[0])
-        return tirx.Select(element[1] != 0, element[0], self._op(carry, element[0]))
+        value = tirx.Select(tirx.EQ(element[1], 1), element[0], self._op(carry, element[0]))
+        return tirx.Select(element[1] >= _EMPTY, carry, value)
 
     def neutral(self) -> Any:
         """Identity of ``op``."""
