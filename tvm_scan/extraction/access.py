@@ -21,11 +21,11 @@ from tvm.ir import Range, Var
 from tvm.sym import Analyzer
 
 from tvm_scan import tir
-from tvm_scan.extraction.flatten import Loop, stores_in
+from tvm_scan.extraction.flatten import Loop, lets_in, stores_in
 from tvm_scan.extraction.nest import Access, Nest, accesses_of, linear_in
 from tvm_scan.recurrence import Refusal, RefusalKind, Register
 
-__all__ = ["Box", "Layouts", "classify_accesses"]
+__all__ = ["Box", "Layouts", "classify_accesses", "lanes_apart"]
 
 _MAX_REGISTERS = 1024
 
@@ -57,6 +57,9 @@ class Layouts:
         self.boxes: tir.VarMap = tir.VarMap()
         self.registers: tir.VarMap = tir.VarMap()
         self._ranges = [(l.var, l.extent) for l in nest.lanes]
+        self.bound = tir.VarMap(
+            (let.var, True) for let in lets_in([*nest.before, nest.time, *nest.after])
+        )
 
     def __contains__(self, buffer: Var) -> bool:
         return buffer in self.boxes
@@ -68,6 +71,8 @@ class Layouts:
         local: list[Any] = []
         lag = 0
         for dim, index in enumerate(indices):
+            if tir.loads(index) or tir.contains_var(index, self.bound.keys()):
+                return None  # an index that depends on data
             part = linear_in(index, self.nest.time.var)
             if part is None or part[0] != (box.time_step if dim == box.time_dim else 0):
                 return None
@@ -143,7 +148,7 @@ def _box(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | Non
     zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in first.inner)
     for dim, index in enumerate(first.indices):
         part = linear_in(index, layouts.nest.time.var)
-        if part is None:
+        if part is None or tir.loads(index) or tir.contains_var(index, layouts.bound.keys()):
             return Refusal(
                 RefusalKind.VARYING_LAG,
                 first.origin,
@@ -306,20 +311,8 @@ def _check_injective(buffer: Var, layouts: Layouts) -> Refusal | None:
     """Lanes must own disjoint cells, over all of time, of every buffer that outlives them."""
     if buffer not in layouts.external and not _shared(buffer, layouts):
         return None
-    box: Box = layouts.boxes[buffer]
-    nest = layouts.nest
-    undetermined = tir.VarMap((lane.var, tir.as_int(lane.extent)) for lane in nest.lanes)
-    progress = True
-    while len(undetermined) and progress:
-        progress = False
-        for dim in range(len(box.base)):
-            found = _determined_by(dim, box, nest, undetermined)
-            if found:
-                progress = True
-                undetermined = tir.VarMap(
-                    (v, e) for v, e in undetermined.items() if not any(v.same_as(f) for f in found)
-                )
-    if not len(undetermined):
+    nest, box = layouts.nest, layouts.boxes[buffer]
+    if lanes_apart(buffer, layouts):
         return None
     return Refusal(
         RefusalKind.CROSS_LANE,
@@ -331,7 +324,26 @@ def _check_injective(buffer: Var, layouts: Layouts) -> Refusal | None:
     )
 
 
-def _determined_by(dim: int, box: Box, nest: Nest, undetermined: tir.VarMap) -> list[Var]:
+def lanes_apart(buffer: Var, layouts: Layouts, extra_steps: int = 0) -> bool:
+    """Whether no two lanes meet in a cell of ``buffer``, ``extra_steps`` before time included."""
+    nest, box = layouts.nest, layouts.boxes[buffer]
+    undetermined = tir.VarMap((lane.var, tir.as_int(lane.extent)) for lane in nest.lanes)
+    progress = True
+    while len(undetermined) and progress:
+        progress = False
+        for dim in range(len(box.base)):
+            found = _determined_by(dim, box, nest, undetermined, extra_steps)
+            if found:
+                progress = True
+                undetermined = tir.VarMap(
+                    (v, e) for v, e in undetermined.items() if not any(v.same_as(f) for f in found)
+                )
+    return not len(undetermined)
+
+
+def _determined_by(
+    dim: int, box: Box, nest: Nest, undetermined: tir.VarMap, extra_steps: int
+) -> list[Var]:
     """Lanes that the index of one dimension determines.
 
     Theorem. Let an index be ``sum c_i v_i + r`` with ``0 <= v_i < n_i`` and ``r`` fixed by lanes
@@ -354,7 +366,8 @@ def _determined_by(dim: int, box: Box, nest: Nest, undetermined: tir.VarMap) -> 
     if not lanes or any(tir.contains_var(rest, [var]) for var in lanes):
         return []
     if dim == box.time_dim:
-        terms.append((abs(box.time_step), tir.as_int(nest.time.extent)))
+        steps = tir.as_int(nest.time.extent)
+        terms.append((abs(box.time_step), None if steps is None else steps + extra_steps))
     if box.extents[dim] > 1:
         terms.append((1, box.extents[dim]))
     reach = 0

@@ -13,15 +13,15 @@ from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra, classify
-from tvm_scan.extraction.access import Layouts, classify_accesses
+from tvm_scan.extraction.access import Layouts, classify_accesses, lanes_apart
 from tvm_scan.extraction.boundary import (
     Boundary,
     decide_time_tests,
     split_boundary,
     without_time_tests,
 )
-from tvm_scan.extraction.flatten import Condition, flatten, keep_stores, rebuild, stores_in
-from tvm_scan.extraction.nest import Nest, accesses_of, find_nest
+from tvm_scan.extraction.flatten import Condition, Let, flatten, keep_stores, rebuild, stores_in
+from tvm_scan.extraction.nest import Nest, accesses_of, find_nest, rename
 from tvm_scan.extraction.rewrite import BodyWriter
 from tvm_scan.extraction.symbolic import Cell, StepState, execute_step
 from tvm_scan.recurrence import (
@@ -103,7 +103,9 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
     nest = find_nest(tree.body, tree.reduced, external)
     if isinstance(nest, Refusal):
         return nest
-    refusal = _check_aliasing(func, nest)
+    if (refused := _inline_bindings(nest)) is not None:
+        return refused
+    refusal = _check_rectangular(nest) or _check_aliasing(func, nest)
     if refusal is not None:
         return refusal
     written = tir.VarMap(
@@ -126,6 +128,44 @@ def _external(func: tirx.PrimFunc, nest: Any) -> tir.VarMap:
             for var in tir.variables(other).keys():
                 seen[var] = True
     return seen
+
+
+def _inline_bindings(nest: Nest) -> Refusal | None:
+    """Write out bindings before the time loop, so that every chunk of time knows them.
+
+    A binding of what the nest only reads has the same value wherever it is evaluated.
+    """
+    everything = [*nest.before, nest.time, *nest.after]
+    written = tir.VarMap((store.buffer, True) for store in stores_in(everything))
+    for let in [stmt for stmt in nest.before if isinstance(stmt, Let)]:
+        if any(load.source in written for load in tir.loads(let.value)):
+            return Refusal(
+                RefusalKind.UNSUPPORTED_BODY,
+                let.origin,
+                f"expected {let.var.name}, bound before the time loop, to depend on inputs only, "
+                "found that it reads a buffer that the nest writes",
+                "store the value in a buffer of its own, in a loop nest of its own",
+            )
+        table = tir.VarMap([(let.var, let.value)])
+        nest.before = rename([stmt for stmt in nest.before if stmt is not let], table)
+        nest.time.body = rename(nest.time.body, table)
+        nest.after = rename(nest.after, table)
+    return None
+
+
+def _check_rectangular(nest: Nest) -> Refusal | None:
+    """Lanes and time must form a box: no extent may depend on another of them, or on data."""
+    loops = [*nest.lanes, nest.time]
+    for loop in loops:
+        if tir.loads(loop.extent) or tir.contains_var(loop.extent, [l.var for l in loops]):
+            return Refusal(
+                RefusalKind.UNSUPPORTED_BODY,
+                loop.origin,
+                f"expected lanes and time with extents of their own, found {loop.var.name} with "
+                f"the extent {loop.extent}",
+                "walk the largest extent and guard the body",
+            )
+    return None
 
 
 def _check_aliasing(func: tirx.PrimFunc, nest: Nest) -> Refusal | None:
@@ -248,12 +288,12 @@ def _carry(
             f"found no such store",
             "write the state at the index at which the next step reads it",
         )
-    others = tir.VarMap((c.old, True) for c in cells if c is not cell)
+    step = state.resolve(step, cell)
+    befores = tir.VarMap((c.before, True) for c in cells)
     opaque = tir.VarMap((var, True) for var in state.opaque.keys())
     if tir.contains_var(step, opaque.keys()):
-        olds = tir.VarMap((c.old, True) for c in cells)
         unknown = [var for var in tir.variables(step).keys() if var in opaque]
-        if any(state.depends_on(var, olds) for var in unknown):
+        if any(state.depends_on(var, befores) for var in unknown):
             return Refusal(
                 RefusalKind.COUPLED_CARRIES,
                 origin,
@@ -269,7 +309,7 @@ def _carry(
             "inner loop accumulates",
             "compute that value in a loop nest of its own, before the time loop",
         )
-    if state.depends_on(step, others):
+    if tir.contains_var(step, befores.keys()):
         return Refusal(
             RefusalKind.COUPLED_CARRIES,
             origin,
@@ -277,7 +317,7 @@ def _carry(
             f"{_name_dependency(step, cells, cell)} in it",
             "carries that feed one another are not supported yet",
         )
-    if _seen_at_first(cell, slot, nest, state):
+    if _seen_at_first(cell, slot, nest, state) or _kept_if_empty(cell, nest, layouts):
         # Someone emits the state before step 0: it is an initial state, whatever step 0 does.
         boundary = Boundary(step)
     else:
@@ -298,9 +338,18 @@ def _carry(
     return carry, boundary
 
 
+def _kept_if_empty(cell: Cell, nest: Nest, layouts: Layouts) -> bool:
+    """Whether the state before time matters beyond step 0: it is set, or a lane may be empty."""
+    if any(store.buffer.same_as(cell.buffer) for store in stores_in(nest.before)):
+        return True
+    register = layouts.registers[cell.buffer]
+    extent = tir.as_int(nest.time.extent)
+    return register.visible and not register.timed and (extent is None or extent < 1)
+
+
 def _seen_at_first(cell: Cell, own: tuple[int, Any], nest: Nest, state: StepState) -> bool:
     """Whether step 0 stores the state before it anywhere but in the carry itself."""
-    old = tir.VarMap([(cell.old, True)])
+    old = tir.VarMap([(cell.before, True)])
     time = nest.time
     return any(
         state.depends_on(decide_time_tests(value, time.var, time.extent, first=True), old)
@@ -311,9 +360,9 @@ def _seen_at_first(cell: Cell, own: tuple[int, Any], nest: Nest, state: StepStat
 
 def _name_dependency(step: Any, cells: list[Cell], own: Cell) -> str:
     for cell in cells:
-        if cell is not own and tir.contains_var(step, [cell.old]):
+        if not cell.before.same_as(own.before) and tir.contains_var(step, [cell.before]):
             return str(cell.buffer.name)
-    return "another carry"
+    return f"another cell of {own.buffer.name}"
 
 
 def _prove(carry: Carry, boundary: Boundary) -> Algebra | Refusal:
@@ -380,6 +429,14 @@ def _start(
         return None if not register.visible else writer.copy_in(register, None, previous=True)
     if stored:
         return None
+    if not lanes_apart(register.buffer, layouts, extra_steps=1):
+        return Refusal(
+            RefusalKind.CROSS_LANE,
+            carry.origin,
+            f"expected the cell of {carry.name} before step 0 to be its lane's own, found that "
+            "another lane may write it",
+            "guard the first step with T.if_then_else(t > 0, ..., initial value)",
+        )
     before = tirx.IntImm(tir.dtype_of(nest.time.var), -1)
     place = [tirx.IntImm("int32", 0)] * len(register.extents)
     index = writer.memory_index(register, place, before)

@@ -32,6 +32,7 @@ __all__ = [
     "flatten",
     "is_pure_call",
     "keep_stores",
+    "lets_in",
     "rebuild",
     "stores_in",
     "without_allocs",
@@ -138,7 +139,12 @@ def _stmts(stmt: Any, env: tir.VarMap, tree: Tree) -> list[Any]:
         return [Store(stmt.buffer, indices, tir.substitute(stmt.value, env), stmt)]
     if isinstance(stmt, tirx.Bind):
         _check_pure(stmt.value, stmt)
-        return [Let(stmt.var, tir.substitute(stmt.value, env), stmt)]
+        value = tir.substitute(stmt.value, env)
+        if not tir.loads(value):
+            # Index arithmetic by name: written out, so that the analysis sees through it.
+            env[stmt.var] = value
+            return []
+        return [Let(stmt.var, value, stmt)]
     if isinstance(stmt, tirx.IfThenElse):
         _check_pure(stmt.condition, stmt)
         orelse = [] if stmt.else_case is None else _stmts(stmt.else_case, env, tree)
@@ -296,6 +302,19 @@ def rebuild(stmts: list[Any]) -> Any:
         elif isinstance(stmt, Let):
             out.append(tirx.Bind(stmt.var, stmt.value))
     return tir.seq(out)
+
+
+def lets_in(stmts: list[Any]) -> list[Let]:
+    """Every binding of a flattened list."""
+    out: list[Let] = []
+    for stmt in stmts:
+        if isinstance(stmt, Let):
+            out.append(stmt)
+        elif isinstance(stmt, Loop):
+            out += lets_in(stmt.body)
+        elif isinstance(stmt, Condition):
+            out += lets_in(stmt.then) + lets_in(stmt.orelse)
+    return out
 
 
 def keep_stores(stmts: list[Any], wanted: Callable[[Var], bool]) -> list[Any]:

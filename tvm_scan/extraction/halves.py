@@ -26,7 +26,8 @@ _LOGIC = (tirx.And, tirx.Or)
 def widen(expr: Any, on_load: Callable[[TensorLoad], Any]) -> Any:
     """``expr`` with loads mapped by ``on_load`` and half arithmetic done in float32."""
     if isinstance(expr, TensorLoad):
-        return _wide(on_load(expr))
+        indices = [widen(index, on_load) for index in expr.indices]
+        return _wide(on_load(tirx.BufferLoad(expr.source, indices)))
     if isinstance(expr, Var):
         return _wide(expr)
     if isinstance(expr, tirx.FloatImm):

@@ -127,7 +127,13 @@ def is_private(buffer: Var, body: list[Any]) -> bool:
 
 
 def _unconditional(stmts: list[Any]) -> list[Any]:
-    return [s for s in stmts if not isinstance(s, Condition)]
+    out: list[Any] = []
+    for s in stmts:
+        if isinstance(s, Loop):
+            out.append(Loop(s.var, s.extent, _unconditional(s.body), s.origin, s.thread))
+        elif not isinstance(s, Condition):
+            out.append(s)
+    return out
 
 
 def _first_access_is(buffer: Var, body: list[Any], first: Access) -> bool:

@@ -74,7 +74,11 @@ class BodyWriter:
             if isinstance(stmt, Store):
                 out += self._store(stmt, inner, around)
             elif isinstance(stmt, Let):
-                out.append(Let(stmt.var, self.expr(stmt.value, inner, around), stmt.origin))
+                value = self.expr(stmt.value, inner, around)
+                dtype = tir.dtype_of(stmt.var)
+                if tir.dtype_of(value) != dtype:
+                    value = tirx.Cast(dtype, value)
+                out.append(Let(stmt.var, value, stmt.origin))
             elif isinstance(stmt, Condition):
                 then = self.rewrite(stmt.then, inner, around)
                 orelse = self.rewrite(stmt.orelse, inner, around)
@@ -82,7 +86,8 @@ class BodyWriter:
                 out.append(Condition(cond, then, orelse, stmt.origin))
             elif isinstance(stmt, Loop):
                 body = self.rewrite(stmt.body, [*inner, stmt], around)
-                out.append(Loop(stmt.var, stmt.extent, body, stmt.origin))
+                extent = self.expr(stmt.extent, inner, around)
+                out.append(Loop(stmt.var, extent, body, stmt.origin))
             else:
                 assert isinstance(stmt, Alloc)
         return out
@@ -129,7 +134,7 @@ class BodyWriter:
             register: Register = self.layouts.registers[buffer]
             if around is not None:
                 place = self._place(buffer, load.indices, inner, around)
-                return tirx.BufferLoad(register.local, place)
+                return tirx.BufferLoad(register.state, place)
             split = self.layouts.split(buffer, list(load.indices), inner)
             place = self._place_of(buffer, split)
             source = register.previous if split.lag == 1 else register.local

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Var
+from tvm.ir import Range, Var
+from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.extraction.access import Layouts
@@ -25,12 +26,18 @@ Key = tuple[Any, ...]
 
 
 class Cell:
-    """A carried cell: its buffer, its place in the register array, the variable before a step."""
+    """A carried cell: its buffer, its place in the register array, the variable before a step.
 
-    def __init__(self, buffer: Var, key: Key, old: Var) -> None:
+    While the body is executed, the value before the step is a load of ``before`` at the index
+    that the body used; ``resolve`` turns loads of the cell's own place into ``old``.
+    """
+
+    def __init__(self, buffer: Var, key: Key, old: Var, before: Var, place: list[Any]) -> None:
         self.buffer = buffer
         self.key = key
         self.old = old
+        self.before = before
+        self.place = place
 
 
 class StepState:
@@ -45,6 +52,9 @@ class StepState:
         self.opaque: tir.VarMap = tir.VarMap()
         self.lets: tir.VarMap = tir.VarMap()
         self.state_vars: dict[tuple[int, int], Var] = {}
+        self.befores: tir.VarMap = tir.VarMap()
+        self.running: dict[int, list[Any]] = {}
+        self.stored_by: dict[tuple[int, Key], list[tuple[Var, Var]]] = {}
         self.inner: list[Loop] = []
         self.origins: dict[tuple[int, Key], Any] = {}
 
@@ -79,6 +89,8 @@ class StepState:
                 )
                 if loop is None or tir.as_int(loop.extent) != box.extents[dim]:
                     return None
+                if any(loop.var.same_as(var) for var, _ in pairs):
+                    return None  # one loop in two dimensions walks a diagonal, not all cells
                 key.append("s")
                 pairs.append((loop.var, self.state_var(buffer, dim)))
         return tuple(key), pairs
@@ -91,14 +103,33 @@ class StepState:
             all(a == b or "s" in (a, b) for a, b in zip(key, other, strict=True)) for other in used
         )
 
-    def _old(self, buffer: Var, key: Key) -> Var:
+    def _old(self, buffer: Var, key: Key, pairs: list[tuple[Var, Var]]) -> Any:
+        """The value before the step of the cells ``key``, at the loop variables of ``pairs``."""
         slot = (self._id(buffer), key)
+        dtype = tir.wide_dtype(tir.dtype_of(buffer))
+        if buffer not in self.befores:
+            extents = self.layouts.boxes[buffer].extents
+            self.befores[buffer] = tirx.decl_buffer(extents, dtype, f"{buffer.name}_before")
+        before = self.befores[buffer]
+        canonical = [self.state_var(buffer, d) if k == "s" else k for d, k in enumerate(key)]
         if slot not in self.cells:
-            dtype = tir.wide_dtype(tir.dtype_of(buffer))
             suffix = "".join(f"_{k}" for k in key if isinstance(k, int) and k)
             old = tirx.Var(f"{buffer.name}{suffix}", dtype)
-            self.cells[slot] = Cell(buffer, key, old)
-        return self.cells[slot].old
+            self.cells[slot] = Cell(buffer, key, old, before, canonical)
+        load = tirx.BufferLoad(before, canonical)
+        return tir.substitute(load, tir.VarMap((s, n) for n, s in pairs))
+
+    def resolve(self, expr: Any, cell: Cell) -> Any:
+        """``expr`` with the cell's own value before the step as ``cell.old``."""
+
+        def on_load(load: Any) -> Any:
+            own = load.source.same_as(cell.before) and all(
+                tir.as_int(a) == b if isinstance(b, int) else tir.structurally_equal(a, b)
+                for a, b in zip(load.indices, cell.place, strict=True)
+            )
+            return cell.old if own else load
+
+        return tir.map_loads(expr, on_load)
 
     def new_opaque(self, dtype: str, depends: list[Any]) -> Var:
         """A value that is not known as an expression, with what it may depend on."""
@@ -125,19 +156,38 @@ class StepState:
         if found is None:
             return self.new_opaque(dtype, self._everything(buffer))
         key, pairs = found
-        if self._overlaps(buffer, key):
+        if self._overlaps(buffer, key) or self._half_written(buffer, pairs):
             return self.new_opaque(dtype, self._everything(buffer))
         box = self.layouts.boxes[buffer]
         if split.lag == 1:
-            return self._old(buffer, key)
+            return self._old(buffer, key, pairs)
         slot = (self._id(buffer), key)
         if slot in self.values:
             return tir.substitute(self.values[slot], tir.VarMap((s, n) for n, s in pairs))
+        if self._id(buffer) in self.running:
+            depends = [*self.running[self._id(buffer)], *self._everything(buffer)]
+            return self.new_opaque(dtype, depends)
         if box.time_dim is not None:
             # A history read at its own step before it is written: its content is an input.
             self.preloaded[buffer] = True
             return load
-        return self._old(buffer, key)
+        return self._old(buffer, key, pairs)
+
+    def _half_written(self, buffer: Var, pairs: list[tuple[Var, Var]]) -> bool:
+        """Whether an open loop has written some cells of ``buffer``, but not the one at hand.
+
+        Inside ``for n: h[n] = ..`` only the cell of the present ``n`` is known to be new.
+        """
+        ident = self._id(buffer)
+        open_vars = tir.VarMap((loop.var, True) for loop in self.inner)
+        at_hand = tir.VarMap((s, n) for n, s in pairs)
+        for (owner, _), stored in self.stored_by.items():
+            if owner != ident:
+                continue
+            for n, s in stored:
+                if n in open_vars and not (s in at_hand and at_hand[s].same_as(n)):
+                    return True
+        return False
 
     def _everything(self, buffer: Var) -> list[Any]:
         """All values and carries of ``buffer``; a load of any of its cells depends on these."""
@@ -145,12 +195,12 @@ class StepState:
         values = [value for (b, _), value in self.values.items() if b == ident]
         box = self.layouts.boxes[buffer]
         whole = self._whole(buffer)
-        if (ident, whole) in self.values:
+        if (ident, whole) in self.values and not self._half_written(buffer, []):
             return values
         if box.time_dim is not None and not box.has_lag:
             self.preloaded[buffer] = True
             return values
-        return [*values, self._old(buffer, whole)]
+        return [*values, self._old(buffer, whole, [])]
 
     def _whole(self, buffer: Var) -> Key:
         """Key that names every cell of ``buffer``."""
@@ -197,6 +247,7 @@ class StepState:
         key, pairs = found
         slot = (self._id(buffer), key)
         self.values[slot] = tir.substitute(value, tir.VarMap(pairs))
+        self.stored_by[slot] = pairs
         self.origins[slot] = stmt.origin
 
     def _forget(self, buffer: Var, depends: list[Any]) -> None:
@@ -220,7 +271,8 @@ class StepState:
         for slot in {**taken, **other}:
             left, right = self._value_or_old(taken, slot), self._value_or_old(other, slot)
             same = left is right or tir.structurally_equal(left, right)
-            merged[slot] = left if same else tirx.op.if_then_else(cond, left, right)
+            here = tir.substitute(cond, tir.VarMap(self.stored_by.get(slot, [])))
+            merged[slot] = left if same else tirx.op.if_then_else(here, left, right)
         self.values = merged
 
     def _value_or_old(self, values: dict[tuple[int, Key], Any], slot: tuple[int, Key]) -> Any:
@@ -229,7 +281,7 @@ class StepState:
         buffer = next(b for b in self.layouts.boxes.keys() if self._id(b) == slot[0])
         box = self.layouts.boxes[buffer]
         if box.time_dim is None:
-            return self._old(buffer, slot[1])
+            return self._old(buffer, slot[1], [])
         # Memory keeps what it had where the condition is false.
         self.preloaded[buffer] = True
         indices = []
@@ -250,10 +302,12 @@ class StepState:
                 marker: list[Any] = []
                 running.append((buffer, marker))
                 self._mark_running(buffer, marker)
+                self.running[self._id(buffer)] = marker
         self.run(loop.body)
         for buffer, marker in running:
             ident = self._id(buffer)
             marker += [value for (b, _), value in self.values.items() if b == ident]
+            self.running.pop(ident, None)
         self.inner.pop()
         extent = tir.as_int(loop.extent)
         last = tir.VarMap([(loop.var, loop.extent - 1)])
@@ -262,19 +316,18 @@ class StepState:
                 self.values[slot] = tir.substitute(value, last)
         if extent is None or extent < 1:
             for buffer in tir.VarMap((s.buffer, True) for s in stores_in(loop.body)).keys():
-                self._forget(buffer, [])
+                self._forget(buffer, [self.evaluate(loop.extent)])
 
     def _without_init(self, loop: Loop) -> Loop:
         """Run ``if n == 0: init`` at the head of ``for n`` first: a block's reduction init."""
         body = list(loop.body)
         zero = tir.VarMap([(loop.var, tir.zero_like(loop.var))])
         while body and isinstance(body[0], Condition) and not body[0].orelse:
-            test = tir.simplify(tir.substitute(body[0].cond, zero))
-            other = tir.VarMap([(loop.var, tir.zero_like(loop.var) + 1)])
-            if not (
-                tir.is_true(test)
-                and tir.as_int(tir.simplify(tir.substitute(body[0].cond, other))) == 0
-            ):
+            analyzer = Analyzer()
+            later = tirx.Max(loop.extent - 1, tir.zero_like(loop.var) + 1)
+            analyzer.bind(loop.var, Range.from_min_extent(tir.zero_like(loop.var) + 1, later))
+            at_zero = tir.simplify(tir.substitute(body[0].cond, zero))
+            if not (tir.is_true(at_zero) and analyzer.can_prove(tirx.Not(body[0].cond))):
                 break
             self.run(rename(body.pop(0).then, zero))
         return Loop(loop.var, loop.extent, body, loop.origin, loop.thread)

@@ -1,0 +1,191 @@
+"""The command line, as a user meets it: output, files, exit codes, one-sentence errors."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+SOURCE = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def decay(
+    A: T.Buffer((3, 50), "float32"),
+    X: T.Buffer((3, 50), "float32"),
+    H: T.Buffer((3, 50), "float32"),
+):
+    for b in range(3):
+        for t in range(50):
+            H[b, t] = A[b, t] * T.if_then_else(t > 0, H[b, t - 1], T.float32(0)) + X[b, t]
+"""
+REFUSED = SOURCE.replace("A[b, t] * T.if_then_else", "A[b, t] * T.sin(T.if_then_else").replace(
+    "T.float32(0))", "T.float32(0)))"
+)
+
+
+def tvm_scan(*arguments):
+    """Run the command in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from tvm_scan.cli import main; main()", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "decay.py").write_text(SOURCE)
+    (folder / "refused.py").write_text(REFUSED)
+    (folder / "broken.py").write_text("x = 1\nraise RuntimeError('no luck')\n")
+    (folder / "empty.py").write_text("")
+    (folder / "text.npz").write_text("this is no archive")
+    rng = np.random.default_rng(0)
+    a, x = rng.random((2, 3, 50)).astype("float32")
+    np.savez(folder / "inputs.npz", A=a, X=x)
+    np.savez(folder / "short.npz", A=a, X=x[:, :-1])
+    np.savez(folder / "wide.npz", A=a.astype("float64"), X=x)
+    np.savez(folder / "missing.npz", A=a)
+    np.savez(folder / "foreign.npz", A=a, X=x, Z=x)
+    np.savez(folder / "fortran.npz", A=np.asfortranarray(a), X=x)
+    return folder
+
+
+def test_run_writes_what_the_loop_computes(files):
+    out = files / "out.npz"
+    code, text, _ = tvm_scan("run", files / "decay.py", files / "inputs.npz", "-o", out)
+    assert code == 0
+    assert "largest error to the loop" in text
+    inputs, outputs = np.load(files / "inputs.npz"), np.load(out)
+    state = np.zeros(3)
+    for t in range(50):
+        state = inputs["A"][:, t] * state + inputs["X"][:, t]
+        np.testing.assert_allclose(outputs["H"][:, t], state, rtol=1e-5)
+    assert not list(files.glob("*.part"))
+
+
+def test_run_as_json_with_a_plan(files):
+    plan = "cpu/three_phase(chunks=4)"
+    code, text, _ = tvm_scan(
+        "run", files / "decay.py", files / "fortran.npz", "--plan", plan, "--json"
+    )
+    report = json.loads(text)
+    assert code == 0
+    assert report["plan"] == plan
+    assert report["largest_error_to_loop"]["H"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("file", "inputs", "code", "text"),
+    [
+        ("nowhere.py", "inputs.npz", 2, "expected a Python file, found nothing"),
+        ("broken.py", "inputs.npz", 2, "RuntimeError in .*broken.py, line 2: no luck"),
+        ("empty.py", "inputs.npz", 2, "expected exactly one primfunc in empty.py, found none"),
+        ("refused.py", "inputs.npz", 3, r"refused(.|\n)*\^\^\^(.|\n)*fix: "),
+        ("decay.py", "nowhere.npz", 2, "expected an .npz file, found nothing"),
+        ("decay.py", "text.npz", 2, "expected an .npz file of plain arrays"),
+        ("decay.py", "short.npz", 2, "expected X with 50 in dimension 1"),
+        ("decay.py", "wide.npz", 2, "expected A as float32, got float64"),
+        ("decay.py", "missing.npz", 2, "expected an array for the input X"),
+        ("decay.py", "foreign.npz", 2, "got also Z"),
+    ],
+)
+def test_bad_input_is_one_sentence(files, file, inputs, code, text):
+    import re
+
+    got, _, error = tvm_scan("run", files / file, files / inputs)
+    assert got == code, error
+    assert re.search(text, error), error
+    assert "Traceback" not in error
+
+
+def test_run_refuses_a_plan_that_does_not_fit(files):
+    arguments = ["run", files / "decay.py", files / "inputs.npz", "--plan"]
+    code, _, error = tvm_scan(*arguments, "cpu/serial_tiles()")
+    assert code == 2
+    assert "serial_tiles needs CUDA" in error
+    code, _, error = tvm_scan(*arguments, "quickly")
+    assert code == 2
+    assert "expected device/algorithm(field=value, ...)" in error
+
+
+def test_explain_prints_equation_family_plan_and_tree(tmp_path):
+    picture = tmp_path / "tree.svg"
+    code, text, _ = tvm_scan(
+        "explain", "library:linear_recurrence", "--target", "cuda", "--svg", picture
+    )
+    assert code == 0
+    assert "H at t  =  A[d, t] * H + X[d, t]" in text
+    assert "family    affine" in text
+    assert "plan      cuda/serial_tiles" in text
+    assert "up      ┴────●" in text
+    import xml.etree.ElementTree as ElementTree
+
+    root = ElementTree.parse(picture).getroot()
+    assert root.tag.endswith("svg")
+    assert len([e for e in root.iter() if e.tag.endswith("circle")]) > 20
+
+
+def test_explain_a_refusal(files):
+    code, text, error = tvm_scan("explain", files / "refused.py", "--json")
+    assert code == 3
+    assert json.loads(text)["refused"] == "unsupported-step"
+    assert "tirx.sin of the carry" in error
+
+
+def test_explain_source_and_unknown_names():
+    code, text, _ = tvm_scan("explain", "library:cumsum", "--target", "cuda", "--source")
+    assert code == 0
+    assert "__syncthreads();" in text
+    code, _, error = tvm_scan("explain", "library:nothing")
+    assert (code, "expected one of cummax" in error) == (2, True)
+    code, _, error = tvm_scan("explain", "library:cumsum", "--target", "tpu")
+    assert (code, "expected --target cpu or cuda, got tpu" in error) == (2, True)
+
+
+def test_demo_checks_itself():
+    code, text, _ = tvm_scan("demo", "--length", "128", "--d-model", "16", "--json")
+    report = json.loads(text)
+    assert code == 0
+    assert report["bytes"] == 128
+    assert report["relative_error"] <= report["bound"]
+    assert {"sequential TIR loop", "tvm_scan", "copy of the same bytes"} <= set(report["seconds"])
+
+
+def test_demo_on_a_file_and_on_none(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("abc")
+    code, shown, _ = tvm_scan("demo", "--text", text, "--d-model", "8")
+    assert code == 0
+    assert "one Mamba layer over 3 bytes" in shown
+    text.write_text("")
+    code, _, error = tvm_scan("demo", "--text", text)
+    assert (code, "at least one byte" in error) == (2, True)
+    code, _, error = tvm_scan("demo", "--text", tmp_path / "nothing.txt")
+    assert (code, "expected a text file, found nothing" in error) == (2, True)
+
+
+def test_help_is_light_and_has_examples():
+    program = (
+        "import sys\nsys.argv = ['tvm-scan', '--help']\n"
+        "from tvm_scan.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "heavy = {'tvm', 'numpy', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for command in ("run", "explain", "demo"):
+        code, text, _ = tvm_scan(command, "--help")
+        assert code == 0
+        assert "Example: tvm-scan" in text
+
+
+def test_unknown_option_is_a_usage_error():
+    code, _, error = tvm_scan("demo", "--nonsense")
+    assert code == 2
+    assert "No such option" in error
