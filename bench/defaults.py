@@ -128,6 +128,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="every third length")
     parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--markdown", type=Path, help="where to write the table as a page")
     args = parser.parse_args(argv)
     target = Target.from_device("cpu")
     rows = []
@@ -150,7 +151,35 @@ def main(argv: list[str] | None = None) -> int:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         payload = {"machine": machine(target), "rows": [asdict(row) for row in rows]}
         args.json.write_text(json.dumps(payload, indent=1) + "\n")
+    if args.markdown:
+        args.markdown.write_text(page(rows, machine(target)))
     return 0
+
+
+def page(rows: list[Row], host: dict[str, Any]) -> str:
+    """The table as a Markdown page."""
+    lines = [
+        "# Default plans against the sequential loop",
+        "",
+        f"Measured on {host['date']} on {host['cores']} cores of {host['cpu']}, TVM {host['tvm']}, "
+        f"TVM_NUM_THREADS={host['TVM_NUM_THREADS'] or 'unset'}, by `python -m bench.defaults`: the "
+        "loop, the default plan and a copy of the same bytes take turns in one process; medians, "
+        "in microseconds. Sizes are (lanes, steps), or (batch, channels, steps, states) of the "
+        "selective scan. Where the default is the sequential loop, both are one program, and the "
+        "ratio is 1 by definition. The machine is shared, so that single rows vary; the spread is "
+        "the interquartile range over the median.",
+        "",
+        "| case | loop | default | copy | ratio | spread | plan |",
+        "|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row.case} | {row.sequential_us:.1f} | {row.default_us:.1f} | {row.copy_us:.1f} "
+            f"| {row.ratio:.2f} | {row.spread:.0%} | `{row.plan}` |"
+        )
+    slower = [row.case for row in rows if row.ratio < 0.95]
+    lines += ["", f"Slower than the loop by more than 5 %: {', '.join(slower) or 'none'}.", ""]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Every recurrence of the library under every CPU plan, against the float64 twin."""
 
-
 import pytest
 import tvm
 
