@@ -114,12 +114,12 @@ def test_editable_install_maps_the_folders(tmp_path):
         archive.extractall(tmp_path / "site")
     # Written after the install: a new module or subpackage needs no second one.
     (project / "meta" / "later.py").write_text("")
-    (project / "schedules" / "later").mkdir()
-    (project / "schedules" / "later" / "__init__.py").write_text("")
+    (project / "meta" / "deeper").mkdir()
+    (project / "meta" / "deeper" / "__init__.py").write_text("")
     code = (
         "import importlib.util as u\n"
         "import tvm_scan.meta.later\n"
-        "for name in ['tvm_scan', 'tvm_scan.schedules', 'tvm_scan.schedules.later']:\n"
+        "for name in ['tvm_scan', 'tvm_scan.schedules', 'tvm_scan.meta.deeper']:\n"
         "    print(u.find_spec(name).origin)\n"
         "print(tvm_scan.meta.__file__)\n"
         "print(u.find_spec('schedules'), u.find_spec('meta'))"
@@ -127,7 +127,7 @@ def test_editable_install_maps_the_folders(tmp_path):
     assert run_outside(code, tmp_path / "site", tmp_path) == [
         str(project / "tvm_scan" / "__init__.py"),
         str(project / "schedules" / "__init__.py"),
-        str(project / "schedules" / "later" / "__init__.py"),
+        str(project / "meta" / "deeper" / "__init__.py"),
         str(project / "meta" / "__init__.py"),
         "None None",
     ]
