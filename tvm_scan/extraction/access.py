@@ -14,6 +14,7 @@ offset ``-k c`` there reads what step ``t - k`` wrote.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from tvm import tirx
@@ -21,11 +22,12 @@ from tvm.ir import Range, Var
 from tvm.sym import Analyzer
 
 from tvm_scan import tir
+from tvm_scan.extraction.accesses import Access, accesses_of
 from tvm_scan.extraction.flatten import Loop, stores_in
-from tvm_scan.extraction.nest import Access, Nest, accesses_of, linear_in
+from tvm_scan.extraction.nest import Nest, bound_in, linear_in
 from tvm_scan.recurrence import Refusal, RefusalKind, Register
 
-__all__ = ["Box", "Layouts", "classify_accesses"]
+__all__ = ["Box", "Layouts", "check_injective", "classify_accesses"]
 
 _MAX_REGISTERS = 1024
 
@@ -41,6 +43,8 @@ class Box:
     lower: list[int]
     upper: list[int]
     has_lag: bool = False
+    stored_inside: bool = False
+    used_inside: bool = False
 
     @property
     def extents(self) -> list[int]:
@@ -57,6 +61,8 @@ class Layouts:
         self.boxes: tir.VarMap = tir.VarMap()
         self.registers: tir.VarMap = tir.VarMap()
         self._ranges = [(l.var, l.extent) for l in nest.lanes]
+        #: What changes while one lane runs: bindings, loop variables, written buffers.
+        self.moving = bound_in([*nest.before, nest.time, *nest.after])
 
     def __contains__(self, buffer: Var) -> bool:
         return buffer in self.boxes
@@ -115,16 +121,21 @@ def classify_accesses(nest: Nest, external: tir.VarMap, written: list[Var]) -> L
     inside = accesses_of(nest.time.body)
     around = accesses_of(nest.before), accesses_of(nest.after)
     for buffer in written:
-        refusal = _box(buffer, inside, layouts) if _used(buffer, inside) else None
+        stored = _used(buffer, inside)
+        refusal = _box(buffer, inside, layouts) if stored else None
         if refusal is None and buffer not in layouts:
             refusal = _box_around(buffer, around[0] + around[1], layouts)
+        if refusal is None:
+            layouts.boxes[buffer].stored_inside = stored
+            layouts.boxes[buffer].used_inside = any(a.buffer.same_as(buffer) for a in inside)
+            refusal = _check_base(buffer, inside + around[0] + around[1], layouts)
         if refusal is None:
             refusal = _extend(buffer, inside, layouts, timed_ok=True)
         for accesses, last in zip(around, (False, True), strict=True):
             if refusal is None:
                 refusal = _check_around(buffer, accesses, layouts, last)
         if refusal is None:
-            refusal = _check_injective(buffer, layouts)
+            refusal = check_injective(buffer, layouts)
         if refusal is not None:
             return refusal
     for box in layouts.boxes.items():
@@ -170,6 +181,26 @@ def _box_around(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusa
     zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in first.inner)
     base = [tir.substitute(index, zero) for index in first.indices]
     layouts.boxes[buffer] = Box(buffer, base, None, 0, [0] * len(base), [0] * len(base))
+    return None
+
+
+def _check_base(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | None:
+    """The fixed part of an index may move with the lane only.
+
+    A binding or a written buffer in it would be another value at each step.
+    """
+    box: Box = layouts.boxes[buffer]
+    for base in box.base:
+        moved = [v for v in tir.variables(base).keys() if v in layouts.moving]
+        if moved:
+            first = next(a for a in accesses if a.is_store and a.buffer.same_as(buffer))
+            return Refusal(
+                RefusalKind.VARYING_LAG,
+                first.origin,
+                f"expected {buffer.name} to be written at an index of lanes and time, found "
+                f"{moved[0].name} in the index {base}",
+                "index written buffers with loop variables, sizes and read-only buffers",
+            )
     return None
 
 
@@ -223,16 +254,22 @@ def _widen(box: Box, split: _Split, access: Access) -> Refusal | None:
         bound = analyzer.const_int_bound(offset)
         low, high = int(bound.min_value), int(bound.max_value)
         if high - low > _MAX_REGISTERS:
-            return Refusal(
-                RefusalKind.UNSUPPORTED_BODY,
-                access.origin,
-                f"expected at most {_MAX_REGISTERS} cells of {box.buffer.name} per lane and step, "
-                "with constant extents; found a larger or symbolic range",
-                "make the loop around it a lane by indexing every written buffer with it",
-            )
+            return _too_many(box, access)
         box.lower[dim] = min(box.lower[dim], low)
         box.upper[dim] = max(box.upper[dim], high)
+        if prod(box.extents) > _MAX_REGISTERS:
+            return _too_many(box, access)
     return None
+
+
+def _too_many(box: Box, access: Access) -> Refusal:
+    return Refusal(
+        RefusalKind.UNSUPPORTED_BODY,
+        access.origin,
+        f"expected at most {_MAX_REGISTERS} cells of {box.buffer.name} per lane and step, "
+        "with constant extents; found a larger or symbolic range",
+        "make the loop around it a lane by indexing every written buffer with it",
+    )
 
 
 def _misfit(access: Access, layouts: Layouts) -> Refusal:
@@ -302,8 +339,22 @@ def _check_around(
     return None
 
 
-def _check_injective(buffer: Var, layouts: Layouts) -> Refusal | None:
-    """Lanes must own disjoint cells, over all of time, of every buffer that outlives them."""
+def check_injective(buffer: Var, layouts: Layouts, ahead: int = 0) -> Refusal | None:
+    """Lanes must own disjoint cells, over all of time, of every buffer that outlives them.
+
+    Parameters
+    ----------
+    buffer : Var
+        A written buffer.
+    layouts : Layouts
+        The boxes of the nest.
+    ahead : int
+        Steps before the first whose cells the lane uses too: 1 for an initial state in memory.
+
+    Returns
+    -------
+    Refusal or None
+    """
     if buffer not in layouts.external and not _shared(buffer, layouts):
         return None
     box: Box = layouts.boxes[buffer]
@@ -313,7 +364,7 @@ def _check_injective(buffer: Var, layouts: Layouts) -> Refusal | None:
     while len(undetermined) and progress:
         progress = False
         for dim in range(len(box.base)):
-            found = _determined_by(dim, box, nest, undetermined)
+            found = _determined_by(dim, box, nest, undetermined, ahead)
             if found:
                 progress = True
                 undetermined = tir.VarMap(
@@ -331,7 +382,9 @@ def _check_injective(buffer: Var, layouts: Layouts) -> Refusal | None:
     )
 
 
-def _determined_by(dim: int, box: Box, nest: Nest, undetermined: tir.VarMap) -> list[Var]:
+def _determined_by(
+    dim: int, box: Box, nest: Nest, undetermined: tir.VarMap, ahead: int
+) -> list[Var]:
     """Lanes that the index of one dimension determines.
 
     Theorem. Let an index be ``sum c_i v_i + r`` with ``0 <= v_i < n_i`` and ``r`` fixed by lanes
@@ -354,7 +407,8 @@ def _determined_by(dim: int, box: Box, nest: Nest, undetermined: tir.VarMap) -> 
     if not lanes or any(tir.contains_var(rest, [var]) for var in lanes):
         return []
     if dim == box.time_dim:
-        terms.append((abs(box.time_step), tir.as_int(nest.time.extent)))
+        steps = tir.as_int(nest.time.extent)
+        terms.append((abs(box.time_step), None if steps is None else steps + ahead))
     if box.extents[dim] > 1:
         terms.append((1, box.extents[dim]))
     reach = 0

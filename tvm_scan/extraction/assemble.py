@@ -14,6 +14,7 @@ from tvm.sym import Analyzer
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra, classify
 from tvm_scan.extraction.access import Layouts, classify_accesses
+from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.boundary import (
     Boundary,
     decide_time_tests,
@@ -21,7 +22,7 @@ from tvm_scan.extraction.boundary import (
     without_time_tests,
 )
 from tvm_scan.extraction.flatten import Condition, flatten, keep_stores, rebuild, stores_in
-from tvm_scan.extraction.nest import Nest, accesses_of, find_nest
+from tvm_scan.extraction.nest import Nest, find_nest
 from tvm_scan.extraction.rewrite import BodyWriter
 from tvm_scan.extraction.symbolic import Cell, StepState, execute_step
 from tvm_scan.recurrence import (
@@ -156,16 +157,11 @@ def _check_aliasing(func: tirx.PrimFunc, nest: Nest) -> Refusal | None:
     return None
 
 
-def _carried(state: StepState) -> list[Cell]:
-    """Cells whose value before the step is used, by the step or by an emit."""
-    return list(state.cells.values())
-
-
 def _assemble(
     func: tirx.PrimFunc, stmt: Any, nest: Nest, layouts: Layouts, state: StepState, half: bool
 ) -> Recurrence | Refusal:
     writer = BodyWriter(layouts, half, state.preloaded)
-    cells = _carried(state)
+    cells = state.carried
     if not cells:
         return Refusal(
             RefusalKind.NO_RECURRENCE,
@@ -236,7 +232,7 @@ def _assemble(
 def _carry(
     cell: Cell, cells: list[Cell], nest: Nest, layouts: Layouts, state: StepState
 ) -> tuple[Carry, Boundary] | Refusal:
-    slot = (StepState._id(cell.buffer), cell.key)
+    slot = cell.slot
     step = state.values.get(slot)
     origin = state.origins.get(slot, nest.time.origin)
     name = cell.buffer.name
@@ -248,10 +244,11 @@ def _carry(
             f"found no such store",
             "write the state at the index at which the next step reads it",
         )
-    others = tir.VarMap((c.old, True) for c in cells if c is not cell)
+    step = cell.own(step)
+    others = tir.VarMap((name, True) for c in cells if c is not cell for name in c.names)
     opaque = tir.VarMap((var, True) for var in state.opaque.keys())
     if tir.contains_var(step, opaque.keys()):
-        olds = tir.VarMap((c.old, True) for c in cells)
+        olds = tir.VarMap((name, True) for c in cells for name in c.names)
         unknown = [var for var in tir.variables(step).keys() if var in opaque]
         if any(state.depends_on(var, olds) for var in unknown):
             return Refusal(
@@ -268,6 +265,14 @@ def _carry(
             f"expected the step of {name} as an expression of inputs, found a value that an "
             "inner loop accumulates",
             "compute that value in a loop nest of its own, before the time loop",
+        )
+    if tir.contains_var(step, [cell.before]):
+        return Refusal(
+            RefusalKind.COUPLED_CARRIES,
+            origin,
+            f"expected each cell of {name} to depend on itself alone, found a step that reads "
+            "another cell of the state",
+            "only states whose cells advance independently are supported (diagonal transitions)",
         )
     if state.depends_on(step, others):
         return Refusal(
@@ -286,7 +291,7 @@ def _carry(
     axes, place = [], []
     for dim, key in enumerate(cell.key):
         if key == "s":
-            var = state.state_var(cell.buffer, dim)
+            var = state.cells.state(cell.buffer, dim)
             axes.append(Axis(var, register.extents[dim]))
             place.append(var)
         else:
@@ -300,7 +305,7 @@ def _carry(
 
 def _seen_at_first(cell: Cell, own: tuple[int, Any], nest: Nest, state: StepState) -> bool:
     """Whether step 0 stores the state before it anywhere but in the carry itself."""
-    old = tir.VarMap([(cell.old, True)])
+    old = tir.VarMap((name, True) for name in cell.names)
     time = nest.time
     return any(
         state.depends_on(decide_time_tests(value, time.var, time.extent, first=True), old)
@@ -311,7 +316,7 @@ def _seen_at_first(cell: Cell, own: tuple[int, Any], nest: Nest, state: StepStat
 
 def _name_dependency(step: Any, cells: list[Cell], own: Cell) -> str:
     for cell in cells:
-        if cell is not own and tir.contains_var(step, [cell.old]):
+        if cell is not own and tir.contains_var(step, cell.names):
             return str(cell.buffer.name)
     return "another carry"
 

@@ -87,10 +87,11 @@ class Alloc:
 
 @dataclass(eq=False)
 class Tree:
-    """A flattened nest and the variables of its reduction loops."""
+    """A flattened nest, the variables of its reduction loops, and the buffers it writes."""
 
     body: list[Any]
     reduced: tir.VarMap = field(default_factory=tir.VarMap)
+    written: tir.VarMap = field(default_factory=tir.VarMap)
 
 
 class _Refused(Exception):
@@ -113,7 +114,7 @@ def flatten(nest: Any) -> Tree | Refusal:
         The plain nest, or the first statement in it that has effects which a re-ordering of
         time could change.
     """
-    tree = Tree([])
+    tree = Tree([], written=tir.buffers_stored(nest))
     try:
         tree.body = _stmts(nest, tir.VarMap(), tree)
     except _Refused as refused:
@@ -133,14 +134,22 @@ def _stmts(stmt: Any, env: tir.VarMap, tree: Tree) -> list[Any]:
     if isinstance(stmt, SBlockRealize):
         return _block(stmt, env, tree)
     if isinstance(stmt, tirx.BufferStore):
-        _check_pure(stmt.value, stmt)
+        _check_pure([stmt.value, *stmt.indices])
+        _check_scalar(stmt)
         indices = [tir.substitute(index, env) for index in stmt.indices]
         return [Store(stmt.buffer, indices, tir.substitute(stmt.value, env), stmt)]
     if isinstance(stmt, tirx.Bind):
-        _check_pure(stmt.value, stmt)
-        return [Let(stmt.var, tir.substitute(stmt.value, env), stmt)]
+        _check_pure([stmt.value])
+        value = tir.substitute(stmt.value, env)
+        if tir.dtype_of(value).startswith(("int", "uint")) and not any(
+            load.source in tree.written for load in tir.loads(value)
+        ):
+            # It may stand in an index, whose distance from time must be seen.
+            env[stmt.var] = value
+            return []
+        return [Let(stmt.var, value, stmt)]
     if isinstance(stmt, tirx.IfThenElse):
-        _check_pure(stmt.condition, stmt)
+        _check_pure([stmt.condition])
         orelse = [] if stmt.else_case is None else _stmts(stmt.else_case, env, tree)
         cond = tir.substitute(stmt.condition, env)
         return [Condition(cond, _stmts(stmt.then_case, env, tree), orelse, stmt)]
@@ -170,7 +179,18 @@ def _stmts(stmt: Any, env: tir.VarMap, tree: Tree) -> list[Any]:
     )
 
 
+def _check_scalar(stmt: tirx.BufferStore) -> None:
+    if any(isinstance(index, tirx.Ramp) for index in stmt.indices):
+        raise _refuse(
+            RefusalKind.UNSUPPORTED_BODY,
+            stmt,
+            f"expected scalar stores, found a store of several cells of {stmt.buffer.name} at once",
+            "write the vector as a loop and leave its vector form to the schedule",
+        )
+
+
 def _loop(stmt: tirx.For, env: tir.VarMap, tree: Tree) -> Loop:
+    _check_pure([stmt.min, stmt.extent])
     if stmt.step is not None and tir.as_int(stmt.step) != 1:
         raise _refuse(
             RefusalKind.UNSUPPORTED_BODY,
@@ -187,6 +207,14 @@ def _loop(stmt: tirx.For, env: tir.VarMap, tree: Tree) -> Loop:
             "leave virtual threads to the schedule",
         )
     extent = tir.substitute(stmt.extent, env)
+    bounds = [*tir.loads(stmt.min), *tir.loads(extent)]
+    if any(load.source in tree.written for load in bounds):
+        raise _refuse(
+            RefusalKind.UNSUPPORTED_BODY,
+            stmt,
+            f"expected loops whose extent the step does not change, found {stmt.extent}",
+            "bound the loop by a value that is read before the time loop",
+        )
     minimum = tir.substitute(stmt.min, env)
     if tir.as_int(minimum) == 0:
         return Loop(stmt.loop_var, extent, _stmts(stmt.body, env, tree), stmt, thread)
@@ -224,55 +252,59 @@ def _block(stmt: SBlockRealize, env: tir.VarMap, tree: Tree) -> list[Any]:
         init = _stmts(block.init, inner, tree)
         body += init if first is None else [Condition(first, init, [], block)]
     body += _stmts(block.body, inner, tree)
+    _check_pure([stmt.predicate, *stmt.iter_values])
     predicate = tir.substitute(stmt.predicate, env)
     return body if tir.is_true(predicate) else [Condition(predicate, body, [], stmt)]
 
 
-#: Calls without effect whose value depends on their arguments alone.
-_PURE_PREFIXES = ("tirx.", "prim.")
+#: Operators that TVM calls pure although their value is more than a function of arguments:
+#: it is an address, or depends on the thread that asks.
 _IMPURE = (
-    "tirx.call_extern",
-    "tirx.call_packed",
-    "tirx.call_cpacked",
-    "tirx.call_llvm_intrin",
     "tirx.address_of",
-    "tirx.tvm_access_ptr",
-    "tirx.tvm_storage_sync",
-    "tirx.tvm_warp",
-    "tirx.ptx",
-    "tirx.cuda",
-    "tirx.tvm_call",
-    "tirx.break_loop",
-    "tirx.continue_loop",
-    "tirx.thread_return",
-    "tirx.ret",
-    "tirx.masked",
-    "tirx.print",
+    "tirx.buffer_data",
+    "tirx.buffer_offset",
+    "tirx.cuda.",
+    "tirx.end_profile_intrinsic",
+    "tirx.handle_add_byte_offset",
+    "tirx.ptr_byte_offset",
+    "tirx.ptx.",
+    "tirx.start_profile_intrinsic",
+    "tirx.tile.",
+    "tirx.tvm_thread_invariant",
 )
+#: Pure ones of which TVM does not say so.
+_UNMARKED = ("tirx.ctpop", "tirx.isfinite", "tirx.isinf")
+#: ``CallEffectKind`` of a function of its arguments, and of an annotation on an expression.
+_EFFECT_FREE = (0, 1)
 
 
-def is_pure_call(name: str | None) -> bool:
-    """Whether the call of that name is a function of its arguments and nothing else."""
-    if name is None:
+def is_pure_call(call: Call) -> bool:
+    """Whether a call is a function of its arguments and nothing else."""
+    name = tir.call_name(call)
+    if name is None or name.startswith(_IMPURE):
         return False
-    if name in ("tirx.call_pure_extern", "tirx.call_llvm_pure_intrin"):
+    if name in _UNMARKED:
         return True
-    return name.startswith(_PURE_PREFIXES) and not name.startswith(_IMPURE)
+    effect = call.op.get_attr("TCallEffectKind")
+    return effect is not None and int(effect) in _EFFECT_FREE
 
 
-def _check_pure(expr: Any, origin: Any) -> None:
+_POINTERS = ("tirx.address_of", "tirx.buffer_data", "tirx.tvm_access_ptr")
+
+
+def _check_pure(exprs: list[Any]) -> None:
     bad: list[Any] = []
 
     def visit(call: Call) -> None:
-        if not is_pure_call(tir.call_name(call)):
+        if not is_pure_call(call):
             bad.append(call)
 
-    tvm_ffi.structural_walk(expr, [(Call, visit)])
+    for expr in exprs:
+        tvm_ffi.structural_walk(expr, [(Call, visit)])
     if bad:
         name = tir.call_name(bad[0]) or str(bad[0].op)
-        pointer = name in ("tirx.address_of", "tirx.tvm_access_ptr")
         raise _refuse(
-            RefusalKind.ALIASING if pointer else RefusalKind.SIDE_EFFECT,
+            RefusalKind.ALIASING if name in _POINTERS else RefusalKind.SIDE_EFFECT,
             bad[0],
             f"expected a step without effects, found the call {name}",
             "compute the value before the loop, or use an intrinsic without effects",

@@ -23,10 +23,32 @@ _COMPARE = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 _LOGIC = (tirx.And, tirx.Or)
 
 
+#: Calls on numbers, which mean the same in a wider type. Others (bits, external functions) get
+#: their arguments in the types that they were written for.
+_NUMERIC = (
+    *["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "cos", "cosh", "erf", "exp", "exp10", "exp2", "fabs", "floor", "fma", "fmod", "hypot", "isfinite", "isinf", "isnan", "ldexp", "log", "log10", "log1p", "log2", "nearbyint", "pow", "round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"],
+    *["ceil", "if_then_else", "likely", "log2"],
+)
+
+
 def widen(expr: Any, on_load: Callable[[TensorLoad], Any]) -> Any:
-    """``expr`` with loads mapped by ``on_load`` and half arithmetic done in float32."""
+    """``expr`` with loads mapped by ``on_load`` and half arithmetic done in float32.
+
+    Parameters
+    ----------
+    expr : Expr
+        An expression of the loop body.
+    on_load : callable
+        What a load becomes; its indices are mapped already.
+
+    Returns
+    -------
+    Expr
+        Of dtype float32 where ``expr`` is a half, else of the dtype of ``expr``.
+    """
     if isinstance(expr, TensorLoad):
-        return _wide(on_load(expr))
+        indices = [tir.map_loads(index, on_load) for index in expr.indices]
+        return _wide(on_load(tirx.BufferLoad(expr.source, indices)))
     if isinstance(expr, Var):
         return _wide(expr)
     if isinstance(expr, tirx.FloatImm):
@@ -43,12 +65,19 @@ def widen(expr: Any, on_load: Callable[[TensorLoad], Any]) -> Any:
     if isinstance(expr, tirx.Select):
         parts = (expr.condition, expr.true_value, expr.false_value)
         return tirx.Select(*(widen(part, on_load) for part in parts))
-    if isinstance(expr, Call):
+    name = (tir.call_name(expr) or "").partition(".")[2]
+    if name == "if_then_else":
+        return tirx.op.if_then_else(*(widen(arg, on_load) for arg in expr.args))
+    if name in _NUMERIC:
         args = [widen(arg, on_load) for arg in expr.args]
-        if tir.call_name(expr) == "prim.if_then_else":
-            return tirx.op.if_then_else(*args)
         return Call(tir.prim_type(tir.wide_dtype(tir.dtype_of(expr))), expr.op, args)
-    return tir.map_loads(expr, on_load)
+    return _wide(tir.map_loads(expr, lambda load: _like(on_load(load), load)))
+
+
+def _like(value: Any, node: Any) -> Any:
+    """``value`` in the dtype of ``node``."""
+    dtype = tir.dtype_of(node)
+    return value if tir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
 
 
 def _wide(expr: Any) -> Any:

@@ -20,8 +20,10 @@ from typing import Any
 
 from tvm.ir import Var
 from tvm.sym import detect_linear_equation
+from tvm.tirx import ForKind
 
 from tvm_scan import tir
+from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.flatten import (
     Alloc,
     Condition,
@@ -33,29 +35,17 @@ from tvm_scan.extraction.flatten import (
     stores_in,
     without_allocs,
 )
+from tvm_scan.extraction.private import is_private
 from tvm_scan.recurrence import Refusal, RefusalKind
 
 __all__ = [
-    "Access",
     "Nest",
-    "accesses_of",
+    "bound_in",
     "find_nest",
-    "is_private",
     "lane_path",
     "linear_in",
     "rename",
 ]
-
-
-@dataclass(eq=False)
-class Access:
-    """One load or store of a written buffer, and the loops around it inside the scope."""
-
-    buffer: Var
-    indices: list[Any]
-    is_store: bool
-    inner: list[Loop]
-    origin: Any
 
 
 @dataclass(eq=False)
@@ -69,29 +59,20 @@ class Nest:
     after: list[Any]
 
 
-def accesses_of(stmts: list[Any], inner: list[Loop] | None = None) -> list[Access]:
-    """Every load and store in ``stmts``, in program order."""
-    inner = inner or []
-    out: list[Access] = []
-
-    def read(expr: Any, origin: Any) -> None:
-        for load in tir.loads(expr):
-            out.append(Access(load.source, list(load.indices), False, inner, origin))
-
+def bound_in(stmts: list[Any]) -> tir.VarMap:
+    """Loop variables and bindings that ``stmts`` define, and buffers that they write."""
+    out = tir.VarMap()
     for stmt in stmts:
-        if isinstance(stmt, Store):
-            read(stmt.value, stmt.origin)
-            for index in stmt.indices:
-                read(index, stmt.origin)
-            out.append(Access(stmt.buffer, stmt.indices, True, inner, stmt.origin))
-        elif isinstance(stmt, Let):
-            read(stmt.value, stmt.origin)
+        if isinstance(stmt, Let):
+            out[stmt.var] = True
+        elif isinstance(stmt, Store):
+            out[stmt.buffer] = True
         elif isinstance(stmt, Condition):
-            read(stmt.cond, stmt.origin)
-            out += accesses_of(stmt.then, inner) + accesses_of(stmt.orelse, inner)
+            parts = bound_in(stmt.then).keys() + bound_in(stmt.orelse).keys()
+            out = tir.VarMap((v, True) for v in out.keys() + parts)
         elif isinstance(stmt, Loop):
-            read(stmt.extent, stmt.origin)
-            out += accesses_of(stmt.body, [*inner, stmt])
+            inner = bound_in(stmt.body).keys()
+            out = tir.VarMap((v, True) for v in [*out.keys(), stmt.var, *inner])
     return out
 
 
@@ -106,48 +87,6 @@ def linear_in(expr: Any, var: Var) -> tuple[int, Any] | None:
     if coefficient is None or tir.contains_var(found[1], [var]):
         return None
     return coefficient, found[1]
-
-
-def is_private(buffer: Var, body: list[Any]) -> bool:
-    """Whether each run of ``body`` overwrites all of ``buffer`` before reading any of it."""
-    for access in accesses_of(_unconditional(body)):
-        if access.buffer.same_as(buffer):
-            first = access
-            break
-    else:
-        return False
-    return (
-        first.is_store
-        and _first_access_is(buffer, body, first)
-        and all(
-            _covers(index, extent, first.inner)
-            for index, extent in zip(first.indices, tir.shape_of(buffer), strict=True)
-        )
-    )
-
-
-def _unconditional(stmts: list[Any]) -> list[Any]:
-    return [s for s in stmts if not isinstance(s, Condition)]
-
-
-def _first_access_is(buffer: Var, body: list[Any], first: Access) -> bool:
-    for access in accesses_of(body):
-        if access.buffer.same_as(buffer):
-            return access.origin is first.origin and access.is_store == first.is_store
-    return False
-
-
-def _covers(index: Any, extent: Any, inner: list[Loop]) -> bool:
-    """Whether ``index`` runs through ``[0, extent)`` as the inner loops run."""
-    if tir.as_int(extent) == 1:
-        return True
-    for loop in inner:
-        if isinstance(index, Var) and index.same_as(loop.var):
-            return (
-                tir.structurally_equal(tir.simplify(loop.extent), tir.simplify(extent))
-                or tir.as_int(loop.extent) == tir.as_int(extent) is not None
-            )
-    return False
 
 
 def _is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
@@ -232,7 +171,7 @@ def find_nest(body: list[Any], reduced: tir.VarMap, external: tir.VarMap) -> Nes
                 lane, stmts = fused
                 lanes.append(lane)
             loop = Loop(time.var, time.extent, stmts, time.origin, time.thread)
-            return Nest(lanes, guards, before, loop, after)
+            return _checked(Nest(lanes, guards, before, loop, after))
         guards += [cond for cond, _ in conditions]
         lanes += path
         loops = [
@@ -242,6 +181,15 @@ def find_nest(body: list[Any], reduced: tir.VarMap, external: tir.VarMap) -> Nes
         ]
         if not loops:
             origin = path[0].origin if path else (body[0].origin if body else None)
+            hidden = [s for s in inside if isinstance(s, Condition) and _has_carrying_loop(s)]
+            if hidden:
+                return Refusal(
+                    RefusalKind.UNSUPPORTED_BODY,
+                    hidden[0].origin,
+                    "expected the time loop under conditions on loop variables alone, found it in "
+                    f"a branch on {hidden[0].cond}",
+                    "move the condition into the time loop",
+                )
             return Refusal(
                 RefusalKind.NO_RECURRENCE,
                 origin,
@@ -260,6 +208,60 @@ def find_nest(body: list[Any], reduced: tir.VarMap, external: tir.VarMap) -> Nes
         before += inside[:position]
         after = inside[position + 1 :] + after
         level = [loops[0]]
+
+
+def _has_carrying_loop(stmt: Any) -> bool:
+    if isinstance(stmt, Condition):
+        return any(_has_carrying_loop(s) for s in [*stmt.then, *stmt.orelse])
+    return isinstance(stmt, Loop) and _carries(stmt)
+
+
+_KINDS = {
+    int(ForKind.PARALLEL): "parallel",
+    int(ForKind.VECTORIZED): "vectorized",
+    int(ForKind.THREAD_BINDING): "thread-bound",
+}
+
+
+def _checked(nest: Nest) -> Nest | Refusal:
+    """Time must be sequential, and the lanes and time must span a box.
+
+    Lanes are re-ordered and time is cut; an extent that moves with another loop, or that a load
+    decides, would then be read in the wrong place.
+    """
+    kind = nest.time.origin.kind
+    if kind not in (ForKind.SERIAL, ForKind.UNROLLED):
+        return Refusal(
+            RefusalKind.UNSUPPORTED_BODY,
+            nest.time.origin,
+            f"expected steps that run one after another, found the {_KINDS[int(kind)]} loop "
+            f"{nest.time.var.name}, in which they race",
+            "walk time with a serial loop",
+        )
+    moving = bound_in([*nest.lanes, *nest.before, nest.time, *nest.after])
+    for loop in [*nest.lanes, nest.time]:
+        if tir.loads(loop.extent) or any(v in moving for v in tir.variables(loop.extent).keys()):
+            return Refusal(
+                RefusalKind.UNSUPPORTED_BODY,
+                loop.origin,
+                f"expected lanes and time of fixed extents, found {loop.var.name} in "
+                f"range({loop.extent})",
+                "loop to the largest extent and guard the body by a condition",
+            )
+    for guard in nest.guards:
+        bound = [v for v in tir.variables(guard).keys() if v in moving and not _is_var(v, nest)]
+        if bound:
+            return Refusal(
+                RefusalKind.UNSUPPORTED_BODY,
+                nest.time.origin,
+                f"expected the time loop under conditions on loop variables alone, found {guard}",
+                "move the condition into the time loop",
+            )
+    return nest
+
+
+def _is_var(var: Var, nest: Nest) -> bool:
+    return any(var.same_as(lane.var) for lane in nest.lanes)
 
 
 def _perfect_path(level: list[Any]) -> tuple[list[Loop], list[tuple[Any, int]], list[Any]]:

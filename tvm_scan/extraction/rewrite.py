@@ -9,9 +9,9 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.extraction.access import Layouts
+from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.flatten import Alloc, Condition, Let, Loop, Store, rebuild
 from tvm_scan.extraction.halves import widen
-from tvm_scan.extraction.nest import accesses_of
 from tvm_scan.recurrence import Register
 
 __all__ = ["BodyWriter"]
@@ -26,6 +26,7 @@ class BodyWriter:
         self.preloaded = preloaded
         self.deferred: tir.VarMap = tir.VarMap()
         self.direct: tir.VarMap = tir.VarMap()
+        self.lets: tir.VarMap = tir.VarMap()  # bindings of halves, kept in float32
         body = accesses_of(layouts.nest.time.body)
         for buffer, box in layouts.boxes.items():
             if box.time_dim is None:
@@ -74,7 +75,12 @@ class BodyWriter:
             if isinstance(stmt, Store):
                 out += self._store(stmt, inner, around)
             elif isinstance(stmt, Let):
-                out.append(Let(stmt.var, self.expr(stmt.value, inner, around), stmt.origin))
+                value = self.expr(stmt.value, inner, around)
+                var = stmt.var
+                if tir.dtype_of(value) != tir.dtype_of(var):
+                    var = tirx.Var(str(var.name), tir.dtype_of(value))
+                    self.lets[stmt.var] = var
+                out.append(Let(var, value, stmt.origin))
             elif isinstance(stmt, Condition):
                 then = self.rewrite(stmt.then, inner, around)
                 orelse = self.rewrite(stmt.orelse, inner, around)
@@ -128,14 +134,17 @@ class BodyWriter:
                 return load
             register: Register = self.layouts.registers[buffer]
             if around is not None:
+                # Before time the carry is in `state`; after it too, also where time had no step.
                 place = self._place(buffer, load.indices, inner, around)
-                return tirx.BufferLoad(register.local, place)
+                return tirx.BufferLoad(register.state, place)
             split = self.layouts.split(buffer, list(load.indices), inner)
             place = self._place_of(buffer, split)
             source = register.previous if split.lag == 1 else register.local
             return tirx.BufferLoad(source, place)
 
-        return widen(expr, on_load) if self.half else tir.map_loads(expr, on_load)
+        if not self.half:
+            return tir.map_loads(expr, on_load)
+        return widen(tir.substitute(expr, self.lets), on_load)
 
     def _place_of(self, buffer: Var, split: Any) -> list[Any]:
         box = self.layouts.boxes[buffer]

@@ -1,9 +1,13 @@
 """One step of the loop body, executed on symbols: the carry after the step as an expression.
 
-Every cell that the body reads before it writes it is a carry and gets a variable (``old``).
-Stores are followed through the body, also through conditions and through inner loops whose
-variable indexes the cell. A cell that an inner loop accumulates (a contraction over the state)
-is opaque: it may be emitted, but no step may depend on it.
+Every cell that the body reads before it writes it is a carry (``cells``). Stores are followed
+through the body, through conditions, and through inner loops in three cases:
+
+- each iteration touches a cell of its own, which the loop variable selects: the value is the
+  same expression in every iteration, and other iterations cannot have changed it;
+- each iteration first overwrites the one cell that it uses: the last value remains;
+- else the cells are opaque from the head of the loop on (a contraction over the state). An
+  opaque value may be emitted, but no step may depend on it.
 """
 
 from __future__ import annotations
@@ -15,22 +19,15 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.extraction.access import Layouts
+from tvm_scan.extraction.accesses import accesses_of
+from tvm_scan.extraction.cells import Cell, Cells, Key, Place
 from tvm_scan.extraction.flatten import Alloc, Condition, Let, Loop, Store, stores_in
 from tvm_scan.extraction.halves import widen
-from tvm_scan.extraction.nest import accesses_of, rename
+from tvm_scan.extraction.nest import rename
 
-__all__ = ["Cell", "StepState", "execute_step"]
+__all__ = ["StepState", "execute_step"]
 
-Key = tuple[Any, ...]
-
-
-class Cell:
-    """A carried cell: its buffer, its place in the register array, the variable before a step."""
-
-    def __init__(self, buffer: Var, key: Key, old: Var) -> None:
-        self.buffer = buffer
-        self.key = key
-        self.old = old
+Slot = tuple[int, Key]
 
 
 class StepState:
@@ -39,72 +36,19 @@ class StepState:
     def __init__(self, layouts: Layouts, half: bool) -> None:
         self.layouts = layouts
         self.half = half
-        self.values: dict[tuple[int, Key], Any] = {}
-        self.cells: dict[tuple[int, Key], Cell] = {}
+        self.cells = Cells(layouts)
+        self.values: dict[Slot, Any] = {}
+        self.places: dict[Slot, Place] = {}
+        self.origins: dict[Slot, Any] = {}
         self.preloaded: tir.VarMap = tir.VarMap()
         self.opaque: tir.VarMap = tir.VarMap()
         self.lets: tir.VarMap = tir.VarMap()
-        self.state_vars: dict[tuple[int, int], Var] = {}
         self.inner: list[Loop] = []
-        self.origins: dict[tuple[int, Key], Any] = {}
 
-    # ---- cells --------------------------------------------------------------------------
-
-    @staticmethod
-    def _id(buffer: Var) -> int:
-        return buffer.__hash__()
-
-    def state_var(self, buffer: Var, dim: int) -> Var:
-        """Variable that runs over dimension ``dim`` of the register array of ``buffer``."""
-        slot = (self._id(buffer), dim)
-        if slot not in self.state_vars:
-            self.state_vars[slot] = tirx.Var(f"{buffer.name}_s{dim}", "int32")
-        return self.state_vars[slot]
-
-    def _key(self, buffer: Var, offsets: list[Any]) -> tuple[Key, list[tuple[Var, Var]]] | None:
-        """Canonical key of a cell, and the loop variables that its state variables stand for."""
-        box = self.layouts.boxes[buffer]
-        key: list[Any] = []
-        pairs: list[tuple[Var, Var]] = []
-        for dim, offset in enumerate(offsets):
-            place = tir.simplify(offset - box.lower[dim])
-            constant = tir.as_int(place)
-            if box.extents[dim] == 1:
-                key.append(0)
-            elif constant is not None:
-                key.append(constant)
-            else:
-                loop = next(
-                    (l for l in self.inner if isinstance(place, Var) and place.same_as(l.var)), None
-                )
-                if loop is None or tir.as_int(loop.extent) != box.extents[dim]:
-                    return None
-                key.append("s")
-                pairs.append((loop.var, self.state_var(buffer, dim)))
-        return tuple(key), pairs
-
-    def _overlaps(self, buffer: Var, key: Key) -> bool:
-        """Whether another key that is in use names some of the same cells."""
-        ident = self._id(buffer)
-        used = {k for b, k in (*self.values, *self.cells) if b == ident and k != key}
-        return any(
-            all(a == b or "s" in (a, b) for a, b in zip(key, other, strict=True)) for other in used
-        )
-
-    def _old(self, buffer: Var, key: Key) -> Var:
-        slot = (self._id(buffer), key)
-        if slot not in self.cells:
-            dtype = tir.wide_dtype(tir.dtype_of(buffer))
-            suffix = "".join(f"_{k}" for k in key if isinstance(k, int) and k)
-            old = tirx.Var(f"{buffer.name}{suffix}", dtype)
-            self.cells[slot] = Cell(buffer, key, old)
-        return self.cells[slot].old
-
-    def new_opaque(self, dtype: str, depends: list[Any]) -> Var:
-        """A value that is not known as an expression, with what it may depend on."""
-        var = tirx.Var(f"opaque{len(self.opaque)}", dtype)
-        self.opaque[var] = depends
-        return var
+    @property
+    def carried(self) -> list[Cell]:
+        """Cells whose value before the step is used, by the step or by an emit."""
+        return list(self.cells.found.values())
 
     # ---- expressions --------------------------------------------------------------------
 
@@ -120,41 +64,52 @@ class StepState:
     def _load(self, load: Any) -> Any:
         buffer = load.source
         split = self.layouts.split(buffer, list(load.indices), self.inner)
-        dtype = tir.wide_dtype(tir.dtype_of(buffer))
-        found = None if split is None else self._key(buffer, split.offsets)
-        if found is None:
-            return self.new_opaque(dtype, self._everything(buffer))
-        key, pairs = found
-        if self._overlaps(buffer, key):
-            return self.new_opaque(dtype, self._everything(buffer))
         box = self.layouts.boxes[buffer]
+        if split is not None and not box.stored_inside:
+            # Set before the time loop and only read in it: an input, held in a register.
+            index = [o - low for o, low in zip(split.offsets, box.lower, strict=True)]
+            return tirx.BufferLoad(self.layouts.registers[buffer].local, index)
+        place = None
+        if split is not None:
+            place = self.cells.place(buffer, split.offsets, self.inner)
+        if place is None or self._overlaps(place):
+            dtype = tir.wide_dtype(tir.dtype_of(buffer))
+            return self.new_opaque(dtype, self._everything(buffer))
         if split.lag == 1:
-            return self._old(buffer, key)
-        slot = (self._id(buffer), key)
-        if slot in self.values:
-            return tir.substitute(self.values[slot], tir.VarMap((s, n) for n, s in pairs))
+            return self.cells.carry(place)
+        if place.slot in self.values:
+            return place.to_loops(self.values[place.slot])
         if box.time_dim is not None:
             # A history read at its own step before it is written: its content is an input.
             self.preloaded[buffer] = True
             return load
-        return self._old(buffer, key)
+        return self.cells.carry(place)
+
+    def _overlaps(self, place: Place) -> bool:
+        """Whether another key that is in use names some of the same cells."""
+        ident, key = place.slot
+        used = {k for b, k in (*self.values, *self.cells.found) if b == ident and k != key}
+        return any(
+            all(a == b or "s" in (a, b) for a, b in zip(key, other, strict=True)) for other in used
+        )
 
     def _everything(self, buffer: Var) -> list[Any]:
         """All values and carries of ``buffer``; a load of any of its cells depends on these."""
-        ident = self._id(buffer)
-        values = [value for (b, _), value in self.values.items() if b == ident]
-        box = self.layouts.boxes[buffer]
-        whole = self._whole(buffer)
-        if (ident, whole) in self.values:
+        whole = self.cells.whole(buffer)
+        values = [value for (b, _), value in self.values.items() if b == whole.slot[0]]
+        if whole.slot in self.values:
             return values
+        box = self.layouts.boxes[buffer]
         if box.time_dim is not None and not box.has_lag:
             self.preloaded[buffer] = True
             return values
-        return [*values, self._old(buffer, whole)]
+        return [*values, self.cells.carry(whole)]
 
-    def _whole(self, buffer: Var) -> Key:
-        """Key that names every cell of ``buffer``."""
-        return tuple("s" if extent > 1 else 0 for extent in self.layouts.boxes[buffer].extents)
+    def new_opaque(self, dtype: str, depends: list[Any]) -> Var:
+        """A value that is not known as an expression, with what it may depend on."""
+        var = tirx.Var(f"opaque{len(self.opaque)}", dtype)
+        self.opaque[var] = depends
+        return var
 
     def depends_on(self, expr: Any, wanted: tir.VarMap) -> bool:
         """Whether ``expr`` depends on any of the variables, through opaque values as well."""
@@ -187,135 +142,162 @@ class StepState:
                 assert isinstance(stmt, Alloc)
 
     def _store(self, stmt: Store) -> None:
-        buffer = stmt.buffer
         value = self.evaluate(stmt.value)
-        split = self.layouts.split(buffer, stmt.indices, self.inner)
-        found = None if split is None else self._key(buffer, split.offsets)
-        if found is None or self._overlaps(buffer, found[0]):
-            self._forget(buffer, [value])
+        split = self.layouts.split(stmt.buffer, stmt.indices, self.inner)
+        place = None
+        if split is not None:
+            place = self.cells.place(stmt.buffer, split.offsets, self.inner)
+        if place is None or self._overlaps(place):
+            self._forget(stmt.buffer, [value])
             return
-        key, pairs = found
-        slot = (self._id(buffer), key)
-        self.values[slot] = tir.substitute(value, tir.VarMap(pairs))
-        self.origins[slot] = stmt.origin
+        self.values[place.slot] = place.to_states(value)
+        self.places[place.slot] = place
+        self.origins[place.slot] = stmt.origin
 
     def _forget(self, buffer: Var, depends: list[Any]) -> None:
         """Make every cell of ``buffer`` opaque."""
-        depends = depends + self._everything(buffer)
-        ident = self._id(buffer)
+        depends += self._everything(buffer)
+        whole = self.cells.whole(buffer)
+        used = (*self.values, *self.cells.found)
+        keys = {k for b, k in used if b == whole.slot[0]} | {whole.key}
         dtype = tir.wide_dtype(tir.dtype_of(buffer))
-        keys = {k for b, k in (*self.values, *self.cells) if b == ident}
         for key in keys:
-            self.values[(ident, key)] = self.new_opaque(dtype, depends)
+            place = self.cells.named(buffer, key)
+            self.values[place.slot] = self.new_opaque(dtype, depends)
+            self.places[place.slot] = place
 
     def _condition(self, stmt: Condition) -> None:
         cond = self.evaluate(stmt.cond)
         before = dict(self.values)
         self.run(stmt.then)
-        taken = self.values
+        taken, taken_places = self.values, dict(self.places)
         self.values = dict(before)
         self.run(stmt.orelse)
         other = self.values
-        merged = dict(before)
+        self.values = dict(before)
         for slot in {**taken, **other}:
-            left, right = self._value_or_old(taken, slot), self._value_or_old(other, slot)
-            same = left is right or tir.structurally_equal(left, right)
-            merged[slot] = left if same else tirx.op.if_then_else(cond, left, right)
-        self.values = merged
+            changed = [
+                places[slot]
+                for values, places in ((taken, taken_places), (other, self.places))
+                if slot in values and values[slot] is not before.get(slot)
+            ]
+            if not changed:
+                continue
+            place = changed[0]
+            left = self._value_or_carry(taken, place)
+            right = self._value_or_carry(other, place)
+            if left is right or tir.structurally_equal(left, right):
+                self.values[slot] = left
+            elif any(not _same_vars(place.loops, p.loops) for p in changed):
+                depends = [cond, left, right]
+                self.values[slot] = self.new_opaque(tir.dtype_of(left), depends)
+            else:
+                # The condition chooses per iteration of the loops that select the cell.
+                chosen = place.to_states(cond)
+                self.values[slot] = tirx.op.if_then_else(chosen, left, right)
+            self.places[slot] = place
 
-    def _value_or_old(self, values: dict[tuple[int, Key], Any], slot: tuple[int, Key]) -> Any:
-        if slot in values:
-            return values[slot]
-        buffer = next(b for b in self.layouts.boxes.keys() if self._id(b) == slot[0])
-        box = self.layouts.boxes[buffer]
+    def _value_or_carry(self, values: dict[Slot, Any], place: Place) -> Any:
+        if place.slot in values:
+            return values[place.slot]
+        box = self.layouts.boxes[place.buffer]
+        here = self.cells.named(place.buffer, place.key)
         if box.time_dim is None:
-            return self._old(buffer, slot[1])
+            return self.cells.carry(here)
         # Memory keeps what it had where the condition is false.
-        self.preloaded[buffer] = True
+        self.preloaded[place.buffer] = True
         indices = []
-        for dim, key in enumerate(slot[1]):
-            local = self.state_var(buffer, dim) if key == "s" else key
+        for dim, key in enumerate(place.key):
+            local = self.cells.state(place.buffer, dim) if key == "s" else key
             index = box.base[dim] + box.lower[dim] + local
             if dim == box.time_dim:
                 index = box.base[dim] + self.layouts.nest.time.var * box.time_step
             indices.append(tir.simplify(index))
-        return tirx.BufferLoad(buffer, indices)
+        load = tirx.BufferLoad(place.buffer, indices)
+        dtype = tir.wide_dtype(tir.dtype_of(load))
+        return load if tir.dtype_of(load) == dtype else tirx.Cast(dtype, load)
+
+    # ---- loops --------------------------------------------------------------------------
 
     def _loop(self, loop: Loop) -> None:
         loop = self._without_init(loop)
+        runs = (tir.as_int(loop.extent) or 0) >= 1
         self.inner.append(loop)
         running: list[tuple[Var, list[Any]]] = []
         for buffer in tir.VarMap((s.buffer, True) for s in stores_in(loop.body)).keys():
-            if not self._indexed_by(loop, buffer) and not self._fresh_in(loop, buffer):
-                marker: list[Any] = []
-                running.append((buffer, marker))
-                self._mark_running(buffer, marker)
+            if runs and (self._own_cell(loop, buffer) or _fresh_cell(loop, buffer)):
+                continue
+            depends: list[Any] = []
+            running.append((buffer, depends))
+            self._forget(buffer, depends)
         self.run(loop.body)
-        for buffer, marker in running:
-            ident = self._id(buffer)
-            marker += [value for (b, _), value in self.values.items() if b == ident]
+        for buffer, depends in running:
+            ident = buffer.__hash__()
+            depends += [value for (b, _), value in self.values.items() if b == ident]
+            self._forget(buffer, depends)
         self.inner.pop()
-        extent = tir.as_int(loop.extent)
         last = tir.VarMap([(loop.var, loop.extent - 1)])
         for slot, value in list(self.values.items()):
             if tir.contains_var(value, [loop.var]):
                 self.values[slot] = tir.substitute(value, last)
-        if extent is None or extent < 1:
-            for buffer in tir.VarMap((s.buffer, True) for s in stores_in(loop.body)).keys():
-                self._forget(buffer, [])
 
     def _without_init(self, loop: Loop) -> Loop:
         """Run ``if n == 0: init`` at the head of ``for n`` first: a block's reduction init."""
         body = list(loop.body)
         zero = tir.VarMap([(loop.var, tir.zero_like(loop.var))])
-        while body and isinstance(body[0], Condition) and not body[0].orelse:
-            test = tir.simplify(tir.substitute(body[0].cond, zero))
-            other = tir.VarMap([(loop.var, tir.zero_like(loop.var) + 1)])
-            if not (
-                tir.is_true(test)
-                and tir.as_int(tir.simplify(tir.substitute(body[0].cond, other))) == 0
-            ):
+        later = tir.VarMap([(loop.var, loop.var + 1)])
+        extent = tir.as_int(loop.extent) or 0
+        while extent >= 1 and body and isinstance(body[0], Condition) and not body[0].orelse:
+            cond = body[0].cond
+            never_again = tir.simplify(
+                tir.substitute(cond, later), [(loop.var, max(extent - 1, 1))]
+            )
+            first = tir.simplify(tir.substitute(cond, zero))
+            if not tir.is_true(first) or tir.as_int(never_again) != 0:
                 break
             self.run(rename(body.pop(0).then, zero))
         return Loop(loop.var, loop.extent, body, loop.origin, loop.thread)
 
-    def _indexed_by(self, loop: Loop, buffer: Var) -> bool:
-        """Whether every store to ``buffer`` in the loop goes to a cell that the loop selects."""
+    def _own_cell(self, loop: Loop, buffer: Var) -> bool:
+        """Whether all accesses in the loop select their cell by its variable, in one dimension."""
+        dims = set(range(len(self.layouts.boxes[buffer].lower)))
+        lower = self.layouts.boxes[buffer].lower
         for access in accesses_of([loop]):
-            if access.is_store and access.buffer.same_as(buffer):
-                split = self.layouts.split(
-                    buffer, access.indices, [*self.inner[:-1], *access.inner]
-                )
-                if split is None or not any(
-                    isinstance(o, Var) and o.same_as(loop.var)
-                    for o in (
-                        tir.simplify(x - low)
-                        for x, low in zip(
-                            split.offsets, self.layouts.boxes[buffer].lower, strict=True
-                        )
-                    )
-                ):
-                    return False
-        return True
-
-    def _fresh_in(self, loop: Loop, buffer: Var) -> bool:
-        """Whether each iteration overwrites the cell before it reads it."""
-        for stmt in loop.body:
-            if isinstance(stmt, Alloc):
+            if not access.buffer.same_as(buffer):
                 continue
-            accesses = [a for a in accesses_of([stmt]) if a.buffer.same_as(buffer)]
-            if not accesses:
-                continue
-            return isinstance(stmt, Store) and len(accesses) == 1 and accesses[0].is_store
-        return True
+            inner = [*self.inner[:-1], *access.inner]
+            split = self.layouts.split(buffer, access.indices, inner)
+            if split is None:
+                return False
+            places = [tir.simplify(x - low) for x, low in zip(split.offsets, lower, strict=True)]
+            dims &= {d for d, p in enumerate(places) if isinstance(p, Var) and p.same_as(loop.var)}
+        return bool(dims)
 
-    def _mark_running(self, buffer: Var, depends: list[Any]) -> None:
-        depends += self._everything(buffer)
-        ident = self._id(buffer)
-        dtype = tir.wide_dtype(tir.dtype_of(buffer))
-        keys = {k for b, k in (*self.values, *self.cells) if b == ident} or {self._whole(buffer)}
-        for key in keys:
-            self.values[(ident, key)] = self.new_opaque(dtype, depends)
+
+def _same_vars(left: list[Var], right: list[Var]) -> bool:
+    return len(left) == len(right) and all(a.same_as(b) for a, b in zip(left, right, strict=True))
+
+
+def _fresh_cell(loop: Loop, buffer: Var) -> bool:
+    """Whether the loop uses one cell of ``buffer``, which each iteration first overwrites."""
+    accesses = [a for a in accesses_of(loop.body) if a.buffer.same_as(buffer)]
+    used = next(
+        (
+            s
+            for s in loop.body
+            if not isinstance(s, Alloc) and any(a.buffer.same_as(buffer) for a in accesses_of([s]))
+        ),
+        None,
+    )
+    if not isinstance(used, Store) or not used.buffer.same_as(buffer):
+        return False
+    if sum(a.buffer.same_as(buffer) for a in accesses_of([used])) != 1:
+        return False
+    return all(
+        tir.structurally_equal(mine, other)
+        for access in accesses
+        for mine, other in zip(access.indices, used.indices, strict=True)
+    )
 
 
 def execute_step(layouts: Layouts, body: list[Any], half: bool) -> StepState:
