@@ -27,7 +27,7 @@ from tvm_scan.extraction.flatten import Loop, stores_in
 from tvm_scan.extraction.nest import Nest, bound_in, linear_in
 from tvm_scan.recurrence import Refusal, RefusalKind, Register
 
-__all__ = ["Box", "Layouts", "check_injective", "classify_accesses"]
+__all__ = ["Box", "Layouts", "check_injective", "classify_accesses", "store_of"]
 
 _MAX_REGISTERS = 1024
 
@@ -374,7 +374,7 @@ def check_injective(buffer: Var, layouts: Layouts, ahead: int = 0) -> Refusal | 
         return None
     return Refusal(
         RefusalKind.CROSS_LANE,
-        _store_of(buffer, nest),
+        store_of(buffer, nest),
         f"expected each lane to own its cells of {buffer.name}, but the index "
         f"[{', '.join(str(b) for b in box.base)}] is not provably one-to-one over the lanes "
         f"{', '.join(lane.var.name for lane in nest.lanes)}",
@@ -422,7 +422,7 @@ def _determined_by(
     return lanes
 
 
-def _store_of(buffer: Var, nest: Nest) -> Any:
+def store_of(buffer: Var, nest: Nest) -> Any:
     """The user's first store to ``buffer`` in the time loop, else the time loop."""
     for store in stores_in(nest.time.body):
         if store.buffer.same_as(buffer):

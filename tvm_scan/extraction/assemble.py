@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Range, Var
 from tvm.s_tir import SBlockRealize
-from tvm.sym import Analyzer
 
 from tvm_scan import tir
-from tvm_scan.algebra import Algebra, classify
-from tvm_scan.extraction.access import Layouts, classify_accesses
+from tvm_scan.algebra import Algebra
+from tvm_scan.extraction.access import Layouts, classify_accesses, store_of
 from tvm_scan.extraction.accesses import accesses_of
-from tvm_scan.extraction.boundary import (
-    Boundary,
-    decide_time_tests,
-    split_boundary,
-    without_time_tests,
-)
-from tvm_scan.extraction.flatten import Condition, flatten, keep_stores, rebuild, stores_in
-from tvm_scan.extraction.nest import Nest, find_nest
+from tvm_scan.extraction.around import build_around
+from tvm_scan.extraction.boundary import Boundary, without_time_tests
+from tvm_scan.extraction.carry import build_carry, prove_step
+from tvm_scan.extraction.flatten import Let, Loop, Store, flatten, stores_in
+from tvm_scan.extraction.nest import Nest, find_nest, rename
 from tvm_scan.extraction.rewrite import BodyWriter
-from tvm_scan.extraction.symbolic import Cell, StepState, execute_step
-from tvm_scan.recurrence import (
-    Axis,
-    Carry,
-    Emit,
-    Recurrence,
-    Refusal,
-    RefusalKind,
-    Register,
-)
+from tvm_scan.extraction.symbolic import StepState, execute_step
+from tvm_scan.recurrence import Axis, Carry, Emit, Recurrence, Refusal, RefusalKind
 
 __all__ = ["extract", "extract_nest", "root_nests"]
 
@@ -104,6 +90,7 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
     nest = find_nest(tree.body, tree.reduced, external)
     if isinstance(nest, Refusal):
         return nest
+    nest = _with_held_bindings(nest)
     refusal = _check_aliasing(func, nest)
     if refusal is not None:
         return refusal
@@ -117,6 +104,27 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
     half = any(tir.is_half(tir.dtype_of(buffer)) for buffer in written)
     state = execute_step(layouts, nest.time.body, half)
     return _assemble(func, stmt, nest, layouts, state, half)
+
+
+def _with_held_bindings(nest: Nest) -> Nest:
+    """Bindings made before time as stores to scratch, which a chunk in the middle can repeat."""
+    held: tir.VarMap = tir.VarMap()
+    before: list[Any] = []
+    for stmt in nest.before:
+        if isinstance(stmt, Let):
+            name, dtype = str(stmt.var.name), tir.dtype_of(stmt.var)
+            buffer = tirx.decl_buffer([1], dtype, name, scope="local")
+            place = [tirx.IntImm("int32", 0)]
+            before.append(Store(buffer, place, tir.substitute(stmt.value, held), stmt.origin))
+            held[stmt.var] = tirx.BufferLoad(buffer, place)
+        else:
+            before += rename([stmt], held)
+    if not len(held):
+        return nest
+    time = nest.time
+    body = rename(time.body, held)
+    loop = Loop(time.var, time.extent, body, time.origin, time.thread)
+    return Nest(nest.lanes, nest.guards, before, loop, rename(nest.after, held))
 
 
 def _external(func: tirx.PrimFunc, nest: Any) -> tir.VarMap:
@@ -169,32 +177,34 @@ def _assemble(
             "expected a step that reads what an earlier step wrote, found none",
             "nothing to do: TVM's own rules already run this loop in parallel",
         )
-    carries: list[Carry] = []
-    algebras: list[Algebra] = []
-    start: list[Any] = []
-    body = writer.step()
+    for buffer in [*writer.deferred.keys(), *state.preloaded.keys()]:
+        if not state.covers(buffer):
+            state.preloaded[buffer] = True  # it is written back in whole at each step
+        if buffer in state.preloaded and buffer not in layouts.external:
+            return Refusal(
+                RefusalKind.UNSUPPORTED_BODY,
+                store_of(buffer, nest),
+                f"expected each step to set {buffer.name} before it reads it, found a read of "
+                "cells that nobody set",
+                f"set all of {buffer.name} without conditions",
+            )
+    carries: list[tuple[Carry, Boundary, Algebra]] = []
     for cell in cells:
-        made = _carry(cell, cells, nest, layouts, state)
+        made = build_carry(cell, cells, nest, layouts, state)
         if isinstance(made, Refusal):
             return made
-        carry, boundary = made
-        algebra = _prove(carry, boundary)
+        algebra = prove_step(*made)
         if isinstance(algebra, Refusal):
             return algebra
-        begin = _start(carry, boundary, algebra, nest, layouts, writer)
-        if isinstance(begin, Refusal):
-            return begin
-        start.append(begin)
+        carries.append((*made, algebra))
+    around = build_around(nest, layouts, writer, state, carries)
+    if isinstance(around, Refusal):
+        return around
+    body = writer.step()
+    for carry, boundary, _ in carries:
         if boundary.init is not None:
             held, time = carry.register.state, nest.time
             body = without_time_tests(body, held, boundary.init, time.var, time.extent)
-        carries.append(carry)
-        algebras.append(algebra)
-    carried = tir.VarMap((c.register.buffer, True) for c in carries)
-    around = _surroundings(nest, layouts, writer, carried)
-    if isinstance(around, Refusal):
-        return around
-    prologue, state_start, boundary_writes, finish = around
     guard = None
     for cond in nest.guards:
         guard = cond if guard is None else tirx.And(guard, cond)
@@ -215,257 +225,15 @@ def _assemble(
         lanes=tuple(Axis(lane.var, lane.extent) for lane in nest.lanes),
         time=Axis(nest.time.var, nest.time.extent),
         guard=guard,
-        carries=tuple(carries),
+        carries=tuple(carry for carry, _, _ in carries),
         registers=tuple(writer.registers()),
         emits=emits,
-        prologue=prologue,
-        start=tir.seq([s for s in [*start, state_start] if s is not None]),
-        boundary=boundary_writes,
+        prologue=around.prologue,
+        start=around.start,
+        boundary=around.boundary,
         body=body,
-        finish=finish,
+        finish=around.finish,
         inputs=tuple(reads.keys()),
         outputs=tuple(outputs),
-        algebras=tuple(algebras),
+        algebras=tuple(algebra for _, _, algebra in carries),
     )
-
-
-def _carry(
-    cell: Cell, cells: list[Cell], nest: Nest, layouts: Layouts, state: StepState
-) -> tuple[Carry, Boundary] | Refusal:
-    slot = cell.slot
-    step = state.values.get(slot)
-    origin = state.origins.get(slot, nest.time.origin)
-    name = cell.buffer.name
-    if step is None:
-        return Refusal(
-            RefusalKind.UNSUPPORTED_BODY,
-            nest.time.origin,
-            f"expected the cell of {name} that a step reads to be written by the same index, "
-            f"found no such store",
-            "write the state at the index at which the next step reads it",
-        )
-    step = cell.own(step)
-    others = tir.VarMap((name, True) for c in cells if c is not cell for name in c.names)
-    opaque = tir.VarMap((var, True) for var in state.opaque.keys())
-    if tir.contains_var(step, opaque.keys()):
-        olds = tir.VarMap((name, True) for c in cells for name in c.names)
-        unknown = [var for var in tir.variables(step).keys() if var in opaque]
-        if any(state.depends_on(var, olds) for var in unknown):
-            return Refusal(
-                RefusalKind.COUPLED_CARRIES,
-                origin,
-                f"expected each cell of {name} to depend on itself alone, found a step that "
-                "reads a sum over, or another cell of, the state",
-                "only states whose cells advance independently are supported (diagonal "
-                "transitions); a dense or delta-rule transition is not",
-            )
-        return Refusal(
-            RefusalKind.UNSUPPORTED_BODY,
-            origin,
-            f"expected the step of {name} as an expression of inputs, found a value that an "
-            "inner loop accumulates",
-            "compute that value in a loop nest of its own, before the time loop",
-        )
-    if tir.contains_var(step, [cell.before]):
-        return Refusal(
-            RefusalKind.COUPLED_CARRIES,
-            origin,
-            f"expected each cell of {name} to depend on itself alone, found a step that reads "
-            "another cell of the state",
-            "only states whose cells advance independently are supported (diagonal transitions)",
-        )
-    if state.depends_on(step, others):
-        return Refusal(
-            RefusalKind.COUPLED_CARRIES,
-            origin,
-            f"expected the step of {name} to depend on no other carry, found "
-            f"{_name_dependency(step, cells, cell)} in it",
-            "carries that feed one another are not supported yet",
-        )
-    if _seen_at_first(cell, slot, nest, state):
-        # Someone emits the state before step 0: it is an initial state, whatever step 0 does.
-        boundary = Boundary(step)
-    else:
-        boundary = split_boundary(step, cell.old, nest.time.var, nest.time.extent)
-    register = layouts.registers[cell.buffer]
-    axes, place = [], []
-    for dim, key in enumerate(cell.key):
-        if key == "s":
-            var = state.cells.state(cell.buffer, dim)
-            axes.append(Axis(var, register.extents[dim]))
-            place.append(var)
-        else:
-            place.append(tirx.IntImm("int32", key))
-    dtype = tir.wide_dtype(tir.dtype_of(cell.buffer))
-    carry = Carry(
-        register, tuple(place), tuple(axes), cell.old, boundary.step, boundary.first, dtype, origin
-    )
-    return carry, boundary
-
-
-def _seen_at_first(cell: Cell, own: tuple[int, Any], nest: Nest, state: StepState) -> bool:
-    """Whether step 0 stores the state before it anywhere but in the carry itself."""
-    old = tir.VarMap((name, True) for name in cell.names)
-    time = nest.time
-    return any(
-        state.depends_on(decide_time_tests(value, time.var, time.extent, first=True), old)
-        for slot, value in state.values.items()
-        if slot != own
-    )
-
-
-def _name_dependency(step: Any, cells: list[Cell], own: Cell) -> str:
-    for cell in cells:
-        if cell is not own and tir.contains_var(step, cell.names):
-            return str(cell.buffer.name)
-    return "another carry"
-
-
-def _prove(carry: Carry, boundary: Boundary) -> Algebra | Refusal:
-    algebra = classify(boundary.step, carry.old, carry.dtype)
-    if isinstance(algebra, Algebra):
-        return algebra
-    return Refusal(
-        RefusalKind.UNSUPPORTED_STEP,
-        _locate(algebra.expr, carry),
-        f"expected a step of {carry.name} that is affine in it, or one of add, mul, max, min, "
-        f"and, or, xor of it and an input; found {algebra.reason} in {algebra.expr}",
-        "rewrite the step as a*h + b or as h op x with a, b and x free of the carry",
-    )
-
-
-def _locate(expr: Any, carry: Carry) -> Any:
-    """The node of the user's own statement that looks like ``expr``."""
-    store = carry.origin
-    if not isinstance(store, tirx.BufferStore):
-        return store
-    found: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if type(node) is type(expr) and tir.call_name(node) == tir.call_name(expr):
-            reads = [load.source for load in tir.loads(node)]
-            if any(source.same_as(carry.register.buffer) for source in reads):
-                found.append(node)
-
-    tvm_ffi.structural_walk(store.value, [(type(expr), visit)])
-    return found[0] if found else store
-
-
-def _start(
-    carry: Carry,
-    boundary: Boundary,
-    algebra: Algebra,
-    nest: Nest,
-    layouts: Layouts,
-    writer: BodyWriter,
-) -> Any | Refusal:
-    """Statement that sets the carry's registers to the state before step 0."""
-    register = carry.register
-    if boundary.init is not None or boundary.first is not None:
-        value = algebra.neutral() if boundary.init is None else boundary.init
-        if tir.dtype_of(value) != carry.dtype:
-            value = tirx.Cast(carry.dtype, value)
-        stmt: Any = tirx.BufferStore(register.state, value, list(carry.cell))
-        for axis in reversed(carry.state_axes):
-            zero, count = tirx.IntImm("int32", 0), tirx.IntImm("int32", axis.extent)
-            stmt = tirx.For(axis.var, zero, count, tirx.ForKind.SERIAL, stmt)
-        return tir.fresh_copy(stmt)
-    stored = any(store.buffer.same_as(register.buffer) for store in stores_in(nest.before))
-    if not register.timed:
-        if not stored and not register.visible:
-            return Refusal(
-                RefusalKind.NO_INITIAL_STATE,
-                carry.origin,
-                f"expected an initial state of {carry.name}, found none: it is local to the "
-                "nest and nothing sets it before the first step",
-                f"set {carry.name} before the time loop",
-            )
-        if stored and _sets_all(register, nest):
-            return None
-        return None if not register.visible else writer.copy_in(register, None, previous=True)
-    if stored:
-        return None
-    before = tirx.IntImm(tir.dtype_of(nest.time.var), -1)
-    place = [tirx.IntImm("int32", 0)] * len(register.extents)
-    index = writer.memory_index(register, place, before)
-    if not _in_bounds(index, register.buffer, nest):
-        return Refusal(
-            RefusalKind.NO_INITIAL_STATE,
-            carry.origin,
-            f"expected an initial state of {carry.name} for step 0, found a read of "
-            f"[{', '.join(str(i) for i in index)}], which is not provably inside the buffer",
-            "guard the first step with T.if_then_else(t > 0, ..., initial value), or use a "
-            "history buffer with one more cell",
-        )
-    return writer.copy_in(register, before, previous=True)
-
-
-def _sets_all(register: Register, nest: Nest) -> bool:
-    """Whether the statements before time set every cell of the register array."""
-    for access in accesses_of([s for s in nest.before if not isinstance(s, Condition)]):
-        if access.is_store and access.buffer.same_as(register.buffer):
-            cells = [tir.as_int(loop.extent) for loop in access.inner]
-            if None not in cells and prod(cells) == prod(register.extents):  # type: ignore[arg-type]
-                return True
-    return False
-
-
-def _in_bounds(index: list[Any], buffer: Var, nest: Nest) -> bool:
-    analyzer = Analyzer()
-    for lane in nest.lanes:
-        analyzer.bind(lane.var, Range.from_min_extent(tir.zero_like(lane.var), lane.extent))
-    for value, extent in zip(index, tir.shape_of(buffer), strict=True):
-        # Lane indices are the user's own; only the time dimension is in question.
-        if tir.contains_var(value, [lane.var for lane in nest.lanes]):
-            continue
-        low = analyzer.can_prove(value >= tir.zero_like(value))
-        if not (low and analyzer.can_prove(value < extent)):
-            return False
-    return True
-
-
-def _surroundings(
-    nest: Nest, layouts: Layouts, writer: BodyWriter, carried: tir.VarMap
-) -> tuple[Any, Any, Any, Any] | Refusal:
-    """Prologue, start of the carries, boundary writes and finish."""
-    first = tirx.IntImm(tir.dtype_of(nest.time.var), -1)
-    last = nest.time.extent - 1
-    before = writer.rewrite(nest.before, [], first)
-    states = tir.VarMap((layouts.registers[b].state, True) for b in carried.keys())
-    plain = keep_stores(before, lambda b: b not in states and b not in layouts.boxes)
-    for access in accesses_of(plain):
-        if not access.is_store and access.buffer in states:
-            return Refusal(
-                RefusalKind.UNSUPPORTED_BODY,
-                nest.time.origin,
-                "expected the statements before the time loop to set the state only, found one "
-                "that reads it",
-                "compute it in a loop nest of its own",
-            )
-    # A register that only a step sets is written back after time; a lane without steps must
-    # write back what it found.
-    zero = tir.zero_like(nest.time.var)
-    extent = tir.as_int(nest.time.extent)
-    kept = [
-        tirx.IfThenElse(nest.time.extent <= zero, writer.copy_in(register, None), None)
-        for register in writer.registers()
-        if register.visible
-        and not register.timed
-        and register.state not in states
-        and (extent is None or extent < 1)
-    ]
-    after = writer.rewrite(nest.after, [], last)
-    finish = [rebuild(after)] if after else []
-    for register in writer.registers():
-        if register.visible and not register.timed:
-            finish.append(writer.copy_out(register, None))
-    return (
-        tir.seq([*kept, rebuild(plain)]) if kept or stores_in(plain) else None,
-        _statement(keep_stores(before, lambda b: b in states)),
-        _statement(keep_stores(before, lambda b: b in layouts.boxes)),
-        tir.seq(finish) if finish else None,
-    )
-
-
-def _statement(stmts: list[Any]) -> Any:
-    return rebuild(stmts) if stores_in(stmts) else None

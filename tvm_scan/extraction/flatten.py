@@ -34,6 +34,7 @@ __all__ = [
     "keep_stores",
     "rebuild",
     "stores_in",
+    "stores_to",
     "without_allocs",
 ]
 
@@ -379,3 +380,8 @@ def stores_in(stmts: list[Any]) -> list[Store]:
         elif isinstance(stmt, Condition):
             out += stores_in(stmt.then) + stores_in(stmt.orelse)
     return out
+
+
+def stores_to(buffer: Var, stmts: list[Any]) -> bool:
+    """Whether ``stmts`` store to ``buffer``."""
+    return any(store.buffer.same_as(buffer) for store in stores_in(stmts))

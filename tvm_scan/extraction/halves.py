@@ -7,6 +7,7 @@ lifted with them: a cast to half inside the step is left out, the store to memor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -25,9 +26,10 @@ _LOGIC = (tirx.And, tirx.Or)
 
 #: Calls on numbers, which mean the same in a wider type. Others (bits, external functions) get
 #: their arguments in the types that they were written for.
-_NUMERIC = (
-    *["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "cos", "cosh", "erf", "exp", "exp10", "exp2", "fabs", "floor", "fma", "fmod", "hypot", "isfinite", "isinf", "isnan", "ldexp", "log", "log10", "log1p", "log2", "nearbyint", "pow", "round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"],
-    *["ceil", "if_then_else", "likely", "log2"],
+_NUMERIC = re.compile(
+    r"acos|acosh|asin|asinh|atan|atan2|atanh|ceil|copysign|cos|cosh|erf|exp|exp10|exp2"
+    r"|fabs|floor|fma|fmod|hypot|isfinite|isinf|isnan|ldexp|likely|log|log10|log1p"
+    r"|log2|nearbyint|pow|round|rsqrt|sigmoid|sin|sinh|sqrt|tan|tanh|trunc"
 )
 
 
@@ -68,7 +70,7 @@ def widen(expr: Any, on_load: Callable[[TensorLoad], Any]) -> Any:
     name = (tir.call_name(expr) or "").partition(".")[2]
     if name == "if_then_else":
         return tirx.op.if_then_else(*(widen(arg, on_load) for arg in expr.args))
-    if name in _NUMERIC:
+    if _NUMERIC.fullmatch(name):
         args = [widen(arg, on_load) for arg in expr.args]
         return Call(tir.prim_type(tir.wide_dtype(tir.dtype_of(expr))), expr.op, args)
     return _wide(tir.map_loads(expr, lambda load: _like(on_load(load), load)))

@@ -153,8 +153,16 @@ def find_nest(body: list[Any], reduced: tir.VarMap, external: tir.VarMap) -> Nes
             time = carrying[0]
             position = path.index(time)
             # Lanes that lie inside time, with nothing between, are interchanged with it.
-            inner = [l for l in path[position + 1 :] if _is_lane(l, l.body, external)]
-            serial = [l for l in path[position + 1 :] if l not in inner]
+            inner, serial = [], []
+            for loop in path[position + 1 :]:
+                spread = None
+                if _is_lane(loop, loop.body, external):
+                    spread = _spread(loop, before, after, external)
+                if spread is None:
+                    serial.append(loop)
+                else:
+                    before, after = spread
+                    inner.append(loop)
             stmts = _under(conditions, serial, inside, lanes + path[:position] + inner, guards)
             if time.var in reduced and not serial:
                 return Refusal(
@@ -167,8 +175,9 @@ def find_nest(body: list[Any], reduced: tir.VarMap, external: tir.VarMap) -> Nes
                 )
             lanes += path[:position] + inner
             fused = _fuse_inner_lanes(stmts, external)
-            if fused is not None:
-                lane, stmts = fused
+            spread = None if fused is None else _spread(fused[0], before, after, external)
+            if fused is not None and spread is not None:
+                (lane, stmts), (before, after) = fused, spread
                 lanes.append(lane)
             loop = Loop(time.var, time.extent, stmts, time.origin, time.thread)
             return _checked(Nest(lanes, guards, before, loop, after))
@@ -281,6 +290,38 @@ def _perfect_path(level: list[Any]) -> tuple[list[Loop], list[tuple[Any, int]], 
     return path, conditions, real
 
 
+def _spread(
+    lane: Loop, before: list[Any], after: list[Any], external: tir.VarMap
+) -> tuple[list[Any], list[Any]] | None:
+    """What surrounds time, for one iteration of a lane inside of it; None where it has no such.
+
+    ``for d: S[d] = 0`` before ``for t: for d: ..`` is the initial state of lane ``d``. Legal if the
+    lane theorem holds over all of it together.
+    """
+
+    def one(stmts: list[Any]) -> list[Any] | None:
+        out: list[Any] = []
+        for stmt in without_allocs(stmts):
+            if not isinstance(stmt, Loop) or not _same_extent(stmt, lane):
+                return None
+            out += rename(stmt.body, tir.VarMap([(stmt.var, lane.var)]))
+        return out
+
+    parts = one(before), one(after)
+    if parts[0] is None or parts[1] is None:
+        return None
+    whole = [*parts[0], *lane.body, *parts[1]]
+    if not _is_lane(Loop(lane.var, lane.extent, whole, lane.origin), whole, external):
+        return None
+    return parts[0], parts[1]
+
+
+def _same_extent(left: Loop, right: Loop) -> bool:
+    return tir.dtype_of(left.var) == tir.dtype_of(right.var) and tir.structurally_equal(
+        tir.simplify(left.extent), tir.simplify(right.extent)
+    )
+
+
 def _under(
     conditions: list[tuple[Any, int]],
     serial: list[Loop],
@@ -322,7 +363,7 @@ def _fuse_inner_lanes(stmts: list[Any], external: tir.VarMap) -> tuple[Loop, lis
     first = stmts[0]
     body: list[Any] = []
     for loop in stmts:
-        if not tir.structurally_equal(loop.extent, first.extent):
+        if not _same_extent(loop, first):
             return None
         body += rename(loop.body, tir.VarMap([(loop.var, first.var)]))
     fused = Loop(first.var, first.extent, body, first.origin, first.thread)

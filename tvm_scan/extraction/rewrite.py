@@ -27,18 +27,25 @@ class BodyWriter:
         self.deferred: tir.VarMap = tir.VarMap()
         self.direct: tir.VarMap = tir.VarMap()
         self.lets: tir.VarMap = tir.VarMap()  # bindings of halves, kept in float32
-        body = accesses_of(layouts.nest.time.body)
+        nest = layouts.nest
+        body, around = accesses_of(nest.time.body), accesses_of([*nest.before, *nest.after])
         for buffer, box in layouts.boxes.items():
+            outside = any(a.buffer.same_as(buffer) and not a.is_store for a in around)
             if box.time_dim is None:
+                # What only one side of the time loop touches, and someone sees, stays memory.
+                sides = (nest.before, nest.after)
+                alone = [s for s in sides if any(a.buffer.same_as(buffer) for a in accesses_of(s))]
+                if buffer in layouts.external and not box.used_inside and len(alone) == 1:
+                    self.direct[buffer] = True
                 continue
             reads = [
                 layouts.split(buffer, a.indices, a.inner)
                 for a in body
                 if not a.is_store and a.buffer.same_as(buffer)
             ]
-            if any(r.lag == 0 for r in reads):
+            if any(r.lag == 0 for r in reads) and buffer in layouts.external:
                 self.deferred[buffer] = True
-            elif not reads:
+            elif not reads and not outside and buffer in layouts.external:
                 self.direct[buffer] = True
 
     def registers(self) -> list[Register]:
@@ -97,13 +104,14 @@ class BodyWriter:
         value = self.expr(stmt.value, inner, around)
         buffer = stmt.buffer
         register: Register = self.layouts.registers[buffer]
-        memory = Store(buffer, stmt.indices, self._narrow(value, buffer), stmt.origin)
         if buffer in self.direct:
-            return [memory]
+            return [Store(buffer, stmt.indices, self._narrow(value, buffer), stmt.origin)]
         place = self._place(buffer, stmt.indices, inner, around)
         target = register.local if around is None else register.state
         kept = Store(target, place, value, stmt.origin)
-        if register.timed and (buffer not in self.deferred or around is not None):
+        # Nobody sees a history that is local to the nest: its last value, in a register, will do.
+        memory = register.timed and register.visible
+        if memory and (buffer not in self.deferred or around is not None):
             again = tirx.BufferLoad(target, place)
             return [kept, Store(buffer, stmt.indices, self._narrow(again, buffer), stmt.origin)]
         return [kept]

@@ -12,6 +12,7 @@ through the body, through conditions, and through inner loops in three cases:
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from tvm import tirx
@@ -49,6 +50,14 @@ class StepState:
     def carried(self) -> list[Cell]:
         """Cells whose value before the step is used, by the step or by an emit."""
         return list(self.cells.found.values())
+
+    def covers(self, buffer: Var) -> bool:
+        """Whether every cell of the register array of ``buffer`` has a value."""
+        ident, key = self.cells.whole(buffer).slot
+        if (ident, key) in self.values:
+            return True
+        single = [k for b, k in self.values if b == ident and "s" not in k]
+        return len(single) == prod(self.layouts.boxes[buffer].extents)
 
     # ---- expressions --------------------------------------------------------------------
 
