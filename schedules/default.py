@@ -62,7 +62,15 @@ def default_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
     rows, length = _known(_rows(recurrence)), _known(recurrence.time.extent)
     if device_of(target) == "cuda":
         return _cuda(limits, recurrence, rows, length)
-    return _cpu(limits, recurrence, rows, length)
+    plan = _cpu(limits, recurrence, rows, length)
+    if plan.algorithm == "sequential" and _rounds_carries(recurrence):
+        # The loop as it was written would round its carry to a half at every step.
+        return ScanPlan("cpu", "lanes")
+    return plan
+
+
+def _rounds_carries(recurrence: Recurrence) -> bool:
+    return any(tir.is_half(tir.dtype_of(c.register.buffer)) for c in recurrence.carries)
 
 
 def _rows(recurrence: Recurrence) -> Any:

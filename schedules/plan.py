@@ -28,7 +28,8 @@ class ScanPlan:
     device : {"cpu", "cuda"}
         What the plan is for.
     algorithm : str
-        ``sequential``: the loop as it was written (on a GPU: one thread per lane).
+        ``sequential``: the loop as it was written (on a GPU: one thread per lane); on a CPU a
+        carry kept in halves is rounded at every step, as written.
         ``lanes``: every lane walks time by itself; lanes over cores and vector lanes, or over
         threads. ``serial_tiles`` (CUDA): one block per lane walks tiles of
         ``threads_per_block * items_per_thread`` steps with a running carry. ``three_phase``:

@@ -49,8 +49,10 @@ def decode_lanes(recurrence: Recurrence, row: Any) -> list[Any]:
     for lane in reversed(recurrence.lanes):
         dtype = tir.dtype_of(lane.var)
         number = rest if tir.dtype_of(rest) == dtype else tirx.Cast(dtype, rest)
-        values.append(number if len(values) == len(recurrence.lanes) - 1 else number % lane.extent)
-        rest = number // lane.extent
+        # Without lanes no row is ever decoded, but TVM folds a division by a constant zero.
+        extent = int_const(1, dtype) if tir.as_int(lane.extent) == 0 else lane.extent
+        values.append(number if len(values) == len(recurrence.lanes) - 1 else number % extent)
+        rest = number // extent
     return values[::-1]
 
 
@@ -141,11 +143,12 @@ class Elements:
     def store(
         self, carry: int, lead: Sequence[Any], place: Sequence[Any], element: Sequence[Any]
     ) -> Any:
-        """Store an element; all parts are computed before the first is written."""
+        """Store an element, whose parts may be computed from what the place held."""
         index = self._index(carry, lead, place)
         parts = self.parts[carry]
-        if len(parts) == 1:
-            return tirx.BufferStore(parts[0], element[0], index)
+        order = _write_order(parts, element)
+        if order is not None:
+            return tir.seq([tirx.BufferStore(parts[j], element[j], index) for j in order])
         names = [tirx.Var(f"e{j}", tir.dtype_of(buffer)) for j, buffer in enumerate(parts)]
         binds = [tirx.Bind(v, e) for v, e in zip(names, element, strict=True)]
         return tir.seq(
@@ -154,6 +157,24 @@ class Elements:
                 *(tirx.BufferStore(b, v, index) for b, v in zip(parts, names, strict=True)),
             ]
         )
+
+
+def _write_order(parts: Sequence[Var], element: Sequence[Any]) -> list[int] | None:
+    """Order in which no part is written before another one that is computed from it.
+
+    None where they depend on each other in a circle. Where there is an order, no value needs a
+    name, and TVM's pass that legalises bfloat16 overlooks values that have one.
+    """
+    loads = [tir.buffers_loaded(value) for value in element]
+    left = list(range(len(parts)))
+    order: list[int] = []
+    while left:
+        free = [i for i in left if not any(parts[i] in loads[j] for j in left if j != i)]
+        if not free:
+            return None
+        order.append(free[0])
+        left.remove(free[0])
+    return order
 
 
 class Replica:
