@@ -139,18 +139,18 @@ def _cuda(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Sca
     # Lanes that fill the chip walk time without any exchange, if their loads coalesce.
     fill = limits.multiprocessors * 512
     if length <= 32 or (contiguous_axis(recurrence) == "lane" and rows >= fill // 4):
-        threads = min(128, limits.threads)
-        return ScanPlan("cuda", "lanes", threads_per_block=threads)
-    threads = min(128, limits.threads)
-    bytes_each = element_bytes(recurrence)
-    while threads > 32 and (threads + threads // 32) * bytes_each > limits.shared_bytes:
-        threads //= 2
-    items = 8 if bytes_each <= 16 else 4
-    while threads > 32 and threads * items >= 2 * length:
-        threads //= 2
-    plan = ScanPlan("cuda", "serial_tiles", threads_per_block=threads, items_per_thread=items)
-    if (threads + threads // 32) * bytes_each > limits.shared_bytes:
         return ScanPlan("cuda", "lanes", threads_per_block=min(128, limits.threads))
+    threads = 1 << (min(128, limits.threads).bit_length() - 1)
+    items = 8 if element_bytes(recurrence) <= 16 else 4
+    plan = ScanPlan("cuda", "serial_tiles", threads_per_block=threads, items_per_thread=items)
+
+    def too_large() -> bool:
+        return plan.smem_bytes(recurrence) > limits.shared_bytes
+
+    while plan.threads_per_block > 32 and (too_large() or plan.tile >= 2 * length):
+        plan = plan.with_(threads_per_block=plan.threads_per_block // 2)
+    if too_large():
+        return ScanPlan("cuda", "lanes", threads_per_block=threads)
     # One block per lane leaves multiprocessors idle when lanes are few and long.
     if rows < 2 * limits.multiprocessors and length >= 16 * plan.tile:
         return plan.with_(algorithm="three_phase")

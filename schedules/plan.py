@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm.target import Target
 
+from tvm_scan import tir
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
@@ -17,6 +18,8 @@ __all__ = ["ALGORITHMS", "ScanPlan"]
 
 ALGORITHMS = ("sequential", "lanes", "serial_tiles", "three_phase")
 _BANKS = 32
+#: TVM aligns every shared array to this many bytes.
+_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,11 @@ class ScanPlan:
         """Shared memory of one block in bytes: every part of every element, padded."""
         if self.device != "cuda" or self.algorithm not in ("serial_tiles", "three_phase"):
             return 0
-        padded = self.threads_per_block + self.threads_per_block // _BANKS
-        return padded * element_bytes(recurrence)
+        slots = self.threads_per_block + (self.threads_per_block - 1) // _BANKS
+        used = 0
+        for cells, dtype in _parts(recurrence):
+            used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * _bytes(dtype)
+        return used
 
     def check(self, target: Target, recurrence: Recurrence) -> None:
         """Check that the plan fits the target and the recurrence.
@@ -145,10 +151,25 @@ class ScanPlan:
             f"device={self.device}",
             "ask default_plan for one of this target",
         )
+        self._check_indices(recurrence)
         if device == "cuda":
             self._check_cuda(limits_of(target), recurrence)
         else:
             self._check_cpu()
+
+    def _check_indices(self, recurrence: Recurrence) -> None:
+        axes = (*recurrence.lanes, recurrence.time)
+        if all(tir.dtype_of(axis.var) == "int64" for axis in axes):
+            return
+        for buffer in (*recurrence.inputs, *recurrence.outputs):
+            extents = [tir.as_int(extent) for extent in tir.shape_of(buffer)]
+            size = 0 if None in extents else prod(extents)
+            self._require(
+                size < 1 << 31,
+                "int64 indices into a buffer of 2^31 elements or more",
+                f"int32 indices into {buffer.name} of {size} elements",
+                "write the extents of its loops as T.int64(n)",
+            )
 
     def _check_cuda(self, limits: Limits, recurrence: Recurrence) -> None:
         if self.algorithm in ("sequential", "lanes"):
@@ -233,11 +254,16 @@ class ScanPlan:
 
 def element_bytes(recurrence: Recurrence) -> int:
     """Bytes of one element of the whole state of a lane."""
-    total = 0
-    for carry, algebra in zip(recurrence.carries, recurrence.algebras, strict=True):
-        cells = prod(int(axis.extent) for axis in carry.state_axes)
-        total += cells * sum(_bytes(dtype) for dtype in algebra.dtypes)
-    return total
+    return sum(cells * _bytes(dtype) for cells, dtype in _parts(recurrence))
+
+
+def _parts(recurrence: Recurrence) -> list[tuple[int, str]]:
+    """Cells and dtype of every part of every carry's element."""
+    return [
+        (prod(int(axis.extent) for axis in carry.state_axes), dtype)
+        for carry, algebra in zip(recurrence.carries, recurrence.algebras, strict=True)
+        for dtype in algebra.dtypes
+    ]
 
 
 def _bytes(dtype: str) -> int:

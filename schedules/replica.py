@@ -18,7 +18,7 @@ from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Carry, Recurrence
-from tvm_scan.schedules.ir import each, int_const, local
+from tvm_scan.schedules.ir import as_dtype, each, int_const, local
 
 __all__ = [
     "Elements",
@@ -35,24 +35,30 @@ _UNROLL_LIMIT = 64
 
 
 def lane_count(recurrence: Recurrence) -> Any:
-    """Number of lanes, as an expression of the dtype of the first lane."""
-    total: Any = None
-    for lane in recurrence.lanes:
-        total = lane.extent if total is None else total * lane.extent
-    return int_const(1, recurrence.time.var) if total is None else tir.simplify(total)
+    """Number of lanes; int64 where the lanes' own dtype may not hold it."""
+    extents = [lane.extent for lane in recurrence.lanes]
+    if not extents:
+        return int_const(1, recurrence.time.var)
+    known = [tir.as_int(extent) for extent in extents]
+    if None not in known and prod(known) >= 1 << 31:
+        extents = [as_dtype(extent, "int64") for extent in extents]
+    total = extents[0]
+    for extent in extents[1:]:
+        total = total * extent
+    return tir.simplify(total)
 
 
 def decode_lanes(recurrence: Recurrence, row: Any) -> list[Any]:
     """Lane indices of the row-major lane number ``row``."""
     values: list[Any] = []
-    rest = row
+    dtype = tir.dtype_of(row)
     for lane in reversed(recurrence.lanes):
-        dtype = tir.dtype_of(lane.var)
-        number = rest if tir.dtype_of(rest) == dtype else tirx.Cast(dtype, rest)
         # Without lanes no row is ever decoded, but TVM folds a division by a constant zero.
         extent = int_const(1, dtype) if tir.as_int(lane.extent) == 0 else lane.extent
-        values.append(number if len(values) == len(recurrence.lanes) - 1 else number % extent)
-        rest = number // extent
+        extent = as_dtype(extent, dtype)
+        outermost = len(values) == len(recurrence.lanes) - 1
+        values.append(as_dtype(row if outermost else row % extent, tir.dtype_of(lane.var)))
+        row = row // extent
     return values[::-1]
 
 

@@ -60,6 +60,7 @@ def run_cuda(
     *,
     seeds: Sequence[int] = (0, 1, 2),
     race: bool = True,
+    executable: tvm.runtime.Executable | None = None,
 ) -> list[np.ndarray]:
     """Runs a scheduled function and checks that the order of its threads does not matter.
 
@@ -77,6 +78,8 @@ def run_cuda(
         Orders of threads and blocks, see :class:`cusim.Settings`; at least one.
     race
         Whether to run under the race detector as well, which also checks bounds.
+    executable
+        What `compile_cuda` made of the function; for one that is run with many arguments.
 
     Returns
     -------
@@ -90,7 +93,7 @@ def run_cuda(
     AssertionError
         If two runs differ in a bit; the message names the argument and the seed.
     """
-    executable = compile_cuda(func_or_mod)
+    executable = executable or compile_cuda(func_or_mod)
     function = executable[_entry(func_or_mod)]
     device = tvm.cuda(0)
     # The detector first: its message says more than a difference.
