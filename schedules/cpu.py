@@ -14,7 +14,7 @@ from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.ir import Kernel, int_const, loop, when
+from tvm_scan.schedules.ir import Kernel, int_const, loop, runs_in_turn, when
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica, clear, decode_lanes, guard_of, lane_count
 from tvm_scan.schedules.result import Built
@@ -109,9 +109,10 @@ def _lane_nest(
     stmts = [across(replica.begin)]
     if recurrence.boundary is not None:
         stmts.append(across(replica.boundary))
-    stmts.append(
-        loop("t", time.extent, lambda t: across(lambda u: replica.step(t, u)), dtype=dtype)
-    )
+    if width > 1 and not plan.vectorize:
+        stmts.append(runs_in_turn(time.extent, across, lambda u, t: replica.step(t, u)))
+    else:
+        stmts.append(loop("t", time.extent, lambda t: across(lambda u: replica.step(t, u))))
     if recurrence.finish is not None:
         stmts.append(across(replica.finish))
     registers = [*replica.buffers, *pool.buffers]

@@ -13,7 +13,7 @@ from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, loop, when
+from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, loop, runs_in_turn, when
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import (
     Elements,
@@ -72,8 +72,8 @@ class _Chunks:
         replica = Replica(self.recurrence, lanes, unroll=False)
         held = Elements(self.recurrence, "held", [self.width], "local")
 
-        def extend(i: Any) -> Any:
-            return self._streams(lambda u: replica.extend(held, [u], self._time(group, u, i)))
+        def extend(u: Any, i: Any) -> Any:
+            return replica.extend(held, [u], self._time(group, u, i))
 
         def save(u: Any) -> Any:
             return replica.copy(self.elements, [row, self._chunk(group, u)], held, [u])
@@ -82,7 +82,7 @@ class _Chunks:
             [
                 replica.prologue(),
                 self._streams(lambda u: replica.set_identity(held, [u])),
-                loop("i", self.length, extend),
+                runs_in_turn(self.length, self._streams, extend),
                 self._streams(save),
             ]
         )
@@ -132,8 +132,11 @@ class _Chunks:
             lead = [row, self._chunk(group, u)]
             return tir.seq([replicas[u].prologue(), replicas[u].fetch(self.carries, lead)])
 
-        def step(i: Any) -> Any:
-            return tir.seq([replicas[u].step(self._time(group, u, i)) for u in range(width)])
+        def step(u: int, i: Any) -> Any:
+            return replicas[u].step(self._time(group, u, i))
+
+        def turns(make: Any) -> Any:
+            return tir.seq([make(u) for u in range(width)])
 
         last = replicas[-1]
         done = self.length * as_dtype(self.chunks, self.time_dtype)
@@ -142,7 +145,7 @@ class _Chunks:
         body = tir.seq(
             [
                 *(restore(u) for u in range(width)),
-                loop("i", self.length, step),
+                runs_in_turn(self.length, turns, step),
                 when(tirx.EQ(group, self.groups - 1), tail),
             ]
         )

@@ -25,6 +25,10 @@ _LANE_WORK = 1 << 13
 _VECTOR_WORK = 1 << 18
 #: Length from which cutting a lane into chunks pays for the second pass.
 _CHUNK_LENGTH = 1 << 13
+#: Steps times lanes that no cache holds.
+_CACHED_WORK = 1 << 22
+#: Lanes of float32 in a page of memory, beyond which the prefetcher does not look.
+_PAGE = 1024
 #: Widest strip of lanes: its carries stay in the first-level cache.
 _WIDEST_STRIP = 2048
 #: The same for a one-cycle step.
@@ -110,8 +114,14 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
             # One core already streams whole rows; only wide rows are worth sharing.
             if strip < 128 or work < _VECTOR_WORK:
                 return sequential
-        elif lanes < 8 or work < _LANE_WORK // 2:
+            if work >= _CACHED_WORK:
+                # From memory, strips narrower than a page cost more than a second core gives.
+                strip = max(strip, min(lanes // 32 * 32, _PAGE))
+        elif lanes < 8 or work < (_LANE_WORK // 2 if length >= 32 else 4 * _LANE_WORK):
+            # LLVM unrolls few steps and then vectorises the lanes by itself.
             return sequential
+        elif work >= _CACHED_WORK and strip:
+            strip = max(strip, min(lanes // 32 * 32, _PAGE))
         width = max(strip, 32 if lanes >= 64 else 16 if lanes >= 16 else 8)
         return ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
     # A chain of one-cycle operations is bound by loads and stores, not by latency.

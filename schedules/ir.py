@@ -22,6 +22,7 @@ __all__ = [
     "int_const",
     "local",
     "loop",
+    "runs_in_turn",
     "threads_over",
     "when",
     "whole",
@@ -47,6 +48,49 @@ def loop(
         return body(tirx.IntImm(dtype, 0))
     var = tirx.Var(name, tir.dtype_of(extent))
     return tirx.For(var, tir.zero_like(var), extent, kind, body(var))
+
+
+#: Steps of one chain before the next one has its turn: a line of float32.
+_RUN = 16
+
+
+def runs_in_turn(
+    extent: Any, across: Callable[[Callable[[Any], Any]], Any], step: Callable[[Any, Any], Any]
+) -> Any:
+    """``extent`` steps of several independent chains, which take turns of one cache line each.
+
+    The core's reordering window holds several runs, so that the chains still overlap, while a
+    line of memory is used up at once. Rows that are a power of two apart meet in one set of the
+    first-level cache: taking turns at every step, four rows of three streams evict each other.
+
+    Parameters
+    ----------
+    extent : Expr
+        Number of steps.
+    across : callable
+        ``across(make)`` is ``make(chain)`` for every chain.
+    step : callable
+        ``step(chain, i)`` is the statement of one step of one chain.
+
+    Returns
+    -------
+    Stmt
+    """
+    run = int_const(_RUN, extent)
+    runs = tir.simplify(extent // run)
+    done = tir.simplify(runs * run)
+    rest = tir.simplify(extent - done)
+
+    def turn(n: Any) -> Any:
+        def walk(chain: Any) -> Any:
+            return loop("i", run, lambda i: step(chain, n * run + i), ForKind.UNROLLED)
+
+        return across(walk)
+
+    stmts = [loop("n", runs, turn)]
+    if tir.as_int(rest) != 0:
+        stmts.append(loop("i", rest, lambda i: across(lambda chain: step(chain, done + i))))
+    return tir.seq(stmts)
 
 
 def bound_loop(name: str, thread: str, extent: Any, body: Callable[[Var], Any]) -> Any:
