@@ -97,7 +97,7 @@ def build_serial_tiles(recurrence: Recurrence, plan: ScanPlan) -> Built:
             when(guard, tile.running.begin()),
             when(guard, tile.replica.prologue()),
             tile.owner_writes(),
-            tile.empty(),
+            *tile.empty(),
             loop("tile", _tiles(recurrence, plan), walk),
         ]
     )

@@ -116,15 +116,22 @@ class Tile:
 
         return self.items(tile, one)
 
-    def empty(self) -> Any:
-        """What a lane without steps leaves behind, written by the first thread."""
+    def empty(self) -> list[Any]:
+        """What a lane without steps leaves behind, written by the first thread.
+
+        The barrier lets every thread read its initial state before that is written over; with
+        steps, those of the tree do.
+        """
         finish = self.running.finish()
         extent = self.recurrence.time.extent
         constant = tir.as_int(extent)
         if finish is None or (constant is not None and constant > 0):
-            return None
+            return []
         none = extent <= tir.zero_like(extent)
-        return tirx.IfThenElse(tirx.And(self.is_owner(), none), finish, None)
+        return [
+            tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared")),
+            tirx.IfThenElse(tirx.And(self.is_owner(), none), finish, None),
+        ]
 
     def is_owner(self) -> Any:
         """Condition that holds for one thread of a lane that exists."""

@@ -407,6 +407,10 @@ def _start(
     register = carry.register
     if boundary.init is not None or boundary.first is not None:
         value = algebra.neutral() if boundary.init is None else boundary.init
+        if tir.loads(value) and (tir.as_int(nest.time.extent) or 0) < 1:
+            # The loop reads it at step 0; where there is none, it may lie outside its buffer.
+            exists = nest.time.extent > tir.zero_like(nest.time.var)
+            value = tirx.op.if_then_else(exists, value, algebra.neutral())
         if tir.dtype_of(value) != carry.dtype:
             value = tirx.Cast(carry.dtype, value)
         stmt: Any = tirx.BufferStore(register.state, value, list(carry.cell))
