@@ -110,7 +110,7 @@ def _lane_nest(
     if recurrence.boundary is not None:
         stmts.append(across(replica.boundary))
     if width > 1 and not plan.vectorize:
-        stmts.append(runs_in_turn(time.extent, across, lambda u, t: replica.step(t, u)))
+        stmts.append(runs_in_turn(width, time.extent, across, lambda u, t: replica.step(t, u)))
     else:
         stmts.append(loop("t", time.extent, lambda t: across(lambda u: replica.step(t, u))))
     if recurrence.finish is not None:

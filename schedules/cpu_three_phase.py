@@ -82,7 +82,7 @@ class _Chunks:
             [
                 replica.prologue(),
                 self._streams(lambda u: replica.set_identity(held, [u])),
-                runs_in_turn(self.length, self._streams, extend),
+                runs_in_turn(self.width, self.length, self._streams, extend),
                 self._streams(save),
             ]
         )
@@ -145,7 +145,7 @@ class _Chunks:
         body = tir.seq(
             [
                 *(restore(u) for u in range(width)),
-                runs_in_turn(self.length, turns, step),
+                runs_in_turn(width, self.length, turns, step),
                 when(tirx.EQ(group, self.groups - 1), tail),
             ]
         )

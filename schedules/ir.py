@@ -41,9 +41,11 @@ def loop(
     kind: ForKind = ForKind.SERIAL,
     dtype: str = "int32",
 ) -> Any:
-    """``for name in range(extent): body(name)``; a loop of constant extent 1 is left out."""
+    """``for name in range(extent): body(name)``; of constant extent 0 or 1, no loop is left."""
     if isinstance(extent, int):
         extent = tirx.IntImm(dtype, extent)
+    if tir.as_int(extent) == 0 and kind == ForKind.SERIAL:
+        return tir.seq([])
     if tir.as_int(extent) == 1 and kind in (ForKind.SERIAL, ForKind.UNROLLED):
         return body(tirx.IntImm(dtype, 0))
     var = tirx.Var(name, tir.dtype_of(extent))
@@ -55,7 +57,10 @@ _RUN = 16
 
 
 def runs_in_turn(
-    extent: Any, across: Callable[[Callable[[Any], Any]], Any], step: Callable[[Any, Any], Any]
+    chains: int,
+    extent: Any,
+    across: Callable[[Callable[[Any], Any]], Any],
+    step: Callable[[Any, Any], Any],
 ) -> Any:
     """``extent`` steps of several independent chains, which take turns of one cache line each.
 
@@ -65,6 +70,8 @@ def runs_in_turn(
 
     Parameters
     ----------
+    chains : int
+        How many chains there are; a single one has no turns to take.
     extent : Expr
         Number of steps.
     across : callable
@@ -76,7 +83,7 @@ def runs_in_turn(
     -------
     Stmt
     """
-    run = int_const(_RUN, extent)
+    run = int_const(_RUN if chains > 1 else 1, extent)
     runs = tir.simplify(extent // run)
     done = tir.simplify(runs * run)
     rest = tir.simplify(extent - done)
@@ -87,21 +94,15 @@ def runs_in_turn(
 
         return across(walk)
 
-    stmts = [loop("n", runs, turn)]
-    if tir.as_int(rest) != 0:
-        stmts.append(loop("i", rest, lambda i: across(lambda chain: step(chain, done + i))))
-    return tir.seq(stmts)
+    one_by_one = loop("i", rest, lambda i: across(lambda chain: step(chain, done + i)))
+    return tir.seq([loop("n", runs, turn), one_by_one])
 
 
 def bound_loop(name: str, thread: str, extent: Any, body: Callable[[Var], Any]) -> Any:
     """Loop bound to a CUDA thread axis."""
     var = tirx.Var(name, tir.dtype_of(extent))
-    axis = IterVar(
-        Range.from_min_extent(tir.zero_like(var), extent),
-        tirx.Var(thread, tir.dtype_of(extent)),
-        IterVar.ThreadIndex,
-        thread,
-    )
+    # Without a range, as sch.bind makes it: the loop has the extent.
+    axis = IterVar(None, tirx.Var(thread, tir.dtype_of(extent)), IterVar.ThreadIndex, thread)
     zero = tir.zero_like(var)
     return tirx.For(var, zero, extent, ForKind.THREAD_BINDING, body(var), axis)
 
@@ -120,14 +121,15 @@ def each(extents: Sequence[int], make: Callable[[list[Any]], Any], unroll: bool)
 
 def when(cond: Any, stmt: Any) -> Any:
     """``if cond: stmt``; the condition may be None or constant true."""
-    if cond is None or tir.is_true(cond):
+    if cond is None or tir.is_true(cond) or tir.is_empty(stmt):
         return stmt
     return tirx.IfThenElse(cond, stmt, None)
 
 
 def local(name: str, shape: Sequence[Any], dtype: str, scope: str = "local") -> Var:
     """A buffer of a block."""
-    return tirx.decl_buffer([*shape] or [1], dtype, name, scope=scope)
+    # As the parser declares them: s_tir knows no layouts.
+    return tirx.decl_buffer([*shape] or [1], dtype, name, scope=scope, layout=None)
 
 
 def whole(buffer: Var) -> Any:

@@ -8,6 +8,11 @@ if cusim.available():
     cusim.install()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--update-golden`` writes the golden files anew, to be read as a diff."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests of CUDA kernels where there is neither a simulated nor a real device."""
     if item.get_closest_marker("gpu") is None:

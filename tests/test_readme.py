@@ -1,6 +1,6 @@
-"""The code of README.md runs.
+"""The code of README.md and of every page in docs/ runs.
 
-``python`` blocks share one namespace, in order, as a reader would type them. ``bash`` and
+``python`` blocks of a page share one namespace, in order, as a reader would type them. ``bash`` and
 ``console`` blocks run only when they ask for it, since most of them install things. An HTML
 comment in front of a block decides: ``<!-- test: skip -->``, ``<!-- test: run -->``.
 """
@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("**/*.md"))]
 
 _BLOCK = re.compile(
     r"(?:^<!--[ ]*test:[ ]*(?P<wish>run|skip)[ ]*-->[ ]*\n(?:[ ]*\n)*)?"
@@ -26,15 +27,17 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Block:
+    page: Path
     language: str
     code: str
     line: int
     wish: str | None
 
 
-def blocks_of(text):
+def blocks_of(text, page=README):
     return [
         Block(
+            page,
             match["language"],
             match["code"],
             text.count("\n", 0, match.start("code")) + 1,
@@ -44,29 +47,34 @@ def blocks_of(text):
     ]
 
 
-BLOCKS = blocks_of(README.read_text(encoding="utf-8"))
+BLOCKS = [block for page in PAGES for block in blocks_of(page.read_text(encoding="utf-8"), page)]
 PYTHON = [block for block in BLOCKS if block.language == "python" and block.wish != "skip"]
 SHELL = [block for block in BLOCKS if block.language in {"bash", "console"} and block.wish == "run"]
 
 
+INSTALLS = [
+    b for b in BLOCKS if b.page == README and b.language == "bash" and "pip install" in b.code
+]
+
+
 def by_line(block):
-    return f"line{block.line}"
+    return f"{block.page.stem}-line{block.line}"
 
 
 class Session:
-    """Runs python blocks in order, each once, so that any one of them can be tested alone."""
+    """Runs a page's python blocks in order, each once, so that any one can be tested alone."""
 
     def __init__(self):
-        self.namespace = {"__name__": "__readme__"}
-        self.done = 0
+        self.namespaces = {page: {"__name__": "__readme__"} for page in PAGES}
+        self.done = set()
 
-    def run_through(self, index):
-        while self.done <= index:
-            block = PYTHON[self.done]
-            # The line numbers of a traceback are those of README.md.
-            code = compile("\n" * (block.line - 1) + block.code, str(README), "exec")
-            exec(code, self.namespace)
-            self.done += 1
+    def run_through(self, last):
+        for block in PYTHON:
+            if block.page == last.page and block.line <= last.line and block not in self.done:
+                # The line numbers of a traceback are those of the page.
+                code = compile("\n" * (block.line - 1) + block.code, str(block.page), "exec")
+                exec(code, self.namespaces[block.page])
+                self.done.add(block)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +85,7 @@ def session():
 @pytest.mark.parametrize("block", PYTHON, ids=by_line)
 def test_python_block(block, session, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    session.run_through(PYTHON.index(block))
+    session.run_through(block)
 
 
 def commands_of(block):
@@ -98,11 +106,11 @@ def test_shell_block(block):
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"README.md line {block.line}\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"{block.page} line {block.line}\n{done.stdout}{done.stderr}"
 
 
 def test_ci_runs_the_second_command():
-    commands = [b.code.strip() for b in BLOCKS if b.language == "bash" and "pip install" in b.code]
+    commands = [b.code.strip() for b in INSTALLS]
     assert len(commands) == 2, "README.md has two commands: one to use tvm_scan, one to test it"
     last = (ROOT / ".ci" / "run").read_text(encoding="utf-8").strip().splitlines()[-1]
     assert last == commands[1]
@@ -113,8 +121,7 @@ def test_the_first_command_tests_the_version_of_torch_that_the_tests_use():
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     pinned = re.search(r'"(torch==[\d.]+)"', project)
     assert pinned is not None
-    first = next(b.code for b in BLOCKS if b.language == "bash" and "pip install" in b.code)
-    assert pinned[1] in first
+    assert pinned[1] in INSTALLS[0].code
 
 
 def test_blocks_are_read_with_their_wishes():

@@ -24,6 +24,7 @@ __all__ = [
     "contains_var",
     "dtype_of",
     "fresh_copy",
+    "is_empty",
     "is_half",
     "is_true",
     "loads",
@@ -193,15 +194,20 @@ def structurally_equal(left: Any, right: Any) -> bool:
 
 
 def seq(stmts: Iterable[Any]) -> Any:
-    """One statement from several; nested sequences are flattened."""
+    """One statement from several; nested sequences are flattened, empty statements left out."""
     flat: list[Any] = []
     for stmt in stmts:
-        if stmt is None:
+        if stmt is None or is_empty(stmt):
             continue
         flat.extend(stmt.seq if isinstance(stmt, tirx.SeqStmt) else [stmt])
     if not flat:
         return tirx.Evaluate(tirx.IntImm("int32", 0))
     return flat[0] if len(flat) == 1 else tirx.SeqStmt(flat)
+
+
+def is_empty(stmt: Any) -> bool:
+    """Whether ``stmt`` does nothing, as what ``seq`` makes of no statements."""
+    return isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, tirx.IntImm)
 
 
 def fresh_copy(stmt: Any) -> Any:
