@@ -200,9 +200,9 @@ def test_extrema_with_nan_on_cuda(op, carry_first):
     for share in (0.1, 1.0):
         x = with_nans(rng, share)
         args = [x, np.full_like(x, 77)]
-        want = run_cuda(parallelize(func, CUDA_TARGET, CUDA_LOOP), args, seeds=(0,))[1]
+        want = run_cuda(parallelize(func, CUDA_TARGET, CUDA_LOOP), args)[1]
         for plan in CUDA_TREES.values():
-            got = run_cuda(parallelize(func, CUDA_TARGET, plan), args, seeds=(2,))[1]
+            got = run_cuda(parallelize(func, CUDA_TARGET, plan), args)[1]
             np.testing.assert_array_equal(got, want)
 
 
@@ -218,5 +218,5 @@ def test_values_enter_at_their_step_on_cuda(name, plan):
         bad["X"][1:4, step] = value
         output = LIBRARY[name].output_names[0]
         want = loop_of(func, bad)[output]
-        got = run_cuda(scheduled, [*bad.values(), np.full_like(want, 77)], seeds=(0,))[-1]
+        got = run_cuda(scheduled, [*bad.values(), np.full_like(want, 77)])[-1]
         check_same_nonfinite(want, got)
