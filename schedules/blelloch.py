@@ -16,8 +16,9 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
+from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import int_const
-from tvm_scan.schedules.replica import Elements, Replica
+from tvm_scan.schedules.replica import Replica
 
 __all__ = ["build_block_scan", "padded"]
 
@@ -49,7 +50,7 @@ def build_block_scan(
     Parameters
     ----------
     replica : Replica
-        Gives the loop over carries and cells, and the algebra.
+        Gives the loop over groups and cells, and the algebra.
     shared : Elements
         Padded shared memory.
     total, left, right : Elements
@@ -96,7 +97,7 @@ def _level(
     chosen = thread < int_const(active, thread)
 
     def write(i: int, place: list[Any]) -> Any:
-        algebra = replica.recurrence.algebras[i]
+        algebra = replica.recurrence.groups[i].algebra
         earlier, later = left.load(i, [], place), right.load(i, [], place)
         if up:
             return shared.store(i, [high], place, algebra.combine(earlier, later))
@@ -110,5 +111,5 @@ def _level(
     )
     return [
         tirx.IfThenElse(chosen, reads, None),
-        tirx.IfThenElse(chosen, replica.for_each_cell(write), None),
+        tirx.IfThenElse(chosen, replica.for_each_element(shared.stage, write), None),
     ]

@@ -13,10 +13,10 @@ from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, loop, runs_in_turn, when
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import (
-    Elements,
     Replica,
     carry_scratch,
     decode_lanes,
@@ -32,12 +32,20 @@ __all__ = ["build_three_phase"]
 def build_three_phase(recurrence: Recurrence, plan: ScanPlan) -> Built:
     """Reduce chunks to elements, scan the elements of a lane, replay the chunks.
 
+    Carries that feed other carries are reduced and scanned first: one reduction and one scan
+    per stage, in which the earlier stages are replayed from their known carries.
+
     A lane is cut into ``chunks`` chunks of ``L // chunks`` steps; the last one also takes the
     remainder. ``lane_block`` chunks are interleaved in one task to hide latency.
     """
     chunks = _Chunks(recurrence, plan)
-    nests = [chunks.reduce(), chunks.scan(), chunks.replay()]
-    return Built(nests, [*chunks.elements.buffers, *chunks.carries])
+    nests = [
+        nest
+        for stage in range(recurrence.stages)
+        for nest in (chunks.reduce(stage), chunks.scan(stage))
+    ]
+    scratch = [buffer for elements in chunks.elements for buffer in elements.buffers]
+    return Built([*nests, chunks.replay()], [*scratch, *chunks.carries])
 
 
 class _Chunks:
@@ -53,7 +61,10 @@ class _Chunks:
         self.time_dtype = tir.dtype_of(time.var)
         self.length = time.extent // int_const(plan.chunks, self.time_dtype)
         lead = [self.rows, self.chunks]
-        self.elements = Elements(recurrence, "chunk", lead, "global")
+        self.elements = [
+            Elements(recurrence, "chunk", lead, "global", stage)
+            for stage in range(recurrence.stages)
+        ]
         self.carries = carry_scratch(recurrence, lead)
 
     def _chunk(self, group: Any, stream: Any) -> Any:
@@ -66,36 +77,67 @@ class _Chunks:
     def _streams(self, make: Any) -> Any:
         return loop("u", self.width, make, ForKind.UNROLLED)
 
-    def reduce(self) -> Any:
+    def _replicas(self, lanes: list[Any], shared: bool) -> list[Replica]:
+        """Registers of every stream; one set for all where no carry is in them."""
+        if shared:
+            return [Replica(self.recurrence, lanes, unroll=False)] * self.width
+        return [
+            Replica(self.recurrence, lanes, unroll=False, tag=f"_{u}" if self.width > 1 else "")
+            for u in range(self.width)
+        ]
+
+    def _restore(self, replicas: list[Replica], row: Any, group: Any, stages: range) -> list[Any]:
+        """Registers at the head of every stream's chunk."""
+        if not stages:
+            return [replicas[0].prologue()]
+        out = []
+        for u, replica in enumerate(replicas):
+            lead = [row, self._chunk(group, u)]
+            out += [replica.prologue(), replica.fetch(self.carries, lead, stages)]
+        return out
+
+    def _turns(self, make: Any) -> Any:
+        return tir.seq([make(u) for u in range(self.width)])
+
+    def reduce(self, stage: int) -> Any:
         """Phase 1: the element of every chunk."""
         row, group, lanes = self._task()
-        replica = Replica(self.recurrence, lanes, unroll=False)
-        held = Elements(self.recurrence, "held", [self.width], "local")
+        replicas = self._replicas(lanes, shared=stage == 0)
+        held = Elements(self.recurrence, "held", [self.width], "local", stage)
+        turns = self._streams if stage == 0 else self._turns
+
+        def at(u: Any) -> Replica:
+            return replicas[0] if stage == 0 else replicas[u]
 
         def extend(u: Any, i: Any) -> Any:
-            return replica.extend(held, [u], self._time(group, u, i))
+            return at(u).extend(held, [u], self._time(group, u, i))
 
         def save(u: Any) -> Any:
-            return replica.copy(self.elements, [row, self._chunk(group, u)], held, [u])
+            return at(u).copy(self.elements[stage], [row, self._chunk(group, u)], held, [u])
 
         body = tir.seq(
             [
-                replica.prologue(),
-                self._streams(lambda u: replica.set_identity(held, [u])),
-                runs_in_turn(self.width, self.length, self._streams, extend),
-                self._streams(save),
+                *self._restore(replicas, row, group, range(stage)),
+                turns(lambda u: at(u).set_identity(held, [u])),
+                runs_in_turn(self.width, self.length, turns, extend),
+                turns(save),
             ]
         )
         kernel = Kernel(
             "scan_reduce",
-            self.recurrence.inputs,
-            self.elements.buffers,
+            [*self.recurrence.inputs, *self._known(stage)],
+            self.elements[stage].buffers,
             when(guard_of(self.recurrence, lanes), body),
-            [*replica.buffers, *held.buffers],
+            [*_buffers(replicas), *held.buffers],
         )
         return self._parallel(kernel, row, group)
 
-    def scan(self) -> Any:
+    def _known(self, stage: int) -> list[Var]:
+        """Carries of the stages before ``stage``."""
+        groups = [group for group in self.recurrence.groups if group.stage < stage]
+        return [self.carries[i] for group in groups for i in group.carries]
+
+    def scan(self, stage: int) -> Any:
         """Phase 2: the carry before every chunk; short, one lane after another in order."""
         recurrence = self.recurrence
         row = tirx.Var("v_row", self.dtype)
@@ -103,15 +145,20 @@ class _Chunks:
         replica = Replica(recurrence, lanes, unroll=False)
 
         def one(c: Any) -> Any:
-            return tir.seq(
-                [replica.keep(self.carries, [row, c]), replica.apply(self.elements, [row, c])]
-            )
+            lead = [row, c]
+            kept = replica.keep(self.carries, lead, stage)
+            return tir.seq([kept, replica.apply(self.elements[stage], lead)])
 
-        body = tir.seq([replica.begin(), replica.boundary(), loop("c", self.chunks, one)])
+        last = stage == recurrence.stages - 1
+        boundary = replica.boundary() if last else None
+        body = tir.seq([replica.begin(), boundary, loop("c", self.chunks, one)])
+        written = [
+            self.carries[i] for g in recurrence.groups if g.stage == stage for i in g.carries
+        ]
         kernel = Kernel(
             "scan_carries",
-            [*recurrence.inputs, *self.elements.buffers, *state_buffers(recurrence)],
-            [*self.carries, *(recurrence.outputs if recurrence.boundary is not None else [])],
+            [*recurrence.inputs, *self.elements[stage].buffers, *state_buffers(recurrence)],
+            [*written, *(recurrence.outputs if boundary is not None else [])],
             when(guard_of(recurrence, lanes), body),
             replica.buffers,
         )
@@ -121,22 +168,12 @@ class _Chunks:
 
     def replay(self) -> Any:
         """Phase 3: the loop body over every chunk, from its carry."""
-        recurrence, width = self.recurrence, self.width
+        recurrence = self.recurrence
         row, group, lanes = self._task()
-        replicas = [
-            Replica(recurrence, lanes, unroll=False, tag=f"_{u}" if width > 1 else "")
-            for u in range(width)
-        ]
-
-        def restore(u: int) -> Any:
-            lead = [row, self._chunk(group, u)]
-            return tir.seq([replicas[u].prologue(), replicas[u].fetch(self.carries, lead)])
+        replicas = self._replicas(lanes, shared=False)
 
         def step(u: int, i: Any) -> Any:
             return replicas[u].step(self._time(group, u, i))
-
-        def turns(make: Any) -> Any:
-            return tir.seq([make(u) for u in range(width)])
 
         last = replicas[-1]
         done = self.length * as_dtype(self.chunks, self.time_dtype)
@@ -144,8 +181,8 @@ class _Chunks:
         tail = tir.seq([loop("i", rest, lambda i: last.step(done + i)), last.finish()])
         body = tir.seq(
             [
-                *(restore(u) for u in range(width)),
-                runs_in_turn(width, self.length, turns, step),
+                *self._restore(replicas, row, group, range(recurrence.stages)),
+                runs_in_turn(self.width, self.length, self._turns, step),
                 when(tirx.EQ(group, self.groups - 1), tail),
             ]
         )
@@ -154,7 +191,7 @@ class _Chunks:
             [*recurrence.inputs, *self.carries],
             recurrence.outputs,
             when(guard_of(recurrence, lanes), body),
-            [b for r in replicas for b in r.buffers],
+            _buffers(replicas),
         )
         return self._parallel(kernel, row, group)
 
@@ -172,3 +209,8 @@ class _Chunks:
 
         total = tir.simplify(self.rows * self.groups)
         return loop("task", total, realize, ForKind.PARALLEL)
+
+
+def _buffers(replicas: list[Replica]) -> list[Var]:
+    """Registers of several replicas, each once."""
+    return list(tir.VarMap((b, True) for replica in replicas for b in replica.buffers).keys())

@@ -14,6 +14,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cuda_tile import Tile
+from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import (
     Kernel,
     as_dtype,
@@ -26,7 +27,6 @@ from tvm_scan.schedules.ir import (
 )
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import (
-    Elements,
     Replica,
     carry_scratch,
     decode_lanes,
@@ -84,11 +84,10 @@ def build_serial_tiles(recurrence: Recurrence, plan: ScanPlan) -> Built:
         return tir.seq(
             [
                 tile.load(number),
-                tile.reduce(number),
-                *tile.scan(),
+                *tile.scan(number),
                 tile.restore(),
                 tile.replay(number),
-                tile.running.apply(tile.total, []),
+                tile.move_on(),
             ]
         )
 
@@ -112,8 +111,13 @@ def build_three_phase(recurrence: Recurrence, plan: ScanPlan) -> Built:
     run: no kernel waits for another block.
     """
     phases = _Phases(recurrence, plan)
-    nests = [phases.reduce(), phases.scan(), phases.replay()]
-    return Built(nests, [*phases.elements.buffers, *phases.carries])
+    nests = [
+        nest
+        for stage in range(recurrence.stages)
+        for nest in (phases.reduce(stage), phases.scan(stage))
+    ]
+    scratch = [buffer for elements in phases.elements for buffer in elements.buffers]
+    return Built([*nests, phases.replay()], [*scratch, *phases.carries])
 
 
 class _Phases:
@@ -126,7 +130,10 @@ class _Phases:
         # At least one tile, so that a lane without steps still has someone to end it.
         self.tiles = at_least_one(as_dtype(_tiles(recurrence, plan), self.dtype))
         lead = [self.rows, self.tiles]
-        self.elements = Elements(recurrence, "tile", lead, "global")
+        self.elements = [
+            Elements(recurrence, "tile", lead, "global", stage)
+            for stage in range(recurrence.stages)
+        ]
         self.carries = carry_scratch(recurrence, lead)
 
     def _task(self) -> tuple[Var, Var, list[Any], Tile]:
@@ -140,53 +147,68 @@ class _Phases:
     def _launch(self, kernel: Kernel, task: Var, thread: Var) -> Any:
         return _grid(kernel, tir.simplify(self.rows * self.tiles), task, thread, self.plan)
 
-    def reduce(self) -> Any:
+    def reduce(self, stage: int) -> Any:
         """Kernel 1: the element of every tile."""
         task, thread, lead, tile = self._task()
-        save = tile.replica.copy(self.elements, lead, tile.total, [])
+        known = self._carries(range(stage))
+        save = tile.replica.copy(self.elements[stage], lead, tile.total[stage], [])
         body = tir.seq(
             [
                 when(tile.guard, tile.replica.prologue()),
+                when(tile.guard, tile.running.fetch(self.carries, lead, range(stage))),
                 tile.load(lead[1]),
-                tile.reduce(lead[1]),
-                *tile.scan(),
+                *tile.scan(lead[1], stage + 1),
                 tirx.IfThenElse(tile.is_owner(), save, None),
             ]
         )
         kernel = Kernel(
-            "scan_reduce", self.recurrence.inputs, self.elements.buffers, body, tile.allocs
+            "scan_reduce",
+            [*self.recurrence.inputs, *known],
+            self.elements[stage].buffers,
+            body,
+            tile.allocs,
         )
         return self._launch(kernel, task, thread)
 
-    def scan(self) -> Any:
+    def _carries(self, stages: range) -> list[Var]:
+        groups = [group for group in self.recurrence.groups if group.stage in stages]
+        return [self.carries[i] for group in groups for i in group.carries]
+
+    def scan(self, stage: int) -> Any:
         """Kernel 2: one thread per lane walks the lane's tile elements: few, and in order."""
         recurrence = self.recurrence
+        last = stage == recurrence.stages - 1
         row = tirx.Var("v_row", self.dtype)
         lanes = decode_lanes(recurrence, row)
         replica = Replica(recurrence, lanes, unroll=True)
 
         def one(number: Any) -> Any:
             lead = [row, number]
-            return tir.seq([replica.keep(self.carries, lead), replica.apply(self.elements, lead)])
+            kept = replica.keep(self.carries, lead, stage)
+            return tir.seq([kept, replica.apply(self.elements[stage], lead)])
 
-        finish, extent = replica.finish(), recurrence.time.extent
+        finish, extent = replica.finish() if last else None, recurrence.time.extent
+        boundary = replica.boundary() if last else None
         constant = tir.as_int(extent)
         ends_here = finish is not None and (constant is None or constant <= 0)
         body = tir.seq(
             [
                 replica.begin(),
-                replica.boundary(),
+                boundary,
                 loop("c", self.tiles, one),
                 when(extent <= tir.zero_like(extent), finish) if ends_here else None,
             ]
         )
-        writes_outputs = ends_here or recurrence.boundary is not None
+        writes_outputs = ends_here or boundary is not None
 
         def kernel(inside: Any) -> Kernel:
             return Kernel(
                 "scan_carries",
-                [*recurrence.inputs, *self.elements.buffers, *state_buffers(recurrence)],
-                [*self.carries, *(recurrence.outputs if writes_outputs else [])],
+                [*recurrence.inputs, *self.elements[stage].buffers, *state_buffers(recurrence)],
+                [
+                    *self._carries(range(stage, stage + 1)),
+                    *(recurrence.outputs if writes_outputs else []),
+                ],
                 when(inside, when(guard_of(recurrence, lanes), body)),
                 replica.buffers,
             )
@@ -199,10 +221,12 @@ class _Phases:
         body = tir.seq(
             [
                 when(tile.guard, tile.replica.prologue()),
-                when(tile.guard, tile.running.fetch(self.carries, lead)),
+                when(
+                    tile.guard,
+                    tile.running.fetch(self.carries, lead, range(self.recurrence.stages)),
+                ),
                 tile.load(lead[1]),
-                tile.reduce(lead[1]),
-                *tile.scan(),
+                *tile.scan(lead[1]),
                 tile.restore(),
                 tile.replay(lead[1]),
             ]

@@ -10,9 +10,10 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.blelloch import build_block_scan, padded
+from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import as_dtype, int_const, loop, when
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.replica import Elements, Replica
+from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.staging import StagedInputs
 
 __all__ = ["Tile"]
@@ -28,12 +29,18 @@ class Tile:
         threads = plan.threads_per_block
         self.replica = Replica(recurrence, lanes, unroll=True)
         self.running = Replica(recurrence, lanes, unroll=True, tag="_run")
-        self.shared = Elements(recurrence, "shared", [padded(threads - 1) + 1], "shared")
-        self.mine = Elements(recurrence, "mine", [], "local")
-        self.total = Elements(recurrence, "total", [], "local")
-        self.left = Elements(recurrence, "left", [], "local")
-        self.right = Elements(recurrence, "right", [], "local")
+        slots = [padded(threads - 1) + 1]
+        self.shared = self._elements("shared", slots, "shared")
+        self.mine = self._elements("mine", [], "local")
+        self.total = self._elements("total", [], "local")
+        self.left = self._elements("left", [], "local")
+        self.right = self._elements("right", [], "local")
         self.staged = StagedInputs(recurrence, self.replica, plan.items_per_thread)
+
+    def _elements(self, name: str, lead: list[Any], scope: str) -> list[Elements]:
+        """One set for every stage."""
+        stages = range(self.recurrence.stages)
+        return [Elements(self.recurrence, name, lead, scope, stage) for stage in stages]
 
     @property
     def allocs(self) -> list[Var]:
@@ -43,7 +50,7 @@ class Tile:
             *self.replica.buffers,
             *self.running.buffers,
             *self.staged.buffers,
-            *(b for p in parts for b in p.buffers),
+            *(b for stages in parts for elements in stages for b in elements.buffers),
         ]
 
     def valid(self, time: Any) -> Any:
@@ -76,32 +83,49 @@ class Tile:
             return None
         return self.items(tile, self.staged.fill)
 
-    def reduce(self, tile: Any) -> Any:
-        """Element of the thread's items, in ``mine``."""
+    def scan(self, tile: Any, stages: int | None = None) -> list[Any]:
+        """All stages (or the first few): elements of the items, and the tree over the threads.
+
+        Afterwards ``shared`` holds the exclusive prefix of every thread and ``total`` the
+        aggregate of the tile.
+        """
+        count = self.recurrence.stages if stages is None else stages
+        return [stmt for stage in range(count) for stmt in self._stage(stage, tile)]
+
+    def _stage(self, stage: int, tile: Any) -> list[Any]:
+        mine = self.mine[stage]
 
         def extend(k: Any, time: Any) -> Any:
-            return self.staged.use(self.replica.extend(self.mine, [], time), k, time)
+            return self.staged.use(self.replica.extend(mine, [], time), k, time)
 
-        return tir.seq([self.replica.set_identity(self.mine, []), self.items(tile, extend)])
-
-    def scan(self) -> list[Any]:
-        """Exclusive prefix of the thread in shared memory, aggregate of the tile in ``total``."""
         return [
-            self.replica.copy(self.shared, [padded(self.thread)], self.mine, []),
+            # Earlier stages walk through the items with the reduction.
+            *(self._restore(earlier) for earlier in range(stage)),
+            self.replica.set_identity(mine, []),
+            self.items(tile, extend),
+            self.replica.copy(self.shared[stage], [padded(self.thread)], mine, []),
             *build_block_scan(
                 self.replica,
-                self.shared,
-                self.total,
-                self.left,
-                self.right,
+                self.shared[stage],
+                self.total[stage],
+                self.left[stage],
+                self.right[stage],
                 self.thread,
                 self.plan.threads_per_block,
             ),
         ]
 
+    def _restore(self, stage: int) -> Any:
+        prefix = self.shared[stage]
+        return self.replica.apply(prefix, [padded(self.thread)], source=self.running)
+
     def restore(self) -> Any:
-        """The carry before the thread's first item."""
-        return self.replica.apply(self.shared, [padded(self.thread)], source=self.running)
+        """The carries before the thread's first item."""
+        return tir.seq([self._restore(stage) for stage in range(self.recurrence.stages)])
+
+    def move_on(self) -> Any:
+        """The carries after the tile, in ``running``."""
+        return tir.seq([self.running.apply(total, []) for total in self.total])
 
     def replay(self, tile: Any) -> Any:
         """The loop body over the thread's items, and the end of the lane by its last step."""

@@ -258,11 +258,11 @@ def element_bytes(recurrence: Recurrence) -> int:
 
 
 def _parts(recurrence: Recurrence) -> list[tuple[int, str]]:
-    """Cells and dtype of every part of every carry's element."""
+    """Cells and dtype of every part of every group's element."""
     return [
-        (prod(int(axis.extent) for axis in carry.state_axes), dtype)
-        for carry, algebra in zip(recurrence.carries, recurrence.algebras, strict=True)
-        for dtype in algebra.dtypes
+        (prod(int(axis.extent) for axis in recurrence.state_axes(group)), dtype)
+        for group in recurrence.groups
+        for dtype in group.algebra.dtypes
     ]
 
 

@@ -6,7 +6,7 @@ variables and its own lane expressions; ``Replica`` makes them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -17,11 +17,11 @@ from tvm.ir.expr import TensorLoad
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
-from tvm_scan.recurrence import Carry, Recurrence
+from tvm_scan.recurrence import Axis, Carry, Group, Recurrence
+from tvm_scan.schedules.elements import Elements, store_all
 from tvm_scan.schedules.ir import as_dtype, each, int_const, local
 
 __all__ = [
-    "Elements",
     "Replica",
     "carry_scratch",
     "clear",
@@ -96,93 +96,6 @@ def state_buffers(recurrence: Recurrence) -> list[Var]:
     return [r.buffer for r in recurrence.registers if r.visible and not r.timed]
 
 
-class Elements:
-    """Storage for one element of every carry of a lane, ``lead`` times.
-
-    Parameters
-    ----------
-    recurrence : Recurrence
-        Whose elements.
-    name : str
-        Prefix of the buffer names.
-    lead : sequence of Expr
-        Leading extents (threads of a block, chunks of a row).
-    scope : str
-        Storage scope.
-    """
-
-    def __init__(self, recurrence: Recurrence, name: str, lead: Sequence[Any], scope: str) -> None:
-        self.parts: list[list[Var]] = []
-        self.trailing: list[list[int]] = []
-        self.state_first = scope.startswith("shared")
-        for i, (carry, algebra) in enumerate(
-            zip(recurrence.carries, recurrence.algebras, strict=True)
-        ):
-            states = [int(axis.extent) for axis in carry.state_axes]
-            # In shared memory the threads are the fastest dimension: neighbours hit
-            # neighbouring banks, whatever the number of states.
-            shape = [*states, *lead] if self.state_first else [*lead, *states]
-            self.trailing.append(states)
-            self.parts.append(
-                [
-                    local(f"{name}{i}{'abc'[j]}", shape, dtype, scope)
-                    for j, dtype in enumerate(algebra.dtypes)
-                ]
-            )
-
-    @property
-    def buffers(self) -> list[Var]:
-        """All buffers."""
-        return [buffer for parts in self.parts for buffer in parts]
-
-    def _index(self, carry: int, lead: Sequence[Any], place: Sequence[Any]) -> list[Any]:
-        states = list(place)
-        if self.state_first:
-            return [*states, *lead] or [int_const(0, "int32")]
-        return [*lead, *states] or [int_const(0, "int32")]
-
-    def load(self, carry: int, lead: Sequence[Any], place: Sequence[Any]) -> tuple[Any, ...]:
-        """Element of one carry cell."""
-        index = self._index(carry, lead, place)
-        return tuple(tirx.BufferLoad(buffer, index) for buffer in self.parts[carry])
-
-    def store(
-        self, carry: int, lead: Sequence[Any], place: Sequence[Any], element: Sequence[Any]
-    ) -> Any:
-        """Store an element, whose parts may be computed from what the place held."""
-        index = self._index(carry, lead, place)
-        parts = self.parts[carry]
-        order = _write_order(parts, element)
-        if order is not None:
-            return tir.seq([tirx.BufferStore(parts[j], element[j], index) for j in order])
-        names = [tirx.Var(f"e{j}", tir.dtype_of(buffer)) for j, buffer in enumerate(parts)]
-        binds = [tirx.Bind(v, e) for v, e in zip(names, element, strict=True)]
-        return tir.seq(
-            [
-                *binds,
-                *(tirx.BufferStore(b, v, index) for b, v in zip(parts, names, strict=True)),
-            ]
-        )
-
-
-def _write_order(parts: Sequence[Var], element: Sequence[Any]) -> list[int] | None:
-    """Order in which no part is written before another one that is computed from it.
-
-    None where they depend on each other in a circle. Where there is an order, no value needs a
-    name, and TVM's pass that legalises bfloat16 overlooks values that have one.
-    """
-    loads = [tir.buffers_loaded(value) for value in element]
-    left = list(range(len(parts)))
-    order: list[int] = []
-    while left:
-        free = [i for i in left if not any(parts[i] in loads[j] for j in left if j != i)]
-        if not free:
-            return None
-        order.append(free[0])
-        left.remove(free[0])
-    return order
-
-
 class Replica:
     """The statements of a recurrence for one place of a kernel.
 
@@ -216,12 +129,11 @@ class Replica:
             (lane.var, value) for lane, value in zip(recurrence.lanes, lanes, strict=True)
         )
         self._registers = tir.VarMap()
-        self._staged: list[tuple[TensorLoad, Var]] = []
         for register in recurrence.registers:
-            for old in (register.local, register.previous):
-                if old is not None:
-                    shape = [*tir.shape_of(old), width] if width > 1 else tir.shape_of(old)
-                    self._registers[old] = local(f"{old.name}{tag}", shape, tir.dtype_of(old))
+            for old in (register.local, *register.previous):
+                shape = [*tir.shape_of(old), width] if width > 1 else tir.shape_of(old)
+                self._registers[old] = local(f"{old.name}{tag}", shape, tir.dtype_of(old))
+        self._befores = tir.VarMap((c.before, c.state) for c in recurrence.carries)
 
     @property
     def buffers(self) -> list[Var]:
@@ -294,7 +206,7 @@ class Replica:
     def carry(self, index: int, place: Sequence[Any], inner: Any = None) -> tuple[Var, list[Any]]:
         """Register array and index of a carry cell."""
         carry: Carry = self.recurrence.carries[index]
-        buffer = self._registers[carry.register.state]
+        buffer = self._registers[carry.state]
         axes = tir.VarMap((axis.var, p) for axis, p in zip(carry.state_axes, place, strict=True))
         cell = [tir.substitute(c, axes) for c in carry.cell]
         return buffer, [*cell, inner] if self.width > 1 else cell
@@ -309,75 +221,129 @@ class Replica:
         buffer, cell = self.carry(index, place, inner)
         return tirx.BufferStore(buffer, value, cell)
 
-    def for_each_cell(self, make: Any) -> Any:
-        """``make(carry index, place)`` for every carry cell."""
-        stmts = []
-        for i, carry in enumerate(self.recurrence.carries):
-            extents = [int(axis.extent) for axis in carry.state_axes]
-            unroll = self.unroll and prod(extents) <= _UNROLL_LIMIT
-            stmts.append(each(extents, lambda place, i=i: make(i, place), unroll))
-        return tir.seq(stmts)
+    def _each(self, axes: Sequence[Axis], make: Callable[[list[Any]], Any]) -> Any:
+        extents = [int(axis.extent) for axis in axes]
+        return each(extents, make, self.unroll and prod(extents) <= _UNROLL_LIMIT)
 
-    # ---- elements -----------------------------------------------------------------------------
-
-    def lift(self, index: int, place: Sequence[Any], time: Any, inner: Any = None) -> list[Any]:
-        """Element of the step at ``time`` for one carry cell."""
+    def _for_carries(self, stages: range, make: Callable[[int, list[Any]], Any]) -> Any:
+        """``make(carry index, place)`` for every carry cell of some stages."""
         r = self.recurrence
-        carry, algebra = r.carries[index], r.algebras[index]
-        element = list(algebra.lift())
-        if carry.first is not None:
-            first = tirx.EQ(r.time.var, tir.zero_like(r.time.var))
-            constant = algebra.constant(carry.first)
-            element = [
-                tirx.op.if_then_else(first, c, e) for c, e in zip(constant, element, strict=True)
-            ]
-        axes = tir.VarMap((axis.var, p) for axis, p in zip(carry.state_axes, place, strict=True))
-        return [self._place(tir.substitute(part, axes), inner, time) for part in element]
+        return tir.seq(
+            self._each(r.carries[i].state_axes, lambda place, i=i: make(i, place))
+            for group in r.groups
+            if group.stage in stages
+            for i in group.carries
+        )
 
-    def keep(self, scratch: Sequence[Var], lead: Sequence[Any]) -> Any:
-        """``scratch[lead] = carry`` for every carry cell."""
+    def for_each_element(self, stage: int, make: Callable[[int, list[Any]], Any]) -> Any:
+        """``make(group index, place)`` for every cell of the groups of a stage."""
+        r = self.recurrence
+        return tir.seq(
+            self._each(r.state_axes(group), lambda place, i=i: make(i, place))
+            for i, group in enumerate(r.groups)
+            if group.stage == stage
+        )
+
+    def keep(self, scratch: Sequence[Var], lead: Sequence[Any], stage: int) -> Any:
+        """``scratch[lead] = carry`` for every carry cell of a stage."""
 
         def one(i: int, place: list[Any]) -> Any:
             return tirx.BufferStore(scratch[i], self.get_carry(i, place), [*lead, *place])
 
-        return self.for_each_cell(one)
+        return self._for_carries(range(stage, stage + 1), one)
 
-    def fetch(self, scratch: Sequence[Var], lead: Sequence[Any]) -> Any:
-        """``carry = scratch[lead]`` for every carry cell."""
+    def fetch(self, scratch: Sequence[Var], lead: Sequence[Any], stages: range) -> Any:
+        """``carry = scratch[lead]`` for every carry cell of some stages."""
 
         def one(i: int, place: list[Any]) -> Any:
             return self.set_carry(i, place, tirx.BufferLoad(scratch[i], [*lead, *place]))
 
-        return self.for_each_cell(one)
+        return self._for_carries(stages, one)
+
+    # ---- elements -----------------------------------------------------------------------------
+
+    def _at(self, group: Group, expr: Any, place: Sequence[Any], time: Any, inner: Any) -> Any:
+        """An expression of the recurrence at one cell; other carries are read from registers."""
+        axes = self.recurrence.state_axes(group)
+        table = tir.VarMap((axis.var, p) for axis, p in zip(axes, place, strict=True))
+        return self._place(tir.substitute(tir.substitute(expr, table), self._befores), inner, time)
+
+    def lift(self, index: int, place: Sequence[Any], time: Any, inner: Any = None) -> list[Any]:
+        """Element of the step at ``time`` for one cell of a group."""
+        r = self.recurrence
+        group = r.groups[index]
+        element = list(group.algebra.lift())
+        first = r.carries[group.carries[0]].first
+        if first is not None:
+            at_first = tirx.EQ(r.time.var, tir.zero_like(r.time.var))
+            constant = group.algebra.constant((first,))
+            element = [
+                tirx.op.if_then_else(at_first, c, e) for c, e in zip(constant, element, strict=True)
+            ]
+        return [self._at(group, part, place, time, inner) for part in element]
 
     def copy(
         self, target: Elements, to: Sequence[Any], source: Elements, where: Sequence[Any]
     ) -> Any:
-        """``target[to] = source[where]`` for the element of every carry cell."""
+        """``target[to] = source[where]`` for the element of every cell."""
 
         def one(i: int, place: list[Any]) -> Any:
             return target.store(i, to, place, source.load(i, where, place))
 
-        return self.for_each_cell(one)
+        return self.for_each_element(target.stage, one)
 
     def extend(self, elements: Elements, lead: Sequence[Any], time: Any, inner: Any = None) -> Any:
-        """``elements[lead] = elements[lead]`` followed by the step at ``time``."""
+        """``elements[lead] = elements[lead]`` followed by the step at ``time``.
+
+        The carries of earlier stages are those before the step, and are advanced with it.
+        """
 
         def one(i: int, place: list[Any]) -> Any:
-            algebra = self.recurrence.algebras[i]
+            algebra = self.recurrence.groups[i].algebra
             earlier = elements.load(i, lead, place)
             step = self.lift(i, place, time, inner)
             return elements.store(i, lead, place, algebra.extend(earlier, tuple(step)))
 
-        return self.for_each_cell(one)
+        extended = self.for_each_element(elements.stage, one)
+        return tir.seq([extended, *self._advance(elements.stage, time, inner)])
+
+    def _advance(self, below: int, time: Any, inner: Any) -> list[Any]:
+        """One step of the carries of the stages ``< below``, the latest stage first.
+
+        A stage reads earlier ones as they were before the step, so that those move on last.
+        """
+        r = self.recurrence
+
+        def one(group: Group) -> Any:
+            def at(place: list[Any]) -> Any:
+                targets = [self.carry(i, place, inner) for i in group.carries]
+                values = [
+                    self._next(group, r.carries[i], place, time, inner) for i in group.carries
+                ]
+                return store_all(targets, values)
+
+            return self._each(r.state_axes(group), at)
+
+        return [one(g) for g in reversed(r.groups) if g.stage < below]
+
+    def _next(self, group: Group, carry: Carry, place: list[Any], time: Any, inner: Any) -> Any:
+        """The carry after a step."""
+        step = carry.step
+        if carry.first is not None:
+            time_var = self.recurrence.time.var
+            at_first = tirx.EQ(time_var, tir.zero_like(time_var))
+            step = tirx.op.if_then_else(at_first, carry.first, step)
+        members = [self.recurrence.carries[i] for i in group.carries]
+        olds = tir.VarMap((c.old, tirx.BufferLoad(c.before, list(c.cell))) for c in members)
+        return self._at(group, tir.substitute(step, olds), place, time, inner)
 
     def set_identity(self, elements: Elements, lead: Sequence[Any]) -> Any:
         """``elements[lead] = identity``."""
 
         def one(i: int, place: list[Any]) -> Any:
-            return elements.store(i, lead, place, self.recurrence.algebras[i].identity())
+            return elements.store(i, lead, place, self.recurrence.groups[i].algebra.identity())
 
-        return self.for_each_cell(one)
+        return self.for_each_element(elements.stage, one)
 
     def apply(
         self,
@@ -386,15 +352,16 @@ class Replica:
         source: Replica | None = None,
         inner: Any = None,
     ) -> Any:
-        """Carry registers := elements[lead] applied to the carry of ``source`` (or to its own)."""
+        """Carry registers := elements[lead] applied to the carries of ``source`` (or its own)."""
         source = source or self
 
         def one(i: int, place: list[Any]) -> Any:
-            algebra = self.recurrence.algebras[i]
-            value = algebra.apply(elements.load(i, lead, place), source.get_carry(i, place, inner))
-            return self.set_carry(i, place, value, inner)
+            group = self.recurrence.groups[i]
+            carries = tuple(source.get_carry(c, place, inner) for c in group.carries)
+            values = group.algebra.apply(elements.load(i, lead, place), carries)
+            return store_all([self.carry(c, place, inner) for c in group.carries], values)
 
-        return self.for_each_cell(one)
+        return self.for_each_element(elements.stage, one)
 
 
 def unrolled(stmt: Any) -> Any:

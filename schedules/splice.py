@@ -141,29 +141,48 @@ def ensure_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
         Structurally the same where blocks are already there.
     """
     body = func.body
+    old_root = None
     if isinstance(body, SBlockRealize) and len(body.block.iter_vars) == 0:
-        return func
+        old_root, body = body.block, body.block.body
     parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     allocs = [p.buffer for p in parts if isinstance(p, tirx.AllocBuffer)]
     nests = [p for p in parts if not isinstance(p, tirx.AllocBuffer)]
-    if any(isinstance(p, tirx.Bind | tirx.DeclBuffer) for p in nests):
+    if old_root is not None and all(blocks_in(nest) for nest in nests):
+        return func
+    if any(isinstance(p, tirx.Bind | tirx.DeclBuffer | tirx.BufferStore) for p in nests):
         nests = [tir.seq(nests)]
-    wrapped = []
-    for i, nest in enumerate(nests):
-        if blocks_in(nest):
-            wrapped.append(nest)
-            continue
-        reads, writes = tir.buffers_loaded(nest), tir.buffers_stored(nest)
-        block = SBlock(
-            [],
-            [_whole(b) for b in reads.keys() if b not in writes],
-            [_whole(b) for b in writes.keys()],
-            f"nest_{i}",
-            nest,
-        )
-        wrapped.append(SBlockRealize([], True, block))
-    root = SBlock([], [], [], "root", tir.seq(wrapped), None, allocs)
-    return func.with_body(SBlockRealize([], True, root))
+    wrapped = [nest if blocks_in(nest) else _block(nest, i) for i, nest in enumerate(nests)]
+    if old_root is None:
+        root = SBlock([], [], [], "root", tir.seq(wrapped), None, allocs)
+        return func.with_body(SBlockRealize([], True, root))
+    return func.with_body(SBlockRealize([], True, _with_body(old_root, tir.seq(wrapped), allocs)))
+
+
+def _block(nest: Any, number: int) -> Any:
+    """A block around a nest of plain loops."""
+    reads, writes = tir.buffers_loaded(nest), tir.buffers_stored(nest)
+    block = SBlock(
+        [],
+        [_whole(b) for b in reads.keys() if b not in writes],
+        [_whole(b) for b in writes.keys()],
+        f"nest_{number}",
+        nest,
+    )
+    return SBlockRealize([], True, block)
+
+
+def _with_body(root: SBlock, body: Any, allocs: list[Any]) -> SBlock:
+    return SBlock(
+        [],
+        list(root.reads),
+        list(root.writes),
+        root.name_hint,
+        body,
+        None,
+        [*root.alloc_buffers, *allocs],
+        list(root.match_buffers),
+        dict(root.annotations.items()),
+    )
 
 
 def _whole(buffer: Var) -> Any:

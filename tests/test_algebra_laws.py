@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm_scan import tir
 from tvm_scan.algebra import FAMILIES, Affine, Reduce, classify
 from tvm_scan.algebra.affine import coefficients
-from tvm_scan.algebra.base import Algebra, NotInFamily
+from tvm_scan.algebra.base import Algebra, NotInFamily, System
 
 
 def llvm_max(a, b):
@@ -117,7 +117,7 @@ class Exact:
     def apply(self, f, h):
         symbols, carry = self._symbols("f"), tirx.Var("h", self.algebra.dtype)
         values = {f"f{i}": v for i, v in enumerate(f)} | {"h": h}
-        return evaluate(self.algebra.apply(tuple(symbols), carry), values, self.target)
+        return evaluate(self.algebra.apply(tuple(symbols), (carry,))[0], values, self.target)
 
 
 def same(a, b):
@@ -234,7 +234,7 @@ def test_float_max_and_min_with_nan_follow_the_targets_own_loop(op, carry_first,
 )
 def test_constant_on_the_neutral_carry_gives_the_value(algebra):
     value = variable("v", "float64")
-    made = algebra.apply(algebra.constant(value), algebra.neutral())
+    (made,) = algebra.apply(algebra.constant((value,)), algebra.neutral())
     for number in (Fraction(7, 3), Fraction(0), Fraction(-5)):
         assert evaluate(made, {"v": number}) == number
 
@@ -251,8 +251,8 @@ def test_coefficients_are_exact_and_symbolic():
 def test_no_family_takes_a_product_of_carries():
     h = variable("h", "float32")
     for family in FAMILIES:
-        assert isinstance(family.prove(h * h, h, "float32"), NotInFamily)
-    assert isinstance(classify(h + 1.0, h, "float32"), Algebra)
+        assert isinstance(family.prove(System((h * h,), (h,), ("float32",))), NotInFamily)
+    assert isinstance(classify(System((h + 1.0,), (h,), ("float32",))), Algebra)
 
 
 def test_overflowed_gates_keep_a_zero_state():

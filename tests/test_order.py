@@ -27,7 +27,8 @@ class Bicyclic(Algebra):
     push: Any
 
     @classmethod
-    def prove(cls, step, old, dtype):
+    def prove(cls, system):
+        step, old, _ = system.only
         if not (isinstance(step, tirx.Add) and isinstance(step.a, tirx.Max)):
             return NotInFamily(step, "not max(h - a, 0) + b")
         popped = step.a.a
@@ -41,9 +42,6 @@ class Bicyclic(Algebra):
     def lift(self):
         return (self.pop, self.push)
 
-    def constant(self, value):
-        return (tirx.IntImm("int32", 1 << 20), value)
-
     def combine(self, earlier, later):
         met = tirx.Min(earlier[1], later[0])
         return (earlier[0] + later[0] - met, earlier[1] + later[1] - met)
@@ -51,11 +49,8 @@ class Bicyclic(Algebra):
     def identity(self):
         return (tirx.IntImm("int32", 0),) * 2
 
-    def apply(self, element, carry):
-        return tirx.Max(carry - element[0], tirx.IntImm("int32", 0)) + element[1]
-
-    def neutral(self):
-        return tirx.IntImm("int32", 0)
+    def apply(self, element, carries):
+        return (tirx.Max(carries[0] - element[0], tirx.IntImm("int32", 0)) + element[1],)
 
     def formulas(self):
         return {"step": "h' = max(h - a, 0) + b"}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from tvm.ir import Var
 from tvm.tirx import PrimFunc, Stmt
 
-__all__ = ["Axis", "Carry", "Emit", "Recurrence", "Refusal", "RefusalKind", "Register"]
+__all__ = ["Axis", "Carry", "Emit", "Group", "Recurrence", "Refusal", "RefusalKind", "Register"]
 
 
 class RefusalKind(Enum):
@@ -82,8 +82,9 @@ class Register:
         The buffer that the user's loop writes.
     local : Var
         The register array that stands for it in ``Recurrence.body``; float32 for halves.
-    previous : Var or None
-        For a history buffer that is read one step back: the register of the last step.
+    previous : tuple of Var
+        For a history buffer that is read up to k steps back: the registers of the last k steps,
+        the latest first.
     base : tuple of Expr
         Per dimension of ``buffer`` the part of the index that is fixed by lane and time.
     extents : tuple of int
@@ -98,7 +99,7 @@ class Register:
 
     buffer: Var
     local: Var
-    previous: Var | None
+    previous: tuple[Var, ...]
     base: tuple[Any, ...]
     extents: tuple[int, ...]
     lower: tuple[int, ...]
@@ -106,9 +107,9 @@ class Register:
     visible: bool
 
     @property
-    def state(self) -> Var:
-        """Register array that holds the carry between two steps."""
-        return self.local if self.previous is None else self.previous
+    def states(self) -> tuple[Var, ...]:
+        """Register arrays that hold the carries between two steps, the latest first."""
+        return self.previous or (self.local,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,9 +125,14 @@ class Carry:
     state_axes : tuple of Axis
         Axes over which carries are independent within one lane (N of a selective scan).
     old : Var
-        The carry before the step, as it appears in ``step``.
+        The carry before the step, as it appears in the steps of its group.
+    before : Var
+        Buffer of the shape of the register array: what other groups' steps load instead.
+    lag : int
+        How many steps back; the carry of lag 2 becomes what that of lag 1 was.
     step : Expr
-        The carry after the step: over ``old``, inputs, lanes, time and state axes.
+        The carry after the step: over the ``old`` of its group, the ``before`` of earlier
+        groups, inputs, lanes, time and state axes.
     first : Expr or None
         The carry after step 0 where the loop treats step 0 apart; then there is no initial
         state and ``step`` holds from step 1 on.
@@ -138,15 +144,41 @@ class Carry:
     cell: tuple[Any, ...]
     state_axes: tuple[Axis, ...]
     old: Var
+    before: Var
+    lag: int
     step: Any
     first: Any
     dtype: str
     origin: Any = None
 
     @property
+    def state(self) -> Var:
+        """Register array that it lives in between two steps."""
+        return self.register.states[self.lag - 1]
+
+    @property
     def name(self) -> str:
         """Name of the user's buffer."""
         return str(self.register.buffer.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Carries that depend on each other in a circle (most often one), and their family.
+
+    Attributes
+    ----------
+    carries : tuple of int
+        Positions in ``Recurrence.carries``; all have the same state axes.
+    algebra : Algebra
+        The proven family of their joint step.
+    stage : int
+        0 if the step depends on inputs alone, else one more than the last group it depends on.
+    """
+
+    carries: tuple[int, ...]
+    algebra: Any
+    stage: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +211,9 @@ class Recurrence:
     guard : Expr or None
         Condition on the lane variables under which the lane exists.
     carries : tuple of Carry
-        What is carried; one algebra each.
+        What is carried.
+    groups : tuple of Group
+        The carries by mutual dependence, each with its algebra, in order of their stages.
     registers : tuple of Register
         Register arrays that ``start``, ``body`` and ``finish`` use.
     emits : tuple of Emit
@@ -213,4 +247,18 @@ class Recurrence:
     finish: Stmt | None
     inputs: tuple[Var, ...]
     outputs: tuple[Var, ...]
-    algebras: tuple[Any, ...] = field(default=())
+    groups: tuple[Group, ...]
+
+    @property
+    def algebras(self) -> tuple[Any, ...]:
+        """The algebra of every group."""
+        return tuple(group.algebra for group in self.groups)
+
+    @property
+    def stages(self) -> int:
+        """How many scans must follow one another; 1 where no carry feeds another."""
+        return 1 + max(group.stage for group in self.groups)
+
+    def state_axes(self, group: Group) -> tuple[Axis, ...]:
+        """State axes of a group's carries."""
+        return self.carries[group.carries[0]].state_axes

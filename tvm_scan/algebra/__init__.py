@@ -1,10 +1,47 @@
 """Families of step functions that are closed under composition."""
 
 from tvm_scan.algebra.affine import Affine
-from tvm_scan.algebra.base import Algebra, classify
+from tvm_scan.algebra.automaton import Automaton
+from tvm_scan.algebra.base import Algebra, System, classify
+from tvm_scan.algebra.bits import Bitwise, Switch
+from tvm_scan.algebra.clamp import Clamp
+from tvm_scan.algebra.logsumexp import LogSumExp
+from tvm_scan.algebra.matrix import Complex, Matrix
+from tvm_scan.algebra.moebius import Moebius
 from tvm_scan.algebra.reduce import Reduce
+from tvm_scan.algebra.segmented import LateSegmented, Segmented
 
-__all__ = ["FAMILIES", "Affine", "Algebra", "Reduce", "classify"]
+__all__ = [
+    "FAMILIES",
+    "Affine",
+    "Algebra",
+    "Automaton",
+    "Bitwise",
+    "Clamp",
+    "Complex",
+    "LogSumExp",
+    "Matrix",
+    "Moebius",
+    "Reduce",
+    "Segmented",
+    "Switch",
+    "System",
+    "classify",
+]
 
-#: Tried in order; the first family that proves the step is taken. Cheapest element first.
-FAMILIES: tuple[type[Algebra], ...] = (Reduce, Affine)
+#: Tried in order; the first family that proves the step is taken. Cheapest element first, except
+#: that resets of floats come before gates of zero.
+FAMILIES: tuple[type[Algebra], ...] = (
+    Segmented,
+    Reduce,
+    Affine,
+    Bitwise,
+    Switch,
+    Clamp,
+    LogSumExp,
+    Moebius,
+    Automaton,
+    Complex,
+    Matrix,
+    LateSegmented,
+)

@@ -9,7 +9,8 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.algebra.base import Algebra, Element, NotInFamily
+from tvm_scan.algebra.base import Element, Forgetting, NotInFamily, System
+from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import (
     is_float,
     minus,
@@ -24,7 +25,7 @@ __all__ = ["Affine", "coefficients"]
 
 
 @dataclass(frozen=True, eq=False)
-class Affine(Algebra):
+class Affine(Forgetting):
     """``h' = a h + b`` over the reals, or over the integers modulo ``2^n``.
 
     Theorem. Affine maps compose to affine maps: ``a2 (a1 h + b1) + b2 = (a2 a1) h + (a2 b1 +
@@ -38,8 +39,9 @@ class Affine(Algebra):
     dtype: str
 
     @classmethod
-    def prove(cls, step: Any, old: Var, dtype: str) -> Affine | NotInFamily:
+    def prove(cls, system: System) -> Affine | NotInFamily:
         """Extract ``a`` and ``b`` exactly; see ``coefficients``."""
+        step, old, dtype = system.only
         if dtype == "bool":
             return NotInFamily(step, "affine steps need numbers, found bool")
         found = coefficients(step, old)
@@ -57,9 +59,9 @@ class Affine(Algebra):
         """``(a, b)``."""
         return (self.a, self.b)
 
-    def constant(self, value: Any) -> Element:
+    def constant(self, values: Element) -> Element:
         """``(0, value)``."""
-        return (zero(self.dtype), value)
+        return (zero(self.dtype), values[0])
 
     def combine(self, earlier: Element, later: Element) -> Element:
         """``(a2 a1, a2 b1 + b2)``."""
@@ -74,13 +76,13 @@ class Affine(Algebra):
         """``(1, 0)``."""
         return (one(self.dtype), zero(self.dtype))
 
-    def apply(self, element: Element, carry: Any) -> Any:
+    def apply(self, element: Element, carries: Element) -> Element:
         """``a h + b``."""
-        return zero_keeping_product(element[0], carry, self.dtype) + element[1]
+        return (zero_keeping_product(element[0], carries[0], self.dtype) + element[1],)
 
-    def neutral(self) -> Any:
+    def neutral(self) -> Element:
         """Zero: ``0 * 0 + value == value``."""
-        return zero(self.dtype)
+        return (zero(self.dtype),)
 
     def formulas(self) -> dict[str, str]:
         """Text for ``explain``."""
@@ -156,11 +158,9 @@ def _parts(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
             unit = one(tir.dtype_of(e)) / e.b
             return _scaled(_parts(e.a, old), lambda v: v / e.b, unit)
         return NotInFamily(e, "the step divides by a value that depends on the carry")
-    if isinstance(e, tirx.Select):
-        return _choice(e, e.condition, e.true_value, e.false_value, old)
+    if (choice := as_choice(e)) is not None:
+        return _choice(e, *choice, old)
     name = tir.call_name(e)
-    if name == "prim.if_then_else":
-        return _choice(e, *e.args, old)
     if name == "tirx.fma":
         return _parts(e.args[0] * e.args[1] + e.args[2], old)
     if isinstance(e, tirx.Cast) and tir.dtype_of(e) == tir.dtype_of(e.value):

@@ -8,21 +8,49 @@ from typing import Any, ClassVar
 
 from tvm.ir import Var
 
-__all__ = ["Algebra", "NotInFamily", "classify"]
+__all__ = ["Algebra", "Element", "Forgetting", "NotInFamily", "System", "classify"]
 
 Element = tuple[Any, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class NotInFamily:
-    """Why a step is not in a family: the expression at which the proof stopped."""
+    """Why a step is not in a family: the expression at which the proof stopped.
+
+    A family that is far from the step gives no reason (an empty one).
+    """
 
     expr: Any
     reason: str
 
 
+@dataclass(frozen=True, eq=False)
+class System:
+    """The joint step of one or more carries, as a function of those carries.
+
+    Attributes
+    ----------
+    steps : tuple of Expr
+        The carries after the step. Whatever is not one of ``olds`` is an input.
+    olds : tuple of Var
+        The carries before it.
+    dtypes : tuple of str
+        Dtypes in which they are computed.
+    """
+
+    steps: tuple[Any, ...]
+    olds: tuple[Var, ...]
+    dtypes: tuple[str, ...]
+
+    @property
+    def only(self) -> tuple[Any, Var, str]:
+        """Step, old and dtype of the only carry."""
+        (step,), (old,), (dtype,) = self.steps, self.olds, self.dtypes
+        return step, old, dtype
+
+
 class Algebra(ABC):
-    """A family of functions ``h -> step(h)`` closed under composition.
+    """A family of functions ``h -> step(h)`` closed under composition; ``h`` is a tuple.
 
     The law that every family obeys, and that the tests check by splitting at every point, is
     ``apply(combine(f, g), h) == apply(g, apply(f, h))`` for ``f`` earlier than ``g``.
@@ -31,11 +59,13 @@ class Algebra(ABC):
     """
 
     name: ClassVar[str]
+    #: Whether the family is about one carry alone.
+    single: ClassVar[bool] = True
 
     @classmethod
     @abstractmethod
-    def prove(cls, step: Any, old: Var, dtype: str) -> Algebra | NotInFamily:
-        """Prove that ``step`` as a function of ``old`` lies in the family."""
+    def prove(cls, system: System) -> Algebra | NotInFamily:
+        """Prove that the step as a function of the carries lies in the family."""
 
     @property
     @abstractmethod
@@ -45,10 +75,6 @@ class Algebra(ABC):
     @abstractmethod
     def lift(self) -> Element:
         """Element of the step: expressions over inputs, lanes and time."""
-
-    @abstractmethod
-    def constant(self, value: Any) -> Element:
-        """Element of the step that forgets the carry and sets it to ``value``."""
 
     @abstractmethod
     def combine(self, earlier: Element, later: Element) -> Element:
@@ -63,41 +89,48 @@ class Algebra(ABC):
         """Element of the step that changes nothing."""
 
     @abstractmethod
-    def apply(self, element: Element, carry: Any) -> Any:
-        """Carry after the steps that ``element`` stands for."""
-
-    @abstractmethod
-    def neutral(self) -> Any:
-        """A carry on which applying ``constant(value)`` gives exactly ``value``."""
+    def apply(self, element: Element, carries: Element) -> Element:
+        """Carries after the steps that ``element`` stands for."""
 
     @abstractmethod
     def formulas(self) -> dict[str, str]:
         """Step, element, combine, identity and apply as text."""
 
 
-def classify(step: Any, old: Var, dtype: str) -> Algebra | NotInFamily:
-    """Find the first family that contains ``step``.
+class Forgetting(Algebra):
+    """A family whose elements can forget the carry: its first step needs no initial state."""
+
+    @abstractmethod
+    def constant(self, values: Element) -> Element:
+        """Element of the step that forgets the carries and sets them to ``values``."""
+
+    @abstractmethod
+    def neutral(self) -> Element:
+        """Carries on which applying ``constant(values)`` gives exactly ``values``."""
+
+
+def classify(system: System) -> Algebra | NotInFamily:
+    """Find the first family that contains the step.
 
     Parameters
     ----------
-    step : Expr
-        The carry after the step.
-    old : Var
-        The carry before it.
-    dtype : str
-        Dtype in which the carry is computed.
+    system : System
+        The joint step of the carries.
 
     Returns
     -------
     Algebra or NotInFamily
-        The proven family with its coefficients, or the reason of the most general family.
+        The proven family with its coefficients, or the reason of the most telling family.
     """
     from tvm_scan.algebra import FAMILIES
 
-    reason = NotInFamily(step, "no family was tried")
+    reason = NotInFamily(system.steps[0], "carries that feed one another in a circle")
     for family in FAMILIES:
-        found = family.prove(step, old, dtype)
+        if family.single and len(system.olds) != 1:
+            continue
+        found = family.prove(system)
         if isinstance(found, Algebra):
             return found
-        reason = found
+        if found.reason:
+            reason = found
     return reason

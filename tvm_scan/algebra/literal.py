@@ -9,6 +9,7 @@ from tvm import tirx
 
 __all__ = [
     "all_ones",
+    "is_constant",
     "is_float",
     "largest",
     "minus",
@@ -73,6 +74,11 @@ def zero_keeping_product(gate: Any, value: Any, dtype: str) -> Any:
         return gate * value
     overflowed = tirx.Or(tirx.EQ(gate, _inf(dtype, 1)), tirx.EQ(gate, _inf(dtype, -1)))
     return tirx.Select(tirx.And(tirx.EQ(value, zero(dtype)), overflowed), value, gate * value)
+
+
+def is_constant(expr: Any, value: int) -> bool:
+    """Whether ``expr`` is the number ``value``, written out."""
+    return isinstance(expr, tirx.IntImm | tirx.FloatImm) and float(expr.value) == value
 
 
 def times(left: Any, right: Any) -> Any:

@@ -11,7 +11,8 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
-from tvm_scan.algebra.base import Algebra, Element, NotInFamily
+from tvm_scan.algebra.base import Element, Forgetting, NotInFamily, System
+from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import (
     all_ones,
     is_float,
@@ -58,13 +59,26 @@ OPERATORS: dict[str, _Operator] = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """``h > x ? h : x`` and its kin: a max or min with a meaning of its own for NaN."""
+
+    test: Any
+    carry_left: bool
+    keeps: bool
+
+    def run(self, h: Any, x: Any) -> Any:
+        cond = self.test(h, x) if self.carry_left else self.test(x, h)
+        return tirx.Select(cond, h, x) if self.keeps else tirx.Select(cond, x, h)
+
+
 #: Flag of a floating-point max or min over no steps at all; 1 means "the carry was forgotten".
 #: A step of infinity is no substitute: it turns a NaN carry into infinity.
 _EMPTY = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Reduce(Algebra):
+class Reduce(Forgetting):
     """``h' = h op x`` with ``op`` one of add, mul, max, min, and, or, xor.
 
     Theorem. For an associative ``op`` with identity ``e``, ``(h op x1) op x2 = h op (x1 op x2)``.
@@ -81,6 +95,7 @@ class Reduce(Algebra):
     x: Any
     dtype: str
     carry_first: bool = True
+    choice: _Choice | None = None
 
     @property
     def flagged(self) -> bool:
@@ -88,8 +103,9 @@ class Reduce(Algebra):
         return self.op in ("max", "min") and is_float(self.dtype)
 
     @classmethod
-    def prove(cls, step: Any, old: Var, dtype: str) -> Reduce | NotInFamily:
-        """Match ``step`` with one operator of the carry and a value free of it."""
+    def prove(cls, system: System) -> Reduce | NotInFamily:
+        """Match the step with one operator of the carry and a value free of it."""
+        step, old, dtype = system.only
         found = None if dtype == "bool" else coefficients(step, old)
         if isinstance(found, tuple):
             a, b = found
@@ -98,6 +114,9 @@ class Reduce(Algebra):
             if b is None and not _is_zero(a):
                 return cls("mul", a, dtype)
             return NotInFamily(step, "both a gate and an offset: affine, not a reduction")
+        if is_float(dtype) and (chosen := _float_choice(step, old)) is not None:
+            op, x, choice = chosen
+            return cls(op, x, dtype, choice=choice)
         matched = _match(step, old)
         if matched is None:
             return NotInFamily(step, "not one associative operator of the carry and an input")
@@ -110,6 +129,8 @@ class Reduce(Algebra):
         return (self.dtype, "int32") if self.flagged else (self.dtype,)
 
     def _op(self, left: Any, right: Any) -> Any:
+        if self.choice is not None:
+            return self.choice.run(left, right)
         run = OPERATORS[self.op].apply
         return run(left, right) if self.carry_first else run(right, left)
 
@@ -124,9 +145,9 @@ class Reduce(Algebra):
         value = self._op(OPERATORS[self.op].identity(self.dtype), self.x)
         return (value, tirx.Cast("int32", tirx.isnan(value)))
 
-    def constant(self, value: Any) -> Element:
-        """Element that sets the carry to ``value``, given that the carry is ``neutral``."""
-        return (value, tirx.const(1, "int32")) if self.flagged else (value,)
+    def constant(self, values: Element) -> Element:
+        """Element that sets the carry to the value, given that the carry is ``neutral``."""
+        return (values[0], tirx.const(1, "int32")) if self.flagged else (values[0],)
 
     def combine(self, earlier: Element, later: Element) -> Element:
         """``x1 op x2``; a forgotten carry in the later part hides the earlier part."""
@@ -154,18 +175,19 @@ class Reduce(Algebra):
         value = OPERATORS[self.op].identity(self.dtype)
         return (value, tirx.const(_EMPTY, "int32")) if self.flagged else (value,)
 
-    def apply(self, element: Element, carry: Any) -> Any:
+    def apply(self, element: Element, carries: Element) -> Element:
         """``h op x``, or ``x`` where the carry is forgotten."""
+        (carry,) = carries
         if self.op == "mul" and is_float(self.dtype):
-            return zero_keeping_product(element[0], carry, self.dtype)
+            return (zero_keeping_product(element[0], carry, self.dtype),)
         if not self.flagged:
-            return self._op(carry, element[0])
+            return (self._op(carry, element[0]),)
         value = tirx.Select(tirx.EQ(element[1], 1), element[0], self._op(carry, element[0]))
-        return tirx.Select(element[1] >= _EMPTY, carry, value)
+        return (tirx.Select(element[1] >= _EMPTY, carry, value),)
 
-    def neutral(self) -> Any:
+    def neutral(self) -> Element:
         """Identity of ``op``."""
-        return OPERATORS[self.op].identity(self.dtype)
+        return (OPERATORS[self.op].identity(self.dtype),)
 
     def formulas(self) -> dict[str, str]:
         """Text for ``explain``."""
@@ -247,14 +269,10 @@ def _match(e: Any, old: Var) -> tuple[str, Any, bool] | None:
 
 def _selected(e: Any, old: Var) -> tuple[str, Any, Any] | None:
     """``select(h > x, h, x)`` and its kin, for integers (floats differ from max on NaN)."""
-    if isinstance(e, tirx.Select):
-        cond, yes, no = e.condition, e.true_value, e.false_value
-    elif tir.call_name(e) == "prim.if_then_else":
-        cond, yes, no = e.args
-    else:
+    found = as_choice(e)
+    if found is None or is_float(tir.dtype_of(e)):
         return None
-    if is_float(tir.dtype_of(e)):
-        return None
+    cond, yes, no = found
     for node, op in ((tirx.GT, "max"), (tirx.GE, "max"), (tirx.LT, "min"), (tirx.LE, "min")):
         if isinstance(cond, node):
             same = tir.structurally_equal(cond.a, yes) and tir.structurally_equal(cond.b, no)
@@ -263,4 +281,27 @@ def _selected(e: Any, old: Var) -> tuple[str, Any, Any] | None:
                 return op, yes, no
             if swapped:
                 return {"max": "min", "min": "max"}[op], yes, no
+    return None
+
+
+_TESTS = ((tirx.GT, True), (tirx.GE, True), (tirx.LT, False), (tirx.LE, False))
+
+
+def _float_choice(e: Any, old: Var) -> tuple[str, Any, _Choice] | None:
+    """``(op, x, choice)`` for a choice between the carry and ``x`` by comparing the two."""
+    found = as_choice(e)
+    if found is None:
+        return None
+    cond, yes, no = found
+    for test, greater in _TESTS:
+        if not isinstance(cond, test):
+            continue
+        for h, x, keeps in ((yes, no, True), (no, yes, False)):
+            if not (isinstance(h, Var) and h.same_as(old)) or tir.contains_var(x, [old]):
+                continue
+            for carry_left, (left, right) in ((True, (h, x)), (False, (x, h))):
+                same = tir.structurally_equal(cond.a, left)
+                if same and tir.structurally_equal(cond.b, right):
+                    op = "max" if greater == (carry_left == keeps) else "min"
+                    return op, x, _Choice(test, carry_left, keeps)
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_scan import Recurrence, tir
+from tvm_scan.algebra import Algebra
 from tvm_scan.recurrence import Carry
 
 __all__ = ["describe", "equations", "number"]
@@ -33,6 +34,11 @@ def _place(carry: Carry) -> str:
     return f"[{', '.join(axis.var.name for axis in carry.state_axes)}]" if carry.state_axes else ""
 
 
+def _families(found: Recurrence) -> list[tuple[Carry, Algebra]]:
+    """Every carry with the algebra of its group, in the order of the stages."""
+    return [(found.carries[i], group.algebra) for group in found.groups for i in group.carries]
+
+
 def describe(found: Recurrence) -> dict[str, Any]:
     """What was found, as plain data."""
     return {
@@ -48,7 +54,7 @@ def describe(found: Recurrence) -> dict[str, Any]:
                 "family": algebra.name,
                 "formulas": algebra.formulas(),
             }
-            for carry, algebra in zip(found.carries, found.algebras, strict=True)
+            for carry, algebra in _families(found)
         ],
         "emits": sorted({str(emit.buffer.name) for emit in found.emits}),
         "inputs": [str(b.name) for b in found.inputs],

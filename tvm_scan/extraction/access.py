@@ -28,6 +28,8 @@ from tvm_scan.recurrence import Refusal, RefusalKind, Register
 __all__ = ["Box", "Layouts", "classify_accesses", "lanes_apart"]
 
 _MAX_REGISTERS = 1024
+#: Steps that a read may lie back: elements of order k hold k (k + 1) numbers.
+_MAX_LAG = 4
 
 
 @dataclass(eq=False)
@@ -40,7 +42,7 @@ class Box:
     time_step: int
     lower: list[int]
     upper: list[int]
-    has_lag: bool = False
+    lags: int = 0
 
     @property
     def extents(self) -> list[int]:
@@ -63,6 +65,14 @@ class Layouts:
 
     def __contains__(self, buffer: Var) -> bool:
         return buffer in self.boxes
+
+    def steps_back(self, buffer: Var, index: Any, step: Any) -> int | None:
+        """How many steps before ``step`` the time index is; None where that is not constant."""
+        box: Box = self.boxes[buffer]
+        distance = tir.as_int(tir.simplify(box.base[box.time_dim] + step * box.time_step - index))
+        if distance is None or distance % box.time_step:
+            return None
+        return distance // box.time_step
 
     def split(self, buffer: Var, indices: list[Any], inner: list[Loop]) -> _Split | Refusal | None:
         """Offsets of an access relative to the box; None where they cannot be computed."""
@@ -205,14 +215,16 @@ def _extend(
                 f"t+{-split.lag}, which is written later",
                 "walk time in the other direction, or read the input instead of the output",
             )
-        if split.lag > 1:
+        if split.lag > _MAX_LAG:
             return Refusal(
                 RefusalKind.UNSUPPORTED_LAG,
                 access.origin,
-                f"expected reads of {buffer.name} at lag 1, found lag {split.lag}",
-                "rewrite the order-k recurrence as a recurrence over a vector of k values",
+                f"expected reads of {buffer.name} at most {_MAX_LAG} steps back, found lag "
+                f"{split.lag}",
+                "if only every k-th step is read, make the residue modulo k a lane: walk "
+                "h[k * s + r] over s",
             )
-        box.has_lag = box.has_lag or split.lag == 1
+        box.lags = max(box.lags, split.lag)
         refusal = _widen(box, split, access)
         if refusal is not None:
             return refusal
@@ -289,7 +301,8 @@ def _check_around(
         if box.time_dim is not None:
             expected = box.base[box.time_dim] + step * box.time_step
             found = indices[box.time_dim]
-            if tir.as_int(tir.simplify(found - expected)) != 0:
+            back = layouts.steps_back(buffer, found, step)
+            if back is None or not 0 <= back < max(box.lags, 1):
                 return Refusal(
                     RefusalKind.CROSS_LANE if last else RefusalKind.NO_INITIAL_STATE,
                     access.origin,
@@ -402,9 +415,11 @@ def _register(box: Box, external: tir.VarMap) -> Register:
     extents = box.extents
     name = str(box.buffer.name)
     local = tirx.decl_buffer(extents, dtype, f"{name}_reg", scope="local")
-    previous = None
-    if box.has_lag:
-        previous = tirx.decl_buffer(extents, dtype, f"{name}_old", scope="local")
+    suffixes = ["_old", *(f"_old{lag}" for lag in range(2, box.lags + 1))]
+    previous = tuple(
+        tirx.decl_buffer(extents, dtype, f"{name}{suffix}", scope="local")
+        for suffix in suffixes[: box.lags]
+    )
     return Register(
         buffer=box.buffer,
         local=local,

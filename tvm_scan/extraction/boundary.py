@@ -9,6 +9,7 @@ an initial state and every step is the same map.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,13 @@ from tvm.sym import Analyzer
 
 from tvm_scan import tir
 
-__all__ = ["Boundary", "decide_time_tests", "split_boundary", "without_time_tests"]
+__all__ = [
+    "Boundary",
+    "decide_time_tests",
+    "joint_initial_values",
+    "split_boundary",
+    "without_time_tests",
+]
 
 
 @dataclass(eq=False)
@@ -32,12 +39,12 @@ class Boundary:
     first: Any = None
 
 
-def decide_time_tests(expr: Any, time: Var, extent: Any, first: bool) -> Any:
-    """``expr`` with every choice on a time test decided for step 0, or for all later steps."""
+def decide_time_tests(expr: Any, time: Var, extent: Any, at: int | None) -> Any:
+    """``expr`` with choices on time tests decided for step ``at``, or (None) for all from 1 on."""
     analyzer = Analyzer()
     zero = tir.zero_like(time)
-    if first:
-        analyzer.bind(time, zero)
+    if at is not None:
+        analyzer.bind(time, zero + at)
     else:
         analyzer.bind(time, Range.from_min_extent(zero + 1, tirx.Max(extent - 1, zero + 1)))
 
@@ -59,7 +66,9 @@ def decide_time_tests(expr: Any, time: Var, extent: Any, first: bool) -> Any:
     return tvm_ffi.structural_map(expr, [(tirx.Select, on_select), (Call, on_call)])
 
 
-def split_boundary(step: Any, old: Var, time: Var, extent: Any) -> Boundary:
+def split_boundary(
+    step: Any, old: Var, time: Var, extent: Any, others: Sequence[Var] = ()
+) -> Boundary:
     """Apply the theorem above to the step of one carry.
 
     Parameters
@@ -70,24 +79,66 @@ def split_boundary(step: Any, old: Var, time: Var, extent: Any) -> Boundary:
         The carry before the step, and time.
     extent : Expr
         Extent of time.
+    others : sequence of Var
+        What an initial value must not depend on: other carries before the step.
 
     Returns
     -------
     Boundary
     """
-    at_first = decide_time_tests(step, time, extent, first=True)
+    at_first = decide_time_tests(step, time, extent, at=0)
     if not tir.contains_var(step, [old]) or tir.contains_var(at_first, [old]):
         return Boundary(step)
-    later = decide_time_tests(step, time, extent, first=False)
-    for candidate in _beside(step, old):
-        init = decide_time_tests(candidate, time, extent, first=True)
-        if tir.contains_var(init, [time, old]):
+    later = decide_time_tests(step, time, extent, at=None)
+    for init in _initial_values(step, old, time, extent):
+        if tir.contains_var(init, [old, *others]):
             continue
         if tir.structurally_equal(tir.substitute(later, tir.VarMap([(old, init)])), at_first):
             return Boundary(later, init=init)
     return Boundary(
         later, first=tir.substitute(at_first, tir.VarMap([(time, tir.zero_like(time))]))
     )
+
+
+def joint_initial_values(
+    steps: Sequence[Any], olds: Sequence[Var], time: Var, extent: Any
+) -> tuple[list[Any], list[Any]] | None:
+    """The theorem above for several carries that feed one another.
+
+    Parameters
+    ----------
+    steps : sequence of Expr
+        The carries after the step, with their tests on time.
+    olds : sequence of Var
+        The carries before it.
+    time : Var
+        Time.
+    extent : Expr
+        Extent of time.
+
+    Returns
+    -------
+    tuple of (list of Expr, list of Expr) or None
+        Steps without tests on time, and initial values with which step 0 is what it was.
+    """
+    inits: list[Any] = []
+    for old in olds:
+        found = [
+            init
+            for step in steps
+            for init in _initial_values(step, old, time, extent)
+            if not tir.contains_var(init, olds)
+        ]
+        if not found:
+            return None
+        inits.append(found[0])
+    table = tir.VarMap(zip(olds, inits, strict=True))
+    later = [decide_time_tests(step, time, extent, at=None) for step in steps]
+    for step, rest in zip(steps, later, strict=True):
+        at_first = decide_time_tests(step, time, extent, at=0)
+        if not tir.structurally_equal(tir.substitute(rest, table), at_first):
+            return None
+    return later, inits
 
 
 def without_time_tests(body: Any, held: Any, init: Any, time: Var, extent: Any) -> Any:
@@ -117,8 +168,8 @@ def without_time_tests(body: Any, held: Any, init: Any, time: Var, extent: Any) 
                 continue
             if not tir.structurally_equal(other, init):
                 continue
-            early = decide_time_tests(whole, time, extent, first=True)
-            late = decide_time_tests(whole, time, extent, first=False)
+            early = decide_time_tests(whole, time, extent, at=0)
+            late = decide_time_tests(whole, time, extent, at=None)
             if early.same_as(other) and late.same_as(kept):
                 return kept
         return whole
@@ -130,6 +181,12 @@ def without_time_tests(body: Any, held: Any, init: Any, time: Var, extent: Any) 
         return choose(e, e.true_value, e.false_value)
 
     return tvm_ffi.structural_map(body, [(tirx.Select, on_select), (Call, on_call)])
+
+
+def _initial_values(step: Any, old: Var, time: Var, extent: Any) -> list[Any]:
+    """What step 0 may find in the place of the carry, by the step's own tests on time."""
+    candidates = [decide_time_tests(other, time, extent, at=0) for other in _beside(step, old)]
+    return [init for init in candidates if not tir.contains_var(init, [time])]
 
 
 def _beside(step: Any, old: Var) -> list[Any]:

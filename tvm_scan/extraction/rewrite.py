@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from tvm import tirx
@@ -56,15 +57,10 @@ class BodyWriter:
         for buffer in self.deferred.keys():
             out.append(self.copy_out(self.layouts.registers[buffer], time.var))
         for register in self.registers():
-            if register.previous is not None:
-                out.append(
-                    _each_cell(
-                        register,
-                        lambda i, r=register: tirx.BufferStore(
-                            r.previous, tirx.BufferLoad(r.local, i), i
-                        ),
-                    )
-                )
+            # What was two steps ago goes first, so that nothing is written before it is read.
+            line = [*reversed(register.previous), register.local]
+            for to, source in itertools.pairwise(line):
+                out.append(_each_cell(register, _copy(to, source)))
         return tir.seq(out)
 
     def rewrite(self, stmts: list[Any], inner: list[Loop], around: Any = None) -> list[Any]:
@@ -100,7 +96,9 @@ class BodyWriter:
         if buffer in self.direct:
             return [memory]
         place = self._place(buffer, stmt.indices, inner, around)
-        target = register.local if around is None else register.state
+        target = (
+            self._held(register, stmt.indices, around) if around is not None else register.local
+        )
         kept = Store(target, place, value, stmt.origin)
         if register.timed and (buffer not in self.deferred or around is not None):
             again = tirx.BufferLoad(target, place)
@@ -134,13 +132,22 @@ class BodyWriter:
             register: Register = self.layouts.registers[buffer]
             if around is not None:
                 place = self._place(buffer, load.indices, inner, around)
-                return tirx.BufferLoad(register.state, place)
+                return tirx.BufferLoad(self._held(register, load.indices, around), place)
             split = self.layouts.split(buffer, list(load.indices), inner)
             place = self._place_of(buffer, split)
-            source = register.previous if split.lag == 1 else register.local
+            source = register.previous[split.lag - 1] if split.lag else register.local
             return tirx.BufferLoad(source, place)
 
         return widen(expr, on_load) if self.half else tir.map_loads(expr, on_load)
+
+    def _held(self, register: Register, indices: Any, around: Any) -> Var:
+        """Register array of the step, ``around`` or before it, that the time index means."""
+        box = self.layouts.boxes[register.buffer]
+        if box.time_dim is None:
+            return register.states[0]
+        back = self.layouts.steps_back(register.buffer, indices[box.time_dim], around)
+        assert back is not None, "classify_accesses lets no other access through"
+        return register.states[back]
 
     def _place_of(self, buffer: Var, split: Any) -> list[Any]:
         box = self.layouts.boxes[buffer]
@@ -159,9 +166,9 @@ class BodyWriter:
             out.append(tir.simplify(index))
         return out
 
-    def copy_in(self, register: Register, step: Any, previous: bool = False) -> Any:
-        """Fill a register array from memory."""
-        target = register.state if previous else register.local
+    def copy_in(self, register: Register, step: Any, lag: int = 0) -> Any:
+        """Fill the register array of ``lag`` steps back from memory at ``step``."""
+        target = register.states[lag - 1] if lag else register.local
 
         def one(place: list[Any]) -> Any:
             load = tirx.BufferLoad(register.buffer, self.memory_index(register, place, step))
@@ -180,6 +187,10 @@ class BodyWriter:
             return tirx.BufferStore(register.buffer, value, index)
 
         return _each_cell(register, one)
+
+
+def _copy(to: Var, source: Var) -> Any:
+    return lambda place: tirx.BufferStore(to, tirx.BufferLoad(source, place), place)
 
 
 def _each_cell(register: Register, make: Any) -> Any:

@@ -32,12 +32,22 @@ class Cell:
     that the body used; ``resolve`` turns loads of the cell's own place into ``old``.
     """
 
-    def __init__(self, buffer: Var, key: Key, old: Var, before: Var, place: list[Any]) -> None:
+    def __init__(
+        self, buffer: Var, key: Key, lag: int, old: Var, before: Var, place: list[Any]
+    ) -> None:
         self.buffer = buffer
         self.key = key
+        self.lag = lag
         self.old = old
         self.before = before
         self.place = place
+
+    def is_read_by(self, load: Any) -> bool:
+        """Whether ``load`` is the value of this cell before the step, at its own place."""
+        return bool(load.source.same_as(self.before)) and all(
+            tir.as_int(a) == b if isinstance(b, int) else tir.structurally_equal(a, b)
+            for a, b in zip(load.indices, self.place, strict=True)
+        )
 
 
 class StepState:
@@ -47,12 +57,12 @@ class StepState:
         self.layouts = layouts
         self.half = half
         self.values: dict[tuple[int, Key], Any] = {}
-        self.cells: dict[tuple[int, Key], Cell] = {}
+        self.cells: dict[tuple[int, Key, int], Cell] = {}
         self.preloaded: tir.VarMap = tir.VarMap()
         self.opaque: tir.VarMap = tir.VarMap()
         self.lets: tir.VarMap = tir.VarMap()
         self.state_vars: dict[tuple[int, int], Var] = {}
-        self.befores: tir.VarMap = tir.VarMap()
+        self.befores: dict[tuple[int, int], Var] = {}
         self.running: dict[int, list[Any]] = {}
         self.stored_by: dict[tuple[int, Key], list[tuple[Var, Var]]] = {}
         self.inner: list[Loop] = []
@@ -98,38 +108,37 @@ class StepState:
     def _overlaps(self, buffer: Var, key: Key) -> bool:
         """Whether another key that is in use names some of the same cells."""
         ident = self._id(buffer)
-        used = {k for b, k in (*self.values, *self.cells) if b == ident and k != key}
+        used = {slot[1] for slot in (*self.values, *self.cells) if slot[0] == ident} - {key}
         return any(
             all(a == b or "s" in (a, b) for a, b in zip(key, other, strict=True)) for other in used
         )
 
-    def _old(self, buffer: Var, key: Key, pairs: list[tuple[Var, Var]]) -> Any:
-        """The value before the step of the cells ``key``, at the loop variables of ``pairs``."""
-        slot = (self._id(buffer), key)
-        dtype = tir.wide_dtype(tir.dtype_of(buffer))
-        if buffer not in self.befores:
-            extents = self.layouts.boxes[buffer].extents
-            self.befores[buffer] = tirx.decl_buffer(extents, dtype, f"{buffer.name}_before")
-        before = self.befores[buffer]
-        canonical = [self.state_var(buffer, d) if k == "s" else k for d, k in enumerate(key)]
-        if slot not in self.cells:
-            suffix = "".join(f"_{k}" for k in key if isinstance(k, int) and k)
-            old = tirx.Var(f"{buffer.name}{suffix}", dtype)
-            self.cells[slot] = Cell(buffer, key, old, before, canonical)
-        load = tirx.BufferLoad(before, canonical)
+    def _old(self, buffer: Var, key: Key, pairs: list[tuple[Var, Var]], lag: int = 1) -> Any:
+        """The cells ``key`` as they were ``lag`` steps ago, at the loop variables of ``pairs``."""
+        for each in range(1, lag + 1):  # what was two steps ago was one step ago, a step ago
+            cell = self._cell(buffer, key, each)
+        load = tirx.BufferLoad(cell.before, cell.place)
         return tir.substitute(load, tir.VarMap((s, n) for n, s in pairs))
+
+    def _cell(self, buffer: Var, key: Key, lag: int) -> Cell:
+        ident = self._id(buffer)
+        if (ident, key, lag) not in self.cells:
+            dtype = tir.wide_dtype(tir.dtype_of(buffer))
+            late = f"_{lag}" if lag > 1 else ""
+            if (ident, lag) not in self.befores:
+                extents = self.layouts.boxes[buffer].extents
+                before = tirx.decl_buffer(extents, dtype, f"{buffer.name}_before{late}")
+                self.befores[(ident, lag)] = before
+            place = [self.state_var(buffer, d) if k == "s" else k for d, k in enumerate(key)]
+            suffix = "".join(f"_{k}" for k in key if isinstance(k, int) and k)
+            old = tirx.Var(f"{buffer.name}{suffix}{late}", dtype)
+            before = self.befores[(ident, lag)]
+            self.cells[(ident, key, lag)] = Cell(buffer, key, lag, old, before, place)
+        return self.cells[(ident, key, lag)]
 
     def resolve(self, expr: Any, cell: Cell) -> Any:
         """``expr`` with the cell's own value before the step as ``cell.old``."""
-
-        def on_load(load: Any) -> Any:
-            own = load.source.same_as(cell.before) and all(
-                tir.as_int(a) == b if isinstance(b, int) else tir.structurally_equal(a, b)
-                for a, b in zip(load.indices, cell.place, strict=True)
-            )
-            return cell.old if own else load
-
-        return tir.map_loads(expr, on_load)
+        return tir.map_loads(expr, lambda load: cell.old if cell.is_read_by(load) else load)
 
     def new_opaque(self, dtype: str, depends: list[Any]) -> Var:
         """A value that is not known as an expression, with what it may depend on."""
@@ -159,8 +168,8 @@ class StepState:
         if self._overlaps(buffer, key) or self._half_written(buffer, pairs):
             return self.new_opaque(dtype, self._everything(buffer))
         box = self.layouts.boxes[buffer]
-        if split.lag == 1:
-            return self._old(buffer, key, pairs)
+        if split.lag:
+            return self._old(buffer, key, pairs, split.lag)
         slot = (self._id(buffer), key)
         if slot in self.values:
             return tir.substitute(self.values[slot], tir.VarMap((s, n) for n, s in pairs))
@@ -197,10 +206,10 @@ class StepState:
         whole = self._whole(buffer)
         if (ident, whole) in self.values and not self._half_written(buffer, []):
             return values
-        if box.time_dim is not None and not box.has_lag:
+        if box.time_dim is not None and not box.lags:
             self.preloaded[buffer] = True
             return values
-        return [*values, self._old(buffer, whole, [])]
+        return [*values, self._old(buffer, whole, [], max(box.lags, 1))]
 
     def _whole(self, buffer: Var) -> Key:
         """Key that names every cell of ``buffer``."""
@@ -255,7 +264,7 @@ class StepState:
         depends = depends + self._everything(buffer)
         ident = self._id(buffer)
         dtype = tir.wide_dtype(tir.dtype_of(buffer))
-        keys = {k for b, k in (*self.values, *self.cells) if b == ident}
+        keys = {slot[1] for slot in (*self.values, *self.cells) if slot[0] == ident}
         for key in keys:
             self.values[(ident, key)] = self.new_opaque(dtype, depends)
 
@@ -366,7 +375,8 @@ class StepState:
         depends += self._everything(buffer)
         ident = self._id(buffer)
         dtype = tir.wide_dtype(tir.dtype_of(buffer))
-        keys = {k for b, k in (*self.values, *self.cells) if b == ident} or {self._whole(buffer)}
+        keys = {slot[1] for slot in (*self.values, *self.cells) if slot[0] == ident}
+        keys = keys or {self._whole(buffer)}
         for key in keys:
             self.values[(ident, key)] = self.new_opaque(dtype, depends)
 
