@@ -20,7 +20,7 @@ def square(X: T.Buffer((5, 8), "float32"), S: T.Buffer((5,), "float32")):
 @T.prim_func(s_tir=True)
 def reciprocal(X: T.Buffer((5, 8), "float32"), S: T.Buffer((5,), "float32")):
     for b, t in T.grid(5, 8):
-        S[b] = X[b, t] / (S[b] + T.float32(1))
+        S[b] = X[b, t] / (S[b] * S[b] + T.float32(1))
 
 
 @T.prim_func(s_tir=True)
@@ -55,15 +55,15 @@ def branch_on_the_carry(X: T.Buffer((5, 8), "float32"), S: T.Buffer((5,), "float
 
 
 @T.prim_func(s_tir=True)
-def clamp(X: T.Buffer((5, 8), "float32"), S: T.Buffer((5,), "float32")):
+def moving_bound(X: T.Buffer((5, 8), "float32"), S: T.Buffer((5,), "float32")):
     for b, t in T.grid(5, 8):
-        S[b] = T.max(S[b] + X[b, t], T.float32(0))
+        S[b] = T.min(T.max(S[b] + X[b, t], T.float32(0)), S[b] * T.float32(2))
 
 
 @T.prim_func(s_tir=True)
-def float_max_by_select(X: T.Buffer((5, 8), "float32"), S: T.Buffer((5,), "float32")):
+def almost_a_max(X: T.Buffer((5, 8), "float32"), S: T.Buffer((5,), "float32")):
     for b, t in T.grid(5, 8):
-        S[b] = T.Select(S[b] > X[b, t], S[b], X[b, t])
+        S[b] = T.Select(S[b] > X[b, t], S[b], X[b, t] + T.float32(1))
 
 
 @T.prim_func(s_tir=True)
@@ -73,15 +73,15 @@ def future(X: T.Buffer((5, 9), "float32"), H: T.Buffer((5, 9), "float32")):
 
 
 @T.prim_func(s_tir=True)
-def lag_two(X: T.Buffer((5, 8), "float32"), H: T.Buffer((5, 10), "float32")):
+def lag_five(X: T.Buffer((5, 8), "float32"), H: T.Buffer((5, 13), "float32")):
     for b, t in T.grid(5, 8):
-        H[b, t + 2] = H[b, t] + X[b, t]
+        H[b, t + 5] = H[b, t] + X[b, t]
 
 
 @T.prim_func(s_tir=True)
-def lags_one_and_two(X: T.Buffer((5, 8), "float32"), H: T.Buffer((5, 10), "float32")):
+def lags_multiplied(X: T.Buffer((5, 8), "float32"), H: T.Buffer((5, 10), "float32")):
     for b, t in T.grid(5, 8):
-        H[b, t + 2] = H[b, t] + H[b, t + 1]
+        H[b, t + 2] = H[b, t] * H[b, t + 1]
 
 
 @T.prim_func(s_tir=True)
@@ -136,44 +136,44 @@ def emit_on_a_diagonal(
 
 
 @T.prim_func(s_tir=True)
-def two_feed_each_other(
+def two_in_a_circle(
     X: T.Buffer((5, 8), "float32"), P: T.Buffer((5,), "float32"), Q: T.Buffer((5,), "float32")
 ):
     for b, t in T.grid(5, 8):
-        P[b] = P[b] + X[b, t]
+        P[b] = P[b] * Q[b] + X[b, t]
         Q[b] = Q[b] + P[b]
 
 
 @T.prim_func(s_tir=True)
 def dense_transition(
-    A: T.Buffer((3, 3), "float32"), X: T.Buffer((8, 3), "float32"), S: T.Buffer((3,), "float32")
+    A: T.Buffer((6, 6), "float32"), X: T.Buffer((8, 6), "float32"), S: T.Buffer((6,), "float32")
 ):
-    new = T.alloc_buffer((3,), "float32")
+    new = T.alloc_buffer((6,), "float32")
     for t in range(8):
-        for i in range(3):
+        for i in range(6):
             new[i] = X[t, i]
-            for j in range(3):
+            for j in range(6):
                 new[i] = new[i] + A[i, j] * S[j]
-        for i in range(3):
+        for i in range(6):
             S[i] = new[i]
 
 
 @T.prim_func(s_tir=True)
 def delta_rule(
-    K: T.Buffer((8, 4), "float32"),
-    V: T.Buffer((8, 4), "float32"),
-    S: T.Buffer((4, 4), "float32"),
-    Y: T.Buffer((8, 4), "float32"),
+    K: T.Buffer((8, 8), "float32"),
+    V: T.Buffer((8, 8), "float32"),
+    S: T.Buffer((8, 8), "float32"),
+    Y: T.Buffer((8, 8), "float32"),
 ):
-    kv = T.alloc_buffer((4,), "float32")
+    kv = T.alloc_buffer((8,), "float32")
     for t in range(8):
-        for j in range(4):
+        for j in range(8):
             kv[j] = T.float32(0)
-            for i in range(4):
+            for i in range(8):
                 kv[j] = kv[j] + K[t, i] * S[i, j]
-        for i, j in T.grid(4, 4):
+        for i, j in T.grid(8, 8):
             S[i, j] = S[i, j] + K[t, i] * (V[t, j] - kv[j])
-        for j in range(4):
+        for j in range(8):
             Y[t, j] = kv[j]
 
 
@@ -234,11 +234,11 @@ def while_loop(X: T.Buffer((5, 8), "float32"), S: T.Buffer((5,), "float32")):
 
 
 @T.prim_func(s_tir=True)
-def accumulated_input(X: T.Buffer((5, 8, 3), "float32"), S: T.Buffer((5,), "float32")):
+def accumulated_input(X: T.Buffer((5, 8, 6), "float32"), S: T.Buffer((5,), "float32")):
     acc = T.alloc_buffer((1,), "float32")
     for b, t in T.grid(5, 8):
         acc[0] = T.float32(0)
-        for k in range(3):
+        for k in range(6):
             acc[0] = acc[0] + X[b, t, k]
         S[b] = S[b] * T.float32(2) + acc[0]
 
@@ -296,16 +296,16 @@ REFUSED = {
         "condition on the carry",
         None,
     ),
-    "clamp": (clamp, Kind.UNSUPPORTED_STEP, "Max of the carry", "T.max"),
-    "float_max_by_select": (
-        float_max_by_select,
+    "moving_bound": (moving_bound, Kind.UNSUPPORTED_STEP, "Min of the carry", "T.min"),
+    "almost_a_max": (
+        almost_a_max,
         Kind.UNSUPPORTED_STEP,
         "condition on the carry",
         "T.Select",
     ),
     "future": (future, Kind.FUTURE_READ, r"found a read of step t\+1", "H[b, t + 1]"),
-    "lag_two": (lag_two, Kind.UNSUPPORTED_LAG, "found lag 2", "H[b, t]"),
-    "lags_one_and_two": (lags_one_and_two, Kind.UNSUPPORTED_LAG, "found lag 2", None),
+    "lag_five": (lag_five, Kind.UNSUPPORTED_LAG, "found lag 5", "H[b, t]"),
+    "lags_multiplied": (lags_multiplied, Kind.COUPLED_CARRIES, "product of two carries", None),
     "half_index": (half_index, Kind.VARYING_LAG, "fixed distance", None),
     "alternating_lag": (alternating_lag, Kind.VARYING_LAG, "fixed distance|constant lag", None),
     "gathered_lag": (gathered_lag, Kind.VARYING_LAG, "fixed distance", None),
@@ -314,7 +314,12 @@ REFUSED = {
     "shared_cell": (shared_cell, Kind.VARYING_LAG, r"found b // 2", None),
     "lanes_that_meet": (lanes_that_meet, Kind.CROSS_LANE, "not provably one-to-one", "H[b + c, t]"),
     "emit_on_a_diagonal": (emit_on_a_diagonal, Kind.CROSS_LANE, "not provably one-to-one", None),
-    "two_feed_each_other": (two_feed_each_other, Kind.COUPLED_CARRIES, "found P in it", None),
+    "two_in_a_circle": (
+        two_in_a_circle,
+        Kind.COUPLED_CARRIES,
+        "product of two carries",
+        None,
+    ),
     "dense_transition": (dense_transition, Kind.COUPLED_CARRIES, "sum over, or another cell", None),
     "delta_rule": (delta_rule, Kind.COUPLED_CARRIES, "sum over, or another cell", None),
     "two_time_loops": (two_time_loops, Kind.SEVERAL_TIME_LOOPS, "found 2 side by side", None),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
@@ -13,10 +13,17 @@ from tvm_scan.extraction.access import Layouts, classify_accesses
 from tvm_scan.extraction.boundary import without_time_tests
 from tvm_scan.extraction.carries import make_group
 from tvm_scan.extraction.coupling import draft_steps, find_groups
-from tvm_scan.extraction.flatten import Let, flatten, keep_stores, rebuild, stores_in
-from tvm_scan.extraction.nest import Nest, accesses_of, find_nest, rename
+from tvm_scan.extraction.flatten import flatten, stores_in
+from tvm_scan.extraction.nest import Nest, accesses_of, find_nest
+from tvm_scan.extraction.preconditions import (
+    check_aliasing,
+    check_rectangular,
+    inline_bindings,
+)
 from tvm_scan.extraction.rewrite import BodyWriter
+from tvm_scan.extraction.surroundings import surroundings
 from tvm_scan.extraction.symbolic import StepState, execute_step
+from tvm_scan.extraction.unroll import unrolled_body
 from tvm_scan.recurrence import Axis, Carry, Emit, Group, Recurrence, Refusal, RefusalKind
 
 __all__ = ["extract", "extract_nest", "root_nests"]
@@ -88,11 +95,23 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
     nest = find_nest(tree.body, tree.reduced, external)
     if isinstance(nest, Refusal):
         return nest
-    if (refused := _inline_bindings(nest)) is not None:
-        return refused
-    refusal = _check_rectangular(nest) or _check_aliasing(func, nest)
+    refusal = inline_bindings(nest) or check_rectangular(nest) or check_aliasing(func, nest)
     if refusal is not None:
         return refusal
+    found = _step(func, stmt, nest, external)
+    if isinstance(found, Refusal) and found.kind in _BY_NAME:
+        body = unrolled_body(nest.time.body)
+        if body is not None:
+            again = _step(func, stmt, replace(nest, time=replace(nest.time, body=body)), external)
+            return again if isinstance(again, Recurrence) else found
+    return found
+
+
+#: Refusals that small loops over named cells may cause.
+_BY_NAME = (RefusalKind.COUPLED_CARRIES, RefusalKind.UNSUPPORTED_BODY)
+
+
+def _step(func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap) -> Recurrence | Refusal:
     written = tir.VarMap(
         (store.buffer, True)
         for store in stores_in(nest.before) + stores_in(nest.time.body) + stores_in(nest.after)
@@ -113,72 +132,6 @@ def _external(func: tirx.PrimFunc, nest: Any) -> tir.VarMap:
             for var in tir.variables(other).keys():
                 seen[var] = True
     return seen
-
-
-def _inline_bindings(nest: Nest) -> Refusal | None:
-    """Write out bindings before the time loop, so that every chunk of time knows them.
-
-    A binding of what the nest only reads has the same value wherever it is evaluated.
-    """
-    everything = [*nest.before, nest.time, *nest.after]
-    written = tir.VarMap((store.buffer, True) for store in stores_in(everything))
-    for let in [stmt for stmt in nest.before if isinstance(stmt, Let)]:
-        if any(load.source in written for load in tir.loads(let.value)):
-            return Refusal(
-                RefusalKind.UNSUPPORTED_BODY,
-                let.origin,
-                f"expected {let.var.name}, bound before the time loop, to depend on inputs only, "
-                "found that it reads a buffer that the nest writes",
-                "store the value in a buffer of its own, in a loop nest of its own",
-            )
-        table = tir.VarMap([(let.var, let.value)])
-        nest.before = rename([stmt for stmt in nest.before if stmt is not let], table)
-        nest.time.body = rename(nest.time.body, table)
-        nest.after = rename(nest.after, table)
-    return None
-
-
-def _check_rectangular(nest: Nest) -> Refusal | None:
-    """Lanes and time must form a box: no extent may depend on another of them, or on data."""
-    loops = [*nest.lanes, nest.time]
-    for loop in loops:
-        if tir.loads(loop.extent) or tir.contains_var(loop.extent, [l.var for l in loops]):
-            return Refusal(
-                RefusalKind.UNSUPPORTED_BODY,
-                loop.origin,
-                f"expected lanes and time with extents of their own, found {loop.var.name} with "
-                f"the extent {loop.extent}",
-                "walk the largest extent and guard the body",
-            )
-    return None
-
-
-def _check_aliasing(func: tirx.PrimFunc, nest: Nest) -> Refusal | None:
-    """A store to one of two buffers on one allocation may be a read of the other."""
-    views = tir.VarMap()
-
-    def visit(view: tirx.DeclBuffer) -> None:
-        views[view.buffer] = True
-
-    tvm_ffi.structural_walk(func.body, [(tirx.DeclBuffer, visit)])
-    for access in accesses_of([*nest.before, nest.time, *nest.after]):
-        if access.buffer in views:
-            return Refusal(
-                RefusalKind.ALIASING,
-                access.origin,
-                f"expected buffers with storage of their own, found {access.buffer.name}, which "
-                "is declared on the data of another",
-                "index the original buffer instead of a declared view of its data",
-            )
-    noalias = None if func.attrs is None else func.attrs.get("tirx.noalias")
-    if noalias is not None and not bool(noalias):
-        return Refusal(
-            RefusalKind.ALIASING,
-            nest.time.origin,
-            "expected parameters that do not overlap, found tirx.noalias set to False",
-            'declare T.func_attr({"tirx.noalias": True}) if they do not overlap',
-        )
-    return None
 
 
 def _assemble(
@@ -214,7 +167,7 @@ def _assemble(
             if init is not None:
                 time = nest.time
                 body = without_time_tests(body, carry.state, init, time.var, time.extent)
-    around = _surroundings(nest, layouts, writer, carries)
+    around = surroundings(nest, layouts, writer, carries)
     if isinstance(around, Refusal):
         return around
     prologue, state_start, boundary_writes, finish = around
@@ -250,50 +203,3 @@ def _assemble(
         outputs=tuple(outputs),
         groups=tuple(groups),
     )
-
-
-def _surroundings(
-    nest: Nest, layouts: Layouts, writer: BodyWriter, carries: list[Carry]
-) -> tuple[Any, Any, Any, Any] | Refusal:
-    """Prologue, start of the carries, boundary writes and finish."""
-    first = tirx.IntImm(tir.dtype_of(nest.time.var), -1)
-    last = nest.time.extent - 1
-    before = writer.rewrite(nest.before, [], first)
-    states = tir.VarMap((state, True) for c in carries for state in c.register.states)
-    plain = keep_stores(before, lambda b: b not in states and b not in layouts.boxes)
-    for access in accesses_of(plain):
-        if not access.is_store and access.buffer in states:
-            return Refusal(
-                RefusalKind.UNSUPPORTED_BODY,
-                nest.time.origin,
-                "expected the statements before the time loop to set the state only, found one "
-                "that reads it",
-                "compute it in a loop nest of its own",
-            )
-    # A register that only a step sets is written back after time; a lane without steps must
-    # write back what it found.
-    zero = tir.zero_like(nest.time.var)
-    extent = tir.as_int(nest.time.extent)
-    kept = [
-        tirx.IfThenElse(nest.time.extent <= zero, writer.copy_in(register, None), None)
-        for register in writer.registers()
-        if register.visible
-        and not register.timed
-        and register.states[0] not in states
-        and (extent is None or extent < 1)
-    ]
-    after = writer.rewrite(nest.after, [], last)
-    finish = [rebuild(after)] if after else []
-    for register in writer.registers():
-        if register.visible and not register.timed:
-            finish.append(writer.copy_out(register, None))
-    return (
-        tir.seq([*kept, rebuild(plain)]) if kept or stores_in(plain) else None,
-        _statement(keep_stores(before, lambda b: b in states)),
-        _statement(keep_stores(before, lambda b: b in layouts.boxes)),
-        tir.seq(finish) if finish else None,
-    )
-
-
-def _statement(stmts: list[Any]) -> Any:
-    return rebuild(stmts) if stores_in(stmts) else None

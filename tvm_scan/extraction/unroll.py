@@ -1,0 +1,82 @@
+"""Small inner loops, written out, so that each cell has an index of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvm_scan import tir
+from tvm_scan.extraction.flatten import Condition, Let, Loop
+from tvm_scan.extraction.nest import rename
+
+__all__ = ["unrolled_body"]
+
+_LARGEST_EXTENT = 4
+#: Statements that unrolling may make of a body.
+_LARGEST_BODY = 256
+
+
+def unrolled_body(body: list[Any]) -> list[Any] | None:
+    """A loop body with every loop of at most four iterations written out.
+
+    Parameters
+    ----------
+    body : list
+        Flattened statements.
+
+    Returns
+    -------
+    list or None
+        None where there is no such loop, or the result would be long.
+    """
+    out, found = _unroll(body)
+    return out if found and _size(out) <= _LARGEST_BODY else None
+
+
+def _unroll(stmts: list[Any]) -> tuple[list[Any], bool]:
+    out: list[Any] = []
+    found = False
+    for stmt in stmts:
+        if isinstance(stmt, Loop):
+            inner, inside = _unroll(stmt.body)
+            extent = tir.as_int(stmt.extent)
+            if extent is None or extent > _LARGEST_EXTENT or _size(inner) * extent > _LARGEST_BODY:
+                out.append(Loop(stmt.var, stmt.extent, inner, stmt.origin, stmt.thread))
+                found |= inside
+                continue
+            found = True
+            for i in range(extent):
+                value = tirx.IntImm(tir.dtype_of(stmt.var), i)
+                out += _renamed_lets(rename(inner, tir.VarMap([(stmt.var, value)])))
+        elif isinstance(stmt, Condition):
+            then, in_then = _unroll(stmt.then)
+            orelse, in_else = _unroll(stmt.orelse)
+            out.append(Condition(stmt.cond, then, orelse, stmt.origin))
+            found |= in_then or in_else
+        else:
+            out.append(stmt)
+    return out, found
+
+
+def _renamed_lets(stmts: list[Any]) -> list[Any]:
+    """Copies of an iteration must not bind one variable twice."""
+    out = list(stmts)
+    for i, stmt in enumerate(out):
+        if isinstance(stmt, Let):
+            fresh = tirx.Var(stmt.var.name, tir.dtype_of(stmt.var))
+            out[i] = Let(fresh, stmt.value, stmt.origin)
+            out[i + 1 :] = rename(out[i + 1 :], tir.VarMap([(stmt.var, fresh)]))
+    return out
+
+
+def _size(stmts: list[Any]) -> int:
+    total = 0
+    for stmt in stmts:
+        if isinstance(stmt, Loop):
+            total += _size(stmt.body)
+        elif isinstance(stmt, Condition):
+            total += _size(stmt.then) + _size(stmt.orelse)
+        else:
+            total += 1
+    return total
