@@ -2,7 +2,8 @@
 
 Reading order: ``plan`` (the decisions), ``default`` (a plan without tuning), ``primitive``
 (check, build, replace), ``replica`` (a recurrence's statements, once per use), ``cpu`` and
-``cuda`` (the builders), ``blelloch`` (the block tree), ``splice`` (surgery on the schedule).
+``cuda`` (the builders), ``blelloch`` (the block tree), ``splice`` (surgery on the schedule),
+``verification`` and ``law_checks`` (a scan beside its loop, an algebra beside its laws).
 """
 
 from tvm_scan._guard import ensure_compatible
@@ -12,5 +13,13 @@ ensure_compatible()
 from tvm_scan.schedules.default import default_plan  # noqa: E402
 from tvm_scan.schedules.plan import ScanPlan  # noqa: E402
 from tvm_scan.schedules.primitive import expand_scans, parallel_scan, parallelize  # noqa: E402
+from tvm_scan.schedules.verification import verify  # noqa: E402
 
-__all__ = ["ScanPlan", "default_plan", "expand_scans", "parallel_scan", "parallelize"]
+__all__ = [
+    "ScanPlan",
+    "default_plan",
+    "expand_scans",
+    "parallel_scan",
+    "parallelize",
+    "verify",
+]

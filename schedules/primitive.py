@@ -138,7 +138,11 @@ def expand_scans(program: Any) -> Any:
 
 
 def parallelize(
-    func: tirx.PrimFunc, target: Target | None = None, plan: ScanPlan | None = None
+    func: tirx.PrimFunc,
+    target: Target | None = None,
+    plan: ScanPlan | None = None,
+    *,
+    verify: bool = False,
 ) -> tirx.PrimFunc:
     """Schedule every recurrence of a function, and make the rest runnable on the target.
 
@@ -150,6 +154,9 @@ def parallelize(
         The current target, else this machine's CPU with its own instruction set.
     plan : ScanPlan, optional
         For every recurrence of the function; each one's default if not given.
+    verify : bool
+        Whether to compile and run both forms first, on random and adversarial inputs; see
+        ``tvm_scan.verify``. It takes seconds, and a device of the target.
 
     Returns
     -------
@@ -162,8 +169,14 @@ def parallelize(
         If no nest of the function is a recurrence.
     PlanError
         If the plan does not fit.
+    ScanError
+        If ``verify`` finds a result beyond its bound.
     """
     target = target or Target.current(allow_none=True) or _target_for(plan)
+    if verify:
+        from tvm_scan.schedules import verification
+
+        verification.check_verified(verification.verify(func, target, plan))
     sch = Schedule(ensure_blocks(func))
     nests = [b[0] for n in root_nests(sch.mod["main"]) if (b := blocks_in(n))]
     refusals: list[Refusal] = []

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         expand_scans,
         parallel_scan,
         parallelize,
+        verify,
     )
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ __all__ = [
     "library",
     "parallel_scan",
     "parallelize",
+    "verify",
 ]
 
 # Public name -> the module that holds it. A module listed as its own home is a subpackage.
@@ -54,6 +56,7 @@ _HOMES = {
     "library": "tvm_scan.library",
     "parallel_scan": "tvm_scan.schedules",
     "parallelize": "tvm_scan.schedules",
+    "verify": "tvm_scan.schedules",
 }
 
 

@@ -66,6 +66,11 @@ class Automaton(Algebra):
         """One word."""
         return (_WORD,)
 
+    @property
+    def sample_range(self) -> tuple[int, int]:
+        """The states."""
+        return (0, self.states)
+
     def _word(self, images: list[Any]) -> Any:
         total: Any = None
         for state, image in enumerate(images):

@@ -62,6 +62,11 @@ class Algebra(ABC):
     #: Whether the family is about one carry alone.
     single: ClassVar[bool] = True
 
+    @property
+    def sample_range(self) -> tuple[int, int]:
+        """Integers that inputs may be when the laws are tried out on samples."""
+        return (-4, 5)
+
     @classmethod
     @abstractmethod
     def prove(cls, system: System) -> Algebra | NotInFamily:

@@ -50,6 +50,11 @@ class Segmented(Algebra):
         """Whether the carries are known, what they are, and the inner element."""
         return ("int32", *self.carried, *self.inner.dtypes)
 
+    @property
+    def sample_range(self) -> tuple[int, int]:
+        """As the inner family."""
+        return self.inner.sample_range
+
     def _split(self, element: Element) -> tuple[Any, Element, Element]:
         k = self.count
         return tirx.EQ(element[0], 1), element[1 : 1 + k], element[1 + k :]

@@ -78,6 +78,23 @@ def explain_command(
     explain(what, func, target, plan, svg, source, as_json)
 
 
+@app.command("verify")
+def verify_command(
+    what: Annotated[str, typer.Argument(help="Python file, or library:NAME (library:cumsum)")],
+    func: Name = None,
+    target: Target = "cpu",
+    plan: Plan = None,
+    as_json: Json = False,
+) -> None:
+    """Compare the scan with its loop on random and adversarial inputs, in ulps.
+
+    Example: tvm-scan verify library:linear_recurrence
+    """
+    from tvm_scan.cli.verify import verify_file
+
+    verify_file(what, func, target, plan, as_json)
+
+
 @app.command("demo")
 def demo_command(
     text: Annotated[

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_scan import Recurrence, tir
-from tvm_scan.algebra import Algebra
-from tvm_scan.recurrence import Carry
+from tvm_scan.recurrence import Carry, Group
 
 __all__ = ["describe", "equations", "number"]
 
@@ -21,12 +20,18 @@ def equations(found: Recurrence) -> list[str]:
     """One line per carry: the carry after the step, over the carry before it and the inputs."""
     lines = []
     for carry in found.carries:
+        if carry.lag > 1:
+            lines.append(f"    and {carry.old.name} is {carry.name} at t - {carry.lag}")
+            continue
         where = _place(carry)
         after = str(carry.step).replace("\n", " ")
         lines.append(f"{carry.name}{where} at t  =  {after}")
         if carry.first is not None:
             lines.append(f"{carry.name}{where} at 0  =  {carry.first}")
         lines.append(f"    where {carry.old.name} on the right is the carry at t - 1")
+        for other in found.carries:
+            if tir.contains_var(carry.step, [other.before]):
+                lines.append(f"    and {other.before.name} is {other.name} at t - {other.lag}")
     return lines
 
 
@@ -34,9 +39,9 @@ def _place(carry: Carry) -> str:
     return f"[{', '.join(axis.var.name for axis in carry.state_axes)}]" if carry.state_axes else ""
 
 
-def _families(found: Recurrence) -> list[tuple[Carry, Algebra]]:
-    """Every carry with the algebra of its group, in the order of the stages."""
-    return [(found.carries[i], group.algebra) for group in found.groups for i in group.carries]
+def _families(found: Recurrence) -> list[tuple[Carry, Group]]:
+    """Every carry with its group, in the order of the stages."""
+    return [(found.carries[i], group) for group in found.groups for i in group.carries]
 
 
 def describe(found: Recurrence) -> dict[str, Any]:
@@ -51,10 +56,11 @@ def describe(found: Recurrence) -> dict[str, Any]:
                 "name": carry.name,
                 "dtype": carry.dtype,
                 "cells_per_lane": [int(axis.extent) for axis in carry.state_axes],
-                "family": algebra.name,
-                "formulas": algebra.formulas(),
+                "family": group.algebra.name,
+                "stage": group.stage,
+                "formulas": group.algebra.formulas(),
             }
-            for carry, algebra in _families(found)
+            for carry, group in _families(found)
         ],
         "emits": sorted({str(emit.buffer.name) for emit in found.emits}),
         "inputs": [str(b.name) for b in found.inputs],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.cli.equation import describe, number
 from tvm_scan.cli.failure import REFUSED, CommandError
 from tvm_scan.cli.load import load_func, make_target, plan_for
+from tvm_scan.schedules.law_checks import check_laws
 
 __all__ = ["explain"]
 
@@ -45,6 +47,7 @@ def explain(
         "plan": str(plan),
         "shared_memory_bytes": plan.smem_bytes(found),
         "tree": tree_text(found, plan),
+        "laws": [asdict(law) for law in check_laws(found)],
     }
     if source:
         report["source"] = _source(func, target, plan)
@@ -78,9 +81,15 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
         print(
             f"carry     {carry['name']}: {carry['dtype']}{f', {cells} per lane' if cells else ''}"
         )
-        print(f"family    {carry['family']}")
+        stage = f", stage {carry['stage']}" if carry["stage"] else ""
+        print(f"family    {carry['family']}{stage}")
         for key, text in carry["formulas"].items():
             print(f"    {key:<9} {text}")
+    print("laws, on random steps")
+    for law in report["laws"]:
+        error = law["largest_error"]
+        shown = "exact" if error == 0 else f"within {error:.1e}"
+        print(f"    {shown:<16} {law['law']} ({law['samples']} triples)")
     print(f"emits     {', '.join(report['emits']) or 'the last state only'}")
     print(f"plan      {plan}")
     if report["shared_memory_bytes"]:

@@ -1,0 +1,59 @@
+"""``tvm-scan verify``: the scan beside its loop, on inputs meant to tell them apart."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from tvm_scan import verify
+from tvm_scan.cli.failure import WRONG_RESULT, CommandError
+from tvm_scan.cli.load import find_recurrence, load_func, make_target, plan_for
+from tvm_scan.schedules.law_checks import check_laws
+from tvm_scan.schedules.verification import Comparison, telling_plan
+
+__all__ = ["verify_file"]
+
+
+def verify_file(
+    what: str, name: str | None, target_name: str, plan_text: str | None, as_json: bool
+) -> None:
+    """Print; see ``tvm-scan verify --help``."""
+    target = make_target(target_name)
+    func = load_func(what, name)
+    found = find_recurrence(func)
+    plan = telling_plan(target, found) if plan_text is None else plan_for(plan_text, target, found)
+    comparisons = verify(func, target, plan)
+    laws = check_laws(found)
+    if as_json:
+        rows = [{**asdict(c), "holds": c.holds} for c in comparisons]
+        print(json.dumps({"plan": str(plan), "laws": [asdict(law) for law in laws], "runs": rows}))
+    else:
+        _show(str(plan), comparisons)
+    wrong = [c for c in comparisons if not c.holds]
+    if wrong:
+        raise CommandError(
+            f"expected the scan to be the loop within its bound, found {len(wrong)} result(s) "
+            "beyond it; use --plan 'cpu/sequential()' and report the function",
+            WRONG_RESULT,
+        )
+
+
+def _show(plan: str, comparisons: list[Comparison]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"plan {plan}", caption="relative: to the largest magnitude of the output")
+    for column in ("inputs", "output", "largest ulps", "at", "loop", "scan", "relative", "bound"):
+        table.add_column(column)
+    for c in comparisons:
+        table.add_row(
+            c.inputs,
+            c.output,
+            f"{c.largest_ulps:.3g}",
+            str(list(c.where)),
+            f"{c.loop:.6g}",
+            f"{c.scan:.6g}",
+            f"{c.relative:.2g}",
+            "none" if c.bound != c.bound else f"{c.bound:.2g}",
+        )
+    Console().print(table)
