@@ -10,6 +10,7 @@ from tvm_scan._guard import ensure_compatible
 
 ensure_compatible()
 
+from tvm_scan.schedules.associative import associative_scan  # noqa: E402
 from tvm_scan.schedules.default import default_plan  # noqa: E402
 from tvm_scan.schedules.plan import ScanPlan  # noqa: E402
 from tvm_scan.schedules.primitive import expand_scans, parallel_scan, parallelize  # noqa: E402
@@ -17,6 +18,7 @@ from tvm_scan.schedules.verification import verify  # noqa: E402
 
 __all__ = [
     "ScanPlan",
+    "associative_scan",
     "default_plan",
     "expand_scans",
     "parallel_scan",

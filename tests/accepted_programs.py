@@ -414,6 +414,6 @@ PROGRAMS = {
     "half_carries": (half_carries, ["reduce add"], "b", "t"),
     "no_lanes": (no_lanes, ["affine"], "", "t"),
     "strided_time": (strided_time, ["reduce add"], "b", "t"),
-    "reset_by_data": (reset_by_data, ["affine"], "b", "t"),
+    "reset_by_data": (reset_by_data, ["segmented"], "b", "t"),
     "symbolic": (symbolic, ["reduce add"], "b", "t"),
 }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
     from tvm_scan.schedules import (
         ScanPlan,
+        associative_scan,
         default_plan,
         expand_scans,
         parallel_scan,
@@ -32,6 +33,7 @@ __all__ = [
     "ScanError",
     "ScanPlan",
     "__version__",
+    "associative_scan",
     "default_plan",
     "expand_scans",
     "extract",
@@ -50,6 +52,7 @@ _HOMES = {
     "RefusalKind": "tvm_scan.recurrence",
     "ScanError": "tvm_scan.errors",
     "ScanPlan": "tvm_scan.schedules",
+    "associative_scan": "tvm_scan.schedules",
     "default_plan": "tvm_scan.schedules",
     "expand_scans": "tvm_scan.schedules",
     "extract": "tvm_scan.extraction",

@@ -1,6 +1,13 @@
 """Every annotation key that tvm_scan writes or reads, in one place."""
 
-__all__ = ["IS_SCHEDULED", "OPAQUE_PATTERN", "OP_PATTERN", "PLAN_PREFIX", "SCHEDULED_NEST"]
+__all__ = [
+    "DECLARED",
+    "IS_SCHEDULED",
+    "OPAQUE_PATTERN",
+    "OP_PATTERN",
+    "PLAN_PREFIX",
+    "SCHEDULED_NEST",
+]
 
 #: Prefix of the scalar annotations that carry one field of a ``ScanPlan`` each.
 PLAN_PREFIX = "tvm_scan.plan."
@@ -14,3 +21,6 @@ IS_SCHEDULED = "tirx.is_scheduled"
 #: Relax's function attribute for operator fusion, and its value for "do not fuse".
 OP_PATTERN = "op_pattern"
 OPAQUE_PATTERN = 8
+
+#: Function attribute: names of the inputs of an operator that was declared associative.
+DECLARED = "tvm_scan.declared_associative"

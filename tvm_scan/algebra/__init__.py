@@ -5,6 +5,7 @@ from tvm_scan.algebra.automaton import Automaton
 from tvm_scan.algebra.base import Algebra, System, classify
 from tvm_scan.algebra.bits import Bitwise, Switch
 from tvm_scan.algebra.clamp import Clamp
+from tvm_scan.algebra.declared import Declared
 from tvm_scan.algebra.logsumexp import LogSumExp
 from tvm_scan.algebra.matrix import Complex, Matrix
 from tvm_scan.algebra.moebius import Moebius
@@ -19,6 +20,7 @@ __all__ = [
     "Bitwise",
     "Clamp",
     "Complex",
+    "Declared",
     "LogSumExp",
     "Matrix",
     "Moebius",
@@ -43,5 +45,6 @@ FAMILIES: tuple[type[Algebra], ...] = (
     Automaton,
     Complex,
     Matrix,
+    Declared,
     LateSegmented,
 )

@@ -36,11 +36,14 @@ class System:
         The carries before it.
     dtypes : tuple of str
         Dtypes in which they are computed.
+    declared : tuple of str
+        Names of the inputs of an operator that its author declared associative; empty if none.
     """
 
     steps: tuple[Any, ...]
     olds: tuple[Var, ...]
     dtypes: tuple[str, ...]
+    declared: tuple[str, ...] = ()
 
     @property
     def only(self) -> tuple[Any, Var, str]:

@@ -144,7 +144,7 @@ def _prove(system: System) -> Segmented | NotInFamily:
             rest = tuple(decided(step, condition, not reset) for step in system.steps)
             if not any(tir.contains_var(step, olds) for step in rest):
                 continue
-            inner = classify(System(rest, olds, system.dtypes))
+            inner = classify(System(rest, olds, system.dtypes, system.declared))
             if isinstance(inner, NotInFamily):
                 return inner
             when = condition if reset else tirx.Not(condition)

@@ -9,10 +9,11 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from tvm_scan import tir
+from tvm_scan.annotations import DECLARED
 from tvm_scan.extraction.access import Layouts, classify_accesses
 from tvm_scan.extraction.boundary import without_time_tests
 from tvm_scan.extraction.carries import make_group
-from tvm_scan.extraction.coupling import draft_steps, find_groups
+from tvm_scan.extraction.coupling import draft_steps, find_groups, one_group
 from tvm_scan.extraction.flatten import flatten, stores_in
 from tvm_scan.extraction.nest import Nest, accesses_of, find_nest
 from tvm_scan.extraction.preconditions import (
@@ -99,6 +100,9 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
     if refusal is not None:
         return refusal
     found = _step(func, stmt, nest, external)
+    names = None if func.attrs is None else func.attrs.get(DECLARED)
+    if isinstance(found, Refusal) and names is not None:
+        return _step(func, stmt, nest, external, tuple(str(name) for name in names))
     if isinstance(found, Refusal) and found.kind in _BY_NAME:
         body = unrolled_body(nest.time.body)
         if body is not None:
@@ -111,7 +115,13 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
 _BY_NAME = (RefusalKind.COUPLED_CARRIES, RefusalKind.UNSUPPORTED_BODY)
 
 
-def _step(func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap) -> Recurrence | Refusal:
+def _step(
+    func: tirx.PrimFunc,
+    stmt: Any,
+    nest: Nest,
+    external: tir.VarMap,
+    declared: tuple[str, ...] = (),
+) -> Recurrence | Refusal:
     written = tir.VarMap(
         (store.buffer, True)
         for store in stores_in(nest.before) + stores_in(nest.time.body) + stores_in(nest.after)
@@ -121,7 +131,7 @@ def _step(func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap) -> R
         return layouts
     half = any(tir.is_half(tir.dtype_of(buffer)) for buffer in written)
     state = execute_step(layouts, nest.time.body, half)
-    return _assemble(func, stmt, nest, layouts, state, half)
+    return _assemble(func, stmt, nest, layouts, state, half, declared)
 
 
 def _external(func: tirx.PrimFunc, nest: Any) -> tir.VarMap:
@@ -135,7 +145,13 @@ def _external(func: tirx.PrimFunc, nest: Any) -> tir.VarMap:
 
 
 def _assemble(
-    func: tirx.PrimFunc, stmt: Any, nest: Nest, layouts: Layouts, state: StepState, half: bool
+    func: tirx.PrimFunc,
+    stmt: Any,
+    nest: Nest,
+    layouts: Layouts,
+    state: StepState,
+    half: bool,
+    declared: tuple[str, ...],
 ) -> Recurrence | Refusal:
     if not state.cells:
         return Refusal(
@@ -148,7 +164,7 @@ def _assemble(
     drafts = draft_steps(nest, layouts, state)
     if isinstance(drafts, Refusal):
         return drafts
-    components = find_groups(drafts)
+    components = one_group(drafts) if declared else find_groups(drafts)
     if isinstance(components, Refusal):
         return components
     carries: list[Carry] = []
@@ -156,7 +172,8 @@ def _assemble(
     start: list[Any] = []
     body = writer.step()
     for component, stage in components:
-        made = make_group([drafts[i] for i in component], nest, layouts, state, writer)
+        members = [drafts[i] for i in component]
+        made = make_group(members, nest, layouts, state, writer, declared)
         if isinstance(made, Refusal):
             return made
         positions = tuple(range(len(carries), len(carries) + len(component)))

@@ -43,7 +43,12 @@ class MadeGroup:
 
 
 def make_group(
-    drafts: list[Draft], nest: Nest, layouts: Layouts, state: StepState, writer: BodyWriter
+    drafts: list[Draft],
+    nest: Nest,
+    layouts: Layouts,
+    state: StepState,
+    writer: BodyWriter,
+    declared: tuple[str, ...] = (),
 ) -> MadeGroup | Refusal:
     """Decide the first step of a group, prove its family, and start it.
 
@@ -59,6 +64,8 @@ def make_group(
         One executed step.
     writer : BodyWriter
         Writes memory into registers.
+    declared : tuple of str
+        Inputs of an operator that was declared associative.
 
     Returns
     -------
@@ -69,11 +76,11 @@ def make_group(
         boundaries = [_single_boundary(drafts[0], needed[0], nest, state)]
     else:
         boundaries = _joint_boundaries(drafts, any(needed), nest)
-    algebra = _classify(drafts, boundaries)
+    algebra = _classify(drafts, boundaries, declared)
     if boundaries[0].first is not None and not isinstance(algebra, Forgetting):
         # The family cannot forget a carry; with its test on time the step is a reset at 0.
         boundaries = [Boundary(draft.step) for draft in drafts]
-        algebra = _classify(drafts, boundaries)
+        algebra = _classify(drafts, boundaries, declared)
     carries = [
         _carry(draft, boundary, layouts) for draft, boundary in zip(drafts, boundaries, strict=True)
     ]
@@ -96,12 +103,15 @@ def make_group(
     return MadeGroup(carries, algebra, start, [boundary.init for boundary in boundaries])
 
 
-def _classify(drafts: list[Draft], boundaries: list[Boundary]) -> Algebra | NotInFamily:
+def _classify(
+    drafts: list[Draft], boundaries: list[Boundary], declared: tuple[str, ...]
+) -> Algebra | NotInFamily:
     return classify(
         System(
             tuple(boundary.step for boundary in boundaries),
             tuple(draft.cell.old for draft in drafts),
             tuple(tir.wide_dtype(tir.dtype_of(draft.cell.buffer)) for draft in drafts),
+            declared,
         )
     )
 

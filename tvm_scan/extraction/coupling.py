@@ -19,7 +19,7 @@ from tvm_scan.extraction.nest import Nest
 from tvm_scan.extraction.symbolic import Cell, StepState
 from tvm_scan.recurrence import Axis, Refusal, RefusalKind
 
-__all__ = ["Draft", "draft_steps", "find_groups"]
+__all__ = ["Draft", "draft_steps", "find_groups", "one_group"]
 
 
 @dataclass(eq=False)
@@ -128,6 +128,12 @@ def _coupled(cell: Cell, origin: Any, found: str) -> Refusal:
         "four; a wider one, such as the delta rule's I - b k k^T, is not: its product over a "
         "chunk is a dense matrix",
     )
+
+
+def one_group(drafts: list[Draft]) -> list[tuple[list[int], int]] | Refusal:
+    """All carries as one group; as ``find_groups`` otherwise."""
+    everything = list(range(len(drafts)))
+    return _join(everything, drafts) or [(everything, 0)]
 
 
 def find_groups(drafts: list[Draft]) -> list[tuple[list[int], int]] | Refusal:

@@ -1,0 +1,246 @@
+"""``associative_scan``: a recurrence from an operator that its author declares associative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.ir import Var
+from tvm.s_tir import SBlock, SBlockRealize
+
+from tvm_scan import tir
+from tvm_scan.algebra.literal import is_float
+from tvm_scan.annotations import DECLARED
+from tvm_scan.errors import ScanError
+from tvm_scan.schedules.ir import int_const, local, loop, whole
+
+__all__ = ["associative_scan"]
+
+Operand = tuple[Any, ...]
+Operator = Callable[[Operand, Operand], Sequence[Any]]
+_SAMPLES = 256
+
+
+def associative_scan(
+    combine: Operator,
+    dtypes: Sequence[str],
+    lanes: int | None = None,
+    length: int | None = None,
+    *,
+    axis: int = -1,
+    reverse: bool = False,
+    exclusive: bool = False,
+    initial: Sequence[float] | None = None,
+    check: bool = True,
+    name: str = "associative_scan",
+) -> tirx.PrimFunc:
+    """Sequential loop ``y[t] = combine(y[t - 1], x[t])``, ready for ``parallelize``.
+
+    Where the loop is provably in one of the families, it is treated as such; else the
+    declaration is believed, after a check on samples.
+
+    Parameters
+    ----------
+    combine : callable
+        From two operands, tuples of TIR expressions, to one: ``combine(earlier, later)``. It
+        must be associative; it need not commute nor have an identity.
+    dtypes : sequence of str
+        Dtype of every part of an operand.
+    lanes, length : int or None
+        Extents; symbolic where None.
+    axis : {-1, 0}
+        The time axis of the two-dimensional arrays.
+    reverse : bool
+        Whether time runs from the last element to the first; the later one in time is still the
+        right operand.
+    exclusive : bool
+        Whether ``y[t]`` leaves ``x[t]`` out; needs ``initial``.
+    initial : sequence of float, optional
+        The operand before the first element; without it ``y`` begins with the first ``x``.
+    check : bool
+        Whether to try the associativity on samples.
+    name : str
+        Global symbol of the function.
+
+    Returns
+    -------
+    PrimFunc
+        Parameters ``X0, X1, ..`` and ``Y0, Y1, ..`` of shape (lanes, length), or (length, lanes)
+        for ``axis=0``.
+
+    Raises
+    ------
+    ScanError
+        If the operator returns other than as many parts as it takes, in the same dtypes; if a
+        triple of samples shows that it is not associative; if ``exclusive`` has no ``initial``.
+    """
+    dtypes = tuple(dtypes)
+    if axis not in (-1, 0, 1):
+        raise ScanError(f"associative_scan: expected axis -1 or 0, got {axis}; choose one of them")
+    if exclusive and initial is None:
+        raise ScanError(
+            "associative_scan: expected an initial operand for the exclusive scan, got none; pass "
+            "initial=, the identity of the operator"
+        )
+    if initial is not None and len(initial) != len(dtypes):
+        raise ScanError(
+            f"associative_scan: expected {len(dtypes)} initial values, one per part, got "
+            f"{len(initial)}; pass one for each of {', '.join(dtypes)}"
+        )
+    _check_signature(combine, dtypes)
+    if check:
+        _check_associative(combine, dtypes)
+    shape = [_extent(lanes, "lanes"), _extent(length, "length")]
+    shape = shape[::-1] if axis == 0 else shape
+    inputs = [tirx.decl_buffer(shape, d, f"X{i}") for i, d in enumerate(dtypes)]
+    outputs = [tirx.decl_buffer(shape, d, f"Y{i}") for i, d in enumerate(dtypes)]
+    body = _nest(combine, inputs, outputs, axis, reverse, exclusive, initial)
+    return (
+        tirx.PrimFunc([*inputs, *outputs], body)
+        .with_attr("global_symbol", name)
+        .with_attr(DECLARED, [str(b.name) for b in inputs])
+        .with_attr("s_tir", True)
+    )
+
+
+def _extent(value: int | None, name: str) -> Any:
+    return tirx.Var(name, "int64") if value is None else tirx.IntImm("int64", value)
+
+
+def _nest(
+    combine: Operator,
+    inputs: list[Var],
+    outputs: list[Var],
+    axis: int,
+    reverse: bool,
+    exclusive: bool,
+    initial: Sequence[float] | None,
+) -> Any:
+    """The loop over lanes, and in it the loop over time with the operand in local state."""
+    dtypes = [tir.dtype_of(b) for b in inputs]
+    state = [local(f"state{i}", [1], d, "local") for i, d in enumerate(dtypes)]
+    fresh = [local(f"next{i}", [1], d, "local") for i, d in enumerate(dtypes)]
+    shape = tir.shape_of(inputs[0])
+    count, steps = (shape[1], shape[0]) if axis == 0 else (shape[0], shape[1])
+    zero = [int_const(0, "int32")]
+
+    def each_lane(lane: Var) -> Any:
+        def step(t: Var) -> Any:
+            moment = steps - int_const(1, t) - t if reverse else t
+            place = [moment, lane] if axis == 0 else [lane, moment]
+            held = tuple(tirx.BufferLoad(b, zero) for b in state)
+            later = tuple(tirx.BufferLoad(b, place) for b in inputs)
+            combined = tuple(combine(held, later))
+            if initial is None:
+                first = tirx.EQ(t, tir.zero_like(t))
+                combined = tuple(
+                    tirx.op.if_then_else(first, x, c) for x, c in zip(later, combined, strict=True)
+                )
+            stores = [tirx.BufferStore(b, v, zero) for b, v in zip(fresh, combined, strict=True)]
+            moved = [
+                tirx.BufferStore(b, tirx.BufferLoad(f, zero), zero)
+                for b, f in zip(state, fresh, strict=True)
+            ]
+            emits = [
+                tirx.BufferStore(o, tirx.BufferLoad(b, zero), place)
+                for o, b in zip(outputs, state, strict=True)
+            ]
+            return tir.seq([*emits, *stores, *moved] if exclusive else [*stores, *moved, *emits])
+
+        values = [0.0] * len(state) if initial is None else list(initial)
+        begin = [
+            tirx.BufferStore(b, tirx.const(v, d), zero)
+            for b, v, d in zip(state, values, dtypes, strict=True)
+        ]
+        return tir.seq([*begin, loop("t", steps, step, dtype="int64")])
+
+    block = SBlock(
+        [],
+        [whole(b) for b in inputs],
+        [whole(b) for b in outputs],
+        "scan",
+        loop("lane", count, each_lane, dtype="int64"),
+        None,
+        [*state, *fresh],
+    )
+    root = SBlock([], [], [], "root", SBlockRealize([], True, block))
+    return SBlockRealize([], True, root)
+
+
+def _operands(name: str, dtypes: Sequence[str]) -> Operand:
+    return tuple(tirx.Var(f"{name}{i}", dtype) for i, dtype in enumerate(dtypes))
+
+
+def _check_signature(combine: Operator, dtypes: Sequence[str]) -> None:
+    made = tuple(combine(_operands("a", dtypes), _operands("b", dtypes)))
+    found = tuple(tir.dtype_of(part) for part in made)
+    if found != tuple(dtypes):
+        raise ScanError(
+            f"associative_scan: expected combine to return ({', '.join(dtypes)}), got "
+            f"({', '.join(found)}); return one part for each part of an operand, in its dtype"
+        )
+
+
+def _check_associative(combine: Operator, dtypes: Sequence[str]) -> None:
+    """Try ``(a b) c = a (b c)`` on random operands, and show a triple that fails."""
+    rng = np.random.default_rng(0)
+    operands = [_arrays(rng, dtypes) for _ in range(3)]
+    run = _compiled(combine, dtypes)
+    a, b, c = operands
+    left, right = run(run(a, b), c), run(a, run(b, c))
+    for part, dtype in enumerate(dtypes):
+        x, y = left[part].astype("float64"), right[part].astype("float64")
+        # A few roundings of the largest operand in play; exact for integers.
+        scale = max(float(np.abs(v[part].astype("float64")).max()) for v in (a, b, c, left, right))
+        bound = 64 * float(np.finfo(dtype).eps) * scale if is_float(dtype) else 0.0
+        wrong = ~((np.abs(x - y) <= bound) | (np.isnan(x) & np.isnan(y)))
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            shown = [tuple(v[p][i].item() for p in range(len(dtypes))) for v in (a, b, c)]
+            results = [tuple(v[p][i].item() for p in range(len(dtypes))) for v in (left, right)]
+            raise ScanError(
+                "associative_scan: expected an associative operator, found "
+                f"a={shown[0]}, b={shown[1]}, c={shown[2]} with "
+                f"combine(combine(a, b), c) = {results[0]} and "
+                f"combine(a, combine(b, c)) = {results[1]}; a recurrence h' = f(h, x) is not an "
+                "operator: write its loop and let extract prove it, or lift x to functions of h"
+            )
+
+
+def _arrays(rng: np.random.Generator, dtypes: Sequence[str]) -> list[np.ndarray]:
+    def one(dtype: str) -> np.ndarray:
+        if dtype == "bool":
+            return rng.integers(0, 2, _SAMPLES).astype(bool)
+        if is_float(dtype):
+            return rng.uniform(-2, 2, _SAMPLES).astype(dtype)
+        return rng.integers(0 if dtype.startswith("u") else -9, 10, _SAMPLES).astype(dtype)
+
+    return [one(dtype) for dtype in dtypes]
+
+
+def _compiled(combine: Operator, dtypes: Sequence[str]) -> Callable[..., list[np.ndarray]]:
+    buffers = [
+        [tirx.decl_buffer([_SAMPLES], dtype, f"{name}{i}") for i, dtype in enumerate(dtypes)]
+        for name in ("a", "b", "out")
+    ]
+
+    def body(i: Var) -> Any:
+        left, right = (tuple(tirx.BufferLoad(b, [i]) for b in side) for side in buffers[:2])
+        values = combine(left, right)
+        return tir.seq(
+            [tirx.BufferStore(o, v, [i]) for o, v in zip(buffers[2], values, strict=True)]
+        )
+
+    params = [b for side in buffers for b in side]
+    func = tirx.PrimFunc(params, loop("i", _SAMPLES, body)).with_attr("global_symbol", "combine")
+    compiled = tvm.compile(func, target="llvm")["combine"]
+
+    def run(left: list[np.ndarray], right: list[np.ndarray]) -> list[np.ndarray]:
+        outs = [tvm.runtime.tensor(np.zeros(_SAMPLES, dtype)) for dtype in dtypes]
+        compiled(*(tvm.runtime.tensor(v) for v in (*left, *right)), *outs)
+        return [out.numpy() for out in outs]
+
+    return run
