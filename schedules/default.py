@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_scan import tir
-from tvm_scan.algebra import Algebra, Reduce
+from tvm_scan.algebra import Affine, Algebra, Reduce
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
@@ -93,6 +93,11 @@ def _known(extent: Any) -> int:
 def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> ScanPlan:
     sequential = ScanPlan("cpu", "sequential")
     work = rows * length
+    if not _is_light(recurrence):
+        # Elements cost several times the step, and the replayed body about twice the loop that
+        # LLVM makes of the original: on a few cores the loop wins.
+        busy = rows >= 2 * limits.cores >= 8 and work >= _QUICK_WORK
+        return ScanPlan("cpu", "lanes") if busy else sequential
     if any(carry.state_axes for carry in recurrence.carries):
         # The cells of the state already are independent chains; only cores are left to fill.
         cells = element_bytes(recurrence) // 8
@@ -136,6 +141,13 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
         chunks = interleave * limits.cores
         return ScanPlan("cpu", "three_phase", chunks=chunks, lane_block=interleave)
     return sequential
+
+
+def _is_light(recurrence: Recurrence) -> bool:
+    """Whether every element costs about as much as its step, in one stage."""
+    return recurrence.stages == 1 and all(
+        isinstance(algebra, Reduce | Affine) for algebra in recurrence.algebras
+    )
 
 
 def _is_quick(algebra: Algebra) -> bool:
