@@ -12,14 +12,13 @@ that of ``exclusive`` is ``exclusive``; those of ``inclusive`` and ``late`` are 
 gate is ever shifted in memory, and every derivative is made of the same operator.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
+from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import aligned_empty
 
 __all__ = ["SIZES", "affine_scan", "first", "frame_of", "shifted"]
@@ -40,7 +39,7 @@ def frame_of(tensor: Tensor) -> tuple[tuple[int, int, int], bool, tuple[int, ...
     return (outer, inner, length), False, (outer, length, inner)
 
 
-@torch.library.custom_op("tvm_scan::affine_scan", mutates_args=(), device_types="cpu")
+@operator
 def affine_scan(a: Tensor, x: Tensor, h0: Tensor | None, emit: str, reverse: bool) -> Tensor:
     """Run one of the three scans; `a` and `x` (outer, length, inner), `h0` (outer, inner)."""
     if x.is_complex():
@@ -63,7 +62,7 @@ def affine_scan(a: Tensor, x: Tensor, h0: Tensor | None, emit: str, reverse: boo
     return out
 
 
-@affine_scan.register_fake
+@affine_scan.fake
 def _(a: Tensor, x: Tensor, h0: Tensor | None, emit: str, reverse: bool) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -140,10 +139,10 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grad_a, back, grad_h0, None, None
 
 
-affine_scan.register_autograd(_backward, setup_context=_setup)
+affine_scan.gradient(_backward, _setup)
 
 
-@affine_scan.register_vmap
+@affine_scan.vmap
 def _vmap(
     info: Any,
     in_dims: tuple[int | None, ...],

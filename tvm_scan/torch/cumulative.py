@@ -4,8 +4,6 @@ On arrays (outer, length, inner); the adjoints are made of the same operators an
 scan, so that they have derivatives themselves.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from tvm_scan.torch.affine import SIZES, affine_scan, first, fold, frame_of, shifted
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
+from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import aligned_empty
 
 __all__ = ["cumulative", "log_sum_exp", "positions"]
@@ -25,7 +24,7 @@ def _run(factory: str, x: Tensor, arrays: tuple[Tensor, ...], **options: Any) ->
     run_kernel(spec, sizes, *(array.reshape(shape) for array in arrays))
 
 
-@torch.library.custom_op("tvm_scan::cumulative", mutates_args=(), device_types="cpu")
+@operator
 def cumulative(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
     """Sum (``op="add"``) or multiply (``"mul"``) along the middle axis."""
     out = aligned_empty(x.shape, x.dtype, x.device)
@@ -42,7 +41,7 @@ def cumulative(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
     return out
 
 
-@cumulative.register_fake
+@cumulative.fake
 def _(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -67,10 +66,10 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return back * before.conj(), None, None, None
 
 
-cumulative.register_autograd(_backward, setup_context=_setup)
+cumulative.gradient(_backward, _setup)
 
 
-@cumulative.register_vmap
+@cumulative.vmap
 def _(
     info: Any, in_dims: Any, x: Tensor, op: str, reverse: bool, exclusive: bool
 ) -> tuple[Tensor, int]:
@@ -79,7 +78,7 @@ def _(
     return out.unflatten(0, (info.batch_size, -1)), 0
 
 
-@torch.library.custom_op("tvm_scan::positions", mutates_args=(), device_types="cpu")
+@operator
 def positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
     """Say where the running maximum (or minimum) along the middle axis was taken.
 
@@ -99,18 +98,18 @@ def positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
     return out
 
 
-@positions.register_fake
+@positions.fake
 def _(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
     return torch.empty_like(x, dtype=torch.int64, memory_format=torch.contiguous_format)
 
 
-@positions.register_vmap
+@positions.vmap
 def _(info: Any, in_dims: Any, x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, int]:
     out = positions(fold(x, in_dims[0], info.batch_size), smallest, reverse)
     return out.unflatten(0, (info.batch_size, -1)), 0
 
 
-@torch.library.custom_op("tvm_scan::log_sum_exp", mutates_args=(), device_types="cpu")
+@operator
 def log_sum_exp(x: Tensor, reverse: bool) -> Tensor:
     """``log(sum(exp(x)))`` along the middle axis, from the running maximum."""
     out = aligned_empty(x.shape, x.dtype, x.device)
@@ -120,7 +119,7 @@ def log_sum_exp(x: Tensor, reverse: bool) -> Tensor:
     return out
 
 
-@log_sum_exp.register_fake
+@log_sum_exp.fake
 def _(x: Tensor, reverse: bool) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -146,10 +145,10 @@ def _backward_log_sum_exp(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return weight * back, None
 
 
-log_sum_exp.register_autograd(_backward_log_sum_exp, setup_context=_setup_log_sum_exp)
+log_sum_exp.gradient(_backward_log_sum_exp, _setup_log_sum_exp)
 
 
-@log_sum_exp.register_vmap
+@log_sum_exp.vmap
 def _(info: Any, in_dims: Any, x: Tensor, reverse: bool) -> tuple[Tensor, int]:
     out = log_sum_exp(fold(x, in_dims[0], info.batch_size), reverse)
     return out.unflatten(0, (info.batch_size, -1)), 0

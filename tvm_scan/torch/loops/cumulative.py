@@ -221,7 +221,7 @@ def logcumsumexp(
 
     def decay(M: tirx.Var, p: Expr, q: Expr, t: Expr) -> Expr:
         now = load(M, at(p, q, t))
-        before = T.if_then_else(t > 0, load(M, at(p, q, t - 1)), now)
+        before = load(M, at(p, q, T.max(t - 1, const(0, "int64"))))
         # Equal maxima may both be infinite, whose difference is no number.
         return T.Select(before == now, const(1, wide), T.exp(before - now))
 
