@@ -19,6 +19,7 @@ from tvm_scan.torch.functions import (
     linear_recurrence,
     logcumsumexp,
 )
+from tvm_scan.torch.mamba import selective_scan, selective_scan_fn
 from tvm_scan.torch.runtime import configure_threads
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ __all__ = [
     "cumsum",
     "linear_recurrence",
     "logcumsumexp",
+    "selective_scan",
+    "selective_scan_fn",
 ]
 
 _LAZY = {"CompiledScan": "call", "compile": "call"}

@@ -98,7 +98,8 @@ def selective_forward(
         total = total * silu_expr(load(z, where), wide) if has_z else total
         return cast(total, wide, dtype)
 
-    @T.prim_func(s_tir=True)
+    # `steps` is free until `bind_steps` makes it a parameter.
+    @T.prim_func(s_tir=True, check_well_formed=False)
     def main(
         start: T.int64,
         u: T.Buffer(sequence, dtype),
@@ -187,7 +188,8 @@ def selective_backward_chunk(
     def skip(D: tirx.Var, at: tuple, g: Expr) -> Expr:
         return D[at[1], at[2]] * g if has_D else const(0, wide)
 
-    @T.prim_func(s_tir=True)
+    # `steps` is free until `bind_steps` makes it a parameter.
+    @T.prim_func(s_tir=True, check_well_formed=False)
     def main(
         start: T.int64,
         u: T.Buffer(sequence, dtype),
