@@ -43,7 +43,8 @@ def _head(heads: Tensor, index: int, shape: tuple[int, ...]) -> Tensor:
 
 def _spec(factory: str, u: Tensor, states: int, **options: Any) -> KernelSpec:
     options |= {"dtype": str(u.dtype).removeprefix("torch."), "states": states}
-    return KernelSpec(factory, tuple(sorted(options.items())), _SIZES)
+    sizes = _SIZES if factory == "selective_forward" else (*_SIZES[:3], "steps")
+    return KernelSpec(factory, tuple(sorted(options.items())), sizes)
 
 
 @operator
@@ -151,74 +152,79 @@ def selective_scan_backward(
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of u, delta, A, B, C, D, z, bias and h0; empty for absent ones."""
-    batch, groups, channels, length = u.shape
-    states, wide = A.shape[2], A.dtype
-    g_u, g_delta = (aligned_empty(u.shape, u.dtype, u.device) for _ in range(2))
-    g_z = aligned_empty(u.shape if z is not None else (0,), u.dtype, u.device)
-    g_B, g_C = (torch.empty(B.shape, dtype=u.dtype) for _ in range(2))
-    g_A = torch.zeros((groups, states, channels), dtype=wide)
-    carry = aligned_empty((batch, groups, channels, states), wide, u.device)
+    length, states, wide = u.shape[3], A.shape[2], A.dtype
+    tensors = {"u": u, "delta": delta, "B": B, "C": C, "z": z, "reset": reset, "g_out": g_out}
+    fixed = {"A": A, "D": D, "bias": bias}
+    fixed = {n: t.contiguous() for n, t in fixed.items() if t is not None}
+    # Names of the gradients that the chunks fill, and of what they are shaped like.
+    filled = {n: tensors[n] for n in ("u", "delta", "B", "C", "z") if tensors[n] is not None}
+    grads = {n: torch.empty(t.shape, dtype=u.dtype) for n, t in filled.items()}
+    grads["A"] = torch.zeros((A.shape[0], states, A.shape[1]), dtype=wide)
+    for name in ("D", "bias"):
+        grads[name] = torch.zeros(A.shape[:2] if name in fixed else 0, dtype=wide)
+    carry = aligned_empty((*u.shape[:3], states), wide, u.device)
     carry.copy_(torch.zeros(()) if g_last is None else g_last)
-    if u.numel() and states:
-        spec = _spec(
-            "selective_backward_chunk",
-            u,
-            states,
-            softplus=softplus,
-            reverse=reverse,
-            has_bias=bias is not None,
-            has_D=D is not None,
-            has_z=z is not None,
-            has_reset=reset is not None,
-        )
-        inputs = [t for t in (u, delta, A, B, C, D, z, bias, reset) if t is not None]
-        inputs = [t.contiguous() for t in inputs]
-        g_out = g_out.contiguous()
-        outputs = [g_u, g_delta, *([g_z] if z is not None else [])]
-        scratch: dict[int, list[Tensor]] = {}
-        for index in reversed(range(len(heads))):
-            start = index * CHUNK
-            steps = min(CHUNK, length - start)
-            if steps not in scratch:  # the last chunk is shorter
-                scratch.clear()
-                scratch[steps] = _scratch(u, states, steps, wide)
-            history, adjoint, through, step = scratch[steps]
-            head = _head(heads, index, (batch, groups, channels, states))
-            run_kernel(
-                spec,
-                (*u.shape, steps),
-                *(start, steps, *inputs, head, g_out, carry, *scratch[steps], *outputs),
-            )
-            times = slice(length - start - steps, length - start) if reverse else slice(
-                start, start + steps
-            )
-
-            def chunk_of(tensor: Tensor, times: slice = times) -> Tensor:
-                """The steps of this chunk as the walk meets them, (.., steps, channels)."""
-                part = tensor[..., times].to(wide).transpose(2, 3)
-                return part.flip(2) if reverse else part
-
-            g_y = chunk_of(g_out) if z is None else chunk_of(g_out) * F.silu(chunk_of(z))
-            drive = step * chunk_of(u)
-            for target, left, right in ((g_B, adjoint, drive), (g_C, history[:, :, 1:], g_y)):
-                product = torch.matmul(left, right.unsqueeze(-1)).squeeze(-1).transpose(2, 3)
-                target[..., times] = product.flip(3) if reverse else product
-            g_A += through.mul_(step.unsqueeze(3)).sum((0, 2))
-    g_D = g_bias = torch.empty(0, dtype=wide)
-    if D is not None:
-        g_y = g_out if z is None else g_out * F.silu(z)
-        g_D = (g_y * u).sum((0, 3), dtype=wide)
-    if bias is not None:
-        g_bias = g_delta.sum((0, 3), dtype=wide)
-    return g_u, g_delta, g_A.transpose(1, 2).contiguous(), g_B, g_C, g_D, g_z, g_bias, carry
+    for index in reversed(range(len(heads) if u.numel() and states else 0)):
+        start = index * CHUNK
+        times = slice(start, min(start + CHUNK, length))
+        if reverse:
+            times = slice(length - times.stop, length - start)
+        local = {
+            n: _walked(t[..., times], reverse, t.dtype if n == "reset" else wide)
+            for n, t in tensors.items()
+            if t is not None
+        }
+        head = _head(heads, index, tuple(carry.shape))
+        for name, grad in _chunk(fixed | local, head, carry, softplus).items():
+            if name in filled:
+                grads[name][..., times] = (grad.flip(-2) if reverse else grad).transpose(-1, -2)
+            else:
+                grads[name] += grad
+    grads["A"] = grads["A"].transpose(1, 2).contiguous()
+    absent = torch.empty(0, dtype=u.dtype)
+    return *(grads.get(n, absent) for n in _DIFFERENTIABLE[:8]), carry
 
 
-def _scratch(u: Tensor, states: int, steps: int, wide: torch.dtype) -> list[Tensor]:
-    """History, adjoint, through and step of one chunk; see the loop."""
-    batch, groups, channels, _ = u.shape
-    shapes = [(batch, groups, n, states, channels) for n in (steps + 1, steps, steps)]
-    shapes.append((batch, groups, steps, channels))
-    return [aligned_empty(shape, wide, u.device) for shape in shapes]
+def _walked(part: Tensor, reverse: bool, dtype: torch.dtype) -> Tensor:
+    """Put time before channels, in the order of the walk."""
+    part = part.to(dtype).transpose(-1, -2) if part.dim() == 4 else part
+    return (part.flip(-2 if part.dim() == 4 else -1) if reverse else part).contiguous()
+
+
+def _chunk(
+    given: dict[str, Tensor], head: Tensor, carry: Tensor, softplus: bool
+) -> dict[str, Tensor]:
+    """Run the adjoint of one chunk; `carry` goes from the adjoint state after it to before it."""
+    u = given["u"]
+    batch, groups, steps, channels = u.shape
+    states = carry.shape[3]
+    scratch = [
+        aligned_empty((batch, groups, n, states, channels), u.dtype, u.device)
+        for n in (steps + 1, steps, steps)
+    ]
+    history, adjoint, through = scratch
+    outputs = {n: aligned_empty(u.shape, u.dtype, u.device) for n in ("u", "delta")}
+    if "z" in given:
+        outputs["z"] = aligned_empty(u.shape, u.dtype, u.device)
+    step = aligned_empty(u.shape, u.dtype, u.device)
+    options = {f"has_{n}": n in given for n in ("D", "z", "bias", "reset")}
+    spec = _spec("selective_backward_chunk", u, states, softplus=softplus, **options)
+    names = ("u", "delta", "A", "B", "C", "D", "z", "bias", "reset")
+    inputs = [given[n] for n in names if n in given]
+    sizes = (batch, groups, channels, steps)
+    run_kernel(
+        spec, sizes, *inputs, head, given["g_out"], carry, *scratch, step, *outputs.values()
+    )
+    g_y = given["g_out"] * F.silu(given["z"]) if "z" in given else given["g_out"]
+    drive = (step * u).unsqueeze(-1)
+    outputs["B"] = torch.matmul(adjoint, drive).squeeze(-1)
+    outputs["C"] = torch.matmul(history[:, :, 1:], g_y.unsqueeze(-1)).squeeze(-1)
+    outputs["A"] = through.mul_(step.unsqueeze(3)).sum((0, 2))
+    if "D" in given:
+        outputs["D"] = (g_y * u).sum((0, 2))
+    if "bias" in given:
+        outputs["bias"] = outputs["delta"].sum((0, 2))
+    return outputs
 
 
 @selective_scan_backward.fake

@@ -22,7 +22,6 @@ class _Options:
     dtype: str
     wide: str
     softplus: bool
-    reverse: bool
     has_bias: bool
     has_D: bool
     has_z: bool
@@ -31,19 +30,18 @@ class _Options:
     def load(self, buffer: tirx.Var, where: tuple) -> Expr:
         return cast(buffer[where], self.dtype, self.wide)
 
-    def biased(self, delta: tirx.Var, bias: tirx.Var, where: tuple) -> Expr:
-        value = self.load(delta, where)
-        return value + bias[where[1], where[2]] if self.has_bias else value
+    def biased(self, delta: Expr, bias: tirx.Var, g: Expr, d: Expr) -> Expr:
+        return delta + bias[g, d] if self.has_bias else delta
 
-    def step_size(self, delta: tirx.Var, bias: tirx.Var, where: tuple) -> Expr:
-        value = self.biased(delta, bias, where)
+    def step_size(self, delta: Expr, bias: tirx.Var, g: Expr, d: Expr) -> Expr:
+        value = self.biased(delta, bias, g, d)
         return softplus_expr(value, self.wide) if self.softplus else value
 
-    def slope(self, delta: tirx.Var, bias: tirx.Var, where: tuple) -> Expr:
+    def slope(self, delta: Expr, bias: tirx.Var, g: Expr, d: Expr) -> Expr:
         """Derivative of the step size with respect to delta: the sigmoid, without overflow."""
         if not self.softplus:
             return const(1, self.wide)
-        value = self.biased(delta, bias, where)
+        value = self.biased(delta, bias, g, d)
         small = T.exp(-T.abs(value))
         top = T.Select(value >= const(0, self.wide), const(1, self.wide), small)
         return top / (const(1, self.wide) + small)
@@ -85,9 +83,9 @@ def selective_forward(
     step `start`, from the state `head` to the state `tail`.
     """
     wide = _wide(dtype)
-    option = _Options(dtype, wide, softplus, reverse, has_bias, has_D, has_z, has_reset)
+    option = _Options(dtype, wide, softplus, has_bias, has_D, has_z, has_reset)
     nb, ng, nd, nl, nk, N = batch, groups, channels, length, steps, states
-    load, step_size, decay = option.load, option.step_size, option.decay
+    load, decay = option.load, option.decay
     sequence, projection, state = (nb, ng, nd, nl), (nb, ng, N, nl), (nb, ng, nd, N)
 
     def time_of(start: Expr, step: Expr) -> Expr:
@@ -129,7 +127,7 @@ def selective_forward(
                     y = T.sblock_alloc_buffer((1,), wide)
                     time = T.meta_var(time_of(start, vt))
                     at = T.meta_var((vb, vg, vd, time))
-                    dt[0] = step_size(delta, bias, at)
+                    dt[0] = option.step_size(load(delta, at), bias, vg, vd)
                     y[0] = const(0, wide)
                     for n in range(N):
                         tail[vb, vg, vd, n] = (
@@ -147,73 +145,67 @@ def selective_backward_chunk(
     batch: Expr,
     groups: Expr,
     channels: Expr,
-    length: Expr,
     steps: Expr,
     *,
     states: int,
     dtype: str,
     softplus: bool,
-    reverse: bool,
     has_bias: bool,
     has_D: bool,
     has_z: bool,
     has_reset: bool,
 ) -> tirx.PrimFunc:
-    """Build the adjoint of one chunk of `steps` steps, two recurrences.
+    """Build the adjoint of one chunk of time, two recurrences.
 
-    ``chunk(start, steps, u, delta, A, B, C, [D, z, bias, reset,] head, g_out, carry, history, adjoint,
-    through, step, g_u, g_delta, [g_z])``. The first walks forward from the state `head` and fills
-    ``history`` with the states of this chunk alone; the second walks back, with the adjoint of
-    the state in ``carry``, from after this chunk to before it. Of each step it leaves ``adjoint``
-    (that of the state), ``through`` (the adjoint times the decayed state before) and ``step``
-    (dt), from which sums over channels and time give the gradients of A, B and C.
+    ``chunk(u, delta, A, B, C, [D, z, bias, reset,] head, g_out, carry, history, adjoint, through,
+    step, g_u, g_delta, [g_z])``. The chunk's own arrays have time before channels, (batch,
+    groups, steps, channels): channels a page apart would evict each other from the cache.
+
+    The first walks forward from the state `head` and fills ``history`` with the states of this
+    chunk alone; the second walks back, with the adjoint of the state in ``carry``, from after
+    this chunk to before it. Of each step it leaves ``adjoint`` (that of the state), ``through``
+    (the adjoint times the decayed state before) and ``step`` (dt), from which sums over channels
+    and time give the gradients of A, B and C.
     """
-    wide = _wide(dtype)
-    option = _Options(dtype, wide, softplus, reverse, has_bias, has_D, has_z, has_reset)
-    nb, ng, nd, nl, nk, N = batch, groups, channels, length, steps, states
-    load, step_size, slope, decay = option.load, option.step_size, option.slope, option.decay
-    sequence, projection, scratch = (nb, ng, nd, nl), (nb, ng, N, nl), (nb, ng, nk, N, nd)
-
-    def time_of(start: Expr, step: Expr) -> Expr:
-        return nl - 1 - start - step if reverse else start + step
+    option = _Options(dtype, dtype, softplus, has_bias, has_D, has_z, has_reset)
+    nb, ng, nd, nk, N = batch, groups, channels, steps, states
+    slope, decay = option.slope, option.decay
+    sequence, projection, scratch = (nb, ng, nk, nd), (nb, ng, nk, N), (nb, ng, nk, N, nd)
 
     def sigmoid(z: Expr) -> Expr:
-        return const(1, wide) / (const(1, wide) + T.exp(-z))
+        return const(1, dtype) / (const(1, dtype) + T.exp(-z))
 
     def incoming(g_out: tirx.Var, z: tirx.Var, at: tuple) -> Expr:
         """Adjoint of what is gated."""
-        g = load(g_out, at)
-        return g * silu_expr(load(z, at), wide) if has_z else g
+        return g_out[at] * silu_expr(z[at], dtype) if has_z else g_out[at]
 
-    def skip(D: tirx.Var, at: tuple, g: Expr) -> Expr:
-        return D[at[1], at[2]] * g if has_D else const(0, wide)
+    def skip(D: tirx.Var, at: tuple, value: Expr) -> Expr:
+        return D[at[1], at[3]] * value if has_D else const(0, dtype)
 
-    # `steps` is free until `bind_steps` makes it a parameter.
-    @T.prim_func(s_tir=True, check_well_formed=False)
+    @T.prim_func(s_tir=True)
     def main(
-        start: T.int64,
         u: T.Buffer(sequence, dtype),
         delta: T.Buffer(sequence, dtype),
-        A: T.Buffer((ng, nd, N), wide),
+        A: T.Buffer((ng, nd, N), dtype),
         B: T.Buffer(projection, dtype),
         C: T.Buffer(projection, dtype),
-        D: T.Buffer((ng, nd), wide),
+        D: T.Buffer((ng, nd), dtype),
         z: T.Buffer(sequence, dtype),
-        bias: T.Buffer((ng, nd), wide),
-        reset: T.Buffer((nb, nl), "int8"),
-        head: T.Buffer((nb, ng, nd, N), wide),
+        bias: T.Buffer((ng, nd), dtype),
+        reset: T.Buffer((nb, nk), "int8"),
+        head: T.Buffer((nb, ng, nd, N), dtype),
         g_out: T.Buffer(sequence, dtype),
-        carry: T.Buffer((nb, ng, nd, N), wide),
-        history: T.Buffer((nb, ng, nk + 1, N, nd), wide),
-        adjoint: T.Buffer(scratch, wide),
-        through: T.Buffer(scratch, wide),
-        step: T.Buffer((nb, ng, nk, nd), wide),
+        carry: T.Buffer((nb, ng, nd, N), dtype),
+        history: T.Buffer((nb, ng, nk + 1, N, nd), dtype),
+        adjoint: T.Buffer(scratch, dtype),
+        through: T.Buffer(scratch, dtype),
+        step: T.Buffer(sequence, dtype),
         g_u: T.Buffer(sequence, dtype),
         g_delta: T.Buffer(sequence, dtype),
         g_z: T.Buffer(sequence, dtype),
     ) -> None:
         T.func_attr(ATTRS)
-        state = T.sblock_alloc_buffer((nb, ng, nd, N), wide)
+        state = T.sblock_alloc_buffer((nb, ng, nd, N), dtype)
         for b, g, d in T.grid(nb, ng, nd):
             with T.sblock("head"):
                 vb, vg, vd = T.axis.remap("SSS", [b, g, d])
@@ -224,15 +216,14 @@ def selective_backward_chunk(
                 with T.sblock("again"):
                     vb, vg, vd = T.axis.remap("SSS", [b, g, d])
                     vk = T.axis.scan(nk, k)
-                    dt = T.sblock_alloc_buffer((1,), wide)
-                    at = T.meta_var((vb, vg, vd, time_of(start, vk)))
-                    dt[0] = step_size(delta, bias, at)
-                    step[vb, vg, vk, vd] = dt[0]
+                    dt = T.sblock_alloc_buffer((1,), dtype)
+                    at = T.meta_var((vb, vg, vk, vd))
+                    dt[0] = option.step_size(delta[at], bias, vg, vd)
+                    step[at] = dt[0]
                     for n in range(N):
                         state[vb, vg, vd, n] = (
-                            decay(reset, vb, time_of(start, vk), dt[0] * A[vg, vd, n])
-                            * state[vb, vg, vd, n]
-                            + dt[0] * load(B, (vb, vg, n, time_of(start, vk))) * load(u, at)
+                            decay(reset, vb, vk, dt[0] * A[vg, vd, n]) * state[vb, vg, vd, n]
+                            + dt[0] * B[vb, vg, vk, n] * u[at]
                         )
                         history[vb, vg, vk + 1, n, vd] = state[vb, vg, vd, n]
         for b, g, d in T.grid(nb, ng, nd):
@@ -241,48 +232,40 @@ def selective_backward_chunk(
                     vb, vg, vd = T.axis.remap("SSS", [b, g, d])
                     vr = T.axis.scan(nk, k)
                     vk = T.meta_var(nk - 1 - vr)
-                    time = T.meta_var(time_of(start, vk))
-                    at = T.meta_var((vb, vg, vd, time))
-                    grad = T.sblock_alloc_buffer((1,), wide)
-                    to_u = T.sblock_alloc_buffer((1,), wide)
-                    to_dt = T.sblock_alloc_buffer((1,), wide)
-                    y = T.sblock_alloc_buffer((1,), wide)
-                    dt = T.meta_var(step[vb, vg, vk, vd])
+                    at = T.meta_var((vb, vg, vk, vd))
+                    grad = T.sblock_alloc_buffer((1,), dtype)
+                    to_u = T.sblock_alloc_buffer((1,), dtype)
+                    to_dt = T.sblock_alloc_buffer((1,), dtype)
+                    y = T.sblock_alloc_buffer((1,), dtype)
+                    total = T.sblock_alloc_buffer((1,), dtype)
+                    kept = T.sblock_alloc_buffer((1,), dtype)
+                    passed = T.sblock_alloc_buffer((1,), dtype)
                     grad[0] = incoming(g_out, z, at)
-                    to_u[0] = const(0, wide)
-                    to_dt[0] = const(0, wide)
-                    y[0] = const(0, wide)
+                    to_u[0] = const(0, dtype)
+                    to_dt[0] = const(0, dtype)
+                    y[0] = const(0, dtype)
                     for n in range(N):
-                        total = T.meta_var(
-                            carry[vb, vg, vd, n] + grad[0] * load(C, (vb, vg, n, time))
-                        )
-                        keep = T.meta_var(decay(reset, vb, time, dt * A[vg, vd, n]))
-                        b_n = T.meta_var(load(B, (vb, vg, n, time)))
-                        adjoint[vb, vg, vk, n, vd] = total
-                        through[vb, vg, vk, n, vd] = (
-                            total * keep * history[vb, vg, vk, n, vd]
-                        )
-                        to_u[0] = to_u[0] + total * b_n
-                        to_dt[0] = (
-                            to_dt[0] + total * keep * history[vb, vg, vk, n, vd] * A[vg, vd, n]
-                        )
-                        y[0] = y[0] + history[vb, vg, vk + 1, n, vd] * load(C, (vb, vg, n, time))
-                        carry[vb, vg, vd, n] = keep * total
-                    g_u[at] = cast(to_u[0] * dt + skip(D, at, grad[0]), wide, dtype)
-                    g_delta[at] = cast(
-                        (to_dt[0] + to_u[0] * load(u, at)) * slope(delta, bias, at), wide, dtype
-                    )
+                        # Values in cells of their own, or every use would compute them again.
+                        total[0] = carry[vb, vg, vd, n] + grad[0] * C[vb, vg, vk, n]
+                        kept[0] = total[0] * decay(reset, vb, vk, step[at] * A[vg, vd, n])
+                        passed[0] = kept[0] * history[vb, vg, vk, n, vd]
+                        adjoint[vb, vg, vk, n, vd] = total[0]
+                        through[vb, vg, vk, n, vd] = passed[0]
+                        to_u[0] = to_u[0] + total[0] * B[vb, vg, vk, n]
+                        to_dt[0] = to_dt[0] + passed[0] * A[vg, vd, n]
+                        if has_z:
+                            y[0] = y[0] + history[vb, vg, vk + 1, n, vd] * C[vb, vg, vk, n]
+                        carry[vb, vg, vd, n] = kept[0]
+                    g_u[at] = to_u[0] * step[at] + skip(D, at, grad[0])
+                    g_delta[at] = (to_dt[0] + to_u[0] * u[at]) * slope(delta[at], bias, vg, vd)
                     if has_z:
-                        g_z[at] = cast(
-                            load(g_out, at)
-                            * (y[0] + skip(D, at, load(u, at)))
-                            * sigmoid(load(z, at))
-                            * (const(1, wide) + load(z, at) * (const(1, wide) - sigmoid(load(z, at)))),
-                            wide,
-                            dtype,
+                        g_z[at] = (
+                            g_out[at]
+                            * (y[0] + skip(D, at, u[at]))
+                            * sigmoid(z[at])
+                            * (const(1, dtype) + z[at] * (const(1, dtype) - sigmoid(z[at])))
                         )
 
-    names = ["start", "u", "delta", "A", "B", "C", *option.names(), "head", "g_out", "carry"]
-    names += ["history", "adjoint", "through", "step", "g_u", "g_delta"]
-    names += ["g_z"] if has_z else []
-    return bind_steps(keep_parameters(main, names), steps)
+    names = ["u", "delta", "A", "B", "C", *option.names(), "head", "g_out", "carry", "history"]
+    names += ["adjoint", "through", "step", "g_u", "g_delta", *(["g_z"] if has_z else [])]
+    return keep_parameters(main, names)
