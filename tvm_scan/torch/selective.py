@@ -42,9 +42,12 @@ def _head(heads: Tensor, index: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def _spec(factory: str, u: Tensor, states: int, **options: Any) -> KernelSpec:
-    options |= {"dtype": str(u.dtype).removeprefix("torch."), "states": states}
-    sizes = _SIZES if factory == "selective_forward" else (*_SIZES[:3], "steps")
-    return KernelSpec(factory, tuple(sorted(options.items())), sizes)
+    options = {"dtype": _name(u.dtype), "states": states} | options
+    return KernelSpec(factory, tuple(sorted(options.items())), _SIZES)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @operator
@@ -153,78 +156,56 @@ def selective_scan_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of u, delta, A, B, C, D, z, bias and h0; empty for absent ones."""
     length, states, wide = u.shape[3], A.shape[2], A.dtype
-    tensors = {"u": u, "delta": delta, "B": B, "C": C, "z": z, "reset": reset, "g_out": g_out}
-    fixed = {"A": A, "D": D, "bias": bias}
-    fixed = {n: t.contiguous() for n, t in fixed.items() if t is not None}
-    # Names of the gradients that the chunks fill, and of what they are shaped like.
-    filled = {n: tensors[n] for n in ("u", "delta", "B", "C", "z") if tensors[n] is not None}
-    grads = {n: torch.empty(t.shape, dtype=u.dtype) for n, t in filled.items()}
-    grads["A"] = torch.zeros((A.shape[0], states, A.shape[1]), dtype=wide)
-    for name in ("D", "bias"):
-        grads[name] = torch.zeros(A.shape[:2] if name in fixed else 0, dtype=wide)
+    present = {"D": D, "z": z, "bias": bias, "reset": reset}
+    options = {f"has_{name}": tensor is not None for name, tensor in present.items()}
+    options |= {"softplus": softplus, "reverse": reverse}
+    spec = _spec("selective_backward_chunk", u, states, **options, dtype=_name(wide))
+    # All sequences with time before channels, in the carry's dtype.
+    z_turned = None if z is None else _turned(z, wide)
+    u_turned, g_turned = _turned(u, wide), _turned(g_out, wide)
+    inputs = (u_turned, _turned(delta, wide), A, _turned(B, wide), _turned(C, wide))
+    inputs = [t.contiguous() for t in (*inputs, D, z_turned, bias, reset) if t is not None]
+    grads = {n: _like(u_turned) for n in ("u", "delta", *(["z"] if z is not None else []))}
+    grads |= {"B": _like(inputs[3]), "C": _like(inputs[4])}
+    g_A = aligned_empty((A.shape[0], states, A.shape[1]), wide, u.device).zero_()
     carry = aligned_empty((*u.shape[:3], states), wide, u.device)
     carry.copy_(torch.zeros(()) if g_last is None else g_last)
+    scratch: list[Tensor] = []
     for index in reversed(range(len(heads) if u.numel() and states else 0)):
         start = index * CHUNK
-        times = slice(start, min(start + CHUNK, length))
-        if reverse:
-            times = slice(length - times.stop, length - start)
-        local = {
-            n: _walked(t[..., times], reverse, t.dtype if n == "reset" else wide)
-            for n, t in tensors.items()
-            if t is not None
-        }
+        steps = min(CHUNK, length - start)
+        if not scratch or scratch[1].shape[2] != steps:  # the last chunk, which is shorter
+            scratch = _scratch(u, states, steps, wide)
         head = _head(heads, index, tuple(carry.shape))
-        for name, grad in _chunk(fixed | local, head, carry, softplus).items():
-            if name in filled:
-                grads[name][..., times] = (grad.flip(-2) if reverse else grad).transpose(-1, -2)
-            else:
-                grads[name] += grad
-    grads["A"] = grads["A"].transpose(1, 2).contiguous()
-    absent = torch.empty(0, dtype=u.dtype)
-    return *(grads.get(n, absent) for n in _DIFFERENTIABLE[:8]), carry
+        written = (carry, *scratch, *grads.values(), g_A)
+        sizes = (*u.shape, steps)
+        run_kernel(spec, sizes, start, steps, *inputs, head, g_turned, *written)
+    results = {n: g.transpose(2, 3).contiguous().to(u.dtype) for n, g in grads.items()}
+    g_y = g_turned if z_turned is None else F.silu(z_turned).mul_(g_turned)
+    absent = torch.empty(0, dtype=wide)
+    results["A"] = g_A.transpose(1, 2).contiguous()
+    results["D"] = absent if D is None else g_y.mul(u_turned).sum((0, 2))
+    results["bias"] = absent if bias is None else grads["delta"].sum((0, 2))
+    results.setdefault("z", absent.to(u.dtype))
+    return *(results[name] for name in _DIFFERENTIABLE[:8]), carry
 
 
-def _walked(part: Tensor, reverse: bool, dtype: torch.dtype) -> Tensor:
-    """Put time before channels, in the order of the walk."""
-    part = part.to(dtype).transpose(-1, -2) if part.dim() == 4 else part
-    return (part.flip(-2 if part.dim() == 4 else -1) if reverse else part).contiguous()
+def _turned(tensor: Tensor, wide: torch.dtype) -> Tensor:
+    """Put time before channels, or before states."""
+    out = aligned_empty(tensor.transpose(2, 3).shape, wide, tensor.device)
+    return out.copy_(tensor.transpose(2, 3))
 
 
-def _chunk(
-    given: dict[str, Tensor], head: Tensor, carry: Tensor, softplus: bool
-) -> dict[str, Tensor]:
-    """Run the adjoint of one chunk; `carry` goes from the adjoint state after it to before it."""
-    u = given["u"]
-    batch, groups, steps, channels = u.shape
-    states = carry.shape[3]
-    scratch = [
-        aligned_empty((batch, groups, n, states, channels), u.dtype, u.device)
-        for n in (steps + 1, steps, steps)
-    ]
-    history, adjoint, through = scratch
-    outputs = {n: aligned_empty(u.shape, u.dtype, u.device) for n in ("u", "delta")}
-    if "z" in given:
-        outputs["z"] = aligned_empty(u.shape, u.dtype, u.device)
-    step = aligned_empty(u.shape, u.dtype, u.device)
-    options = {f"has_{n}": n in given for n in ("D", "z", "bias", "reset")}
-    spec = _spec("selective_backward_chunk", u, states, softplus=softplus, **options)
-    names = ("u", "delta", "A", "B", "C", "D", "z", "bias", "reset")
-    inputs = [given[n] for n in names if n in given]
-    sizes = (batch, groups, channels, steps)
-    run_kernel(
-        spec, sizes, *inputs, head, given["g_out"], carry, *scratch, step, *outputs.values()
-    )
-    g_y = given["g_out"] * F.silu(given["z"]) if "z" in given else given["g_out"]
-    drive = (step * u).unsqueeze(-1)
-    outputs["B"] = torch.matmul(adjoint, drive).squeeze(-1)
-    outputs["C"] = torch.matmul(history[:, :, 1:], g_y.unsqueeze(-1)).squeeze(-1)
-    outputs["A"] = through.mul_(step.unsqueeze(3)).sum((0, 2))
-    if "D" in given:
-        outputs["D"] = (g_y * u).sum((0, 2))
-    if "bias" in given:
-        outputs["bias"] = outputs["delta"].sum((0, 2))
-    return outputs
+def _like(tensor: Tensor) -> Tensor:
+    return aligned_empty(tensor.shape, tensor.dtype, tensor.device)
+
+
+def _scratch(u: Tensor, states: int, steps: int, wide: torch.dtype) -> list[Tensor]:
+    """History, adjoint, through, step, drive and gated of one chunk; see the loop."""
+    batch, groups, channels, _ = u.shape
+    shapes = [(batch, groups, n, states, channels) for n in (steps + 1, steps, steps)]
+    shapes += [(batch, groups, steps, channels)] * 3
+    return [aligned_empty(shape, wide, u.device) for shape in shapes]
 
 
 @selective_scan_backward.fake
