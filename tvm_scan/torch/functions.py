@@ -265,11 +265,15 @@ def linear_recurrence(
     """
     owner = "linear_recurrence"
     check_tensor(owner, "x", x)
-    gates = torch.as_tensor(a, device=x.device) if not isinstance(a, Tensor) else a
-    check_tensor(owner, "a", gates)
+    if isinstance(a, Tensor):
+        check_tensor(owner, "a", a)
+        gates = a
+    else:
+        turns = isinstance(a, complex) and not x.is_complex()
+        gates = x.new_full((), a, dtype=x.dtype.to_complex() if turns else x.dtype)
     dim = _axis(owner, x, dim)
     check(x.dim() > 0, owner, "x with a time axis", "a scalar", "unsqueeze it")
-    dtype = torch.result_type(gates, x)
+    dtype = torch.promote_types(gates.dtype, x.dtype)
     if h0 is not None:
         check_tensor(owner, "h0", h0)
         dtype = torch.promote_types(dtype, h0.dtype)

@@ -27,9 +27,17 @@ class Operator:
         _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         _library.impl(name, function, "CPU")
         self.name, self.__doc__ = f"{_NAMESPACE}::{name}", function.__doc__
+        self._function: type[torch.autograd.Function] | None = None
+        self._rule: Callable[..., Any] | None = None
         self._overload = getattr(getattr(torch.ops, _NAMESPACE), name).default
 
     def __call__(self, *arguments: Any) -> Any:
+        # torch.func differentiates autograd.Functions, not derivatives registered to operators.
+        transformed = not torch.compiler.is_compiling() and (
+            torch._C._are_functorch_transforms_active()
+        )
+        if transformed and self._function is not None:
+            return self._function.apply(*arguments)
         return self._overload(*arguments)
 
     def fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,13 +48,27 @@ class Operator:
     def vmap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Register what a mapped axis means."""
         torch.library.register_vmap(self.name, function, lib=_library)
+        self._rule = function
         return function
 
     def gradient(self, backward: Callable[..., Any], setup: Callable[..., Any]) -> None:
         """Register the derivative: what is kept of a call, and the adjoint."""
-        torch.library.register_autograd(
-            self.name, backward, setup_context=setup, lib=_library
-        )
+        torch.library.register_autograd(self.name, backward, setup_context=setup, lib=_library)
+        operator = self
+
+        class Function(torch.autograd.Function):
+            @staticmethod
+            def forward(*arguments: Any) -> Any:
+                return operator._overload(*arguments)
+
+            @staticmethod
+            def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+                assert operator._rule is not None  # every operator of this package has one
+                return operator._rule(info, in_dims, *arguments)
+
+        Function.setup_context = staticmethod(setup)  # type: ignore[assignment, method-assign]
+        Function.backward = staticmethod(backward)  # type: ignore[assignment, method-assign]
+        self._function = Function
 
 
 def operator(function: Callable[..., Any]) -> Operator:

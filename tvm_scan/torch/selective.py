@@ -102,6 +102,7 @@ def selective_scan_grouped(
     if not keep:
         run(0, length, first, last)
         return out, last, heads
+    heads[:, first.numel() :] = 0  # so that equal calls have equal results
     head = _head(heads, 0, shape).copy_(first)
     for index in range(chunks):
         start = index * CHUNK
@@ -360,14 +361,15 @@ selective_scan_backward.gradient(_second, _setup_backward)
 def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
     size, dims = info.batch_size, in_dims
     shared = (2, 5, 7)  # A, D and bias have no batch axis to fold into
-    if any(dims[i] is not None for i in shared):
+    keep = arguments[-1]  # heads are laid out for one call each
+    if keep or any(dims[i] is not None for i in shared):
         return _one_by_one(selective_scan_grouped, size, dims, arguments)
     folded = [
         fold(a, d, size) if isinstance(a, Tensor) and i not in shared else a
         for i, (a, d) in enumerate(zip(arguments, dims, strict=True))
     ]
     out, last, _ = selective_scan_grouped(*folded[:-1], False)
-    heads = last.new_empty((size, 0, 0))  # the fold mixes them; the adjoint walks again
+    heads = last.new_empty((size, 0, _head_width(out[: len(out) // size], last.shape[3])))
     return (out.unflatten(0, (size, -1)), last.unflatten(0, (size, -1)), heads), (0, 0, 0)
 
 
