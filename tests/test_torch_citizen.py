@@ -51,7 +51,9 @@ def test_opcheck(index):
 
 def model(a, x, h0):
     h, last = ts.linear_recurrence(a, x, h0, dim=1, return_last=True)
-    return ts.logcumsumexp(ts.cumsum(h, 1, reverse=True), 1) * ts.cummax(h, 1).values + last[:, None]
+    return (
+        ts.logcumsumexp(ts.cumsum(h, 1, reverse=True), 1) * ts.cummax(h, 1).values + last[:, None]
+    )
 
 
 def mamba(u, A, B):
@@ -71,8 +73,9 @@ def test_compile(backend):
         except Exception as error:  # whatever it raises, there is no compiler
             pytest.skip(f"no C++ compiler: {error}")
     torch._dynamo.reset()
-    compiled = torch.compile(lambda *args: (model(*args[:3]), mamba(*args[3:])), fullgraph=True,
-                             backend=backend)
+    compiled = torch.compile(
+        lambda *args: (model(*args[:3]), mamba(*args[3:])), fullgraph=True, backend=backend
+    )
     inputs = [rand(2, 6, 3), rand(2, 6, 3, seed=1), rand(2, 3), rand(2, 4, 6), -rand(4, 3)]
     inputs = [t.requires_grad_() for t in (*inputs, rand(2, 3, 6))]
     got, wanted = compiled(*inputs), (model(*inputs[:3]), mamba(*inputs[3:]))

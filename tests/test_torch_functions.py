@@ -63,9 +63,7 @@ def test_linear_recurrence_broadcasts_and_resets():
     gate, x, h0 = leaf(3, 1), leaf(2, 3, 6, seed=1), leaf(3, seed=2)
     reset = torch.tensor([False, False, True, False, True, False])
     function = lambda gate, x, h0: ts.linear_recurrence(gate, x, h0, reset=reset)  # noqa: E731
-    expected, _ = linear_loop(
-        gate.expand(x.shape) * ~reset, x, h0.expand(2, 3)
-    )
+    expected, _ = linear_loop(gate.expand(x.shape) * ~reset, x, h0.expand(2, 3))
     torch.testing.assert_close(function(gate, x, h0), expected)
     check_derivatives(function, (gate, x, h0))
 
@@ -144,7 +142,12 @@ def test_logcumsumexp(reverse):
 def test_logcumsumexp_of_extreme_values():
     inf, nan = float("inf"), float("nan")
     x = torch.tensor(
-        [[-inf, -inf, 0.0, -inf], [100.0, -3e4, 100.0, 1.0], [0.0, inf, 1.0, -inf], [0.0, nan, 1.0, 2]]
+        [
+            [-inf, -inf, 0.0, -inf],
+            [100.0, -3e4, 100.0, 1.0],
+            [0.0, inf, 1.0, -inf],
+            [0.0, nan, 1.0, 2],
+        ]
     ).requires_grad_()
     y = ts.logcumsumexp(x, 1)
     torch.testing.assert_close(y, torch.logcumsumexp(x.detach(), 1), equal_nan=True)

@@ -48,7 +48,7 @@ def test_values_and_gradients(sizes, full, reverse):
     if full:
         reset = torch.rand(sizes[0], sizes[3], generator=torch.Generator().manual_seed(1)) < 0.2
     else:
-        given = {n: given[n] for n in "u delta A B C".split()}
+        given = {n: given[n] for n in ["u", "delta", "A", "B", "C"]}
     names = list(given)
 
     def run(*tensors):
@@ -75,7 +75,7 @@ def test_values_and_gradients(sizes, full, reverse):
 def test_signature_is_that_of_mamba_ssm():
     parameters = inspect.signature(ts.selective_scan_fn).parameters
     assert [(p.name, p.default) for p in parameters.values()] == [
-        *((name, inspect.Parameter.empty) for name in "u delta A B C".split()),
+        *((name, inspect.Parameter.empty) for name in ["u", "delta", "A", "B", "C"]),
         *((name, None) for name in ("D", "z", "delta_bias")),
         ("delta_softplus", False),
         ("return_last_state", False),
@@ -98,7 +98,7 @@ def test_dtypes(dtype):
 
 def test_constant_and_shared_projections():
     given = inputs(2, 1, 4, 6, 3)
-    given = {n: given[n].detach() for n in "u delta A B C".split()}
+    given = {n: given[n].detach() for n in ["u", "delta", "A", "B", "C"]}
     shared = {**given, "B": given["B"][:, 0], "C": given["C"][:, 0]}
     torch.testing.assert_close(ts.selective_scan_fn(**shared), oracle(given, False)[0])
     constant = torch.randn(4, 3, dtype=torch.float64)
@@ -110,7 +110,7 @@ def test_constant_and_shared_projections():
 
 
 def test_complex_state_matrix():
-    given = {n: inputs(2, 1, 4, 6, 3)[n].detach() for n in "u delta A B C".split()}
+    given = {n: inputs(2, 1, 4, 6, 3)[n].detach() for n in ["u", "delta", "A", "B", "C"]}
     A = torch.complex(given["A"], torch.randn_like(given["A"]))
     B, C = (torch.randn(2, 1, 3, 6, dtype=torch.complex128) for _ in range(2))
     pairs = {n: torch.view_as_real(t).flatten(3)[:, 0] for n, t in (("B", B), ("C", C))}

@@ -23,7 +23,7 @@ from tvm_scan.torch.mamba import selective_scan, selective_scan_fn
 from tvm_scan.torch.runtime import configure_threads
 
 if TYPE_CHECKING:
-    from tvm_scan.torch import nn
+    from tvm_scan.torch import nn, store
     from tvm_scan.torch.call import CompiledScan, compile
 
 ensure_compatible()
@@ -39,14 +39,19 @@ __all__ = [
     "cumsum",
     "linear_recurrence",
     "logcumsumexp",
+    "nn",
     "selective_scan",
     "selective_scan_fn",
+    "store",
 ]
 
 _LAZY = {"CompiledScan": "call", "compile": "call"}
+_SUBMODULES = ("nn", "store")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f"{__name__}.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -71,9 +71,7 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     if call is None:
         with _building:
             call = _calls.get(key) or _calls.setdefault(key, _obtain(*key))
-    launch(
-        call, *(prepared(a.detach()) if isinstance(a, torch.Tensor) else a for a in arguments)
-    )
+    launch(call, *(prepared(a.detach()) if isinstance(a, torch.Tensor) else a for a in arguments))
 
 
 def _obtain(spec: KernelSpec, bits: tuple[int, ...]) -> Callable[..., Any]:

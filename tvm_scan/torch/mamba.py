@@ -86,7 +86,7 @@ def selective_scan(
     repeated for every channel and step.
     """
     owner = "selective_scan"
-    for name, tensor in zip("u delta A B C".split(), (u, delta, A, B, C), strict=True):
+    for name, tensor in zip(["u", "delta", "A", "B", "C"], (u, delta, A, B, C), strict=True):
         check_tensor(owner, name, tensor)
     for name, dims, tensor in (("u", 3, u), ("A", 2, A)):
         check(tensor.dim() == dims, owner, f"{name} with {dims} axes", tuple(tensor.shape), "")

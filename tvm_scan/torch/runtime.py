@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 
-
-
 __all__ = ["ALIGNMENT", "aligned_empty", "configure_threads", "launch", "load_runtime"]
 
 #: TVM declares buffers as aligned to this many bytes and uses it in vector loads.

@@ -292,13 +292,11 @@ def _backward(
     ctx: Any, g_out: Tensor | None, g_last: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     *tensors, heads = ctx.saved_tensors
-    u, delta, A, B, C, D, z, bias, reset, h0 = tensors
+    u, D, z, bias, h0 = (tensors[i] for i in (0, 5, 6, 7, 9))
     if not heads.shape[0]:  # not kept, but differentiated after all: walk forward once more
         heads = selective_scan_grouped(*tensors, ctx.softplus, ctx.reverse, True)[2]
     g_out = torch.zeros_like(u) if g_out is None else g_out
-    grads = selective_scan_backward(
-        g_out, g_last, *tensors, heads, ctx.softplus, ctx.reverse
-    )
+    grads = selective_scan_backward(g_out, g_last, *tensors, heads, ctx.softplus, ctx.reverse)
     present = [None if t is None else g for t, g in zip((D, z, bias), grads[5:8], strict=True)]
     g_h0 = None if h0 is None else grads[8]
     return *grads[:5], *present, None, g_h0, None, None, None
@@ -320,9 +318,7 @@ def _second(ctx: Any, *wanted: Tensor | None) -> tuple[Tensor | None, ...]:
     named = dict(zip(_DIFFERENTIABLE, (u, delta, A, B, C, D, z, bias, h0), strict=True))
     with torch.enable_grad():
         leaves = {n: t.detach().requires_grad_() for n, t in named.items() if t is not None}
-        upstream = [
-            None if g is None else g.detach().requires_grad_() for g in (g_out, g_last)
-        ]
+        upstream = [None if g is None else g.detach().requires_grad_() for g in (g_out, g_last)]
         outputs = expanded(
             *(leaves.get(n) for n in _DIFFERENTIABLE[:8]),
             *(reset, leaves["h0"], ctx.softplus, ctx.reverse),

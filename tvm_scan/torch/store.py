@@ -22,8 +22,6 @@ from pathlib import Path
 
 from filelock import FileLock
 
-
-
 __all__ = ["CacheInfo", "cache_folder", "clear", "fetch", "info", "insert", "locked"]
 
 _DEFAULT_MEGABYTES = 256

@@ -8,9 +8,9 @@ lasts, as in torch, whatever the plan. The annotations are evaluated by the scri
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tvm_scan.library.arguments import Expr, alloc_state, keep_parameters
+from tvm_scan.library.arguments import Expr, alloc_state
 
-from .frame import ATTRS, HALVES, Frame, carry_dtype, cast, const
+from .frame import ATTRS, Frame, carry_dtype, cast, const
 
 
 def cumulative(
@@ -115,9 +115,7 @@ def positions_packed(
                     vt = T.axis.scan(L, t)
                     here = T.meta_var(at(vp, vq, vt))
                     C[vp, vq] = T.max(C[vp, vq], packed(X, here, vt))
-                    I[here] = frame.time(
-                        T.bitwise_and(C[vp, vq], const((1 << 32) - 1, "int64"))
-                    )
+                    I[here] = frame.time(T.bitwise_and(C[vp, vq], const((1 << 32) - 1, "int64")))
 
     return main
 

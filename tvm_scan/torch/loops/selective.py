@@ -133,10 +133,9 @@ def selective_forward(
                     dt[0] = option.step_size(load(delta, at), bias, vg, vd)
                     y[0] = const(0, wide)
                     for n in range(N):
-                        tail[vb, vg, vd, n] = (
-                            decay(reset, vb, time, dt[0] * A[vg, vd, n]) * tail[vb, vg, vd, n]
-                            + dt[0] * load(B, (vb, vg, n, time)) * load(u, at)
-                        )
+                        tail[vb, vg, vd, n] = decay(reset, vb, time, dt[0] * A[vg, vd, n]) * tail[
+                            vb, vg, vd, n
+                        ] + dt[0] * load(B, (vb, vg, n, time)) * load(u, at)
                         y[0] = y[0] + tail[vb, vg, vd, n] * load(C, (vb, vg, n, time))
                     out[at] = finish(y[0], load(u, at), D, z, at)
 
@@ -268,7 +267,9 @@ def selective_backward_chunk(
                     for n in range(N):
                         # Values in cells of their own, or every use would compute them again.
                         total[0] = carry[vb, vg, vd, n] + grad[0] * C[vb, vg, time, n]
-                        kept[0] = total[0] * decay(reset, vb, time, step[vb, vg, vk, vd] * A[vg, vd, n])
+                        kept[0] = total[0] * decay(
+                            reset, vb, time, step[vb, vg, vk, vd] * A[vg, vd, n]
+                        )
                         passed[0] = kept[0] * history[vb, vg, vk, n, vd]
                         adjoint[vb, vg, vk, n, vd] = total[0]
                         through[vb, vg, vk, n, vd] = passed[0]
