@@ -32,6 +32,7 @@ class Operator:
         self._overload = getattr(getattr(torch.ops, _NAMESPACE), name).default
 
     def __call__(self, *arguments: Any) -> Any:
+        """Call the operator, with a derivative that the transform in progress can see."""
         # torch.func differentiates autograd.Functions, not derivatives registered to operators.
         transformed = not torch.compiler.is_compiling() and (
             torch._C._are_functorch_transforms_active()

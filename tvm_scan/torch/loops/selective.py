@@ -162,9 +162,9 @@ def selective_backward_chunk(
     """Build the adjoint of `steps` steps from `start`, two recurrences and two sums.
 
     ``chunk(start, steps, u, delta, A, B, C, [D, z, bias, reset,] head, g_out, carry, history,
-    adjoint, through, step, drive, gated, g_u, g_delta, [g_z,] g_B, g_C, g_A)``. Sequences have time before
-    channels, (batch, groups, length, channels), B and C (batch, groups, length, states):
-    channels a page of memory apart would evict each other from the cache.
+    adjoint, through, step, drive, gated, g_u, g_delta, [g_z,] g_B, g_C, g_A)``. Sequences have
+    time before channels, (batch, groups, length, channels), B and C (batch, groups, length,
+    states): channels a page of memory apart would evict each other from the cache.
 
     The first recurrence walks forward from the state `head` and fills ``history`` with the states
     of this chunk alone; the second walks back, with the adjoint of the state in ``carry``, from
