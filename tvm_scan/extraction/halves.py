@@ -48,7 +48,8 @@ def widen(expr: Any, on_load: Callable[[TensorLoad], Any]) -> Any:
         args = [widen(arg, on_load) for arg in expr.args]
         if tir.call_name(expr) == "prim.if_then_else":
             return tirx.op.if_then_else(*args)
-        return Call(tir.prim_type(tir.wide_dtype(tir.dtype_of(expr))), expr.op, args)
+        wide = tir.prim_type(tir.wide_dtype(tir.dtype_of(expr)))
+        return Call(expr.op, args, expr.attrs, expr.ty_args, ret_ty=wide)
     return tir.map_loads(expr, on_load)
 
 

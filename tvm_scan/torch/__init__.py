@@ -1,9 +1,63 @@
-"""PyTorch: compiled recurrences called with torch tensors, without copies."""
+"""PyTorch: scans with gradients, and compiled recurrences on torch tensors.
+
+Nothing here imports TVM before a kernel has to be built: kernels that are in the on-disk cache
+need its runtime library alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from tvm_scan._guard import ensure_compatible
+from tvm_scan.torch.functions import (
+    Extremum,
+    cummax,
+    cummin,
+    cumprod,
+    cumsum,
+    linear_recurrence,
+    logcumsumexp,
+)
+from tvm_scan.torch.mamba import selective_scan, selective_scan_fn
+from tvm_scan.torch.runtime import configure_threads
+
+if TYPE_CHECKING:
+    from tvm_scan.torch import nn, store
+    from tvm_scan.torch.call import CompiledScan, compile
 
 ensure_compatible()
+configure_threads()
 
-from tvm_scan.torch.call import CompiledScan, compile  # noqa: E402
+__all__ = [
+    "CompiledScan",
+    "Extremum",
+    "compile",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
+    "linear_recurrence",
+    "logcumsumexp",
+    "nn",
+    "selective_scan",
+    "selective_scan_fn",
+    "store",
+]
 
-__all__ = ["CompiledScan", "compile"]
+_LAZY = {"CompiledScan": "call", "compile": "call"}
+_SUBMODULES = ("nn", "store")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,174 @@
+"""The selective scan in torch: every option, derivatives, mamba-ssm's signature, memory."""
+
+import inspect
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tvm_scan.torch as ts  # noqa: E402
+from tests.torch_oracles import selective_loop  # noqa: E402
+from tvm_scan.torch.selective import CHUNK  # noqa: E402
+
+
+def inputs(batch, groups, channels, length, states, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def leaf(*shape):
+        return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
+
+    sequence = (batch, channels, length)
+    return {
+        "u": leaf(*sequence),
+        "delta": leaf(*sequence),
+        "A": (-torch.rand(channels, states, dtype=dtype, generator=generator)).requires_grad_(),
+        "B": leaf(batch, groups, states, length),
+        "C": leaf(batch, groups, states, length),
+        "D": leaf(channels),
+        "z": leaf(*sequence),
+        "delta_bias": leaf(channels),
+        "h0": leaf(batch, channels, states),
+    }
+
+
+def oracle(given, softplus, reset=None, reverse=False):
+    named = dict(given)
+    bias, h0 = named.pop("delta_bias", None), named.pop("h0", None)
+    return selective_loop(
+        **named, bias=bias, h0=h0, softplus=softplus, reset=reset, reverse=reverse
+    )
+
+
+@pytest.mark.parametrize(("full", "reverse"), list(itertools.product((True, False), (False, True))))
+@pytest.mark.parametrize("sizes", [(2, 1, 4, 5, 3), (1, 2, 40, CHUNK * 2 + 3, 3)], ids=str)
+def test_values_and_gradients(sizes, full, reverse):
+    given = inputs(*sizes)
+    reset = None
+    if full:
+        reset = torch.rand(sizes[0], sizes[3], generator=torch.Generator().manual_seed(1)) < 0.2
+    else:
+        given = {n: given[n] for n in ["u", "delta", "A", "B", "C"]}
+    names = list(given)
+
+    def run(*tensors):
+        return ts.selective_scan(
+            **dict(zip(names, tensors, strict=True)),
+            delta_softplus=full,
+            reset=reset,
+            reverse=reverse,
+            return_last=True,
+        )
+
+    got, wanted = run(*given.values()), oracle(given, full, reset, reverse)
+    torch.testing.assert_close(got, wanted)
+    upstream = [torch.randn_like(t) for t in wanted]
+    leaves = list(given.values())
+    torch.testing.assert_close(
+        torch.autograd.grad(got, leaves, upstream), torch.autograd.grad(wanted, leaves, upstream)
+    )
+    if sizes[3] < 10:
+        assert torch.autograd.gradcheck(run, leaves)
+        assert torch.autograd.gradgradcheck(run, leaves)
+
+
+def test_signature_is_that_of_mamba_ssm():
+    parameters = inspect.signature(ts.selective_scan_fn).parameters
+    assert [(p.name, p.default) for p in parameters.values()] == [
+        *((name, inspect.Parameter.empty) for name in ["u", "delta", "A", "B", "C"]),
+        *((name, None) for name in ("D", "z", "delta_bias")),
+        ("delta_softplus", False),
+        ("return_last_state", False),
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_dtypes(dtype):
+    given = inputs(1, 1, 32, 100, 16, torch.float32)
+    halves = ("u", "delta", "B", "C", "z")
+    cast = {n: t.detach().to(dtype) if n in halves else t.detach() for n, t in given.items()}
+    wanted, last = oracle({n: t.double() for n, t in cast.items()}, True)
+    h0 = cast.pop("h0")
+    out, got = ts.selective_scan(**cast, h0=h0, delta_softplus=True, return_last=True)
+    assert (out.dtype, got.dtype) == (dtype, torch.float32)
+    # The inputs are exact in the oracle: only float32 steps and the last rounding differ.
+    torch.testing.assert_close(out.double(), wanted, rtol=4 * torch.finfo(dtype).eps, atol=2e-3)
+    torch.testing.assert_close(got.double(), last, rtol=1e-4, atol=1e-4)
+
+
+def test_constant_and_shared_projections():
+    given = inputs(2, 1, 4, 6, 3)
+    given = {n: given[n].detach() for n in ["u", "delta", "A", "B", "C"]}
+    shared = {**given, "B": given["B"][:, 0], "C": given["C"][:, 0]}
+    torch.testing.assert_close(ts.selective_scan_fn(**shared), oracle(given, False)[0])
+    constant = torch.randn(4, 3, dtype=torch.float64)
+    repeated = constant[None, :, :, None].expand(2, 4, 3, 6)
+    mixed = {**given, "B": constant}
+    torch.testing.assert_close(
+        ts.selective_scan_fn(**mixed), oracle({**given, "B": repeated}, False)[0]
+    )
+
+
+def test_complex_state_matrix():
+    given = {n: inputs(2, 1, 4, 6, 3)[n].detach() for n in ["u", "delta", "A", "B", "C"]}
+    A = torch.complex(given["A"], torch.randn_like(given["A"]))
+    B, C = (torch.randn(2, 1, 3, 6, dtype=torch.complex128) for _ in range(2))
+    pairs = {n: torch.view_as_real(t).flatten(3)[:, 0] for n, t in (("B", B), ("C", C))}
+    wanted = oracle({**given, "A": A, "B": B, "C": C}, False)
+    got = ts.selective_scan_fn(given["u"], given["delta"], A, **pairs, return_last_state=True)
+    torch.testing.assert_close(got, wanted)
+
+
+def test_packed_sequences_are_those_sequences():
+    given = {n: t.detach() for n, t in inputs(1, 1, 4, 40, 3).items() if n != "h0"}
+    offsets = [0, 7, 7, 33, 40]
+    cu_seqlens = torch.tensor(offsets, dtype=torch.int32)
+    for reverse in (False, True):
+        packed = ts.selective_scan(**given, cu_seqlens=cu_seqlens, reverse=reverse)
+        for start, stop in itertools.pairwise(offsets):
+            if start < stop:
+                part = {
+                    n: t if n in ("A", "D", "delta_bias") else t[..., start:stop]
+                    for n, t in given.items()
+                }
+                alone = ts.selective_scan(**part, reverse=reverse)
+                torch.testing.assert_close(packed[..., start:stop], alone)
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_short(length):
+    given = inputs(2, 1, 3, length, 2)
+    out, last = ts.selective_scan(**given, return_last=True)
+    (out.sum() + last.sum()).backward()
+    assert out.shape == (2, 3, length)
+    assert all(t.grad is not None and t.grad.shape == t.shape for t in given.values())
+    if not length:
+        assert torch.equal(last, given["h0"])
+
+
+def test_backward_stores_no_history_of_states():
+    """What is saved between forward and backward: inputs, and a head for every chunk."""
+    given = inputs(1, 1, 64, 512, 16, torch.float32)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        ts.selective_scan(**given, delta_softplus=True)
+    size = sum({t.untyped_storage().data_ptr(): t.numel() for t in saved}.values())
+    sequence, states = 64 * 512, 64 * 16
+    assert size < 4 * sequence + states * (512 // CHUNK) + 16 * 512 * 2 + 4 * states
+    assert size < states * 512 / 3
+
+
+def test_bad_arguments_say_what_to_do():
+    given = {n: t.detach() for n, t in inputs(1, 1, 4, 6, 3).items()}
+
+    def run(**changes):
+        return ts.selective_scan(**{**given, **changes})
+
+    with pytest.raises(ValueError, match=r"expected delta of shape \(1, 4, 6\), got \(1, 4, 5\)"):
+        run(delta=given["delta"][..., :5])
+    with pytest.raises(ValueError, match="groups dividing the 4 channels"):
+        run(B=torch.zeros(1, 3, 3, 6))
+    with pytest.raises(ValueError, match="cu_seqlens rising from 0 to 6"):
+        run(cu_seqlens=torch.tensor([0, 5]))
+    with pytest.raises(ValueError, match="expected a floating-point u"):
+        run(u=torch.zeros(1, 4, 6, dtype=torch.int64))

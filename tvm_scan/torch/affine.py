@@ -1,0 +1,165 @@
+"""The affine scan as a torch operator, differentiable any number of times.
+
+On arrays (outer, length, inner), time in the middle, there are three scans: with ``c = h0`` at
+first, and for each step in the order of the walk,
+
+- ``inclusive``: ``c = a c + x; y = c``
+- ``exclusive``: ``y = c; c = a c + x``
+- ``late``: ``y = c + x; c = a y``
+
+For fixed gates each is linear in x, and its adjoint is one of the three, walked the other way:
+that of ``exclusive`` is ``exclusive``; those of ``inclusive`` and ``late`` are each other. So no
+gate is ever shifted in memory, and every derivative is made of the same operator.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvm_scan.torch.kernels import KernelSpec, run_kernel
+from tvm_scan.torch.operator import operator
+from tvm_scan.torch.runtime import aligned_empty
+
+__all__ = ["SIZES", "affine_scan", "first", "frame_of", "shifted"]
+
+#: The extents of every kernel over a frame.
+SIZES = ("outer", "inner", "length")
+_ADJOINT = {"inclusive": "late", "late": "inclusive", "exclusive": "exclusive"}
+
+
+def frame_of(tensor: Tensor) -> tuple[tuple[int, int, int], bool, tuple[int, ...]]:
+    """Return the sizes (outer, inner, length) of a kernel, whether time is last, and the shape.
+
+    Without an inner axis, time is contiguous, and the outer axis becomes the inner one.
+    """
+    outer, length, inner = tensor.shape
+    if inner == 1:
+        return (1, outer, length), True, (1, outer, length)
+    return (outer, inner, length), False, (outer, length, inner)
+
+
+@operator
+def affine_scan(a: Tensor, x: Tensor, h0: Tensor | None, emit: str, reverse: bool) -> Tensor:
+    """Run one of the three scans; `a` and `x` (outer, length, inner), `h0` (outer, inner)."""
+    if x.is_complex():
+        return _complex(a, x, h0, emit, reverse)
+    out = aligned_empty(x.shape, x.dtype, x.device)
+    if x.numel():
+        sizes, time_last, shape = frame_of(x)
+        options = (
+            ("dtype", str(x.dtype).removeprefix("torch.")),
+            ("emit", emit),
+            ("has_initial", h0 is not None),
+            ("reverse", reverse),
+            ("time_last", time_last),
+        )
+        # Not .view: an input may have any strides.
+        inputs = [a.reshape(shape), x.reshape(shape)]
+        if h0 is not None:
+            inputs.append(h0.reshape(sizes[:2]))
+        run_kernel(KernelSpec("affine", options, SIZES), sizes, *inputs, out.view(shape))
+    return out
+
+
+@affine_scan.fake
+def _(a: Tensor, x: Tensor, h0: Tensor | None, emit: str, reverse: bool) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _complex(a: Tensor, x: Tensor, h0: Tensor | None, emit: str, reverse: bool) -> Tensor:
+    """Turn complex gates into real ones by following their phase.
+
+    With ``p[t]`` the sum of the gates' angles before step t, ``h e^{-ip}`` has the gates ``|a|``,
+    and its real and imaginary part are two real recurrences. Angles are summed in float64.
+    """
+    phases = affine_scan(
+        torch.ones_like(a.real, dtype=torch.float64),
+        a.to(torch.complex128).angle().contiguous(),
+        None,
+        "exclusive" if emit in ("exclusive", "late") else "inclusive",
+        reverse,
+    )
+    unit = torch.polar(torch.ones_like(phases), phases)
+    if emit == "exclusive":  # x enters at the phase after its own gate
+        entering = unit * torch.polar(torch.ones_like(phases), a.to(torch.complex128).angle())
+    else:
+        entering = unit
+    real = torch.view_as_real((x * entering.conj()).to(x.dtype)).flatten(2)
+    initial = None if h0 is None else torch.view_as_real(h0).flatten(1)
+    gates = a.abs().repeat_interleave(2, dim=2)
+    turned = affine_scan(gates, real, initial, emit, reverse)
+    turned = torch.view_as_complex(turned.view(*x.shape, 2))
+    return (turned * unit).to(x.dtype)
+
+
+def first(tensor: Tensor, reverse: bool) -> Tensor:
+    """Return what lies where the walk starts, (outer, inner)."""
+    return tensor[:, -1] if reverse else tensor[:, 0]
+
+
+def shifted(tensor: Tensor, before: Tensor | None, reverse: bool) -> Tensor:
+    """Return the value of the step before, and `before` (zero if None) where there is none."""
+    head = torch.zeros_like(first(tensor, reverse)) if before is None else before
+    head = head.unsqueeze(1)
+    if reverse:
+        return torch.cat((tensor[:, 1:], head), 1)
+    return torch.cat((head, tensor[:, :-1]), 1)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, _, h0, ctx.emit, ctx.reverse = inputs
+    ctx.save_for_backward(a, h0, output)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    a, h0, y = ctx.saved_tensors
+    emit, reverse = ctx.emit, ctx.reverse
+    wants_a, _, wants_h0 = ctx.needs_input_grad[:3]
+    gates = a.conj() if a.is_complex() else a
+    back = affine_scan(gates, grad, None, _ADJOINT[emit], not reverse)
+    grad_a = grad_h0 = None
+    if wants_a:
+        # The gate of a step multiplies the carry before it; in `late`, what the step emits.
+        if emit == "inclusive":
+            grad_a = back * shifted(y, h0, reverse).conj()
+        elif emit == "exclusive":
+            grad_a = back * y.conj()
+        else:
+            grad_a = shifted(back, None, not reverse) * y.conj()
+    if wants_h0 and h0 is not None:
+        if not y.numel():
+            grad_h0 = torch.zeros_like(h0)
+        elif emit == "late":
+            grad_h0 = first(back, reverse)
+        else:
+            grad_h0 = first(gates, reverse) * first(back, reverse)
+            if emit == "exclusive":
+                grad_h0 = grad_h0 + first(grad, reverse)
+    return grad_a, back, grad_h0, None, None
+
+
+affine_scan.gradient(_backward, _setup)
+
+
+@affine_scan.vmap
+def _vmap(
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    a: Tensor,
+    x: Tensor,
+    h0: Tensor | None,
+    emit: str,
+    reverse: bool,
+) -> tuple[Tensor, int]:
+    size = info.batch_size
+    a, x = (fold(t, d, size) for t, d in zip((a, x), in_dims[:2], strict=True))
+    h0 = None if h0 is None else fold(h0, in_dims[2], size)
+    return affine_scan(a, x, h0, emit, reverse).unflatten(0, (size, -1)), 0
+
+
+def fold(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    """Put a mapped axis (or `size` copies, where there is none) into the first axis."""
+    if dim is None:
+        return tensor.unsqueeze(0).expand(size, *tensor.shape).flatten(0, 1)
+    return tensor.movedim(dim, 0).flatten(0, 1)

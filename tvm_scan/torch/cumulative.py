@@ -1,0 +1,154 @@
+"""Cumulative sums, products, extrema and sums of exponentials as torch operators.
+
+On arrays (outer, length, inner); the adjoints are made of the same operators and of the affine
+scan, so that they have derivatives themselves.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvm_scan.torch.affine import SIZES, affine_scan, first, fold, frame_of, shifted
+from tvm_scan.torch.kernels import KernelSpec, run_kernel
+from tvm_scan.torch.operator import operator
+from tvm_scan.torch.runtime import aligned_empty
+
+__all__ = ["cumulative", "log_sum_exp", "positions"]
+
+
+def _run(factory: str, x: Tensor, arrays: tuple[Tensor, ...], **options: Any) -> None:
+    sizes, time_last, shape = frame_of(x)
+    options |= {"dtype": str(x.dtype).removeprefix("torch."), "time_last": time_last}
+    spec = KernelSpec(factory, tuple(sorted(options.items())), SIZES)
+    run_kernel(spec, sizes, *(array.reshape(shape) for array in arrays))
+
+
+@operator
+def cumulative(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
+    """Sum (``op="add"``) or multiply (``"mul"``) along the middle axis."""
+    out = aligned_empty(x.shape, x.dtype, x.device)
+    if x.is_complex():
+        if op == "add":
+            parts = torch.view_as_real(x).flatten(2)
+            total = cumulative(parts, op, reverse, exclusive)
+            return torch.view_as_complex(total.view(*x.shape, 2))
+        start = torch.ones_like(x[:, 0]) if x.shape[1] else None
+        emit = "exclusive" if exclusive else "inclusive"
+        return affine_scan(x, torch.zeros_like(x), start, emit, reverse)
+    if x.numel():
+        _run("cumulative", x, (x, out), op=op, reverse=reverse, exclusive=exclusive)
+    return out
+
+
+@cumulative.fake
+def _(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, ctx.op, ctx.reverse, ctx.exclusive = inputs
+    ctx.save_for_backward(*((x, output) if ctx.op == "mul" else ()))
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    if ctx.op == "add":
+        return cumulative(grad, "add", not ctx.reverse, ctx.exclusive), None, None, None
+    # y = x y[t-1] is a linear recurrence with the gates x: no division, so zeros are exact.
+    x, y = ctx.saved_tensors
+    gates = x.conj() if x.is_complex() else x
+    if ctx.exclusive:
+        back = affine_scan(gates, grad, None, "exclusive", not ctx.reverse)
+        return back * y.conj(), None, None, None
+    back = affine_scan(gates, grad, None, "late", not ctx.reverse)
+    one = torch.ones_like(first(y, ctx.reverse)) if y.shape[1] else None
+    before = shifted(y, one, ctx.reverse) if y.shape[1] else y
+    return back * before.conj(), None, None, None
+
+
+cumulative.gradient(_backward, _setup)
+
+
+@cumulative.vmap
+def _(
+    info: Any, in_dims: Any, x: Tensor, op: str, reverse: bool, exclusive: bool
+) -> tuple[Tensor, int]:
+    folded = fold(x, in_dims[0], info.batch_size)
+    out = cumulative(folded, op, reverse, exclusive)
+    return out.unflatten(0, (info.batch_size, -1)), 0
+
+
+@operator
+def positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
+    """Say where the running maximum (or minimum) along the middle axis was taken.
+
+    As torch does it: of equal values the latest, and a NaN beats every number. The values are
+    ``x.gather(1, positions)``, whose derivative is torch's own.
+    """
+    out = aligned_empty(x.shape, torch.int64, x.device)
+    if not x.numel():
+        return out
+    options = {"smallest": smallest, "reverse": reverse}
+    if x.dtype in (torch.float64, torch.int64):
+        keys = aligned_empty(x.shape, torch.int64, x.device)
+        _run("running_keys", x, (x, keys), **options)
+        _run("positions_of_keys", x, (x, keys, out), **options)
+    else:
+        _run("positions_packed", x, (x, out), **options)
+    return out
+
+
+@positions.fake
+def _(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
+    return torch.empty_like(x, dtype=torch.int64, memory_format=torch.contiguous_format)
+
+
+@positions.vmap
+def _(info: Any, in_dims: Any, x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, int]:
+    out = positions(fold(x, in_dims[0], info.batch_size), smallest, reverse)
+    return out.unflatten(0, (info.batch_size, -1)), 0
+
+
+@operator
+def log_sum_exp(x: Tensor, reverse: bool) -> Tensor:
+    """``log(sum(exp(x)))`` along the middle axis, from the running maximum."""
+    out = aligned_empty(x.shape, x.dtype, x.device)
+    if x.numel():
+        top = x.gather(1, positions(x, False, reverse))
+        _run("logcumsumexp", x, (x, top, out), reverse=reverse)
+    return out
+
+
+@log_sum_exp.fake
+def _(x: Tensor, reverse: bool) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _setup_log_sum_exp(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, ctx.reverse = inputs
+    ctx.save_for_backward(x, output)
+
+
+def _backward_log_sum_exp(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The weight of x[t] in y[s] is exp(x[t] - y[t]) exp(y[t] - y[t+1]) .. exp(y[s-1] - y[s]).
+
+    Every factor is at most 1, so the sum over s is an affine scan that cannot overflow.
+    """
+    x, y = ctx.saved_tensors
+    if not x.numel():
+        return torch.zeros_like(x), None
+    change = shifted(y, first(y, ctx.reverse), ctx.reverse) - y
+    gates = change.masked_fill(change.isnan() & ~y.isnan(), 0).exp()  # -inf - -inf: none yet
+    back = affine_scan(gates, grad, None, "late", not ctx.reverse)
+    none = x == float("-inf")
+    weight = torch.where(none, 0, (x - y.masked_fill(none, 0)).exp())
+    return weight * back, None
+
+
+log_sum_exp.gradient(_backward_log_sum_exp, _setup_log_sum_exp)
+
+
+@log_sum_exp.vmap
+def _(info: Any, in_dims: Any, x: Tensor, reverse: bool) -> tuple[Tensor, int]:
+    out = log_sum_exp(fold(x, in_dims[0], info.batch_size), reverse)
+    return out.unflatten(0, (info.batch_size, -1)), 0

@@ -1,0 +1,19 @@
+"""The sequential loops behind the torch functions, adjoints included, as TensorIR.
+
+Imported only when a kernel is built: this is where TVM is needed.
+"""
+
+from .affine import affine
+from .cumulative import cumulative, logcumsumexp, positions_of_keys, positions_packed, running_keys
+from .selective import selective_backward_chunk, selective_forward
+
+__all__ = [
+    "affine",
+    "cumulative",
+    "logcumsumexp",
+    "positions_of_keys",
+    "positions_packed",
+    "running_keys",
+    "selective_backward_chunk",
+    "selective_forward",
+]

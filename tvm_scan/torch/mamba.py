@@ -1,0 +1,225 @@
+"""The selective scan of Mamba, under its own name and under mamba-ssm's.
+
+Gu and Dao 2023, arXiv 2312.00752.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tvm_scan.torch.functions import check, check_tensor
+from tvm_scan.torch.selective import expanded, selective_scan_grouped
+
+__all__ = ["selective_scan", "selective_scan_fn"]
+
+
+def selective_scan(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    *,
+    delta_softplus: bool = False,
+    h0: Tensor | None = None,
+    reset: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    reverse: bool = False,
+    return_last: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run the selective scan.
+
+    ::
+
+        dt[t]  = softplus(delta[t] + delta_bias)
+        h[t]   = exp(dt[t] A) h[t-1] + dt[t] B[t] u[t]       for each of the states
+        y[t]   = sum over the states of C[t] h[t] + D u[t]
+        out[t] = y[t] silu(z[t])
+
+    Parameters
+    ----------
+    u, delta : Tensor
+        (batch, channels, length), floating point, on the CPU. `u`, `delta`, `B`, `C` and `z` are
+        promoted to one dtype. The state is float32, or float64 with float64 inputs.
+    A : Tensor
+        (channels, states), real or complex.
+    B, C : Tensor
+        (batch, states, length), or (batch, groups, states, length) where the channels of a group
+        share them, or (channels, states), constant in time. With a complex `A`, those that vary
+        in time have length 2 L: real and imaginary parts in turns.
+    D, delta_bias : Tensor, optional
+        (channels,). Without `D` there is no skip connection.
+    z : Tensor, optional
+        The gate, with the shape of `u`.
+    delta_softplus : bool
+        Whether delta goes through softplus.
+    h0 : Tensor, optional
+        The state before the walk, (batch, channels, states); 0 if None.
+    reset : Tensor, optional
+        (batch, length), bool: where it is True the state starts anew from 0 before the step.
+    cu_seqlens : Tensor, optional
+        Offsets of sequences packed into one row, from 0 to the length; batch must be 1.
+    reverse : bool
+        Walk from the last step to the first.
+    return_last : bool
+        Also return the state after the walk.
+
+    Returns
+    -------
+    Tensor, or tuple of Tensor
+        The output, with the shape and dtype of `u`; with `return_last` also the last state
+        (batch, channels, states), in the state's dtype.
+
+    Raises
+    ------
+    ValueError
+        If a shape or dtype is not as above, or a tensor is not on the CPU.
+
+    Notes
+    -----
+    The gradient walks each chunk of 32 steps again, and stores no history of states. A complex
+    `A`, and second derivatives, hold every state in memory. `B` or `C` constant in time are
+    repeated for every channel and step.
+    """
+    owner = "selective_scan"
+    for name, tensor in zip(["u", "delta", "A", "B", "C"], (u, delta, A, B, C), strict=True):
+        check_tensor(owner, name, tensor)
+    for name, dims, tensor in (("u", 3, u), ("A", 2, A)):
+        check(tensor.dim() == dims, owner, f"{name} with {dims} axes", tuple(tensor.shape), "")
+    batch, channels, length = u.shape
+    states = A.shape[1]
+
+    def shaped(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
+        if tensor is not None:
+            check_tensor(owner, name, tensor)
+            found = tuple(tensor.shape)
+            check(found == shape, owner, f"{name} of shape {shape}", found, "reshape it")
+
+    shaped("delta", delta, (batch, channels, length))
+    shaped("A", A, (channels, states))
+    shaped("D", D, (channels,))
+    shaped("delta_bias", delta_bias, (channels,))
+    shaped("z", z, (batch, channels, length))
+    shaped("h0", h0, (batch, channels, states))
+    shaped("reset", reset, (batch, length))
+    check(u.is_floating_point(), owner, "a floating-point u", u.dtype, "convert it")
+    if cu_seqlens is not None:
+        starts = _resets(owner, cu_seqlens, u, reverse)
+        reset = starts if reset is None else reset | starts
+
+    B, C = (_projection(owner, n, t, u, A) for n, t in (("B", B), ("C", C)))
+    groups = max(B.shape[1], C.shape[1])
+    B, C = (t.expand(batch, groups, states, length) for t in (B, C))
+    split = (groups, channels // groups)
+
+    common = u.dtype
+    for tensor in (delta, z, *(t for t in (B, C) if not t.is_complex())):
+        if tensor is not None:
+            common = torch.promote_types(common, tensor.dtype)
+    wide = torch.float64 if common == torch.float64 else torch.float32
+    carry = wide if not A.is_complex() else torch.promote_types(wide, torch.complex64)
+
+    def grouped(tensor: Tensor | None, dtype: torch.dtype, axis: int) -> Tensor | None:
+        return None if tensor is None else tensor.to(dtype).unflatten(axis, split)
+
+    mask = None if reset is None else reset.to(torch.int8)
+    tensors = (
+        grouped(u, common, 1),
+        grouped(delta, common, 1),
+        grouped(A, carry, 0),
+        B if B.is_complex() else B.to(common),
+        C if C.is_complex() else C.to(common),
+        grouped(D, wide, 0),
+        grouped(z, common, 1),
+        grouped(delta_bias, wide, 0),
+        mask,
+        grouped(h0, carry, 1),
+    )
+    if A.is_complex():
+        out, last = expanded(*tensors, delta_softplus, reverse)
+    else:
+        keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        out, last, _ = selective_scan_grouped(*tensors, delta_softplus, reverse, keep)
+    out = out.flatten(1, 2).to(u.dtype)
+    return (out, last.flatten(1, 2)) if return_last else out
+
+
+def selective_scan_fn(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run the selective scan with the signature of mamba-ssm's function of this name.
+
+    Parameters and result are those of `selective_scan`; `return_last_state` is its
+    `return_last`.
+    """
+    return selective_scan(
+        u,
+        delta,
+        A,
+        B,
+        C,
+        D,
+        z,
+        delta_bias,
+        delta_softplus=delta_softplus,
+        return_last=return_last_state,
+    )
+
+
+def _projection(owner: str, name: str, tensor: Tensor, u: Tensor, A: Tensor) -> Tensor:
+    """Bring B or C to (batch, groups, states, length)."""
+    batch, channels, length = u.shape
+    states = A.shape[1]
+    if tensor.dim() == 2:
+        found = tuple(tensor.shape)
+        expected = f"{name} of shape {(channels, states)}"
+        check(found == (channels, states), owner, expected, found, "reshape it")
+        return tensor[None, :, :, None].expand(batch, channels, states, length)
+    if tensor.dim() == 3:
+        tensor = tensor.unsqueeze(1)
+    if A.is_complex() and not tensor.is_complex() and tensor.dim() == 4:
+        parts = tensor.to(A.real.dtype).unflatten(3, (-1, 2))
+        tensor = torch.complex(parts[..., 0], parts[..., 1])
+    fits = tensor.dim() == 4 and (tensor.shape[0], *tensor.shape[2:]) == (batch, states, length)
+    check(
+        fits and tensor.shape[1] > 0 and channels % tensor.shape[1] == 0,
+        owner,
+        f"{name} of shape (batch={batch}, groups, states={states}, length={length}) with "
+        f"groups dividing the {channels} channels",
+        tuple(tensor.shape),
+        "reshape it",
+    )
+    return tensor
+
+
+def _resets(owner: str, cu_seqlens: Tensor, u: Tensor, reverse: bool) -> Tensor:
+    check_tensor(owner, "cu_seqlens", cu_seqlens)
+    batch, _, length = u.shape
+    check(batch == 1, owner, "one row of packed sequences", f"batch {batch}", "pack them")
+    offsets = cu_seqlens.to(torch.int64)
+    rises = offsets.dim() == 1 and offsets.numel() >= 1 and bool((offsets.diff() >= 0).all())
+    check(
+        rises and int(offsets[0]) == 0 and int(offsets[-1]) == length,
+        owner,
+        f"cu_seqlens rising from 0 to {length}",
+        cu_seqlens.tolist(),
+        "give the start of every sequence, and the length",
+    )
+    nonempty = offsets[:-1][offsets.diff() > 0]
+    ends = offsets[1:][offsets.diff() > 0] - 1
+    mask = torch.zeros((1, length), dtype=torch.bool)
+    mask[0, ends if reverse else nonempty] = True
+    return mask

@@ -1,0 +1,77 @@
+"""How the operators are registered with torch.
+
+``torch.library.custom_op`` would do, but imports ``torch._dynamo`` at the first call, which takes
+most of a second, and costs some microseconds at every call. This registers the same things: a
+schema, a CPU implementation, a fake kernel, a derivative, and a rule for vmap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["Operator", "operator"]
+
+_NAMESPACE = "tvm_scan"
+_library = torch.library.Library(_NAMESPACE, "FRAGMENT")
+
+
+class Operator:
+    """A torch operator; made by `operator`, called like the function that it was made of."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        name = function.__name__
+        schema = torch.library.infer_schema(function, mutates_args=())
+        _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        _library.impl(name, function, "CPU")
+        self.name, self.__doc__ = f"{_NAMESPACE}::{name}", function.__doc__
+        self._function: type[torch.autograd.Function] | None = None
+        self._rule: Callable[..., Any] | None = None
+        self._overload = getattr(getattr(torch.ops, _NAMESPACE), name).default
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the operator, with a derivative that the transform in progress can see."""
+        # torch.func differentiates autograd.Functions, not derivatives registered to operators.
+        transformed = not torch.compiler.is_compiling() and (
+            torch._C._are_functorch_transforms_active()
+        )
+        if transformed and self._function is not None:
+            return self._function.apply(*arguments)
+        return self._overload(*arguments)
+
+    def fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Register what the outputs look like."""
+        torch.library.register_fake(self.name, function, lib=_library)
+        return function
+
+    def vmap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Register what a mapped axis means."""
+        torch.library.register_vmap(self.name, function, lib=_library)
+        self._rule = function
+        return function
+
+    def gradient(self, backward: Callable[..., Any], setup: Callable[..., Any]) -> None:
+        """Register the derivative: what is kept of a call, and the adjoint."""
+        torch.library.register_autograd(self.name, backward, setup_context=setup, lib=_library)
+        operator = self
+
+        class Function(torch.autograd.Function):
+            @staticmethod
+            def forward(*arguments: Any) -> Any:
+                return operator._overload(*arguments)
+
+            @staticmethod
+            def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+                assert operator._rule is not None  # every operator of this package has one
+                return operator._rule(info, in_dims, *arguments)
+
+        Function.setup_context = staticmethod(setup)  # type: ignore[assignment, method-assign]
+        Function.backward = staticmethod(backward)  # type: ignore[assignment, method-assign]
+        self._function = Function
+
+
+def operator(function: Callable[..., Any]) -> Operator:
+    """Make a torch operator ``tvm_scan::<name>`` of a function with annotated arguments."""
+    return Operator(function)

@@ -1,0 +1,114 @@
+"""What a process needs before a kernel runs: TVM's runtime library, threads, and forks.
+
+``import tvm`` takes seconds, and only building needs it. A kernel that comes from the cache needs
+the runtime library alone, which is loaded here by its path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["ALIGNMENT", "aligned_empty", "configure_threads", "launch", "load_runtime"]
+
+#: TVM declares buffers as aligned to this many bytes and uses it in vector loads.
+ALIGNMENT = 64
+
+_loaded = False
+# In a forked child the workers of TVM's thread pool do not exist, and a kernel that waits for
+# them waits for ever. The pool is one per calling thread, so there a new thread does the calls.
+_substitute: ThreadPoolExecutor | None = None
+
+
+def configure_threads() -> None:
+    """Let TVM's threads share the cores with torch's; variables that are set already win.
+
+    As many workers as torch has; not pinned (TVM would pin the calling thread too, and with it
+    torch's own); no busy waiting (two pools that spin in turns slow each other down).
+    """
+    os.environ.setdefault("TVM_NUM_THREADS", str(torch.get_num_threads()))
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+
+
+def load_runtime() -> None:
+    """Load TVM's runtime library, which every built kernel calls.
+
+    Raises
+    ------
+    RuntimeError
+        If the library is not where the installed TVM keeps it.
+    """
+    global _loaded
+    if _loaded or "tvm" in sys.modules:
+        _loaded = True
+        return
+    spec = util.find_spec("tvm")
+    home = Path(spec.origin).parent if spec is not None and spec.origin else Path()
+    for folder in (home / "lib", home / "lib64", home):
+        for suffix in (".so", ".dylib", ".dll"):
+            path = folder / f"libtvm_runtime{suffix}"
+            if path.is_file():
+                ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+                _loaded = True
+                return
+    raise RuntimeError(
+        f"tvm_scan.torch: expected libtvm_runtime in the package of TVM at {home}, found none; "
+        "reinstall apache-tvm"
+    )
+
+
+def launch(call: Callable[..., Any], *arguments: Any) -> None:
+    """Run a kernel, also in a forked child."""
+    if _substitute is None:
+        call(*arguments)
+    else:
+        _substitute.submit(call, *arguments).result()
+
+
+def _after_fork() -> None:
+    global _substitute
+    _substitute = ThreadPoolExecutor(1, thread_name_prefix="tvm_scan")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def aligned_empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Allocate a contiguous tensor that starts at a multiple of the alignment."""
+    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
+    if tensor.data_ptr() % ALIGNMENT == 0:
+        return tensor
+    extra = ALIGNMENT // tensor.element_size()
+    flat = torch.empty(tensor.numel() + extra, dtype=dtype, device=device)
+    skip = (-flat.data_ptr() % ALIGNMENT) // tensor.element_size()
+    return flat[skip : skip + tensor.numel()].view(tuple(shape))
+
+
+def prepared(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor` as TVM takes it: compact strides, aligned; a copy only where needed."""
+    shape = tensor.shape
+    if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT:
+        copy = aligned_empty(shape, tensor.dtype, tensor.device)
+        return copy.copy_(tensor)
+    if 1 in shape:
+        # torch leaves the stride of an axis of one element open; TVM wants the compact one.
+        return tensor.as_strided(shape, _compact(shape))
+    return tensor
+
+
+def _compact(shape: torch.Size) -> tuple[int, ...]:
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))

@@ -1,0 +1,186 @@
+"""The on-disk cache of built kernels.
+
+One folder per user, one pair of files per entry: the library, and a small JSON file with its
+size and SHA-256 that is written last. Loading a library runs its code, so nothing is read from a
+folder or file that another user owns or may write to.
+
+Environment: ``TVM_SCAN_CACHE`` names the folder (``off`` turns the cache off),
+``TVM_SCAN_CACHE_MB`` limits its size (256 by default; what was used longest ago goes first).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+__all__ = ["CacheInfo", "cache_folder", "clear", "fetch", "info", "insert", "locked"]
+
+_DEFAULT_MEGABYTES = 256
+_LOCK_TIMEOUT = 300.0
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """What the cache holds: its folder (None: turned off), entries, and bytes."""
+
+    folder: Path | None
+    entries: int
+    bytes: int
+    limit: int
+
+
+def cache_folder() -> Path | None:
+    """Return the folder of the cache, made if need be; None where the cache is off or unusable.
+
+    A folder that somebody else owns, or that others may write to, is not used.
+    """
+    named = os.environ.get("TVM_SCAN_CACHE", "")
+    if named.lower() in ("off", "0"):
+        return None
+    if named:
+        folder = Path(named).expanduser()
+    else:
+        base = os.environ.get("XDG_CACHE_HOME")
+        folder = (Path(base) if base else Path.home() / ".cache") / "tvm_scan" / "kernels"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder if _is_private(folder) and os.access(folder, os.W_OK) else None
+    except OSError:
+        return None
+
+
+def _limit() -> int:
+    named = os.environ.get("TVM_SCAN_CACHE_MB", "")
+    if not named:
+        return _DEFAULT_MEGABYTES << 20
+    if not named.isdigit():
+        raise ValueError(
+            f"tvm_scan: expected a number of megabytes in TVM_SCAN_CACHE_MB, got {named!r}; "
+            "set it to 256, for instance"
+        )
+    return int(named) << 20
+
+
+def _is_private(path: Path) -> bool:
+    if not hasattr(os, "getuid"):
+        return True
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return False
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+@contextlib.contextmanager
+def locked(key: str) -> Iterator[None]:
+    """Let one process at a time build the entry `key`; the others wait and then find it."""
+    folder = cache_folder()
+    if folder is None:
+        yield
+        return
+    with FileLock(folder / f"{key}.lock", timeout=_LOCK_TIMEOUT, mode=0o600):
+        yield
+
+
+def fetch(key: str, suffix: str) -> Path | None:
+    """Return the file of an entry, or None; an entry that fails its checksum is removed."""
+    folder = cache_folder()
+    if folder is None:
+        return None
+    path, label = folder / f"{key}{suffix}", folder / f"{key}.json"
+    try:
+        if not (_is_private(path) and _is_private(label)):
+            return None
+        expected = json.loads(label.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        if expected == _label(content):
+            os.utime(label)  # used just now: the last to be evicted
+            return path
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        pass
+    _remove(label, path)
+    return None
+
+
+def insert(key: str, suffix: str, content: bytes) -> Path | None:
+    """Store an entry and evict old ones beyond the limit; None where it cannot be stored."""
+    folder = cache_folder()
+    if folder is None:
+        return None
+    path = folder / f"{key}{suffix}"
+    try:
+        _replace(path, content)
+        _replace(folder / f"{key}.json", json.dumps(_label(content)).encode())
+    except OSError:
+        return None
+    _evict(folder, keep=key)
+    return path
+
+
+def info() -> CacheInfo:
+    """Describe the cache."""
+    folder = cache_folder()
+    entries = _entries(folder) if folder is not None else []
+    return CacheInfo(folder, len(entries), sum(size for _, size, _ in entries), _limit())
+
+
+def clear() -> int:
+    """Remove every entry; return how many there were."""
+    folder = cache_folder()
+    entries = _entries(folder) if folder is not None else []
+    for _, _, files in entries:
+        _remove(*files)
+    return len(entries)
+
+
+def _label(content: bytes) -> dict[str, object]:
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        _remove(Path(temporary))
+        raise
+
+
+def _entries(folder: Path) -> list[tuple[float, int, list[Path]]]:
+    """Time of last use, bytes and files of every entry, oldest first."""
+    found = []
+    for label in folder.glob("*.json"):
+        with contextlib.suppress(OSError):
+            files = [label, *(p for p in folder.glob(f"{label.stem}.*") if p != label)]
+            found.append((label.stat().st_mtime, sum(p.stat().st_size for p in files), files))
+    return sorted(found, key=lambda entry: entry[0])
+
+
+def _evict(folder: Path, keep: str) -> None:
+    entries = _entries(folder)
+    total, limit = sum(size for _, size, _ in entries), _limit()
+    for _, size, files in entries:
+        if total <= limit:
+            return
+        if files[0].stem != keep:
+            _remove(*files)
+            total -= size
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
