@@ -98,7 +98,7 @@ def pair(name, pick=lambda out: out):
 
 # case -> inputs, methods
 CASES = {
-    "selective_scan(1, 1536, 2048, 16)": (lambda: selective_inputs(1, 1536, 2048, 16), SELECTIVE),
+    "selective_scan(1, 384, 2048, 16)": (lambda: selective_inputs(1, 384, 2048, 16), SELECTIVE),
     "selective_scan(2, 256, 512, 16)": (lambda: selective_inputs(2, 256, 512, 16), SELECTIVE),
     "linear_recurrence(512, 4096)": (lambda: linear_inputs(512, 4096), LINEAR),
     "cumsum(512, 4096)": (lambda: [torch.randn(512, 4096)], pair("cumsum")),

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.test_readme import blocks_of  # noqa: E402
+from tests.test_readme import blocks_of
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = [DOCS / "torch.md", *sorted((DOCS / "torch").glob("*.md"))]

@@ -17,11 +17,9 @@ from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.schedules import ScanPlan, parallelize
 from tvm_scan.schedules.limits import device_of
+from tvm_scan.torch.runtime import aligned_empty, launch, prepared
 
 __all__ = ["CompiledScan", "compile"]
-
-#: TVM declares buffers as aligned to this many bytes and uses it in vector loads.
-_ALIGNMENT = 64
 
 
 def compile(
@@ -129,11 +127,11 @@ class CompiledScan:
         arguments, copies_back = [], []
         for name in self.names:
             tensor = fresh[name] if name in fresh else given[name]
-            usable = _usable(tensor)
-            if usable is not tensor and name in self.outputs:
+            usable = prepared(tensor.detach() if tensor.requires_grad else tensor)
+            if usable.data_ptr() != tensor.data_ptr() and name in self.outputs:
                 copies_back.append((tensor, usable))
             arguments.append(usable)
-        self._call(*arguments)
+        launch(self._call, *arguments)
         for target, source in copies_back:
             target.copy_(source)
         if not fresh:
@@ -202,7 +200,7 @@ class CompiledScan:
                 )
             shape.append(known[0])
         dtype = getattr(torch, tir.dtype_of(param))
-        return _aligned_empty(shape, dtype, device)
+        return aligned_empty(shape, dtype, device)
 
     def _check_overlap(self, given: dict[str, torch.Tensor]) -> None:
         for name in self.outputs:
@@ -219,38 +217,6 @@ class CompiledScan:
                     f"tvm_scan.torch: expected an output {name} with one element per place, got "
                     "an expanded tensor; pass .contiguous()"
                 )
-
-
-def _usable(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` itself where TVM can take it, else an aligned contiguous copy."""
-    if tensor.numel() == 0:
-        return _compact_empty(tensor.detach())
-    if tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0:
-        return tensor.detach() if tensor.requires_grad else tensor
-    copy = _aligned_empty(tuple(tensor.shape), tensor.dtype, tensor.device)
-    with torch.no_grad():
-        copy.copy_(tensor)
-    return copy
-
-
-def _compact_empty(tensor: torch.Tensor) -> torch.Tensor:
-    """An empty tensor with the strides that TVM calls compact; torch's differ by a maximum."""
-    strides, step = [], 1
-    for extent in reversed(tensor.shape):
-        strides.append(step)
-        step *= extent
-    return tensor.as_strided(tensor.shape, strides[::-1])
-
-
-def _aligned_empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A contiguous tensor that starts at a multiple of the alignment."""
-    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
-    if tensor.data_ptr() % _ALIGNMENT == 0:
-        return tensor
-    extra = _ALIGNMENT // tensor.element_size()
-    flat = torch.empty(tensor.numel() + extra, dtype=dtype, device=device)
-    skip = (-flat.data_ptr() % _ALIGNMENT) // tensor.element_size()
-    return flat[skip : skip + tensor.numel()].view(tuple(shape))
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.expanded import expanded
 from tvm_scan.torch.functions import check, check_tensor
-from tvm_scan.torch.selective import expanded, selective_scan_grouped
+from tvm_scan.torch.selective import selective_scan_grouped
 
 __all__ = ["selective_scan", "selective_scan_fn"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["ALIGNMENT", "aligned_empty", "configure_threads", "launch", "load_runtime"]
+__all__ = ["ALIGNMENT", "aligned_empty", "configure_threads", "launch", "load_runtime", "prepared"]
 
 #: TVM declares buffers as aligned to this many bytes and uses it in vector loads.
 ALIGNMENT = 64
@@ -97,6 +97,8 @@ def aligned_empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch
 def prepared(tensor: torch.Tensor) -> torch.Tensor:
     """Return `tensor` as TVM takes it: compact strides, aligned; a copy only where needed."""
     shape = tensor.shape
+    if not tensor.numel():
+        return tensor.as_strided(shape, _compact(shape))
     if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT:
         copy = aligned_empty(shape, tensor.dtype, tensor.device)
         return copy.copy_(tensor)

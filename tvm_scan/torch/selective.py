@@ -12,22 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.affine import affine_scan, fold
+from tvm_scan.torch.affine import fold
+from tvm_scan.torch.expanded import expanded, wide_of
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import ALIGNMENT, aligned_empty
 
-__all__ = ["CHUNK", "expanded", "selective_scan_grouped"]
+__all__ = ["CHUNK", "selective_scan_grouped"]
 
 #: Steps in a chunk: the heads of the chunks then take states / CHUNK times one input.
 CHUNK = 32
 _SIZES = ("batch", "groups", "channels", "length", "steps")
 #: Arguments of the operators that have gradients, in order.
 _DIFFERENTIABLE = ("u", "delta", "A", "B", "C", "D", "z", "bias", "h0")
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _head_width(u: Tensor, states: int) -> int:
@@ -74,7 +71,7 @@ def selective_scan_grouped(
     """
     states, length = A.shape[2], u.shape[3]
     shape = (*u.shape[:3], states)
-    wide = _wide(u.dtype)
+    wide = wide_of(u.dtype)
     out = aligned_empty(u.shape, u.dtype, u.device)
     last = aligned_empty(shape, wide, u.device)
     chunks = -(-length // CHUNK) if keep else 0
@@ -128,7 +125,7 @@ def _(
     reverse: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    wide, states = _wide(u.dtype), A.shape[2]
+    wide, states = wide_of(u.dtype), A.shape[2]
     chunks = -(-u.shape[3] // CHUNK) if keep else 0
     return (
         torch.empty_like(u, memory_format=torch.contiguous_format),
@@ -239,47 +236,6 @@ def _(
         A.new_empty(small if bias is not None else (0,)),
         A.new_empty((*u.shape[:3], A.shape[2])),
     )
-
-
-def expanded(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    bias: Tensor | None,
-    reset: Tensor | None,
-    h0: Tensor | None,
-    softplus: bool,
-    reverse: bool,
-) -> tuple[Tensor, Tensor]:
-    """Compute the same with every state in memory, from differentiable parts.
-
-    For complex `A` and for second derivatives. Shapes are those of `selective_scan_grouped`.
-    """
-    wide = torch.promote_types(_wide(u.dtype), A.dtype)
-    real = _wide(u.dtype)
-    dt = delta.to(real) if bias is None else delta.to(real) + bias.unsqueeze(-1)
-    dt = F.softplus(dt) if softplus else dt
-    decay = (dt.unsqueeze(3) * A.unsqueeze(-1)).exp()
-    if reset is not None:
-        decay = decay.masked_fill((reset != 0)[:, None, None, None], 0)
-    drive = (dt * u.to(real)).unsqueeze(3) * B.to(wide).unsqueeze(2)
-    shape = drive.shape
-    flat = [t.to(wide).flatten(0, 3).unsqueeze(-1) for t in (decay, drive)]
-    initial = None if h0 is None else h0.to(wide).flatten().unsqueeze(-1)
-    states = affine_scan(*flat, initial, "inclusive", reverse).view(shape)
-    y = (states * C.to(wide).unsqueeze(2)).sum(3)
-    y = 2 * y.real if y.is_complex() else y
-    y = y if D is None else y + D.unsqueeze(-1) * u.to(real)
-    y = y if z is None else y * F.silu(z.to(real))
-    if shape[-1]:
-        last = states[..., 0 if reverse else -1]
-    else:
-        last = states.new_zeros(shape[:-1]) if h0 is None else h0.to(wide)
-    return y.to(u.dtype), last
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -160,12 +160,19 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _entries(folder: Path) -> list[tuple[float, int, list[Path]]]:
-    """Time of last use, bytes and files of every entry, oldest first."""
+    """Time of last use, bytes and files of every entry, oldest first; the label leads."""
+    groups: dict[str, list[os.DirEntry[str]]] = {}
+    with os.scandir(folder) as files:  # once: there may be thousands
+        for file in files:
+            groups.setdefault(file.name.partition(".")[0], []).append(file)
     found = []
-    for label in folder.glob("*.json"):
-        with contextlib.suppress(OSError):
-            files = [label, *(p for p in folder.glob(f"{label.stem}.*") if p != label)]
-            found.append((label.stat().st_mtime, sum(p.stat().st_size for p in files), files))
+    for key, members in groups.items():
+        members.sort(key=lambda file: file.name != f"{key}.json")
+        if members[0].name == f"{key}.json":
+            with contextlib.suppress(OSError):
+                sizes = [file.stat().st_size for file in members]
+                paths = [Path(file.path) for file in members]
+                found.append((members[0].stat().st_mtime, sum(sizes), paths))
     return sorted(found, key=lambda entry: entry[0])
 
 
