@@ -90,7 +90,7 @@ def runs_in_turn(
 
     def turn(n: Any) -> Any:
         def walk(chain: Any) -> Any:
-            return loop("i", run, lambda i: step(chain, n * run + i), ForKind.UNROLLED)
+            return loop("i", run, lambda i: step(chain, n * run + i))
 
         return across(walk)
 

@@ -1,8 +1,14 @@
 """Installs the simulated CUDA device before any test imports TVM."""
 
+import os
+import tempfile
+
 import pytest
 
 from tests import cusim
+
+# A cache of kernels of this run's own: that of the user holds other versions' kernels.
+os.environ.setdefault("TVM_SCAN_CACHE", tempfile.mkdtemp(prefix="tvm-scan-test-cache-"))
 
 if cusim.available():
     cusim.install()

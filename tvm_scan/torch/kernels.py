@@ -95,7 +95,10 @@ def _load(spec: KernelSpec, plan: str) -> Callable[..., Any]:
             if not path:
                 return executable["main"]
     load_runtime()
-    return tvm_ffi.load_module(str(path))["main"]
+    try:
+        return tvm_ffi.load_module(str(path))["main"]
+    except RuntimeError:  # another process made room in the cache meanwhile
+        return _compile(spec, plan)["main"]
 
 
 def _compile(spec: KernelSpec, plan: str) -> Any:
