@@ -1,11 +1,30 @@
-"""Inside model compilation: find the recurrences of a Relax module and schedule them."""
+"""Inside model compilation: find the recurrences of a Relax module and schedule them.
+
+Importing it replaces TVM's gradient of ``relax.cumsum`` and gives ``relax.cumprod`` one.
+"""
 
 from tvm_scan._guard import ensure_compatible
 
 ensure_compatible()
 
-from tvm_scan.relax.passes import FindScans, ParallelizeScans, ScanReport  # noqa: E402
-from tvm_scan.relax.pipeline import get_pipeline  # noqa: E402
+from tvm_scan.relax import gradients as _gradients  # noqa: E402, F401
+from tvm_scan.relax.operators import LegalizeScans  # noqa: E402
+from tvm_scan.relax.passes import (  # noqa: E402
+    ExpandScans,
+    FindScans,
+    ParallelizeScans,
+    ScanReport,
+)
+from tvm_scan.relax.pipeline import get_pipeline, scan_passes  # noqa: E402
 from tvm_scan.relax.rule import ScanScheduleRule  # noqa: E402
 
-__all__ = ["FindScans", "ParallelizeScans", "ScanReport", "ScanScheduleRule", "get_pipeline"]
+__all__ = [
+    "ExpandScans",
+    "FindScans",
+    "LegalizeScans",
+    "ParallelizeScans",
+    "ScanReport",
+    "ScanScheduleRule",
+    "get_pipeline",
+    "scan_passes",
+]
