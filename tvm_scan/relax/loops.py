@@ -107,34 +107,33 @@ def build_loop(
     ]
     before = 0 if shape[0] == 1 else 1
     array = [*kept[:before], length, *kept[before:]]
-    with IRBuilder() as builder:
-        with T.prim_func(is_private=True, s_tir=True):
-            T.func_name(name)
-            T.func_attr({"tirx.noalias": True, OP_PATTERN: OPAQUE_PATTERN})
-            buffers = {key: T.arg(key, T.Buffer(array, dtype)) for key, dtype in reads.items()}
-            buffers |= {key: T.arg(key, T.Buffer(array, dtype)) for key, dtype in writes.items()}
+    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
+        T.func_name(name)
+        T.func_attr({"tirx.noalias": True, OP_PATTERN: OPAQUE_PATTERN})
+        buffers = {key: T.arg(key, T.Buffer(array, dtype)) for key, dtype in reads.items()}
+        buffers |= {key: T.arg(key, T.Buffer(array, dtype)) for key, dtype in writes.items()}
+        for key, initial in states.items():
+            buffers[key] = T.sblock_alloc_buffer(kept or [1], str(initial.ty.dtype))
+            IRBuilder.name(key, buffers[key])
+        with T.grid(*(kept or [1])) as loops, T.sblock("init"):
+            pairs = zip(kept or [1], _several(loops), strict=True)
+            lane = [T.axis.spatial(n, v) for n, v in pairs]
+            T.reads([])
+            T.writes([buffers[key][tuple(lane)] for key in states])
             for key, initial in states.items():
-                buffers[key] = T.sblock_alloc_buffer(kept or [1], str(initial.ty.dtype))
-                IRBuilder.name(key, buffers[key])
-            with T.grid(*(kept or [1])) as loops, T.sblock("init"):
-                pairs = zip(kept or [1], _several(loops), strict=True)
-                lane = [T.axis.spatial(n, v) for n, v in pairs]
-                T.reads([])
-                T.writes([buffers[key][tuple(lane)] for key in states])
-                for key, initial in states.items():
-                    T.buffer_store(buffers[key], initial, lane)
-            with T.grid(*kept, length) as loops, T.sblock(name):
-                *outside, inside = _several(loops)
-                IRBuilder.name("t", inside)
-                lane = [T.axis.spatial(n, v) for n, v in zip(kept, outside, strict=True)]
-                time = T.axis.scan(length, inside)
-                at = length - 1 - time if reverse else time
-                place = [*lane[:before], at, *lane[before:]]
-                lane = lane or [tirx.IntImm("int64", 0)]
-                state = [buffers[key][tuple(lane)] for key in states]
-                T.reads([buffers[key][tuple(place)] for key in reads] + state)
-                T.writes([buffers[key][tuple(place)] for key in writes] + state)
-                step(Step(time, place, lane, buffers))
+                T.buffer_store(buffers[key], initial, lane)
+        with T.grid(*kept, length) as loops, T.sblock(name):
+            *outside, inside = _several(loops)
+            IRBuilder.name("t", inside)
+            lane = [T.axis.spatial(n, v) for n, v in zip(kept, outside, strict=True)]
+            time = T.axis.scan(length, inside)
+            at = length - 1 - time if reverse else time
+            place = [*lane[:before], at, *lane[before:]]
+            lane = lane or [tirx.IntImm("int64", 0)]
+            state = [buffers[key][tuple(lane)] for key in states]
+            T.reads([buffers[key][tuple(place)] for key in reads] + state)
+            T.writes([buffers[key][tuple(place)] for key in writes] + state)
+            step(Step(time, place, lane, buffers))
     return builder.get()
 
 
