@@ -8,6 +8,7 @@ from tvm_scan._guard import ensure_compatible
 ensure_compatible()
 
 from tvm_scan.relax import gradients as _gradients  # noqa: E402, F401
+from tvm_scan.relax.frontend import from_exported  # noqa: E402
 from tvm_scan.relax.operators import LegalizeScans  # noqa: E402
 from tvm_scan.relax.passes import (  # noqa: E402
     ExpandScans,
@@ -17,6 +18,7 @@ from tvm_scan.relax.passes import (  # noqa: E402
 )
 from tvm_scan.relax.pipeline import get_pipeline, scan_passes  # noqa: E402
 from tvm_scan.relax.rule import ScanScheduleRule  # noqa: E402
+from tvm_scan.relax.torch_operators import loop_converter  # noqa: E402
 
 __all__ = [
     "ExpandScans",
@@ -25,6 +27,8 @@ __all__ = [
     "ParallelizeScans",
     "ScanReport",
     "ScanScheduleRule",
+    "from_exported",
     "get_pipeline",
+    "loop_converter",
     "scan_passes",
 ]

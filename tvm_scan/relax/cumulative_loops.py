@@ -126,7 +126,7 @@ def extremum_loop(name: str, shape: Shape, dtype: str) -> tirx.PrimFunc:
         x, best = at.read("X"), at.get("best")
         wins = tirx.GE(x, best) if name == "cummax" else tirx.LE(x, best)
         if "float" in dtype:
-            wins = tirx.Or(tirx.NE(x, x), tirx.And(wins, tirx.EQ(best, best)))
+            wins = tirx.Or(tirx.isnan(x), tirx.And(wins, tirx.Not(tirx.isnan(best))))
         wins = tirx.Or(tirx.EQ(at.time, zero), wins)
         at.set("where", tirx.Select(wins, at.time, at.get("where")))
         at.set("best", tirx.Select(wins, x, best))

@@ -1,18 +1,19 @@
-"""One builder for the sequential loops that front ends need, and the step that fills it."""
+"""One builder for the sequential loops that front ends need, and the call of such a loop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.ir import Var
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from tvm_scan import tir
 from tvm_scan.annotations import OP_PATTERN, OPAQUE_PATTERN
 
-__all__ = ["Shape", "Step", "build_loop", "folded"]
+__all__ = ["Shape", "Step", "build_loop", "call_loop", "folded"]
 
 #: ``(outer, length, inner)``; None is an extent that a call decides.
 Shape = tuple[int | None, int | None, int | None]
@@ -139,3 +140,51 @@ def build_loop(
 
 def _several(loops: Any) -> list[Any]:
     return [loops] if isinstance(loops, Var) else list(loops)
+
+
+def call_loop(
+    builder: relax.BlockBuilder, loop: tirx.PrimFunc, args: Sequence[relax.Expr], name: str
+) -> list[relax.Expr]:
+    """Emit a call of a function whose parameters beyond `args` are its outputs.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+        Where to emit.
+    loop : tirx.PrimFunc
+        Its symbolic extents follow from the inputs.
+    args : sequence of relax.Expr
+        The inputs.
+    name : str
+        Name of the function.
+
+    Returns
+    -------
+    list of relax.Expr
+        The outputs.
+
+    Raises
+    ------
+    ValueError
+        If the shape of an output does not follow from the inputs, or an input does not fit.
+    """
+    sizes = tir.VarMap()
+    for arg, param in zip(args, loop.params, strict=False):
+        extents, found = tir.shape_of(param), list(arg.ty.shape.values)
+        if len(extents) != len(found) or str(arg.ty.dtype) != tir.dtype_of(param):
+            raise ValueError(
+                f"{name}: expected {param.name} as {tir.dtype_of(param)} of {len(extents)} "
+                f"dimensions, got {arg.ty}; give the loop what it declares"
+            )
+        for extent, value in zip(extents, found, strict=True):
+            if isinstance(extent, tirx.Var) and extent not in sizes:
+                sizes[extent] = value
+    types = []
+    for param in loop.params[len(args) :]:
+        shape = [tir.simplify(tir.substitute(extent, sizes)) for extent in tir.shape_of(param)]
+        types.append(relax.TensorType(shape, tir.dtype_of(param)))
+    function = builder.add_func(loop, name)
+    call = builder.emit(relax.call_tir(function, list(args), types))
+    if len(types) == 1:
+        return [call]
+    return [builder.emit(relax.TupleGetItem(call, i)) for i in range(len(types))]

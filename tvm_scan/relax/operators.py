@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_scan import tir
 from tvm_scan.relax.cumulative_loops import cumulative_loop
-from tvm_scan.relax.loops import Shape, folded
+from tvm_scan.relax.loops import Shape, call_loop, folded
 
 __all__ = ["LegalizeScans", "emit_along_axis"]
 
@@ -71,14 +71,8 @@ def emit_along_axis(
     known: Shape = tuple(tir.as_int(side) for side in sides)  # type: ignore[assignment]
     loop = make(known)
     array = [side for at, side in enumerate(sides) if at == 1 or known[at] != 1]
-    outputs = [relax.TensorType(array, tir.dtype_of(p)) for p in loop.params[len(args) :]]
     inputs = [_viewed(builder, arg, array) for arg in args]
-    function = builder.add_func(loop, name)
-    call = builder.emit(relax.call_tir(function, inputs, outputs))
-    parts = [call]
-    if len(outputs) > 1:
-        parts = [builder.emit(relax.TupleGetItem(call, i)) for i in range(len(outputs))]
-    return [_viewed(builder, part, result) for part in parts]
+    return [_viewed(builder, out, result) for out in call_loop(builder, loop, inputs, name)]
 
 
 def _extents(arg: relax.Expr, name: str) -> list[Any]:

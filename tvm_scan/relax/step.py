@@ -23,7 +23,7 @@ from tvm_scan.annotations import OP_PATTERN, OPAQUE_PATTERN
 from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.flatten import flatten, rebuild
 from tvm_scan.recurrence import Refusal
-from tvm_scan.schedules.splice import blocks_in
+from tvm_scan.schedules.splice import blocks_in, ensure_blocks
 
 __all__ = ["LoweredStep", "lower_step", "time_loop"]
 
@@ -197,17 +197,23 @@ def time_loop(
     if prefix:
         params = [*sliced, *shared, *emitted]
         allocs += states
-        first = [_copy(s, [], x, [at]) for s, x in zip(states, sliced, strict=True)]
-        choice = tirx.IfThenElse(tirx.EQ(time, zero), tir.seq(first), tir.seq(body))
-        copies = [_copy(y, [at], s, []) for y, s in zip(emitted, states, strict=True)]
-        start, body = [], [choice, *copies]
+        if held:
+            first = [_copy(s, [], x, [at]) for s, x in zip(states, sliced, strict=True)]
+            body = [tirx.IfThenElse(tirx.EQ(time, zero), tir.seq(first), tir.seq(body))]
+        else:
+            # A choice in each element leaves the lanes visible.
+            pairs = tir.VarMap([*zip(states, sliced, strict=True)])
+            body = [_first_from(nest, pairs, tirx.GT(time, zero), at) for nest in body]
+        body += [_copy(y, [at], s, []) for y, s in zip(emitted, states, strict=True)]
+        start = []
     else:
         params = [*inits, *sliced, *shared, *states, *emitted]
         start = [_copy(s, [], i, []) for s, i in zip(states, inits, strict=True)]
     loop = tirx.For(time, zero, extent, tirx.ForKind.SERIAL, tir.seq(body))
     whole = tir.seq([*(tirx.AllocBuffer(b) for b in allocs), *start, loop])
     attrs = {"tirx.noalias": True, "s_tir": True, OP_PATTERN: OPAQUE_PATTERN}
-    return tirx.PrimFunc(params, whole).with_attrs(attrs)
+    # Some of TVM's passes want blocks, also in functions that they leave alone.
+    return ensure_blocks(tirx.PrimFunc(params, whole).with_attrs(attrs))
 
 
 def _like(buffer: Var, name: str, *lead: Any) -> Var:
@@ -230,6 +236,19 @@ def _moved(nest: Any, moved: tir.VarMap, timed: tir.VarMap, at: Any) -> Any:
         return BufferStore(buffer, store.value, indices)
 
     nest = tvm_ffi.structural_map(nest, (TensorLoad, on_load))
+    return tvm_ffi.structural_map(nest, (BufferStore, on_store))
+
+
+def _first_from(nest: Any, sources: tir.VarMap, later: Any, at: Any) -> Any:
+    """`nest` with each store to a state taken from its source unless `later`."""
+
+    def on_store(store: BufferStore) -> Any:
+        if store.buffer not in sources:
+            return store
+        first = tirx.BufferLoad(sources[store.buffer], [at, *store.indices])
+        value = tirx.if_then_else(later, store.value, first)
+        return BufferStore(store.buffer, value, store.indices)
+
     return tvm_ffi.structural_map(nest, (BufferStore, on_store))
 
 
@@ -271,5 +290,3 @@ def _is_point(indices: Any, loops: list[Var]) -> bool:
     return len(indices) == len(loops) and all(
         isinstance(i, Var) and i.same_as(v) for i, v in zip(indices, loops, strict=True)
     )
-
-

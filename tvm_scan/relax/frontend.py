@@ -1,0 +1,81 @@
+"""``from_exported``: a program of ``torch.export`` as a Relax module, its recurrences as loops."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from tvm.ir import IRModule
+
+from tvm_scan.errors import ScanError
+from tvm_scan.relax.higher_order import convert_associative_scan, convert_scan
+from tvm_scan.relax.torch_operators import CONVERTERS, Converter
+
+__all__ = ["from_exported"]
+
+_HIGHER_ORDER: dict[str, Converter] = {
+    "scan": convert_scan,
+    "associative_scan": convert_associative_scan,
+}
+
+
+def from_exported(
+    exported_program: Any,
+    *,
+    custom_convert_map: Mapping[str, Converter] | None = None,
+    **options: Any,
+) -> IRModule:
+    """Import a program of ``torch.export`` with its recurrences as sequential loops.
+
+    What TVM 0.27 does not import becomes loops that ``ParallelizeScans`` then schedules: the
+    higher-order operators ``scan`` and ``associative_scan``, ``logcumsumexp``, ``cummax`` and
+    ``cummin`` with indices; ``cumsum`` and ``cumprod`` get torch's dtypes for integers.
+
+    Parameters
+    ----------
+    exported_program : torch.export.ExportedProgram
+        The program; it is not changed.
+    custom_convert_map : mapping of str to callable, optional
+        Converters of your own, as for TVM's importer; they come before ours. `loop_converter`
+        makes one from a sequential loop.
+    **options
+        Passed to ``tvm.relax.frontend.torch.from_exported_program``.
+
+    Returns
+    -------
+    IRModule
+        For ``tvm.compile(mod, target, relax_pipeline=get_pipeline(target))``.
+
+    Raises
+    ------
+    TypeError
+        If it is no exported program.
+    ScanError
+        If operators of the program are known neither to TVM nor here; all of them are named.
+    """
+    from torch.export import ExportedProgram
+    from tvm.relax.frontend.torch import from_exported_program
+
+    if not isinstance(exported_program, ExportedProgram):
+        raise TypeError(
+            "from_exported: expected a torch.export.ExportedProgram, got "
+            f"{type(exported_program).__name__}; pass torch.export.export(model, args)"
+        )
+    with warnings.catch_warnings():
+        # torch's own copy of a tree spec warns about itself.
+        warnings.simplefilter("ignore", FutureWarning)
+        program = exported_program.run_decompositions()
+    converters = {**CONVERTERS, **_HIGHER_ORDER, **(custom_convert_map or {})}
+    try:
+        return from_exported_program(
+            program, custom_convert_map=converters, run_ep_decomposition=False, **options
+        )
+    except AssertionError as error:
+        if not str(error).startswith("Unsupported function types"):
+            raise
+        names = str(error).removeprefix("Unsupported function types").strip()
+        raise ScanError(
+            f"from_exported: expected operators that TVM or tvm_scan imports, got {names}; pass "
+            "converters for these as custom_convert_map (loop_converter makes one from a loop)"
+        ) from error
