@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from tvm.ir import IRModule
 
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.higher_order import convert_associative_scan, convert_scan
+from tvm_scan.relax.roll import roll_loops
 from tvm_scan.relax.torch_operators import CONVERTERS, Converter
 
 __all__ = ["from_exported"]
 
-_HIGHER_ORDER: dict[str, Converter] = {
-    "scan": convert_scan,
-    "associative_scan": convert_associative_scan,
-}
+_LOG = logging.getLogger("tvm_scan")
+
+_HIGHER_ORDER = {"scan": convert_scan, "associative_scan": convert_associative_scan}
 
 
 def from_exported(
     exported_program: Any,
     *,
+    roll: bool = True,
     custom_convert_map: Mapping[str, Converter] | None = None,
     **options: Any,
 ) -> IRModule:
@@ -32,10 +35,15 @@ def from_exported(
     higher-order operators ``scan`` and ``associative_scan``, ``logcumsumexp``, ``cummax`` and
     ``cummin`` with indices; ``cumsum`` and ``cumprod`` get torch's dtypes for integers.
 
+    A loop that Python unrolled is rolled up again where its steps are exactly alike; what was
+    rolled is logged to ``tvm_scan`` at INFO.
+
     Parameters
     ----------
     exported_program : torch.export.ExportedProgram
         The program; it is not changed.
+    roll : bool
+        Whether to roll up unrolled loops, see `roll_loops`.
     custom_convert_map : mapping of str to callable, optional
         Converters of your own, as for TVM's importer; they come before ours. `loop_converter`
         makes one from a sequential loop.
@@ -66,7 +74,14 @@ def from_exported(
         # torch's own copy of a tree spec warns about itself.
         warnings.simplefilter("ignore", FutureWarning)
         program = exported_program.run_decompositions()
-    converters = {**CONVERTERS, **_HIGHER_ORDER, **(custom_convert_map or {})}
+    rolled = roll_loops(program.graph_module) if roll else []
+    for loop in rolled:
+        _LOG.info("%s", loop)
+    converters: dict[str, Converter] = dict(CONVERTERS)
+    for name, convert in _HIGHER_ORDER.items():
+        # A step may use every converter, a nested loop too.
+        converters[name] = partial(convert, converters=converters)
+    converters.update(custom_convert_map or {})
     try:
         return from_exported_program(
             program, custom_convert_map=converters, run_ep_decomposition=False, **options

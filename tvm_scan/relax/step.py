@@ -13,13 +13,14 @@ from typing import Any
 
 import tvm_ffi
 from tvm import relax, tirx, topi
-from tvm.ir import Var
+from tvm.ir import GenericConst, Var
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.tirx import BufferStore
 
 from tvm_scan import tir
 from tvm_scan.annotations import OP_PATTERN, OPAQUE_PATTERN
+from tvm_scan.errors import ScanError
 from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.flatten import flatten, rebuild
 from tvm_scan.recurrence import Refusal
@@ -69,8 +70,8 @@ def lower_step(types: Sequence[relax.TensorType], write: StepWriter) -> LoweredS
 
     Raises
     ------
-    ValueError
-        If an operator of the step cannot be lowered to TensorIR.
+    ScanError
+        If the step has a constant tensor, or an operator of it cannot be lowered to TensorIR.
     """
     builder = relax.BlockBuilder()
     params = [relax.Var(f"p{i}", kind) for i, kind in enumerate(types)]
@@ -90,10 +91,11 @@ def lower_step(types: Sequence[relax.TensorType], write: StepWriter) -> LoweredS
             out = builder.emit_output(relax.Call(step, outer))
         builder.emit_func_output(out)
     mod = relax.transform.LegalizeOps()(builder.get())
+    _check_constants(mod["step"])
     mod = relax.transform.FuseTIR()(mod)
     call = mod["main"].body.blocks[0].bindings[0].value
     if not isinstance(call, relax.Call) or call.op.name != "relax.call_tir":
-        raise ValueError(
+        raise ScanError(
             f"tvm_scan.relax: expected a step of operators that TVM lowers to TensorIR, got\n"
             f"{mod.script()}\nmove the other operators out of the loop"
         )
@@ -107,7 +109,7 @@ def lower_step(types: Sequence[relax.TensorType], write: StepWriter) -> LoweredS
     for nest in root_nests(func):
         tree = flatten(nest)
         if isinstance(tree, Refusal):
-            raise ValueError(f"tvm_scan.relax: the step cannot be put into a loop: {tree}")
+            raise ScanError(f"tvm_scan.relax: the step cannot be put into a loop: {tree}")
         nests.append(rebuild(tree.body))
     return LoweredStep(
         tuple(inputs),
@@ -115,6 +117,17 @@ def lower_step(types: Sequence[relax.TensorType], write: StepWriter) -> LoweredS
         tuple(nests),
         tuple(func.body.block.alloc_buffers),
     )
+
+
+def _check_constants(step: relax.Function) -> None:
+    def visit(expr: Any) -> None:
+        if isinstance(expr, GenericConst) and isinstance(expr.ty, relax.TensorType):
+            raise ScanError(
+                "tvm_scan.relax: expected a step without constant tensors, got one of "
+                f"{expr.ty}; pass it to the loop as an input that all steps share"
+            )
+
+    relax.analysis.post_order_visit(step, visit)
 
 
 def _inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
