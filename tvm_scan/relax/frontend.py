@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from tvm.ir import IRModule
 
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.higher_order import convert_associative_scan, convert_scan
-from tvm_scan.relax.roll import roll_loops
+from tvm_scan.relax.roll import RolledLoop, roll_loops
 from tvm_scan.relax.torch_operators import CONVERTERS, Converter
 
 __all__ = ["from_exported"]
@@ -73,8 +74,14 @@ def from_exported(
     with warnings.catch_warnings():
         # torch's own copy of a tree spec warns about itself.
         warnings.simplefilter("ignore", FutureWarning)
-        program = exported_program.run_decompositions()
-    rolled = roll_loops(program.graph_module) if roll else []
+        program, rolled = exported_program, []
+        if roll:
+            # Before the decomposition, which is slow on what is unrolled.
+            program, rolled = _rolled(program)
+        program = program.run_decompositions()
+        if roll:
+            # And after it, which has made writes into tensors functional.
+            rolled += roll_loops(program.graph_module)
     for loop in rolled:
         _LOG.info("%s", loop)
     converters: dict[str, Converter] = dict(CONVERTERS)
@@ -94,3 +101,26 @@ def from_exported(
             f"from_exported: expected operators that TVM or tvm_scan imports, got {names}; pass "
             "converters for these as custom_convert_map (loop_converter makes one from a loop)"
         ) from error
+
+
+def _rolled(program: Any) -> tuple[Any, list[RolledLoop]]:
+    """A copy of the program with its loops rolled up; the program itself where there are none."""
+    import torch
+
+    module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    module.meta.update(program.graph_module.meta)
+    rolled = roll_loops(module)
+    if not rolled:
+        return program, []
+    copied = torch.export.ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=program.graph_signature,
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants=program.constants,
+        verifiers=program.verifiers,
+    )
+    return copied, rolled

@@ -60,7 +60,7 @@ def roll_loops(module: Any) -> list[RolledLoop]:
 
     A loop is recognised by what collects its steps: ``stack``, ``cat``, or a chain of
     ``select_scatter`` (``y[:, t] = ...``) that fills an axis. What is not exactly alike in all
-    steps stays as it is.
+    steps stays as it is, and so does a graph that writes to tensors in place.
 
     Parameters
     ----------
@@ -75,6 +75,8 @@ def roll_loops(module: Any) -> list[RolledLoop]:
     import torch
 
     aten = torch.ops.aten
+    if any(_mutates(node) for node in module.graph.nodes):
+        return []
     reports = []
     for anchor in list(module.graph.nodes):
         steps = _collected(anchor, aten)
@@ -88,6 +90,13 @@ def roll_loops(module: Any) -> list[RolledLoop]:
         module.graph.lint()
         module.recompile()
     return reports
+
+
+def _mutates(node: Any) -> bool:
+    # These two mark tensors, they do not write to them.
+    harmless = ("aten.detach_.default", "aten.lift_fresh.default")
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable and str(node.target) not in harmless
 
 
 def _is_impure(node: Any) -> bool:
@@ -153,7 +162,7 @@ class _Roller:
         present = vector if vector[-1] is not None else vector[:-1]
         head = present[0]
         if all(node is head for node in present):
-            return self._placeholder(self.shared, head, "shared")
+            return self._placeholder(self.shared, head, "shared", head)
         if self.known.get(vector) is not None:
             return self.known[vector]
         following = self._following(vector)
@@ -188,6 +197,7 @@ class _Roller:
     def _carry(self, following: tuple[Any, ...], initial: Any) -> Any:
         if following not in self.carries:
             holder = self.graph.placeholder(f"carry_{len(self.carries)}")
+            holder.meta = {"val": initial.meta["val"]}
             self.carries[following] = (holder, initial)
         holder, first = self.carries[following]
         if first is not initial:
@@ -230,11 +240,12 @@ class _Roller:
         end = start + (len(self.steps) - 1) * stride
         if stride == 0 or not 0 <= start < shape[axis] or not 0 <= end < shape[axis]:
             return None
-        return self._placeholder(self.slices, (source, axis, start, stride), "x")
+        return self._placeholder(self.slices, (source, axis, start, stride), "x", head)
 
-    def _placeholder(self, table: dict[Any, Any], key: Any, label: str) -> Any:
+    def _placeholder(self, table: dict[Any, Any], key: Any, label: str, like: Any) -> Any:
         if key not in table:
             table[key] = self.graph.placeholder(f"{label}_{len(table)}")
+            table[key].meta = {"val": like.meta["val"]}
         return table[key]
 
     def replace(self) -> RolledLoop:
@@ -242,35 +253,42 @@ class _Roller:
         import torch
 
         step = self._step_module()
-        name = f"rolled_step_{self.anchor.name}"
-        self.module.add_submodule(name, step)
+        label = f"rolled_step_{self.anchor.name}"
+        self.module.add_submodule(label, step)
         graph = self.module.graph
         initial = [init for _, init in self.carries.values()]
         inputs = [*initial, *(key[0] for key in self.slices), *self.shared]
         last = max(inputs, key=self.order.__getitem__)
         with graph.inserting_before(last.next):
             xs = [self._input(*key) for key in self.slices]
-            body = graph.get_attr(name)
+            body = graph.get_attr(label)
             scan = torch.ops.higher_order.scan
             loop = graph.call_function(scan, (body, initial, xs, tuple(self.shared)))
             finals = [graph.call_function(operator.getitem, (loop, i)) for i in range(len(initial))]
             stacked = graph.call_function(operator.getitem, (loop, len(initial)))
+            values = [vector[0].meta["val"] for vector in self.carries]
+            for final, value in zip(finals, values, strict=True):
+                final.meta["val"] = value
             stacked.meta["val"] = torch.stack([self.steps[0].meta["val"]] * len(self.steps))
+            loop.meta["val"] = (*values, stacked.meta["val"])
             collected = self._collect(stacked)
         position = self.order[last]
         inside = {node for vector in self.known for node in vector}
         for vector, final in zip(self.carries, finals, strict=True):
-            final.meta["val"] = vector[0].meta["val"]
             if vector[-1] is not None:
                 # Readers of the last state, which come after the loop; the copies go away.
                 vector[-1].replace_all_uses_with(
                     final,
                     lambda user: user not in inside and self.order.get(user, -1) > position,
                 )
+        name = self.anchor.name
         self.anchor.replace_all_uses_with(collected)
+        graph.erase_node(self.anchor)
+        # The signature of an exported program names the nodes of its results.
+        collected.name = name
         operators = sum(node.op == "call_function" for node in step.graph.nodes)
         return RolledLoop(
-            len(self.steps), operators, len(initial), len(self.slices), self.anchor.name
+            len(self.steps), operators, len(initial), len(self.slices), name
         )
 
     def _step_module(self) -> Any:
@@ -282,6 +300,7 @@ class _Roller:
         graph, table = torch.fx.Graph(), {}
         for holder in ordered:
             table[holder] = graph.placeholder(holder.name)
+            table[holder].meta = dict(holder.meta)
         for node in self.graph.nodes:
             if node.op != "placeholder":
                 table[node] = graph.node_copy(node, lambda n: table[n])

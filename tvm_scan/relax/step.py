@@ -111,12 +111,9 @@ def lower_step(types: Sequence[relax.TensorType], write: StepWriter) -> LoweredS
         if isinstance(tree, Refusal):
             raise ScanError(f"tvm_scan.relax: the step cannot be put into a loop: {tree}")
         nests.append(rebuild(tree.body))
-    return LoweredStep(
-        tuple(inputs),
-        tuple(func.params[len(given) :]),
-        tuple(nests),
-        tuple(func.body.block.alloc_buffers),
-    )
+    outputs, allocs = list(func.params[len(given) :]), list(func.body.block.alloc_buffers)
+    nests, allocs = _without_copies(nests, outputs, allocs)
+    return LoweredStep(tuple(inputs), tuple(outputs), tuple(nests), tuple(allocs))
 
 
 def _check_constants(step: relax.Function) -> None:
@@ -142,6 +139,68 @@ def _inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
         except ScheduleError:
             continue  # a reduction, or read by one: it keeps its buffer
     return sch.mod["main"]
+
+
+def _without_copies(
+    nests: list[Any], outputs: list[Var], allocs: list[Var]
+) -> tuple[list[Any], list[Var]]:
+    """Nests that write an output directly where it only was a copy of an intermediate.
+
+    What a reduction computes is its output then, and not a buffer that outlives the lane.
+    """
+    for output in outputs:
+        copies = [nest for nest in nests if output in tir.buffers_stored(nest)]
+        source = _copied(copies[0], output) if len(copies) == 1 else None
+        if source is None or not any(source[0].same_as(buffer) for buffer in allocs):
+            continue
+        buffer, places = source
+        nests = [nest for nest in nests if not nest.same_as(copies[0])]
+        nests = [_renamed(nest, buffer, output, places) for nest in nests]
+        allocs = [other for other in allocs if not other.same_as(buffer)]
+    return nests, allocs
+
+
+def _copied(nest: Any, output: Var) -> tuple[Var, list[int | None]] | None:
+    """What `nest` copies into `output`, and where each index of the output stands in it."""
+    loops = []
+    while isinstance(nest, tirx.For):
+        loops.append(nest.loop_var)
+        nest = nest.body
+    if not isinstance(nest, BufferStore) or not _is_point(nest.indices, loops):
+        return None
+    load = nest.value
+    if not isinstance(load, TensorLoad):
+        return None
+    places: list[int | None] = []
+    for var, extent in zip(loops, tir.shape_of(output), strict=True):
+        at = [i for i, index in enumerate(load.indices) if var.same_as(index)]
+        if len(at) > 1 or (not at and tir.as_int(extent) != 1):
+            return None
+        places.append(at[0] if at else None)
+    for i, extent in enumerate(tir.shape_of(load.source)):
+        if i not in places and not (tir.as_int(load.indices[i]) == 0 and tir.as_int(extent) == 1):
+            return None
+    return load.source, places
+
+
+def _renamed(nest: Any, buffer: Var, output: Var, places: list[int | None]) -> Any:
+    zero = tirx.IntImm("int64", 0)
+
+    def moved(indices: Any) -> list[Any]:
+        return [zero if at is None else indices[at] for at in places]
+
+    def on_load(load: TensorLoad) -> Any:
+        if not load.source.same_as(buffer):
+            return load
+        return tirx.BufferLoad(output, moved(load.indices))
+
+    def on_store(store: BufferStore) -> Any:
+        if not store.buffer.same_as(buffer):
+            return store
+        return BufferStore(output, store.value, moved(store.indices))
+
+    nest = tvm_ffi.structural_map(nest, (TensorLoad, on_load))
+    return tvm_ffi.structural_map(nest, (BufferStore, on_store))
 
 
 def _unread(name: str, kind: relax.TensorType) -> Var:
