@@ -110,7 +110,7 @@ def lower_step(types: Sequence[relax.TensorType], write: StepWriter) -> LoweredS
         tree = flatten(nest)
         if isinstance(tree, Refusal):
             raise ScanError(f"tvm_scan.relax: the step cannot be put into a loop: {tree}")
-        nests.append(rebuild(tree.body))
+        nests.append(_without_unit_loops(rebuild(tree.body)))
     outputs, allocs = list(func.params[len(given) :]), list(func.body.block.alloc_buffers)
     nests, allocs = _without_copies(nests, outputs, allocs)
     return LoweredStep(tuple(inputs), tuple(outputs), tuple(nests), tuple(allocs))
@@ -139,6 +139,17 @@ def _inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
         except ScheduleError:
             continue  # a reduction, or read by one: it keeps its buffer
     return sch.mod["main"]
+
+
+def _without_unit_loops(nest: Any) -> Any:
+    """Loops of one iteration are no lanes; their variable is 0."""
+
+    def on_for(loop: tirx.For) -> Any:
+        if tir.as_int(loop.extent) != 1:
+            return loop
+        return tir.substitute(loop.body, {loop.loop_var: tir.zero_like(loop.loop_var)})
+
+    return tvm_ffi.structural_map(nest, (tirx.For, on_for))
 
 
 def _without_copies(
@@ -172,9 +183,10 @@ def _copied(nest: Any, output: Var) -> tuple[Var, list[int | None]] | None:
     if not isinstance(load, TensorLoad):
         return None
     places: list[int | None] = []
-    for var, extent in zip(loops, tir.shape_of(output), strict=True):
-        at = [i for i, index in enumerate(load.indices) if var.same_as(index)]
-        if len(at) > 1 or (not at and tir.as_int(extent) != 1):
+    for stored, extent in zip(nest.indices, tir.shape_of(output), strict=True):
+        is_unit = tir.as_int(extent) == 1
+        at = [] if is_unit else [i for i, x in enumerate(load.indices) if stored.same_as(x)]
+        if len(at) != (0 if is_unit else 1):
             return None
         places.append(at[0] if at else None)
     for i, extent in enumerate(tir.shape_of(load.source)):
@@ -358,7 +370,8 @@ def _can_write_in_place(step: LoweredStep, old: Var, after: Var) -> bool:
 
 
 def _is_point(indices: Any, loops: list[Var]) -> bool:
-    """Whether the indices are the loop variables, each once and in order."""
-    return len(indices) == len(loops) and all(
-        isinstance(i, Var) and i.same_as(v) for i, v in zip(indices, loops, strict=True)
+    """Whether the indices are the loop variables, each once and in order, and zeros."""
+    plain = [i for i in indices if tir.as_int(i) != 0]
+    return len(plain) == len(loops) and all(
+        isinstance(i, Var) and i.same_as(v) for i, v in zip(plain, loops, strict=True)
     )
