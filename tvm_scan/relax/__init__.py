@@ -8,6 +8,7 @@ from tvm_scan._guard import ensure_compatible
 ensure_compatible()
 
 from tvm_scan.relax import gradients as _gradients  # noqa: E402, F401
+from tvm_scan.relax.export import export  # noqa: E402
 from tvm_scan.relax.frontend import from_exported  # noqa: E402
 from tvm_scan.relax.operators import LegalizeScans  # noqa: E402
 from tvm_scan.relax.passes import (  # noqa: E402
@@ -27,6 +28,7 @@ __all__ = [
     "ParallelizeScans",
     "ScanReport",
     "ScanScheduleRule",
+    "export",
     "from_exported",
     "get_pipeline",
     "loop_converter",

@@ -27,9 +27,7 @@ def convert_scan(node: Any, importer: Any, converters: Converters) -> list[relax
     return call_loop(importer.block_builder, loop, [*inits, *xs, *shared], "scan")
 
 
-def convert_associative_scan(
-    node: Any, importer: Any, converters: Converters
-) -> list[relax.Expr]:
+def convert_associative_scan(node: Any, importer: Any, converters: Converters) -> list[relax.Expr]:
     """Convert ``associative_scan(combine, xs, shared)``: an inclusive scan along axis 0."""
     combine, *groups = node.args[:3]
     xs, shared = ([importer.env[n] for n in group] for group in groups)

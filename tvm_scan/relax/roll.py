@@ -287,9 +287,7 @@ class _Roller:
         # The signature of an exported program names the nodes of its results.
         collected.name = name
         operators = sum(node.op == "call_function" for node in step.graph.nodes)
-        return RolledLoop(
-            len(self.steps), operators, len(initial), len(self.slices), name
-        )
+        return RolledLoop(len(self.steps), operators, len(initial), len(self.slices), name)
 
     def _step_module(self) -> Any:
         """The step with placeholders in the order of ``scan``: carries, slices, shared."""
