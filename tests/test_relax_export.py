@@ -145,7 +145,7 @@ def test_calls_are_checked(folder):
         model(a)
     with pytest.raises(ArtifactError, match=r"expected x as float32 of shape \(3, 8\), got float3"):
         model(a, a[:, :-1].copy())
-    with pytest.raises(ArtifactError, match="expected a as float32 .*, got float64 of shape"):
+    with pytest.raises(ArtifactError, match=r"expected a as float32 .*, got float64 of shape"):
         model(a.astype("float64"), a)
     with pytest.raises(ArtifactError, match="expected one of main, got other"):
         model(a, a, function="other")
@@ -153,7 +153,7 @@ def test_calls_are_checked(folder):
 
 def test_export_refuses_what_it_cannot_write(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ScanError, match="expected a folder at .*, found a file"):
+    with pytest.raises(ScanError, match=r"expected a folder at .*, found a file"):
         export(module(), CPU, tmp_path / "file")
     with pytest.raises(ScanError, match="expected the linker no-such-linker, found none"):
         export(module(), CPU, tmp_path, linker="no-such-linker")

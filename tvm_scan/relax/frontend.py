@@ -63,7 +63,8 @@ def from_exported(
     ScanError
         If operators of the program are known neither to TVM nor here; all of them are named.
     """
-    from torch.export import ExportedProgram
+    import torch
+    from torch.export import ExportedProgram, default_decompositions
     from tvm.relax.frontend.torch import from_exported_program
 
     if not isinstance(exported_program, ExportedProgram):
@@ -78,7 +79,10 @@ def from_exported(
         if roll:
             # Before the decomposition, which is slow on what is unrolled.
             program, rolled = _rolled(program)
-        program = program.run_decompositions()
+        table = default_decompositions()
+        # y[:, t] = ... is what a loop collects its steps by; TVM imports it as it is.
+        table.pop(torch.ops.aten.select_scatter.default, None)
+        program = program.run_decompositions(table)
         if roll:
             # And after it, which has made writes into tensors functional.
             rolled += roll_loops(program.graph_module)

@@ -75,8 +75,9 @@ def roll_loops(module: Any) -> list[RolledLoop]:
     import torch
 
     aten = torch.ops.aten
-    if any(_mutates(node) for node in module.graph.nodes):
+    if any(_has_effects(node) for node in module.graph.nodes):
         return []
+    names = [getattr(node, "name", None) for node in _outputs(module)]
     reports = []
     for anchor in list(module.graph.nodes):
         steps = _collected(anchor, aten)
@@ -87,12 +88,35 @@ def roll_loops(module: Any) -> list[RolledLoop]:
             reports.append(roller.replace())
     if reports:
         module.graph.eliminate_dead_code(is_impure_node=_is_impure)
+        _keep_names(module, names)
         module.graph.lint()
         module.recompile()
     return reports
 
 
-def _mutates(node: Any) -> bool:
+def _outputs(module: Any) -> list[Any]:
+    output = next(iter(reversed(module.graph.nodes)))
+    (results,) = output.args
+    return list(results) if isinstance(results, list | tuple) else [results]
+
+
+def _keep_names(module: Any, names: list[str | None]) -> None:
+    """Give the results the names that the signature of an exported program knows them by."""
+    for node, name in zip(_outputs(module), names, strict=True):
+        if name is None or node.name == name:
+            continue
+        for other in module.graph.nodes:
+            if other.name == name:
+                other.name = f"{name}_unrolled"
+        node.name = name
+
+
+def _has_effects(node: Any) -> bool:
+    """Whether a node writes to a tensor, or draws random numbers."""
+    import torch
+
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return True
     # These two mark tensors, they do not write to them.
     harmless = ("aten.detach_.default", "aten.lift_fresh.default")
     schema = getattr(node.target, "_schema", None)
@@ -120,10 +144,17 @@ def _collected(anchor: Any, aten: Any) -> list[Any] | None:
         base, value, dim, index = node.args
         if dim != axis or index != last - len(steps):
             return None
+        if value.target is aten.copy.default and _alike(value.args[0], value.args[1]):
+            value = value.args[1]  # the copy takes the place, not the value, of what it covers
         steps.append(value)
         node = base
     extent = anchor.meta["val"].shape[axis]
     return steps[::-1] if len(steps) == extent and last in (extent - 1, -1) else None
+
+
+def _alike(left: Any, right: Any) -> bool:
+    a, b = left.meta["val"], right.meta["val"]
+    return a.shape == b.shape and a.dtype == b.dtype
 
 
 class _Mismatch(Exception):
@@ -259,6 +290,8 @@ class _Roller:
         initial = [init for _, init in self.carries.values()]
         inputs = [*initial, *(key[0] for key in self.slices), *self.shared]
         last = max(inputs, key=self.order.__getitem__)
+        while last.next.op == "placeholder":
+            last = last.next
         with graph.inserting_before(last.next):
             xs = [self._input(*key) for key in self.slices]
             body = graph.get_attr(label)
@@ -281,13 +314,11 @@ class _Roller:
                     final,
                     lambda user: user not in inside and self.order.get(user, -1) > position,
                 )
-        name = self.anchor.name
         self.anchor.replace_all_uses_with(collected)
-        graph.erase_node(self.anchor)
-        # The signature of an exported program names the nodes of its results.
-        collected.name = name
-        operators = sum(node.op == "call_function" for node in step.graph.nodes)
-        return RolledLoop(len(self.steps), operators, len(initial), len(self.slices), name)
+        operators = sum(node.op == "call_function" for node in self.graph.nodes)
+        return RolledLoop(
+            len(self.steps), operators, len(initial), len(self.slices), self.anchor.name
+        )
 
     def _step_module(self) -> Any:
         """The step with placeholders in the order of ``scan``: carries, slices, shared."""
@@ -302,8 +333,12 @@ class _Roller:
         for node in self.graph.nodes:
             if node.op != "placeholder":
                 table[node] = graph.node_copy(node, lambda n: table[n])
-        results = [table[self.known[vector]] for vector in self.carries]
-        graph.output([*results, table[self.result]])
+        steps = [*(self.known[vector] for vector in self.carries), self.result]
+        # Results of a scan must not share memory, so each is a tensor of its own.
+        results = [graph.call_function(self.aten.clone.default, (table[s],)) for s in steps]
+        for result, step in zip(results, steps, strict=True):
+            result.meta["val"] = step.meta["val"]
+        graph.output(results)
         return torch.fx.GraphModule({}, graph)
 
     def _input(self, source: Any, axis: int, start: int, stride: int) -> Any:

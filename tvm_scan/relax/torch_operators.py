@@ -52,6 +52,16 @@ def _extremum(name: str) -> Converter:
     return convert
 
 
+def _select_scatter(node: Any, importer: Any) -> relax.Expr:
+    base, source = (importer.env[n] for n in node.args[:2])
+    builder = importer.block_builder
+    axis = int(node.args[2]) % len(base.ty.shape.values)
+    index, extent = node.args[3], base.ty.shape.values[axis]
+    index = index + extent if index < 0 else index
+    source = builder.emit(relax.op.expand_dims(source, axis))
+    return builder.emit(relax.op.slice_scatter(base, source, index, index + 1, 1, axis=axis))
+
+
 #: Converters by the name of the overload, for ``custom_convert_map`` of TVM's importer.
 CONVERTERS: dict[str, Converter] = {
     "cumsum.default": _cumulative(relax.op.cumsum),
@@ -59,6 +69,7 @@ CONVERTERS: dict[str, Converter] = {
     "logcumsumexp.default": _logcumsumexp,
     "cummax.default": _extremum("cummax"),
     "cummin.default": _extremum("cummin"),
+    "select_scatter.default": _select_scatter,
 }
 
 
