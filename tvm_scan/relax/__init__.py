@@ -10,6 +10,7 @@ ensure_compatible()
 from tvm_scan.relax import gradients as _gradients  # noqa: E402, F401
 from tvm_scan.relax.export import export  # noqa: E402
 from tvm_scan.relax.frontend import from_exported  # noqa: E402
+from tvm_scan.relax.onnx_frontend import from_onnx  # noqa: E402
 from tvm_scan.relax.operators import LegalizeScans  # noqa: E402
 from tvm_scan.relax.passes import (  # noqa: E402
     ExpandScans,
@@ -30,6 +31,7 @@ __all__ = [
     "ScanScheduleRule",
     "export",
     "from_exported",
+    "from_onnx",
     "get_pipeline",
     "loop_converter",
     "scan_passes",
