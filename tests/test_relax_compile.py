@@ -87,8 +87,8 @@ def test_an_exported_program_as_json(tmp_path, capsys):
 )
 def test_bad_input_is_one_sentence(files, tmp_path, name, options, message):
     target, database = options.get("target", "cpu"), options.get("database")
+    out = tmp_path / "out"
     with pytest.raises(CommandError, match=message) as raised:
-        out = tmp_path / "out"
         compile_file(files / name, out, target, database, options.get("report"), False)
     assert raised.value.code == 2
     assert not (tmp_path / "out").exists()
