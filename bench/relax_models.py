@@ -65,7 +65,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "bamba": ("Bamba", {**_COMMON, **_ATTENTION, **_HYBRID}),
 }
 #: Models whose whole state is the convolution's and the recurrence's, per layer.
-WITH_STATE = ("mamba", "falcon_mamba")
+WITH_STATE = ("mamba", "falcon_mamba", "mamba2")
 
 
 def make(name: str) -> Any:

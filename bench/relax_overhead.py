@@ -1,6 +1,6 @@
 """What the scan passes cost a model that has no recurrence: 100 functions, compiled in turns.
 
-    python -m bench.relax_overhead [--rounds 5] [--json bench/results/relax_overhead.json]
+python -m bench.relax_overhead [--rounds 5] [--json bench/results/relax_overhead.json]
 """
 
 from __future__ import annotations

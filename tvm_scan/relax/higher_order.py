@@ -38,16 +38,6 @@ def convert_associative_scan(node: Any, importer: Any, converters: Converters) -
     return call_loop(importer.block_builder, loop, [*xs, *shared], "associative_scan")
 
 
-def _select(node: Any, importer: Any) -> relax.Expr:
-    """Convert ``select`` without the tensor of one index that TVM's converter makes."""
-    x, axis, index = importer.env[node.args[0]], int(node.args[1]), int(node.args[2])
-    axis %= len(x.ty.shape.values)
-    extent = x.ty.shape.values[axis]
-    index = index + extent if index < 0 else index
-    part = importer.block_builder.emit(relax.op.strided_slice(x, [axis], [index], [index + 1]))
-    return importer.block_builder.emit(relax.op.squeeze(part, [axis]))
-
-
 def _length(xs: Sequence[relax.Expr]) -> int | None:
     return tir.as_int(xs[0].ty.shape.values[0])
 
@@ -76,11 +66,11 @@ def lower_graph(
     def write(builder: relax.BlockBuilder, params: list[relax.Var]) -> Sequence[relax.Expr]:
         inner = type(importer)()
         inner.block_builder = builder
-        inner.update_convert_map({"select.int": _select, **converters})
+        inner.update_convert_map(dict(converters))
         nodes = list(graph.graph.nodes)
         inner._check_unsupported_func_type(nodes)
         holders = [n for n in nodes if n.op == "placeholder"]
         inner.env = dict(zip(holders, params, strict=True))
-        return inner._translate_fx_graph(graph, nodes, {}, {"select.int", *converters})
+        return inner._translate_fx_graph(graph, nodes, {}, set(converters))
 
     return lower_step(types, write)

@@ -52,6 +52,16 @@ def _extremum(name: str) -> Converter:
     return convert
 
 
+def _select(node: Any, importer: Any) -> relax.Expr:
+    # TVM 0.27 gathers with the index as it is, and so reads out of bounds where it is negative.
+    x, axis, index = importer.env[node.args[0]], int(node.args[1]), int(node.args[2])
+    axis %= len(x.ty.shape.values)
+    extent = x.ty.shape.values[axis]
+    index = index + extent if index < 0 else index
+    part = importer.block_builder.emit(relax.op.strided_slice(x, [axis], [index], [index + 1]))
+    return importer.block_builder.emit(relax.op.squeeze(part, [axis]))
+
+
 def _select_scatter(node: Any, importer: Any) -> relax.Expr:
     base, source = (importer.env[n] for n in node.args[:2])
     builder = importer.block_builder
@@ -69,6 +79,7 @@ CONVERTERS: dict[str, Converter] = {
     "logcumsumexp.default": _logcumsumexp,
     "cummax.default": _extremum("cummax"),
     "cummin.default": _extremum("cummin"),
+    "select.int": _select,
     "select_scatter.default": _select_scatter,
 }
 
