@@ -13,6 +13,7 @@ from tvm_scan.relax import FindScans, from_exported, get_pipeline, loop_converte
 
 torch = pytest.importorskip("torch")
 from torch._higher_order_ops.scan import scan  # noqa: E402
+from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 
 # torch.export copies a tree spec in a way that it itself deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
@@ -248,6 +249,33 @@ def test_generic_associative_scan():
         return associative_scan(combine, (a, x), dim=0, combine_mode="generic")
 
     check(model, torch.rand(37, 3), torch.rand(37, 3))
+
+
+def counted(a, x, stop=16, weight=None):
+    def step(i, h, y):
+        at = i.reshape(1)
+        a_t, x_t = a.index_select(1, at).squeeze(1), x.index_select(1, at).squeeze(1)
+        h = h * a_t + x_t
+        if weight is not None:
+            h = h + i.to(torch.float32) * weight
+        return i + 1, h, torch.index_copy(y, 1, at, h.unsqueeze(1))
+
+    start = torch.tensor(0), torch.zeros(3), torch.zeros(3, 16)
+    return while_loop(lambda i, h, y: i < stop, step, start)
+
+
+@pytest.mark.parametrize("weight", [None, 0.5])
+def test_a_while_loop_that_counts_is_a_scan(weight):
+    mod = check(lambda a, x: counted(a, x, weight=weight), torch.rand(3, 16), torch.rand(3, 16))
+    assert families(mod) == [["affine"]]
+
+
+def test_a_while_loop_that_depends_on_its_state_is_named():
+    def model(x):
+        return while_loop(lambda x: x.sum() < 10, lambda x: (x * 2,), (x,))
+
+    with pytest.raises(ScanError, match="while_loop"):
+        from_exported(exported(model, torch.rand(3)))
 
 
 def test_a_custom_operator():

@@ -15,6 +15,7 @@ from tvm_scan.errors import ScanError
 from tvm_scan.relax.higher_order import convert_associative_scan, convert_scan
 from tvm_scan.relax.roll import RolledLoop, roll_loops
 from tvm_scan.relax.torch_operators import CONVERTERS, Converter
+from tvm_scan.relax.while_loops import scans_from_while_loops
 
 __all__ = ["from_exported"]
 
@@ -33,7 +34,8 @@ def from_exported(
     """Import a program of ``torch.export`` with its recurrences as sequential loops.
 
     What TVM 0.27 does not import becomes loops that ``ParallelizeScans`` then schedules: the
-    higher-order operators ``scan`` and ``associative_scan``, ``logcumsumexp``, ``cummax`` and
+    higher-order operators ``scan``, ``associative_scan`` and, where it counts through the steps of
+    arrays, ``while_loop``; ``logcumsumexp``, ``cummax`` and
     ``cummin`` with indices; ``cumsum`` and ``cumprod`` get torch's dtypes for integers.
 
     A loop that Python unrolled is rolled up again where its steps are exactly alike; what was
@@ -86,6 +88,9 @@ def from_exported(
         if roll:
             # And after it, which has made writes into tensors functional.
             rolled += roll_loops(program.graph_module)
+    lifted = program.graph_signature.inputs_to_lifted_tensor_constants
+    constants = {name: program.constants[key] for name, key in lifted.items()}
+    scans_from_while_loops(program.graph_module, constants)
     for loop in rolled:
         _LOG.info("%s", loop)
     converters: dict[str, Converter] = dict(CONVERTERS)
