@@ -1,4 +1,4 @@
-"""The command line ``tvm-scan``: run, explain, demo.
+"""The command line ``tvm-scan``: run, explain, demo, compile.
 
 Nothing heavy is imported before a command runs, so that ``tvm-scan --help`` answers at once.
 """

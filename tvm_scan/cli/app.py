@@ -117,6 +117,26 @@ def demo_command(
     demo(text, d_model, d_state, length, target, as_json)
 
 
+@app.command("compile")
+def compile_command(
+    model: Annotated[Path, typer.Argument(help=".pt2, .onnx, or .py with an IRModule")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="folder to write")],
+    target: Target = "cpu",
+    database: Annotated[
+        Path | None, typer.Option("--database", help="work directory of a tuning run")
+    ] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="summary as HTML")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile a model with its recurrences as scans, for the runtime alone to run.
+
+    Example: tvm-scan compile model.pt2 --target cpu -o model
+    """
+    from tvm_scan.cli.compile import compile_file
+
+    compile_file(model, output, target, database, report, as_json)
+
+
 def run() -> None:
     """Run the command line; failures are one message and an exit code."""
     try:

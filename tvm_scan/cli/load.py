@@ -6,7 +6,9 @@ import importlib.util
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 
+from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
@@ -14,7 +16,14 @@ from tvm_scan import Recurrence, Refusal, ScanPlan, default_plan, extract, libra
 from tvm_scan.cli.failure import REFUSED, CommandError
 from tvm_scan.errors import PlanError, RefusalError
 
-__all__ = ["find_recurrence", "load_file", "load_func", "make_target", "plan_for"]
+__all__ = [
+    "find_recurrence",
+    "load_file",
+    "load_func",
+    "load_module",
+    "make_target",
+    "plan_for",
+]
 
 _EXAMPLE_SIZES = {"selective_scan": (1, 64, 1024, 16)}
 _DEFAULT_SIZES = (3, 5000)
@@ -39,6 +48,52 @@ def load_file(path: Path, name: str | None) -> PrimFunc:
     CommandError
         If there is no such file or function, or the file fails.
     """
+    module = _executed(path)
+    found = {key: value for key, value in vars(module).items() if isinstance(value, PrimFunc)}
+    if name is not None:
+        if name not in found:
+            raise CommandError(
+                f"expected a primfunc named {name} in {path.name}, found "
+                f"{', '.join(sorted(found)) or 'none'}; pass one of these as --func"
+            )
+        return found[name]
+    if len(found) != 1:
+        raise CommandError(
+            f"expected exactly one primfunc in {path.name}, found "
+            f"{', '.join(sorted(found)) or 'none'}; "
+            + ("choose one with --func" if found else "define one with @T.prim_func(s_tir=True)")
+        )
+    return next(iter(found.values()))
+
+
+def load_module(path: Path) -> IRModule:
+    """Load a Relax module from a Python file.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it is executed.
+
+    Returns
+    -------
+    IRModule
+
+    Raises
+    ------
+    CommandError
+        If there is not exactly one IRModule in it, or the file fails.
+    """
+    module = _executed(path)
+    found = {key: value for key, value in vars(module).items() if isinstance(value, IRModule)}
+    if len(found) != 1:
+        raise CommandError(
+            f"expected exactly one IRModule in {path.name}, found "
+            f"{', '.join(sorted(found)) or 'none'}; leave one, from @I.ir_module or a BlockBuilder"
+        )
+    return next(iter(found.values()))
+
+
+def _executed(path: Path) -> ModuleType:
     if not path.is_file():
         kind = "a directory" if path.is_dir() else "nothing"
         raise CommandError(f"expected a Python file, found {kind} at {path}; check the path")
@@ -57,21 +112,7 @@ def load_file(path: Path, name: str | None) -> PrimFunc:
             f"expected {path.name} to run, got {type(error).__name__} in {path}{line}: "
             f"{text[0] if text else ''}; mend the file"
         ) from error
-    found = {key: value for key, value in vars(module).items() if isinstance(value, PrimFunc)}
-    if name is not None:
-        if name not in found:
-            raise CommandError(
-                f"expected a primfunc named {name} in {path.name}, found "
-                f"{', '.join(sorted(found)) or 'none'}; pass one of these as --func"
-            )
-        return found[name]
-    if len(found) != 1:
-        raise CommandError(
-            f"expected exactly one primfunc in {path.name}, found "
-            f"{', '.join(sorted(found)) or 'none'}; "
-            + ("choose one with --func" if found else "define one with @T.prim_func(s_tir=True)")
-        )
-    return next(iter(found.values()))
+    return module
 
 
 def load_func(what: str, name: str | None) -> PrimFunc:

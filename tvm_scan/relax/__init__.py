@@ -1,11 +1,38 @@
-"""Inside model compilation: find the recurrences of a Relax module and schedule them."""
+"""Inside model compilation: find the recurrences of a Relax module and schedule them.
+
+Importing it replaces TVM's gradient of ``relax.cumsum`` and gives ``relax.cumprod`` one.
+"""
 
 from tvm_scan._guard import ensure_compatible
 
 ensure_compatible()
 
-from tvm_scan.relax.passes import FindScans, ParallelizeScans, ScanReport  # noqa: E402
-from tvm_scan.relax.pipeline import get_pipeline  # noqa: E402
+from tvm_scan.relax import gradients as _gradients  # noqa: E402, F401
+from tvm_scan.relax.export import export  # noqa: E402
+from tvm_scan.relax.frontend import from_exported  # noqa: E402
+from tvm_scan.relax.onnx_frontend import from_onnx  # noqa: E402
+from tvm_scan.relax.operators import LegalizeScans  # noqa: E402
+from tvm_scan.relax.passes import (  # noqa: E402
+    ExpandScans,
+    FindScans,
+    ParallelizeScans,
+    ScanReport,
+)
+from tvm_scan.relax.pipeline import get_pipeline, scan_passes  # noqa: E402
 from tvm_scan.relax.rule import ScanScheduleRule  # noqa: E402
+from tvm_scan.relax.torch_operators import loop_converter  # noqa: E402
 
-__all__ = ["FindScans", "ParallelizeScans", "ScanReport", "ScanScheduleRule", "get_pipeline"]
+__all__ = [
+    "ExpandScans",
+    "FindScans",
+    "LegalizeScans",
+    "ParallelizeScans",
+    "ScanReport",
+    "ScanScheduleRule",
+    "export",
+    "from_exported",
+    "from_onnx",
+    "get_pipeline",
+    "loop_converter",
+    "scan_passes",
+]

@@ -1,4 +1,4 @@
-"""``FindScans`` and ``ParallelizeScans``: an analysis and a pass over an IRModule."""
+"""``FindScans``, ``ParallelizeScans`` and ``ExpandScans``: an analysis and two passes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 from tvm.ir import GlobalVar, IRModule, Op
+from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
-from tvm_scan.errors import PlanError, RefusalError
+from tvm_scan.errors import PlanError, RefusalError, ScanError
 from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.meta.replay import replay
 from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
-from tvm_scan.schedules import default_plan, parallelize
+from tvm_scan.schedules import default_plan, expand_scans, parallelize
+from tvm_scan.schedules.leftover import bind_leftovers
+from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["FindScans", "ParallelizeScans", "ScanReport"]
+__all__ = ["ExpandScans", "FindScans", "ParallelizeScans", "ScanReport"]
 
 _LOG = logging.getLogger("tvm_scan")
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -109,17 +113,20 @@ def FindScans(mod: IRModule) -> list[ScanReport]:
     return reports
 
 
-def ParallelizeScans(target: Target | None = None) -> tvm.ir.transform.Pass:
-    """Schedule the recurrences of a module with their default plans.
+def ParallelizeScans(target: Target | None = None, database: Any = None) -> tvm.ir.transform.Pass:
+    """Schedule the recurrences of a module: tuned where there is a record, else by default plans.
 
     Put it in front of TVM's own schedule rules: a function that it scheduled carries
-    ``tirx.is_scheduled`` and is left alone by them. Every other function stays as it is, a
-    refused one too (the reason is logged to ``tvm_scan`` at INFO).
+    ``tirx.is_scheduled`` and is left alone by them. Every other function stays as it is, and the
+    reason of a refusal is logged to ``tvm_scan`` at INFO. On CUDA, where TVM's rules raise on an
+    ordered loop, a refused one walks time in one thread for each independent lane.
 
     Parameters
     ----------
     target : tvm.target.Target, optional
         The current target, else this machine's CPU.
+    database : tvm.s_tir.meta_schedule.Database, optional
+        Tuning records; looked up first, for this target.
 
     Returns
     -------
@@ -134,27 +141,64 @@ def ParallelizeScans(target: Target | None = None) -> tvm.ir.transform.Pass:
         for report in FindScans(mod):
             for refusal in report.refused:
                 _LOG.info("%s is left sequential: %s", report.name, refusal)
-            if not report.recurrences:
-                continue
             name = mod.get_global_var(report.name)
-            scheduled = _schedule(mod[name], chosen, report)
+            scheduled = _schedule(mod[name], chosen, report, database)
             if scheduled is not None:
-                out.update_func(name, scheduled)
+                # Fusing anything into a scheduled kernel would undo the schedule.
+                out.update_func(name, scheduled.with_attr(OP_PATTERN, OPAQUE_PATTERN))
         return out
 
     return run
 
 
+def ExpandScans() -> tvm.ir.transform.Pass:
+    """Expand the plans that a tuning record left as annotations.
+
+    Put it behind ``relax.transform.MetaScheduleApplyDatabase``: what that replays is annotated,
+    and without this pass stays the sequential loop.
+
+    Returns
+    -------
+    Pass
+        A module pass.
+    """
+
+    @tvm.ir.transform.module_pass(opt_level=0, name="ExpandScans")
+    def run(mod: IRModule, _context: Any) -> IRModule:
+        return expand_scans(mod)
+
+    return run
+
+
 def _schedule(
-    func: tirx.PrimFunc, target: Target | None, report: ScanReport
+    func: tirx.PrimFunc, target: Target | None, report: ScanReport, database: Any
 ) -> tirx.PrimFunc | None:
     done = bool((func.attrs or {}).get(IS_SCHEDULED, False))
+    if not report.recurrences:
+        return None if done else _one_thread_per_lane(func, target, report)
+    if database is not None and target is not None and not done:
+        tuned = replay(database, func, target)
+        if tuned is not None:
+            return tuned
     if done and all(default_plan(target, r).algorithm == "sequential" for r in report.recurrences):
         return None
     try:
-        scheduled = parallelize(func, target)
+        return parallelize(func, target)
     except (RefusalError, PlanError) as error:
         _LOG.info("%s is left sequential: %s", report.name, error)
         return None
-    # Fusing anything into a scheduled kernel would undo the schedule.
-    return scheduled.with_attr(OP_PATTERN, OPAQUE_PATTERN)
+
+
+def _one_thread_per_lane(
+    func: tirx.PrimFunc, target: Target | None, report: ScanReport
+) -> tirx.PrimFunc | None:
+    """A refused function for a GPU, where TVM has no schedule for ordered loops at all."""
+    if target is None or device_of(target) != "cuda":
+        return None
+    sch = Schedule(ensure_blocks(func))
+    try:
+        bind_leftovers(sch)
+    except ScanError as error:
+        _LOG.info("%s has no independent lanes: %s", report.name, error)
+        return None
+    return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})

@@ -1,4 +1,4 @@
-"""TVM's default pipelines with the scan pass in front."""
+"""The scan passes, and TVM's default pipelines with them in front."""
 
 from __future__ import annotations
 
@@ -9,24 +9,47 @@ import tvm
 from tvm.ir import IRModule
 from tvm.target import Target
 
+from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.passes import ParallelizeScans
 from tvm_scan.schedules.limits import device_of
 
-__all__ = ["get_pipeline"]
+__all__ = ["get_pipeline", "scan_passes"]
 
 
-def get_pipeline(target: Target) -> tvm.ir.transform.Pass:
+def scan_passes(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
+    """Give the one line to put in front of a pipeline of your own.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        What is compiled for; of kind llvm or cuda.
+    database : tvm.s_tir.meta_schedule.Database, optional
+        Tuning records, looked up before the default plans.
+
+    Returns
+    -------
+    Pass
+        ``LegalizeScans()``, then ``ParallelizeScans(target, database)``.
+    """
+    return tvm.ir.transform.Sequential(
+        [LegalizeScans(), ParallelizeScans(target, database)], name="tvm_scan"
+    )
+
+
+def get_pipeline(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
     """Give a pipeline for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
     Parameters
     ----------
     target : tvm.target.Target
         What is compiled for; of kind llvm or cuda.
+    database : tvm.s_tir.meta_schedule.Database, optional
+        Tuning records, looked up before the default plans.
 
     Returns
     -------
     Pass
-        ``ParallelizeScans(target)``, then TVM's default pipeline for the target.
+        ``scan_passes(target, database)``, then TVM's default pipeline for the target.
     """
     # TVM 0.27 does not export these modules, though its own compile() uses them.
     backend = "cuda" if device_of(target) == "cuda" else "cpu_generic"
@@ -34,6 +57,6 @@ def get_pipeline(target: Target) -> tvm.ir.transform.Pass:
 
     @tvm.ir.transform.module_pass(opt_level=0, name="tvm_scan_pipeline")
     def run(mod: IRModule, _context: Any) -> IRModule:
-        return default(ParallelizeScans(target)(mod))
+        return default(scan_passes(target, database)(mod))
 
     return run

@@ -1,0 +1,212 @@
+"""Unrolled loops are rolled up again where their steps are exactly alike, and only there."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.target import Target
+
+from tvm_scan.relax import FindScans, from_exported, get_pipeline
+
+torch = pytest.importorskip("torch")
+from tvm_scan.relax.roll import roll_loops  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+CPU = Target.from_device("cpu")
+B, L = 3, 12
+
+
+class Model(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def exported(function, *args):
+    return torch.export.export(Model(function), args)
+
+
+def rolled(function, *args):
+    """Reports of the loops of a function, which must still compute the same."""
+    program = exported(function, *args)
+    module = torch.fx.GraphModule(program.graph_module, program.graph)
+    before = len(module.graph.nodes)
+    reports = roll_loops(module)
+    if reports:
+        assert len(module.graph.nodes) < before
+    check(function, *args)
+    return reports
+
+
+def check(function, *args):
+    mod = from_exported(exported(function, *args))
+    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    got = relax.VirtualMachine(built, tvm.cpu())["main"](
+        *(tvm.runtime.tensor(a.numpy()) for a in args)
+    )
+    want = function(*args)
+    want = want if isinstance(want, tuple) else (want,)
+    assert len(got) == len(want)
+    for value, expected in zip(got, want, strict=True):
+        np.testing.assert_allclose(value.numpy(), expected.numpy(), 1e-5, 1e-5)
+    return mod
+
+
+@pytest.fixture
+def arrays():
+    torch.manual_seed(0)
+    return torch.rand(B, L), torch.rand(B, L)
+
+
+def stacked(a, x):
+    h, out = torch.zeros(B), []
+    for t in range(L):
+        h = h * a[:, t] + x[:, t]
+        out.append(h)
+    return torch.stack(out, 1)
+
+
+def backwards(a, x):
+    h, out = torch.zeros(B), []
+    for t in reversed(range(L)):
+        h = h * a[:, t] + x[:, t]
+        out.append(h)
+    return torch.stack(out, 0)
+
+
+def every_other_step(a, x):
+    h, out = torch.zeros(B), []
+    for t in range(1, L, 2):
+        h = h * a[:, t] + x[:, t]
+        out.append(h * 3)
+    return torch.stack(out, -1), h
+
+
+def exclusive(a, x):
+    h, out = torch.zeros(B), []
+    for t in range(L):
+        out.append(h * 2)
+        h = h * a[:, t] + x[:, t]
+    return torch.stack(out, 1)
+
+
+def two_carries(a, x):
+    total, largest, out = torch.zeros(B), torch.full((B,), -1.0), []
+    for t in range(L):
+        total = total + x[:, t]
+        largest = torch.maximum(largest, a[:, t])
+        out.append(total * largest)
+    return torch.stack(out, 1), total, largest
+
+
+def test_an_initial_state_among_the_inputs(arrays):
+    def function(h, a, x, unused):
+        out = []
+        for t in range(L):
+            h = h * a[:, t] + x[:, t]
+            out.append(h)
+        return torch.stack(out, 1), h, unused * 2
+
+    assert len(rolled(function, torch.rand(B), *arrays, torch.rand(2))) == 1
+
+
+def test_random_numbers_stay_where_they_are_drawn(arrays):
+    def function(a, x):
+        h, out = torch.zeros(B), []
+        for t in range(L):
+            h = h * a[:, t] + torch.rand(B)
+            out.append(h)
+        return torch.stack(out, 1)
+
+    program = exported(function, *arrays)
+    assert roll_loops(torch.fx.GraphModule(program.graph_module, program.graph)) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "carries"),
+    [(stacked, 1), (backwards, 1), (every_other_step, 1), (exclusive, 1), (two_carries, 2)],
+)
+def test_a_loop_is_rolled(function, carries, arrays):
+    (report,) = rolled(function, *arrays)
+    assert report.carries == carries
+    assert report.slices == 2
+    assert report.steps in (L, L // 2)
+    assert "operators rolled into one loop" in str(report)
+
+
+def test_a_rolled_loop_is_a_scan(arrays):
+    (report,) = FindScans(check(stacked, *arrays))
+    assert [a.name for r in report.recurrences for a in r.algebras] == ["affine"]
+
+
+def test_writes_into_an_array_are_rolled(arrays, caplog):
+    def function(a, x):
+        h, out = torch.zeros(B), torch.zeros(B, L)
+        for t in range(L):
+            h = h * a[:, t] + x[:, t]
+            out[:, t] = h
+        return out
+
+    with caplog.at_level("INFO", logger="tvm_scan"):
+        check(function, *arrays)
+    assert f"{L} steps of 2 operators rolled into one loop with 1 carries" in caplog.text
+
+
+def test_an_array_that_is_not_filled_stays(arrays):
+    def function(a, x):
+        h, out = torch.zeros(B), torch.ones(B, L)
+        for t in range(L - 2):
+            h = h * a[:, t] + x[:, t]
+            out[:, t] = h
+        return out
+
+    check(function, *arrays)
+
+
+def almost(change):
+    """`stacked`, with one step unlike the others."""
+
+    def function(a, x):
+        h, out = torch.zeros(B), []
+        for t in range(L):
+            h = change(t, h, a[:, t], x[:, t], a, x)
+            out.append(h)
+        return torch.stack(out, 1)
+
+    return function
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t, h, a, x, *_: h * a + x * (2.0 if t == 7 else 1.0),
+        lambda t, h, a, x, *_: h * a - x if t == L - 1 else h * a + x,
+        lambda t, h, a, x, whole, _: h * (whole[:, 0] if t == 3 else a) + x,
+        lambda t, h, a, x, _, whole: h * a + whole[:, t * t % L],
+        lambda t, h, a, x, *_: (a if t == 6 else h) * a + x,
+        lambda t, h, a, x, *_: x * h + a if t % 2 else h * a + x,
+        lambda t, h, a, x, *_: a + x,  # no step reads another
+    ],
+    ids=["constant", "operator", "input", "indices", "carry", "alternating", "no carry"],
+)
+def test_a_loop_with_an_odd_step_stays(change, arrays):
+    assert rolled(almost(change), *arrays) == []
+
+
+def test_few_steps_stay(arrays):
+    def function(a, x):
+        h, out = torch.zeros(B), []
+        for t in range(3):
+            h = h * a[:, t] + x[:, t]
+            out.append(h)
+        return torch.stack(out, 1)
+
+    assert rolled(function, *arrays) == []
+
+
+def test_rolling_can_be_switched_off(arrays):
+    mod = from_exported(exported(stacked, *arrays), roll=False)
+    assert FindScans(mod) == []

@@ -1,0 +1,322 @@
+"""Import from torch.export: cumulative operators, higher-order operators, custom operators."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.target import Target
+
+from tests.cuda_harness import CUDA_TARGET
+from tvm_scan import library
+from tvm_scan.errors import ScanError
+from tvm_scan.relax import FindScans, from_exported, get_pipeline, loop_converter
+
+torch = pytest.importorskip("torch")
+from torch._higher_order_ops.scan import scan  # noqa: E402
+from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
+
+# torch.export copies a tree spec in a way that it itself deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+
+CPU = Target.from_device("cpu")
+
+
+class Model(torch.nn.Module):
+    """A function as a module, with parameters where it needs some."""
+
+    def __init__(self, function, *parameters):
+        super().__init__()
+        self.function = function
+        self.weights = torch.nn.ParameterList(parameters)
+
+    def forward(self, *args):
+        return self.function(*args, *self.weights)
+
+
+def exported(function, *args, parameters=(), strict=False, dynamic=None):
+    model = Model(function, *parameters).eval()
+    return torch.export.export(model, args, strict=strict, dynamic_shapes=dynamic)
+
+
+def results(mod, *args, target=CPU, device=None):
+    device = device or tvm.cpu()
+    built = tvm.compile(mod, target=target, relax_pipeline=get_pipeline(target))
+    machine = relax.VirtualMachine(built, device)
+    given = machine["main"](*(tvm.runtime.tensor(a.detach().numpy(), device) for a in args))
+    return [tensor.numpy() for tensor in given]
+
+
+def families(mod):
+    return [
+        [algebra.name for recurrence in report.recurrences for algebra in recurrence.algebras]
+        for report in FindScans(mod)
+    ]
+
+
+def check(function, *args, rtol=1e-5, atol=1e-5, **options):
+    """The imported module gives what the model gives."""
+    mod = from_exported(exported(function, *args, **options))
+    expected = Model(function, *options.get("parameters", ()))(*args)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    got = results(mod, *args)
+    assert len(got) == len(expected)
+    for value, want in zip(got, expected, strict=True):
+        assert value.dtype == want.detach().numpy().dtype
+        np.testing.assert_allclose(value, want.detach().numpy(), rtol, atol)
+    return mod
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"])
+def test_cumulative_operators(name, dim):
+    operator = getattr(torch, name)
+    check(
+        lambda x: tuple(operator(x, dim)) if "m" in name[3:4] else operator(x, dim),
+        torch.randn(4, 30, 3),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.uint8])
+def test_integers_are_summed_as_torch_sums_them(dtype):
+    check(lambda x: torch.cumsum(x, 1), torch.randint(0, 2, (3, 40)).to(dtype))
+
+
+def test_a_given_dtype():
+    check(lambda x: torch.cumsum(x, 0, dtype=torch.float64), torch.randn(5, 3))
+
+
+def test_ties_and_nan_of_running_extrema():
+    x = torch.tensor([[1.0, 1.0, 0.0, float("nan"), 5.0, float("nan"), 2.0]])
+    check(lambda x: (*torch.cummax(x, 1), *torch.cummin(x, 1)), x)
+    check(lambda x: tuple(torch.cummax(x, 1)), torch.tensor([[3, 3, -1, 4, 4]]))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_infinities_of_logcumsumexp():
+    inf = float("inf")
+    x = torch.tensor([[-inf, 1.0, -inf, 300.0, -300.0, 2.0], [0.0, 1.0, inf, 1.0, -inf, 2.0]])
+    check(lambda x: torch.logcumsumexp(x, 1), x)
+
+
+def test_an_index_from_the_end():
+    check(lambda x: (x[:, -1], x[-2], x[1]), torch.randn(4, 5))
+
+
+def linear_step(h, inputs):
+    a, x = inputs
+    h = h * a + x
+    return h, h * 2
+
+
+def loop_model(a, x):
+    h, y = scan(linear_step, torch.zeros(3), (a, x), dim=1)
+    return y, h
+
+
+def test_scan_is_an_affine_scan():
+    mod = check(loop_model, torch.rand(3, 50), torch.rand(3, 50))
+    assert families(mod) == [["affine"]]
+
+
+def test_scan_backwards_along_another_axis():
+    def model(a, x):
+        h, y = scan(linear_step, torch.ones(3), (a, x), dim=0, reverse=True)
+        return y, h
+
+    mod = check(model, torch.rand(50, 3), torch.rand(50, 3))
+    assert families(mod) == [["affine"]]
+
+
+def test_scan_of_a_state_that_is_contracted():
+    """What a selective scan does: the state has an axis that only the output sums over."""
+
+    def model(a, b, c, x):
+        def step(h, inputs):
+            a, b, c, x = inputs
+            h = h * a[:, None] + x[:, None] * b
+            return h, h @ c
+
+        h, y = scan(step, torch.zeros(6, 4), (a, b, c, x), dim=0)
+        return y, h
+
+    mod = check(model, torch.rand(20, 6), torch.rand(20, 4), torch.rand(20, 4), torch.rand(20, 6))
+    assert families(mod) == [["affine"]]
+
+
+def test_scan_with_two_carries_and_no_known_family_stays_a_loop():
+    def model(x):
+        def step(carry, x):
+            largest, total = carry
+            after = torch.maximum(largest, x)
+            total = torch.exp(largest - after) * total + torch.exp(x - after)
+            return (after, total), after + torch.log(total)
+
+        start = (torch.full((3,), -1e30), torch.zeros(3))
+        (m, s), y = scan(step, start, x, dim=0)
+        return m, s, y
+
+    check(model, torch.randn(20, 3))
+
+
+def test_scan_with_a_matrix_product_of_the_state_stays_a_loop():
+    def model(x, w):
+        def step(h, x):
+            h = torch.tanh(h @ w + x)
+            return h, h.clone()
+
+        h, y = scan(step, torch.zeros(2, 5), x, dim=0)
+        return h, y
+
+    check(model, torch.randn(12, 2, 5), torch.randn(5, 5) / 3, strict=True)
+
+
+def test_scan_of_dynamic_length():
+    length = torch.export.Dim("length", min=2, max=4096)
+    args = torch.rand(3, 16), torch.rand(3, 16)
+    dynamic = {"args": ({1: length}, {1: length})}
+    mod = from_exported(exported(loop_model, *args, dynamic=dynamic))
+    assert families(mod) == [["affine"]]
+    a, x = torch.rand(3, 333), torch.rand(3, 333)
+    for got, want in zip(results(mod, a, x), loop_model(a, x), strict=True):
+        np.testing.assert_allclose(got, want.numpy(), 1e-5, 1e-5)
+
+
+@pytest.mark.gpu
+def test_scan_on_cuda():
+    a, x = torch.rand(3, 200), torch.rand(3, 200)
+    mod = from_exported(exported(loop_model, a, x))
+    got = results(mod, a, x, target=CUDA_TARGET, device=tvm.cuda())
+    for value, want in zip(got, loop_model(a, x), strict=True):
+        np.testing.assert_allclose(value, want.numpy(), 1e-5, 1e-5)
+
+
+@pytest.mark.gpu
+def test_a_refused_loop_runs_on_cuda_all_the_same():
+    x = torch.randn(3, 40)
+    mod = from_exported(exported(lambda x: tuple(torch.cummax(x, 1)), x))
+    got = results(mod, x, target=CUDA_TARGET, device=tvm.cuda())
+    for value, want in zip(got, torch.cummax(x, 1), strict=True):
+        np.testing.assert_array_equal(value, want.numpy())
+
+
+def affine_pair(a0, x0, a1, x1):
+    return a0 * a1, a1 * x0 + x1
+
+
+def test_associative_scan_as_an_operator():
+    a, x = torch.rand(40, 3), torch.rand(40, 3)
+
+    def model(a, x):
+        return torch.ops.higher_order.associative_scan(affine_pair, [a, x], ())
+
+    mod = from_exported(exported(model, a, x))
+    assert sorted(families(mod)[0]) == ["affine", "reduce"]
+    state, states = torch.zeros(3), []
+    for at, xt in zip(a, x, strict=True):
+        state = state * at + xt
+        states.append(state)
+    product, h = results(mod, a, x)
+    np.testing.assert_allclose(product, torch.cumprod(a, 0).numpy(), 1e-5, 1e-5)
+    np.testing.assert_allclose(h, torch.stack(states).numpy(), 1e-5, 1e-5)
+
+
+def test_associative_scan_of_matrices():
+    """An operator that is not elementwise: 2x2 matrix products, in the order of time."""
+    x = torch.rand(9, 2, 2)
+
+    def model(x):
+        return torch.ops.higher_order.associative_scan(lambda p, q: (q @ p,), [x], ())
+
+    (got,) = results(from_exported(exported(model, x)), x)
+    product = torch.eye(2)
+    for step, value in zip(x, got, strict=True):
+        product = step @ product
+        np.testing.assert_allclose(value, product.numpy(), 1e-5, 1e-5)
+
+
+def test_generic_associative_scan():
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    def model(a, x):
+        def combine(left, right):
+            return left[0] * right[0], right[0] * left[1] + right[1]
+
+        return associative_scan(combine, (a, x), dim=0, combine_mode="generic")
+
+    check(model, torch.rand(37, 3), torch.rand(37, 3))
+
+
+def counted(a, x, stop=16, weight=None):
+    def step(i, h, y):
+        at = i.reshape(1)
+        a_t, x_t = a.index_select(1, at).squeeze(1), x.index_select(1, at).squeeze(1)
+        h = h * a_t + x_t
+        if weight is not None:
+            h = h + i.to(torch.float32) * weight
+        return i + 1, h, torch.index_copy(y, 1, at, h.unsqueeze(1))
+
+    start = torch.tensor(0), torch.zeros(3), torch.zeros(3, 16)
+    return while_loop(lambda i, h, y: i < stop, step, start)
+
+
+@pytest.mark.parametrize("weight", [None, 0.5])
+def test_a_while_loop_that_counts_is_a_scan(weight):
+    mod = check(lambda a, x: counted(a, x, weight=weight), torch.rand(3, 16), torch.rand(3, 16))
+    assert families(mod) == [["affine"]]
+
+
+def test_a_while_loop_that_depends_on_its_state_is_named():
+    def model(x):
+        return while_loop(lambda x: x.sum() < 10, lambda x: (x * 2,), (x,))
+
+    with pytest.raises(ScanError, match="while_loop"):
+        from_exported(exported(model, torch.rand(3)))
+
+
+def test_a_custom_operator():
+    @torch.library.custom_op("tvm_scan_tests::linrec", mutates_args=())
+    def linrec(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        h = library.linear_recurrence_reference(a.numpy(), x.numpy())[0]
+        return torch.from_numpy(h.astype("float32"))
+
+    linrec.register_fake(lambda a, x: torch.empty_like(x))
+
+    def make(a, _x):
+        rows, length = (int(n) if isinstance(n, tvm.tirx.IntImm) else None for n in a.shape)
+        return library.linear_recurrence(rows, length)
+
+    a, x = torch.rand(3, 40), torch.rand(3, 40)
+    for dynamic in (None, {"args": ({1: torch.export.Dim("t")}, {1: torch.export.Dim("t")})}):
+        program = exported(lambda a, x: linrec(torch.sigmoid(a), x), a, x, dynamic=dynamic)
+        mod = from_exported(program, custom_convert_map={"linrec.default": loop_converter(make)})
+        assert families(mod) == [["affine"]]
+        (got,) = results(mod, a, x)
+        np.testing.assert_allclose(got, linrec(torch.sigmoid(a), x).numpy(), 1e-5, 1e-5)
+
+
+def test_a_loop_that_does_not_fit_its_operator():
+    @torch.library.custom_op("tvm_scan_tests::wide", mutates_args=())
+    def wide(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    wide.register_fake(torch.empty_like)
+    program = exported(lambda x: wide(x), torch.rand(3, 4, 5))
+    convert = loop_converter(lambda _: library.cumsum(3, 4), "wide")
+    with pytest.raises(ValueError, match="wide: expected X as float32 of 2 dimensions, got"):
+        from_exported(program, custom_convert_map={"wide.default": convert})
+
+
+def test_what_is_no_exported_program():
+    with pytest.raises(TypeError, match=r"expected a torch.export.ExportedProgram, got Model"):
+        from_exported(Model(torch.relu))
+
+
+def test_unknown_operators_are_named():
+    program = exported(lambda x: torch.special.bessel_j0(x), torch.rand(3))
+    with pytest.raises(ScanError, match=r"got \['special_bessel_j0.default'\]; pass converters"):
+        from_exported(program)

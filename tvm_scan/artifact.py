@@ -1,0 +1,220 @@
+"""``load``: run an exported model with tvm_ffi and the TVM runtime alone.
+
+This module imports neither TVM nor its compiler, so that a machine that only runs a model needs
+only the runtime library of TVM (3 MB), tvm_ffi and this package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import platform
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FORMAT", "MANIFEST", "ArtifactError", "Model", "load", "sha256_of"]
+
+#: Version of the manifest; a reader takes its own only.
+FORMAT = 1
+MANIFEST = "manifest.json"
+_DEVICE_TYPES = {"cpu": 1, "cuda": 2}
+#: Pooled memory of TVM's virtual machine.
+_POOLED = 2
+
+
+class ArtifactError(Exception):
+    """An artifact that does not fit this machine, or a call that does not fit the artifact."""
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def load(folder: str | Path, runtime: str | Path | None = None) -> Model:
+    """Load what ``tvm_scan.relax.export`` wrote.
+
+    Parameters
+    ----------
+    folder : path
+        The folder with the manifest and the library.
+    runtime : path, optional
+        ``libtvm_runtime.so``; that of the installed ``apache-tvm`` if not given, which is not
+        imported.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ArtifactError
+        If the manifest is missing or of another format, the library is not the one that was
+        exported, or was made for other versions or another machine; nothing of it has run then.
+    """
+    folder = Path(folder)
+    manifest = _read(folder)
+    library = folder / manifest["library"]
+    _check(manifest, library)
+    import tvm_ffi
+
+    path = Path(runtime) if runtime is not None else _installed_runtime()
+    if not path.is_file():
+        raise ArtifactError(
+            f"load: expected TVM's runtime library, found nothing at {path}; "
+            "pass the path of libtvm_runtime.so as runtime"
+        )
+    libraries = [path]
+    if manifest["device"] == "cuda":
+        libraries.append(path.with_name(path.name.replace("runtime", "runtime_cuda")))
+    for shared in libraries:
+        try:
+            ctypes.CDLL(str(shared), ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise ArtifactError(
+                f"load: expected {shared.name} to load, got: {error}; install what it needs"
+            ) from error
+    machine = tvm_ffi.load_module(str(library))["vm_load_executable"]()
+    devices = [(_DEVICE_TYPES[manifest["device"]], 0, _POOLED)]
+    if manifest["device"] != "cpu":
+        devices.append((_DEVICE_TYPES["cpu"], 0, _POOLED))  # shapes are computed there
+    machine["vm_initialization"](*(number for device in devices for number in device))
+    return Model(machine, manifest)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ArtifactError(
+            f"load: expected {MANIFEST} in {folder}, found none; "
+            "give the folder that tvm_scan.relax.export wrote"
+        )
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        found = manifest["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"load: expected a manifest as JSON in {path}, got {type(error).__name__}: {error}; "
+            "export the model again"
+        ) from error
+    if found != FORMAT:
+        raise ArtifactError(
+            f"load: expected a manifest of format {FORMAT}, got {found}; export the model again "
+            "with this version of tvm_scan"
+        )
+    return manifest
+
+
+def _check(manifest: dict[str, Any], library: Path) -> None:
+    def differs(what: str, expected: Any, found: Any, fix: str) -> ArtifactError:
+        return ArtifactError(f"load: expected {what} {expected}, found {found}; {fix}")
+
+    if not library.is_file():
+        raise differs("the library", library, "nothing", "copy the whole folder")
+    digest = sha256_of(library)
+    if digest != manifest["sha256"]:
+        fix = "copy the folder again, or export the model again"
+        raise differs("the library with sha256", manifest["sha256"], digest, fix)
+    machine = platform.machine()
+    if manifest["machine"] != machine:
+        fix = f"export it for this machine, or run it on {manifest['machine']}"
+        raise differs("a machine of kind", manifest["machine"], machine, fix)
+    if library.suffix != ".so":
+        fix = f"link its object files with a linker for {manifest['machine']}"
+        raise differs("a shared library", "model.so", library.name, fix)
+    for name in ("apache-tvm", "apache-tvm-ffi"):
+        expected, found = manifest["versions"][name], _version(name)
+        if found.split(".")[:2] != expected.split(".")[:2]:
+            fix = f"install {name}=={expected}, or export the model with {found}"
+            raise differs(name, expected, found, fix)
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def _installed_runtime() -> Path:
+    spec = find_spec("tvm")
+    if spec is None or spec.origin is None:
+        raise ArtifactError(
+            "load: expected TVM's runtime library, found no apache-tvm installed; "
+            "install it, or pass the path of libtvm_runtime.so as runtime"
+        )
+    return Path(spec.origin).parent / "lib" / "libtvm_runtime.so"
+
+
+class Model:
+    """A loaded model; its functions are called by name with DLPack tensors.
+
+    Attributes
+    ----------
+    manifest : dict
+        What the folder says about it: functions, scans and their plans, versions, target.
+    """
+
+    def __init__(self, machine: Any, manifest: dict[str, Any]) -> None:
+        self._machine, self.manifest = machine, manifest
+
+    def __call__(self, *tensors: Any, function: str = "main") -> Any:
+        """Run one function.
+
+        Parameters
+        ----------
+        *tensors
+            NumPy arrays, torch tensors or whatever else speaks DLPack, one per input.
+        function : str
+            Which; see ``manifest["functions"]``.
+
+        Returns
+        -------
+        tvm_ffi.Tensor or sequence of them
+            What the function returns.
+
+        Raises
+        ------
+        ArtifactError
+            If the inputs are not those that the manifest names.
+        """
+        import tvm_ffi
+
+        functions = self.manifest["functions"]
+        if function not in functions:
+            raise ArtifactError(
+                f"run: expected one of {', '.join(functions)}, got {function}; choose one of them"
+            )
+        inputs = functions[function]["inputs"]
+        if len(tensors) != len(inputs):
+            names = ", ".join(entry["name"] for entry in inputs)
+            raise ArtifactError(
+                f"run: expected {len(inputs)} inputs ({names}), got {len(tensors)}; pass one each"
+            )
+        sizes: dict[str, int] = {}
+        given = []
+        for entry, tensor in zip(inputs, tensors, strict=True):
+            view = tensor if isinstance(tensor, tvm_ffi.Tensor) else tvm_ffi.from_dlpack(tensor)
+            _check_input(entry, view, sizes)
+            given.append(view)
+        return self._machine[function](*given)
+
+
+def _check_input(entry: dict[str, Any], tensor: Any, sizes: dict[str, int]) -> None:
+    shape, dtype = tuple(int(n) for n in tensor.shape), str(tensor.dtype)
+    wanted = [sizes.get(n, n) if isinstance(n, str) else n for n in entry["shape"]]
+    fits = len(shape) == len(wanted) and all(
+        isinstance(n, str) or n == found for n, found in zip(wanted, shape, strict=True)
+    )
+    if dtype != entry["dtype"] or not fits:
+        extents = ", ".join(str(n) for n in wanted)
+        raise ArtifactError(
+            f"run: expected {entry['name']} as {entry['dtype']} of shape ({extents}), got {dtype} "
+            f"of shape {shape}; convert it"
+        )
+    for extent, found in zip(entry["shape"], shape, strict=True):
+        if isinstance(extent, str):
+            sizes[extent] = found

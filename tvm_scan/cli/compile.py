@@ -1,0 +1,169 @@
+"""``tvm-scan compile``: a model file becomes a folder that the runtime alone can run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar
+from zipfile import is_zipfile
+
+from tvm_scan.cli.failure import CommandError
+from tvm_scan.cli.load import load_module, make_target
+from tvm_scan.errors import ScanError
+
+__all__ = ["compile_file"]
+
+_Result = TypeVar("_Result")
+
+
+def compile_file(
+    model: Path,
+    output: Path,
+    target_name: str,
+    database: Path | None,
+    report: Path | None,
+    as_json: bool,
+) -> None:
+    """Print; see ``tvm-scan compile --help``."""
+    target = make_target(target_name)
+    if report is not None and not report.parent.is_dir():
+        raise CommandError(f"expected a folder at {report.parent}, found none; create it")
+    records = None if database is None else _database(database)
+    mod = _stage(f"importing {model.name}", lambda: _import(model))
+    from tvm_scan.relax import export
+
+    try:
+        path = _stage(
+            f"compiling for {target_name}", lambda: export(mod, target, output, database=records)
+        )
+    except ScanError as error:
+        raise CommandError(str(error)) from error
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    if report is not None:
+        report.write_text(_html(model.name, manifest), encoding="utf-8")
+    if as_json:
+        print(json.dumps(manifest))
+        return
+    for line in _summary(manifest):
+        print(line)
+    print(f"written: {path.parent / manifest['library']} and {path}")
+
+
+def _stage(label: str, work: Callable[[], _Result]) -> _Result:
+    print(f"{label} ...", end=" ", file=sys.stderr, flush=True)
+    start = perf_counter()
+    try:
+        result = work()
+    except BaseException:
+        print("failed", file=sys.stderr)
+        raise
+    print(f"{perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+    return result
+
+
+def _import(model: Path) -> Any:
+    if not model.is_file():
+        raise CommandError(f"expected a model file, found nothing at {model}; check the path")
+    if model.suffix == ".pt2":
+        return _import_torch(model)
+    if model.suffix == ".onnx":
+        return _import_onnx(model)
+    if model.suffix == ".py":
+        return load_module(model)
+    raise CommandError(
+        f"expected a model as .pt2, .onnx or .py, got {model.name}; "
+        "save it with torch.export.save or onnx.save"
+    )
+
+
+def _import_torch(model: Path) -> Any:
+    import torch
+
+    from tvm_scan.relax import from_exported
+
+    try:
+        if not is_zipfile(model):
+            raise ValueError("it is no archive")
+        program = torch.export.load(str(model))
+    except Exception as error:  # torch raises whatever its archive reader raises
+        raise CommandError(
+            f"expected {model.name} to be a program of torch.export.save, got "
+            f"{type(error).__name__}: {str(error).splitlines()[0]}; save it again"
+        ) from error
+    try:
+        return from_exported(program)
+    except ScanError as error:
+        raise CommandError(str(error)) from error
+
+
+def _import_onnx(model: Path) -> Any:
+    try:
+        import onnx
+    except ImportError:
+        raise CommandError(
+            "expected the package onnx, found none; run python -m pip install onnx"
+        ) from None
+    from tvm_scan.relax import from_onnx
+
+    try:
+        loaded = onnx.load(str(model))
+    except Exception as error:  # the parser raises its own kinds
+        raise CommandError(
+            f"expected {model.name} to be an ONNX model, got {type(error).__name__}; save it again"
+        ) from error
+    try:
+        return from_onnx(loaded)
+    except ScanError as error:
+        raise CommandError(str(error)) from error
+
+
+def _database(folder: Path) -> Any:
+    names = [folder / "database_workload.json", folder / "database_tuning_record.json"]
+    if not all(name.is_file() for name in names):
+        raise CommandError(
+            f"expected {names[0].name} and {names[1].name} in {folder}, found no such database; "
+            "give the work directory of a tuning run"
+        )
+    from tvm.s_tir.meta_schedule.database import JSONDatabase
+
+    return JSONDatabase(*(str(name) for name in names), allow_missing=False)
+
+
+def _summary(manifest: dict[str, Any]) -> list[str]:
+    lines = [f"target    {manifest['target']}"]
+    for scan in manifest["scans"]:
+        if "refused" in scan:
+            lines.append(f"refused   {scan['function']}: {scan['refused']}: {scan['detail']}")
+        else:
+            families = ", ".join(scan["families"])
+            lines.append(
+                f"scan      {scan['function']}: {families}, {scan['steps']} steps, {scan['plan']}"
+            )
+    if not manifest["scans"]:
+        lines.append("scans     none")
+    return lines
+
+
+def _html(name: str, manifest: dict[str, Any]) -> str:
+    rows = []
+    for scan in manifest["scans"]:
+        if "refused" in scan:
+            cells = (scan["function"], f"refused: {scan['refused']}", "", scan["detail"])
+        else:
+            families = ", ".join(scan["families"])
+            cells = (scan["function"], families, str(scan["steps"]), scan["plan"])
+        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+    versions = ", ".join(f"{key} {value}" for key, value in manifest["versions"].items())
+    return (
+        "<!doctype html><html><head><meta charset='utf-8'>"
+        f"<title>{escape(name)}</title><style>body{{font-family:sans-serif;margin:2em}}"
+        "td,th{padding:.3em .8em;border-bottom:1px solid #ccc;text-align:left}</style></head><body>"
+        f"<h1>{escape(name)}</h1><p>{escape(manifest['target'])}</p><p>{escape(versions)}</p>"
+        "<table><tr><th>function</th><th>family</th><th>steps</th><th>plan or reason</th></tr>"
+        + "".join(rows)
+        + "</table></body></html>\n"
+    )

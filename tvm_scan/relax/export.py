@@ -1,0 +1,154 @@
+"""``export``: a compiled model in a folder, for ``tvm_scan.artifact.load``."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.support import cc
+from tvm.target import Target
+
+from tvm_scan import __version__, tir
+from tvm_scan.artifact import FORMAT, MANIFEST, sha256_of
+from tvm_scan.errors import ScanError
+from tvm_scan.meta.replay import replay
+from tvm_scan.relax.operators import LegalizeScans
+from tvm_scan.relax.passes import FindScans
+from tvm_scan.relax.pipeline import get_pipeline
+from tvm_scan.schedules import default_plan
+from tvm_scan.schedules.limits import device_of
+
+__all__ = ["export"]
+
+
+def export(
+    mod: IRModule,
+    target: Target,
+    folder: str | Path,
+    *,
+    database: Any = None,
+    linker: str | None = None,
+) -> Path:
+    """Compile a model and write it with a manifest.
+
+    Parameters
+    ----------
+    mod : IRModule
+        A Relax module, as imported.
+    target : tvm.target.Target
+        What it shall run on; of kind llvm or cuda. It need not be this machine.
+    folder : path
+        Where to write ``manifest.json`` and ``model.so``; made if it is not there.
+    database : tvm.s_tir.meta_schedule.Database, optional
+        Tuning records, looked up before the default plans.
+    linker : str, optional
+        Compiler driver that links for the target's machine; this machine's, or the GNU one for
+        another machine (``aarch64-linux-gnu-g++``). Where there is none for another machine the
+        object files are written as ``model.tar``, to be linked there.
+
+    Returns
+    -------
+    Path
+        The manifest.
+
+    Raises
+    ------
+    ScanError
+        If the folder cannot be made, or the linker is not there.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ScanError(f"export: expected a folder at {folder}, found a file; name another one")
+    if linker is not None and shutil.which(linker) is None:
+        raise ScanError(f"export: expected the linker {linker}, found none; install it")
+    legal = LegalizeScans()(mod)
+    functions = {
+        str(name.name_hint): _signature(func)
+        for name, func in mod.functions_items()
+        if isinstance(func, relax.Function) and (func.attrs or {}).get("global_symbol")
+    }
+    built = tvm.compile(mod, target=target, relax_pipeline=get_pipeline(target, database))
+    folder.mkdir(parents=True, exist_ok=True)
+    library = _write(built, folder, _machine(target), linker)
+    manifest = {
+        "format": FORMAT,
+        "library": library.name,
+        "sha256": sha256_of(library),
+        "target": str(target),
+        "device": device_of(target),
+        "machine": _machine(target),
+        "versions": {
+            "tvm_scan": __version__,
+            **{name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")},
+        },
+        "functions": functions,
+        "scans": _scans(legal, target, database),
+    }
+    path = folder / MANIFEST
+    path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def _machine(target: Target) -> str:
+    """Kind of machine of the host code, as ``platform.machine()`` names it."""
+    host = target if str(target.kind.name) == "llvm" else target.host
+    triple = str(host.attrs.get("mtriple", "")) if host is not None else ""
+    return triple.partition("-")[0] or platform.machine()
+
+
+def _write(built: Any, folder: Path, machine: str, linker: str | None) -> Path:
+    for name in ("model.so", "model.tar"):
+        (folder / name).unlink(missing_ok=True)
+    if linker is None and machine != platform.machine():
+        linker = shutil.which(f"{machine}-linux-gnu-g++")
+        if linker is None:
+            built.export_library(str(folder / "model.tar"))
+            return folder / "model.tar"
+    compile_with = None if linker is None else cc.cross_compiler(linker)
+    built.export_library(str(folder / "model.so"), fcompile=compile_with)
+    return folder / "model.so"
+
+
+def _signature(func: relax.Function) -> dict[str, Any]:
+    def described(kind: Any) -> Any:
+        if isinstance(kind, relax.TupleType):
+            return [described(field) for field in kind.fields]
+        if not isinstance(kind, relax.TensorType):
+            return {"type": str(kind)}
+        shape = kind.shape.values if isinstance(kind.shape, relax.ShapeExpr) else []
+        known = [tir.as_int(extent) for extent in shape]
+        extents = [str(e) if n is None else n for e, n in zip(shape, known, strict=True)]
+        return {"shape": extents, "dtype": str(kind.dtype)}
+
+    inputs = [{"name": str(p.name), **described(p.ty)} for p in func.params]
+    return {"inputs": inputs, "outputs": described(func.ret_ty)}
+
+
+def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]:
+    found = []
+    for report in FindScans(mod):
+        func = mod[report.name]
+        tuned = database is not None and replay(database, func, target) is not None
+        for recurrence in report.recurrences:
+            plan = "from a tuning record" if tuned else str(default_plan(target, recurrence))
+            families = [algebra.name for algebra in recurrence.algebras]
+            steps = (
+                str(recurrence.time.extent)
+                if tir.as_int(recurrence.time.extent) is None
+                else (tir.as_int(recurrence.time.extent))
+            )
+            found.append(
+                {"function": report.name, "families": families, "steps": steps, "plan": plan}
+            )
+        found += [
+            {"function": report.name, "refused": refusal.kind.value, "detail": refusal.detail}
+            for refusal in report.refused
+        ]
+    return found

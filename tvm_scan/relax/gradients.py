@@ -1,0 +1,69 @@
+"""Gradients of ``relax.cumsum`` and ``relax.cumprod``, registered when this module is imported.
+
+TVM's own gradient of a sum subtracts one cumulative sum from the total, which cancels, and takes
+no notice of ``exclusive``; of a product it has none. These send the gradient back by a walk from
+the end, and never divide: a factor of 0 has the gradient that it should.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.relax.op import astype, cumprod, cumsum, flatten, flip, multiply, reshape
+from tvm.relax.op.base import register_gradient
+
+from tvm_scan.relax.cumulative_loops import product_gradient_loop
+from tvm_scan.relax.loops import Shape
+from tvm_scan.relax.operators import emit_along_axis
+
+__all__ = ["cumprod_gradient", "cumsum_gradient"]
+
+#: TVM registers its own at 10; a higher level takes precedence.
+_LEVEL = 11
+
+
+def cumsum_gradient(
+    _var: relax.Var, call: relax.Call, gradient: relax.Var, builder: relax.BlockBuilder
+) -> list[relax.Expr]:
+    """``dx = flip(cumsum(flip(dy)))``, exclusive where the sum was.
+
+    ``LegalizeScans`` makes one walk from the end of it.
+    """
+    axis = 0 if call.attrs.axis is None else int(call.attrs.axis)
+    backwards = builder.emit(flip(gradient, axis))
+    summed = builder.emit(cumsum(backwards, axis, exclusive=bool(call.attrs.exclusive)))
+    return [_like(builder, flip(summed, axis), call.args[0])]
+
+
+def cumprod_gradient(
+    _var: relax.Var, call: relax.Call, gradient: relax.Var, builder: relax.BlockBuilder
+) -> list[relax.Expr]:
+    """``dx[t] = (x[0] ... x[t-1]) s[t]``, where ``s`` is a linear recurrence from the end."""
+    dtype = str(gradient.ty.dtype)
+    exclusive = bool(call.attrs.exclusive)
+    x = call.args[0]
+    if str(x.ty.dtype) != dtype:
+        x = builder.emit(astype(x, dtype))
+    axis = 0 if call.attrs.axis is None else int(call.attrs.axis)
+    if call.attrs.axis is None:
+        x = builder.emit(flatten(x))
+
+    def make(shape: Shape) -> tirx.PrimFunc:
+        return product_gradient_loop(shape, dtype, exclusive)
+
+    back = emit_along_axis(builder, make, [x, gradient], axis, "product_gradient")[0]
+    before = builder.emit(cumprod(x, axis, exclusive=True))
+    return [_like(builder, multiply(before, back), call.args[0])]
+
+
+def _like(builder: relax.BlockBuilder, value: Any, x: relax.Expr) -> relax.Expr:
+    """`value` in the shape and dtype of `x`."""
+    value = builder.emit(value)
+    if len(x.ty.shape) != len(value.ty.shape):
+        value = builder.emit(reshape(value, x.ty.shape))
+    return value if x.ty.dtype == value.ty.dtype else builder.emit(astype(value, x.ty.dtype))
+
+
+register_gradient("relax.cumsum", cumsum_gradient, level=_LEVEL)
+register_gradient("relax.cumprod", cumprod_gradient, level=_LEVEL)

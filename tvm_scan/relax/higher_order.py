@@ -1,0 +1,76 @@
+"""Converters for torch's ``scan`` and ``associative_scan``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tvm import relax
+
+from tvm_scan import tir
+from tvm_scan.relax.loops import call_loop
+from tvm_scan.relax.step import LoweredStep, lower_step, time_loop
+
+Converters = Mapping[str, Callable[[Any, Any], Any]]
+
+__all__ = ["convert_associative_scan", "convert_scan", "lower_graph"]
+
+
+def convert_scan(node: Any, importer: Any, converters: Converters) -> list[relax.Expr]:
+    """Convert ``scan(combine, inits, xs, shared)``: final carries, then what was emitted."""
+    combine, *groups = node.args[:4]
+    inits, xs, shared = ([importer.env[n] for n in group] for group in groups)
+    slices = [relax.TensorType(x.ty.shape.values[1:], x.ty.dtype) for x in xs]
+    types = [*(e.ty for e in inits), *slices, *(e.ty for e in shared)]
+    step = lower_graph(importer, converters, importer.env[combine], types)
+    loop = time_loop(step, length=_length(xs), carries=len(inits), slices=len(xs))
+    return call_loop(importer.block_builder, loop, [*inits, *xs, *shared], "scan")
+
+
+def convert_associative_scan(node: Any, importer: Any, converters: Converters) -> list[relax.Expr]:
+    """Convert ``associative_scan(combine, xs, shared)``: an inclusive scan along axis 0."""
+    combine, *groups = node.args[:3]
+    xs, shared = ([importer.env[n] for n in group] for group in groups)
+    slices = [relax.TensorType(x.ty.shape.values[1:], x.ty.dtype) for x in xs]
+    types = [*slices, *slices, *(e.ty for e in shared)]
+    step = lower_graph(importer, converters, importer.env[combine], types)
+    loop = time_loop(step, length=_length(xs), carries=len(xs), slices=len(xs), prefix=True)
+    return call_loop(importer.block_builder, loop, [*xs, *shared], "associative_scan")
+
+
+def _length(xs: Sequence[relax.Expr]) -> int | None:
+    return tir.as_int(xs[0].ty.shape.values[0])
+
+
+def lower_graph(
+    importer: Any, converters: Converters, graph: Any, types: Sequence[relax.TensorType]
+) -> LoweredStep:
+    """Lower a graph of torch operators, given the types of its placeholders.
+
+    Parameters
+    ----------
+    importer : ExportedProgramImporter
+        Whose kind imports the graph.
+    converters : mapping of str to callable
+        What it is given beyond TVM's own.
+    graph : torch.fx.GraphModule
+        What happens in a step.
+    types : sequence of relax.TensorType
+        Of its placeholders.
+
+    Returns
+    -------
+    LoweredStep
+    """
+
+    def write(builder: relax.BlockBuilder, params: list[relax.Var]) -> Sequence[relax.Expr]:
+        inner = type(importer)()
+        inner.block_builder = builder
+        inner.update_convert_map(dict(converters))
+        nodes = list(graph.graph.nodes)
+        inner._check_unsupported_func_type(nodes)
+        holders = [n for n in nodes if n.op == "placeholder"]
+        inner.env = dict(zip(holders, params, strict=True))
+        return inner._translate_fx_graph(graph, nodes, {}, set(converters))
+
+    return lower_step(types, write)

@@ -1,0 +1,236 @@
+"""Cumulative operators of Relax as sequential loops, which ``ParallelizeScans`` then schedules.
+
+``LegalizeScans`` stands before TVM's ``DispatchSortScan``, which would turn the operators into
+code that is no recurrence any more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import IRModule, Op
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_scan import tir
+from tvm_scan.relax.cumulative_loops import cumulative_loop
+from tvm_scan.relax.loops import Shape, call_loop, folded
+
+__all__ = ["LegalizeScans", "emit_along_axis"]
+
+_OPERATORS = {"relax.cumsum": "cumsum", "relax.cumprod": "cumprod"}
+_NUMBERS = ("float", "bfloat", "int", "uint")
+
+
+def emit_along_axis(
+    builder: relax.BlockBuilder, make: Any, args: Sequence[relax.Expr], axis: int | None, name: str
+) -> list[relax.Expr]:
+    """Emit a call of a loop along one axis of arrays of one shape.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+        Where to emit.
+    make : callable
+        Gives the loop for ``(outer, length, inner)``; parameters beyond `args` are its outputs.
+    args : sequence of relax.Expr
+        The inputs, of one shape, each extent of which is known or symbolic.
+    axis : int or None
+        The axis of time, negative from the end; None walks over all elements, and makes the
+        results vectors.
+    name : str
+        Name of the function.
+
+    Returns
+    -------
+    list of relax.Expr
+        The outputs.
+
+    Raises
+    ------
+    ValueError
+        If the shape of an input is not known, or the axis is out of range.
+    """
+    shape = _extents(args[0], name)
+    if not shape or axis is None:
+        total: Any = tirx.IntImm("int64", 1)
+        for extent in shape:
+            total = total * extent
+        result, sides = ([total] if axis is None else shape), folded([total], 0)
+    else:
+        if not -len(shape) <= axis < len(shape):
+            raise ValueError(
+                f"{name}: expected an axis from {-len(shape)} to {len(shape) - 1}, got {axis}; "
+                "name an axis of the array"
+            )
+        result, sides = shape, folded(shape, axis % len(shape))
+    sides = tuple(tir.simplify(side) for side in sides)
+    known: Shape = tuple(tir.as_int(side) for side in sides)  # type: ignore[assignment]
+    loop = make(known)
+    array = [side for at, side in enumerate(sides) if at == 1 or known[at] != 1]
+    inputs = [_viewed(builder, arg, array) for arg in args]
+    return [_viewed(builder, out, result) for out in call_loop(builder, loop, inputs, name)]
+
+
+def _extents(arg: relax.Expr, name: str) -> list[Any]:
+    shape = arg.ty.shape
+    if not isinstance(shape, relax.ShapeExpr):
+        raise ValueError(
+            f"{name}: expected an array whose extents are numbers or variables, got {arg.ty}; "
+            "give its shape with relax.match_cast"
+        )
+    return list(shape.values)
+
+
+def _viewed(builder: relax.BlockBuilder, value: relax.Expr, shape: list[Any]) -> relax.Expr:
+    """The same memory in another shape."""
+    now = list(value.ty.shape.values)
+    if len(now) == len(shape) and all(
+        tir.structurally_equal(a, b) for a, b in zip(now, shape, strict=True)
+    ):
+        return value
+    kind = relax.TensorType(shape, value.ty.dtype)
+    return builder.emit(
+        relax.call_pure_packed("vm.builtin.reshape", value, relax.ShapeExpr(shape), ty_args=kind)
+    )
+
+
+def LegalizeScans() -> tvm.ir.transform.Pass:
+    """Turn ``relax.cumsum`` and ``relax.cumprod`` into sequential loops of TensorIR.
+
+    A ``flip`` before and after one of them becomes a walk from the end. Calls on arrays of
+    unknown shape, or of a dtype without arithmetic (bool), are left to TVM, as is all else.
+
+    Returns
+    -------
+    Pass
+        A module pass; it must run before ``relax.backend.DispatchSortScan``.
+    """
+
+    @tvm.ir.transform.module_pass(opt_level=0, name="LegalizeScans")
+    def run(mod: IRModule, _context: Any) -> IRModule:
+        legalizer = None
+        for name, func in mod.functions_items():
+            if not isinstance(func, relax.Function) or not _has_operator(func):
+                continue
+            legalizer = legalizer or _Legalizer(mod)
+            legalizer.prepare(func)
+            legalizer.builder_.update_func(name, legalizer.visit_expr(func))
+        return mod if legalizer is None else legalizer.builder_.finalize()
+
+    return run
+
+
+def _operator(expr: Any) -> str | None:
+    if isinstance(expr, relax.Call) and isinstance(expr.op, Op):
+        return str(expr.op.name)
+    return None
+
+
+def _has_operator(func: relax.Function) -> bool:
+    found: list[bool] = []
+    relax.analysis.post_order_visit(
+        func, lambda e: found.append(True) if _operator(e) in _OPERATORS else None
+    )
+    return bool(found)
+
+
+def _axis(call: relax.Call) -> int | None:
+    return None if call.attrs.axis is None else int(call.attrs.axis)
+
+
+def _dtype(call: relax.Call) -> str:
+    return str(call.ty.dtype)
+
+
+@mutator
+class _Legalizer(PyExprMutator):
+    """Rewrites one function; `prepare` finds the flips around its operators."""
+
+    def prepare(self, func: relax.Function) -> None:
+        values = relax.analysis.get_var2val(func)
+        uses: Counter[relax.Var] = Counter()
+
+        def count(expr: Any) -> None:
+            for child in _children(expr):
+                uses[child] += 1
+
+        relax.analysis.post_order_visit(func.body, count)
+        #: Outer flip -> (input, operator call); and what nobody reads once it is rewritten.
+        self.reversals: dict[relax.Var, tuple[relax.Expr, relax.Call]] = {}
+        self.dead: set[relax.Var] = set()
+        self.reversal: tuple[relax.Expr, relax.Call] | None = None
+        for var, value in values.items():
+            scan_var = value.args[0] if _operator(value) == "relax.flip" else None
+            scan = values.get(scan_var) if isinstance(scan_var, relax.Var) else None
+            if _operator(scan) not in _OPERATORS or not _can_legalize(scan):
+                continue
+            inner_var = scan.args[0]
+            inner = values.get(inner_var) if isinstance(inner_var, relax.Var) else None
+            if _operator(inner) != "relax.flip" or _axis(scan) is None:
+                continue
+            rank = len(scan.ty.shape)
+            if len({_axis(call) % rank for call in (value, scan, inner)}) != 1:
+                continue
+            self.reversals[var] = (inner.args[0], scan)
+            if uses[scan_var] == 1:
+                self.dead.add(scan_var)
+                if uses[inner_var] == 1:
+                    self.dead.add(inner_var)
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if binding.var in self.dead:
+            return
+        self.reversal = self.reversals.get(binding.var)
+        super().visit_var_binding_(binding)
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if self.reversal is not None:
+            (source, scan), self.reversal = self.reversal, None
+            return self._loop(scan, self.visit_expr(source), reverse=True)
+        if _operator(call) not in _OPERATORS or not _can_legalize(call):
+            return super().visit_call_(call)
+        return self._loop(call, self.visit_expr(call.args[0]), reverse=False)
+
+    def _loop(self, call: relax.Call, source: relax.Expr, reverse: bool) -> relax.Expr:
+        name, dtype = _OPERATORS[_operator(call) or ""], _dtype(call)
+        exclusive = bool(call.attrs.exclusive)
+
+        def make(shape: Shape) -> tirx.PrimFunc:
+            return cumulative_loop(
+                name, shape, str(source.ty.dtype), dtype, exclusive=exclusive, reverse=reverse
+            )
+
+        return emit_along_axis(self.builder_, make, [source], _axis(call), name)[0]
+
+
+def _children(expr: Any) -> list[relax.Var]:
+    """Variables that a binding's value, a tuple or a block's result reads, each as often."""
+    if isinstance(expr, relax.Call):
+        parts = list(expr.args)
+    elif isinstance(expr, relax.Tuple):
+        parts = list(expr.fields)
+    elif isinstance(expr, relax.TupleGetItem):
+        parts = [expr.tuple_value]
+    elif isinstance(expr, relax.If):
+        parts = [expr.cond]
+    elif isinstance(expr, relax.SeqExpr):
+        parts = [expr.body]
+        parts += [b.value for block in expr.blocks for b in block.bindings]
+    else:
+        parts = []
+    return [part for part in parts if isinstance(part, relax.Var)]
+
+
+def _can_legalize(call: relax.Call) -> bool:
+    source = call.args[0]
+    dtypes = (str(source.ty.dtype), _dtype(call))
+    shaped = isinstance(source.ty.shape, relax.ShapeExpr)
+    return shaped and _dtype(call) != "bool" and all(d == "bool" or _is_number(d) for d in dtypes)
+
+
+def _is_number(dtype: str) -> bool:
+    return dtype.rstrip("0123456789") in _NUMBERS

@@ -1,0 +1,119 @@
+"""Loops that ``torch.export`` unrolled, rolled up again into ``scan``.
+
+A Python loop over time leaves one copy of its body for each step in the exported graph. Where
+the copies are exactly alike, they are one body: the same operators with the same constants, which
+differ only in the step of an input that they select, and in the copy of the body that they read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_scan.relax.roll_match import LoopRoller, RolledLoop
+
+__all__ = ["RolledLoop", "roll_loops"]
+
+#: Fewer copies are no loop worth a kernel of its own.
+_LEAST_STEPS = 4
+
+
+def roll_loops(module: Any) -> list[RolledLoop]:
+    """Roll up the unrolled loops of a graph, in place.
+
+    A loop is recognised by what collects its steps: ``stack``, ``cat``, or a chain of
+    ``select_scatter`` (``y[:, t] = ...``) that fills an axis. What is not exactly alike in all
+    steps stays as it is, and so does a graph that writes to tensors in place.
+
+    Parameters
+    ----------
+    module : torch.fx.GraphModule
+        A graph of ATen operators without side effects, as of an exported program.
+
+    Returns
+    -------
+    list of RolledLoop
+        One for each loop, in the order of the graph.
+    """
+    import torch
+
+    aten = torch.ops.aten
+    if any(_has_effects(node) for node in module.graph.nodes):
+        return []
+    names = [getattr(node, "name", None) for node in _outputs(module)]
+    reports = []
+    for anchor in list(module.graph.nodes):
+        steps = _collected(anchor, aten)
+        if steps is None or len(steps) < _LEAST_STEPS:
+            continue
+        roller = LoopRoller(module, anchor, steps, aten)
+        if roller.match_all():
+            reports.append(roller.replace())
+    if reports:
+        module.graph.eliminate_dead_code(is_impure_node=_is_impure)
+        _keep_names(module, names)
+        module.graph.lint()
+        module.recompile()
+    return reports
+
+
+def _outputs(module: Any) -> list[Any]:
+    output = next(iter(reversed(module.graph.nodes)))
+    (results,) = output.args
+    return list(results) if isinstance(results, list | tuple) else [results]
+
+
+def _keep_names(module: Any, names: list[str | None]) -> None:
+    """Give the results the names that the signature of an exported program knows them by."""
+    for node, name in zip(_outputs(module), names, strict=True):
+        if name is None or node.name == name:
+            continue
+        for other in module.graph.nodes:
+            if other.name == name:
+                other.name = f"{name}_unrolled"
+        node.name = name
+
+
+def _has_effects(node: Any) -> bool:
+    """Whether a node writes to a tensor, or draws random numbers."""
+    import torch
+
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return True
+    # These two mark tensors, they do not write to them.
+    harmless = ("aten.detach_.default", "aten.lift_fresh.default")
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable and str(node.target) not in harmless
+
+
+def _is_impure(node: Any) -> bool:
+    # A check of metadata that export has made already keeps the copies of a body alive.
+    checks = "_assert_tensor_metadata" in str(node.target)
+    return node.op in ("placeholder", "output") or (not checks and node.is_impure())
+
+
+def _collected(anchor: Any, aten: Any) -> list[Any] | None:
+    """The nodes of the steps that an anchor collects along a new or present axis."""
+    if anchor.target in (aten.stack.default, aten.cat.default):
+        return list(anchor.args[0])
+    if anchor.target is not aten.select_scatter.default:
+        return None
+    if any(user.target is aten.select_scatter.default for user in anchor.users):
+        return None  # not the last one of its chain
+    _, _, axis, last = anchor.args
+    steps: list[Any] = []
+    node = anchor
+    while getattr(node, "target", None) is aten.select_scatter.default:
+        base, value, dim, index = node.args
+        if dim != axis or index != last - len(steps):
+            return None
+        if value.target is aten.copy.default and _alike(value.args[0], value.args[1]):
+            value = value.args[1]  # the copy takes the place, not the value, of what it covers
+        steps.append(value)
+        node = base
+    extent = anchor.meta["val"].shape[axis]
+    return steps[::-1] if len(steps) == extent and last in (extent - 1, -1) else None
+
+
+def _alike(left: Any, right: Any) -> bool:
+    a, b = left.meta["val"], right.meta["val"]
+    return a.shape == b.shape and a.dtype == b.dtype

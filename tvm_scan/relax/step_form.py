@@ -1,0 +1,97 @@
+"""Nests of one step in the form in which a recurrence is easiest to see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Var
+from tvm.ir.expr import TensorLoad
+from tvm.tirx import BufferStore
+
+from tvm_scan import tir
+
+__all__ = ["is_point", "without_copies", "without_unit_loops"]
+
+
+def without_unit_loops(nest: Any) -> Any:
+    """Loops of one iteration are no lanes; their variable is 0."""
+
+    def on_for(loop: tirx.For) -> Any:
+        if tir.as_int(loop.extent) != 1:
+            return loop
+        return tir.substitute(loop.body, {loop.loop_var: tir.zero_like(loop.loop_var)})
+
+    return tvm_ffi.structural_map(nest, (tirx.For, on_for))
+
+
+def without_copies(
+    nests: list[Any], outputs: list[Var], allocs: list[Var]
+) -> tuple[list[Any], list[Var]]:
+    """Nests that write an output directly where it only was a copy of an intermediate.
+
+    What a reduction computes is its output then, and not a buffer that outlives the lane.
+    """
+    for output in outputs:
+        copies = [nest for nest in nests if output in tir.buffers_stored(nest)]
+        source = _copied(copies[0], output) if len(copies) == 1 else None
+        if source is None or not any(source[0].same_as(buffer) for buffer in allocs):
+            continue
+        buffer, places = source
+        nests = [nest for nest in nests if not nest.same_as(copies[0])]
+        nests = [_renamed(nest, buffer, output, places) for nest in nests]
+        allocs = [other for other in allocs if not other.same_as(buffer)]
+    return nests, allocs
+
+
+def _copied(nest: Any, output: Var) -> tuple[Var, list[int | None]] | None:
+    """What `nest` copies into `output`, and where each index of the output stands in it."""
+    loops = []
+    while isinstance(nest, tirx.For):
+        loops.append(nest.loop_var)
+        nest = nest.body
+    if not isinstance(nest, BufferStore) or not is_point(nest.indices, loops):
+        return None
+    load = nest.value
+    if not isinstance(load, TensorLoad):
+        return None
+    places: list[int | None] = []
+    for stored, extent in zip(nest.indices, tir.shape_of(output), strict=True):
+        is_unit = tir.as_int(extent) == 1
+        at = [] if is_unit else [i for i, x in enumerate(load.indices) if stored.same_as(x)]
+        if len(at) != (0 if is_unit else 1):
+            return None
+        places.append(at[0] if at else None)
+    for i, extent in enumerate(tir.shape_of(load.source)):
+        if i not in places and not (tir.as_int(load.indices[i]) == 0 and tir.as_int(extent) == 1):
+            return None
+    return load.source, places
+
+
+def _renamed(nest: Any, buffer: Var, output: Var, places: list[int | None]) -> Any:
+    zero = tirx.IntImm("int64", 0)
+
+    def moved(indices: Any) -> list[Any]:
+        return [zero if at is None else indices[at] for at in places]
+
+    def on_load(load: TensorLoad) -> Any:
+        if not load.source.same_as(buffer):
+            return load
+        return tirx.BufferLoad(output, moved(load.indices))
+
+    def on_store(store: BufferStore) -> Any:
+        if not store.buffer.same_as(buffer):
+            return store
+        return BufferStore(output, store.value, moved(store.indices))
+
+    nest = tvm_ffi.structural_map(nest, (TensorLoad, on_load))
+    return tvm_ffi.structural_map(nest, (BufferStore, on_store))
+
+
+def is_point(indices: Any, loops: list[Var]) -> bool:
+    """Whether the indices are the loop variables, each once and in order, and zeros."""
+    plain = [i for i in indices if tir.as_int(i) != 0]
+    return len(plain) == len(loops) and all(
+        isinstance(i, Var) and i.same_as(v) for i, v in zip(plain, loops, strict=True)
+    )

@@ -1,0 +1,123 @@
+"""Converters for torch's cumulative operators, and for operators that a user registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax, tirx
+
+from tvm_scan.relax.cumulative_loops import extremum_loop, logsumexp_loop
+from tvm_scan.relax.loops import Shape, call_loop
+from tvm_scan.relax.operators import emit_along_axis
+
+__all__ = ["CONVERTERS", "loop_converter"]
+
+#: Takes the node and TVM's importer; gives an expression, or one for each result.
+Converter = Callable[[Any, Any], Any]
+
+
+def _cumulative(operator: Callable[..., relax.Expr]) -> Converter:
+    def convert(node: Any, importer: Any) -> relax.Expr:
+        x = importer.env[node.args[0]]
+        # torch sums integers in int64 unless told otherwise; TVM's importer keeps their dtype.
+        dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+        builder = importer.block_builder
+        if not x.ty.shape.values:
+            return builder.emit(relax.op.astype(x, dtype))
+        return builder.emit(operator(x, int(node.args[1]), dtype))
+
+    return convert
+
+
+def _logcumsumexp(node: Any, importer: Any) -> relax.Expr:
+    x = importer.env[node.args[0]]
+    dtype = str(x.ty.dtype)
+
+    def make(shape: Shape) -> tirx.PrimFunc:
+        return logsumexp_loop(shape, dtype, dtype)
+
+    return emit_along_axis(importer.block_builder, make, [x], int(node.args[1]), "logcumsumexp")[0]
+
+
+def _extremum(name: str) -> Converter:
+    def convert(node: Any, importer: Any) -> list[relax.Expr]:
+        x = importer.env[node.args[0]]
+
+        def make(shape: Shape) -> tirx.PrimFunc:
+            return extremum_loop(name, shape, str(x.ty.dtype))
+
+        return emit_along_axis(importer.block_builder, make, [x], int(node.args[1]), name)
+
+    return convert
+
+
+def _select(node: Any, importer: Any) -> relax.Expr:
+    # TVM 0.27 gathers with the index as it is, and so reads out of bounds where it is negative.
+    x, axis, index = importer.env[node.args[0]], int(node.args[1]), int(node.args[2])
+    axis %= len(x.ty.shape.values)
+    extent = x.ty.shape.values[axis]
+    index = index + extent if index < 0 else index
+    part = importer.block_builder.emit(relax.op.strided_slice(x, [axis], [index], [index + 1]))
+    return importer.block_builder.emit(relax.op.squeeze(part, [axis]))
+
+
+def _select_scatter(node: Any, importer: Any) -> relax.Expr:
+    base, source = (importer.env[n] for n in node.args[:2])
+    builder = importer.block_builder
+    axis = int(node.args[2]) % len(base.ty.shape.values)
+    index, extent = node.args[3], base.ty.shape.values[axis]
+    index = index + extent if index < 0 else index
+    source = builder.emit(relax.op.expand_dims(source, axis))
+    return builder.emit(relax.op.slice_scatter(base, source, index, index + 1, 1, axis=axis))
+
+
+#: Converters by the name of the overload, for ``custom_convert_map`` of TVM's importer.
+CONVERTERS: dict[str, Converter] = {
+    "cumsum.default": _cumulative(relax.op.cumsum),
+    "cumprod.default": _cumulative(relax.op.cumprod),
+    "logcumsumexp.default": _logcumsumexp,
+    "cummax.default": _extremum("cummax"),
+    "cummin.default": _extremum("cummin"),
+    "select.int": _select,
+    "select_scatter.default": _select_scatter,
+}
+
+
+def loop_converter(make: Callable[..., tirx.PrimFunc], name: str = "loop") -> Converter:
+    """Make a converter for a custom operator from its sequential loop.
+
+    Parameters
+    ----------
+    make : callable
+        Given the types (``relax.TensorType``) of the operator's tensors and its other arguments
+        by position and name, as the operator gets them, gives a function of TensorIR whose
+        parameters are the tensors, then the results.
+    name : str
+        Name of the function in the module.
+
+    Returns
+    -------
+    callable
+        For ``custom_convert_map`` of ``from_exported``; the key is the overload's name, such as
+        ``"linrec.default"`` of an operator ``mylib::linrec``.
+    """
+
+    def convert(node: Any, importer: Any) -> Any:
+        def resolved(value: Any) -> Any:
+            return importer.env[value] if hasattr(value, "op") else value
+
+        def described(value: Any) -> Any:
+            return value.ty if isinstance(value, relax.Expr) else value
+
+        args = [resolved(value) for value in node.args]
+        named = {key: resolved(value) for key, value in node.kwargs.items()}
+        loop = make(
+            *(described(value) for value in args),
+            **{key: described(value) for key, value in named.items()},
+        )
+        tensors = [v for v in (*args, *named.values()) if isinstance(v, relax.Expr)]
+        results = call_loop(importer.block_builder, loop, tensors, name)
+        return results[0] if len(results) == 1 else results
+
+    return convert

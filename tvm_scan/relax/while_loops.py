@@ -1,0 +1,235 @@
+"""``while_loop`` of torch as ``scan``, where it counts through the steps of arrays.
+
+Such a loop has a counter that starts at a constant, grows by a constant and is compared with a
+constant; it reads arrays at the counter by ``index_select`` and writes whole arrays at the counter
+by ``index_put``. Everything else that it carries is a state.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["scans_from_while_loops"]
+
+
+def scans_from_while_loops(module: Any, constants: Mapping[str, Any]) -> int:
+    """Replace the ``while_loop`` nodes of a graph that are recurrences, in place.
+
+    Parameters
+    ----------
+    module : torch.fx.GraphModule
+        A decomposed graph of ATen operators.
+    constants : mapping of str to torch.Tensor
+        Values of placeholders that are constants, by name.
+
+    Returns
+    -------
+    int
+        How many were replaced; the others stay as they are.
+    """
+    import torch
+
+    loops = [n for n in module.graph.nodes if n.target is torch.ops.higher_order.while_loop]
+    replaced = 0
+    for node in loops:
+        loop = _Counted(module, node, constants, torch)
+        if loop.is_counted() and loop.translate():
+            loop.replace(f"while_step_{node.name}")
+            replaced += 1
+    if replaced:
+        module.graph.eliminate_dead_code()
+        module.graph.lint()
+        module.recompile()
+    return replaced
+
+
+class _Counted:
+    """One while loop, and the step that does the same under ``scan``."""
+
+    def __init__(self, module: Any, node: Any, constants: Mapping[str, Any], torch: Any) -> None:
+        self.module, self.node, self.constants, self.torch = module, node, constants, torch
+        self.aten = torch.ops.aten
+        condition, body, carried, shared = node.args
+        self.condition = getattr(module, condition.target)
+        self.body = getattr(module, body.target)
+        self.carried, self.operands = list(carried), [*carried, *shared]
+        self.holders = [n for n in self.body.graph.nodes if n.op == "placeholder"]
+        self.results = list(_output(self.body))
+
+    def is_counted(self) -> bool:
+        """Whether the number of steps is a constant; finds the counter."""
+        tests = _output(self.condition)
+        test = tests[0] if isinstance(tests, list | tuple) else tests
+        holders = [n for n in self.condition.graph.nodes if n.op == "placeholder"]
+        closed = {self.aten.lt.Scalar: 0, self.aten.le.Scalar: 1}.get(test.target)
+        if closed is None or test.args[0] not in holders:
+            return False
+        self.counter = holders.index(test.args[0])
+        if self.counter >= len(self.carried):
+            return False
+        grown = self.results[self.counter]
+        start = self._constant(self.carried[self.counter])
+        if start is None or grown.target is not self.aten.add.Tensor:
+            return False
+        base, self.stride = grown.args[:2]
+        if base is not self.holders[self.counter] or not isinstance(self.stride, int):
+            return False
+        limit = test.args[1] + closed
+        self.start, self.length = start, -(-(limit - start) // self.stride) if self.stride else 0
+        return self.stride > 0 and self.length > 0
+
+    def _constant(self, node: Any) -> int | None:
+        while node.target is self.aten.clone.default:
+            node = node.args[0]
+        value = self.constants.get(node.name)
+        if value is not None and value.numel() == 1 and not value.is_floating_point():
+            return int(value)
+        if node.target is self.aten.full.default and node.args[0] == []:
+            return int(node.args[1])
+        return None
+
+    def translate(self) -> bool:
+        """Whether the body is a step; builds its graph."""
+        self.graph = self.torch.fx.Graph()
+        self.slices: dict[tuple[int, int], Any] = {}
+        arrays = {i: put for i, node in enumerate(self.results) if (put := self._written(i, node))}
+        self.arrays = {i: axis for i, (axis, _) in arrays.items()}
+        skip = {self.counter, *arrays}
+        self.states = [i for i in range(len(self.carried)) if i not in skip]
+        table: dict[Any, Any] = {}
+        for i in [*self.states, *range(len(self.carried), len(self.operands))]:
+            table[self.holders[i]] = self._holder(f"p{i}", self.holders[i].meta["val"])
+        counter = self.holders[self.counter]
+        writers = {self.results[i] for i in arrays}
+        for node in self.body.graph.nodes:
+            if node.op != "call_function" or node in writers or node is self.results[self.counter]:
+                continue
+            sliced = self._sliced(node, counter)
+            if sliced is not None:
+                table[node] = sliced
+            elif all(n in table or n is counter for n in node.all_input_nodes):
+                if counter in node.all_input_nodes and counter not in table:
+                    value = counter.meta["val"]
+                    table[counter] = self._holder("counter", value)
+                table[node] = self.graph.node_copy(node, table.__getitem__)
+            else:
+                return False  # it reads an array that it writes
+        self.table = table
+        outputs = []
+        for i in self.states:
+            outputs.append(self._clone(table[self.results[i]]))
+        for axis, value in arrays.values():
+            step = self.graph.call_function(self.aten.squeeze.dims, (table[value], [axis]))
+            step.meta["val"] = value.meta["val"].squeeze(axis)
+            outputs.append(self._clone(step))
+        self.graph.output(outputs)
+        self.graph.eliminate_dead_code()  # indices that became slices
+        return True
+
+    def _holder(self, name: str, value: Any) -> Any:
+        with self.graph.inserting_before(next(iter(self.graph.nodes), None)):
+            holder = self.graph.placeholder(name)
+        holder.meta = {"val": value}
+        return holder
+
+    def _clone(self, node: Any) -> Any:
+        copy = self.graph.call_function(self.aten.clone.default, (node,))
+        copy.meta["val"] = node.meta["val"]
+        return copy
+
+    def _is_index(self, node: Any) -> bool:
+        views = (self.aten.view.default, self.aten.unsqueeze.default, self.aten.reshape.default)
+        counter = self.holders[self.counter]
+        return getattr(node, "target", None) in views and node.args[0] is counter
+
+    def _written(self, i: int, node: Any) -> tuple[int, Any] | None:
+        """Axis and value of an array that is written at the counter, all of it in the end."""
+        if node.target is not self.aten.index_put.default or i == self.counter:
+            return None
+        base, indices, value, *rest = node.args
+        axis = len(indices) - 1
+        if base is not self.holders[i] or len(base.users) != 1 or any(rest):
+            return None
+        if any(k is not None for k in indices[:-1]) or not self._is_index(indices[-1]):
+            return None
+        whole = (self.start, self.stride, self.length) == (0, 1, base.meta["val"].shape[axis])
+        fits = len(value.meta["val"].shape) == len(base.meta["val"].shape)
+        return (axis, value) if whole and fits else None
+
+    def _sliced(self, node: Any, counter: Any) -> Any:
+        """What ``index_select`` takes of an array that the loop leaves as it is."""
+        if node.target is not self.aten.index_select.default or not self._is_index(node.args[2]):
+            return None
+        source, axis, _ = node.args
+        i = self.holders.index(source) if source in self.holders else -1
+        is_kept = i >= len(self.carried)
+        last = self.start + (self.length - 1) * self.stride
+        if not is_kept or not 0 <= self.start <= last < source.meta["val"].shape[axis]:
+            return None
+        axis %= len(source.meta["val"].shape)
+        if (i, axis) not in self.slices:
+            value = source.meta["val"].select(axis, 0)
+            self.slices[(i, axis)] = self._holder(f"x{len(self.slices)}", value)
+        step = self.graph.call_function(self.aten.unsqueeze.default, (self.slices[(i, axis)], axis))
+        step.meta["val"] = node.meta["val"]
+        return step
+
+    def replace(self, label: str) -> None:
+        """Put ``scan`` where the loop was."""
+        aten, graph, table = self.aten, self.module.graph, self.table
+        states = [table[self.holders[i]] for i in self.states]
+        counter = table.get(self.holders[self.counter])
+        if counter is not None and not counter.users:
+            counter = None
+        shared = range(len(self.carried), len(self.operands))
+        ordered = [*states, *self.slices.values(), *([] if counter is None else [counter])]
+        ordered += [table[self.holders[i]] for i in shared]
+        step, copies = self.torch.fx.Graph(), {}
+        for holder in ordered:
+            copies[holder] = step.placeholder(holder.name)
+            copies[holder].meta = dict(holder.meta)
+        for node in self.graph.nodes:
+            if node.op != "placeholder":
+                copies[node] = step.node_copy(node, copies.__getitem__)
+        self.module.add_submodule(label, self.torch.fx.GraphModule({}, step))
+        stop = self.start + self.length * self.stride
+        with graph.inserting_before(self.node):
+            xs = []
+            for i, axis in self.slices:
+                source = self.operands[i]
+                rank = len(source.meta["val"].shape)
+                last = stop - self.stride + 1
+                args = (source, axis, self.start, last, self.stride)
+                x = graph.call_function(aten.slice.Tensor, args)
+                order = [axis, *(k for k in range(rank) if k != axis)]
+                xs.append(graph.call_function(aten.permute.default, (x, order)))
+            if counter is not None:
+                count = (self.start, stop, self.stride)
+                steps = graph.call_function(aten.arange.start_step, count)
+                steps.kwargs = {"dtype": self.torch.int64}
+                xs.append(steps)
+            inits = [self.carried[i] for i in self.states]
+            body = graph.get_attr(label)
+            operands = (body, inits, xs, tuple(self.operands[i] for i in shared))
+            scan = graph.call_function(self.torch.ops.higher_order.scan, operands)
+            found: dict[int, Any] = {}
+            for k, i in enumerate(self.states):
+                found[i] = graph.call_function(operator.getitem, (scan, k))
+            for k, (i, axis) in enumerate(self.arrays.items(), len(self.states)):
+                stacked = graph.call_function(operator.getitem, (scan, k))
+                order = list(range(1, len(self.holders[i].meta["val"].shape)))
+                order.insert(axis, 0)
+                found[i] = graph.call_function(aten.permute.default, (stacked, order))
+            found[self.counter] = graph.call_function(aten.full.default, ([], stop))
+            found[self.counter].kwargs = {"dtype": self.torch.int64}
+        for user in list(self.node.users):
+            user.replace_all_uses_with(found[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(self.node)
+
+
+def _output(module: Any) -> Any:
+    (results,) = next(n for n in module.graph.nodes if n.op == "output").args
+    return results
