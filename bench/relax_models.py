@@ -248,7 +248,7 @@ def page(rows: list[Row], decodes: dict[str, tuple[float, float]], host: dict[st
         f"transformers {host['transformers']}, by `python -m bench.relax_models`. Two layers, "
         "random weights, float32. Errors are against the library's own forward, relative to the "
         "largest logit. Compile time is import and compilation; `TVM` is the same through TVM's "
-        "importer and default pipeline without tvm_scan.",
+        "importer and default pipeline without tvm_scan. The machine is shared, so times vary.",
         "",
         "| model | length | scans | error | compile s | run ms | TVM compile s | TVM run ms "
         "| TVM |",

@@ -91,7 +91,8 @@ def test_wheel_holds_licence_types_and_script(wheel):
     metadata = email.message_from_string((info / "METADATA").read_text(encoding="utf-8"))
     assert metadata["License-Expression"] == "Apache-2.0"
     assert set(metadata["Requires-Python"].split(",")) == {">=3.10", "<3.14"}
-    assert set(metadata.get_all("Provides-Extra")) == {"torch", "cuda", "tune", "test", "bench"}
+    extras = {"torch", "cuda", "tune", "onnx", "models", "test", "bench"}
+    assert set(metadata.get_all("Provides-Extra")) == extras
 
 
 def test_wheel_works_where_it_is_unpacked(wheel, tmp_path):
