@@ -207,12 +207,13 @@ def page(results: dict, calls: dict[str, float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each case")
+    parser.add_argument("--only", nargs="*", default=list(CASES), help="cases to measure")
     parser.add_argument("--peak", nargs=2, metavar=("CASE", "METHOD"), help="for this script")
     chosen = parser.parse_args()
     if chosen.peak:
         print_peak(*chosen.peak)
         return
-    results = {case: measure(case, chosen.seconds) for case in CASES}
+    results = {case: measure(case, chosen.seconds) for case in chosen.only}
     calls = overhead()
     from bench.timing import machine
     from tvm_scan.schedules.default import host_target
