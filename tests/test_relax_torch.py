@@ -320,3 +320,20 @@ def test_unknown_operators_are_named():
     program = exported(lambda x: torch.special.bessel_j0(x), torch.rand(3))
     with pytest.raises(ScanError, match=r"got \['special_bessel_j0.default'\]; pass converters"):
         from_exported(program)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
+def test_integers_beside_floats_become_floats(name):
+    """TVM's importer rounds the Python float to the integer's dtype."""
+    operator = getattr(torch, name)
+
+    def step(h, inputs):
+        x, k = inputs
+        h = h * 0.5 + operator(k, 0.25) + x
+        return h, h.clone()
+
+    def function(x, k):
+        return scan(step, torch.zeros(3), (x, k), dim=0)[1]
+
+    check(function, torch.randn(12, 3), torch.randint(-5, 6, (12, 3)))
+    check(lambda k: operator(k, 0.25), torch.randint(-5, 6, (4,)))

@@ -72,6 +72,32 @@ def _select_scatter(node: Any, importer: Any) -> relax.Expr:
     return builder.emit(relax.op.slice_scatter(base, source, index, index + 1, 1, axis=axis))
 
 
+def _arithmetic(name: str, operator: Callable[..., relax.Expr]) -> Converter:
+    """An operator of two operands; TVM 0.27 takes a Python float for an integer beside one."""
+
+    def convert(node: Any, importer: Any) -> relax.Expr:
+        builder = importer.block_builder
+        dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+        operands = [importer.env[a] if hasattr(a, "op") else a for a in node.args[:2]]
+        tensors = [o for o in operands if isinstance(o, relax.Expr)]
+        widened = dtype.startswith(("float", "bfloat")) and any(
+            not str(o.ty.dtype).startswith(("float", "bfloat")) for o in tensors
+        )
+        if not widened or node.kwargs or len(node.args) > 2:
+            return importer.create_convert_map()[name](node)
+
+        def as_result(operand: Any) -> relax.Expr:
+            if not isinstance(operand, relax.Expr):
+                return relax.const(operand, dtype)
+            if str(operand.ty.dtype) == dtype:
+                return operand
+            return builder.emit(relax.op.astype(operand, dtype))
+
+        return builder.emit(operator(*(as_result(operand) for operand in operands)))
+
+    return convert
+
+
 #: Converters by the name of the overload, for ``custom_convert_map`` of TVM's importer.
 CONVERTERS: dict[str, Converter] = {
     "cumsum.default": _cumulative(relax.op.cumsum),
@@ -81,6 +107,10 @@ CONVERTERS: dict[str, Converter] = {
     "cummin.default": _extremum("cummin"),
     "select.int": _select,
     "select_scatter.default": _select_scatter,
+    "add.Tensor": _arithmetic("add.Tensor", relax.op.add),
+    "sub.Tensor": _arithmetic("sub.Tensor", relax.op.subtract),
+    "mul.Tensor": _arithmetic("mul.Tensor", relax.op.multiply),
+    "div.Tensor": _arithmetic("div.Tensor", relax.op.divide),
 }
 
 
