@@ -14,7 +14,7 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.elements import Elements
-from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, loop, runs_in_turn, when
+from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, loop, when
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import (
     Replica,
@@ -35,8 +35,8 @@ def build_three_phase(recurrence: Recurrence, plan: ScanPlan) -> Built:
     Carries that feed other carries are reduced and scanned first: one reduction and one scan
     per stage, in which the earlier stages are replayed from their known carries.
 
-    A lane is cut into ``chunks`` chunks of ``L // chunks`` steps; the last one also takes the
-    remainder. ``lane_block`` chunks are interleaved in one task to hide latency.
+    A lane is cut into ``chunks`` chunks of about ``L // chunks`` steps; the last one also takes
+    the remainder. ``lane_block`` chunks are interleaved in one task to hide latency.
     """
     chunks = _Chunks(recurrence, plan)
     nests = [
@@ -59,7 +59,7 @@ class _Chunks:
         self.groups = int_const(plan.chunks // plan.lane_block, self.dtype)
         time = recurrence.time
         self.time_dtype = tir.dtype_of(time.var)
-        self.length = time.extent // int_const(plan.chunks, self.time_dtype)
+        self.length = _odd_lines(time.extent // int_const(plan.chunks, self.time_dtype))
         lead = [self.rows, self.chunks]
         self.elements = [
             Elements(recurrence, "chunk", lead, "global", stage)
@@ -119,7 +119,7 @@ class _Chunks:
             [
                 *self._restore(replicas, row, group, range(stage)),
                 turns(lambda u: at(u).set_identity(held, [u])),
-                runs_in_turn(self.width, self.length, turns, extend),
+                loop("i", self.length, lambda i: turns(lambda u: extend(u, i))),
                 turns(save),
             ]
         )
@@ -182,7 +182,7 @@ class _Chunks:
         body = tir.seq(
             [
                 *self._restore(replicas, row, group, range(recurrence.stages)),
-                runs_in_turn(self.width, self.length, self._turns, step),
+                loop("i", self.length, lambda i: self._turns(lambda u: step(u, i))),
                 when(tirx.EQ(group, self.groups - 1), tail),
             ]
         )
@@ -209,6 +209,21 @@ class _Chunks:
 
         total = tir.simplify(self.rows * self.groups)
         return loop("task", total, realize, ForKind.PARALLEL)
+
+
+#: Elements of float32 in a line of memory.
+_LINE = 16
+
+
+def _odd_lines(length: Any) -> Any:
+    """``length``, or a little less: an odd number of cache lines.
+
+    The streams of a task lie a chunk apart. Were that a power of two, they would all meet in one
+    set of the first-level cache and evict one another at every step.
+    """
+    line, two = int_const(_LINE, length), int_const(2 * _LINE, length)
+    odd = (length - line) // two * two + line
+    return tir.simplify(tirx.Select(length >= two * 2, odd, length))
 
 
 def _buffers(replicas: list[Replica]) -> list[Var]:

@@ -54,6 +54,8 @@ def loop(
 
 #: Steps of one chain before the next one has its turn: a line of float32.
 _RUN = 16
+#: Of those, written out one after another: TVM's own passes are slow on long bodies.
+_UNROLL = 4
 
 
 def runs_in_turn(
@@ -90,7 +92,15 @@ def runs_in_turn(
 
     def turn(n: Any) -> Any:
         def walk(chain: Any) -> Any:
-            return loop("i", run, lambda i: step(chain, n * run + i))
+            if chains == 1:
+                return step(chain, n)
+            few = int_const(_UNROLL, extent)
+
+            def part(m: Any) -> Any:
+                first = n * run + m * few
+                return loop("i", few, lambda i: step(chain, first + i), ForKind.UNROLLED)
+
+            return loop("m", int_const(_RUN // _UNROLL, extent), part)
 
         return across(walk)
 
