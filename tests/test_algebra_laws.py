@@ -13,80 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import tirx
 
-from tvm_scan import tir
+from tests.algebra_interpreter import TARGETS, evaluate, same
 from tvm_scan.algebra import FAMILIES, Affine, Reduce, classify
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import Algebra, NotInFamily, System
-
-
-def llvm_max(a, b):
-    return a if a > b else b
-
-
-def llvm_min(a, b):
-    return a if a < b else b
-
-
-def cuda_max(a, b):
-    return b if math.isnan(a) else a if math.isnan(b) else max(a, b)
-
-
-def cuda_min(a, b):
-    return b if math.isnan(a) else a if math.isnan(b) else min(a, b)
-
-
-TARGETS = {"llvm": (llvm_max, llvm_min), "cuda": (cuda_max, cuda_min)}
-
-
-def evaluate(expr, values, target="llvm"):
-    """Value of a TIR expression over Python numbers."""
-
-    def run(e):
-        return evaluate(e, values, target)
-
-    if not hasattr(e := expr, "ty"):
-        return expr
-    if isinstance(e, tirx.Var):
-        return values[e.name]
-    if isinstance(e, tirx.IntImm):
-        return int(e.value)
-    if isinstance(e, tirx.FloatImm):
-        value = float(e.value)
-        return value if math.isinf(value) or math.isnan(value) else Fraction(value)
-    if isinstance(e, tirx.Max):
-        return TARGETS[target][0](run(e.a), run(e.b))
-    if isinstance(e, tirx.Min):
-        return TARGETS[target][1](run(e.a), run(e.b))
-    if isinstance(e, tirx.Select):
-        return run(e.true_value) if run(e.condition) else run(e.false_value)
-    if isinstance(e, tirx.Cast):
-        return int(run(e.value)) if tir.dtype_of(e).startswith("int") else run(e.value)
-    simple = {
-        tirx.Add: lambda a, b: a + b,
-        tirx.Sub: lambda a, b: a - b,
-        tirx.Mul: lambda a, b: a * b,
-        tirx.EQ: lambda a, b: a == b,
-        tirx.NE: lambda a, b: a != b,
-        tirx.And: lambda a, b: a and b,
-        tirx.Or: lambda a, b: a or b,
-    }
-    for kind, action in simple.items():
-        if isinstance(e, kind):
-            return action(run(e.a), run(e.b))
-    if isinstance(e, tirx.GE):
-        return run(e.a) >= run(e.b)
-    name = tir.call_name(e) or ""
-    args = [run(a) for a in getattr(e, "args", [])] or [run(e.a), run(e.b)]
-    for word, action in {
-        "bitwise_and": lambda a, b: a & b,
-        "bitwise_or": lambda a, b: a | b,
-        "bitwise_xor": lambda a, b: a ^ b,
-    }.items():
-        if name.endswith(word) or type(e).__name__.lower() == word.replace("_", ""):
-            return action(*args)
-    if name.endswith("isnan"):
-        return math.isnan(args[0])
-    raise AssertionError(f"no rule for {type(e).__name__} {name}: {e}")
 
 
 class Exact:
@@ -118,11 +48,6 @@ class Exact:
         symbols, carry = self._symbols("f"), tirx.Var("h", self.algebra.dtype)
         values = {f"f{i}": v for i, v in enumerate(f)} | {"h": h}
         return evaluate(self.algebra.apply(tuple(symbols), (carry,))[0], values, self.target)
-
-
-def same(a, b):
-    both = isinstance(a, float) and isinstance(b, float)
-    return a == b or (both and math.isnan(a) and math.isnan(b))
 
 
 def fold(exact, elements):

@@ -7,7 +7,7 @@ import tvm
 from tests.cuda_harness import CUDA_TARGET, run_cuda
 from tests.family_programs import PROGRAMS
 from tests.test_extraction import CPU, CPU_PLANS, CUDA_PLANS, sequential
-from tvm_scan import Recurrence, extract, parallelize, tir
+from tvm_scan import Recurrence, ScanPlan, extract, parallelize, tir
 from tvm_scan.algebra import FAMILIES
 
 
@@ -61,3 +61,39 @@ def test_cpu_plans_equal_the_loop(name):
 def test_cuda_plans_equal_the_loop(name, plan):
     func, args = PROGRAMS[name][0], arguments(name)
     check(name, run_cuda(parallelize(func, CUDA_TARGET, plan), args), sequential(func, args))
+
+
+WITH_NAN = ("bounded_sum", "reset_sum", "reset_max", "running_argmax")
+
+
+def with_nan(name):
+    arrays = arguments(name)
+    rng = np.random.default_rng(1)
+    for array in arrays:
+        if array.dtype.kind == "f":
+            array[rng.random(array.shape) < 0.1] = np.nan
+    return arrays
+
+
+@pytest.mark.parametrize("name", WITH_NAN)
+def test_nan_as_in_the_loop_on_cpu(name):
+    func, args = PROGRAMS[name][0], with_nan(name)
+    want = sequential(func, args)
+    for plan in CPU_PLANS[3:]:
+        tensors = [tvm.runtime.tensor(a) for a in args]
+        tvm.compile(parallelize(func, CPU, plan), target=CPU)(*tensors)
+        for tensor, expected in zip(tensors, want, strict=True):
+            np.testing.assert_array_equal(tensor.numpy(), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", WITH_NAN)
+def test_nan_as_in_the_loop_on_cuda(name):
+    func, args = PROGRAMS[name][0], with_nan(name)
+    loop = ScanPlan("cuda", "sequential", threads_per_block=32)
+    want = run_cuda(parallelize(func, CUDA_TARGET, loop), args)
+    for plan in CUDA_PLANS[1:]:
+        for got, expected in zip(
+            run_cuda(parallelize(func, CUDA_TARGET, plan), args), want, strict=True
+        ):
+            np.testing.assert_array_equal(got, expected)

@@ -40,9 +40,12 @@ class Clamp(Algebra):
     min commute with monotone maps, and ``lo > hi`` gives the constant ``hi`` on both sides.
 
     Integers up to 32 bits are combined in 64 bits, where no sum of gates overflows; the loop,
-    which bounds at every step, would not overflow either. Floating-point bounds are probed with
-    the target's own max and min (``f(-inf)``, ``f(inf)``), so that a NaN bound does what it does
-    in the loop.
+    which bounds at every step, would not overflow either.
+
+    Where NaN occurs, max and min differ by target and by the order of their operands, and the
+    step may become a constant. So floating-point elements are found by running the target's own
+    step on minus infinity, infinity and NaN: the bounds as they act, and the value ``n`` that a
+    NaN carry leads to. A shift of NaN marks a constant (the bound).
     """
 
     name: ClassVar[str] = "clamp"
@@ -50,7 +53,8 @@ class Clamp(Algebra):
     low: Any
     high: Any
     dtype: str
-    carry_first: bool = True
+    step: Any
+    old: Var
 
     @classmethod
     def prove(cls, system: System) -> Clamp | NotInFamily:
@@ -59,106 +63,117 @@ class Clamp(Algebra):
         if dtype.startswith(("uint", "bool")):
             return NotInFamily(step, "")
         if dtype == "int64":
-            if _looks_bounded(step):
+            if isinstance(step, tirx.Max | tirx.Min):
                 return NotInFamily(
                     step, "bounds on a 64-bit integer, whose unbounded sums may overflow,"
                 )
             return NotInFamily(step, "")
-        sides: set[bool] = set()
-        found = _parts(step, old, "int64" if not is_float(dtype) else dtype, sides)
+        found = _parts(step, old, dtype if is_float(dtype) else "int64")
         if found is None or (found.low is None and found.high is None):
             return NotInFamily(step, "")
-        if is_float(dtype) and len(sides) > 1:
-            return NotInFamily(
-                step, "max and min with the carry on both sides, which differ on NaN,"
-            )
-        return cls(found.shift, found.low, found.high, dtype, sides != {False})
+        return cls(found.shift, found.low, found.high, dtype, step, old)
+
+    @property
+    def _float(self) -> bool:
+        return is_float(self.dtype)
 
     @property
     def _wide(self) -> str:
-        return self.dtype if is_float(self.dtype) else "int64"
+        return self.dtype if self._float else "int64"
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Shift, and the bounds that there are."""
-        return (self._wide,) * (1 + (self.low is not None) + (self.high is not None))
+        """Shift, the bounds that there are, and for floats the value after a NaN."""
+        bounds = (self.low is not None) + (self.high is not None)
+        return (self._wide,) * (1 + bounds + self._float)
 
-    def _max(self, h: Any, bound: Any) -> Any:
-        return tirx.Max(h, bound) if self.carry_first else tirx.Max(bound, h)
+    def _split(self, element: Element) -> tuple[Any, list[Any], Any]:
+        """Shift, bounds, value after a NaN."""
+        if self._float:
+            return element[0], list(element[1:-1]), element[-1]
+        return element[0], list(element[1:]), None
 
-    def _min(self, h: Any, bound: Any) -> Any:
-        return tirx.Min(h, bound) if self.carry_first else tirx.Min(bound, h)
-
-    def _bounded(self, element: Element, h: Any) -> Any:
-        bounds = list(element[1:])
-        if self.low is not None:
-            h = self._max(h, bounds.pop(0))
-        return self._min(h, bounds.pop(0)) if self.high is not None else h
+    def _join(self, shift: Any, low: Any, high: Any, after_nan: Any) -> Element:
+        bounds = [b for b, there in ((low, self.low), (high, self.high)) if there is not None]
+        return (shift, *bounds, after_nan) if self._float else (shift, *bounds)
 
     def _run(self, element: Element, h: Any) -> Any:
-        return self._bounded(element, h + element[0])
+        """The element applied to a carry of the wide dtype.
 
-    def _element(self, shift: Any, low: Any, high: Any) -> Element:
-        bounds = [b for b, there in ((low, self.low), (high, self.high)) if there is not None]
-        return (shift, *bounds)
+        The comparisons are false for NaN: a NaN shift gives the bound, and so does a NaN bound.
+        """
+        shift, bounds, after_nan = self._split(element)
+        value = h + shift
+        if self.low is not None:
+            bound = bounds.pop(0)
+            value = tirx.Select(value > bound, value, bound)
+        if self.high is not None:
+            bound = bounds.pop(0)
+            value = tirx.Select(value < bound, value, bound)
+        return tirx.Select(tirx.isnan(h), after_nan, value) if self._float else value
 
     def lift(self) -> Element:
-        """``(a, lo, hi)``, the bounds as the target's max and min see them."""
-        element = self._element(self.shift, self.low, self.high)
-        if not is_float(self.dtype):
-            return element
-        low, high = (self._run(element, end(self.dtype)) for end in (smallest, largest))
-        shift = self.shift
-        if self.low is None or self.high is None:
-            # A bound that is NaN to the target hides the carry; one bound alone cannot say so.
-            bound = low if self.high is None else high
-            shift = tirx.Select(tirx.isnan(bound), bound, shift)
-        return self._element(shift, low, high)
+        """``(a, lo, hi)``; of floats as the target's own step shows them."""
+        if not self._float:
+            return self._join(self.shift, self.low, self.high, None)
+
+        def at(value: Any) -> Any:
+            return tir.substitute(self.step, tir.VarMap([(self.old, value)]))
+
+        low, high = at(smallest(self.dtype)), at(largest(self.dtype))
+        nan = tirx.const(float("nan"), self.dtype)
+        seen = [b for b, there in ((low, self.low), (high, self.high)) if there is not None]
+        constant = tirx.isnan(seen[0])
+        for bound in seen[1:]:
+            constant = tirx.Or(constant, tirx.isnan(bound))
+        shift = tirx.Select(constant, nan, self.shift)
+        if len(seen) == 2:
+            low, high = tirx.Select(constant, nan, low), tirx.Select(constant, nan, high)
+        return self._join(shift, low, high, at(nan))
 
     def combine(self, earlier: Element, later: Element) -> Element:
         """``(a1 + a2, g(lo1), g(hi1))``."""
-        return (earlier[0] + later[0], *(self._run(later, bound) for bound in earlier[1:]))
+        shift, bounds, after_nan = self._split(earlier)
+        moved = [self._run(later, bound) for bound in bounds]
+        if not self._float:
+            return (shift + later[0], *moved)
+        return (shift + later[0], *moved, self._run(later, after_nan))
 
     def identity(self) -> Element:
-        """``(0, -inf, inf)``."""
-        return self._element(zero(self._wide), self._lowest(), self._highest())
+        """``(0, -inf, inf)``; NaN stays NaN."""
+        nan = tirx.const(float("nan"), self.dtype) if self._float else None
+        return self._join(zero(self._wide), self._lowest(), self._highest(), nan)
 
     def apply(self, element: Element, carries: Element) -> Element:
         """``min(max(h + a, lo), hi)``."""
-        value = self._run(element, self._widen(carries[0]))
-        return (value if self._wide == self.dtype else tirx.Cast(self.dtype, value),)
-
-    def _widen(self, value: Any) -> Any:
-        return value if tir.dtype_of(value) == self._wide else tirx.Cast(self._wide, value)
+        (h,) = carries
+        value = self._run(element, h if self._float else tirx.Cast(self._wide, h))
+        return (value if self._float else tirx.Cast(self.dtype, value),)
 
     def _lowest(self) -> Any:
-        return smallest(self.dtype) if is_float(self.dtype) else tirx.const(-_FAR, "int64")
+        return smallest(self.dtype) if self._float else tirx.const(-_FAR, "int64")
 
     def _highest(self) -> Any:
-        return largest(self.dtype) if is_float(self.dtype) else tirx.const(_FAR, "int64")
+        return largest(self.dtype) if self._float else tirx.const(_FAR, "int64")
 
     def formulas(self) -> dict[str, str]:
         """Text for ``explain``."""
         low = "max(h + a, lo)" if self.low is not None else "h + a"
         step = f"min({low}, hi)" if self.high is not None else low
-        names = ", ".join(self._element("a", "lo", "hi"))
-        bounds = ", ".join(f"f2({n}1)" for n in self._element("a", "lo", "hi")[1:])
+        names = [n for n, there in (("lo", self.low), ("hi", self.high)) if there is not None]
+        ends = {"lo": "-inf", "hi": "inf"}
         shown = {"a": self.shift, "lo": self.low, "hi": self.high}
         return {
             "step": f"h' = {step}",
-            "element": f"({names})",
-            "combine": f"f1 then f2 = (a1 + a2, {bounds})",
-            "identity": f"({', '.join(self._element('0', '-inf', 'inf'))})",
+            "element": f"({', '.join(['a', *names])})" + ", and the value after NaN" * self._float,
+            "combine": f"f1 then f2 = ({', '.join(['a1 + a2', *(f'f2({n}1)' for n in names)])})",
+            "identity": f"({', '.join(['0', *(ends[n] for n in names)])})",
             "apply": step,
             **{name: str(value) for name, value in shown.items() if value is not None},
         }
 
 
-def _looks_bounded(step: Any) -> bool:
-    return isinstance(step, tirx.Max | tirx.Min)
-
-
-def _parts(e: Any, old: Var, wide: str, sides: set[bool]) -> _Parts | None:
+def _parts(e: Any, old: Var, wide: str) -> _Parts | None:
     """``e`` as shift and bounds; None where it is something else."""
 
     def free(value: Any) -> Any:
@@ -173,14 +188,13 @@ def _parts(e: Any, old: Var, wide: str, sides: set[bool]) -> _Parts | None:
         if isinstance(e, tirx.Sub) and in_right:
             return None
         inner, other = (e.a, free(e.b)) if in_left else (e.b, free(e.a))
-        found = _parts(inner, old, wide, sides)
+        found = _parts(inner, old, wide)
         if found is None:
             return None
         if isinstance(e, tirx.Add | tirx.Sub):
             return _shifted(found, other, isinstance(e, tirx.Sub))
-        sides.add(in_left)
         return _bounded(found, other, isinstance(e, tirx.Max))
-    return _chosen(e, old, wide, sides)
+    return _chosen(e, old, wide)
 
 
 def _shifted(parts: _Parts, by: Any, down: bool) -> _Parts:
@@ -202,7 +216,7 @@ def _bounded(parts: _Parts, by: Any, from_below: bool) -> _Parts:
     return _Parts(parts.shift, low, high)
 
 
-def _chosen(e: Any, old: Var, wide: str, sides: set[bool]) -> _Parts | None:
+def _chosen(e: Any, old: Var, wide: str) -> _Parts | None:
     """A choice, free of the carry, between two steps with the same kinds of bounds."""
     found = as_choice(e)
     if found is None or tir.contains_var(found[0], [old]):
@@ -210,7 +224,7 @@ def _chosen(e: Any, old: Var, wide: str, sides: set[bool]) -> _Parts | None:
     cond, yes, no = found
     if not (tir.contains_var(yes, [old]) and tir.contains_var(no, [old])):
         return None
-    left, right = _parts(yes, old, wide, sides), _parts(no, old, wide, sides)
+    left, right = _parts(yes, old, wide), _parts(no, old, wide)
     if left is None or right is None:
         return None
 
