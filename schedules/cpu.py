@@ -15,8 +15,9 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.ir import Kernel, int_const, loop, runs_in_turn, when
+from tvm_scan.schedules.lanes import clear, decode_lanes, guard_of, lane_count
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.replica import Replica, clear, decode_lanes, guard_of, lane_count
+from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.result import Built
 from tvm_scan.schedules.vector_math import Pool, hoist_first_iteration, with_vector_math
 

@@ -15,15 +15,15 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, loop, when
-from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.replica import (
-    Replica,
+from tvm_scan.schedules.lanes import (
     carry_scratch,
     decode_lanes,
     guard_of,
     lane_count,
     state_buffers,
 )
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.result import Built
 
 __all__ = ["build_three_phase"]

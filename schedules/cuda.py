@@ -25,15 +25,15 @@ from tvm_scan.schedules.ir import (
     threads_over,
     when,
 )
-from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.replica import (
-    Replica,
+from tvm_scan.schedules.lanes import (
     carry_scratch,
     decode_lanes,
     guard_of,
     lane_count,
     state_buffers,
 )
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.result import Built
 
 __all__ = ["build_lanes", "build_serial_tiles", "build_three_phase"]

@@ -19,81 +19,11 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.recurrence import Axis, Carry, Group, Recurrence
 from tvm_scan.schedules.elements import Elements, store_all
-from tvm_scan.schedules.ir import as_dtype, each, int_const, local
+from tvm_scan.schedules.ir import each, local
 
-__all__ = [
-    "Replica",
-    "carry_scratch",
-    "clear",
-    "decode_lanes",
-    "guard_of",
-    "lane_count",
-    "state_buffers",
-]
+__all__ = ["Replica"]
 
 _UNROLL_LIMIT = 64
-
-
-def lane_count(recurrence: Recurrence) -> Any:
-    """Number of lanes; int64 where the lanes' own dtype may not hold it."""
-    extents = [lane.extent for lane in recurrence.lanes]
-    if not extents:
-        return int_const(1, recurrence.time.var)
-    known = [tir.as_int(extent) for extent in extents]
-    if None not in known and prod(known) >= 1 << 31:
-        extents = [as_dtype(extent, "int64") for extent in extents]
-    total = extents[0]
-    for extent in extents[1:]:
-        total = total * extent
-    return tir.simplify(total)
-
-
-def decode_lanes(recurrence: Recurrence, row: Any) -> list[Any]:
-    """Lane indices of the row-major lane number ``row``."""
-    values: list[Any] = []
-    dtype = tir.dtype_of(row)
-    for lane in reversed(recurrence.lanes):
-        # Without lanes no row is ever decoded, but TVM folds a division by a constant zero.
-        extent = int_const(1, dtype) if tir.as_int(lane.extent) == 0 else lane.extent
-        extent = as_dtype(extent, dtype)
-        outermost = len(values) == len(recurrence.lanes) - 1
-        values.append(as_dtype(row if outermost else row % extent, tir.dtype_of(lane.var)))
-        row = row // extent
-    return values[::-1]
-
-
-def clear(buffers: Sequence[Var]) -> Any:
-    """Statement that sets buffers of constant extents to zero."""
-
-    def zero(buffer: Var) -> Any:
-        value = tirx.const(0, tir.dtype_of(buffer))
-        shape = [int(extent) for extent in tir.shape_of(buffer)]
-        return each(shape, lambda place: tirx.BufferStore(buffer, value, place), False)
-
-    return tir.seq([zero(buffer) for buffer in buffers])
-
-
-def guard_of(recurrence: Recurrence, lanes: Sequence[Any]) -> Any:
-    """Condition under which the lane at ``lanes`` exists; None where every one does."""
-    if recurrence.guard is None:
-        return None
-    table = tir.VarMap((a.var, v) for a, v in zip(recurrence.lanes, lanes, strict=True))
-    return tir.substitute(recurrence.guard, table)
-
-
-def carry_scratch(recurrence: Recurrence, lead: Sequence[Any]) -> list[Var]:
-    """Global scratch for the state of a lane, ``lead`` times: one buffer per carry."""
-    return [
-        local(
-            f"carry{i}", [*lead, *(int(a.extent) for a in carry.state_axes)], carry.dtype, "global"
-        )
-        for i, carry in enumerate(recurrence.carries)
-    ]
-
-
-def state_buffers(recurrence: Recurrence) -> list[Var]:
-    """The user's buffers that hold an in-place state, which the first step reads."""
-    return [r.buffer for r in recurrence.registers if r.visible and not r.timed]
 
 
 class Replica:

@@ -15,7 +15,7 @@ import tvm_scan
 from tvm_scan import ScanPlan, library, tir
 from tvm_scan.schedules import vector_math
 from tvm_scan.schedules.ir import Kernel, int_const, loop
-from tvm_scan.schedules.replica import clear
+from tvm_scan.schedules.lanes import clear
 
 WIDTH = 16
 TINY = np.float64(np.finfo(np.float32).smallest_subnormal)
