@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -13,7 +13,15 @@ from tvm.target import Target
 from tests import cusim
 from tests.cusim import nvcc
 
-__all__ = ["CUDA_TARGET", "check_nvcc", "compile_cuda", "emitted_source", "run_cuda"]
+__all__ = [
+    "CUDA_TARGET",
+    "check_nvcc",
+    "compile_cuda",
+    "cuda_sources",
+    "emitted_source",
+    "in_every_order",
+    "run_cuda",
+]
 
 CUDA_TARGET = Target(
     {
@@ -41,6 +49,45 @@ def compile_cuda(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> tvm.runtime.E
 def emitted_source(executable: tvm.runtime.Executable) -> str:
     """The CUDA source of a compiled module."""
     return str(executable.mod.imports[0].inspect_source())
+
+
+def cuda_sources(module: tvm.runtime.Module) -> list[str]:
+    """The CUDA sources in a built module, at whatever depth."""
+    own = [str(module.inspect_source())] if module.kind == "cuda" else []
+    return own + [text for inner in module.imports for text in cuda_sources(inner)]
+
+
+def in_every_order(
+    call: Callable[[], Sequence[np.ndarray]], module: tvm.runtime.Module
+) -> list[np.ndarray]:
+    """Calls a built model as `run_cuda` calls a function.
+
+    Parameters
+    ----------
+    call
+        Runs the model on fresh tensors and returns its results.
+    module
+        The built model, whose kernels must compile to sm_90 without spills.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        The results, the same bits in every order of threads and under the race detector.
+    """
+    sources = cuda_sources(module)
+    assert sources, "in_every_order: expected CUDA kernels in the module, got none"
+    if nvcc.nvcc_available():
+        for source in sources:
+            _resources(source)
+    first: list[np.ndarray] | None = None
+    for seed, with_race in ((0, True), (0, False), (1, False), (2, False)):
+        with cusim.settings(seed=seed, race=with_race):
+            results = list(call())
+        first = first or results
+        for expected, got in zip(first, results, strict=True):
+            assert _same_bits(expected, got), f"other bits with seed {seed} than with seed 0"
+    assert first is not None
+    return first
 
 
 def _entry(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> str:

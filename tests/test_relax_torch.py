@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
-from tests.cuda_harness import CUDA_TARGET
+from tests.cuda_harness import CUDA_TARGET, in_every_order
 from tvm_scan import library
 from tvm_scan.errors import ScanError
 from tvm_scan.relax import FindScans, from_exported, get_pipeline, loop_converter
@@ -42,8 +42,12 @@ def results(mod, *args, target=CPU, device=None):
     device = device or tvm.cpu()
     built = tvm.compile(mod, target=target, relax_pipeline=get_pipeline(target))
     machine = relax.VirtualMachine(built, device)
-    given = machine["main"](*(tvm.runtime.tensor(a.detach().numpy(), device) for a in args))
-    return [tensor.numpy() for tensor in given]
+
+    def run():
+        given = machine["main"](*(tvm.runtime.tensor(a.detach().numpy(), device) for a in args))
+        return [tensor.numpy() for tensor in given]
+
+    return in_every_order(run, built.mod) if target is CUDA_TARGET else run()
 
 
 def families(mod):
