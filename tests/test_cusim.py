@@ -210,7 +210,7 @@ def test_torch_on_the_cpu_works_beside_it():
     assert a.grad is not None
     assert a.grad.tolist() == list(range(12, 0, -1))
     x = torch.ones(2 * THREADS).numpy()
-    _, y = run_cuda(elementwise("float32", lambda v: v + v), [x, np.zeros_like(x)], race=False)
+    _, y = run_cuda(elementwise("float32", lambda v: v + v), [x, np.zeros_like(x)])
     assert (y == 2).all()
 
 
@@ -225,7 +225,7 @@ DTYPES = ["float32", "float64", "float16", "bfloat16"] + [
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_vectors_of_every_type(dtype):
     x = np.arange(256).astype(numpy_dtype(dtype))
-    _, y = run_cuda(vectorized(dtype), [x, np.zeros_like(x)], seeds=(0,))
+    _, y = run_cuda(vectorized(dtype), [x, np.zeros_like(x)])
     with np.errstate(over="ignore"):
         expected = x * x + np.maximum(x, x.dtype.type(3))
     assert y.tobytes() == expected.tobytes()
@@ -252,7 +252,7 @@ def test_narrowing_rounds_as_numpy(dtype):
     narrow = elementwise(
         "float32", lambda v: T.cast(v, dtype), blocks=blocks, threads=1024, out_dtype=dtype
     )
-    _, y = run_cuda(narrow, [x, y], seeds=(0,), race=False)
+    _, y = run_cuda(narrow, [x, y])
     with np.errstate(over="ignore"):
         assert y.tobytes() == x.astype(y.dtype).tobytes()
 
@@ -265,7 +265,6 @@ def test_each_narrow_operation_rounds_once(dtype):
     _, y = run_cuda(
         elementwise(dtype, lambda v: (v * v + v) / (v * v + T.cast(1, dtype)) - v),
         [x, np.zeros_like(x)],
-        seeds=(0,),
     )
     assert y.tobytes() == ((x * x + x) / (x * x + one) - x).tobytes()
 
@@ -286,7 +285,7 @@ def test_mathematical_functions(name, dtype):
     function, reference = FUNCTIONS[name]
     rng = np.random.default_rng(2)
     x = rng.uniform(0.1, 2, 2 * THREADS).astype(numpy_dtype(dtype))
-    _, y = run_cuda(elementwise(dtype, function), [x, np.zeros_like(x)], seeds=(0,), race=False)
+    _, y = run_cuda(elementwise(dtype, function), [x, np.zeros_like(x)])
     # A few units in the last place: the functions' own errors, and those of the steps of sigmoid.
     tolerance = 4 * float(ml_dtypes.finfo(x.dtype).eps)
     np.testing.assert_allclose(
@@ -298,7 +297,7 @@ def test_mathematical_functions(name, dtype):
 def test_log1p_and_infinity(dtype):
     x = np.linspace(0, 1, 2 * THREADS).astype(dtype)
     function = elementwise(dtype, lambda v: T.max(T.log1p(v), -T.infinity(dtype)))
-    _, y = run_cuda(function, [x, np.zeros_like(x)], seeds=(0,), race=False)
+    _, y = run_cuda(function, [x, np.zeros_like(x)])
     np.testing.assert_allclose(y, np.log1p(x), rtol=4 * np.finfo(dtype).eps)
 
 
@@ -308,7 +307,7 @@ def test_shuffles_of_every_width(dtype):
     function = elementwise(
         dtype, lambda v: T.tvm_warp_shuffle_up(T.uint32(0xFFFFFFFF), v, 1, 32, 32)
     )
-    _, y = run_cuda(function, [x, np.zeros_like(x)], seeds=(0, 2))
+    _, y = run_cuda(function, [x, np.zeros_like(x)])
     warps = x.reshape(-1, 32)
     expected = np.concatenate([warps[:, :1], warps[:, :-1]], 1).reshape(-1)
     assert y.tobytes() == expected.tobytes()
