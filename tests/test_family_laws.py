@@ -116,6 +116,21 @@ CASES = {
     ),
     "clamp, integers": Case("clamp", lambda h: (tirx.Max(h - k, 0) + m,), integers, (3,), (I,)),
     "clamp, NaN": Case("clamp", lambda h: (tirx.Min(tirx.Max(h + a, lo), hi),), with_nan, (0.5,)),
+    "clamp from above first, NaN": Case(
+        "clamp", lambda h: (tirx.Max(tirx.Min(h + a, hi), lo),), with_nan, (0.5,)
+    ),
+    "clamp, sides mixed, NaN": Case(
+        "clamp", lambda h: (tirx.Max(lo, tirx.Min(h + a, hi)),), with_nan, (0.5,)
+    ),
+    "shift after the bound, NaN": Case(
+        "clamp", lambda h: (tirx.Max(h - a, lo) + x,), with_nan, (0.5,)
+    ),
+    "bounds of a choice, NaN": Case(
+        "clamp",
+        lambda h: (choose(k > 1, tirx.Max(h + a, lo), tirx.Min(tirx.Max(h, x), hi)),),
+        flagged(with_nan),
+        (0.5,),
+    ),
     "max plus, NaN": Case("clamp", lambda h: (tirx.Max(h + a, x),), with_nan, (0.5,)),
     "max plus, carry second, NaN": Case("clamp", lambda h: (tirx.Max(x, h + a),), with_nan, (0.5,)),
     "min plus, NaN": Case("clamp", lambda h: (tirx.Min(h + a, x),), with_nan, (0.5,)),
