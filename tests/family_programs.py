@@ -222,6 +222,33 @@ def small_matrix(
                 H[b, t, i] = h[i]
 
 
+@T.prim_func(s_tir=True)
+def wkv(
+    K: T.Buffer((3, 37), "float32"),
+    V: T.Buffer((3, 37), "float32"),
+    W: T.Buffer((3,), "float32"),
+    U: T.Buffer((3,), "float32"),
+    Y: T.Buffer((3, 37), "float32"),
+):
+    for b in range(3):
+        above = T.sblock_alloc_buffer((1,), "float32")
+        below = T.sblock_alloc_buffer((1,), "float32")
+        top = T.sblock_alloc_buffer((1,), "float32")
+        new = T.sblock_alloc_buffer((1,), "float32")
+        above[0] = T.float32(0)
+        below[0] = T.float32(0)
+        top[0] = T.float32(-1e30)
+        for t in range(37):
+            new[0] = T.max(top[0], U[b] + K[b, t])
+            Y[b, t] = (
+                T.exp(top[0] - new[0]) * above[0] + T.exp(U[b] + K[b, t] - new[0]) * V[b, t]
+            ) / (T.exp(top[0] - new[0]) * below[0] + T.exp(U[b] + K[b, t] - new[0]))
+            new[0] = T.max(top[0] - W[b], K[b, t])
+            above[0] = T.exp(top[0] - W[b] - new[0]) * above[0] + T.exp(K[b, t] - new[0]) * V[b, t]
+            below[0] = T.exp(top[0] - W[b] - new[0]) * below[0] + T.exp(K[b, t] - new[0])
+            top[0] = new[0]
+
+
 #: Program, families in order of the stages, range of the inputs, whether rounding may differ.
 PROGRAMS = {
     "second_order": (second_order, ["matrix affine"], (-1, 2), False),
@@ -240,4 +267,5 @@ PROGRAMS = {
     "online_softmax": (online_softmax, ["reduce", "affine", "affine"], (-4, 5), True),
     "mean_and_variance": (mean_and_variance, ["affine", "reduce"], (-4, 5), True),
     "small_matrix": (small_matrix, ["matrix affine"], (-1, 2), False),
+    "wkv": (wkv, ["clamp", "affine", "affine"], (0, 4), True),
 }
