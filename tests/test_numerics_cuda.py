@@ -79,6 +79,13 @@ def test_every_plan(case, plan):
     run_lengths(case, plan, lengths_of(case), "exact", check_exact)
 
 
+@pytest.mark.parametrize("plan", TREES)
+def test_long_selective_scan(plan):
+    few = (("channels", 1), ("batch", 1))
+    case = Case("selective_scan", options=BASE[-1].options, sizes=few)
+    run_lengths(case, PLANS[plan], (1023, 1024, 1025, 4099), "exact", check_exact)
+
+
 def _options():
     """Each option of each recurrence at least once."""
     flags = {"reverse": True, "exclusive": True}
