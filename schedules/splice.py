@@ -160,11 +160,13 @@ def ensure_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _block(nest: Any, number: int) -> Any:
     """A block around a nest of plain loops."""
-    reads, writes = tir.buffers_loaded(nest), tir.buffers_stored(nest)
+    own = tir.buffers_allocated(nest)
+    writes = [b for b in tir.buffers_stored(nest).keys() if b not in own]
+    reads = [b for b in tir.buffers_loaded(nest).keys() if b not in own and b not in writes]
     block = SBlock(
         [],
-        [_whole(b) for b in reads.keys() if b not in writes],
-        [_whole(b) for b in writes.keys()],
+        [_whole(b) for b in reads],
+        [_whole(b) for b in writes],
         f"nest_{number}",
         nest,
     )

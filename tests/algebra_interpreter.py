@@ -77,6 +77,7 @@ def evaluate(expr, values, target="llvm"):
         tirx.Add: lambda a, b: a + b,
         tirx.Sub: lambda a, b: a - b,
         tirx.Mul: lambda a, b: a * b,
+        tirx.FloorMod: lambda a, b: a % b,
         tirx.EQ: lambda a, b: a == b,
         tirx.LT: lambda a, b: a < b,
         tirx.LE: lambda a, b: a <= b,

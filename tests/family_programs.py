@@ -108,6 +108,12 @@ def masks(
 
 
 @T.prim_func(s_tir=True)
+def rolling_hash(X: T.Buffer((3, 37), "int32"), H: T.Buffer((3, 37), "int32")):
+    for b, t in T.grid(3, 37):
+        H[b, t] = (T.if_then_else(t > 0, H[b, t - 1], -500) * 257 + X[b, t]) % 65521
+
+
+@T.prim_func(s_tir=True)
 def switch(
     X: T.Buffer((3, 37), "bool"), Y: T.Buffer((3, 37), "bool"), H: T.Buffer((3, 37), "bool")
 ):
@@ -260,6 +266,7 @@ PROGRAMS = {
     "reset_max": (reset_max, ["segmented"], (-4, 5), False),
     "automaton": (automaton, ["finite automaton"], (0, 3), False),
     "masks": (masks, ["bitwise affine"], (-4, 5), False),
+    "rolling_hash": (rolling_hash, ["modular affine"], (-400, 400), False),
     "switch": (switch, ["two states"], (0, 2), False),
     "running_argmax": (running_argmax, ["reduce", "affine"], (-4, 5), False),
     "continued_fraction": (continued_fraction, ["linear fractional"], (1, 5), True),

@@ -111,6 +111,13 @@ CASES = {
     "affine, spread out": Case(
         "affine", lambda h: ((h - x) * a + h / y - b,), positive, (Fraction(2),)
     ),
+    "modular": Case("modular affine", lambda h: ((h * k + m) % 21,), integers, (100,), (I,)),
+    "modular, nested": Case(
+        "modular affine", lambda h: ((h * k % 21 - m) % 21 * n % 7,), integers, (-100,), (I,)
+    ),
+    "modular, by a mask": Case(
+        "modular affine", lambda h: (tirx.bitwise_and(m - h * 5, 31),), integers, (77,), (I,)
+    ),
     "clamp": Case(
         "clamp", lambda h: (tirx.Min(tirx.Max(h + a, lo), hi),), fractions, (Fraction(1),)
     ),

@@ -168,6 +168,17 @@ def buffers_stored(stmt: Any) -> VarMap:
     return found
 
 
+def buffers_allocated(stmt: Any) -> VarMap:
+    """Buffers that an allocation inside ``stmt`` defines."""
+    found = VarMap()
+
+    def visit(alloc: Any) -> None:
+        found[alloc.buffer] = True
+
+    tvm_ffi.structural_walk(stmt, [(tirx.AllocBuffer, visit), (tirx.DeclBuffer, visit)])
+    return found
+
+
 def call_name(expr: Any) -> str | None:
     """Operator name of a call (``tirx.exp``), else None."""
     if isinstance(expr, Call) and isinstance(expr.op, Op):

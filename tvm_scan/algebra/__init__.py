@@ -8,6 +8,7 @@ from tvm_scan.algebra.clamp import Clamp
 from tvm_scan.algebra.declared import Declared
 from tvm_scan.algebra.logsumexp import LogSumExp
 from tvm_scan.algebra.matrix import Complex, Matrix
+from tvm_scan.algebra.modular import Modular
 from tvm_scan.algebra.moebius import Moebius
 from tvm_scan.algebra.reduce import Reduce
 from tvm_scan.algebra.segmented import LateSegmented, Segmented
@@ -23,6 +24,7 @@ __all__ = [
     "Declared",
     "LogSumExp",
     "Matrix",
+    "Modular",
     "Moebius",
     "Reduce",
     "Segmented",
@@ -38,6 +40,7 @@ FAMILIES: tuple[type[Algebra], ...] = (
     Reduce,
     Affine,
     Bitwise,
+    Modular,
     Switch,
     Clamp,
     LogSumExp,

@@ -165,6 +165,9 @@ def _parts(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
         return _parts(e.args[0] * e.args[1] + e.args[2], old)
     if isinstance(e, tirx.Cast) and tir.dtype_of(e) == tir.dtype_of(e.value):
         return _parts(e.value, old)
+    if isinstance(e, tirx.LShift) and (by := tir.as_int(e.b)) is not None and 0 <= by < 31:
+        unit = tirx.const(1 << by, tir.dtype_of(e))
+        return _scaled(_parts(e.a, old), lambda v: times(v, unit), unit)
     what = name or type(e).__name__
     return NotInFamily(e, f"{what} of the carry is not affine in it")
 

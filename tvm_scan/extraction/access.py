@@ -21,8 +21,8 @@ from tvm.ir import Range, Var
 from tvm.sym import Analyzer
 
 from tvm_scan import tir
-from tvm_scan.extraction.flatten import Loop, lets_in, stores_in
 from tvm_scan.extraction.nest import Access, Nest, accesses_of, linear_in
+from tvm_scan.extraction.statements import Loop, lets_in, stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind, Register
 
 __all__ = ["Box", "Layouts", "classify_accesses", "lanes_apart"]
@@ -338,9 +338,16 @@ def _check_injective(buffer: Var, layouts: Layouts) -> Refusal | None:
 
 
 def lanes_apart(buffer: Var, layouts: Layouts, extra_steps: int = 0) -> bool:
-    """Whether no two lanes meet in a cell of ``buffer``, ``extra_steps`` before time included."""
+    """Whether no two lanes meet in a cell of ``buffer``, ``extra_steps`` before time included.
+
+    Lanes whose iterations have cells of their own (``nest.private``) need no index of theirs.
+    """
     nest, box = layouts.nest, layouts.boxes[buffer]
-    undetermined = tir.VarMap((lane.var, tir.as_int(lane.extent)) for lane in nest.lanes)
+    undetermined = tir.VarMap(
+        (lane.var, tir.as_int(lane.extent))
+        for lane, private in zip(nest.lanes, nest.private, strict=True)
+        if buffer not in private
+    )
     progress = True
     while len(undetermined) and progress:
         progress = False

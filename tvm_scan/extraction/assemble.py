@@ -14,7 +14,7 @@ from tvm_scan.extraction.access import Layouts, classify_accesses
 from tvm_scan.extraction.boundary import without_time_tests
 from tvm_scan.extraction.carries import make_group
 from tvm_scan.extraction.coupling import draft_steps, find_groups, one_group
-from tvm_scan.extraction.flatten import flatten, stores_in
+from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.nest import Nest, accesses_of, find_nest
 from tvm_scan.extraction.preconditions import (
     check_aliasing,
@@ -22,6 +22,7 @@ from tvm_scan.extraction.preconditions import (
     inline_bindings,
 )
 from tvm_scan.extraction.rewrite import BodyWriter
+from tvm_scan.extraction.statements import stores_in
 from tvm_scan.extraction.surroundings import surroundings
 from tvm_scan.extraction.symbolic import StepState, execute_step
 from tvm_scan.extraction.unroll import unrolled_body
@@ -96,6 +97,17 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
     nest = find_nest(tree.body, tree.reduced, external)
     if isinstance(nest, Refusal):
         return nest
+    found = _of_nest(func, stmt, nest, external)
+    if isinstance(found, Refusal) and nest.interchanged:
+        nest = find_nest(tree.body, tree.reduced, external, interchange=False)
+        again = nest if isinstance(nest, Refusal) else _of_nest(func, stmt, nest, external)
+        return found if isinstance(again, Refusal) else again
+    return found
+
+
+def _of_nest(
+    func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap
+) -> Recurrence | Refusal:
     refusal = inline_bindings(nest) or check_rectangular(nest) or check_aliasing(func, nest)
     if refusal is not None:
         return refusal

@@ -23,9 +23,9 @@ from tvm_scan.extraction.boundary import (
     split_boundary,
 )
 from tvm_scan.extraction.coupling import Draft
-from tvm_scan.extraction.flatten import Condition, stores_in
 from tvm_scan.extraction.nest import Nest, accesses_of
 from tvm_scan.extraction.rewrite import BodyWriter
+from tvm_scan.extraction.statements import Condition, stores_in
 from tvm_scan.extraction.symbolic import Cell, StepState
 from tvm_scan.recurrence import Carry, Refusal, RefusalKind, Register
 

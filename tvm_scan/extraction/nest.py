@@ -22,7 +22,7 @@ from tvm.ir import Var
 from tvm.sym import detect_linear_equation
 
 from tvm_scan import tir
-from tvm_scan.extraction.flatten import (
+from tvm_scan.extraction.statements import (
     Alloc,
     Condition,
     Let,
@@ -67,6 +67,10 @@ class Nest:
     before: list[Any]
     time: Loop
     after: list[Any]
+    #: For each lane, the buffers of which every iteration has cells of its own.
+    private: list[tir.VarMap]
+    #: Whether lanes inside time were interchanged with it.
+    interchanged: bool = False
 
 
 def accesses_of(stmts: list[Any], inner: list[Loop] | None = None) -> list[Access]:
@@ -156,14 +160,21 @@ def _covers(index: Any, extent: Any, inner: list[Loop]) -> bool:
     return False
 
 
+def _private_in(body: list[Any], external: tir.VarMap) -> tir.VarMap:
+    """Buffers that live inside an iteration, or that it overwrites in whole before it reads."""
+    private = tir.VarMap((buffer, True) for buffer in allocated_in(body))
+    for store in stores_in(body):
+        buffer = store.buffer
+        if buffer not in private and buffer not in external and is_private(buffer, body):
+            private[buffer] = True
+    return private
+
+
 def _is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
     """Whether ``loop`` satisfies the theorem above; ``body`` is all that runs inside it."""
-    inside = tir.VarMap((buffer, True) for buffer in allocated_in(body))
+    private = _private_in(body, external)
     written = tir.VarMap(
-        (store.buffer, True)
-        for store in stores_in(body)
-        if store.buffer not in inside
-        and (store.buffer in external or not is_private(store.buffer, body))
+        (store.buffer, True) for store in stores_in(body) if store.buffer not in private
     )
     found: tir.VarMap = tir.VarMap()
     for access in accesses_of(body):
@@ -192,7 +203,9 @@ def _is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
     return True
 
 
-def find_nest(body: list[Any], reduced: tir.VarMap, external: tir.VarMap) -> Nest | Refusal:
+def find_nest(
+    body: list[Any], reduced: tir.VarMap, external: tir.VarMap, *, interchange: bool = True
+) -> Nest | Refusal:
     """Split a flattened nest into lanes, time and what surrounds the time loop.
 
     Parameters
@@ -203,6 +216,8 @@ def find_nest(body: list[Any], reduced: tir.VarMap, external: tir.VarMap) -> Nes
         Loop variables that a block declares as reduction iterators.
     external : VarMap
         Buffers that are seen outside the nest.
+    interchange : bool
+        Whether lanes inside time are taken outwards; else they stay loops over the state.
 
     Returns
     -------
@@ -221,6 +236,9 @@ def find_nest(body: list[Any], reduced: tir.VarMap, external: tir.VarMap) -> Nes
             position = path.index(time)
             # Lanes that lie inside time, with nothing between, are interchanged with it.
             inner = [l for l in path[position + 1 :] if _is_lane(l, l.body, external)]
+            inner = inner if interchange else []
+            if inner and (before or after):
+                inner, before, after = _fuse_around(inner, before, after, external)
             serial = [l for l in path[position + 1 :] if l not in inner]
             stmts = _under(conditions, serial, inside, lanes + path[:position] + inner, guards)
             if time.var in reduced and not serial:
@@ -233,12 +251,14 @@ def find_nest(body: list[Any], reduced: tir.VarMap, external: tir.VarMap) -> Nes
                     "T.axis.scan",
                 )
             lanes += path[:position] + inner
-            fused = _fuse_inner_lanes(stmts, external)
+            fused = _fuse_inner_lanes(stmts, external) if interchange else None
             if fused is not None:
                 lane, stmts = fused
                 lanes.append(lane)
             loop = Loop(time.var, time.extent, stmts, time.origin, time.thread)
-            return Nest(lanes, guards, before, loop, after)
+            private = [_private_in(lane.body, external) for lane in lanes]
+            moved = bool(inner) or fused is not None
+            return Nest(lanes, guards, before, loop, after, private, moved)
         guards += [cond for cond, _ in conditions]
         lanes += path
         loops = [
@@ -331,6 +351,33 @@ def _fuse_inner_lanes(stmts: list[Any], external: tir.VarMap) -> tuple[Loop, lis
         body += rename(loop.body, tir.VarMap([(loop.var, first.var)]))
     fused = Loop(first.var, first.extent, body, first.origin, first.thread)
     return (fused, body) if _is_lane(fused, body, external) else None
+
+
+def _fuse_around(
+    inner: list[Loop], before: list[Any], after: list[Any], external: tir.VarMap
+) -> tuple[list[Loop], list[Any], list[Any]]:
+    """Lanes inside time that the loops before and after time have too, and those loops' bodies.
+
+    Legal as in ``_fuse_inner_lanes``: the lane theorem holds over all that one iteration runs.
+    """
+    taken: list[Loop] = []
+    for lane in inner:
+        matched: list[list[Any]] = []
+        for stmts in (before, after):
+            bodies: list[Any] = []
+            for stmt in stmts:
+                if not isinstance(stmt, Loop) or not tir.structurally_equal(
+                    stmt.extent, lane.extent
+                ):
+                    return taken, before, after
+                bodies += rename(stmt.body, tir.VarMap([(stmt.var, lane.var)]))
+            matched.append(without_allocs(bodies))
+        whole = [*matched[0], *lane.body, *matched[1]]
+        if not _is_lane(Loop(lane.var, lane.extent, whole, lane.origin), whole, external):
+            break
+        taken.append(lane)
+        before, after = matched
+    return taken, before, after
 
 
 def rename(stmts: list[Any], table: tir.VarMap) -> list[Any]:

@@ -10,9 +10,9 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.extraction.access import Layouts
-from tvm_scan.extraction.flatten import Alloc, Condition, Let, Loop, Store, rebuild
 from tvm_scan.extraction.halves import widen
 from tvm_scan.extraction.nest import accesses_of
+from tvm_scan.extraction.statements import Alloc, Condition, Let, Loop, Store, rebuild
 from tvm_scan.recurrence import Register
 
 __all__ = ["BodyWriter"]

@@ -8,9 +8,9 @@ from tvm import tirx
 
 from tvm_scan import tir
 from tvm_scan.extraction.access import Layouts
-from tvm_scan.extraction.flatten import keep_stores, rebuild, stores_in
 from tvm_scan.extraction.nest import Nest, accesses_of
 from tvm_scan.extraction.rewrite import BodyWriter
+from tvm_scan.extraction.statements import keep_stores, rebuild, stores_in
 from tvm_scan.recurrence import Carry, Refusal, RefusalKind
 
 __all__ = ["surroundings"]

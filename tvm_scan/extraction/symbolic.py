@@ -16,9 +16,9 @@ from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.extraction.access import Layouts
-from tvm_scan.extraction.flatten import Alloc, Condition, Let, Loop, Store, stores_in
 from tvm_scan.extraction.halves import widen
 from tvm_scan.extraction.nest import accesses_of, rename
+from tvm_scan.extraction.statements import Alloc, Condition, Let, Loop, Store, stores_in
 
 __all__ = ["Cell", "StepState", "execute_step"]
 

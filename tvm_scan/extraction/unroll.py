@@ -7,8 +7,8 @@ from typing import Any
 from tvm import tirx
 
 from tvm_scan import tir
-from tvm_scan.extraction.flatten import Condition, Let, Loop
 from tvm_scan.extraction.nest import rename
+from tvm_scan.extraction.statements import Condition, Let, Loop
 
 __all__ = ["unrolled_body"]
 

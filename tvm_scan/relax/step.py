@@ -22,7 +22,8 @@ from tvm_scan import tir
 from tvm_scan.annotations import OP_PATTERN, OPAQUE_PATTERN
 from tvm_scan.errors import ScanError
 from tvm_scan.extraction import root_nests
-from tvm_scan.extraction.flatten import flatten, rebuild
+from tvm_scan.extraction.flatten import flatten
+from tvm_scan.extraction.statements import rebuild
 from tvm_scan.recurrence import Refusal
 from tvm_scan.relax.step_form import is_point, without_copies, without_unit_loops
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks

@@ -1,0 +1,166 @@
+"""A flattened loop nest: its statements, and walks over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm.tirx import ForKind
+
+from tvm_scan import tir
+
+__all__ = [
+    "Alloc",
+    "Condition",
+    "Let",
+    "Loop",
+    "Store",
+    "Tree",
+    "allocated_in",
+    "keep_stores",
+    "lets_in",
+    "rebuild",
+    "stores_in",
+    "without_allocs",
+]
+
+
+@dataclass(eq=False)
+class Loop:
+    """``for var in range(extent): body``."""
+
+    var: Var
+    extent: Any
+    body: list[Any]
+    origin: Any
+    thread: str = ""
+
+
+@dataclass(eq=False)
+class Condition:
+    """``if cond: then else: orelse``."""
+
+    cond: Any
+    then: list[Any]
+    orelse: list[Any]
+    origin: Any
+
+
+@dataclass(eq=False)
+class Store:
+    """``buffer[indices] = value``."""
+
+    buffer: Var
+    indices: list[Any]
+    value: Any
+    origin: Any
+
+
+@dataclass(eq=False)
+class Let:
+    """``var = value``, immutable, in scope until the end of the surrounding list."""
+
+    var: Var
+    value: Any
+    origin: Any
+
+
+@dataclass(eq=False)
+class Alloc:
+    """A buffer that lives as long as the surrounding list runs."""
+
+    buffer: Var
+
+
+@dataclass(eq=False)
+class Tree:
+    """A flattened nest and the variables of its reduction loops."""
+
+    body: list[Any]
+    reduced: tir.VarMap = field(default_factory=tir.VarMap)
+
+
+def rebuild(stmts: list[Any]) -> Any:
+    """TensorIR statement of a flattened list."""
+    out: list[Any] = []
+    for stmt in stmts:
+        if isinstance(stmt, Loop):
+            zero = tirx.IntImm(tir.dtype_of(stmt.var), 0)
+            extent = stmt.extent
+            loop = tirx.For(stmt.var, zero, extent, ForKind.SERIAL, rebuild(stmt.body))
+            out.append(loop)
+        elif isinstance(stmt, Condition):
+            orelse = rebuild(stmt.orelse) if stmt.orelse else None
+            out.append(tirx.IfThenElse(stmt.cond, rebuild(stmt.then), orelse))
+        elif isinstance(stmt, Store):
+            out.append(tirx.BufferStore(stmt.buffer, stmt.value, stmt.indices))
+        elif isinstance(stmt, Let):
+            out.append(tirx.Bind(stmt.var, stmt.value))
+    return tir.seq(out)
+
+
+def lets_in(stmts: list[Any]) -> list[Let]:
+    """Every binding of a flattened list."""
+    out: list[Let] = []
+    for stmt in stmts:
+        if isinstance(stmt, Let):
+            out.append(stmt)
+        elif isinstance(stmt, Loop):
+            out += lets_in(stmt.body)
+        elif isinstance(stmt, Condition):
+            out += lets_in(stmt.then) + lets_in(stmt.orelse)
+    return out
+
+
+def keep_stores(stmts: list[Any], wanted: Callable[[Var], bool]) -> list[Any]:
+    """``stmts`` with only the stores to wanted buffers, and what surrounds those."""
+    out: list[Any] = []
+    for stmt in stmts:
+        if isinstance(stmt, Store):
+            if wanted(stmt.buffer):
+                out.append(stmt)
+        elif isinstance(stmt, Loop):
+            body = keep_stores(stmt.body, wanted)
+            if stores_in(body):
+                out.append(Loop(stmt.var, stmt.extent, body, stmt.origin, stmt.thread))
+        elif isinstance(stmt, Condition):
+            then, orelse = keep_stores(stmt.then, wanted), keep_stores(stmt.orelse, wanted)
+            if stores_in(then) or stores_in(orelse):
+                out.append(Condition(stmt.cond, then, orelse, stmt.origin))
+        else:
+            out.append(stmt)
+    return out
+
+
+def without_allocs(stmts: list[Any]) -> list[Any]:
+    """``stmts`` less their allocations."""
+    return [stmt for stmt in stmts if not isinstance(stmt, Alloc)]
+
+
+def allocated_in(stmts: list[Any]) -> list[Var]:
+    """Every buffer that ``stmts`` allocate, at any depth."""
+    out: list[Var] = []
+    for stmt in stmts:
+        if isinstance(stmt, Alloc):
+            out.append(stmt.buffer)
+        elif isinstance(stmt, Loop):
+            out += allocated_in(stmt.body)
+        elif isinstance(stmt, Condition):
+            out += allocated_in(stmt.then) + allocated_in(stmt.orelse)
+    return out
+
+
+def stores_in(stmts: list[Any]) -> list[Store]:
+    """Every store of a flattened list, in program order."""
+    out: list[Store] = []
+    for stmt in stmts:
+        if isinstance(stmt, Store):
+            out.append(stmt)
+        elif isinstance(stmt, Loop):
+            out += stores_in(stmt.body)
+        elif isinstance(stmt, Condition):
+            out += stores_in(stmt.then) + stores_in(stmt.orelse)
+    return out
