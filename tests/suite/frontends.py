@@ -1,11 +1,9 @@
-"""Loops as other people's tools and projects write them.
+"""Loops as other people's tools and projects write them."""
 
-``tests/test_suite.py`` runs those that are bound to threads through the simulated GPU as well.
-"""
+from tvm import te, topi
+from tvm.script import tirx as T
 
 from tests.suite.program import F32, LANE, B, L, Program, buffer
-from tvm import te, tirx, topi
-from tvm.script import tirx as T
 
 HEADS, SIZE = 2, 6
 TOKENS = buffer("float32", B, L, HEADS, SIZE)
@@ -160,27 +158,6 @@ topi_cumsum_exclusive = _operator(
 )
 topi_cumprod = _operator("topi_cumprod", lambda x: topi.cumprod(x, axis=1))
 topi_cumsum_flat = _operator("topi_cumsum_flat", lambda x: topi.cumsum(x))
-
-
-def _extern(name):
-    """A loop of TVM's ``te.extern``, the form in which operators were written by hand."""
-    from tvm.script.ir_builder import IRBuilder
-    from tvm.script.ir_builder import tirx as build
-
-    def generate(ins, outs):
-        with IRBuilder() as ib, build.seq_scope():
-            x, h = ins[0], outs[0]
-            with build.serial(B) as b:
-                build.buffer_store(h, x[b, 0], [b, 0])
-                with build.serial(L - 1) as t:
-                    build.buffer_store(
-                        h, h[b, t] * tirx.const(-1.0, "float32") + x[b, t + 1], [b, t + 1]
-                    )
-        return ib.get()
-
-    x = te.placeholder((B, L), "float32", name="X")
-    out = te.extern((B, L), [x], generate, name=name)
-    return te.create_prim_func([x, out]).with_attr("global_symbol", name)
 
 
 PROGRAMS = [

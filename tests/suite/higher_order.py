@@ -209,7 +209,7 @@ PROGRAMS = [
     Program(clenshaw, "matrix affine"),
     Program(rotation, "complex affine"),
     Program(symplectic_oscillator, "matrix affine", {"K": (0.0, 1.0)}, rounds=True),
-    Program(verlet, "matrix affine", {"K": (0.0, 1.0)}, rounds=True),
+    Program(verlet, "matrix affine", {"K": (0.0, 1.0)}, rounds=True, growth=L),
     Program(linear_trend, "matrix affine", {"X": (-1.0, 1.0)}, rounds=True),
     Program(constant_velocity, "reduce add, reduce add"),
     Program(convergents, "matrix affine, matrix affine"),

@@ -1,7 +1,8 @@
 """Sequence models: state spaces, linear attention, gated networks, online attention."""
 
-from tests.suite.program import BOOL, F32, LANE, B, L, Program, buffer
 from tvm.script import tirx as T
+
+from tests.suite.program import BOOL, F32, LANE, B, L, Program, buffer
 
 N = 4
 GATE = (0.5, 1.0)

@@ -44,12 +44,16 @@ class Program:
         sums and products of floats are exact.
     rounds : bool
         Whether another order of the arithmetic may round differently.
+    growth : float
+        How much larger than the values the elements of many steps are (a double integrator's
+        grow like their number), by which their rounding errors are larger too.
     """
 
     func: Any
     families: str
     inputs: Mapping[str, Range] = field(default_factory=dict)
     rounds: bool = False
+    growth: float = 1.0
 
     @property
     def name(self) -> str:
