@@ -35,6 +35,8 @@ _WIDEST_STRIP = 2048
 _QUICK_WORK = 1 << 16
 #: Independent chains that hide the latency of one multiply-add on current cores.
 _INTERLEAVE = 4
+#: Words of two elements that a CUDA thread, which has 255 registers, holds beside everything else.
+_ELEMENT_WORDS = 160
 #: A state of several cells costs about this many simple steps per cell (it has an exp).
 _STATE_COST = 4
 #: Stand-in for an extent that is not known until run time.
@@ -160,7 +162,8 @@ def _is_quick(algebra: Algebra) -> bool:
 def _cuda(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> ScanPlan:
     # Lanes that fill the chip walk time without any exchange, if their loads coalesce.
     fill = limits.multiprocessors * 512
-    if length <= 32 or (contiguous_axis(recurrence) == "lane" and rows >= fill // 4):
+    wide = 2 * element_bytes(recurrence) > 4 * _ELEMENT_WORDS
+    if length <= 32 or wide or (contiguous_axis(recurrence) == "lane" and rows >= fill // 4):
         return ScanPlan("cuda", "lanes", threads_per_block=min(128, limits.threads))
     threads = 1 << (min(128, limits.threads).bit_length() - 1)
     items = 8 if element_bytes(recurrence) <= 16 else 4

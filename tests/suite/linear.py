@@ -84,7 +84,7 @@ def geometric_series(Q: LANE, H: LONGER):
 def linear_congruential_generator(Seed: buffer("int64", B), R: buffer("int64")):
     for b in range(B):
         for t in range(L):
-            Seed[b] = (Seed[b] * T.int64(1664525) + T.int64(1013904223)) % T.int64(2147483647)
+            Seed[b] = (Seed[b] * T.int64(16807) + T.int64(12345)) % T.int64(2147483647)
             R[b, t] = Seed[b]
 
 
@@ -225,7 +225,7 @@ PROGRAMS = [
     Program(dot_product, "reduce add"),
     Program(horner, "affine"),
     Program(geometric_series, "affine"),
-    Program(linear_congruential_generator, "modular affine", {"Seed": (0, 1 << 40)}),
+    Program(linear_congruential_generator, "modular affine", {"Seed": (0, 1 << 33)}),
     Program(rolling_hash, "modular affine", {"X": (-256, 256)}),
     Program(masked_hash, "modular affine", {"X": (0, 256), "S": (0, 1 << 26)}),
     Program(adler, "modular affine, modular affine", {"X": (0, 256)}),

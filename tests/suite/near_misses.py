@@ -294,6 +294,28 @@ def delta_rule(K: buffer("float32", L, 8), V: F32, S: buffer("float32", B, 8), Y
 
 
 @T.prim_func(s_tir=True)
+def gated_delta_rule(
+    Q: buffer("float32", L, 8),
+    K: buffer("float32", L, 8),
+    V: F32,
+    Decay: buffer("float32", L),
+    Beta: buffer("float32", L),
+    S: buffer("float32", B, 8),
+    Y: F32,
+):
+    for d, t in T.grid(B, L):
+        seen = T.alloc_buffer((1,), "float32")
+        seen[0] = T.float32(0)
+        for n in range(8):
+            S[d, n] = S[d, n] * T.exp(Decay[t])
+            seen[0] = seen[0] + S[d, n] * K[t, n]
+        Y[d, t] = T.float32(0)
+        for n in range(8):
+            S[d, n] = S[d, n] + Beta[t] * (V[d, t] - seen[0]) * K[t, n]
+            Y[d, t] = Y[d, t] + S[d, n] * Q[t, n]
+
+
+@T.prim_func(s_tir=True)
 def dense_state_space(A: buffer("float32", 6, 6), X: F32, S: buffer("float32", B, 6)):
     for b, t in T.grid(B, L):
         new = T.alloc_buffer((6,), "float32")
@@ -353,6 +375,7 @@ REFUSED = [
     Refused(normalised_forward_pass, COUPLED, "normalisation in every step"),
     Refused(adaptive_step, COUPLED, "a rate that depends on the error"),
     Refused(delta_rule, COUPLED, "a dense transition of eight cells"),
+    Refused(gated_delta_rule, COUPLED, "a dense transition, decayed"),
     Refused(dense_state_space, COUPLED, "a dense transition of six cells"),
     Refused(cellular_automaton, COUPLED, "cells that read their neighbours"),
 ]

@@ -126,7 +126,8 @@ def _coupled(cell: Cell, origin: Any, found: str) -> Refusal:
         f"that are named one by one, found a step that reads {found}",
         "a dense transition of up to four cells is taken, written out or as loops of at most "
         "four; a wider one, such as the delta rule's I - b k k^T, is not: its product over a "
-        "chunk is a dense matrix",
+        "chunk is a dense matrix. Keep the loop, whose lanes run in parallel, or write each chunk "
+        "as matrix products (the WY form) and scan from chunk to chunk",
     )
 
 
