@@ -20,6 +20,8 @@ from bench.timing import machine
 from tests.accepted_programs import PROGRAMS as FORMS
 from tests.family_programs import PROGRAMS as FAMILIES
 from tests.refused_programs import REFUSED
+from tests.suite.classes import ACCEPTED
+from tests.suite.classes import REFUSED as NEAR_MISSES
 from tvm_scan import extract, library
 
 __all__ = ["main"]
@@ -33,6 +35,8 @@ def functions() -> dict[str, Any]:
         **{f"form: {name}": entry[0] for name, entry in FORMS.items()},
         **{f"family: {name}": entry[0] for name, entry in FAMILIES.items()},
         **{f"refused: {name}": entry[0] for name, entry in REFUSED.items()},
+        **{f"suite: {name}": program.func for name, program in ACCEPTED.items()},
+        **{f"near miss: {name}": program.func for name, program in NEAR_MISSES.items()},
         "library: selective scan (blocks)": library.selective_scan(2, 64, 2048, 16),
         "library: selective scan (step)": library.selective_scan(2, 64, 2048, 16, form="step"),
     }
