@@ -56,6 +56,24 @@ def affine_state(rows: int, length: int, dtype: str) -> tirx.PrimFunc:
     return affine
 
 
+def bound_values(rows: int, length: int, dtype: str) -> tirx.PrimFunc:
+    """The history again, every half of the step bound to a name."""
+    kind = getattr(T, dtype)
+
+    @T.prim_func(s_tir=True)
+    def affine(
+        A: T.Buffer((rows, length), dtype),
+        X: T.Buffer((rows, length), dtype),
+        H: T.Buffer((rows, length), dtype),
+    ):
+        for r, t in T.grid(rows, length):
+            before: T.let[kind] = T.if_then_else(t > 0, H[r, t - 1], tirx.const(0, dtype))
+            moved: T.let[kind] = A[r, t] * before
+            H[r, t] = moved + X[r, t]
+
+    return affine
+
+
 def running_max(rows: int, length: int, dtype: str) -> tirx.PrimFunc:
     """``H[t] = max(H[t-1], X[t])``, from the first element."""
 
@@ -70,7 +88,12 @@ def running_max(rows: int, length: int, dtype: str) -> tirx.PrimFunc:
     return maximum
 
 
-FUNCTIONS = {"history": affine_history, "state": affine_state, "max": running_max}
+FUNCTIONS = {
+    "history": affine_history,
+    "state": affine_state,
+    "bound": bound_values,
+    "max": running_max,
+}
 
 
 def half_inputs(name: str, rng: np.random.Generator, rows: int, length: int, dtype: str) -> Arrays:

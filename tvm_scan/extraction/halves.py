@@ -23,34 +23,48 @@ _COMPARE = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 _LOGIC = (tirx.And, tirx.Or)
 
 
-def widen(expr: Any, on_load: Callable[[TensorLoad], Any]) -> Any:
-    """``expr`` with loads mapped by ``on_load`` and half arithmetic done in float32."""
+def widen(expr: Any, on_load: Callable[[TensorLoad], Any], names: tir.VarMap | None = None) -> Any:
+    """``expr`` with loads mapped by ``on_load`` and half arithmetic done in float32.
+
+    Parameters
+    ----------
+    expr : Expr
+        With halves in it.
+    on_load : callable
+        From a load to what stands for it.
+    names : VarMap, optional
+        Bound variables, and the values that stand for them.
+    """
+
+    def wide(part: Any) -> Any:
+        return widen(part, on_load, names)
+
     if isinstance(expr, TensorLoad):
-        indices = [widen(index, on_load) for index in expr.indices]
+        indices = [wide(index) for index in expr.indices]
         return _wide(on_load(tirx.BufferLoad(expr.source, indices)))
     if isinstance(expr, Var):
-        return _wide(expr)
+        return _wide(names.get(expr, expr) if names else expr)
     if isinstance(expr, tirx.FloatImm):
         half = tir.is_half(tir.dtype_of(expr))
         return tirx.FloatImm("float32", float(expr.value)) if half else expr
     if isinstance(expr, tirx.Cast):
-        value = widen(expr.value, on_load)
+        value = wide(expr.value)
         wanted = tir.wide_dtype(tir.dtype_of(expr))
         return value if tir.dtype_of(value) == wanted else tirx.Cast(wanted, value)
     if isinstance(expr, _BINARY + _COMPARE + _LOGIC):
-        return type(expr)(widen(expr.a, on_load), widen(expr.b, on_load))
+        return type(expr)(wide(expr.a), wide(expr.b))
     if isinstance(expr, tirx.Not):
-        return tirx.Not(widen(expr.a, on_load))
+        return tirx.Not(wide(expr.a))
     if isinstance(expr, tirx.Select):
         parts = (expr.condition, expr.true_value, expr.false_value)
-        return tirx.Select(*(widen(part, on_load) for part in parts))
+        return tirx.Select(*(wide(part) for part in parts))
     if isinstance(expr, Call):
-        args = [widen(arg, on_load) for arg in expr.args]
+        args = [wide(arg) for arg in expr.args]
         if tir.call_name(expr) == "prim.if_then_else":
             return tirx.op.if_then_else(*args)
-        wide = tir.prim_type(tir.wide_dtype(tir.dtype_of(expr)))
-        return Call(expr.op, args, expr.attrs, expr.ty_args, ret_ty=wide)
-    return tir.map_loads(expr, on_load)
+        kind = tir.prim_type(tir.wide_dtype(tir.dtype_of(expr)))
+        return Call(expr.op, args, expr.attrs, expr.ty_args, ret_ty=kind)
+    return tir.substitute(tir.map_loads(expr, on_load), names or {})
 
 
 def _wide(expr: Any) -> Any:

@@ -17,6 +17,8 @@ from tvm_scan.recurrence import Register
 
 __all__ = ["BodyWriter"]
 
+_ZERO = tirx.IntImm("int32", 0)
+
 
 class BodyWriter:
     """Rewrites statements of the nest so that written buffers become registers."""
@@ -25,6 +27,9 @@ class BodyWriter:
         self.layouts = layouts
         self.half = half
         self.preloaded = preloaded
+        #: Bound halves: their registers, and the loads that stand for them.
+        self.scratch: list[Register] = []
+        self.names: tir.VarMap = tir.VarMap()
         self.deferred: tir.VarMap = tir.VarMap()
         self.direct: tir.VarMap = tir.VarMap()
         body = accesses_of(layouts.nest.time.body)
@@ -43,7 +48,8 @@ class BodyWriter:
 
     def registers(self) -> list[Register]:
         """Register arrays that the rewritten statements use."""
-        return [r for b, r in self.layouts.registers.items() if b not in self.direct]
+        kept = [r for b, r in self.layouts.registers.items() if b not in self.direct]
+        return kept + self.scratch
 
     # ---- statements ---------------------------------------------------------------------
 
@@ -71,10 +77,10 @@ class BodyWriter:
                 out += self._store(stmt, inner, around)
             elif isinstance(stmt, Let):
                 value = self.expr(stmt.value, inner, around)
-                dtype = tir.dtype_of(stmt.var)
-                if tir.dtype_of(value) != dtype:
-                    value = tirx.Cast(dtype, value)
-                out.append(Let(stmt.var, value, stmt.origin))
+                if self.half and tir.is_half(tir.dtype_of(stmt.var)):
+                    out.append(Store(self._scratch(stmt.var), [_ZERO], value, stmt.origin))
+                else:
+                    out.append(Let(stmt.var, value, stmt.origin))
             elif isinstance(stmt, Condition):
                 then = self.rewrite(stmt.then, inner, around)
                 orelse = self.rewrite(stmt.orelse, inner, around)
@@ -138,7 +144,20 @@ class BodyWriter:
             source = register.previous[split.lag - 1] if split.lag else register.local
             return tirx.BufferLoad(source, place)
 
-        return widen(expr, on_load) if self.half else tir.map_loads(expr, on_load)
+        if self.half:
+            return widen(expr, on_load, self.names)
+        return tir.map_loads(expr, on_load)
+
+    def _scratch(self, var: Var) -> Var:
+        """A register for a bound half: kept in float32, as all between memory and memory is.
+
+        (Not a binding: TVM's legaliser of bfloat16 overlooks bound values.)
+        """
+        if var not in self.names:
+            local = tirx.decl_buffer([1], "float32", f"{var.name}_reg", scope="local")
+            self.scratch.append(Register(local, local, (), (), (1,), (0,), False, False))
+            self.names[var] = tirx.BufferLoad(local, [_ZERO])
+        return self.names[var].source
 
     def _held(self, register: Register, indices: Any, around: Any) -> Var:
         """Register array of the step, ``around`` or before it, that the time index means."""

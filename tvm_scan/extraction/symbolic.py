@@ -154,8 +154,9 @@ class StepState:
         def on_load(load: Any) -> Any:
             return self._load(load) if load.source in self.layouts else load
 
-        value = widen(expr, on_load) if self.half else tir.map_loads(expr, on_load)
-        return tir.substitute(value, self.lets)
+        if self.half:
+            return widen(expr, on_load, self.lets)
+        return tir.substitute(tir.map_loads(expr, on_load), self.lets)
 
     def _load(self, load: Any) -> Any:
         buffer = load.source
