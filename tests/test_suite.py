@@ -19,6 +19,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "suite.md"
 def test_size():
     assert len(ACCEPTED) >= 120
     assert len(REFUSED) >= 60
+    readme = " ".join((PAGE.parent.parent / "README.md").read_text().split())
+    told = f"{len(ACCEPTED)} recurrences that are taken and {len(REFUSED)} near misses"
+    assert told in readme
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
