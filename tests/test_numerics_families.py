@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tvm
 
+from tests.cuda_harness import CUDA_TARGET, run_cuda
 from tests.numerics_cases import CASES, inputs_of, longest_product, source_of
 from tests.numerics_runs import (
     FINITE,
@@ -19,7 +20,7 @@ from tests.numerics_runs import (
     scan,
 )
 from tests.suite.running import families_of
-from tvm_scan import extract
+from tvm_scan import ScanPlan, extract, parallelize
 from tvm_scan.algebra import FAMILIES
 
 
@@ -69,6 +70,30 @@ def test_the_law(name, plan):
                 )
             largest = max(largest, float((units / steps).max(initial=0.0)))
     assert largest > 1e-3, "a bound that nothing comes near says nothing"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+def test_the_law_on_cuda(name):
+    """Every tile adds two combinations per level of its tree, and two for the carry."""
+    case, length = CASES[name], 1029
+    plan = ScanPlan("cuda", "serial_tiles", threads_per_block=32, items_per_thread=4)
+    tiles = -(-length // plan.tile)
+    combinations = tiles * (2 * 5 + 2)
+    func = parallelize(source_of(case, case.dtype), CUDA_TARGET, plan)
+    inputs = inputs_of(case, "U(0.99, 1.01)", length, case.dtype)
+    exact, magnitude = exact_and_magnitude(name, inputs)
+    states = len(case.steps)
+    arrays = [*inputs.values(), *(np.full(1, case.start, case.dtype) for _ in range(states))]
+    arrays += [np.zeros((1, length), case.dtype) for _ in range(states)]
+    got = [array[0] for array in run_cuda(func, arrays, seeds=(0,))[-states:]]
+    if not case.k:
+        for left, right in zip(got, exact, strict=True):
+            np.testing.assert_array_equal(left, right)
+        return
+    everywhere = np.ones(length, bool)
+    units = in_units(case, got, exact, magnitude, everywhere)
+    assert (units <= np.arange(1, length + 1) + combinations).all()
 
 
 @pytest.mark.parametrize("name", [n for n, c in CASES.items() if not c.k])
