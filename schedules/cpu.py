@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.branches import branches
 from tvm_scan.schedules.ir import Kernel, int_const, loop, runs_in_turn, when
 from tvm_scan.schedules.lanes import clear, decode_lanes, guard_of, lane_count
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.result import Built
+from tvm_scan.schedules.time_vector import TimeVector
 from tvm_scan.schedules.vector_math import Pool, hoist_first_iteration, with_vector_math
 
 __all__ = ["build_lanes"]
@@ -37,6 +37,8 @@ def build_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
     # A guard may cut through a block of lanes: then every lane asks for itself.
     alone = not recurrence.lanes or recurrence.guard is not None
     width = 1 if alone else plan.lane_block
+    if plan.time_vector:
+        return Built([_vector_nest(recurrence, plan)], [])
     if width == 1:
         return Built([_lane_nest(recurrence, 1, plan, lane_count(recurrence), None)], [])
     lanes = recurrence.lanes[-1].extent
@@ -55,6 +57,29 @@ def build_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
     if not nests:
         nests.append(_lane_nest(recurrence, 1, plan, lane_count(recurrence), None))
     return Built(nests, [])
+
+
+def _vector_nest(recurrence: Recurrence, plan: ScanPlan) -> Any:
+    """One lane after another, each by vectors of steps."""
+    rows = lane_count(recurrence)
+    row = tirx.Var("v_row", tir.dtype_of(rows))
+    lanes = decode_lanes(recurrence, row)
+    one = Replica(recurrence, lanes, unroll=False)
+    vectors = TimeVector(recurrence, lanes, plan, one)
+    extent = recurrence.time.extent
+    start = int_const(0, extent)
+    head = None
+    if any(carry.first is not None for carry in recurrence.carries):
+        # The first step has an element of its own, which no vector shares.
+        at_all = extent > start
+        head = when(tir.simplify(at_all), one.step(start))
+        start = tir.simplify(tirx.Min(int_const(1, extent), extent))
+    walk = vectors.walk(start, tir.simplify(extent - start))
+    stmts = [vectors.begin(), one.begin(), one.boundary(), head, walk, one.finish()]
+    body = when(guard_of(recurrence, lanes), tir.seq(stmts))
+    registers = [*one.buffers, *vectors.buffers]
+    kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
+    return loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
 
 
 def _halvings(width: int) -> list[int]:
@@ -94,7 +119,7 @@ def _lane_nest(
             return code if plan.library_math else with_vector_math(code, pool, lane)
 
         kind = (
-            ForKind.SERIAL if _branches(hoist_first_iteration(make(probe))) else ForKind.VECTORIZED
+            ForKind.SERIAL if branches(hoist_first_iteration(make(probe))) else ForKind.VECTORIZED
         )
         if width <= _VECTOR:
             return loop("u", width, lambda u: vector(u, u), kind, dtype)
@@ -124,18 +149,3 @@ def _lane_nest(
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
     return loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
-
-
-def _branches(stmt: Any) -> bool:
-    """Whether ``stmt`` chooses: TVM's vectoriser gets choices on scalars wrong.
-
-    Such a loop is left to LLVM's own vectoriser.
-    """
-    found: list[Any] = []
-
-    def on_call(call: Call) -> None:
-        if tir.call_name(call) == "prim.if_then_else":
-            found.append(call)
-
-    tvm_ffi.structural_walk(stmt, [(tirx.IfThenElse, found.append), (Call, on_call)])
-    return bool(found)

@@ -13,6 +13,7 @@ from tvm_scan import tir
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
+from tvm_scan.schedules.vector_values import takes_time_vectors
 
 __all__ = ["ALGORITHMS", "ScanPlan"]
 
@@ -49,6 +50,8 @@ class ScanPlan:
         CPU: whether the lanes of a block are vector lanes (else they are interleaved).
     chunks : int
         CPU ``three_phase``: chunks per lane.
+    time_vector : int
+        CPU: steps of time that are the lanes of a vector, scanned by shuffles; 0 for none.
     library_math : bool
         CPU: keep the C library's ``exp`` and ``log`` in vector loops, lane by lane, instead of
         polynomials of at most 4 ulp.
@@ -62,6 +65,7 @@ class ScanPlan:
     lane_block: int = 1
     vectorize: bool = False
     chunks: int = 0
+    time_vector: int = 0
     library_math: bool = False
 
     def __str__(self) -> str:
@@ -156,6 +160,7 @@ class ScanPlan:
             self._check_cuda(limits_of(target), recurrence)
         else:
             self._check_cpu()
+            self._check_time_vector(recurrence)
 
     def _check_indices(self, recurrence: Recurrence) -> None:
         axes = (*recurrence.lanes, recurrence.time)
@@ -246,6 +251,28 @@ class ScanPlan:
                 f"chunks={self.chunks}, lane_block={self.lane_block}",
                 "round chunks up to a multiple of lane_block",
             )
+
+    def _check_time_vector(self, recurrence: Recurrence) -> None:
+        if self.time_vector == 0:
+            return
+        self._require(
+            self.time_vector in (4, 8, 16, 32) and self.algorithm in ("lanes", "three_phase"),
+            "4, 8, 16 or 32 steps in a vector of lanes or three_phase",
+            f"time_vector={self.time_vector}",
+            "leave it at 0, or use 16",
+        )
+        self._require(
+            self.lane_block == 1 and not self.vectorize,
+            "one lane at a time where a vector holds steps",
+            f"lane_block={self.lane_block}, vectorize={self.vectorize}",
+            "leave lane_block at 1",
+        )
+        self._require(
+            takes_time_vectors(recurrence),
+            "one stage of carries of one cell, whose operators exist on vectors",
+            ", ".join(algebra.name for algebra in recurrence.algebras),
+            "leave time_vector at 0",
+        )
 
     def _require(self, holds: bool, expected: str, found: str, fix: str) -> None:
         if not holds:

@@ -39,8 +39,10 @@ class Replica:
         Whether small constant loops are unrolled, so that registers are registers (CUDA).
     width : int
         Lanes that advance together: registers get a trailing dimension of that extent.
-    inner : Expr or None
-        Index into that dimension.
+    tag : str
+        Suffix of the registers' names.
+    moves : bool
+        Whether that dimension is the last lane (else the caller says which step it is).
     """
 
     def __init__(
@@ -51,10 +53,12 @@ class Replica:
         unroll: bool,
         width: int = 1,
         tag: str = "",
+        moves: bool = True,
     ) -> None:
         self.recurrence = recurrence
         self.unroll = unroll
         self.width = width
+        self.moves = moves
         self._lanes = tir.VarMap(
             (lane.var, value) for lane, value in zip(recurrence.lanes, lanes, strict=True)
         )
@@ -80,7 +84,7 @@ class Replica:
             stmt = self._widen(stmt, inner)
             if inner is not None:
                 last = self.recurrence.lanes[-1].var if self.recurrence.lanes else None
-                if last is not None and self._lane_moves:
+                if last is not None and self.moves:
                     table[last] = table[last] + inner
         else:
             for old, new in self._registers.items():
@@ -88,8 +92,6 @@ class Replica:
         stmt = tir.fresh_copy(stmt)
         stmt = tir.substitute(stmt, table)
         return unrolled(stmt) if self.unroll else stmt
-
-    _lane_moves = True
 
     def _widen(self, stmt: Any, inner: Any) -> Any:
         """Registers with a trailing index: one set for each lane of the block."""
@@ -150,6 +152,21 @@ class Replica:
         """Statement that sets a carry cell."""
         buffer, cell = self.carry(index, place, inner)
         return tirx.BufferStore(buffer, value, cell)
+
+    def take(self, other: Replica, inner: Any) -> Any:
+        """Registers that are no carries := those of ``other`` at ``inner``."""
+        states = tir.VarMap((carry.state, True) for carry in self.recurrence.carries)
+        stmts = []
+        for old, new in self._registers.items():
+            if old in states:
+                continue
+            source = other._registers[old]
+
+            def one(place: list[Any], new: Var = new, source: Var = source) -> Any:
+                return tirx.BufferStore(new, tirx.BufferLoad(source, [*place, inner]), place)
+
+            stmts.append(each([int(e) for e in tir.shape_of(new)], one, self.unroll))
+        return tir.seq(stmts) if stmts else None
 
     def _each(self, axes: Sequence[Axis], make: Callable[[list[Any]], Any]) -> Any:
         extents = [int(axis.extent) for axis in axes]

@@ -1,0 +1,146 @@
+"""Steps of time as the lanes of a vector: a scan inside registers by shuffles.
+
+Work and span for V steps: V log V combinations as log V vector operations, of which the next
+vector waits for one application to the carry alone. (The scan of W. D. Hillis and G. L. Steele,
+"Data parallel algorithms", CACM 29 (12), 1986, over the lanes of a vector.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm.tirx import ForKind
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Group, Recurrence
+from tvm_scan.schedules.branches import branches
+from tvm_scan.schedules.elements import store_all
+from tvm_scan.schedules.ir import int_const, loop
+from tvm_scan.schedules.lanes import clear
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.replica import Replica
+from tvm_scan.schedules.vector_math import Pool, hoist_first_iteration, with_vector_math
+from tvm_scan.schedules.vector_values import Lanes, blend, names, on_vectors, shift
+
+__all__ = ["TimeVector"]
+
+
+class TimeVector:
+    """Steps of one lane, ``width`` at a time; the carry is in the registers of a ``Replica``.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        One stage, carries of one cell.
+    lanes : sequence of Expr
+        Value of each lane variable.
+    plan : ScanPlan
+        ``time_vector`` is the width.
+    one : Replica
+        Registers of single steps, which hold the carry before and after.
+    """
+
+    def __init__(
+        self, recurrence: Recurrence, lanes: list[Any], plan: ScanPlan, one: Replica
+    ) -> None:
+        self.recurrence, self.plan, self.one = recurrence, plan, one
+        self.width = plan.time_vector
+        self.many = Replica(
+            recurrence, lanes, unroll=False, width=self.width, tag="_v", moves=False
+        )
+        self.pool = Pool(self.width)
+        self.dtype = tir.dtype_of(recurrence.time.var)
+        # Two sets of elements: a level reads all of one and writes the other.
+        self.elements = {
+            i: [
+                [Lanes(f"v{side}{i}{j}", self.width, d) for j, d in enumerate(g.algebra.dtypes)]
+                for side in range(2)
+            ]
+            for i, g in enumerate(recurrence.groups)
+        }
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Registers to allocate."""
+        elements = [e.buffer for sides in self.elements.values() for side in sides for e in side]
+        return [*self.many.buffers, *self.pool.buffers, *elements]
+
+    def begin(self) -> Any:
+        """What must stand before the first vector: TVM would shrink registers not seen outside."""
+        return clear(self.buffers)
+
+    def walk(self, start: Any, extent: Any) -> Any:
+        """``extent`` steps from ``start`` on: vectors of them, then the rest one by one."""
+        width = int_const(self.width, extent)
+        full = tir.simplify(extent // width)
+        done = tir.simplify(full * width)
+        rest = tir.simplify(extent - done)
+        blocks = loop("n", full, lambda n: self.block(start + n * width))
+        single = loop("i", rest, lambda i: self.one.step(start + done + i))
+        kept = self._keep_last()
+        if tir.as_int(full) is None:
+            kept = tirx.IfThenElse(full > int_const(0, full), kept, None) if kept else None
+        return tir.seq([blocks, kept, single])
+
+    def block(self, first: Any) -> Any:
+        """Steps ``first`` to ``first + width - 1``."""
+        befores = [
+            part for i, g in enumerate(self.recurrence.groups) for part in self._scan(i, g, first)
+        ]
+        body = self._across(lambda v: self.many.step(first + v, v))
+        return tir.seq([*befores, body])
+
+    def _across(self, make: Any) -> Any:
+        """``make`` for every step of a vector."""
+        probe = hoist_first_iteration(make(tirx.Var("v", self.dtype)))
+        if branches(probe):
+            return loop("v", self.width, make, ForKind.SERIAL, self.dtype)
+
+        def vector(v: Any) -> Any:
+            code = hoist_first_iteration(make(v))
+            return code if self.plan.library_math else with_vector_math(code, self.pool, v)
+
+        return loop("v", self.width, vector, ForKind.VECTORIZED, self.dtype)
+
+    def _scan(self, i: int, group: Group, first: Any) -> list[Any]:
+        """Elements of the steps, their scan, the carries before each step and after the last."""
+        algebra, width = group.algebra, self.width
+        read, write = self.elements[i]
+
+        def lifted(v: Any) -> Any:
+            parts = self.many.lift(i, [], first + v, v)
+            return tir.seq(
+                [tirx.BufferStore(e.buffer, p, [v]) for e, p in zip(read, parts, strict=True)]
+            )
+
+        out = [self._across(lifted)]
+        left, right, old = names(algebra, [self.recurrence.carries[c].dtype for c in group.carries])
+        combined = algebra.combine(left, right)
+        by = 1
+        while by < width:
+            vectors = [e.load() for e in read]
+            table = tir.VarMap(zip(right, vectors, strict=True))
+            for var, vector in zip(left, vectors, strict=True):
+                table[var] = shift(vector, by, width)
+            for target, vector, value in zip(write, vectors, combined, strict=True):
+                out.append(target.store(blend(vector, on_vectors(value, table, width), by, width)))
+            read, write = write, read
+            by *= 2
+        carries = [self.one.get_carry(c, []) for c in group.carries]
+        table = tir.VarMap((o, tirx.Broadcast(c, width)) for o, c in zip(old, carries, strict=True))
+        for var, element in zip(left, read, strict=True):
+            table[var] = shift(element.load(), 1, width)
+        for c, carry, value in zip(group.carries, carries, algebra.apply(left, old), strict=True):
+            before = blend(tirx.Broadcast(carry, width), on_vectors(value, table, width), 1, width)
+            buffer, cell = self.many.carry(c, [], tirx.Ramp(0, 1, width))
+            out.append(tirx.BufferStore(buffer, before, cell))
+        after = algebra.apply(tuple(element.last() for element in read), tuple(carries))
+        targets = [self.one.carry(c, []) for c in group.carries]
+        out.append(store_all(targets, after))
+        return out
+
+    def _keep_last(self) -> Any:
+        """Registers that are no carries, as the last step of the last vector left them."""
+        return self.one.take(self.many, tirx.IntImm(self.dtype, self.width - 1))
