@@ -16,7 +16,7 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.recurrence import Group, Recurrence
 from tvm_scan.schedules.branches import branches
-from tvm_scan.schedules.elements import store_all
+from tvm_scan.schedules.elements import Elements, store_all
 from tvm_scan.schedules.ir import int_const, loop
 from tvm_scan.schedules.lanes import clear
 from tvm_scan.schedules.plan import ScanPlan
@@ -53,7 +53,7 @@ class TimeVector:
         self.pool = Pool(self.width)
         self.dtype = tir.dtype_of(recurrence.time.var)
         # Two sets of elements: a level reads all of one and writes the other.
-        self.elements = {
+        self.elements: dict[int, list[list[Lanes]]] = {
             i: [
                 [Lanes(f"v{side}{i}{j}", self.width, d) for j, d in enumerate(g.algebra.dtypes)]
                 for side in range(2)
@@ -61,10 +61,13 @@ class TimeVector:
             for i, g in enumerate(recurrence.groups)
         }
 
+        self.halves: dict[tuple[int, int], list[Lanes]] = {}
+
     @property
     def buffers(self) -> list[Var]:
         """Registers to allocate."""
-        elements = [e.buffer for sides in self.elements.values() for side in sides for e in side]
+        sides = [side for sides in self.elements.values() for side in sides]
+        elements = [e.buffer for side in (*sides, *self.halves.values()) for e in side]
         return [*self.many.buffers, *self.pool.buffers, *elements]
 
     def begin(self) -> Any:
@@ -83,6 +86,48 @@ class TimeVector:
         if tir.as_int(full) is None:
             kept = tirx.IfThenElse(full > int_const(0, full), kept, None) if kept else None
         return tir.seq([blocks, kept, single])
+
+    def reduce(self, held: Elements, lead: list[Any], start: Any, extent: Any) -> Any:
+        """``held[lead]`` followed by ``extent`` steps from ``start`` on.
+
+        A vector is folded by halves, even steps with the odd ones after them: V - 1 combinations
+        in log V operations.
+        """
+        width = int_const(self.width, extent)
+        full = tir.simplify(extent // width)
+        done = tir.simplify(full * width)
+        rest = tir.simplify(extent - done)
+        blocks = loop("n", full, lambda n: self._fold(held, lead, start + n * width))
+        single = loop("i", rest, lambda i: self.one.extend(held, lead, start + done + i))
+        return tir.seq([blocks, single])
+
+    def _fold(self, held: Elements, lead: list[Any], first: Any) -> Any:
+        out = []
+        for i, group in enumerate(self.recurrence.groups):
+            algebra = group.algebra
+            left, right, _ = names(algebra, [])
+            combined = algebra.combine(left, right)
+            parts = self.elements[i][0]
+            out.append(self._lift(i, parts, first))
+            width = self.width
+            while width > 2:
+                width //= 2
+                table = tir.VarMap()
+                for parity, variables in enumerate((left, right)):
+                    for var, part in zip(variables, parts, strict=True):
+                        places = [2 * v + parity for v in range(width)]
+                        table[var] = tirx.Shuffle([part.load()], places)
+                halves = self.halves.setdefault(
+                    (i, width),
+                    [Lanes(f"f{width}_{i}{j}", width, d) for j, d in enumerate(algebra.dtypes)],
+                )
+                for target, value in zip(halves, combined, strict=True):
+                    out.append(target.store(on_vectors(value, table, width)))
+                parts = halves
+            pair = algebra.combine(tuple(p.at(0) for p in parts), tuple(p.at(1) for p in parts))
+            total = algebra.combine(held.load(i, lead, []), pair)
+            out.append(held.store(i, lead, [], total))
+        return tir.seq(out)
 
     def block(self, first: Any) -> Any:
         """Steps ``first`` to ``first + width - 1``."""
@@ -104,18 +149,22 @@ class TimeVector:
 
         return loop("v", self.width, vector, ForKind.VECTORIZED, self.dtype)
 
+    def _lift(self, i: int, parts: list[Lanes], first: Any) -> Any:
+        """Elements of the steps of a vector."""
+
+        def lifted(v: Any) -> Any:
+            values = self.many.lift(i, [], first + v, v)
+            return tir.seq(
+                [tirx.BufferStore(p.buffer, x, [v]) for p, x in zip(parts, values, strict=True)]
+            )
+
+        return self._across(lifted)
+
     def _scan(self, i: int, group: Group, first: Any) -> list[Any]:
         """Elements of the steps, their scan, the carries before each step and after the last."""
         algebra, width = group.algebra, self.width
         read, write = self.elements[i]
-
-        def lifted(v: Any) -> Any:
-            parts = self.many.lift(i, [], first + v, v)
-            return tir.seq(
-                [tirx.BufferStore(e.buffer, p, [v]) for e, p in zip(read, parts, strict=True)]
-            )
-
-        out = [self._across(lifted)]
+        out = [self._lift(i, read, first)]
         left, right, old = names(algebra, [self.recurrence.carries[c].dtype for c in group.carries])
         combined = algebra.combine(left, right)
         by = 1
@@ -136,7 +185,7 @@ class TimeVector:
             before = blend(tirx.Broadcast(carry, width), on_vectors(value, table, width), 1, width)
             buffer, cell = self.many.carry(c, [], tirx.Ramp(0, 1, width))
             out.append(tirx.BufferStore(buffer, before, cell))
-        after = algebra.apply(tuple(element.last() for element in read), tuple(carries))
+        after = algebra.apply(tuple(element.at(self.width - 1) for element in read), tuple(carries))
         targets = [self.one.carry(c, []) for c in group.carries]
         out.append(store_all(targets, after))
         return out

@@ -63,9 +63,9 @@ class Lanes:
         """All lanes."""
         return tirx.BufferLoad(self.buffer, [tirx.Ramp(0, 1, self.width)])
 
-    def last(self) -> Any:
-        """The last lane, a scalar."""
-        return tirx.BufferLoad(self.buffer, [tirx.IntImm("int32", self.width - 1)])
+    def at(self, lane: int) -> Any:
+        """One lane, a scalar."""
+        return tirx.BufferLoad(self.buffer, [tirx.IntImm("int32", lane)])
 
     def store(self, value: Any) -> Any:
         """Statement that sets all lanes."""

@@ -1,0 +1,77 @@
+"""Steps of time as the lanes of a vector compute what the loop computes."""
+
+import numpy as np
+import pytest
+
+from tests.numerics_cases import CASES, inputs_of, source_of
+from tests.numerics_runs import FINITE, exact_and_magnitude, in_units, run, scan
+from tests.suite.classes import ACCEPTED
+from tests.suite.program import arguments
+from tests.suite.running import CPU, agree, run_loop, run_scan
+from tvm_scan import ScanPlan, extract, parallelize
+from tvm_scan.errors import PlanError
+from tvm_scan.schedules.vector_values import takes_time_vectors
+
+PLANS = [
+    ScanPlan("cpu", "lanes", time_vector=8),
+    ScanPlan("cpu", "three_phase", chunks=3, time_vector=4),
+]
+TAKEN = [name for name, p in ACCEPTED.items() if takes_time_vectors(extract(p.func))]
+
+
+def test_most_of_the_suite_is_taken():
+    families = {algebra.name for n in TAKEN for algebra in extract(ACCEPTED[n].func).algebras}
+    assert {"reduce", "affine", "clamp", "segmented", "matrix affine"} <= families
+    assert len(TAKEN) > len(ACCEPTED) // 2
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_equals_the_loop(name):
+    program = ACCEPTED[name]
+    arrays = arguments(program.func, program.inputs)
+    want = run_loop(program.func, arrays)
+    plan = PLANS[TAKEN.index(name) % 2]
+    for got, expected in zip(run_scan(program.func, arrays, plan), want, strict=True):
+        assert agree(got, expected, rounds=program.rounds, growth=program.growth)
+
+
+@pytest.mark.parametrize("width", [4, 8, 16, 32])
+@pytest.mark.parametrize("name", ["affine", "maximum", "integers", "clamp"])
+@pytest.mark.parametrize("algorithm", ["lanes", "three_phase"])
+def test_lengths_around_vectors_and_chunks(name, width, algorithm):
+    case = CASES[name]
+    chunks = {"chunks": 3} if algorithm == "three_phase" else {}
+    plan = ScanPlan("cpu", algorithm, time_vector=width, **chunks)
+    for length in (1, 2, width - 1, width, width + 1, 3 * width, 3 * width + 1, 1000, 4099):
+        inputs = inputs_of(case, "U(0.9, 1)", length, case.dtype, seed=length)
+        exact, magnitude = exact_and_magnitude(name, inputs)
+        got = run(scan(name, plan), case, inputs, case.dtype)
+        if not case.k:
+            np.testing.assert_array_equal(got[0], exact[0])
+            continue
+        units = in_units(case, got, exact, magnitude, magnitude < FINITE)
+        # Every step passes the levels of one vector, and two more for each chunk.
+        assert (units <= np.arange(1, length + 1) + 5 + 6).all()
+
+
+def test_nan_and_infinity_do_not_reach_back():
+    """In a vector, what enters at a step must not show before it."""
+    func = source_of(CASES["affine"], "float32")
+    plan = ScanPlan("cpu", "lanes", time_vector=16)
+    for bad in (np.nan, np.inf):
+        gates, values = np.ones((1, 64), "float32"), np.ones((1, 64), "float32")
+        values[0, 21] = bad
+        arrays = [gates, values, np.zeros(1, "float32"), np.zeros((1, 64), "float32")]
+        want, got = run_loop(func, arrays), run_scan(func, arrays, plan)
+        np.testing.assert_array_equal(got[-1], want[-1])
+        assert np.isfinite(got[-1][0, :21]).all()
+
+
+def test_refused_where_vectors_do_not_fit():
+    program = ACCEPTED["selective_scan"]  # a state of several cells
+    with pytest.raises(PlanError, match="carries of one cell"):
+        parallelize(program.func, CPU, PLANS[0])
+    with pytest.raises(PlanError, match="one lane at a time"):
+        parallelize(ACCEPTED["prefix_sum"].func, CPU, PLANS[0].with_(lane_block=4))
+    with pytest.raises(PlanError, match="4, 8, 16 or 32"):
+        parallelize(ACCEPTED["prefix_sum"].func, CPU, PLANS[0].with_(time_vector=5))
