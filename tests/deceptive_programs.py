@@ -338,6 +338,51 @@ def set_only_at_the_corners(X: T.Buffer((5, 17, 4), "float32"), S: T.Buffer((5, 
 
 
 @T.prim_func(s_tir=True)
+def history_set_at_the_corners(
+    X: T.Buffer((5, 17, 4), "float32"),
+    Z: T.Buffer((5,), "float32"),
+    H: T.Buffer((5, 18, 4), "float32"),
+):
+    for b in range(5):
+        for m, _k in T.grid(2, 2):
+            H[b, 0, m * 3] = T.float32(0)
+        for t in range(17):
+            for n in range(4):
+                H[b, t + 1, n] = H[b, t, n] + X[b, t, n]
+            Z[b] = H[b, t, 1] + H[b, t, 3]
+
+
+@T.prim_func(s_tir=True)
+def set_under_a_condition_in_a_loop(
+    X: T.Buffer((5, 17, 4), "float32"),
+    S: T.Buffer((5, 4), "float32"),
+    Y: T.Buffer((5, 17), "float32"),
+):
+    for b in range(5):
+        for n in range(4):
+            if n > 1:
+                S[b, n] = T.float32(0)
+        for t in range(17):
+            Y[b, t] = T.float32(0)
+            for n in range(4):
+                S[b, n] = S[b, n] + X[b, t, n]
+                Y[b, t] = Y[b, t] + S[b, n]
+
+
+@T.prim_func(s_tir=True)
+def set_on_the_diagonal(
+    X: T.Buffer((17, 3), "float32"), S: T.Buffer((3, 3), "float32"), Y: T.Buffer((17,), "float32")
+):
+    for i in range(3):
+        S[i, i] = T.float32(0)
+    for t in range(17):
+        Y[t] = T.float32(0)
+        for i, j in T.grid(3, 3):
+            S[i, j] = S[i, j] + X[t, i]
+            Y[t] = Y[t] + S[i, j]
+
+
+@T.prim_func(s_tir=True)
 def partly_set_lanes(X: T.Buffer((5, 17), "float32"), S: T.Buffer((5,), "float32")):
     for b in range(5):
         if b > 2:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import tvm_ffi
@@ -23,9 +23,9 @@ from tvm_scan.extraction.boundary import (
     split_boundary,
 )
 from tvm_scan.extraction.coupling import Draft
-from tvm_scan.extraction.nest import Nest, accesses_of
+from tvm_scan.extraction.nest import Access, Nest, accesses_of, linear_in, without_conditions
 from tvm_scan.extraction.rewrite import BodyWriter
-from tvm_scan.extraction.statements import Condition, stores_in
+from tvm_scan.extraction.statements import stores_in
 from tvm_scan.extraction.symbolic import Cell, StepState
 from tvm_scan.recurrence import Carry, Refusal, RefusalKind, Register
 
@@ -251,7 +251,11 @@ def _from_memory(carry: Carry, nest: Nest, layouts: Layouts, writer: BodyWriter)
         return None if not register.visible else writer.copy_in(register, None, lag=1)
     dim = layouts.boxes[register.buffer].time_dim
     before = tirx.IntImm(tir.dtype_of(nest.time.var), -1)
-    if any(layouts.steps_back(s.buffer, s.indices[dim], before) == lag - 1 for s in stored):
+
+    def of_this_step(access: Access) -> bool:
+        return layouts.steps_back(access.buffer, access.indices[dim], before) == lag - 1
+
+    if _sets_all(register, nest, of_this_step):
         return None
     if not lanes_apart(register.buffer, layouts, extra_steps=lag):
         return Refusal(
@@ -276,14 +280,36 @@ def _from_memory(carry: Carry, nest: Nest, layouts: Layouts, writer: BodyWriter)
     return writer.copy_in(register, earlier, lag)
 
 
-def _sets_all(register: Register, nest: Nest) -> bool:
-    """Whether the statements before time set every cell of the register array."""
-    for access in accesses_of([s for s in nest.before if not isinstance(s, Condition)]):
-        if access.is_store and access.buffer.same_as(register.buffer):
-            cells = [tir.as_int(loop.extent) for loop in access.inner]
-            if None not in cells and prod(cells) == prod(register.extents):  # type: ignore[arg-type]
-                return True
-    return False
+def _sets_all(
+    register: Register, nest: Nest, wanted: Callable[[Access], bool] = lambda _: True
+) -> bool:
+    """Whether the statements before time set every cell of the register array.
+
+    One store does it where every dimension with several cells is indexed by a loop of its own
+    that runs through all of them. Stores under a condition do not count.
+    """
+    return any(
+        _runs_through(access, register)
+        for access in accesses_of(without_conditions(nest.before))
+        if access.is_store and access.buffer.same_as(register.buffer) and wanted(access)
+    )
+
+
+def _runs_through(access: Access, register: Register) -> bool:
+    left = list(access.inner)
+    for index, extent in zip(access.indices, register.extents, strict=True):
+        if extent == 1:
+            continue
+        for loop in left:
+            part = linear_in(index, loop.var)
+            if part is None or abs(part[0]) != 1 or tir.as_int(loop.extent) != extent:
+                continue
+            if not tir.contains_var(part[1], [other.var for other in access.inner]):
+                left.remove(loop)
+                break
+        else:
+            return False
+    return True
 
 
 def _in_bounds(index: list[Any], buffer: Var, nest: Nest) -> bool:

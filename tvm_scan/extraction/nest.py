@@ -44,6 +44,7 @@ __all__ = [
     "lane_path",
     "linear_in",
     "rename",
+    "without_conditions",
 ]
 
 
@@ -114,7 +115,7 @@ def linear_in(expr: Any, var: Var) -> tuple[int, Any] | None:
 
 def is_private(buffer: Var, body: list[Any]) -> bool:
     """Whether each run of ``body`` overwrites all of ``buffer`` before reading any of it."""
-    for access in accesses_of(_unconditional(body)):
+    for access in accesses_of(without_conditions(body)):
         if access.buffer.same_as(buffer):
             first = access
             break
@@ -130,11 +131,12 @@ def is_private(buffer: Var, body: list[Any]) -> bool:
     )
 
 
-def _unconditional(stmts: list[Any]) -> list[Any]:
+def without_conditions(stmts: list[Any]) -> list[Any]:
+    """``stmts`` less everything that a condition guards, at any depth."""
     out: list[Any] = []
     for s in stmts:
         if isinstance(s, Loop):
-            out.append(Loop(s.var, s.extent, _unconditional(s.body), s.origin, s.thread))
+            out.append(Loop(s.var, s.extent, without_conditions(s.body), s.origin, s.thread))
         elif not isinstance(s, Condition):
             out.append(s)
     return out
