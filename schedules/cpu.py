@@ -79,7 +79,9 @@ def _vector_nest(recurrence: Recurrence, plan: ScanPlan) -> Any:
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
     registers = [*one.buffers, *vectors.buffers]
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
-    return loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
+    # A single lane needs no pool, whose start costs more than a thousand steps.
+    kind = ForKind.SERIAL if tir.as_int(rows) == 1 else ForKind.PARALLEL
+    return loop("row", rows, lambda r: kernel.on_stack().block([(row, rows, r)]), kind)
 
 
 def _halvings(width: int) -> list[int]:
@@ -148,4 +150,4 @@ def _lane_nest(
         stmts.insert(0, clear(registers))
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
-    return loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
+    return loop("row", rows, lambda r: kernel.on_stack().block([(row, rows, r)]), ForKind.PARALLEL)

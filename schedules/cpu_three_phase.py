@@ -164,7 +164,10 @@ class _Chunks:
             replica.buffers,
         )
         return loop(
-            "row", self.rows, lambda r: kernel.block([(row, self.rows, r)]), ForKind.PARALLEL
+            "row",
+            self.rows,
+            lambda r: kernel.on_stack().block([(row, self.rows, r)]),
+            ForKind.PARALLEL,
         )
 
     def replay(self) -> Any:
@@ -206,7 +209,7 @@ class _Chunks:
 
         def realize(task: Any) -> Any:
             number, part = task // self.groups, task % self.groups
-            return kernel.block([(row, self.rows, number), (group, self.groups, part)])
+            return kernel.on_stack().block([(row, self.rows, number), (group, self.groups, part)])
 
         total = tir.simplify(self.rows * self.groups)
         return loop("task", total, realize, ForKind.PARALLEL)

@@ -13,7 +13,8 @@ from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan, element_bytes
-from tvm_scan.schedules.strides import contiguous_axis, time_is_outside
+from tvm_scan.schedules.strides import contiguous_axis, time_is_outside, walks_backwards
+from tvm_scan.schedules.vector_values import takes_time_vectors
 
 __all__ = ["default_plan", "host_target"]
 
@@ -39,6 +40,12 @@ _INTERLEAVE = 4
 _ELEMENT_WORDS = 160
 #: A state of several cells costs about this many simple steps per cell (it has an exp).
 _STATE_COST = 4
+#: Steps of time in a vector, and lengths from which they pay for one lane, for several lanes
+#: (shorter ones have neighbours that hide their latency), and for one lane on several cores.
+_TIME_VECTOR = 16
+_VECTOR_LENGTH = 1 << 8
+_LONG_ROW = 1 << 12
+_SHARED_LENGTH = 1 << 17
 #: Stand-in for an extent that is not known until run time.
 _UNKNOWN = 4096
 
@@ -131,6 +138,15 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
             strip = max(strip, min(lanes // 32 * 32, _PAGE))
         width = max(strip, 32 if lanes >= 64 else 16 if lanes >= 16 else 8)
         return ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
+    if contiguous_axis(recurrence) == "time" and _is_sum(recurrence):
+        # A float sum waits for its own additions; scanned in registers it waits for memory.
+        vectors = ScanPlan("cpu", "lanes", time_vector=_TIME_VECTOR)
+        if rows == 1 and length >= _VECTOR_LENGTH:
+            few = limits.cores < 4 or length < _SHARED_LENGTH
+            return vectors if few else vectors.with_(algorithm="three_phase", chunks=limits.cores)
+        ahead = not walks_backwards(recurrence)
+        if rows > 1 and ahead and length >= _LONG_ROW and work >= _LANE_WORK:
+            return vectors
     # A chain of one-cycle operations is bound by loads and stores, not by latency.
     quick = all(_is_quick(algebra) for algebra in recurrence.algebras)
     interleave = 2 if quick else _INTERLEAVE
@@ -149,6 +165,14 @@ def _is_light(recurrence: Recurrence) -> bool:
     """Whether every element costs about as much as its step, in one stage."""
     return recurrence.stages == 1 and all(
         isinstance(algebra, Reduce | Affine) for algebra in recurrence.algebras
+    )
+
+
+def _is_sum(recurrence: Recurrence) -> bool:
+    """Whether all carries are float sums or products that fit into vectors of time."""
+    return takes_time_vectors(recurrence) and all(
+        isinstance(a, Reduce) and a.op in ("add", "mul") and is_float(a.dtype)
+        for a in recurrence.algebras
     )
 
 

@@ -172,6 +172,20 @@ class Kernel:
     body: Any
     allocs: Sequence[Var]
 
+    def on_stack(self) -> Kernel:
+        """The same with its buffers where TVM's CPU code keeps them on the stack.
+
+        TVM takes ``local`` buffers on a CPU from a pool by a call, at every entry of the block;
+        small ``global`` ones with a constant size become stack slots, and registers.
+        """
+        table = tir.VarMap()
+        for old in self.allocs:
+            if str(old.scope()) == "local":
+                table[old] = local(old.name, tir.shape_of(old), tir.dtype_of(old), "global")
+        allocs = [table.get(old, old) for old in self.allocs]
+        body = tir.substitute(self.body, table)
+        return Kernel(self.name, self.reads, self.writes, body, allocs)
+
     def block(self, axes: Sequence[tuple[Var, Any, Any]]) -> Any:
         """All-spatial block over ``axes``: (block variable, extent, bound value) each."""
         iters = [
