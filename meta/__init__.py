@@ -1,1 +1,1 @@
-"""Records of schedules: for now their replay; the search that makes them comes next."""
+"""The search for plans, and the records that it makes."""

@@ -11,6 +11,8 @@ from tvm.tirx import PrimFunc
 
 from tvm_scan.annotations import IS_SCHEDULED
 from tvm_scan.schedules import expand_scans
+from tvm_scan.schedules.leftover import bind_leftovers
+from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["replay"]
@@ -43,4 +45,6 @@ def replay(database: Any, func: PrimFunc, target: Target) -> PrimFunc | None:
     sch = Schedule(mod)
     record.trace.apply_to_schedule(sch, remove_postproc=False)
     expand_scans(sch)
+    if device_of(target) == "cuda":
+        bind_leftovers(sch)
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
