@@ -1,0 +1,292 @@
+"""The search: end to end on this CPU and on the simulated GPU, wrong candidates, stops, seeds."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tvm
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from tests import cusim
+from tvm_scan import extract, library
+from tvm_scan.algebra import Reduce
+from tvm_scan.errors import RefusalError, ScanError
+from tvm_scan.meta import RecordStore, tune
+from tvm_scan.meta.check import WRONG, compare, make_cases
+from tvm_scan.meta.decisions import size
+from tvm_scan.meta.replay import replay
+from tvm_scan.schedules import expand_scans
+
+CPU = Target.from_device("cpu")
+QUICK = ms.runner.EvaluatorConfig(number=1, repeat=2, min_repeat_ms=1)
+FUNCS = {
+    "sum": library.cumsum(16, 2000),
+    "affine": library.linear_recurrence(4, 3000),
+}
+
+
+@T.prim_func(s_tir=True)
+def refused(X: T.Buffer((8, 20), "float32"), Y: T.Buffer((8, 20), "float32")):
+    for b, t in T.grid(8, 20):
+        with T.sblock("scan"):
+            vb = T.axis.spatial(8, b)
+            vt = T.axis.scan(20, t)
+            Y[vb, vt] = T.sin(T.if_then_else(vt > 0, Y[vb, vt - 1], T.float32(0))) + X[vb, vt]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    return tune(FUNCS, CPU, folder, trials=6, seed=1, config=QUICK, progress=False)
+
+
+def test_every_trial_ran_and_is_recorded(tuned):
+    assert [f.name for f in tuned.functions] == list(FUNCS)
+    for found in tuned.functions:
+        assert len(found.trials) == 6
+        assert [t for t in found.trials if t.error] == []
+        assert found.sequential is not None
+        assert found.best.seconds == min(t.seconds for t in found.trials)
+        assert len({t.plans for t in found.trials}) == 6
+    store = RecordStore(tuned.database)
+    assert len(store.entries()) == 12
+    for name, func in FUNCS.items():
+        best = next(f for f in tuned.functions if f.name == name).best
+        entry = store.best(func, CPU)
+        assert tuple(entry.plans) == best.plans
+        assert entry.facts["seed"] == 1
+        assert entry.facts["tvm"].startswith("0.27")
+
+
+def test_stock_tvm_reads_and_replays_the_records(tuned):
+    database = ms.database.JSONDatabase(
+        str(tuned.database / "database_workload.json"),
+        str(tuned.database / "database_tuning_record.json"),
+        allow_missing=False,
+    )
+    assert len(database) == 12
+    func = FUNCS["affine"]
+    sch = ms.tir_integration.compile_tir(database, func, CPU)
+    ours = replay(RecordStore(tuned.database), func, CPU)
+    expanded = expand_scans(Schedule(sch.mod)).mod["main"]
+    tvm.ir.assert_structural_equal(expanded.body, ours.body)
+    rng = np.random.default_rng(0)
+    a, x = rng.random((2, 4, 3000)).astype("float32")
+    h = tvm.runtime.tensor(np.zeros_like(x))
+    built = tvm.compile(ours.with_attr("global_symbol", "main"), target=CPU)
+    built["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(x), h)
+    want, _ = library.linear_recurrence_reference(a.astype("float64"), x.astype("float64"))
+    np.testing.assert_allclose(h.numpy(), want, 1e-5)
+
+
+def test_a_wrong_candidate_is_reported_and_never_recorded(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(Reduce, "combine", lambda self, earlier, later: later)
+    with caplog.at_level(logging.ERROR, "tvm_scan"):
+        func = library.cumsum(1, 4096)
+        result = tune(func, CPU, tmp_path, trials=4, config=QUICK, progress=False)
+    wrong = result.wrong
+    assert wrong
+    assert all("three_phase" in str(t) and t.seconds is None for t in wrong)
+    assert WRONG in caplog.text
+    assert "as the loop has it on exact inputs" in caplog.text
+    recorded = {str(plan) for e in RecordStore(tmp_path).entries() for plan in e.plans}
+    assert recorded == {"cpu/sequential()"}
+
+
+def test_the_check_sees_one_wrong_cell():
+    (case,) = make_cases(library.cumsum(3, 50))
+    ((_, want),) = case.expected
+    assert compare(case, [want.copy()]) is None
+    bad = want.copy()
+    bad[1, 30] += 1
+    assert "[1, 30] of parameter 1" in compare(case, [bad])
+    bad[1, 30] = np.nan
+    assert "got nan" in compare(case, [bad])
+    for rounded in make_cases(library.ema(3, 500)):
+        ((_, want),) = rounded.expected
+        bad = want.copy()
+        assert compare(rounded, [bad * np.float32(1 + 1e-7)]) is None
+        bad[2, 499] *= 1.01
+        assert compare(rounded, [bad]) is not None
+
+
+class FakeBuilder:
+    """Builds nothing: an artifact is the text of the program."""
+
+    def __init__(self):
+        self.built = []
+
+    def build(self, inputs):
+        self.built += [str(item.mod) for item in inputs]
+        names = [f"/nowhere/{len(self.built) - len(inputs) + i}/a" for i in range(len(inputs))]
+        return [ms.builder.BuilderResult(name, None) for name in names]
+
+
+class Future:
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def result(self):
+        return ms.runner.RunnerResult([self.seconds], None)
+
+
+class FakeRunner:
+    """A time that depends on the program alone."""
+
+    def __init__(self, builder, pause=0.0):
+        self.builder, self.pause = builder, pause
+
+    def run(self, inputs):
+        time.sleep(self.pause)
+        numbers = [int(str(item.artifact_path).split("/")[2]) for item in inputs]
+        return [Future(1e-3 + len(self.builder.built[n]) * 1e-7) for n in numbers]
+
+
+def pretend(folder, func, pause=0.0, **options):
+    builder = FakeBuilder()
+    return tune(
+        func,
+        CPU,
+        folder,
+        builder=builder,
+        runner=lambda _cases: FakeRunner(builder, pause),
+        progress=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("strategy", ["auto", "random"])
+def test_a_seed_makes_it_reproducible(tmp_path, strategy):
+    func = library.cumsum(64, 4096)
+    runs = [
+        pretend(tmp_path / str(i), func, trials=14, seed=seed, strategy=strategy)
+        for i, seed in enumerate((3, 3, 4))
+    ]
+    plans = [[str(t) for t in run.functions[0].trials] for run in runs]
+    assert plans[0] == plans[1] != plans[2]
+    assert len(set(plans[0])) == 14
+    assert plans[0][0] == str(RecordStore(tmp_path / "0").entries()[0].plans[0])
+
+
+def test_a_small_space_is_measured_whole(tmp_path):
+    func = library.linear_recurrence(4, 7)
+    result = pretend(tmp_path, func, trials=64)
+    found = result.functions[0]
+    assert found.space == size(CPU, extract(func)) == len(found.trials)
+
+
+def test_evolution_goes_on_until_the_space_is_empty(tmp_path):
+    func = library.linear_recurrence(4, 7)
+    found = pretend(tmp_path, func, trials=64, strategy="evolution").functions[0]
+    assert len({t.plans for t in found.trials}) == len(found.trials) == found.space
+
+
+def test_minutes_are_a_budget(tmp_path):
+    begin = time.monotonic()
+    result = pretend(tmp_path, library.cumsum(64, 4096), pause=0.2, budget=0.02, trials=1000)
+    assert 1 <= len(result.functions[0].trials) < 30
+    assert time.monotonic() - begin < 15
+    assert not result.interrupted
+
+
+def test_what_cannot_be_tuned_says_why(tmp_path):
+    with pytest.raises(RefusalError, match=r"(?s)unsupported-step.*\^\^\^"):
+        tune(refused, CPU, tmp_path)
+    with pytest.raises(ScanError, match="expected constant extents, got symbolic ones"):
+        tune(library.cumsum(3, None), CPU, tmp_path)
+    with pytest.raises(ScanError, match="expected strategy auto, evolution or random"):
+        tune(library.cumsum(3, 9), CPU, tmp_path, strategy="luck")
+    with pytest.raises(ScanError, match="found no function"):
+        tune(tvm.IRModule(), CPU, tmp_path)
+
+
+PROGRAM = """
+import json, sys
+{before}
+from tvm.target import Target
+from tvm.s_tir import meta_schedule as ms
+from tvm_scan import library
+from tvm_scan.meta import tune
+
+if __name__ == "__main__":
+    {target}
+    result = tune(library.cumsum({shape}), target, sys.argv[1], trials={trials}, progress=False,
+        config=ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=0), {more})
+    function = result.functions[0]
+    print(json.dumps({{
+        "interrupted": result.interrupted,
+        "trials": [[str(t), t.seconds, t.error] for t in function.trials],
+        "intrinsics": "tvm.s_tir.tensor_intrin" in sys.modules,
+    }}))
+"""
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path):
+    program = PROGRAM.format(
+        before="", target='target = Target.from_device("cpu")', shape="64, 4096", trials=38, more=""
+    )
+    (tmp_path / "program.py").write_text(program)
+    folder = tmp_path / "records"
+    process = subprocess.Popen(
+        [sys.executable, "program.py", str(folder)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    limit = time.monotonic() + 120
+    while not (folder / "database_tuning_record.json").is_file():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: parent and workers
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+    report = json.loads(out)
+    assert report["interrupted"]
+    assert "all records are kept" in error
+    ran = [t for t in report["trials"] if t[2] is None]
+    assert 1 <= len(ran) < 38
+    assert len(RecordStore(folder).entries()) == len(ran) == len(report["trials"])
+
+
+@pytest.mark.skipif(not cusim.available(), reason=str(cusim.why_unavailable()))
+def test_the_cuda_search_runs_on_the_simulated_device(tmp_path):
+    before = "from tests import cusim\ncusim.install()\nfrom tests.cuda_harness import CUDA_TARGET"
+    program = PROGRAM.format(
+        before=before,
+        target="target = CUDA_TARGET",
+        shape="3, 100",
+        trials=7,
+        more="initializer=cusim.install",
+    )
+    (tmp_path / "program.py").write_text(program)
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "records")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [t[2] for t in report["trials"]] == [None] * 7, report
+    assert not report["intrinsics"]
+    assert {t[0].partition("(")[0] for t in report["trials"]} >= {
+        "cuda/sequential",
+        "cuda/lanes",
+        "cuda/serial_tiles",
+        "cuda/three_phase",
+    }
+    assert len(RecordStore(tmp_path / "records").entries()) == 7
