@@ -201,9 +201,15 @@ class RecordStore:
 
     def usable(self, target: Target | None = None) -> tuple[list[Entry], list[tuple[Entry, str]]]:
         """Entries for this installation and a target, and the others with the reason."""
+        return self.split(self.entries(), target)
+
+    def split(
+        self, entries: list[Entry], target: Target | None = None
+    ) -> tuple[list[Entry], list[tuple[Entry, str]]]:
+        """As ``usable``, of given entries."""
         good, others = [], []
-        for entry in self.entries():
-            reason = why_foreign(entry.facts)
+        for entry in entries:
+            reason = entry.fault or why_foreign(entry.facts)
             if reason is None and target is not None and not _same(entry.target, target):
                 reason = f"expected a record for {target}, found one for {entry.target}"
             if reason is None and entry.seconds >= _FAILED:

@@ -10,7 +10,6 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import IRModule, tirx
 from tvm.s_tir import Schedule
@@ -74,12 +73,23 @@ class Entry:
         )
 
     @cached_property
+    def fault(self) -> str | None:
+        """What TVM finds wrong with it; None where it can be used."""
+        try:
+            if self.record.target is None or not isinstance(self.func, tirx.PrimFunc):
+                return "expected a function and a target"
+        except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+            text = str(error).strip().splitlines() or [type(error).__name__]
+            return f"expected a record that TVM can read, got: {text[-1]}"
+        return None if self.plans else "expected a trace that replays to a plan"
+
+    @cached_property
     def plans(self) -> list[ScanPlan]:
         """The plans that its trace annotates; empty where it does not replay."""
         sch = Schedule(self.mod)
         try:
             self.record.trace.apply_to_schedule(sch, remove_postproc=False)
-        except (tvm.error.InternalError, RuntimeError, ValueError):
+        except (RuntimeError, ValueError, TypeError):
             return []
         return [plan for _, plan in annotated_plans(sch)]
 

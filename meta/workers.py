@@ -19,7 +19,14 @@ from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import Case, compare, load_cases
 from tvm_scan.schedules import expand_scans
 
-__all__ = ["build_candidate", "evaluator_config", "local_builder", "local_runner"]
+__all__ = [
+    "allocate",
+    "build_candidate",
+    "evaluator_config",
+    "local_builder",
+    "local_runner",
+    "run_checked",
+]
 
 
 def build_candidate(mod: tvm.IRModule, target: tvm.target.Target, _params: Any) -> Any:
@@ -102,7 +109,7 @@ def local_runner(
     return ms.runner.LocalRunner(
         timeout_sec=timeout,
         evaluator_config=config or evaluator_config(),
-        f_alloc_argument=partial(_allocate, cases),
+        f_alloc_argument=partial(allocate, cases),
         f_run_evaluator=partial(run_checked, cases),
         initializer=initializer,
     )
@@ -117,7 +124,8 @@ def _tensors(case: Case, device: Any) -> list[Any]:
     return [tvm.runtime.tensor(array, device) for array in case.inputs]
 
 
-def _allocate(cases: Path, device: Any, _info: Any, repeat: int) -> list[list[Any]]:
+def allocate(cases: Path, device: Any, _info: Any, repeat: int) -> list[list[Any]]:
+    """Tensors of the first case for the timing, ``repeat`` times."""
     return [_tensors(_cases(cases)[0], device) for _ in range(repeat)]
 
 
