@@ -181,7 +181,9 @@ def _step_bytes(recurrence: Recurrence) -> float:
     rows = prod(_extent(lane.extent) for lane in recurrence.lanes)
     steps = max(1, rows * _extent(recurrence.time.extent))
     total = 0.0
-    for buffer in (*recurrence.inputs, *recurrence.outputs):
+    # A history that the step reads back comes from a register.
+    each = tir.VarMap((b, True) for b in (*recurrence.inputs, *recurrence.outputs))
+    for buffer in each.keys():
         digits = "".join(c for c in tir.dtype_of(buffer) if c.isdigit())
         cells = prod(_extent(extent) for extent in tir.shape_of(buffer))
         total += cells * max(1, int(digits or 8) // 8) / steps

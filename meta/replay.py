@@ -38,8 +38,11 @@ def replay(database: Any, func: PrimFunc, target: Target) -> PrimFunc | None:
     PrimFunc or None
         The scheduled function; None where the database has no record of it.
     """
-    mod = IRModule({"main": ensure_blocks(func)})
-    record = database.query_tuning_record(mod, target, "main")
+    record = None
+    for mod in _workloads(func):
+        record = database.query_tuning_record(mod, target, "main")
+        if record is not None:
+            break
     if record is None:
         return None
     sch = Schedule(mod)
@@ -48,3 +51,12 @@ def replay(database: Any, func: PrimFunc, target: Target) -> PrimFunc | None:
     if device_of(target) == "cuda":
         bind_leftovers(sch)
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
+
+
+def _workloads(func: PrimFunc) -> list[IRModule]:
+    """The function as it stands, and as TVM's ``tune_tir`` writes it into a database."""
+    blocked = ensure_blocks(func)
+    named = blocked
+    if not (func.attrs and "global_symbol" in func.attrs):
+        named = blocked.with_attr("global_symbol", "main")
+    return [IRModule({"main": f}) for f in (blocked, named.with_attr("tirx.noalias", True))]
