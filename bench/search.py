@@ -25,7 +25,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from bench.timing import machine
-from tvm_scan import library
+from tvm_scan import ScanPlan, library
 from tvm_scan.meta import tune
 from tvm_scan.meta.candidates import candidate_of
 from tvm_scan.schedules.splice import ensure_blocks
@@ -79,8 +79,10 @@ class _Known:
         return ms.runner.RunnerResult([self.seconds], None)
 
 
-def measure(func: PrimFunc, target: Target) -> dict[str, Any]:
-    """Time every plan of the space; text of the plans to plans and seconds."""
+def measure(func: PrimFunc, target: Target, known: dict[str, float]) -> dict[str, Any]:
+    """Time every plan of the space, or take known times; text to plans and seconds."""
+    if known:
+        return {text: ((ScanPlan.parse(text),), seconds) for text, seconds in known.items()}
     with tempfile.TemporaryDirectory() as folder:
         result = tune(func, target, folder, trials=4096, strategy="random", progress=True)
     (found,) = result.functions
@@ -145,16 +147,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", help="workloads whose name has this in it")
+    parser.add_argument("--replay", type=Path, help="result of an earlier run with its times")
     parser.add_argument("--json", type=Path, help="where to write the result")
     parser.add_argument("--plot", type=Path, help="where to write the curve, .svg")
     args = parser.parse_args(argv)
     target = Target.from_device("cpu")
     curves: dict[str, dict[str, np.ndarray]] = {}
     rows = {}
+    earlier = json.loads(args.replay.read_text()) if args.replay else {}
+    host = earlier.get("machine", machine(target))
     for name, make in WORKLOADS.items():
         if args.only and args.only not in name:
             continue
-        times = measure(make(), target)
+        known = earlier.get("workloads", {}).get(name, {}).get("times", {})
+        times = measure(make(), target, known)
         curves[name] = race(make(), target, times, min(args.trials, len(times)), args.seeds)
         default = next(iter(times.values()))[1]
         ordered = sorted((seconds, text) for text, (_, seconds) in times.items())
@@ -165,6 +171,7 @@ def main(argv: list[str] | None = None) -> int:
             "worst_seconds": ordered[-1][0],
             "default_seconds": default,
             "sequential_seconds": times.get("cpu/sequential()", (None, None))[1],
+            "times": {text: seconds for text, (_, seconds) in times.items()},
             **{s: [round(float(v), 4) for v in mean(curves[name][s])] for s in STRATEGIES},
         }
         ends = {s: mean(curves[name][s])[-1] for s in STRATEGIES}
@@ -184,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.plot:
         plot(curves, args.plot)
     if args.json:
-        summary = {"machine": machine(target), "seeds": args.seeds, "mean_over_trials": areas}
+        summary = {"machine": host, "seeds": args.seeds, "mean_over_trials": areas}
         args.json.write_text(json.dumps({**summary, "workloads": rows}, indent=1) + "\n")
     return 0 if areas["evolution"] < areas["random"] else 1
 

@@ -3,8 +3,8 @@
 Reading order: ``decisions`` (what may be decided), ``space`` (the rule that samples it), ``expand``
 (the postproc), ``mutator`` (moves), ``costs`` and ``features`` (what the cost model sees),
 ``candidates`` (where they come from), ``check`` (against the loop), ``workers`` (what runs in other
-processes), ``search`` (``tune``), ``database``, ``entry`` and ``files`` (the records), ``replay``
-(their use).
+processes), ``search`` and ``loop`` (``tune``), ``database``, ``entry`` and ``files`` (the records),
+``replay`` (their use).
 """
 
 from importlib import import_module

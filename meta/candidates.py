@@ -19,7 +19,7 @@ from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import recurrences_of
 from tvm_scan.meta.context import light_context
 from tvm_scan.meta.costs import costs_of
-from tvm_scan.meta.decisions import enumerate_plans
+from tvm_scan.meta.decisions import enumerate_plans, neighbours
 from tvm_scan.meta.expand import annotated_plans, expand_checked
 from tvm_scan.meta.space import annotate, scan_space
 from tvm_scan.schedules.default import default_plan
@@ -224,8 +224,33 @@ class Evolved:
         spaces = self.context.generate_design_space()
         self.strategy.pre_tuning(trials, batch, spaces, self.database, self.cost_model)
         self.pending: list[Any] = []
+        self.seen: set[Plans] = set()
 
-    def next(self, count: int) -> list[Candidate]:
+    def near(self, plans: Plans, count: int) -> list[Candidate]:
+        """Neighbours of good plans, those first that cost less by analysis.
+
+        Parameters
+        ----------
+        plans : tuple of ScanPlan
+            The best so far.
+        count : int
+            Most candidates.
+
+        Returns
+        -------
+        list of Candidate
+        """
+        found = recurrences_of(self.mod["main"])
+        moves: dict[Plans, float] = {}
+        for number, recurrence in enumerate(found):
+            for plan in neighbours(plans[number], self.target, recurrence):
+                moved = (*plans[:number], plan, *plans[number + 1 :])
+                moves[moved] = costs_of(plan, self.target, recurrence).span
+        ordered = sorted((m for m in moves if m not in self.seen), key=lambda m: moves[m])
+        made = [candidate_of(self.mod, m, self.target) for m in ordered[:count]]
+        return [candidate for candidate in made if candidate is not None]
+
+    def next(self) -> list[Candidate]:
         """A batch; none once the search finds nothing new."""
         for _ in range(3):
             found = self.strategy.generate_measure_candidates()
@@ -240,6 +265,7 @@ class Evolved:
     def tell(self, candidates: list[Candidate], results: list[ms.runner.RunnerResult]) -> None:
         """Learn from results; also from those of candidates that came from elsewhere."""
         for candidate, result in zip(candidates, results, strict=True):
+            self.seen.add(candidate.plans)
             if result.run_secs:
                 record = ms.database.TuningRecord(
                     candidate.measure.sch.trace,

@@ -57,6 +57,7 @@ class RecordStore:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.rejected: list[str] = []
+        self._functions: dict[tuple[str, ...], tuple[int, Any] | None] = {}
 
     # ---- reading ----------------------------------------------------------------------------
 
@@ -236,14 +237,24 @@ class RecordStore:
         """
         key, bare = canonical(func)
         same = []
-        good, others = self.usable(target)
-        for entry in good:
-            other_key, other = canonical(entry.func)
-            if key == other_key and tvm_ffi.structural_equal(bare, other):
+        for entry in self.entries():
+            found = self._canonical(entry)
+            if found is not None and found[0] == key and tvm_ffi.structural_equal(bare, found[1]):
                 same.append(entry)
+        good, others = self.split(same, target)
         for entry, reason in others:
             _LOG.info("record %s is not used: %s", entry.digest, reason)
-        return min(same, key=lambda entry: entry.seconds, default=None)
+        return min(good, key=lambda entry: entry.seconds, default=None)
+
+    def _canonical(self, entry: Entry) -> tuple[int, Any] | None:
+        """Of the entry's function, once for all records of a workload; None if unreadable."""
+        name = tuple(entry.workload)
+        if name not in self._functions:
+            try:
+                self._functions[name] = canonical(entry.func)
+            except (RuntimeError, ValueError, TypeError, KeyError, AttributeError):
+                self._functions[name] = None
+        return self._functions[name]
 
     def query_tuning_record(
         self, mod: IRModule, target: Target, _name: str = "main"

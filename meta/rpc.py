@@ -154,6 +154,11 @@ class RemoteRunner:
             initializer=initializer,
         )
 
+    @property
+    def pool(self) -> Any:
+        """The worker processes."""
+        return self.inner.pool
+
     def run(self, inputs: list[ms.runner.RunnerInput]) -> list[_Future]:
         """Give every candidate to a machine; their results are waited for one by one."""
         futures = self.inner.run(inputs)

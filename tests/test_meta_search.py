@@ -209,6 +209,60 @@ def test_what_cannot_be_tuned_says_why(tmp_path):
         tune(tvm.IRModule(), CPU, tmp_path)
 
 
+@T.prim_func(s_tir=True)
+def two_scans(
+    X: T.Buffer((8, 200), "float32"),
+    Y: T.Buffer((8, 200), "float32"),
+    Z: T.Buffer((8, 200), "float32"),
+):
+    for b in range(8):
+        for t in range(200):
+            Y[b, t] = T.if_then_else(t > 0, Y[b, t - 1], T.float32(0)) + X[b, t]
+    for b in range(8):
+        for t in range(200):
+            Z[b, t] = T.max(T.if_then_else(t > 0, Z[b, t - 1], T.float32(-1e9)), Y[b, t])
+
+
+def test_two_recurrences_of_one_function_have_a_plan_each(tmp_path):
+    found = pretend(tmp_path, two_scans, trials=20, strategy="evolution").functions[0]
+    assert found.space == size(CPU, extract(two_scans)) ** 2
+    assert len({t.plans for t in found.trials}) == 20
+    assert {len(t.plans) for t in found.trials} == {2}
+    assert any(a != b for a, b in (t.plans for t in found.trials))
+    entries = RecordStore(tmp_path).entries()
+    assert {tuple(e.plans) for e in entries} == {t.plans for t in found.trials}
+    (case,) = make_cases(two_scans)
+    arrays = [tvm.runtime.tensor(a) for a in case.inputs]
+    scheduled = replay(RecordStore(tmp_path), two_scans, CPU)
+    tvm.compile(scheduled.with_attr("global_symbol", "main"), target=CPU)["main"](*arrays)
+    assert compare(case, [arrays[i].numpy() for i, _ in case.expected]) is None
+
+
+def test_inputs_of_ones_own_are_checked_with(tmp_path):
+    x = np.arange(150, dtype="float32").reshape(3, 50)
+    (case,) = make_cases(library.cumsum(3, 50), inputs={"X": x})
+    assert case.name == "given"
+    np.testing.assert_array_equal(case.inputs[0], x)
+    np.testing.assert_array_equal(case.expected[0][1], np.cumsum(x, 1))
+
+
+def test_the_bar_says_trials_and_best(tmp_path, capsys):
+    builder = FakeBuilder()
+    func = library.linear_recurrence(4, 7)
+    tune(
+        func,
+        CPU,
+        tmp_path,
+        builder=builder,
+        runner=lambda _cases: FakeRunner(builder),
+        progress=True,
+    )
+    text = capsys.readouterr().err
+    assert "linear_recurrence" in text
+    assert "5/5" in text
+    assert "best 1." in text
+
+
 PROGRAM = """
 import json, sys
 {before}

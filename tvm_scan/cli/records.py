@@ -12,7 +12,7 @@ from tvm_scan.cli.draw_svg import tree_svg
 from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.cli.failure import BAD_INPUT, NO_RECORD, CommandError
 from tvm_scan.cli.load import make_target
-from tvm_scan.cli.tune import load_program
+from tvm_scan.cli.tune import is_model, load_program
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import recurrences_of
 from tvm_scan.meta.costs import costs_of
@@ -188,7 +188,7 @@ def apply_records(
 ) -> None:
     """Print; see ``tvm-scan apply --help``."""
     path = Path(what)
-    if path.suffix in (".pt2", ".onnx"):
+    if is_model(path):
         from tvm_scan.cli.compile import compile_file
 
         compile_file(path, output, target_name, folder, None, as_json)

@@ -18,7 +18,7 @@ from tvm_scan.meta import tune
 from tvm_scan.meta.progress import duration
 from tvm_scan.meta.result import FunctionResult, TuningResult
 
-__all__ = ["load_program", "parse_budget", "tune_file"]
+__all__ = ["is_model", "load_program", "parse_budget", "tune_file"]
 
 _MODELS = (".pt2", ".onnx")
 #: Trials for each function where only minutes are given.
@@ -82,7 +82,7 @@ def load_program(what: str, name: str | None, shape: str | None, dtype: str) -> 
     if shape is not None:
         raise CommandError(f"expected --shape for library:NAME alone, got it for {what}; drop it")
     path = Path(what)
-    if path.suffix in _MODELS or (path.suffix == ".py" and _has_module(path)):
+    if is_model(path):
         return _model(path)
     func = load_func(what, name)
     find_recurrence(func)
@@ -102,11 +102,22 @@ def _library(what: str, shape: str, dtype: str) -> PrimFunc:
         raise CommandError(str(error)) from error
 
 
-def _has_module(path: Path) -> bool:
-    if not path.is_file():
-        return False
+def is_model(path: Path) -> bool:
+    """Whether a file is a model: .pt2, .onnx, or Python text with a module.
+
+    Parameters
+    ----------
+    path : Path
+        Need not be there.
+
+    Returns
+    -------
+    bool
+    """
+    if path.suffix != ".py" or not path.is_file():
+        return path.suffix in _MODELS
     text = path.read_text(encoding="utf-8", errors="replace")
-    return "ir_module" in text or "BlockBuilder" in text or "IRModule" in text
+    return any(word in text for word in ("ir_module", "BlockBuilder", "IRModule"))
 
 
 def _model(path: Path) -> dict[str, PrimFunc]:
