@@ -156,6 +156,9 @@ def main(argv: list[str] | None = None) -> int:
     rows = {}
     earlier = json.loads(args.replay.read_text()) if args.replay else {}
     host = earlier.get("machine", machine(target))
+    if host["TVM_NUM_THREADS"] != machine(target)["TVM_NUM_THREADS"]:
+        # The space and the default plan follow the number of threads.
+        parser.error(f"expected TVM_NUM_THREADS={host['TVM_NUM_THREADS']}, as it was measured")
     for name, make in WORKLOADS.items():
         if args.only and args.only not in name:
             continue
