@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +24,7 @@ from tvm_scan.meta.candidates import (
 )
 from tvm_scan.meta.check import WRONG
 from tvm_scan.meta.database import RecordStore
-from tvm_scan.meta.progress import Progress, Stop
+from tvm_scan.meta.progress import Progress, Stop, shielded
 from tvm_scan.meta.provenance import provenance
 from tvm_scan.meta.result import FunctionResult, Trial
 from tvm_scan.schedules.limits import device_of
@@ -122,7 +123,7 @@ class FunctionSearch:
         """Build, check, time and record; what was measured before is not measured again."""
         new = [c for c in candidates if c.plans not in self.known]
         inputs = [ms.builder.BuilderInput(c.measure.sch.mod, self.target) for c in new]
-        built = list(self.builder.build(inputs)) if inputs else []
+        built = list(shielded(lambda: self.builder.build(inputs))) if inputs else []
         kind = "cuda" if device_of(self.target) == "cuda" else "cpu"
         waiting = []
         for candidate, artifact in zip(new, built, strict=True):
@@ -133,9 +134,10 @@ class FunctionSearch:
             waiting.append((candidate, artifact, given))
         for group in self._groups(waiting):
             if not self.stop:
-                futures = self.runner.run([given for _, _, given in group])
+                given = [item for _, _, item in group]
+                futures = shielded(partial(self.runner.run, given))
                 for (candidate, _, _), future in zip(group, futures, strict=True):
-                    self._note(candidate, future.result())
+                    self._note(candidate, shielded(future.result))
         for _, artifact, _ in waiting:
             shutil.rmtree(Path(str(artifact.artifact_path)).parent, ignore_errors=True)
         nothing = _nothing("not measured")

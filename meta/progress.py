@@ -6,11 +6,14 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["Progress", "Stop", "duration", "stop_on_interrupt"]
+__all__ = ["Progress", "Stop", "duration", "shielded", "stop_on_interrupt"]
+
+_Result = TypeVar("_Result")
 
 
 class Stop:
@@ -56,6 +59,31 @@ def stop_on_interrupt(stop: Stop) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def shielded(work: Callable[[], _Result]) -> _Result:
+    """Run ``work`` where Ctrl-C does not reach it, nor the processes that it starts.
+
+    A terminal sends Ctrl-C to every process. A blocked signal is inherited, so workers are shielded
+    from their first instruction on, and the main thread still hears it.
+
+    Parameters
+    ----------
+    work : callable
+        Without arguments.
+
+    Returns
+    -------
+    object
+        What it returns.
+    """
+    with ThreadPoolExecutor(1, initializer=_block_interrupts) as pool:
+        return pool.submit(work).result()
+
+
+def _block_interrupts() -> None:
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def duration(seconds: float) -> str:

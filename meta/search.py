@@ -6,7 +6,6 @@ in others, recorded, and learnt from; ``loop`` goes round.
 
 from __future__ import annotations
 
-import signal
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -24,7 +23,7 @@ from tvm_scan.extraction import extract
 from tvm_scan.meta.check import make_cases, recurrences_of, save_cases
 from tvm_scan.meta.files import locked
 from tvm_scan.meta.loop import FunctionSearch
-from tvm_scan.meta.progress import Progress, Stop, stop_on_interrupt
+from tvm_scan.meta.progress import Progress, Stop, shielded, stop_on_interrupt
 from tvm_scan.meta.result import TuningResult
 from tvm_scan.meta.workers import local_builder, local_runner
 from tvm_scan.recurrence import Refusal
@@ -111,10 +110,9 @@ def tune(
     stop = Stop()
     noise = np.random.get_state()  # TVM's cost model draws from NumPy's global generator
     np.random.seed(seed)
-    start = partial(_start_worker, initializer)
-    builder = builder or local_builder(initializer=start)
     try:
         with stop_on_interrupt(stop), Progress(progress) as bar:
+            builder = builder or shielded(lambda: local_builder(initializer=initializer))
             for number, (name, func) in enumerate(functions):
                 if budget is not None:
                     left = budget * 60 - (monotonic() - begin)
@@ -122,10 +120,10 @@ def tune(
                 with tempfile.TemporaryDirectory(prefix="tvm-scan-tune-") as folder:
                     cases = Path(folder) / "cases"
                     save_cases(make_cases(func, seed=seed, inputs=inputs), cases)
-                    made = (
-                        runner(cases)
+                    made = shielded(
+                        partial(runner, cases)
                         if runner is not None
-                        else local_runner(cases, config=config, initializer=start)
+                        else partial(local_runner, cases, config=config, initializer=initializer)
                     )
                     search = FunctionSearch(name, func, target, result.database, seed, stop, bar)
                     result.functions.append(search.result)
@@ -147,13 +145,6 @@ def _close(runner: Any) -> None:
     pool = getattr(runner, "pool", None)
     if pool is not None:
         pool.shutdown(wait=False)
-
-
-def _start_worker(initializer: Callable[[], None] | None) -> None:
-    """In a worker: Ctrl-C is the parent's business, so that a measurement can end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if initializer is not None:
-        initializer()
 
 
 def _functions(program: Program) -> list[tuple[str, tirx.PrimFunc]]:

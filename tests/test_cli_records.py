@@ -229,6 +229,20 @@ def test_bad_input_is_one_sentence(tuned, command, arguments, code, text):
     assert "Traceback" not in error
 
 
+def test_an_interrupted_search_has_an_exit_code_of_its_own(command, tmp_path, monkeypatch):
+    from tvm_scan.cli import tune as module
+
+    def interrupted(program, target, database, **_options):
+        from tvm_scan.meta.result import TuningResult
+
+        return TuningResult(database, interrupted=True)
+
+    monkeypatch.setattr(module, "tune", interrupted)
+    code, text, error = command("tune", "library:cumsum", "--database", tmp_path)
+    assert (code, "every record is kept" in error) == (130, True)
+    assert f"records     {tmp_path}" in text
+
+
 def test_help_answers_at_once_and_has_examples(command):
     program = (
         "import sys, time\nbegin = time.perf_counter()\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm.tirx import PrimFunc
 
-from tvm_scan.cli.failure import WRONG_RESULT, CommandError
+from tvm_scan.cli.failure import INTERRUPTED, WRONG_RESULT, CommandError
 from tvm_scan.cli.load import find_recurrence, load_func, make_target
 from tvm_scan.errors import ScanError
 from tvm_scan.library import LIBRARY
@@ -183,7 +183,7 @@ def tune_file(
             WRONG_RESULT,
         )
     if result.interrupted:
-        raise KeyboardInterrupt
+        raise CommandError("interrupted; every record is kept", INTERRUPTED)
 
 
 def _remote(tracker: str | None, key: str | None) -> Any:
