@@ -100,13 +100,13 @@ def test_one_of_two_machines_is_killed_and_nothing_is_lost(tracker, tmp_path, ca
         killer.start()
         runner = rpc_runner("127.0.0.1", tracker, "here", config=QUICK, timeout=30)
         func = library.cumsum(8, 5000)
-        result = tune(func, CPU, tmp_path, trials=12, seed=2, runner=runner, progress=False)
+        result = tune(func, CPU, tmp_path, trials=8, seed=2, runner=runner, progress=False)
         killer.join()
         assert doomed.wait(timeout=10) == -signal.SIGKILL
     trials = result.functions[0].trials
-    assert len(trials) == 12
+    assert len(trials) == 8
     assert [t for t in trials if t.error] == []
-    assert len(RecordStore(tmp_path).entries()) == 12
+    assert len(RecordStore(tmp_path).entries()) == 8
 
 
 def test_a_wrong_candidate_is_seen_from_afar(tracker, tmp_path, monkeypatch):
