@@ -1,1 +1,43 @@
-"""Records of schedules: for now their replay; the search that makes them comes next."""
+"""The search for plans, and the records that it makes.
+
+Reading order: ``decisions`` (what may be decided), ``space`` (the rule that samples it), ``expand``
+(the postproc), ``mutator`` (moves), ``costs`` and ``features`` (what the cost model sees),
+``candidates`` (where they come from), ``check`` (against the loop), ``workers`` (what runs in other
+processes), ``search`` and ``loop`` (``tune``), ``database``, ``entry`` and ``files`` (the records),
+``replay`` (their use).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tvm_scan.meta.database import RecordStore
+    from tvm_scan.meta.result import TuningResult
+    from tvm_scan.meta.search import tune
+    from tvm_scan.meta.space import register_hooks, scan_space
+    from tvm_scan.meta.workers import local_builder
+
+__all__ = [
+    "RecordStore",
+    "TuningResult",
+    "local_builder",
+    "register_hooks",
+    "scan_space",
+    "tune",
+]
+
+_HOMES = {
+    "RecordStore": "database",
+    "TuningResult": "result",
+    "local_builder": "workers",
+    "register_hooks": "space",
+    "scan_space": "space",
+    "tune": "search",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Lazily: importing tvm_scan.meta.replay, as every Relax pipeline does, loads no search.
+    if name in _HOMES:
+        return getattr(import_module(f"tvm_scan.meta.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

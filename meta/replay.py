@@ -11,6 +11,8 @@ from tvm.tirx import PrimFunc
 
 from tvm_scan.annotations import IS_SCHEDULED
 from tvm_scan.schedules import expand_scans
+from tvm_scan.schedules.leftover import bind_leftovers
+from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["replay"]
@@ -36,11 +38,25 @@ def replay(database: Any, func: PrimFunc, target: Target) -> PrimFunc | None:
     PrimFunc or None
         The scheduled function; None where the database has no record of it.
     """
-    mod = IRModule({"main": ensure_blocks(func)})
-    record = database.query_tuning_record(mod, target, "main")
+    record = None
+    for mod in _workloads(func):
+        record = database.query_tuning_record(mod, target, "main")
+        if record is not None:
+            break
     if record is None:
         return None
     sch = Schedule(mod)
     record.trace.apply_to_schedule(sch, remove_postproc=False)
     expand_scans(sch)
+    if device_of(target) == "cuda":
+        bind_leftovers(sch)
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
+
+
+def _workloads(func: PrimFunc) -> list[IRModule]:
+    """The function as it stands, and as TVM's ``tune_tir`` writes it into a database."""
+    blocked = ensure_blocks(func)
+    named = blocked
+    if not (func.attrs and "global_symbol" in func.attrs):
+        named = blocked.with_attr("global_symbol", "main")
+    return [IRModule({"main": f}) for f in (blocked, named.with_attr("tirx.noalias", True))]

@@ -28,7 +28,7 @@ from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.result import Built
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks, silent, splice
 
-__all__ = ["expand_scans", "parallel_scan", "parallelize"]
+__all__ = ["expand_scans", "nest_of", "parallel_scan", "parallelize", "plan_of"]
 
 
 def parallel_scan(
@@ -83,7 +83,7 @@ def parallel_scan(
     """
     # ---- check ----------------------------------------------------------------------------
     stmt = sch.get(block)
-    func, nest = _nest_of(sch, stmt)
+    func, nest = nest_of(sch, stmt)
     found = extract_nest(func, nest)
     if isinstance(found, Refusal):
         raise RefusalError(found.message(), found)
@@ -182,7 +182,7 @@ def parallelize(
     refusals: list[Refusal] = []
     applied = 0
     for block in nests:
-        current, nest = _nest_of(sch, block)
+        current, nest = nest_of(sch, block)
         found = extract_nest(current, nest)
         if isinstance(found, Refusal):
             refusals.append(found)
@@ -250,11 +250,23 @@ def _first_annotated(sch: Schedule) -> tuple[SBlock, ScanPlan] | None:
         if isinstance(func, tirx.PrimFunc):
             for block in blocks_in(func.body):
                 if PLAN_PREFIX + "algorithm" in block.annotations:
-                    return block, _plan_of(block)
+                    return block, plan_of(block)
     return None
 
 
-def _plan_of(block: SBlock) -> ScanPlan:
+def plan_of(block: SBlock) -> ScanPlan:
+    """The plan that a block's annotations spell.
+
+    Parameters
+    ----------
+    block : SBlock
+        A block with ``annotations.PLAN_PREFIX`` annotations.
+
+    Returns
+    -------
+    ScanPlan
+        Fields without an annotation have their defaults.
+    """
     values: dict[str, Any] = {}
     for field in fields(ScanPlan):
         raw = block.annotations.get(PLAN_PREFIX + field.name)
@@ -266,7 +278,7 @@ def _plan_of(block: SBlock) -> ScanPlan:
 
 
 def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
-    func, nest = _nest_of(sch, block)
+    func, nest = nest_of(sch, block)
     found = extract_nest(func, nest)
     if isinstance(found, Refusal):
         raise RefusalError(found.message(), found)
@@ -287,7 +299,7 @@ def _name_of(sch: Schedule, func: tirx.PrimFunc) -> str:
     raise ScanError("expand_scans: the function is not in the schedule's module")
 
 
-def _nest_of(sch: Schedule, block: SBlock) -> tuple[tirx.PrimFunc, Any]:
+def nest_of(sch: Schedule, block: SBlock) -> tuple[tirx.PrimFunc, Any]:
     """Function and root statement that contain ``block``."""
     for _, func in sch.mod.functions_items():
         if not isinstance(func, tirx.PrimFunc):

@@ -165,7 +165,7 @@ def _arrays(
     func: tirx.PrimFunc, found: Recurrence, kind: str, rng: np.random.Generator
 ) -> dict[str, np.ndarray] | None:
     """An array for every parameter; None where the kind means nothing to its dtypes."""
-    limits = _index_limits(func, found)
+    limits = index_limits(func, found)
     sizes = tir.VarMap()
     out: dict[str, np.ndarray] = {}
     floats = False
@@ -214,7 +214,7 @@ def _numpy(dtype: str) -> str:
     return "float32" if dtype == "bfloat16" else dtype
 
 
-def _index_limits(func: tirx.PrimFunc, found: Recurrence) -> tir.VarMap:
+def index_limits(func: tirx.PrimFunc, found: Recurrence) -> tir.VarMap:
     """Extents that integer inputs must stay below, because they index something."""
     limits = tir.VarMap()
 

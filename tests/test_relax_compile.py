@@ -81,7 +81,7 @@ def test_an_exported_program_as_json(tmp_path, capsys):
         ("broken.onnx", {}, "expected broken.onnx to be an ONNX model|expected the package onnx"),
         ("empty.py", {}, "expected exactly one IRModule in empty.py, found none"),
         ("model.py", {"target": "tpu"}, "expected --target cpu or cuda, got tpu"),
-        ("model.py", {"database": Path()}, "found no such database"),
+        ("model.py", {"database": Path()}, "found a folder without one"),
         ("model.py", {"report": Path("gone/r.html")}, "expected a folder at gone, found none"),
     ],
 )

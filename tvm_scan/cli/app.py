@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tvm_scan.cli.app_records import register
 from tvm_scan.cli.failure import BAD_INPUT, CommandError
 
 __all__ = ["app", "run"]
@@ -135,6 +136,9 @@ def compile_command(
     from tvm_scan.cli.compile import compile_file
 
     compile_file(model, output, target, database, report, as_json)
+
+
+register(app)
 
 
 def run() -> None:

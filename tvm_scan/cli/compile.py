@@ -15,7 +15,7 @@ from tvm_scan.cli.failure import CommandError
 from tvm_scan.cli.load import load_module, make_target
 from tvm_scan.errors import ScanError
 
-__all__ = ["compile_file"]
+__all__ = ["compile_file", "import_model"]
 
 _Result = TypeVar("_Result")
 
@@ -33,7 +33,7 @@ def compile_file(
     if report is not None and not report.parent.is_dir():
         raise CommandError(f"expected a folder at {report.parent}, found none; create it")
     records = None if database is None else _database(database)
-    mod = _stage(f"importing {model.name}", lambda: _import(model))
+    mod = _stage(f"importing {model.name}", lambda: import_model(model))
     from tvm_scan.relax import export
 
     try:
@@ -65,7 +65,23 @@ def _stage(label: str, work: Callable[[], _Result]) -> _Result:
     return result
 
 
-def _import(model: Path) -> Any:
+def import_model(model: Path) -> Any:
+    """Import a model file as a Relax module.
+
+    Parameters
+    ----------
+    model : Path
+        .pt2, .onnx or .py.
+
+    Returns
+    -------
+    IRModule
+
+    Raises
+    ------
+    CommandError
+        If it is no such file, with the fix.
+    """
     if not model.is_file():
         raise CommandError(f"expected a model file, found nothing at {model}; check the path")
     if model.suffix == ".pt2":
@@ -122,15 +138,9 @@ def _import_onnx(model: Path) -> Any:
 
 
 def _database(folder: Path) -> Any:
-    names = [folder / "database_workload.json", folder / "database_tuning_record.json"]
-    if not all(name.is_file() for name in names):
-        raise CommandError(
-            f"expected {names[0].name} and {names[1].name} in {folder}, found no such database; "
-            "give the work directory of a tuning run"
-        )
-    from tvm.s_tir.meta_schedule.database import JSONDatabase
+    from tvm_scan.cli.records import open_store
 
-    return JSONDatabase(*(str(name) for name in names), allow_missing=False)
+    return open_store(folder)
 
 
 def _summary(manifest: dict[str, Any]) -> list[str]:

@@ -1,10 +1,12 @@
 """How a command says that it cannot: one sentence, the fix, an exit code."""
 
-__all__ = ["BAD_INPUT", "REFUSED", "WRONG_RESULT", "CommandError"]
+__all__ = ["BAD_INPUT", "INTERRUPTED", "NO_RECORD", "REFUSED", "WRONG_RESULT", "CommandError"]
 
 WRONG_RESULT = 1
 BAD_INPUT = 2
 REFUSED = 3
+NO_RECORD = 4
+INTERRUPTED = 130
 
 
 class CommandError(Exception):

@@ -1,0 +1,208 @@
+"""The search against random search at equal trials, over several workloads.
+
+Every plan of every workload is built, checked and timed once on this machine. Both searches are
+then run many times with different seeds over those times, through the same ``tune``: what differs
+is the choice of candidates alone, and no noise of the clock is taken for skill.
+
+    python -m bench.search --json bench/results/search.json --plot docs/images/search.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import IRModule
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from bench.timing import machine
+from tvm_scan import ScanPlan, library
+from tvm_scan.meta import tune
+from tvm_scan.meta.candidates import candidate_of
+from tvm_scan.schedules.splice import ensure_blocks
+
+WORKLOADS: dict[str, Callable[[], PrimFunc]] = {
+    "cumsum 64x4096": lambda: library.cumsum(64, 4096),
+    "cumsum 1x1M": lambda: library.cumsum(1, 1 << 20),
+    "cummax 16x32K": lambda: library.cummax(16, 1 << 15),
+    "ema 256x2048": lambda: library.ema(256, 2048),
+    "linear 4x64K": lambda: library.linear_recurrence(4, 1 << 16),
+    "linear 1x256K": lambda: library.linear_recurrence(1, 1 << 18),
+    "linear 512x1024, lanes inside": lambda: library.linear_recurrence(512, 1024, layout="ld"),
+    "selective scan 1x64x1024x16": lambda: library.selective_scan(1, 64, 1024, 16),
+}
+STRATEGIES = ("evolution", "random")
+
+
+class Table:
+    """Builds and runs nothing: looks a candidate up among the times that were measured."""
+
+    at_once = 64
+
+    def __init__(self, func: PrimFunc, target: Target, times: dict[str, Any]) -> None:
+        blocked = ensure_blocks(func)
+        mod = IRModule({"main": blocked.with_attr("tirx.noalias", True)})
+        self.times: dict[int, float] = {}
+        for plans, seconds in times.values():
+            made = candidate_of(mod, plans, target)
+            self.times[tvm_ffi.structural_hash(made.measure.sch.mod)] = seconds
+        self.asked: list[int] = []
+
+    def build(self, inputs: list[Any]) -> list[Any]:
+        """Name every candidate by its place in what was asked for."""
+        out = []
+        for item in inputs:
+            self.asked.append(tvm_ffi.structural_hash(item.mod))
+            out.append(ms.builder.BuilderResult(f"/nowhere/{len(self.asked) - 1}/a", None))
+        return out
+
+    def run(self, inputs: list[Any]) -> list[Any]:
+        """Times from the table."""
+        numbers = [int(str(item.artifact_path).split("/")[2]) for item in inputs]
+        return [_Known(self.times[self.asked[number]]) for number in numbers]
+
+
+class _Known:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def result(self) -> Any:
+        return ms.runner.RunnerResult([self.seconds], None)
+
+
+def measure(func: PrimFunc, target: Target, known: dict[str, float]) -> dict[str, Any]:
+    """Time every plan of the space, or take known times; text to plans and seconds."""
+    if known:
+        return {text: ((ScanPlan.parse(text),), seconds) for text, seconds in known.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        result = tune(func, target, folder, trials=4096, strategy="random", progress=True)
+    (found,) = result.functions
+    assert not found.wrong
+    return {str(t): (t.plans, t.seconds) for t in found.trials if t.seconds is not None}
+
+
+def race(
+    func: PrimFunc, target: Target, times: dict[str, Any], trials: int, seeds: int
+) -> dict[str, np.ndarray]:
+    """Curves of both searches: seeds x trials, best time so far over the best of all."""
+    best = min(seconds for _, seconds in times.values())
+    out = {}
+    for strategy in STRATEGIES:
+        curves = []
+        for seed in range(seeds):
+            table = Table(func, target, times)
+            with tempfile.TemporaryDirectory() as folder:
+                result = tune(
+                    func,
+                    target,
+                    folder,
+                    trials=trials,
+                    seed=seed,
+                    strategy=strategy,
+                    builder=table,
+                    runner=lambda _cases, table=table: table,
+                    progress=False,
+                )
+            curves.append(result.functions[0].curve())
+        out[strategy] = np.array(curves) / best
+    return out
+
+
+def plot(curves: dict[str, dict[str, np.ndarray]], path: Path) -> None:
+    """Draw the geometric mean over all workloads and seeds, and its spread over seeds."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for strategy, colour in zip(STRATEGIES, ("#1f6feb", "#8b949e"), strict=True):
+        logs = np.mean([np.log(found[strategy]) for found in curves.values()], axis=0)
+        steps = np.arange(1, logs.shape[1] + 1)
+        low, middle, high = np.exp(np.percentile(logs, [10, 50, 90], axis=0))
+        name = "tvm_scan's search" if strategy == "evolution" else "random search"
+        axes.plot(steps, middle, color=colour, label=name)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.2)
+    axes.set_xlabel("trials (the first two are the default plan and the loop)")
+    axes.set_ylabel("time over the best plan of the space")
+    axes.set_title(f"Best so far, geometric mean of {len(curves)} workloads", fontsize=10)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print a table; exit code 1 where the search does not beat random search."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", help="workloads whose name has this in it")
+    parser.add_argument("--replay", type=Path, help="result of an earlier run with its times")
+    parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--plot", type=Path, help="where to write the curve, .svg")
+    args = parser.parse_args(argv)
+    target = Target.from_device("cpu")
+    curves: dict[str, dict[str, np.ndarray]] = {}
+    rows = {}
+    earlier = json.loads(args.replay.read_text()) if args.replay else {}
+    host = earlier.get("machine", machine(target))
+    if host["TVM_NUM_THREADS"] != machine(target)["TVM_NUM_THREADS"]:
+        # The space and the default plan follow the number of threads.
+        parser.error(f"expected TVM_NUM_THREADS={host['TVM_NUM_THREADS']}, as it was measured")
+    for name, make in WORKLOADS.items():
+        if args.only and args.only not in name:
+            continue
+        known = earlier.get("workloads", {}).get(name, {}).get("times", {})
+        times = measure(make(), target, known)
+        curves[name] = race(make(), target, times, min(args.trials, len(times)), args.seeds)
+        default = next(iter(times.values()))[1]
+        ordered = sorted((seconds, text) for text, (_, seconds) in times.items())
+        rows[name] = {
+            "space": len(times),
+            "best": ordered[0][1],
+            "best_seconds": ordered[0][0],
+            "worst_seconds": ordered[-1][0],
+            "default_seconds": default,
+            "sequential_seconds": times.get("cpu/sequential()", (None, None))[1],
+            "times": {text: seconds for text, (_, seconds) in times.items()},
+            **{s: [round(float(v), 4) for v in mean(curves[name][s])] for s in STRATEGIES},
+        }
+        ends = {s: mean(curves[name][s])[-1] for s in STRATEGIES}
+        print(
+            f"{name:32}{len(times):4} plans  best {ordered[0][0] * 1e6:9.1f} us  "
+            f"default {default / ordered[0][0]:.2f}x  after {args.trials} trials: "
+            f"search {ends['evolution']:.3f}x, random {ends['random']:.3f}x",
+            flush=True,
+        )
+    length = min(c.shape[1] for found in curves.values() for c in found.values())
+    curves = {n: {s: c[:, :length] for s, c in found.items()} for n, found in curves.items()}
+    areas = {
+        s: float(np.exp(np.mean([np.log(found[s]).mean() for found in curves.values()])))
+        for s in STRATEGIES
+    }
+    print(f"over all trials: search {areas['evolution']:.3f}x, random {areas['random']:.3f}x")
+    if args.plot:
+        plot(curves, args.plot)
+    if args.json:
+        summary = {"machine": host, "seeds": args.seeds, "mean_over_trials": areas}
+        args.json.write_text(json.dumps({**summary, "workloads": rows}, indent=1) + "\n")
+    return 0 if areas["evolution"] < areas["random"] else 1
+
+
+def mean(curves: np.ndarray) -> np.ndarray:
+    """Geometric mean over seeds."""
+    return np.exp(np.log(curves).mean(axis=0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""What a plan costs, from the plan and the recurrence alone: no kernel is looked at.
+
+The numbers are those of the stage builders' docstrings: work and depth in combines, traffic in
+bytes, exchanges in barriers. They tell plans apart before anything has been measured, and are the
+breakdown that ``tvm-scan show`` prints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields
+from math import ceil, log2, prod
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.limits import limits_of
+from tvm_scan.schedules.plan import ScanPlan, element_bytes
+from tvm_scan.schedules.strides import contiguous_axis
+
+__all__ = ["Costs", "costs_of"]
+
+#: Stand-in for an extent that is not known until run time.
+_UNKNOWN = 1 << 16
+#: A combine of elements costs about this many steps, for the families with two parts.
+_COMBINE = 2
+#: Lanes of a vector of float32, on the CPUs that are common.
+_VECTOR = 16.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Analytic costs of one plan.
+
+    Attributes
+    ----------
+    work : float
+        Steps and combines of all tasks together.
+    depth : float
+        Steps and combines on the longest chain of dependences.
+    tasks : float
+        Independent tasks: CPU tasks or CUDA blocks.
+    parallel : float
+        Of those, what the machine runs at once, with the lanes of vectors or threads.
+    bytes : float
+        Read and written in main memory, scratch included.
+    barriers : float
+        Barriers that one block passes; on a CPU, joins of the thread pool.
+    smem : float
+        Shared memory of a block in bytes.
+    registers : float
+        Estimated 32-bit registers of a thread; on a CPU, of a task.
+    span : float
+        ``max(depth, work / parallel)``: Brent's bound in steps.
+    """
+
+    work: float
+    depth: float
+    tasks: float
+    parallel: float
+    bytes: float
+    barriers: float
+    smem: float
+    registers: float
+    span: float
+
+    def vector(self) -> list[float]:
+        """The logarithms, for a cost model."""
+        return [log2(1.0 + value) for value in astuple(self)]
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Names of the values, in order."""
+        return [field.name for field in fields(cls)]
+
+
+def costs_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Costs:
+    """Work, depth, traffic and exchanges of a plan.
+
+    Parameters
+    ----------
+    plan : ScanPlan
+        A plan that fits.
+    target : tvm.target.Target
+        Whose cores and limits count.
+    recurrence : Recurrence
+        What runs. Extents that are symbolic are taken as large.
+
+    Returns
+    -------
+    Costs
+    """
+    limits = limits_of(target)
+    rows = float(prod(_extent(lane.extent) for lane in recurrence.lanes))
+    length = float(_extent(recurrence.time.extent))
+    width = float(element_bytes(recurrence))
+    once = rows * length * _step_bytes(recurrence)
+    if plan.device == "cpu":
+        # Vector lanes whose memory lies apart are read one by one.
+        apart = contiguous_axis(recurrence) == "time" and element_bytes(recurrence) <= 16
+        found = _cpu(plan, limits.cores, rows, length, width, once, 2.0 if apart else _VECTOR)
+    else:
+        machine = float(limits.multiprocessors * 2048)
+        found = _cuda(plan, machine, rows, length, width, once)
+        found["smem"] = float(plan.smem_bytes(recurrence))
+    span = max(found["depth"], found["work"] / max(1.0, found["parallel"]))
+    return Costs(**found, span=span)
+
+
+def _cpu(
+    plan: ScanPlan,
+    cores: int,
+    rows: float,
+    length: float,
+    width: float,
+    once: float,
+    vector: float,
+) -> dict[str, float]:
+    block = float(plan.lane_block)
+    lanes = min(block, vector) if plan.vectorize else min(block, 4.0)
+    registers = block * width / 4
+    if plan.algorithm == "sequential":
+        return _of(rows * length, rows * length, 1.0, 1.0, once, 0.0, registers)
+    if plan.algorithm == "lanes":
+        tasks = max(1.0, ceil(rows / block))
+        return _of(rows * length, length, tasks, min(tasks, cores) * lanes, once, 1.0, registers)
+    tasks = rows * plan.chunks / block
+    work = rows * (length * (1 + _COMBINE) + plan.chunks * _COMBINE)
+    depth = (1 + _COMBINE) * length / plan.chunks + plan.chunks * _COMBINE
+    scratch = 4 * rows * plan.chunks * width
+    return _of(work, depth, tasks, min(tasks, cores) * lanes, 2 * once + scratch, 3.0, registers)
+
+
+def _cuda(
+    plan: ScanPlan, machine: float, rows: float, length: float, width: float, once: float
+) -> dict[str, float]:
+    threads, items = float(plan.threads_per_block), float(max(1, plan.items_per_thread))
+    if plan.algorithm in ("sequential", "lanes"):
+        blocks = ceil(rows / threads)
+        return _of(rows * length, length, blocks, min(rows, machine), once, 0.0, width / 4)
+    tiles = ceil(length / (threads * items))
+    levels = 2 * log2(threads)
+    tree = rows * tiles * 2 * threads * _COMBINE
+    one = items * (1 + _COMBINE) + levels * _COMBINE
+    registers = 4 * width / 4 + items * width / 4
+    work = rows * length * (1 + _COMBINE) + tree
+    if plan.algorithm == "serial_tiles":
+        at_once = min(rows * threads, machine)
+        return _of(work, tiles * one, rows, at_once, once, tiles * (levels + 2), registers)
+    at_once = min(rows * tiles * threads, machine)
+    scratch = 4 * rows * tiles * width
+    depth = 2 * one + log2(max(2, tiles)) * _COMBINE
+    barriers = 3 * (levels + 2)
+    return _of(work + tree, depth, rows * tiles, at_once, 2 * once + scratch, barriers, registers)
+
+
+def _of(
+    work: float,
+    depth: float,
+    tasks: float,
+    parallel: float,
+    moved: float,
+    barriers: float,
+    registers: float,
+) -> dict[str, float]:
+    return {
+        "work": work,
+        "depth": depth,
+        "tasks": float(tasks),
+        "parallel": parallel,
+        "bytes": moved,
+        "barriers": barriers,
+        "smem": 0.0,
+        "registers": registers,
+    }
+
+
+def _step_bytes(recurrence: Recurrence) -> float:
+    """Bytes of inputs and outputs of a step: those of buffers that time indexes."""
+    rows = prod(_extent(lane.extent) for lane in recurrence.lanes)
+    steps = max(1, rows * _extent(recurrence.time.extent))
+    total = 0.0
+    # A history that the step reads back comes from a register.
+    each = tir.VarMap((b, True) for b in (*recurrence.inputs, *recurrence.outputs))
+    for buffer in each.keys():
+        digits = "".join(c for c in tir.dtype_of(buffer) if c.isdigit())
+        cells = prod(_extent(extent) for extent in tir.shape_of(buffer))
+        total += cells * max(1, int(digits or 8) // 8) / steps
+    return total
+
+
+def _extent(extent: Any) -> int:
+    value = tir.as_int(extent)
+    return _UNKNOWN if value is None else value

@@ -1,0 +1,272 @@
+"""``RecordStore``: a folder of stock ``JSONDatabase`` files and a manifest beside them.
+
+TVM's own ``JSONDatabase`` reads and replays the two files. It also appends to them without a lock
+and trusts every line; so this class does the writing, and the reading for our own use.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import tvm_ffi
+from tvm import IRModule, tirx
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from tvm_scan.meta.entry import Entry, canonical, digest_of, record_fault
+from tvm_scan.meta.files import (
+    RecordError,
+    Row,
+    locked,
+    parse_lines,
+    replace_file,
+    replace_files,
+    workload_fault,
+)
+from tvm_scan.meta.provenance import why_foreign
+
+__all__ = ["MANIFEST", "RECORDS", "WORKLOADS", "RecordStore"]
+
+WORKLOADS = "database_workload.json"
+RECORDS = "database_tuning_record.json"
+MANIFEST = "manifest.json"
+#: TVM writes this many seconds for a candidate that did not run.
+_FAILED = 1e9
+_LOG = logging.getLogger("tvm_scan")
+
+
+class RecordStore:
+    """Records of a folder.
+
+    Parameters
+    ----------
+    folder : path
+        Need not exist before the first ``commit``.
+
+    Attributes
+    ----------
+    rejected : list of str
+        What the last reading found that is no record, with file and line.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.rejected: list[str] = []
+        self._functions: dict[tuple[str, ...], tuple[int, Any] | None] = {}
+
+    # ---- reading ----------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """Every record that can be read; the others are in ``rejected``.
+
+        Raises
+        ------
+        RecordError
+            If the folder holds no database, or its files cannot be opened.
+        """
+        if not self.folder.is_dir() or not (self.folder / RECORDS).is_file():
+            kind = "a folder without one" if self.folder.is_dir() else "nothing"
+            raise RecordError(
+                f"database: expected {RECORDS} in {self.folder}, found {kind}; give the folder of "
+                "a tuning run (tvm-scan tune)"
+            )
+        if os.access(self.folder, os.W_OK):
+            with locked(self.folder):
+                return self._read()[0]
+        return self._read()[0]
+
+    def _read(self) -> tuple[list[Entry], list[tuple[str, Row]], dict[str, Any], list[Any]]:
+        bad: list[tuple[str, Row]] = []
+        manifest = self._manifest(bad)
+        facts = manifest.get("records", {})
+        workloads: list[list[str] | None] = []
+        for row in parse_lines(self.folder / WORKLOADS):
+            fault = row.fault or workload_fault(row.value)
+            workloads.append(None if fault else row.value)
+            if fault:
+                bad.append((WORKLOADS, Row(row.number, row.text, None, fault)))
+        entries: dict[str, Entry] = {}
+        for row in parse_lines(self.folder / RECORDS):
+            fault = row.fault or record_fault(row.value, workloads)
+            if fault:
+                bad.append((RECORDS, Row(row.number, row.text, None, fault)))
+                continue
+            workload = workloads[row.value[0]]
+            assert workload is not None
+            digest = digest_of(workload, row.value[1])
+            entries[digest] = Entry(digest, workload, row.value[1], facts.get(digest))
+        self.rejected = [f"{self.folder / n}:{row.number}: {row.fault}" for n, row in bad]
+        for text in self.rejected:
+            _LOG.warning("%s; the line is left out", text)
+        return list(entries.values()), bad, manifest, workloads
+
+    def _manifest(self, bad: list[tuple[str, Row]]) -> dict[str, Any]:
+        path = self.folder / MANIFEST
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return {"format": 1, "records": {}}
+        try:
+            found = json.loads(text)
+            records = found["records"]
+            if isinstance(records, dict) and all(isinstance(v, dict) for v in records.values()):
+                return found
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+        bad.append((MANIFEST, Row(1, text, None, "expected a manifest, got other text")))
+        return {"format": 1, "records": {}}
+
+    # ---- writing ----------------------------------------------------------------------------
+
+    def commit(
+        self, mod: IRModule, record: ms.database.TuningRecord, facts: dict[str, Any]
+    ) -> Entry:
+        """Add one record, in one step for every other process.
+
+        Parameters
+        ----------
+        mod : IRModule
+            The sequential program.
+        record : TuningRecord
+            Its trace and times.
+        facts : dict
+            Its provenance.
+
+        Returns
+        -------
+        Entry
+
+        Raises
+        ------
+        RecordError
+            If it cannot be written; then the files are as they were.
+        """
+        workload = ms.database.Workload(mod).as_json()
+        body = json.loads(json.dumps(record.as_json()))
+        entry = Entry(digest_of(workload, body), workload, body, facts)
+        self.update(lambda entries: [*entries, entry])
+        return entry
+
+    def update(
+        self, change: Callable[[list[Entry]], Iterable[Entry]], *, compact: bool = False
+    ) -> list[Entry]:
+        """Replace the records by what ``change`` makes of them, under the lock.
+
+        Lines that are no records are moved to ``*.rejected`` files; nothing is thrown away.
+
+        Parameters
+        ----------
+        change : callable
+            From the entries to the entries to keep.
+        compact : bool
+            Whether to drop workloads without records, too.
+
+        Returns
+        -------
+        list of Entry
+            What the files hold now.
+        """
+        with locked(self.folder):
+            entries, bad, manifest, present = self._read()
+            kept = list({e.digest: e for e in change(entries)}.values())
+            for name in {n for n, _ in bad}:
+                self._set_aside(name, [row.text for n, row in bad if n == name])
+            stay = [] if compact else [tuple(w) for w in present if w is not None]
+            order = dict.fromkeys([*stay, *(tuple(e.workload) for e in kept)])
+            numbers = {key: i for i, key in enumerate(order)}
+            rows = [[numbers[tuple(e.workload)], e.json] for e in kept]
+            manifest["records"] = {e.digest: e.facts for e in kept if e.facts is not None}
+            texts = {
+                WORKLOADS: _lines([list(key) for key in order]),
+                MANIFEST: json.dumps(manifest, indent=1) + "\n",
+                RECORDS: _lines(rows),
+            }
+            # A process that dies between two files leaves a whole database: what is new is named
+            # before it is used. That fails where workloads change their numbers.
+            replace_files(self.folder, texts, together=compact or None in present)
+        return kept
+
+    def _set_aside(self, name: str, texts: list[str]) -> None:
+        path = self.folder / f"{name}.rejected"
+        before = path.read_text(encoding="utf-8") if path.is_file() else ""
+        new = [text for text in texts if text not in before]
+        if new:
+            replace_file(path, before + "".join(text + "\n" for text in new))
+
+    # ---- use --------------------------------------------------------------------------------
+
+    def usable(self, target: Target | None = None) -> tuple[list[Entry], list[tuple[Entry, str]]]:
+        """Entries for this installation and a target, and the others with the reason."""
+        return self.split(self.entries(), target)
+
+    def split(
+        self, entries: list[Entry], target: Target | None = None
+    ) -> tuple[list[Entry], list[tuple[Entry, str]]]:
+        """As ``usable``, of given entries."""
+        good, others = [], []
+        for entry in entries:
+            reason = entry.fault or why_foreign(entry.facts)
+            if reason is None and target is not None and not _same(entry.target, target):
+                reason = f"expected a record for {target}, found one for {entry.target}"
+            if reason is None and entry.seconds >= _FAILED:
+                reason = "expected a time, found the mark of a failed measurement"
+            if reason is None:
+                good.append(entry)
+            else:
+                others.append((entry, reason))
+        return good, others
+
+    def best(self, func: tirx.PrimFunc, target: Target) -> Entry | None:
+        """The fastest usable record of a function; None where there is none.
+
+        Parameters
+        ----------
+        func : PrimFunc
+            Compared without its name and marks.
+        target : tvm.target.Target
+            Must be the record's own.
+
+        Returns
+        -------
+        Entry or None
+        """
+        key, bare = canonical(func)
+        same = []
+        for entry in self.entries():
+            found = self._canonical(entry)
+            if found is not None and found[0] == key and tvm_ffi.structural_equal(bare, found[1]):
+                same.append(entry)
+        good, others = self.split(same, target)
+        for entry, reason in others:
+            _LOG.info("record %s is not used: %s", entry.digest, reason)
+        return min(good, key=lambda entry: entry.seconds, default=None)
+
+    def _canonical(self, entry: Entry) -> tuple[int, Any] | None:
+        """Of the entry's function, once for all records of a workload; None if unreadable."""
+        name = tuple(entry.workload)
+        if name not in self._functions:
+            try:
+                self._functions[name] = canonical(entry.func)
+            except (RuntimeError, ValueError, TypeError, KeyError, AttributeError):
+                self._functions[name] = None
+        return self._functions[name]
+
+    def query_tuning_record(
+        self, mod: IRModule, target: Target, _name: str = "main"
+    ) -> ms.database.TuningRecord | None:
+        """As a stock database has it, so that passes and ``replay`` take a store, too."""
+        found = self.best(mod["main"], target)
+        return None if found is None else found.record
+
+
+def _lines(values: list[Any]) -> str:
+    return "".join(json.dumps(value, separators=(",", ":")) + "\n" for value in values)
+
+
+def _same(one: Target, other: Target) -> bool:
+    return bool(tvm_ffi.structural_equal(one, other))

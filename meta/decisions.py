@@ -1,0 +1,269 @@
+"""Which values every decision of a plan may take: the one source of every search.
+
+A space is a few branches, one for each algorithm; within a branch every decision has its own
+ordered values. Sampling draws from them, enumeration walks through them, and a neighbour is the
+value beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import log2, prod
+from typing import Any
+
+import tvm_ffi
+from tvm.ir import Call
+from tvm.target import Target
+
+from tvm_scan import tir
+from tvm_scan.errors import PlanError
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.default import default_plan
+from tvm_scan.schedules.limits import Limits, device_of, limits_of
+from tvm_scan.schedules.plan import ScanPlan, element_bytes
+
+__all__ = ["Branch", "branches", "enumerate_plans", "fits", "neighbours", "size"]
+
+#: Stand-in for an extent that is not known until run time.
+_UNKNOWN = 1 << 16
+#: Fewest steps in a chunk that are worth a task of their own.
+_LEAST_CHUNK = 16
+#: 32-bit registers of a multiprocessor, and of one thread; the rest of a thread's own state.
+_REGISTERS, _THREAD_REGISTERS, _BASE_REGISTERS = 65536, 255, 32
+#: Calls for which ``library_math`` decides.
+_TRANSCENDENTAL = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow")
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One algorithm, and what is left to decide in it.
+
+    Attributes
+    ----------
+    base : ScanPlan
+        The plan whose open decisions are to be replaced.
+    choices : tuple of (str, tuple of int)
+        Field name and its values in ascending order; neighbours in the order are alike.
+    """
+
+    base: ScanPlan
+    choices: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Combinations, those included that do not fit."""
+        return prod(len(values) for _, values in self.choices)
+
+    def plans(self) -> Iterator[ScanPlan]:
+        """Every combination, fitting or not."""
+        names = [name for name, _ in self.choices]
+        for values in product(*(values for _, values in self.choices)):
+            yield _with(self.base, dict(zip(names, values, strict=True)))
+
+    def holds(self, plan: ScanPlan) -> bool:
+        """Whether ``plan`` is one of the combinations."""
+        changed = {name: getattr(plan, name) for name, _ in self.choices}
+        same = _with(self.base, changed) == plan
+        return same and all(int(changed[name]) in values for name, values in self.choices)
+
+
+def branches(target: Target, recurrence: Recurrence) -> list[Branch]:
+    """The space of plans of a recurrence on a target.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        Where it will run.
+    recurrence : Recurrence
+        What will run. Extents that are symbolic are taken as large.
+
+    Returns
+    -------
+    list of Branch
+        The sequential plan first; the default plan is in one of them. None is empty.
+
+    Raises
+    ------
+    PlanError
+        For a target that is neither a CPU nor CUDA.
+    """
+    limits = limits_of(target)
+    found = _cuda(limits, recurrence) if device_of(target) == "cuda" else _cpu(limits, recurrence)
+    found = [b for b in found if any(fits(plan, target, recurrence) for plan in b.plans())]
+    default = default_plan(target, recurrence)
+    return found if any(b.holds(default) for b in found) else [*found, Branch(default)]
+
+
+def fits(plan: ScanPlan, target: Target, recurrence: Recurrence) -> bool:
+    """Whether a plan can be built: its own check, and registers by estimate.
+
+    Parameters
+    ----------
+    plan : ScanPlan
+        Any plan.
+    target : tvm.target.Target
+        Where it will run.
+    recurrence : Recurrence
+        What will run.
+
+    Returns
+    -------
+    bool
+    """
+    try:
+        plan.check(target, recurrence)
+    except PlanError:
+        return False
+    return plan.device != "cuda" or _registers_fit(plan, recurrence)
+
+
+def enumerate_plans(target: Target, recurrence: Recurrence) -> list[ScanPlan]:
+    """Every plan that fits: the default first, then the sequential one, then the others.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        Where it will run.
+    recurrence : Recurrence
+        What will run.
+
+    Returns
+    -------
+    list of ScanPlan
+        Without repetitions.
+    """
+    first = default_plan(target, recurrence)
+    rest = (p for b in branches(target, recurrence) for p in b.plans())
+    return list(dict.fromkeys([first, *(p for p in rest if fits(p, target, recurrence))]))
+
+
+def size(target: Target, recurrence: Recurrence) -> int:
+    """Number of plans that fit."""
+    return len(enumerate_plans(target, recurrence))
+
+
+def neighbours(plan: ScanPlan, target: Target, recurrence: Recurrence) -> list[ScanPlan]:
+    """Plans one step away: one decision moved by one value, or another algorithm.
+
+    Parameters
+    ----------
+    plan : ScanPlan
+        Where to start; it need not be in the space.
+    target : tvm.target.Target
+        Where it will run.
+    recurrence : Recurrence
+        What will run.
+
+    Returns
+    -------
+    list of ScanPlan
+        Those that fit, without ``plan`` itself.
+    """
+    found: list[ScanPlan] = []
+    for branch in branches(target, recurrence):
+        if not branch.holds(plan):
+            # Much the same decisions under another algorithm.
+            fitting = [p for p in branch.plans() if fits(p, target, recurrence)]
+            found.append(min(fitting, key=lambda p: _distance(p, plan, branch)))
+            continue
+        for name, values in branch.choices:
+            here = values.index(int(getattr(plan, name)))
+            for value in values[max(0, here - 1) : here + 2]:
+                found.append(_with(plan, {name: value}))
+    unique = dict.fromkeys(found)
+    return [p for p in unique if p != plan and fits(p, target, recurrence)]
+
+
+def _distance(one: ScanPlan, other: ScanPlan, branch: Branch) -> float:
+    """How many doublings lie between the decisions of two plans."""
+
+    def log(value: Any) -> float:
+        return log2(max(1, int(value)))
+
+    return sum(abs(log(getattr(one, n)) - log(getattr(other, n))) for n, _ in branch.choices)
+
+
+def _with(plan: ScanPlan, values: dict[str, Any]) -> ScanPlan:
+    typed = {name: type(getattr(plan, name))(value) for name, value in values.items()}
+    return plan.with_(**typed)
+
+
+def _cpu(limits: Limits, recurrence: Recurrence) -> list[Branch]:
+    found = []
+    if not any(tir.is_half(tir.dtype_of(c.register.buffer)) for c in recurrence.carries):
+        # A carry kept in halves is rounded at every step of the loop: other numbers.
+        found.append(Branch(ScanPlan("cpu", "sequential")))
+    # A guard, or no lanes at all, leaves one lane to a task whatever the plan says.
+    alone = not recurrence.lanes or recurrence.guard is not None
+    lanes = 1 if alone else _extent(recurrence.lanes[-1].extent)
+    rows = prod(_extent(lane.extent) for lane in recurrence.lanes)
+    if rows > 1:
+        widths = tuple(w for w in (1, 2, 4, 8, 16) if w <= lanes)
+        found.append(Branch(ScanPlan("cpu", "lanes"), (("lane_block", widths),)))
+    vectors = tuple(w for w in _powers(4, 4096) if w <= lanes)
+    if vectors:
+        choices: tuple[Any, ...] = (("lane_block", vectors),)
+        if _is_transcendental(recurrence):
+            choices += (("library_math", (0, 1)),)
+        found.append(Branch(ScanPlan("cpu", "lanes", vectorize=True), choices))
+    most = min(4096, _extent(recurrence.time.extent) // _LEAST_CHUNK)
+    by_core = {limits.cores * k for k in (1, 2, 4, 8)}
+    chunks = tuple(sorted(c for c in {*_powers(2, 4096), *by_core} if 2 <= c <= most))
+    if chunks:
+        widths = tuple(w for w in (1, 2, 4, 8) if w <= chunks[-1])
+        base = ScanPlan("cpu", "three_phase", chunks=chunks[0])
+        found.append(Branch(base, (("chunks", chunks), ("lane_block", widths))))
+    return found
+
+
+def _cuda(limits: Limits, recurrence: Recurrence) -> list[Branch]:
+    warp = min(32, limits.threads)
+    found = [Branch(ScanPlan("cuda", "sequential", threads_per_block=warp))]
+    threads = tuple(t for t in _powers(32, 1024) if t <= limits.threads)
+    rows = prod(_extent(lane.extent) for lane in recurrence.lanes)
+    if threads and rows > 1:
+        base = ScanPlan("cuda", "lanes", threads_per_block=threads[0])
+        found.append(Branch(base, (("threads_per_block", threads),)))
+    length = _extent(recurrence.time.extent)
+    for algorithm in ("serial_tiles", "three_phase"):
+        # A block of more than two times the length has no work for most of its threads.
+        in_block = tuple(t for t in _powers(8, 1024) if t <= limits.threads and t <= 2 * length)
+        items = tuple(i for i in _powers(1, 64) if in_block and i * in_block[0] <= 2 * length)
+        if in_block and items:
+            base = ScanPlan(
+                "cuda", algorithm, threads_per_block=in_block[0], items_per_thread=items[0]
+            )
+            choices = (("threads_per_block", in_block), ("items_per_thread", items))
+            found.append(Branch(base, choices))
+    return found
+
+
+def _registers_fit(plan: ScanPlan, recurrence: Recurrence) -> bool:
+    """An estimate from above: four elements, the carries, and the staged inputs of a thread."""
+    if plan.algorithm in ("sequential", "lanes"):
+        return True
+    staged = 0 if any(c.state_axes for c in recurrence.carries) else len(recurrence.inputs)
+    words = 4 * -(-element_bytes(recurrence) // 4) + staged * plan.items_per_thread
+    needed = _BASE_REGISTERS + words
+    return needed <= _THREAD_REGISTERS and needed * plan.threads_per_block <= _REGISTERS
+
+
+def _is_transcendental(recurrence: Recurrence) -> bool:
+    found: list[bool] = []
+
+    def visit(call: Call) -> None:
+        found.append(tir.call_name(call).rpartition(".")[2] in _TRANSCENDENTAL)
+
+    tvm_ffi.structural_walk(recurrence.body, [(Call, visit)])
+    return any(found)
+
+
+def _extent(extent: Any) -> int:
+    value = tir.as_int(extent)
+    return _UNKNOWN if value is None else value
+
+
+def _powers(first: int, last: int) -> list[int]:
+    return [1 << k for k in range(first.bit_length() - 1, last.bit_length())]

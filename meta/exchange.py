@@ -1,0 +1,175 @@
+"""Records from one folder to another: merge, prune, and one file to send."""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from tvm_scan.meta.database import MANIFEST, RECORDS, WORKLOADS, RecordStore
+from tvm_scan.meta.entry import Entry, canonical
+from tvm_scan.meta.files import RecordError, locked
+
+__all__ = ["export_archive", "import_archive", "merge", "prune"]
+
+_MEMBERS = (WORKLOADS, MANIFEST, RECORDS)
+#: Unpacked size beyond which an archive is refused.
+_LARGEST = 1 << 30
+
+
+def merge(into: RecordStore, sources: Iterable[RecordStore]) -> int:
+    """Add the records of other folders, with their provenance.
+
+    Parameters
+    ----------
+    into : RecordStore
+        Made if need be; what it has stays.
+    sources : iterable of RecordStore
+        Left as they are.
+
+    Returns
+    -------
+    int
+        Number of records that were new.
+
+    Raises
+    ------
+    RecordError
+        If a source is no database, or ``into`` cannot be written.
+    """
+    new = [entry for source in sources for entry in source.entries()]
+    return _add(into, new)
+
+
+def _add(into: RecordStore, new: list[Entry]) -> int:
+    before = 0
+
+    def change(entries: list[Entry]) -> list[Entry]:
+        nonlocal before
+        before = len(entries)
+        known = {entry.digest for entry in entries}
+        return entries + [entry for entry in new if entry.digest not in known]
+
+    return len(into.update(change)) - before
+
+
+def prune(store: RecordStore, *, top: int = 1, foreign: bool = False) -> int:
+    """Drop slow records; keep the fastest of each function and target.
+
+    Parameters
+    ----------
+    store : RecordStore
+        Changed on disk.
+    top : int
+        How many to keep of each function and target.
+    foreign : bool
+        Whether to drop records of other versions, too.
+
+    Returns
+    -------
+    int
+        Number of records that were dropped.
+
+    Raises
+    ------
+    RecordError
+        If it is no database, or cannot be written.
+    """
+    store.entries()
+    dropped = 0
+
+    def change(entries: list[Entry]) -> list[Entry]:
+        nonlocal dropped
+        usable, others = store.split(entries)
+        groups: dict[tuple[int, str], list[Entry]] = {}
+        for entry in usable:
+            groups.setdefault((canonical(entry.func)[0], str(entry.target)), []).append(entry)
+        keep = {
+            entry.digest
+            for group in groups.values()
+            for entry in sorted(group, key=lambda e: e.seconds)[:top]
+        }
+        if not foreign:
+            keep |= {entry.digest for entry, _ in others}
+        dropped = sum(entry.digest not in keep for entry in entries)
+        return [entry for entry in entries if entry.digest in keep]
+
+    store.update(change, compact=True)
+    return dropped
+
+
+def export_archive(store: RecordStore, path: Path) -> int:
+    """Write a database into one zip file.
+
+    Parameters
+    ----------
+    store : RecordStore
+        What to send.
+    path : Path
+        The file; replaced if it is there.
+
+    Returns
+    -------
+    int
+        Number of records in it.
+
+    Raises
+    ------
+    RecordError
+        If it is no database, or the file cannot be written.
+    """
+    count = len(store.entries())
+    part = path.with_name(path.name + ".part")
+    try:
+        with (
+            locked(store.folder),
+            zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
+            for name in _MEMBERS:
+                if (store.folder / name).is_file():
+                    archive.write(store.folder / name, name)
+        part.replace(path)
+    except OSError as error:
+        raise RecordError(
+            f"export: expected to write {path}, got: {error.strerror}; choose another place"
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+def import_archive(store: RecordStore, path: Path) -> int:
+    """Add the records of an exported file; nothing else of it is looked at.
+
+    Parameters
+    ----------
+    store : RecordStore
+        Made if need be; what it has stays.
+    path : Path
+        What ``export_archive`` wrote.
+
+    Returns
+    -------
+    int
+        Number of records that were new.
+
+    Raises
+    ------
+    RecordError
+        If the file is no such archive.
+    """
+    with tempfile.TemporaryDirectory(prefix="tvm-scan-import-") as folder:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                sizes = {info.filename: info.file_size for info in archive.infolist()}
+                if RECORDS not in sizes or sum(sizes.get(n, 0) for n in _MEMBERS) > _LARGEST:
+                    raise ValueError(f"no {RECORDS} in it, or too large a one")
+                for name in _MEMBERS:  # by name, so that no path in it leads elsewhere
+                    if name in sizes:
+                        (Path(folder) / name).write_bytes(archive.read(name))
+        except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
+            raise RecordError(
+                f"import: expected a file of tvm-scan export at {path}, got: {error}; export again"
+            ) from error
+        return _add(store, RecordStore(folder).entries())

@@ -1,0 +1,90 @@
+"""The postproc that expands the sampled plans, so that features and builds see the kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir.utils import derived_object
+from tvm.s_tir import Schedule, ScheduleError
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from tvm_scan.annotations import PLAN_PREFIX
+from tvm_scan.extraction import extract_nest
+from tvm_scan.meta.decisions import fits
+from tvm_scan.recurrence import Refusal
+from tvm_scan.schedules import expand_scans
+from tvm_scan.schedules.leftover import bind_leftovers
+from tvm_scan.schedules.limits import device_of
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.primitive import nest_of, plan_of
+from tvm_scan.schedules.splice import blocks_in
+
+__all__ = ["ExpandScansPostproc", "annotated_plans", "expand_checked"]
+
+
+def annotated_plans(sch: Schedule) -> list[tuple[Any, ScanPlan]]:
+    """Blocks of a schedule that carry a plan, and the plans.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        As a rule or a replayed trace left it.
+
+    Returns
+    -------
+    list of (SBlock, ScanPlan)
+    """
+    return [
+        (block, plan_of(block))
+        for _, func in sch.mod.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+        for block in blocks_in(func.body)
+        if PLAN_PREFIX + "algorithm" in block.annotations
+    ]
+
+
+def expand_checked(sch: Schedule, target: Target) -> bool:
+    """Expand every annotated nest, if all plans fit.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        Changed in place, its trace is not.
+    target : tvm.target.Target
+        Whose limits hold.
+
+    Returns
+    -------
+    bool
+        False where a plan does not fit or a nest is no recurrence; then nothing is expanded.
+    """
+    for block, plan in annotated_plans(sch):
+        func, nest = nest_of(sch, block)
+        found = extract_nest(func, nest)
+        if isinstance(found, Refusal) or not fits(plan, target, found):
+            return False
+    expand_scans(sch)
+    if device_of(target) == "cuda":
+        bind_leftovers(sch)
+    return True
+
+
+@derived_object
+class ExpandScansPostproc(ms.postproc.PyPostproc):
+    """Expands silently; what does not fit is answered with False, before anything is built."""
+
+    def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
+        self.target = context.target
+
+    def apply(self, sch: Schedule) -> bool:
+        """Return whether the candidate can be built."""
+        try:
+            return expand_checked(sch, self.target)
+        except ScheduleError:  # of ours too: no candidate, but no end of the search either
+            return False
+
+    def clone(self) -> ExpandScansPostproc:
+        """A postproc of its own for another thread."""
+        return ExpandScansPostproc()

@@ -1,0 +1,51 @@
+"""Features of a candidate for the cost model: its kernel's stores, and its plan's costs.
+
+TVM's per-store features see the expanded kernel, loop by loop, but not the chain of dependences
+through time, nor barriers. The analytic costs say that, so they stand beside the features of every
+store.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm.ir.utils import derived_object
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from tvm_scan.meta.check import recurrences_of
+from tvm_scan.meta.costs import Costs, costs_of
+from tvm_scan.meta.expand import annotated_plans
+
+__all__ = ["ScanFeatures"]
+
+
+@derived_object
+class ScanFeatures(ms.feature_extractor.PyFeatureExtractor):
+    """One row for each store: TVM's features, then ``Costs.vector`` of the plans."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stores = ms.feature_extractor.PerStoreFeature()
+
+    def extract_from(
+        self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
+    ) -> list[tvm.runtime.Tensor]:
+        """Return a matrix of ``(stores, features)`` for each candidate."""
+        found = recurrences_of(context.mod["main"])
+        out = []
+        for candidate, stores in zip(
+            candidates, self.stores.extract_from(context, candidates), strict=True
+        ):
+            rows = stores.numpy()
+            sch = Schedule(context.mod)
+            candidate.sch.trace.apply_to_schedule(sch, remove_postproc=False)
+            plans = [plan for _, plan in annotated_plans(sch)]
+            costs = np.zeros(len(Costs.names()))
+            for plan, recurrence in zip(plans, found, strict=False):
+                costs += costs_of(plan, context.target, recurrence).vector()
+            if len(rows) == 0:
+                rows = np.zeros((1, rows.shape[1] if rows.ndim == 2 else 0))
+            wide = np.concatenate([rows, np.tile(costs, (len(rows), 1))], axis=1)
+            out.append(tvm.runtime.tensor(wide.astype("float64")))
+        return out

@@ -1,0 +1,99 @@
+"""Where a record comes from: versions, machine, date, seed; and whether it may be used here."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import datetime, timezone
+from importlib import metadata
+from typing import Any
+
+import tvm
+from tvm.target import Target
+
+import tvm_scan
+from tvm_scan.schedules.limits import device_of
+
+__all__ = ["provenance", "why_foreign"]
+
+_VERSIONS = ("tvm", "tvm_scan")
+
+
+def provenance(target: Target, seed: int) -> dict[str, Any]:
+    """Facts about this process and machine, for the manifest of a database.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        What was tuned for.
+    seed : int
+        Of the search.
+
+    Returns
+    -------
+    dict
+        Strings and numbers only.
+    """
+    facts: dict[str, Any] = {
+        "tvm": _tvm_version(),
+        "tvm_scan": tvm_scan.__version__,
+        "host": platform.node(),
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "seed": seed,
+    }
+    if device_of(target) == "cuda":
+        facts |= _gpu()
+    return facts
+
+
+def why_foreign(facts: dict[str, Any] | None) -> str | None:
+    """Why a record is not for this installation; None where it is.
+
+    Parameters
+    ----------
+    facts : dict or None
+        What ``provenance`` wrote; None where the manifest has nothing.
+
+    Returns
+    -------
+    str or None
+        What was expected and found.
+    """
+    if facts is None:
+        return "expected a record whose versions the manifest names, found none there"
+    here = {"tvm": _tvm_version(), "tvm_scan": tvm_scan.__version__}
+    for name in _VERSIONS:
+        found = str(facts.get(name, "none"))
+        if found.split(".")[:2] != here[name].split(".")[:2]:
+            return f"expected a record of {name} {here[name]}, found one of {found}"
+    return None
+
+
+def _tvm_version() -> str:
+    try:
+        return metadata.version("apache-tvm")
+    except metadata.PackageNotFoundError:
+        return str(tvm.__version__)
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _gpu() -> dict[str, str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+        name, driver = done.stdout.splitlines()[0].split(", ")
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return {"gpu": "none", "driver": "none"}
+    return {"gpu": name, "driver": driver}

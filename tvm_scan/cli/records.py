@@ -1,0 +1,218 @@
+"""``tvm-scan list``, ``show``, ``best`` and ``apply``: what a database holds, and its use."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tvm_scan import tir
+from tvm_scan.cli.draw_svg import tree_svg
+from tvm_scan.cli.draw_text import tree_text
+from tvm_scan.cli.failure import BAD_INPUT, NO_RECORD, CommandError
+from tvm_scan.cli.load import make_target
+from tvm_scan.cli.tune import is_model, load_program
+from tvm_scan.errors import ScanError
+from tvm_scan.meta.check import recurrences_of
+from tvm_scan.meta.costs import costs_of
+from tvm_scan.meta.database import RecordStore
+from tvm_scan.meta.entry import Entry
+from tvm_scan.meta.progress import duration
+from tvm_scan.meta.replay import replay
+
+__all__ = ["apply_records", "best_record", "list_records", "open_store", "show_record"]
+
+
+def open_store(folder: Path) -> RecordStore:
+    """A database that can be read.
+
+    Raises
+    ------
+    CommandError
+        If there is none in the folder.
+    """
+    store = RecordStore(folder)
+    try:
+        store.entries()
+    except ScanError as error:
+        raise CommandError(str(error)) from error
+    return store
+
+
+def _shapes(entry: Entry) -> str:
+    shapes = []
+    for param in entry.func.params:
+        text = "x".join(str(tir.as_int(e) or "?") for e in tir.shape_of(param))
+        if text not in shapes:
+            shapes.append(text)
+    return " ".join(shapes)
+
+
+def _row(entry: Entry, reason: str | None) -> dict[str, Any]:
+    facts = entry.facts or {}
+    readable = entry.fault is None
+    return {
+        "id": entry.digest,
+        "function": str(facts.get("function", "?")),
+        "shapes": _shapes(entry) if readable else "?",
+        "target": str(entry.json[2].get("kind", "?")),
+        "plans": [str(plan) for plan in entry.plans] if readable else [],
+        "seconds": entry.seconds,
+        "date": str(facts.get("date", "?")),
+        "host": str(facts.get("host", "?")),
+        "unusable": reason,
+    }
+
+
+def list_records(folder: Path, as_json: bool) -> None:
+    """Print; see ``tvm-scan list --help``."""
+    store = open_store(folder)
+    good, others = store.usable()
+    rows = [_row(e, None) for e in good] + [_row(e, reason) for e, reason in others]
+    rows.sort(key=lambda row: (row["function"], row["target"], row["shapes"], row["seconds"]))
+    if as_json:
+        print(json.dumps({"records": rows, "rejected": store.rejected}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("id", "function", "shapes", "target", "time", "plan", "date"):
+        table.add_column(name, overflow="fold", no_wrap=name == "id")
+    for row in rows:
+        plan = " + ".join(row["plans"]) if row["unusable"] is None else f"({row['unusable']})"
+        shown = [row["id"][:8], row["function"], row["shapes"], row["target"]]
+        table.add_row(*shown, duration(row["seconds"]), plan, row["date"][:10])
+    Console(soft_wrap=False).print(table)
+    print(f"{len(good)} usable records, {len(others)} others, {len(store.rejected)} bad lines")
+
+
+def _find(store: RecordStore, digest: str) -> Entry:
+    found = [e for e in store.entries() if e.digest.startswith(digest)]
+    if len(found) != 1 or not digest:
+        raise CommandError(
+            f"expected the id of one record, got {digest!r}, which {len(found)} records have; "
+            "tvm-scan list prints them",
+            NO_RECORD if not found else BAD_INPUT,
+        )
+    if found[0].fault is not None:
+        raise CommandError(f"{found[0].fault}; drop the record with tvm-scan prune")
+    return found[0]
+
+
+def show_record(folder: Path, digest: str, svg: Path | None, as_json: bool) -> None:
+    """Print; see ``tvm-scan show --help``."""
+    entry = _find(open_store(folder), digest)
+    parts = []
+    for plan, found in zip(entry.plans, recurrences_of(entry.func), strict=False):
+        costs = asdict(costs_of(plan, entry.target, found))
+        parts.append({"plan": str(plan), "costs": costs, "tree": tree_text(found, plan)})
+        if svg is not None:
+            if not svg.parent.is_dir():
+                raise CommandError(f"expected a folder at {svg.parent}, found none; create it")
+            svg.write_text(tree_svg(found, plan), encoding="utf-8")
+    report = {
+        **_row(entry, None),
+        "times": [float(t) for t in entry.json[1]],
+        "target_attributes": str(entry.target),
+        "provenance": entry.facts or {},
+        "recurrences": parts,
+        "trace": str(entry.record.trace),
+    }
+    if as_json:
+        print(json.dumps(report))
+        return
+    print(f"record    {entry.digest}")
+    print(f"function  {report['function']}  {report['shapes']}")
+    print(f"target    {entry.target}")
+    print(f"time      {duration(entry.seconds)}, median of {len(report['times'])}")
+    for name, value in report["provenance"].items():
+        print(f"{name:10}{value}")
+    for part in parts:
+        print(f"plan      {part['plan']}")
+        print("costs")
+        for name, value in part["costs"].items():
+            print(f"    {name:10}{value:.6g}")
+        print("tree")
+        for line in part["tree"].splitlines():
+            print(f"    {line}")
+    print("trace")
+    for line in report["trace"].splitlines():
+        print(f"    {line}")
+
+
+def best_record(
+    folder: Path,
+    what: str,
+    name: str | None,
+    shape: str | None,
+    dtype: str,
+    target_name: str,
+    as_json: bool,
+) -> None:
+    """Print; see ``tvm-scan best --help``."""
+    store, target = open_store(folder), make_target(target_name)
+    rows = []
+    for key, func in load_program(what, name, shape, dtype).items():
+        entry = store.best(func, target)
+        rows.append((key, None if entry is None else _row(entry, None)))
+    if as_json:
+        print(json.dumps(dict(rows)))
+    for key, row in rows if not as_json else []:
+        if row is not None:
+            print(f"{key}  {duration(row['seconds'])}  {' + '.join(row['plans'])}  {row['id']}")
+    missing = [key for key, row in rows if row is None]
+    if missing:
+        raise CommandError(_none_for(store, target, missing), NO_RECORD)
+
+
+def _none_for(store: RecordStore, target: Any, missing: list[str]) -> str:
+    reasons = sorted({reason for _, reason in store.usable(target)[1]})
+    passed = f" (passed over: {'; '.join(reasons)})" if reasons else ""
+    return (
+        f"expected a record of {', '.join(missing)} for this target in {store.folder}, found none"
+        f"{passed}; run tvm-scan tune with the same shapes and target"
+    )
+
+
+def apply_records(
+    folder: Path,
+    what: str,
+    output: Path,
+    name: str | None,
+    shape: str | None,
+    dtype: str,
+    target_name: str,
+    as_json: bool,
+) -> None:
+    """Print; see ``tvm-scan apply --help``."""
+    path = Path(what)
+    if is_model(path):
+        from tvm_scan.cli.compile import compile_file
+
+        compile_file(path, output, target_name, folder, None, as_json)
+        return
+    import tvm
+
+    store, target = open_store(folder), make_target(target_name)
+    program = load_program(what, name, shape, dtype)
+    mod, applied = tvm.IRModule(), {}
+    for key, func in program.items():
+        scheduled = replay(store, func, target)
+        if scheduled is None:
+            raise CommandError(_none_for(store, target, [key]), NO_RECORD)
+        entry = store.best(func, target)
+        applied[key] = {"record": entry.digest, "plans": [str(plan) for plan in entry.plans]}
+        mod.update_func(tvm.ir.GlobalVar(key), scheduled.with_attr("global_symbol", key))
+    if output.suffix != ".so":
+        raise CommandError(f"expected --output as a .so file, got {output.name}; name it so")
+    if not output.parent.is_dir():
+        raise CommandError(f"expected a folder at {output.parent}, found none; create it")
+    tvm.compile(mod, target=target).export_library(str(output))
+    if as_json:
+        print(json.dumps({"library": str(output), "functions": applied}))
+        return
+    for key, used in applied.items():
+        print(f"{key}  {' + '.join(used['plans'])}  {used['record']}")
+    print(f"written: {output}; load it with tvm.runtime.load_module({str(output.resolve())!r})")

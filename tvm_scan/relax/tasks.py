@@ -1,0 +1,44 @@
+"""The functions of a model that a search is worth: those that a database will be asked for."""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.ir import IRModule
+
+from tvm_scan import tir
+from tvm_scan.annotations import IS_SCHEDULED
+from tvm_scan.relax.operators import LegalizeScans
+from tvm_scan.relax.passes import FindScans
+
+__all__ = ["scan_tasks"]
+
+
+def scan_tasks(
+    mod: IRModule,
+) -> tuple[dict[str, tirx.PrimFunc], dict[str, tirx.PrimFunc]]:
+    """Functions with a recurrence, as the pipeline will look them up.
+
+    Parameters
+    ----------
+    mod : IRModule
+        A Relax module, as imported.
+
+    Returns
+    -------
+    tasks : dict of str to PrimFunc
+        For ``tvm_scan.meta.tune``.
+    symbolic : dict of str to PrimFunc
+        Those with symbolic extents, which cannot be measured.
+    """
+    legal = LegalizeScans()(mod)
+    tasks: dict[str, tirx.PrimFunc] = {}
+    symbolic: dict[str, tirx.PrimFunc] = {}
+    for report in FindScans(legal):
+        func = legal[report.name]
+        if not report.recurrences or (func.attrs or {}).get(IS_SCHEDULED, False):
+            continue
+        constant = all(
+            tir.as_int(extent) is not None for p in func.params for extent in tir.shape_of(p)
+        )
+        (tasks if constant else symbolic)[report.name] = func
+    return tasks, symbolic
