@@ -115,12 +115,16 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
         next((p for p in space if p.algorithm == "sequential"), chosen)
         for space, chosen in zip(spaces, default, strict=True)
     )
-    kinds = dict.fromkeys((p.algorithm, p.vectorize) for space in spaces for p in space)
+
+    def kind_of(plan: ScanPlan) -> tuple[str, bool, bool]:
+        return plan.algorithm, plan.vectorize, plan.time_vector > 0
+
+    kinds = dict.fromkeys(kind_of(p) for space in spaces for p in space)
     guesses = []
     for kind in kinds:
         guess = []
         for space, r, chosen in zip(spaces, found, default, strict=True):
-            same = [p for p in space if (p.algorithm, p.vectorize) == kind]
+            same = [p for p in space if kind_of(p) == kind]
             # The last of equals: larger blocks and tiles have less to start and to exchange.
             costs = {p: costs_of(p, target, r).span for p in reversed(same)}
             guess.append(min(costs, key=lambda p: costs[p]) if costs else chosen)

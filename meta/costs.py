@@ -120,6 +120,8 @@ def _cpu(
     block = float(plan.lane_block)
     lanes = min(block, vector) if plan.vectorize else min(block, 4.0)
     registers = block * width / 4
+    if plan.time_vector:
+        return _vectors_of_time(plan, cores, rows, length, width, once)
     if plan.algorithm == "sequential":
         return _of(rows * length, rows * length, 1.0, 1.0, once, 0.0, registers)
     if plan.algorithm == "lanes":
@@ -130,6 +132,26 @@ def _cpu(
     depth = (1 + _COMBINE) * length / plan.chunks + plan.chunks * _COMBINE
     scratch = 4 * rows * plan.chunks * width
     return _of(work, depth, tasks, min(tasks, cores) * lanes, 2 * once + scratch, 3.0, registers)
+
+
+def _vectors_of_time(
+    plan: ScanPlan, cores: int, rows: float, length: float, width: float, once: float
+) -> dict[str, float]:
+    """Every vector makes a combination per level; the next one waits for one application."""
+    steps = float(plan.time_vector)
+    levels = log2(steps)
+    replay = length * (1 + levels * _COMBINE)
+    registers = 2 * steps * width / 4
+    if plan.algorithm == "lanes":
+        depth = length / steps * _COMBINE
+        found = min(rows, cores) * steps
+        return _of(rows * replay, depth, max(1.0, rows), found, once, 1.0, registers)
+    tasks = rows * plan.chunks
+    work = rows * (replay + length * _COMBINE + plan.chunks * _COMBINE)
+    depth = 2 * length / plan.chunks / steps * _COMBINE + plan.chunks * _COMBINE
+    scratch = 4 * rows * plan.chunks * width
+    found = min(tasks, cores) * steps
+    return _of(work, depth, tasks, found, 2 * once + scratch, 3.0, registers)
 
 
 def _cuda(

@@ -23,6 +23,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.default import default_plan
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan, element_bytes
+from tvm_scan.schedules.vector_values import takes_time_vectors
 
 __all__ = ["Branch", "branches", "enumerate_plans", "fits", "neighbours", "size"]
 
@@ -215,6 +216,12 @@ def _cpu(limits: Limits, recurrence: Recurrence) -> list[Branch]:
         widths = tuple(w for w in (1, 2, 4, 8) if w <= chunks[-1])
         base = ScanPlan("cpu", "three_phase", chunks=chunks[0])
         found.append(Branch(base, (("chunks", chunks), ("lane_block", widths))))
+    if takes_time_vectors(recurrence):
+        steps = ("time_vector", (4, 8, 16, 32))
+        found.append(Branch(ScanPlan("cpu", "lanes", time_vector=4), (steps,)))
+        if chunks:
+            base = ScanPlan("cpu", "three_phase", chunks=chunks[0], time_vector=4)
+            found.append(Branch(base, (("chunks", chunks), steps)))
     return found
 
 

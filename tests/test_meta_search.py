@@ -89,7 +89,8 @@ def test_a_wrong_candidate_is_reported_and_never_recorded(tmp_path, monkeypatch,
         result = tune(func, CPU, tmp_path, trials=4, config=QUICK, progress=False)
     wrong = result.wrong
     assert wrong
-    assert all("three_phase" in str(t) and t.seconds is None for t in wrong)
+    combining = ("three_phase", "time_vector")
+    assert all(any(c in str(t) for c in combining) and t.seconds is None for t in wrong)
     assert WRONG in caplog.text
     assert "as the loop has it on exact inputs" in caplog.text
     recorded = {str(plan) for e in RecordStore(tmp_path).entries() for plan in e.plans}
@@ -253,5 +254,5 @@ def test_the_bar_says_trials_and_best(tmp_path, capsys):
     )
     text = capsys.readouterr().err
     assert "linear_recurrence" in text
-    assert "5/5" in text
+    assert "9/9" in text
     assert "best 1." in text

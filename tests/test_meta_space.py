@@ -89,6 +89,11 @@ PINNED = {
             "cpu/three_phase(chunks=2)",
             {"chunks": (2, 4, 8, 16, 32, 64, 128, 256), "lane_block": (1, 2, 4, 8)},
         ),
+        ("cpu/lanes(time_vector=4)", {"time_vector": (4, 8, 16, 32)}),
+        (
+            "cpu/three_phase(chunks=2, time_vector=4)",
+            {"chunks": (2, 4, 8, 16, 32, 64, 128, 256), "time_vector": (4, 8, 16, 32)},
+        ),
     ],
     ("selective", "cpu"): [
         ("cpu/sequential()", {}),
@@ -106,6 +111,7 @@ PINNED = {
         ("cpu/sequential()", {}),
         ("cpu/lanes()", {"lane_block": (1, 2, 4)}),
         ("cpu/lanes(vectorize=True)", {"lane_block": (4,)}),
+        ("cpu/lanes(time_vector=4)", {"time_vector": (4, 8, 16, 32)}),
     ],
     ("long", "cuda"): [
         ("cuda/sequential(threads_per_block=32)", {}),
