@@ -111,7 +111,7 @@ class _Chunks:
             return replicas[0] if stage == 0 else replicas[u]
 
         def extend(u: Any, i: Any) -> Any:
-            return at(u).extend(held, [u], self._time(group, u, i))
+            return at(u).extend(held, [u], self._time(group, u, i), flush=True)
 
         def save(u: Any) -> Any:
             return at(u).copy(self.elements[stage], [row, self._chunk(group, u)], held, [u])

@@ -44,7 +44,7 @@ _STATE_COST = 4
 #: (shorter ones have neighbours that hide their latency), and for one lane on several cores.
 _TIME_VECTOR = 16
 _VECTOR_LENGTH = 1 << 8
-_LONG_ROW = 1 << 12
+_LONG_ROW = 1 << 11
 _SHARED_LENGTH = 1 << 17
 #: Stand-in for an extent that is not known until run time.
 _UNKNOWN = 4096
@@ -138,14 +138,16 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
             strip = max(strip, min(lanes // 32 * 32, _PAGE))
         width = max(strip, 32 if lanes >= 64 else 16 if lanes >= 16 else 8)
         return ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
-    if contiguous_axis(recurrence) == "time" and _is_sum(recurrence):
-        # A float sum waits for its own additions; scanned in registers it waits for memory.
+    if contiguous_axis(recurrence) == "time" and _waits_for_itself(recurrence):
+        # Float sums wait for their own additions; scanned in registers, one lane waits for memory.
         vectors = ScanPlan("cpu", "lanes", time_vector=_TIME_VECTOR)
         if rows == 1 and length >= _VECTOR_LENGTH:
             few = limits.cores < 4 or length < _SHARED_LENGTH
             return vectors if few else vectors.with_(algorithm="three_phase", chunks=limits.cores)
+        # Several lanes hide their latency from one another, until memory is the limit.
+        least = 2 * _CACHED_WORK if _has_gates(recurrence) else _LANE_WORK
         ahead = not walks_backwards(recurrence)
-        if rows > 1 and ahead and length >= _LONG_ROW and work >= _LANE_WORK:
+        if rows > 1 and ahead and length >= _LONG_ROW and work >= least:
             return vectors
     # A chain of one-cycle operations is bound by loads and stores, not by latency.
     quick = all(_is_quick(algebra) for algebra in recurrence.algebras)
@@ -168,12 +170,16 @@ def _is_light(recurrence: Recurrence) -> bool:
     )
 
 
-def _is_sum(recurrence: Recurrence) -> bool:
-    """Whether all carries are float sums or products that fit into vectors of time."""
+def _waits_for_itself(recurrence: Recurrence) -> bool:
+    """Whether all carries are float sums, products or affine, and fit into vectors of time."""
     return takes_time_vectors(recurrence) and all(
-        isinstance(a, Reduce) and a.op in ("add", "mul") and is_float(a.dtype)
+        is_float(a.dtype) and (isinstance(a, Affine) or getattr(a, "op", "") in ("add", "mul"))
         for a in recurrence.algebras
     )
+
+
+def _has_gates(recurrence: Recurrence) -> bool:
+    return any(isinstance(algebra, Affine) for algebra in recurrence.algebras)
 
 
 def _is_quick(algebra: Algebra) -> bool:

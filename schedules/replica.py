@@ -239,17 +239,27 @@ class Replica:
 
         return self.for_each_element(target.stage, one)
 
-    def extend(self, elements: Elements, lead: Sequence[Any], time: Any, inner: Any = None) -> Any:
+    def extend(
+        self,
+        elements: Elements,
+        lead: Sequence[Any],
+        time: Any,
+        inner: Any = None,
+        *,
+        flush: bool = False,
+    ) -> Any:
         """``elements[lead] = elements[lead]`` followed by the step at ``time``.
 
         The carries of earlier stages are those before the step, and are advanced with it.
+        ``flush`` leaves out denormal products.
         """
 
         def one(i: int, place: list[Any]) -> Any:
             algebra = self.recurrence.groups[i].algebra
             earlier = elements.load(i, lead, place)
             step = self.lift(i, place, time, inner)
-            return elements.store(i, lead, place, algebra.extend(earlier, tuple(step)))
+            extended = algebra.extend(earlier, tuple(step))
+            return elements.store(i, lead, place, algebra.flush(extended) if flush else extended)
 
         extended = self.for_each_element(elements.stage, one)
         return tir.seq([extended, *self._advance(elements.stage, time, inner)])

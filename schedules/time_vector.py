@@ -14,6 +14,7 @@ from tvm.ir import Var
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
+from tvm_scan.algebra.base import Combine
 from tvm_scan.recurrence import Group, Recurrence
 from tvm_scan.schedules.branches import branches
 from tvm_scan.schedules.elements import Elements, store_all
@@ -98,7 +99,9 @@ class TimeVector:
         done = tir.simplify(full * width)
         rest = tir.simplify(extent - done)
         blocks = loop("n", full, lambda n: self._fold(held, lead, start + n * width))
-        single = loop("i", rest, lambda i: self.one.extend(held, lead, start + done + i))
+        single = loop(
+            "i", rest, lambda i: self.one.extend(held, lead, start + done + i, flush=True)
+        )
         return tir.seq([blocks, single])
 
     def _fold(self, held: Elements, lead: list[Any], first: Any) -> Any:
@@ -125,7 +128,7 @@ class TimeVector:
                     out.append(target.store(on_vectors(value, table, width)))
                 parts = halves
             pair = algebra.combine(tuple(p.at(0) for p in parts), tuple(p.at(1) for p in parts))
-            total = algebra.combine(held.load(i, lead, []), pair)
+            total = algebra.flush(algebra.combine(held.load(i, lead, []), pair))
             out.append(held.store(i, lead, [], total))
         return tir.seq(out)
 
@@ -162,11 +165,40 @@ class TimeVector:
 
     def _scan(self, i: int, group: Group, first: Any) -> list[Any]:
         """Elements of the steps, their scan, the carries before each step and after the last."""
-        algebra, width = group.algebra, self.width
+        algebra = group.algebra
         read, write = self.elements[i]
-        out = [self._lift(i, read, first)]
-        left, right, old = names(algebra, [self.recurrence.carries[c].dtype for c in group.carries])
-        combined = algebra.combine(left, right)
+        levels = self.width.bit_length() - 1
+        last = write if levels % 2 else read
+        lifted = self._lift(i, read, first)
+        careful = [
+            lifted,
+            *self._levels(i, group, algebra.combine),
+            *self._hand_over(group, last, algebra.apply),
+        ]
+        plainly = algebra.plainly()
+        if plainly is None:
+            return careful
+        combine, apply, exact = plainly
+        left, _, _ = names(algebra, [])
+        table = tir.VarMap((v, e.load()) for v, e in zip(left, last, strict=True))
+        # One test of all lanes for the rare vector that needs care.
+        everywhere = tirx.call_llvm_pure_intrin(
+            "bool", "llvm.vector.reduce.and", on_vectors(exact(left), table, self.width)
+        )
+        usual = tir.seq(self._hand_over(group, last, apply))
+        return [
+            tir.fresh_copy(lifted),
+            *self._levels(i, group, combine),
+            tirx.IfThenElse(everywhere, usual, tir.seq(careful)),
+        ]
+
+    def _levels(self, i: int, group: Group, combine: Combine) -> list[Any]:
+        """The scan of the elements, from one set to the other and back."""
+        width = self.width
+        read, write = self.elements[i]
+        left, right, _ = names(group.algebra, [])
+        combined = combine(left, right)
+        out = []
         by = 1
         while by < width:
             vectors = [e.load() for e in read]
@@ -177,17 +209,24 @@ class TimeVector:
                 out.append(target.store(blend(vector, on_vectors(value, table, width), by, width)))
             read, write = write, read
             by *= 2
+        return out
+
+    def _hand_over(self, group: Group, last: list[Lanes], apply: Combine) -> list[Any]:
+        """The carries before every step, and after the last one."""
+        width = self.width
+        dtypes = [self.recurrence.carries[c].dtype for c in group.carries]
+        left, _, old = names(group.algebra, dtypes)
         carries = [self.one.get_carry(c, []) for c in group.carries]
         table = tir.VarMap((o, tirx.Broadcast(c, width)) for o, c in zip(old, carries, strict=True))
-        for var, element in zip(left, read, strict=True):
+        for var, element in zip(left, last, strict=True):
             table[var] = shift(element.load(), 1, width)
-        for c, carry, value in zip(group.carries, carries, algebra.apply(left, old), strict=True):
+        out = []
+        for c, carry, value in zip(group.carries, carries, apply(left, old), strict=True):
             before = blend(tirx.Broadcast(carry, width), on_vectors(value, table, width), 1, width)
             buffer, cell = self.many.carry(c, [], tirx.Ramp(0, 1, width))
             out.append(tirx.BufferStore(buffer, before, cell))
-        after = algebra.apply(tuple(element.at(self.width - 1) for element in read), tuple(carries))
-        targets = [self.one.carry(c, []) for c in group.carries]
-        out.append(store_all(targets, after))
+        after = apply(tuple(element.at(width - 1) for element in last), tuple(carries))
+        out.append(store_all([self.one.carry(c, []) for c in group.carries], after))
         return out
 
     def _keep_last(self) -> Any:

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from tvm import tirx
 
 from tests.numerics_cases import CASES, inputs_of, source_of
 from tests.numerics_runs import FINITE, exact_and_magnitude, in_units, run, scan
 from tests.suite.classes import ACCEPTED
 from tests.suite.program import arguments
 from tests.suite.running import CPU, agree, run_loop, run_scan
-from tvm_scan import ScanPlan, extract, parallelize
+from tvm_scan import ScanPlan, extract, parallelize, tir
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.vector_values import takes_time_vectors
 
@@ -75,3 +76,30 @@ def test_refused_where_vectors_do_not_fit():
         parallelize(ACCEPTED["prefix_sum"].func, CPU, PLANS[0].with_(lane_block=4))
     with pytest.raises(PlanError, match="4, 8, 16 or 32"):
         parallelize(ACCEPTED["prefix_sum"].func, CPU, PLANS[0].with_(time_vector=5))
+
+
+def test_a_product_of_gates_that_overflows_inside_a_vector():
+    """The one vector that needs care takes it: a zero state stays zero, others overflow."""
+    func = source_of(CASES["affine"], "float32")
+    plan = ScanPlan("cpu", "lanes", time_vector=16)
+    gates, values = np.ones((1, 64), "float32"), np.zeros((1, 64), "float32")
+    gates[0, 20:26] = 1e20
+    for start in (0.0, 1e-30, 2.0):
+        arrays = [gates, values, np.full(1, start, "float32"), np.zeros((1, 64), "float32")]
+        with np.errstate(over="ignore"):
+            want, got = run_loop(func, arrays), run_scan(func, arrays, plan)
+        if start == 1e-30:
+            # The loop makes 1e-10, 1e10, 1e30 of it; the product of gates is infinite earlier.
+            np.testing.assert_array_equal(got[-1][0, :21], want[-1][0, :21])
+            assert (got[-1][0, 24:] == np.inf).all()
+        else:
+            np.testing.assert_array_equal(got[-1], want[-1])
+
+
+def test_decaying_products_do_not_stick_at_the_smallest_denormal():
+    """A chunk's product of gates is flushed to zero where it becomes denormal."""
+    algebra = extract(source_of(CASES["affine"], "float32")).algebras[0]
+    for gate, kept in ((1e-39, 0.0), (-1e-39, 0.0), (1e-37, 1e-37), (0.5, 0.5)):
+        element = algebra.flush(tuple(tirx.const(v, "float32") for v in (gate, 3.0)))
+        found = [float(tir.simplify(part).value) for part in element]
+        np.testing.assert_allclose(found, [kept, 3.0], rtol=1e-7)

@@ -9,7 +9,14 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.algebra.base import Element, Forgetting, NotInFamily, System
+from tvm_scan.algebra.base import (
+    Combine,
+    Condition,
+    Element,
+    Forgetting,
+    NotInFamily,
+    System,
+)
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import (
     is_float,
@@ -22,6 +29,8 @@ from tvm_scan.algebra.literal import (
 )
 
 __all__ = ["Affine", "coefficients"]
+
+_SMALLEST_NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +80,36 @@ class Affine(Forgetting):
     def extend(self, earlier: Element, step: Element) -> Element:
         """As ``combine``; a single step's gate is the input itself and cannot have overflowed."""
         return (step[0] * earlier[0], step[0] * earlier[1] + step[1])
+
+    def flush(self, element: Element) -> Element:
+        """A denormal product of gates is zero: what it leaves out is below the smallest float."""
+        if self.dtype not in _SMALLEST_NORMAL:
+            return element
+        gate, offset = element
+        least = tirx.const(_SMALLEST_NORMAL[self.dtype], self.dtype)
+        small = tirx.And(gate < least, gate > zero(self.dtype) - least)
+        return (tirx.Select(small, zero(self.dtype), gate), offset)
+
+    def plainly(self) -> tuple[Combine, Combine, Condition] | None:
+        """The formulas as they stand, exact as long as no product of gates overflows.
+
+        An infinite gate stays infinite, or becomes NaN, in every later product. So if the gate
+        of the result is finite, all gates that went into it were, and finite gates keep zero.
+        """
+        if not is_float(self.dtype):
+            return None
+        largest = tirx.max_value(self.dtype)
+
+        def combine(earlier: Element, later: Element) -> Element:
+            return (later[0] * earlier[0], later[0] * earlier[1] + later[1])
+
+        def apply(element: Element, carries: Element) -> Element:
+            return (element[0] * carries[0] + element[1],)
+
+        def finite(element: Element) -> Any:
+            return tirx.And(element[0] <= largest, element[0] >= zero(self.dtype) - largest)
+
+        return combine, apply, finite
 
     def identity(self) -> Element:
         """``(1, 0)``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +12,8 @@ from tvm.ir import Var
 __all__ = ["Algebra", "Element", "Forgetting", "NotInFamily", "System", "classify"]
 
 Element = tuple[Any, ...]
+Combine = Callable[[Element, Element], Element]
+Condition = Callable[[Element], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +94,24 @@ class Algebra(ABC):
     def extend(self, earlier: Element, step: Element) -> Element:
         """Element of ``earlier`` followed by one lifted step; ``combine`` unless cheaper."""
         return self.combine(earlier, step)
+
+    def flush(self, element: Element) -> Element:
+        """``element`` without denormal factors, on which CPUs are a hundred times slower.
+
+        A product of decaying gates would otherwise stay at the smallest denormal for good.
+        """
+        return element
+
+    def plainly(self) -> tuple[Combine, Combine, Condition] | None:
+        """Cheaper ``combine`` and ``apply``, and where they are the same.
+
+        Returns
+        -------
+        tuple of callables or None
+            The two, and the condition on an element under which they are exact wherever that
+            element results; None where there are no cheaper ones.
+        """
+        return None
 
     @abstractmethod
     def identity(self) -> Element:

@@ -52,7 +52,7 @@ class Modular(Algebra):
         found = _parts(value, old, modulus)
         if found is None:
             return NotInFamily(step, "")
-        return cls(*found, modulus, dtype)
+        return cls(*(tir.simplify(part) for part in found), modulus, dtype)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
