@@ -111,7 +111,7 @@ class _Chunks:
             return replicas[0] if stage == 0 else replicas[u]
 
         def extend(u: Any, i: Any) -> Any:
-            return at(u).extend(held, [u], self._time(group, u, i), flush=True)
+            return at(u).extend(held, [u], self._time(group, u, i))
 
         def save(u: Any) -> Any:
             return at(u).copy(self.elements[stage], [row, self._chunk(group, u)], held, [u])
@@ -206,10 +206,14 @@ class _Chunks:
 
     def _parallel(self, kernel: Kernel, row: Var, group: Var) -> Any:
         """A block over (row, group), both in one parallel loop."""
+        # In registers, LLVM packs the products of interleaved streams into vectors one by one,
+        # and denormal products cost more than they do in memory: four times slower.
+        packed = kernel.name == "scan_reduce" and self.width > 1
+        made = kernel if packed else kernel.on_stack()
 
         def realize(task: Any) -> Any:
             number, part = task // self.groups, task % self.groups
-            return kernel.on_stack().block([(row, self.rows, number), (group, self.groups, part)])
+            return made.block([(row, self.rows, number), (group, self.groups, part)])
 
         total = tir.simplify(self.rows * self.groups)
         return loop("task", total, realize, ForKind.PARALLEL)

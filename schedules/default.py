@@ -142,7 +142,7 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
         # Float sums wait for their own additions; scanned in registers, one lane waits for memory.
         vectors = ScanPlan("cpu", "lanes", time_vector=_TIME_VECTOR)
         if rows == 1 and length >= _VECTOR_LENGTH:
-            few = limits.cores < 4 or length < _SHARED_LENGTH
+            few = limits.cores < 8 or length < _SHARED_LENGTH
             return vectors if few else vectors.with_(algorithm="three_phase", chunks=limits.cores)
         # Several lanes hide their latency from one another, until memory is the limit.
         least = 2 * _CACHED_WORK if _has_gates(recurrence) else _LANE_WORK
