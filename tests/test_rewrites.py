@@ -29,8 +29,8 @@ def lanes_over_cores(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32"))
             v_row = T.axis.spatial(2, row)
             T.reads(X[0:2, 0:8])
             T.writes(Y[0:2, 0:8])
-            new = T.sblock_alloc_buffer((1, 1), "int32", scope="local")
-            old = T.sblock_alloc_buffer((1, 1), "int32", scope="local")
+            new = T.sblock_alloc_buffer((1, 1), "int32")
+            old = T.sblock_alloc_buffer((1, 1), "int32")
             old[0, 0] = 0
             for t in range(8):
                 new[0, 0] = old[0, 0] + X[v_row, t]
@@ -49,9 +49,9 @@ def two_chunks(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32")):
             v_group = T.axis.spatial(2, task % 2)
             T.reads(Y[0:2, 0:8], X[0:2, 0:8])
             T.writes(chunk[0:2, 0:2])
-            new = T.sblock_alloc_buffer((1, 1), "int32", scope="local")
-            old = T.sblock_alloc_buffer((1, 1), "int32", scope="local")
-            held = T.sblock_alloc_buffer((1,), "int32", scope="local")
+            new = T.sblock_alloc_buffer((1, 1), "int32")
+            old = T.sblock_alloc_buffer((1, 1), "int32")
+            held = T.sblock_alloc_buffer((1,), "int32")
             held[0] = 0
             for n in range(4):
                 held[0] = held[0] + X[v_row, v_group * 4 + n]
@@ -61,8 +61,8 @@ def two_chunks(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32")):
             v_row = T.axis.spatial(2, row)
             T.reads(Y[0:2, 0:8], X[0:2, 0:8], chunk[0:2, 0:2])
             T.writes(carry[0:2, 0:2])
-            new = T.sblock_alloc_buffer((1, 1), "int32", scope="local")
-            old = T.sblock_alloc_buffer((1, 1), "int32", scope="local")
+            new = T.sblock_alloc_buffer((1, 1), "int32")
+            old = T.sblock_alloc_buffer((1, 1), "int32")
             old[0, 0] = 0
             for c in range(2):
                 carry[v_row, c] = old[0, 0]
@@ -73,8 +73,8 @@ def two_chunks(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32")):
             v_group = T.axis.spatial(2, task % 2)
             T.reads(X[0:2, 0:8], carry[0:2, 0:2])
             T.writes(Y[0:2, 0:8])
-            new = T.sblock_alloc_buffer((1, 1), "int32", scope="local")
-            old = T.sblock_alloc_buffer((1, 1), "int32", scope="local")
+            new = T.sblock_alloc_buffer((1, 1), "int32")
+            old = T.sblock_alloc_buffer((1, 1), "int32")
             old[0, 0] = carry[v_row, v_group]
             for n in range(4):
                 new[0, 0] = old[0, 0] + X[v_row, v_group * 4 + n]
