@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call
+from tvm.ir import Call, Var
 
 from tvm_scan import tir
 
-__all__ = ["branches"]
+__all__ = ["branches", "choices_as_selects"]
+
+#: Operations that a choice may guard against: a divisor of zero.
+_GUARDED = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
 def branches(stmt: Any) -> bool:
@@ -26,3 +30,43 @@ def branches(stmt: Any) -> bool:
 
     tvm_ffi.structural_walk(stmt, [(tirx.IfThenElse, found.append), (Call, on_call)])
     return bool(found)
+
+
+def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
+    """``if_then_else`` as ``Select`` where both sides may be computed whatever the condition.
+
+    Parameters
+    ----------
+    stmt : Stmt
+        Code over registers and memory.
+    registers : iterable of Var
+        Buffers of the kernel, which may be read at any step.
+
+    Returns
+    -------
+    Stmt
+        A choice that keeps a read of memory or a division from happening stays as it is.
+    """
+    own = tir.VarMap((buffer, True) for buffer in registers)
+
+    def always(value: Any) -> bool:
+        if any(load.source not in own for load in tir.loads(value)):
+            return False
+        found: list[Any] = []
+
+        def divides(node: Any) -> None:
+            if not tir.dtype_of(node).startswith(("float", "bfloat")):
+                found.append(node)
+
+        tvm_ffi.structural_walk(value, [(kind, divides) for kind in _GUARDED])
+        return not found
+
+    def on_call(call: Call) -> Any:
+        if tir.call_name(call) != "prim.if_then_else":
+            return call
+        condition, one, other = call.args
+        if not (always(one) and always(other)):
+            return call
+        return tirx.Select(condition, one, other)
+
+    return tvm_ffi.structural_map(stmt, (Call, on_call))

@@ -5,15 +5,19 @@ Work and span, for R lanes of L steps on P cores: R L steps, span R L / P.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Var
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.branches import branches
+from tvm_scan.schedules.branches import branches, choices_as_selects
+from tvm_scan.schedules.invariants import hold_invariants
 from tvm_scan.schedules.ir import Kernel, int_const, loop, runs_in_turn, when
+from tvm_scan.schedules.lane_tiles import LaneTiles
 from tvm_scan.schedules.lanes import clear, decode_lanes, guard_of, lane_count
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
@@ -105,6 +109,14 @@ def _lane_nest(
         last = tir.simplify((row % inner) * width) + (0 if offset is None else offset)
         number = (row // inner) * recurrence.lanes[-1].extent
         lanes = [*decode_lanes(recurrence, number)[:-1], last]
+    fill = None
+    if width > 1 and plan.vectorize:
+        held = hold_invariants(recurrence, fold=not plan.library_math)
+        recurrence, fill = held.recurrence, held.fill
+    tiles = None
+    if plan.transpose and width % 16 == 0:
+        tiles = LaneTiles(recurrence, width)
+        recurrence = tiles.recurrence
     replica = Replica(recurrence, lanes, unroll=False, width=width)
 
     probe, pool = tirx.Var("u", dtype), Pool(min(width, _VECTOR))
@@ -116,13 +128,15 @@ def _lane_nest(
         if not plan.vectorize:
             return loop("u", width, make, ForKind.UNROLLED, dtype)
 
-        def vector(u: Any, lane: Any) -> Any:
-            code = hoist_first_iteration(make(u))
-            return code if plan.library_math else with_vector_math(code, pool, lane)
+        def code(u: Any) -> Any:
+            return choices_as_selects(hoist_first_iteration(make(u)), replica.buffers)
 
-        kind = (
-            ForKind.SERIAL if branches(hoist_first_iteration(make(probe))) else ForKind.VECTORIZED
-        )
+        def vector(u: Any, lane: Any) -> Any:
+            if plan.library_math:
+                return code(u)
+            return with_vector_math(code(u), pool, lane, ldexp=plan.ldexp)
+
+        kind = ForKind.SERIAL if branches(code(probe)) else ForKind.VECTORIZED
         if width <= _VECTOR:
             return loop("u", width, lambda u: vector(u, u), kind, dtype)
         # A wide block is a strip of memory rows: many vectors per step, carries in L1.
@@ -135,19 +149,31 @@ def _lane_nest(
         )
 
     stmts = [across(replica.begin)]
+    if fill is not None:
+        stmts.insert(0, across(lambda u: replica.place(fill, u)))
     if recurrence.boundary is not None:
         stmts.append(across(replica.boundary))
-    if width > 1 and not plan.vectorize:
+    if tiles is not None:
+        stmts.append(tiles.walk(replica, across))
+    elif width > 1 and not plan.vectorize:
         stmts.append(runs_in_turn(width, time.extent, across, lambda u, t: replica.step(t, u)))
     else:
         stmts.append(loop("t", time.extent, lambda t: across(lambda u: replica.step(t, u))))
     if recurrence.finish is not None:
         stmts.append(across(replica.finish))
-    registers = [*replica.buffers, *pool.buffers]
+    registers = [*replica.buffers, *pool.buffers, *(tiles.buffers if tiles else [])]
     if width > 1:
         # Without a use outside the vector loop TVM would move the registers into it and shrink
         # them to one lane.
         stmts.insert(0, clear(registers))
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
-    return loop("row", rows, lambda r: kernel.on_stack().block([(row, rows, r)]), ForKind.PARALLEL)
+    kernel = kernel.on_stack(_arrays(replica, tiles, width) if plan.vectorize else ())
+    return loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
+
+
+def _arrays(replica: Replica, tiles: LaneTiles | None, width: int) -> list[Var]:
+    """Buffers of a block of lanes that hold more than one vector."""
+    wide = [b for b in replica.buffers if prod(int(e) for e in tir.shape_of(b)) > _VECTOR]
+    shared = [one.tile for one in tiles.shared] if tiles else []
+    return [*wide, *shared] if width > 1 else []

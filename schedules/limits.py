@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tvm.target import Target
+from tvm.target.codegen import target_has_features
 
 from tvm_scan.errors import PlanError
 
@@ -27,12 +30,21 @@ class Limits:
         CPU cores that TVM's thread pool may use.
     multiprocessors : int
         Streaming multiprocessors assumed for the default plan.
+    ldexp : bool
+        Whether vectors are scaled by powers of two in one instruction (AVX-512).
+    line_stores : bool
+        Whether one or two instructions store a cache line past the caches (AVX, AVX-512).
+    cache_bytes : int
+        The largest cache, beyond which memory is the limit.
     """
 
     threads: int = 1024
     shared_bytes: int = 49152
     cores: int = 1
     multiprocessors: int = 132
+    ldexp: bool = False
+    line_stores: bool = False
+    cache_bytes: int = 32 << 20
 
 
 def device_of(target: Target) -> str:
@@ -63,7 +75,25 @@ def limits_of(target: Target) -> Limits:
         threads=attr("max_threads_per_block", 1024) if device_of(target) == "cuda" else 1,
         shared_bytes=attr("max_shared_memory_per_block", 49152),
         cores=attr("num-cores", host_cores()),
+        ldexp=_has(target, "avx512f"),
+        line_stores=_has(target, "avx"),
+        cache_bytes=attr("l3-cache-size-bytes", host_cache()),
     )
+
+
+def _has(target: Target, feature: str) -> bool:
+    return str(target.kind.name) == "llvm" and bool(target_has_features(feature, target))
+
+
+@cache
+def host_cache() -> int:
+    """Bytes of this machine's largest cache; 32 MiB where it does not say."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 0)
+        sizes.append(int(text[:-1]) * unit if text[:-1].isdigit() else 0)
+    return max(sizes, default=0) or 32 << 20
 
 
 def host_cores() -> int:

@@ -12,6 +12,7 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.lane_tiles import takes_lane_tiles
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.vector_values import takes_time_vectors
 
@@ -52,6 +53,10 @@ class ScanPlan:
         CPU ``three_phase``: chunks per lane.
     time_vector : int
         CPU: steps of time that are the lanes of a vector, scanned by shuffles; 0 for none.
+    transpose : bool
+        CPU: vector lanes read and write rows along time in tiles, transposed in registers.
+    ldexp : bool
+        CPU: the polynomials scale by powers of two in one instruction, which AVX-512 has.
     library_math : bool
         CPU: keep the C library's ``exp`` and ``log`` in vector loops, lane by lane, instead of
         polynomials of at most 4 ulp.
@@ -66,6 +71,8 @@ class ScanPlan:
     vectorize: bool = False
     chunks: int = 0
     time_vector: int = 0
+    transpose: bool = False
+    ldexp: bool = False
     library_math: bool = False
 
     def __str__(self) -> str:
@@ -124,7 +131,7 @@ class ScanPlan:
         slots = self.threads_per_block + (self.threads_per_block - 1) // _BANKS
         used = 0
         for cells, dtype in _parts(recurrence):
-            used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * _bytes(dtype)
+            used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * tir.byte_size(dtype)
         return used
 
     def check(self, target: Target, recurrence: Recurrence) -> None:
@@ -161,6 +168,13 @@ class ScanPlan:
         else:
             self._check_cpu()
             self._check_time_vector(recurrence)
+            self._check_transpose(recurrence)
+            self._require(
+                not self.ldexp or limits_of(target).ldexp,
+                "a target with AVX-512 for ldexp",
+                str(target.attrs.get("mcpu", "a generic CPU")),
+                "leave ldexp at False",
+            )
 
     def _check_indices(self, recurrence: Recurrence) -> None:
         axes = (*recurrence.lanes, recurrence.time)
@@ -252,6 +266,22 @@ class ScanPlan:
                 "round chunks up to a multiple of lane_block",
             )
 
+    def _check_transpose(self, recurrence: Recurrence) -> None:
+        if not self.transpose:
+            return
+        self._require(
+            self.algorithm == "lanes" and self.vectorize and self.lane_block % 16 == 0,
+            "lanes in vectors, a multiple of 16 in a block",
+            f"algorithm={self.algorithm}, vectorize={self.vectorize}, lane_block={self.lane_block}",
+            "use lanes(lane_block=32, vectorize=True, transpose=True)",
+        )
+        self._require(
+            takes_lane_tiles(recurrence),
+            "inputs or outputs along time, a row apart for neighbouring lanes",
+            "none of four or eight bytes",
+            "leave transpose at False",
+        )
+
     def _check_time_vector(self, recurrence: Recurrence) -> None:
         if self.time_vector == 0:
             return
@@ -281,7 +311,7 @@ class ScanPlan:
 
 def element_bytes(recurrence: Recurrence) -> int:
     """Bytes of one element of the whole state of a lane."""
-    return sum(cells * _bytes(dtype) for cells, dtype in _parts(recurrence))
+    return sum(cells * tir.byte_size(dtype) for cells, dtype in _parts(recurrence))
 
 
 def _parts(recurrence: Recurrence) -> list[tuple[int, str]]:
@@ -291,8 +321,3 @@ def _parts(recurrence: Recurrence) -> list[tuple[int, str]]:
         for group in recurrence.groups
         for dtype in group.algebra.dtypes
     ]
-
-
-def _bytes(dtype: str) -> int:
-    digits = re.sub(r"\D", "", dtype)
-    return max(1, int(digits) // 8) if digits else 1

@@ -74,9 +74,14 @@ class Replica:
         """Register arrays to allocate."""
         return [new for _, new in self._registers.items()]
 
+    def register(self, old: Var) -> Var:
+        """The array that stands for a register of the recurrence here."""
+        return self._registers[old]
+
     # ---- the recurrence's own statements --------------------------------------------------
 
-    def _place(self, stmt: Any, inner: Any = None, time: Any = None) -> Any:
+    def place(self, stmt: Any, inner: Any = None, time: Any = None) -> Any:
+        """``stmt`` over these registers and lanes, for one lane of the block at ``time``."""
         table = self._lanes.copy()
         if time is not None:
             table[self.recurrence.time.var] = time
@@ -111,27 +116,27 @@ class Replica:
     def begin(self, inner: Any = None) -> Any:
         """Registers before the first step: prologue, initial state."""
         r = self.recurrence
-        return self._place(tir.seq([r.prologue, r.start]), inner)
+        return self.place(tir.seq([r.prologue, r.start]), inner)
 
     def prologue(self, inner: Any = None) -> Any:
         """Registers that every chunk needs and that no step changes."""
-        return self._place(tir.seq([self.recurrence.prologue]), inner)
+        return self.place(tir.seq([self.recurrence.prologue]), inner)
 
     def boundary(self, inner: Any = None) -> Any:
         """Writes to memory before the first step; None where there are none."""
         if self.recurrence.boundary is None:
             return None
-        return self._place(self.recurrence.boundary, inner)
+        return self.place(self.recurrence.boundary, inner)
 
     def step(self, time: Any, inner: Any = None) -> Any:
         """One step at ``time``."""
-        return self._place(self.recurrence.body, inner, time)
+        return self.place(self.recurrence.body, inner, time)
 
     def finish(self, inner: Any = None) -> Any:
         """Writes after the last step; None where there are none."""
         if self.recurrence.finish is None:
             return None
-        return self._place(self.recurrence.finish, inner)
+        return self.place(self.recurrence.finish, inner)
 
     # ---- carries ----------------------------------------------------------------------------
 
@@ -213,7 +218,7 @@ class Replica:
         """An expression of the recurrence at one cell; other carries are read from registers."""
         axes = self.recurrence.state_axes(group)
         table = tir.VarMap((axis.var, p) for axis, p in zip(axes, place, strict=True))
-        return self._place(tir.substitute(tir.substitute(expr, table), self._befores), inner, time)
+        return self.place(tir.substitute(tir.substitute(expr, table), self._befores), inner, time)
 
     def lift(self, index: int, place: Sequence[Any], time: Any, inner: Any = None) -> list[Any]:
         """Element of the step at ``time`` for one cell of a group."""

@@ -148,7 +148,9 @@ class TimeVector:
 
         def vector(v: Any) -> Any:
             code = hoist_first_iteration(make(v))
-            return code if self.plan.library_math else with_vector_math(code, self.pool, v)
+            if self.plan.library_math:
+                return code
+            return with_vector_math(code, self.pool, v, ldexp=self.plan.ldexp)
 
         return loop("v", self.width, vector, ForKind.VECTORIZED, self.dtype)
 

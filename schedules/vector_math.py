@@ -5,15 +5,13 @@ float32 ``exp``, ``log``, ``log1p``, ``sigmoid`` and ``tanh`` are replaced by po
 operations that exist on vectors.
 
 Source of the method: range reduction after W. J. Cody and W. Waite, "Software Manual for the
-Elementary Functions", 1980, with ``ln 2`` in two parts; the coefficients are the Taylor series of
-``e^r`` on ``|r| <= ln(2) / 2`` to degree 7, whose remainder there is below 2^-28, and the series
-of ``atanh`` for the logarithm. Errors in ulp against float64 are held by
+Elementary Functions", 1980, with ``ln 2`` in two parts, and for the logarithm the series of
+``atanh``. Errors in ulp against float64 are held by
 ``tests/test_vector_math.py``.
 """
 
 from __future__ import annotations
 
-from math import factorial
 from typing import Any
 
 import tvm_ffi
@@ -27,6 +25,7 @@ __all__ = [
     "Pool",
     "Values",
     "exp",
+    "exp2",
     "hoist_first_iteration",
     "log",
     "log1p",
@@ -39,8 +38,29 @@ _F32 = "float32"
 _LOG2E = 1.4426950408889634
 _LN2_HIGH = 0.693359375  # 9 bits: n * _LN2_HIGH is exact for the n that occur
 _LN2_LOW = -2.12194440054690583e-4
-_OVERFLOW = 88.7228394  # above it e^x is not a finite float32
-_UNDERFLOW = -103.972084  # below it e^x rounds to zero
+_ROUND = 12582912.0  # 1.5 * 2^23: a float32 of this size has no fraction
+_ROUND_BITS = 0x4B400000
+#: Polynomials of degree 6 for e^r on |r| <= ln(2) / 2 and 2^r on |r| <= 1/2, through 7 Chebyshev
+#: points; the constant term is set to 1, so that e^0 and whole powers are exact. They are off by
+#: 5e-9 at most.
+_EXP = (
+    1.0,
+    1.00000001077157,
+    0.5000000013457727,
+    0.16666505260408124,
+    0.04166646500604008,
+    0.008369148490856345,
+    0.0013933641031984793,
+)
+_EXP2 = (
+    1.0,
+    0.6931471880262288,
+    0.24022650760568126,
+    0.05550357114219078,
+    0.00961808255727786,
+    0.0013390863364671202,
+    0.00015453162945117818,
+)
 
 
 def _f(value: float) -> Any:
@@ -49,11 +69,6 @@ def _f(value: float) -> Any:
 
 def _i(value: int) -> Any:
     return tirx.IntImm("int32", value)
-
-
-def _power_of_two(n: Any) -> Any:
-    """``2^n`` for an integer ``n`` in [-126, 127], by its bits."""
-    return tirx.reinterpret(_F32, tirx.shift_left(n + _i(127), _i(23)))
 
 
 class Pool:
@@ -93,10 +108,12 @@ class Values:
         Where values live.
     lane : Expr
         Lane of the vector loop.
+    ldexp : bool
+        Whether the target scales vectors by powers of two in one instruction.
     """
 
-    def __init__(self, pool: Pool, lane: Any) -> None:
-        self.pool, self.lane = pool, lane
+    def __init__(self, pool: Pool, lane: Any, ldexp: bool = False) -> None:
+        self.pool, self.lane, self.ldexp = pool, lane, ldexp
         self.stores: list[Any] = []
 
     def __call__(self, value: Any) -> Any:
@@ -120,22 +137,67 @@ def exp(x: Any, let: Values) -> Any:
     -------
     Expr
     """
-    x = let(x)
-    # Comparisons are false on NaN, which therefore passes through both choices.
-    clamped = let(tirx.Select(x > _f(89.0), _f(89.0), x))
-    clamped = let(tirx.Select(clamped < _f(-105.0), _f(-105.0), clamped))
-    n = let(tirx.nearbyint(clamped * _f(_LOG2E)))
-    r = let(clamped - n * _f(_LN2_HIGH) - n * _f(_LN2_LOW))
-    poly = _f(1.0 / factorial(7))
-    for k in range(6, -1, -1):
-        poly = poly * r + _f(1.0 / factorial(k))
-    # Two steps, so that results below the normal range are rounded once, by the last product.
-    whole = let(tirx.Cast("int32", n))
-    half = let(tirx.shift_right(whole, _i(1)))
-    value = poly * _power_of_two(half) * _power_of_two(whole - half)
-    value = tirx.Select(x > _f(_OVERFLOW), _f(float("inf")), value)
-    value = tirx.Select(x < _f(_UNDERFLOW), _f(0.0), value)
-    return tirx.Select(tirx.isnan(x), x, value)
+    x = _between(let(x), -105.0, 89.0, let)
+    n, bits = _nearest(x * _f(_LOG2E), let)
+    r = let(x - n * _f(_LN2_HIGH) - n * _f(_LN2_LOW))
+    return _scaled(_horner(_EXP, r), bits, let)
+
+
+def exp2(x: Any, let: Values) -> Any:
+    """``2^x`` in float32, at most 2 ulp; exact at infinities, NaN and whole numbers.
+
+    Parameters
+    ----------
+    x : Expr
+        float32.
+    let : Values
+        Collects the intermediate values.
+
+    Returns
+    -------
+    Expr
+    """
+    x = _between(let(x), -151.0, 128.5, let)
+    n, bits = _nearest(x, let)
+    return _scaled(_horner(_EXP2, let(x - n)), bits, let)
+
+
+def _between(x: Any, low: float, high: float, let: Values) -> Any:
+    """``x`` in an interval; comparisons are false on NaN, which therefore passes."""
+    below = let(tirx.Select(x > _f(high), _f(high), x))
+    return let(tirx.Select(below < _f(low), _f(low), below))
+
+
+def _nearest(x: Any, let: Values) -> tuple[Any, Any]:
+    """The whole number next to ``x`` in [-2^21, 2^21], and bits that end in it.
+
+    Adding 1.5 2^23 leaves no place for a fraction. The sum is kept as an integer, because TVM's
+    simplifier takes ``(x + c) - c`` for ``x``.
+    """
+    bits = let(tirx.reinterpret("int32", x + _f(_ROUND)))
+    return let(tirx.reinterpret(_F32, bits) - _f(_ROUND)), bits
+
+
+def _scaled(value: Any, bits: Any, let: Values) -> Any:
+    """``value 2^n``, with the ``bits`` of ``n``: two factors, so that one product rounds.
+
+    A shift by 23 leaves of the bits nothing but ``n`` in the place of an exponent.
+    """
+    if let.ldexp:
+        n = bits - _i(_ROUND_BITS)
+        return tirx.call_llvm_pure_intrin(_F32, "llvm.ldexp", value, n)
+    half = let(tirx.shift_left(tirx.shift_right(bits, _i(1)), _i(23)))
+    rest = tirx.shift_left(bits, _i(23)) - half
+    one = _i(127 << 23)
+    value = value * tirx.reinterpret(_F32, half + one)
+    return value * tirx.reinterpret(_F32, rest + one)
+
+
+def _horner(coefficients: tuple[float, ...], r: Any) -> Any:
+    value = _f(coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        value = value * r + _f(c)
+    return value
 
 
 def log(x: Any, let: Values) -> Any:
@@ -226,6 +288,7 @@ def tanh(x: Any, let: Values) -> Any:
 
 _REPLACED = {
     "tirx.exp": exp,
+    "tirx.exp2": exp2,
     "tirx.log": log,
     "tirx.log1p": log1p,
     "tirx.sigmoid": sigmoid,
@@ -233,7 +296,7 @@ _REPLACED = {
 }
 
 
-def with_vector_math(stmt: Any, pool: Pool, lane: Any) -> Any:
+def with_vector_math(stmt: Any, pool: Pool, lane: Any, *, ldexp: bool = False) -> Any:
     """``stmt`` with float32 calls replaced by polynomials.
 
     Parameters
@@ -244,6 +307,8 @@ def with_vector_math(stmt: Any, pool: Pool, lane: Any) -> Any:
         Registers for intermediate values.
     lane : Expr
         Lane of the vector loop.
+    ldexp : bool
+        Whether the target scales vectors by powers of two in one instruction.
 
     Returns
     -------
@@ -251,7 +316,7 @@ def with_vector_math(stmt: Any, pool: Pool, lane: Any) -> Any:
     """
 
     def on_store(store: tirx.BufferStore) -> Any:
-        let = Values(pool, lane)
+        let = Values(pool, lane, ldexp)
 
         def on_call(call: Call) -> Any:
             make = _REPLACED.get(tir.call_name(call) or "")

@@ -20,6 +20,7 @@ __all__ = [
     "as_int",
     "buffers_loaded",
     "buffers_stored",
+    "byte_size",
     "call_name",
     "contains_var",
     "dtype_of",
@@ -103,6 +104,12 @@ def as_int(expr: Any) -> int | None:
 def is_true(expr: Any) -> bool:
     """Whether ``expr`` is the constant true."""
     return expr is True or (isinstance(expr, tirx.IntImm) and int(expr.value) != 0)
+
+
+def byte_size(dtype: str) -> int:
+    """Bytes of one cell; a bool takes one."""
+    digits = "".join(c for c in dtype if c.isdigit())
+    return max(1, int(digits) // 8) if digits else 1
 
 
 def is_half(dtype: str) -> bool:

@@ -1,0 +1,303 @@
+"""Tiles of steps of neighbouring lanes, transposed between memory and registers.
+
+Where time is contiguous in memory, the lanes of a vector lie a row apart. A tile of as many steps
+as a cache line has is read row by row, transposed by shuffles, walked with the lanes in vectors,
+and what it wrote goes back the same way. The step itself is the loop's own, whatever its family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Var
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.extraction.nest import linear_in
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.invariants import register_of, values_of
+from tvm_scan.schedules.ir import as_dtype, each, int_const, local, loop
+from tvm_scan.schedules.replica import Replica
+from tvm_scan.schedules.staging import steady_loads
+from tvm_scan.schedules.transpose import Square, square_side
+
+__all__ = ["LaneTiles", "takes_lane_tiles"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Stream:
+    """Cells that a step reads or writes, one per lane, and the tile that holds them."""
+
+    buffer: Var
+    indices: tuple[Any, ...]
+    tile: Var
+    is_output: bool
+
+
+def takes_lane_tiles(recurrence: Recurrence) -> bool:
+    """Whether a step reads or writes rows along time that lie a row apart for every lane."""
+    if not recurrence.lanes or recurrence.guard is not None:
+        return False
+    return bool(_loads(recurrence)) or bool(_stores(recurrence))
+
+
+def _along_time(recurrence: Recurrence, buffer: Var, indices: Any) -> bool:
+    """Whether time moves the last index by one, and the last lane another one."""
+    time, lane = recurrence.time.var, recurrence.lanes[-1].var
+    last = linear_in(indices[-1], time)
+    if last is None or abs(last[0]) != 1 or tir.contains_var(last[1], [lane]):
+        return False
+    others = list(indices[:-1])
+    if any(tir.contains_var(index, [time]) for index in others):
+        return False
+    moves = any(tir.contains_var(index, [lane]) for index in others)
+    return moves and square_side(tir.dtype_of(buffer)) > 0
+
+
+def _loads(recurrence: Recurrence) -> list[TensorLoad]:
+    found: list[TensorLoad] = []
+    for load in steady_loads(recurrence.body, recurrence, recurrence.time.var):
+        fits = _along_time(recurrence, load.source, list(load.indices))
+        if fits and not any(tir.structurally_equal(load, other) for other in found):
+            found.append(load)
+    return found
+
+
+def _stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
+    """Writes of outputs along time, outside of any condition, to buffers that no step reads."""
+    read = tir.buffers_loaded(recurrence.body)
+    written = tir.VarMap((b, True) for b in recurrence.outputs)
+    found: list[tirx.BufferStore] = []
+    skip = tvm_ffi.WalkResult.SKIP
+
+    def visit(store: tirx.BufferStore) -> None:
+        if store.buffer in written and store.buffer not in read:
+            found.append(store)
+
+    tvm_ffi.structural_walk(
+        recurrence.body,
+        [(tirx.BufferStore, visit), (tirx.IfThenElse, lambda _: skip), (tirx.For, lambda _: skip)],
+        order="pre",
+    )
+    everywhere: list[Var] = []
+    tvm_ffi.structural_walk(
+        recurrence.body, [(tirx.BufferStore, lambda store: everywhere.append(store.buffer))]
+    )
+    return [
+        store
+        for store in found
+        if sum(store.buffer.same_as(other) for other in everywhere) == 1
+        and _along_time(recurrence, store.buffer, list(store.indices))
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Shared:
+    """Cells along time that all lanes of a block read, in constant loops of the step."""
+
+    load: TensorLoad
+    loops: tuple[tuple[Var, int], ...]
+    tile: Var
+    ahead: bool
+
+
+#: Cells of a shared tile for one step.
+_CELLS = 64
+
+
+def _shared(recurrence: Recurrence) -> list[_Shared]:
+    time, lane = recurrence.time.var, recurrence.lanes[-1].var
+    written = tir.VarMap((b, True) for b in recurrence.outputs)
+    known = tir.VarMap((axis.var, True) for axis in recurrence.lanes)
+    found: list[_Shared] = []
+    for value, loops in values_of(recurrence.body):
+        for load in _unconditional_loads(value):
+            inner = [(v, n) for v, n in loops if tir.contains_var(list(load.indices), [v])]
+            sizes = [n for _, n in inner if n is not None]
+            last = linear_in(load.indices[-1], time)
+            if last is None or abs(last[0]) != 1 or len(sizes) < len(inner) or not inner:
+                continue
+            names = tir.VarMap((v, True) for v, _ in inner)
+            others = [*load.indices[:-1], last[1]]
+            free = all(v in known or v in names for v in tir.variables(others).keys())
+            if (
+                free
+                and prod(sizes) <= _CELLS
+                and load.source not in written
+                and str(load.source.scope()) != "local"
+                and square_side(tir.dtype_of(load.source)) > 0
+                and not tir.contains_var(list(load.indices), [lane])
+            ):
+                tile = local(f"shared{len(found)}", [*sizes, 16], tir.dtype_of(load.source))
+                pairs = tuple(zip([v for v, _ in inner], sizes, strict=True))
+                found.append(_Shared(load, pairs, tile, last[0] == 1))
+    return found
+
+
+def _unconditional_loads(value: Any) -> list[TensorLoad]:
+    found: list[TensorLoad] = []
+    skip = tvm_ffi.WalkResult.SKIP
+
+    def on_call(call: Call) -> Any:
+        return skip if tir.call_name(call) == "prim.if_then_else" else None
+
+    kinds = [(TensorLoad, found.append), (Call, on_call), (tirx.Select, lambda _: skip)]
+    tvm_ffi.structural_walk(value, kinds, order="pre")
+    return found
+
+
+class LaneTiles:
+    """The tiles of a block of lanes.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        One of which ``takes_lane_tiles`` holds.
+    width : int
+        Lanes of the block, a multiple of 16.
+    """
+
+    def __init__(self, recurrence: Recurrence, width: int) -> None:
+        self.width, self.time = width, recurrence.time
+        loads, stores = _loads(recurrence), _stores(recurrence)
+        named = [(x.source, x.indices, False) for x in loads]
+        named += [(x.buffer, x.indices, True) for x in stores]
+        self.side = min(square_side(tir.dtype_of(buffer)) for buffer, _, _ in named)
+        self.slot = tirx.Var("slot", "int32")
+        self.streams = [
+            _Stream(buffer, tuple(indices), self._tile(i, buffer), out)
+            for i, (buffer, indices, out) in enumerate(named)
+        ]
+        dtypes = {tir.dtype_of(stream.buffer) for stream in self.streams}
+        self.squares = {dtype: Square(dtype) for dtype in sorted(dtypes)}
+        self.steps = max(square.side for square in self.squares.values())
+        self.shared = _shared(recurrence)
+        self.body = self._through_tiles(recurrence.body, loads, stores)
+        registers = tuple(register_of(stream.tile) for stream in self.streams)
+        #: With the tiles among its registers.
+        self.recurrence = replace(recurrence, registers=(*recurrence.registers, *registers))
+
+    def _tile(self, i: int, buffer: Var) -> Var:
+        # Sixteen steps hold whole lines of every width of cells.
+        return local(f"tile{i}", [16], tir.dtype_of(buffer))
+
+    def _through_tiles(self, body: Any, loads: list[Any], stores: list[Any]) -> Any:
+        inputs, outputs = self.streams[: len(loads)], self.streams[len(loads) :]
+
+        def on_load(load: TensorLoad) -> Any:
+            for old, stream in zip(loads, inputs, strict=True):
+                if load.source.same_as(old.source) and tir.structurally_equal(load, old):
+                    return tirx.BufferLoad(stream.tile, [self.slot])
+            for one in self.shared:
+                if tir.structurally_equal(load, one.load):
+                    place = [var for var, _ in one.loops]
+                    return tirx.BufferLoad(one.tile, [*place, self._place_in_line(one)])
+            return load
+
+        def on_store(store: tirx.BufferStore) -> Any:
+            for old, stream in zip(stores, outputs, strict=True):
+                if store.buffer.same_as(old.buffer):
+                    return tirx.BufferStore(stream.tile, store.value, [self.slot])
+            return store
+
+        return tvm_ffi.structural_map(body, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
+
+    def _place_in_line(self, one: _Shared) -> Any:
+        return self.slot if one.ahead else tirx.IntImm("int32", self.steps - 1) - self.slot
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Registers of the squares, and the tiles that all lanes share."""
+        squares = [b for square in self.squares.values() for b in square.buffers]
+        return [*squares, *(one.tile for one in self.shared)]
+
+    def walk(self, replica: Replica, across: Callable[[Callable[[Any], Any]], Any]) -> Any:
+        """All steps: tiles, then what is left of them one by one.
+
+        Parameters
+        ----------
+        replica : Replica
+            Of ``self.recurrence``.
+        across : callable
+            ``across(make)`` is ``make(lane)`` for every lane of the block.
+        """
+        extent = self.time.extent
+        steps = int_const(self.steps, extent)
+        full = tir.simplify(extent // steps)
+        done = tir.simplify(full * steps)
+
+        def tile(n: Any) -> Any:
+            first = n * steps
+
+            def one(i: Any) -> Any:
+                slot = tir.VarMap([(self.slot, i)])
+                time = first + as_dtype(i, tir.dtype_of(extent))
+                body = tir.substitute(self.body, slot)
+                return across(lambda u: replica.place(body, u, time))
+
+            inputs = [self._move(s, replica, first) for s in self.streams if not s.is_output]
+            inputs += [self._copy(one, replica, first) for one in self.shared]
+            outputs = [self._move(s, replica, first) for s in self.streams if s.is_output]
+            return tir.seq([*inputs, loop("i", self.steps, one), *outputs])
+
+        rest = tir.simplify(extent - done)
+        single = loop("i", rest, lambda i: across(lambda u: replica.step(done + i, u)))
+        return tir.seq([loop("n", full, tile), single])
+
+    def _copy(self, one: _Shared, replica: Replica, first: Any) -> Any:
+        """The cells of a tile's steps that all lanes read."""
+        begin = first if one.ahead else first + int_const(self.steps - 1, first)
+
+        def line(place: list[Any]) -> Any:
+            table = tir.VarMap((v, p) for (v, _), p in zip(one.loops, place, strict=True))
+            indices = [
+                replica.place(tir.substitute(i, table), None, begin) for i in one.load.indices
+            ]
+            memory = [*indices[:-1], tirx.Ramp(indices[-1], 1, self.steps)]
+            held = [*place, tirx.Ramp(tirx.IntImm("int32", 0), 1, self.steps)]
+            return tirx.BufferStore(one.tile, tirx.BufferLoad(one.load.source, memory), held)
+
+        return each([extent for _, extent in one.loops], line, unroll=False)
+
+    def _move(self, stream: _Stream, replica: Replica, first: Any) -> Any:
+        """A stream between memory and its tile: squares of lanes and steps."""
+        square = self.squares[tir.dtype_of(stream.buffer)]
+        side, tile = square.side, replica.register(stream.tile)
+        last = linear_in(stream.indices[-1], self.time.var)
+        assert last is not None
+        ahead = last[0] == 1
+
+        def block(k: Any, j: int) -> Any:
+            """Lanes from ``k * side``, steps from ``j * side`` of the tile on."""
+            begin = j * side if ahead else (j + 1) * side - 1
+
+            def line(lane: Any) -> list[Any]:
+                time = first + int_const(begin, self.time.extent)
+                places = [replica.place(i, lane, time) for i in stream.indices]
+                return [*places[:-1], tirx.Ramp(places[-1], 1, side)]
+
+            def row(step: int) -> list[Any]:
+                slot = j * side + (step if ahead else side - 1 - step)
+                lanes = tirx.Ramp(k * side, 1, side)
+                return [tirx.IntImm("int32", slot), lanes]
+
+            if stream.is_output:
+                return square.transpose(
+                    lambda i: tirx.BufferLoad(tile, row(i)),
+                    lambda i, v: tirx.BufferStore(stream.buffer, v, line(k * side + i)),
+                )
+            return square.transpose(
+                lambda i: tirx.BufferLoad(stream.buffer, line(k * side + i)),
+                lambda i, v: tirx.BufferStore(tile, v, row(i)),
+            )
+
+        dtype = tir.dtype_of(self.recurrence.lanes[-1].var)
+        blocks = int_const(self.width // side, dtype)
+        return tir.seq(
+            loop("k", blocks, lambda k, j=j: block(k, j)) for j in range(self.steps // side)
+        )
