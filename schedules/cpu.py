@@ -19,6 +19,7 @@ from tvm_scan.schedules.invariants import hold_invariants
 from tvm_scan.schedules.ir import Kernel, int_const, loop, runs_in_turn, when
 from tvm_scan.schedules.lane_tiles import LaneTiles
 from tvm_scan.schedules.lanes import clear, decode_lanes, guard_of, lane_count
+from tvm_scan.schedules.line_stores import HeldStores, flush, hold_stores, with_line_stores
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.result import Built
@@ -81,6 +82,7 @@ def _vector_nest(recurrence: Recurrence, plan: ScanPlan) -> Any:
     walk = vectors.walk(start, tir.simplify(extent - start))
     stmts = [vectors.begin(), one.begin(), one.boundary(), head, walk, one.finish()]
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
+    body = with_line_stores(body, vectors.held.dtypes)
     registers = [*one.buffers, *vectors.buffers]
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
     # A single lane needs no pool, whose start costs more than a thousand steps.
@@ -111,12 +113,16 @@ def _lane_nest(
         lanes = [*decode_lanes(recurrence, number)[:-1], last]
     fill = None
     if width > 1 and plan.vectorize:
-        held = hold_invariants(recurrence, fold=not plan.library_math)
-        recurrence, fill = held.recurrence, held.fill
+        known = hold_invariants(recurrence, fold=not plan.library_math)
+        recurrence, fill = known.recurrence, known.fill
     tiles = None
     if plan.transpose and width % 16 == 0:
-        tiles = LaneTiles(recurrence, width)
+        tiles = LaneTiles(recurrence, width, nontemporal=plan.nontemporal)
         recurrence = tiles.recurrence
+    held = HeldStores(recurrence, ())
+    if plan.nontemporal and tiles is None and recurrence.lanes:
+        held = hold_stores(recurrence, recurrence.lanes[-1].var, width)
+        recurrence = held.recurrence
     replica = Replica(recurrence, lanes, unroll=False, width=width)
 
     probe, pool = tirx.Var("u", dtype), Pool(min(width, _VECTOR))
@@ -158,7 +164,12 @@ def _lane_nest(
     elif width > 1 and not plan.vectorize:
         stmts.append(runs_in_turn(width, time.extent, across, lambda u, t: replica.step(t, u)))
     else:
-        stmts.append(loop("t", time.extent, lambda t: across(lambda u: replica.step(t, u))))
+
+        def step(t: Any) -> Any:
+            stored = flush(held, replica, width, lambda index, u: replica.place(index, u, t))
+            return tir.seq([across(lambda u: replica.step(t, u)), stored])
+
+        stmts.append(loop("t", time.extent, step))
     if recurrence.finish is not None:
         stmts.append(across(replica.finish))
     registers = [*replica.buffers, *pool.buffers, *(tiles.buffers if tiles else [])]
@@ -167,6 +178,7 @@ def _lane_nest(
         # them to one lane.
         stmts.insert(0, clear(registers))
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
+    body = with_line_stores(body, tiles.stored if tiles else held.dtypes)
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
     kernel = kernel.on_stack(_arrays(replica, tiles, width) if plan.vectorize else ())
     return loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)

@@ -13,6 +13,7 @@ from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cpu_vector_chunks import build_vector_chunks
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, loop, when
 from tvm_scan.schedules.lanes import (
@@ -25,7 +26,6 @@ from tvm_scan.schedules.lanes import (
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.result import Built
-from tvm_scan.schedules.time_vector import TimeVector
 
 __all__ = ["build_three_phase"]
 
@@ -39,7 +39,9 @@ def build_three_phase(recurrence: Recurrence, plan: ScanPlan) -> Built:
     A lane is cut into ``chunks`` chunks of about ``L // chunks`` steps; the last one also takes
     the remainder. ``lane_block`` chunks are interleaved in one task to hide latency.
     """
-    chunks = _VectorChunks(recurrence, plan) if plan.time_vector else _Chunks(recurrence, plan)
+    if plan.time_vector:
+        return build_vector_chunks(recurrence, plan)
+    chunks = _Chunks(recurrence, plan)
     nests = [
         nest
         for stage in range(recurrence.stages)
@@ -217,81 +219,6 @@ class _Chunks:
 
         total = tir.simplify(self.rows * self.groups)
         return loop("task", total, realize, ForKind.PARALLEL)
-
-
-class _VectorChunks(_Chunks):
-    """Chunks whose steps are vectors of time; one chunk per task."""
-
-    def __init__(self, recurrence: Recurrence, plan: ScanPlan) -> None:
-        super().__init__(recurrence, plan)
-        self.plan = plan
-
-    def _walker(self, lanes: list[Any]) -> tuple[Replica, TimeVector]:
-        one = Replica(self.recurrence, lanes, unroll=False)
-        return one, TimeVector(self.recurrence, lanes, self.plan, one)
-
-    def _first_alone(self, group: Any) -> Any:
-        """1 in the first chunk of a recurrence whose first step is its own, else 0."""
-        own = any(carry.first is not None for carry in self.recurrence.carries)
-        zero, one = (int_const(v, self.time_dtype) for v in (0, 1))
-        return tirx.Select(tirx.EQ(group, tir.zero_like(group)), one, zero) if own else zero
-
-    def reduce(self, stage: int) -> Any:
-        """Phase 1: the element of every chunk, vectors folded by halves."""
-        row, group, lanes = self._task()
-        one, vectors = self._walker(lanes)
-        held = Elements(self.recurrence, "held", [1], "local", stage)
-        place = [int_const(0, "int32")]
-        alone = self._first_alone(group)
-        start = self._time(group, 0, int_const(0, self.time_dtype))
-        folded = vectors.reduce(held, place, start + alone, tir.simplify(self.length - alone))
-        body = tir.seq(
-            [
-                vectors.begin(),
-                one.prologue(),
-                one.set_identity(held, place),
-                loop("i", alone, lambda i: one.extend(held, place, start + i)),
-                folded,
-                one.copy(self.elements[stage], [row, self._chunk(group, 0)], held, place),
-            ]
-        )
-        kernel = Kernel(
-            "scan_reduce",
-            self.recurrence.inputs,
-            self.elements[stage].buffers,
-            when(guard_of(self.recurrence, lanes), body),
-            [*one.buffers, *vectors.buffers, *held.buffers],
-        )
-        return self._parallel(kernel, row, group)
-
-    def replay(self) -> Any:
-        """Phase 3: the loop body over every chunk, from its carry."""
-        row, group, lanes = self._task()
-        one, vectors = self._walker(lanes)
-        alone = self._first_alone(group)
-        start = self._time(group, 0, int_const(0, self.time_dtype))
-        last = tirx.EQ(group, self.groups - 1)
-        done = self.length * as_dtype(self.chunks, self.time_dtype)
-        rest = self.recurrence.time.extent - done
-        steps = vectors.walk(start + alone, tir.simplify(self.length - alone))
-        tail = tir.seq([loop("i", rest, lambda i: one.step(done + i)), one.finish()])
-        body = tir.seq(
-            [
-                vectors.begin(),
-                *self._restore([one], row, group, range(self.recurrence.stages)),
-                loop("i", alone, lambda i: one.step(start + i)),
-                steps,
-                when(last, tail),
-            ]
-        )
-        kernel = Kernel(
-            "scan_replay",
-            [*self.recurrence.inputs, *self.carries],
-            self.recurrence.outputs,
-            when(guard_of(self.recurrence, lanes), body),
-            [*one.buffers, *vectors.buffers],
-        )
-        return self._parallel(kernel, row, group)
 
 
 #: Elements of float32 in a line of memory.

@@ -22,6 +22,7 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.invariants import register_of, values_of
 from tvm_scan.schedules.ir import as_dtype, each, int_const, local, loop
+from tvm_scan.schedules.line_stores import line_store, output_stores
 from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.staging import steady_loads
 from tvm_scan.schedules.transpose import Square, square_side
@@ -69,31 +70,8 @@ def _loads(recurrence: Recurrence) -> list[TensorLoad]:
 
 
 def _stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
-    """Writes of outputs along time, outside of any condition, to buffers that no step reads."""
-    read = tir.buffers_loaded(recurrence.body)
-    written = tir.VarMap((b, True) for b in recurrence.outputs)
-    found: list[tirx.BufferStore] = []
-    skip = tvm_ffi.WalkResult.SKIP
-
-    def visit(store: tirx.BufferStore) -> None:
-        if store.buffer in written and store.buffer not in read:
-            found.append(store)
-
-    tvm_ffi.structural_walk(
-        recurrence.body,
-        [(tirx.BufferStore, visit), (tirx.IfThenElse, lambda _: skip), (tirx.For, lambda _: skip)],
-        order="pre",
-    )
-    everywhere: list[Var] = []
-    tvm_ffi.structural_walk(
-        recurrence.body, [(tirx.BufferStore, lambda store: everywhere.append(store.buffer))]
-    )
-    return [
-        store
-        for store in found
-        if sum(store.buffer.same_as(other) for other in everywhere) == 1
-        and _along_time(recurrence, store.buffer, list(store.indices))
-    ]
+    found = output_stores(recurrence)
+    return [s for s in found if _along_time(recurrence, s.buffer, list(s.indices))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,10 +138,12 @@ class LaneTiles:
         One of which ``takes_lane_tiles`` holds.
     width : int
         Lanes of the block, a multiple of 16.
+    nontemporal : bool
+        Whether lines are stored past the caches.
     """
 
-    def __init__(self, recurrence: Recurrence, width: int) -> None:
-        self.width, self.time = width, recurrence.time
+    def __init__(self, recurrence: Recurrence, width: int, *, nontemporal: bool = False) -> None:
+        self.width, self.time, self.nontemporal = width, recurrence.time, nontemporal
         loads, stores = _loads(recurrence), _stores(recurrence)
         named = [(x.source, x.indices, False) for x in loads]
         named += [(x.buffer, x.indices, True) for x in stores]
@@ -249,6 +229,18 @@ class LaneTiles:
         single = loop("i", rest, lambda i: across(lambda u: replica.step(done + i, u)))
         return tir.seq([loop("n", full, tile), single])
 
+    @property
+    def stored(self) -> list[str]:
+        """Dtypes of the buffers that are stored past the caches."""
+        outputs = [stream.buffer for stream in self.streams if stream.is_output]
+        return [tir.dtype_of(buffer) for buffer in outputs] if self.nontemporal else []
+
+    def _store(self, buffer: Var, value: Any, line: list[Any]) -> Any:
+        if not self.nontemporal:
+            return tirx.BufferStore(buffer, value, line)
+        first = [*line[:-1], line[-1].base]
+        return line_store(buffer, first, value)
+
     def _copy(self, one: _Shared, replica: Replica, first: Any) -> Any:
         """The cells of a tile's steps that all lanes read."""
         begin = first if one.ahead else first + int_const(self.steps - 1, first)
@@ -289,7 +281,7 @@ class LaneTiles:
             if stream.is_output:
                 return square.transpose(
                     lambda i: tirx.BufferLoad(tile, row(i)),
-                    lambda i, v: tirx.BufferStore(stream.buffer, v, line(k * side + i)),
+                    lambda i, v: self._store(stream.buffer, v, line(k * side + i)),
                 )
             return square.transpose(
                 lambda i: tirx.BufferLoad(stream.buffer, line(k * side + i)),

@@ -14,6 +14,7 @@ from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.lane_tiles import takes_lane_tiles
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
+from tvm_scan.schedules.line_stores import takes_line_stores
 from tvm_scan.schedules.vector_values import takes_time_vectors
 
 __all__ = ["ALGORITHMS", "ScanPlan"]
@@ -53,8 +54,13 @@ class ScanPlan:
         CPU ``three_phase``: chunks per lane.
     time_vector : int
         CPU: steps of time that are the lanes of a vector, scanned by shuffles; 0 for none.
+    cache_steps : int
+        CPU ``three_phase`` with ``time_vector``: steps of a lane that go through the phases before
+        the next ones, so that the replay reads from the cache; 0 for all at once.
     transpose : bool
         CPU: vector lanes read and write rows along time in tiles, transposed in registers.
+    nontemporal : bool
+        CPU: whole cache lines of the output are stored past the caches.
     ldexp : bool
         CPU: the polynomials scale by powers of two in one instruction, which AVX-512 has.
     library_math : bool
@@ -71,7 +77,9 @@ class ScanPlan:
     vectorize: bool = False
     chunks: int = 0
     time_vector: int = 0
+    cache_steps: int = 0
     transpose: bool = False
+    nontemporal: bool = False
     ldexp: bool = False
     library_math: bool = False
 
@@ -169,6 +177,7 @@ class ScanPlan:
             self._check_cpu()
             self._check_time_vector(recurrence)
             self._check_transpose(recurrence)
+            self._check_nontemporal(target, recurrence)
             self._require(
                 not self.ldexp or limits_of(target).ldexp,
                 "a target with AVX-512 for ldexp",
@@ -282,8 +291,38 @@ class ScanPlan:
             "leave transpose at False",
         )
 
+    def _check_nontemporal(self, target: Target, recurrence: Recurrence) -> None:
+        if not self.nontemporal:
+            return
+        self._require(
+            limits_of(target).line_stores,
+            "a target with AVX for stores past the caches",
+            str(target.attrs.get("mcpu", "a generic CPU")),
+            "leave nontemporal at False",
+        )
+        self._require(
+            self.algorithm in ("lanes", "three_phase") and bool(self.vectorize or self.time_vector),
+            "vectors of lanes or of time",
+            f"vectorize={self.vectorize}, time_vector={self.time_vector}",
+            "leave nontemporal at False",
+        )
+        axes = [recurrence.time.var, *(lane.var for lane in recurrence.lanes[-1:])]
+        along = axes[0] if self.time_vector or self.transpose else axes[-1]
+        self._require(
+            takes_line_stores(recurrence, along) or self.transpose,
+            "outputs whose vectors are neighbours in memory",
+            "none",
+            "leave nontemporal at False",
+        )
+
     def _check_time_vector(self, recurrence: Recurrence) -> None:
         if self.time_vector == 0:
+            self._require(
+                self.cache_steps == 0,
+                "vectors of time for cache_steps",
+                f"cache_steps={self.cache_steps}, time_vector=0",
+                "leave cache_steps at 0",
+            )
             return
         self._require(
             self.time_vector in (4, 8, 16, 32) and self.algorithm in ("lanes", "three_phase"),
@@ -296,6 +335,12 @@ class ScanPlan:
             "one lane at a time where a vector holds steps",
             f"lane_block={self.lane_block}, vectorize={self.vectorize}",
             "leave lane_block at 1",
+        )
+        self._require(
+            self.cache_steps == 0 or (self.algorithm == "three_phase" and self.cache_steps >= 1024),
+            "tiles of 1024 or more steps, in three_phase",
+            f"algorithm={self.algorithm}, cache_steps={self.cache_steps}",
+            "leave cache_steps at 0",
         )
         self._require(
             takes_time_vectors(recurrence),

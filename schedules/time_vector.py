@@ -14,16 +14,18 @@ from tvm.ir import Var
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
-from tvm_scan.algebra.base import Combine
+from tvm_scan.algebra.base import Combine, Element
 from tvm_scan.recurrence import Group, Recurrence
 from tvm_scan.schedules.branches import branches
 from tvm_scan.schedules.elements import Elements, store_all
 from tvm_scan.schedules.ir import int_const, loop
 from tvm_scan.schedules.lanes import clear
+from tvm_scan.schedules.line_stores import HeldStores, flush, hold_stores
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
+from tvm_scan.schedules.time_fold import TimeFold
 from tvm_scan.schedules.vector_math import Pool, hoist_first_iteration, with_vector_math
-from tvm_scan.schedules.vector_values import Lanes, blend, names, on_vectors, shift
+from tvm_scan.schedules.vector_values import Lanes, blend, blend_shifted, names, on_vectors, shift
 
 __all__ = ["TimeVector"]
 
@@ -48,8 +50,11 @@ class TimeVector:
     ) -> None:
         self.recurrence, self.plan, self.one = recurrence, plan, one
         self.width = plan.time_vector
+        self.held = HeldStores(recurrence, ())
+        if plan.nontemporal:
+            self.held = hold_stores(recurrence, recurrence.time.var, self.width)
         self.many = Replica(
-            recurrence, lanes, unroll=False, width=self.width, tag="_v", moves=False
+            self.held.recurrence, lanes, unroll=False, width=self.width, tag="_v", moves=False
         )
         self.pool = Pool(self.width)
         self.dtype = tir.dtype_of(recurrence.time.var)
@@ -62,14 +67,14 @@ class TimeVector:
             for i, g in enumerate(recurrence.groups)
         }
 
-        self.halves: dict[tuple[int, int], list[Lanes]] = {}
+        self.halves: list[Var] = []
 
     @property
     def buffers(self) -> list[Var]:
         """Registers to allocate."""
         sides = [side for sides in self.elements.values() for side in sides]
-        elements = [e.buffer for side in (*sides, *self.halves.values()) for e in side]
-        return [*self.many.buffers, *self.pool.buffers, *elements]
+        elements = [e.buffer for side in sides for e in side]
+        return [*self.many.buffers, *self.pool.buffers, *elements, *self.halves]
 
     def begin(self) -> Any:
         """What must stand before the first vector: TVM would shrink registers not seen outside."""
@@ -91,46 +96,20 @@ class TimeVector:
     def reduce(self, held: Elements, lead: list[Any], start: Any, extent: Any) -> Any:
         """``held[lead]`` followed by ``extent`` steps from ``start`` on.
 
-        A vector is folded by halves, even steps with the odd ones after them: V - 1 combinations
-        in log V operations.
+        Vectors are folded by halves, even steps with the odd ones after them: of V steps, V - 1
+        combinations in about V / width + log width operations.
         """
-        width = int_const(self.width, extent)
-        full = tir.simplify(extent // width)
-        done = tir.simplify(full * width)
+        fold = TimeFold(self)
+        batch = int_const(fold.steps, extent)
+        full = tir.simplify(extent // batch)
+        done = tir.simplify(full * batch)
         rest = tir.simplify(extent - done)
-        blocks = loop("n", full, lambda n: self._fold(held, lead, start + n * width))
+        blocks = loop("n", full, lambda n: fold.fold(held, lead, start + n * batch))
         single = loop(
             "i", rest, lambda i: self.one.extend(held, lead, start + done + i, flush=True)
         )
+        self.halves = fold.buffers
         return tir.seq([blocks, single])
-
-    def _fold(self, held: Elements, lead: list[Any], first: Any) -> Any:
-        out = []
-        for i, group in enumerate(self.recurrence.groups):
-            algebra = group.algebra
-            left, right, _ = names(algebra, [])
-            combined = algebra.combine(left, right)
-            parts = self.elements[i][0]
-            out.append(self._lift(i, parts, first))
-            width = self.width
-            while width > 2:
-                width //= 2
-                table = tir.VarMap()
-                for parity, variables in enumerate((left, right)):
-                    for var, part in zip(variables, parts, strict=True):
-                        places = [2 * v + parity for v in range(width)]
-                        table[var] = tirx.Shuffle([part.load()], places)
-                halves = self.halves.setdefault(
-                    (i, width),
-                    [Lanes(f"f{width}_{i}{j}", width, d) for j, d in enumerate(algebra.dtypes)],
-                )
-                for target, value in zip(halves, combined, strict=True):
-                    out.append(target.store(on_vectors(value, table, width)))
-                parts = halves
-            pair = algebra.combine(tuple(p.at(0) for p in parts), tuple(p.at(1) for p in parts))
-            total = algebra.flush(algebra.combine(held.load(i, lead, []), pair))
-            out.append(held.store(i, lead, [], total))
-        return tir.seq(out)
 
     def block(self, first: Any) -> Any:
         """Steps ``first`` to ``first + width - 1``."""
@@ -138,7 +117,11 @@ class TimeVector:
             part for i, g in enumerate(self.recurrence.groups) for part in self._scan(i, g, first)
         ]
         body = self._across(lambda v: self.many.step(first + v, v))
-        return tir.seq([*befores, body])
+
+        def place(index: Any, v: Any) -> Any:
+            return self.many.place(index, None, first + v)
+
+        return tir.seq([*befores, body, flush(self.held, self.many, self.width, place)])
 
     def _across(self, make: Any) -> Any:
         """``make`` for every step of a vector."""
@@ -154,7 +137,7 @@ class TimeVector:
 
         return loop("v", self.width, vector, ForKind.VECTORIZED, self.dtype)
 
-    def _lift(self, i: int, parts: list[Lanes], first: Any) -> Any:
+    def lift(self, i: int, parts: list[Lanes], first: Any) -> Any:
         """Elements of the steps of a vector."""
 
         def lifted(v: Any) -> Any:
@@ -171,31 +154,40 @@ class TimeVector:
         read, write = self.elements[i]
         levels = self.width.bit_length() - 1
         last = write if levels % 2 else read
-        lifted = self._lift(i, read, first)
+        lifted = self.lift(i, read, first)
         careful = [
             lifted,
             *self._levels(i, group, algebra.combine),
             *self._hand_over(group, last, algebra.apply),
         ]
-        plainly = algebra.plainly()
-        if plainly is None:
+        plain = algebra.plainly()
+        if plain is None:
             return careful
-        combine, apply, exact = plainly
-        left, _, _ = names(algebra, [])
-        table = tir.VarMap((v, e.load()) for v, e in zip(left, last, strict=True))
-        # One test of all lanes for the rare vector that needs care.
-        everywhere = tirx.call_llvm_pure_intrin(
-            "bool", "llvm.vector.reduce.and", on_vectors(exact(left), table, self.width)
-        )
-        usual = tir.seq(self._hand_over(group, last, apply))
+        levelled = self._levels(i, group, plain.combine)
+        usual = self._hand_over(group, last, plain.apply)
+        if plain.exact is None:
+            return [lifted, *levelled, *usual]
+        # One test of the whole vector for the rare one that needs care.
+        everywhere = plain.exact(tuple(element.at(self.width - 1) for element in last))
+        rare = tirx.IfThenElse(everywhere, tir.seq(usual), tir.seq(careful))
+        return [tir.fresh_copy(lifted), *levelled, rare]
+
+    def _before(self, element: list[Lanes], by: int, identity: Element | None) -> list[Any]:
+        """Lane ``v - by`` in lane ``v``; the first lanes are the identity, or any."""
+        if identity is None:
+            return [shift(part.load(), by, self.width) for part in element]
         return [
-            tir.fresh_copy(lifted),
-            *self._levels(i, group, combine),
-            tirx.IfThenElse(everywhere, usual, tir.seq(careful)),
+            blend_shifted(tirx.Broadcast(none, self.width), part.load(), by, self.width)
+            for none, part in zip(identity, element, strict=True)
         ]
 
-    def _levels(self, i: int, group: Group, combine: Combine) -> list[Any]:
-        """The scan of the elements, from one set to the other and back."""
+    def _levels(
+        self, i: int, group: Group, combine: Combine, identity: Element | None = None
+    ) -> list[Any]:
+        """The scan of the elements, from one set to the other and back.
+
+        Without an identity the lanes that no earlier one meets are kept by a blend.
+        """
         width = self.width
         read, write = self.elements[i]
         left, right, _ = names(group.algebra, [])
@@ -205,26 +197,32 @@ class TimeVector:
         while by < width:
             vectors = [e.load() for e in read]
             table = tir.VarMap(zip(right, vectors, strict=True))
-            for var, vector in zip(left, vectors, strict=True):
-                table[var] = shift(vector, by, width)
+            for var, vector in zip(left, self._before(read, by, identity), strict=True):
+                table[var] = vector
             for target, vector, value in zip(write, vectors, combined, strict=True):
-                out.append(target.store(blend(vector, on_vectors(value, table, width), by, width)))
+                scanned = on_vectors(value, table, width)
+                kept = scanned if identity else blend(vector, scanned, by, width)
+                out.append(target.store(kept))
             read, write = write, read
             by *= 2
         return out
 
-    def _hand_over(self, group: Group, last: list[Lanes], apply: Combine) -> list[Any]:
+    def _hand_over(
+        self, group: Group, last: list[Lanes], apply: Combine, identity: Element | None = None
+    ) -> list[Any]:
         """The carries before every step, and after the last one."""
         width = self.width
         dtypes = [self.recurrence.carries[c].dtype for c in group.carries]
         left, _, old = names(group.algebra, dtypes)
         carries = [self.one.get_carry(c, []) for c in group.carries]
         table = tir.VarMap((o, tirx.Broadcast(c, width)) for o, c in zip(old, carries, strict=True))
-        for var, element in zip(left, last, strict=True):
-            table[var] = shift(element.load(), 1, width)
+        for var, vector in zip(left, self._before(last, 1, identity), strict=True):
+            table[var] = vector
         out = []
         for c, carry, value in zip(group.carries, carries, apply(left, old), strict=True):
-            before = blend(tirx.Broadcast(carry, width), on_vectors(value, table, width), 1, width)
+            before = on_vectors(value, table, width)
+            if identity is None:
+                before = blend(tirx.Broadcast(carry, width), before, 1, width)
             buffer, cell = self.many.carry(c, [], tirx.Ramp(0, 1, width))
             out.append(tirx.BufferStore(buffer, before, cell))
         after = apply(tuple(element.at(width - 1) for element in last), tuple(carries))

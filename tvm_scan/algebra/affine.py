@@ -10,11 +10,10 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import (
-    Combine,
-    Condition,
     Element,
     Forgetting,
     NotInFamily,
+    Plain,
     System,
 )
 from tvm_scan.algebra.choices import as_choice
@@ -90,7 +89,7 @@ class Affine(Forgetting):
         small = tirx.And(gate < least, gate > zero(self.dtype) - least)
         return (tirx.Select(small, zero(self.dtype), gate), offset)
 
-    def plainly(self) -> tuple[Combine, Combine, Condition] | None:
+    def plainly(self) -> Plain | None:
         """The formulas as they stand, exact as long as no product of gates overflows.
 
         An infinite gate stays infinite, or becomes NaN, in every later product. So if the gate
@@ -109,7 +108,7 @@ class Affine(Forgetting):
         def finite(element: Element) -> Any:
             return tirx.And(element[0] <= largest, element[0] >= zero(self.dtype) - largest)
 
-        return combine, apply, finite
+        return Plain(combine, apply, self.identity(), finite)
 
     def identity(self) -> Element:
         """``(1, 0)``."""

@@ -9,11 +9,32 @@ from typing import Any, ClassVar
 
 from tvm.ir import Var
 
-__all__ = ["Algebra", "Element", "Forgetting", "NotInFamily", "System", "classify"]
+__all__ = ["Algebra", "Element", "Forgetting", "NotInFamily", "Plain", "System", "classify"]
 
 Element = tuple[Any, ...]
 Combine = Callable[[Element, Element], Element]
 Condition = Callable[[Element], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Plain:
+    """Formulas without care for what hardly ever happens.
+
+    Attributes
+    ----------
+    combine, apply : callable
+        In place of the algebra's own.
+    identity : tuple of Expr
+        Element that changes nothing under ``combine`` and ``apply``.
+    exact : callable or None
+        Condition on the element of many steps under which the formulas were exact for all of
+        these steps, and for every first part of them; None where they always are.
+    """
+
+    combine: Combine
+    apply: Combine
+    identity: Element
+    exact: Condition | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,15 +123,8 @@ class Algebra(ABC):
         """
         return element
 
-    def plainly(self) -> tuple[Combine, Combine, Condition] | None:
-        """Cheaper ``combine`` and ``apply``, and where they are the same.
-
-        Returns
-        -------
-        tuple of callables or None
-            The two, and the condition on an element under which they are exact wherever that
-            element results; None where there are no cheaper ones.
-        """
+    def plainly(self) -> Plain | None:
+        """Cheaper formulas, and where they are the same; None where there are no cheaper ones."""
         return None
 
     @abstractmethod

@@ -11,14 +11,7 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
-from tvm_scan.algebra.base import (
-    Combine,
-    Condition,
-    Element,
-    Forgetting,
-    NotInFamily,
-    System,
-)
+from tvm_scan.algebra.base import Element, Forgetting, NotInFamily, Plain, System
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import (
     all_ones,
@@ -177,32 +170,36 @@ class Reduce(Forgetting):
             return (earlier[0] * step[0],)
         return self.combine(earlier, step)
 
-    def plainly(self) -> tuple[Combine, Combine, Condition] | None:
-        """``op`` alone, exact where no step forgot the carry or where no product overflowed.
+    def plainly(self) -> Plain | None:
+        """``op`` alone, exact where no step forgot the carry and where no product overflowed.
 
         Flags meet by "or": a flag of 0 in the result means 0 in every step that went into it.
         For products see ``Affine.plainly``.
         """
-        if self.op == "mul" and is_float(self.dtype):
-            top = tirx.max_value(self.dtype)
-
-            def finite(element: Element) -> Any:
-                return tirx.And(element[0] <= top, element[0] >= zero(self.dtype) - top)
-
-            def product(earlier: Element, later: Element) -> Element:
-                return (later[0] * earlier[0],)
-
-            return product, product, finite
-        if not self.flagged:
-            return None
-
-        def combine(earlier: Element, later: Element) -> Element:
-            return (self._op(earlier[0], later[0]), tirx.bitwise_or(earlier[1], later[1]))
+        identity = OPERATORS[self.op].identity(self.dtype)
 
         def apply(element: Element, carries: Element) -> Element:
             return (self._op(carries[0], element[0]),)
 
-        return combine, apply, lambda element: tirx.EQ(element[1], 0)
+        if self.flagged:
+
+            def flags(earlier: Element, later: Element) -> Element:
+                return (self._op(earlier[0], later[0]), tirx.bitwise_or(earlier[1], later[1]))
+
+            none = (identity, tirx.const(0, "int32"))
+            return Plain(flags, apply, none, lambda element: tirx.EQ(element[1], 0))
+
+        def combine(earlier: Element, later: Element) -> Element:
+            return (self._op(earlier[0], later[0]),)
+
+        if self.op != "mul" or not is_float(self.dtype):
+            return Plain(combine, apply, (identity,))
+        top = tirx.max_value(self.dtype)
+
+        def finite(element: Element) -> Any:
+            return tirx.And(element[0] <= top, element[0] >= zero(self.dtype) - top)
+
+        return Plain(combine, apply, (identity,), finite)
 
     def identity(self) -> Element:
         """Identity of ``op``."""
