@@ -8,10 +8,12 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Var
+from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
 
-__all__ = ["branches", "choices_as_selects"]
+__all__ = ["branches", "choices_as_selects", "stays_in_vectors"]
 
 #: Operations that a choice may guard against: a divisor of zero.
 _GUARDED = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
@@ -32,6 +34,14 @@ def branches(stmt: Any) -> bool:
     return bool(found)
 
 
+def stays_in_vectors(recurrence: Recurrence) -> bool:
+    """Whether a step can be a vector of lanes: every choice in it may become a select."""
+    own: list[Var] = []
+    for register in recurrence.registers:
+        own += [register.local, *register.previous]
+    return not branches(choices_as_selects(recurrence.body, own))
+
+
 def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
     """``if_then_else`` as ``Select`` where both sides may be computed whatever the condition.
 
@@ -48,9 +58,12 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
         A choice that keeps a read of memory or a division from happening stays as it is.
     """
     own = tir.VarMap((buffer, True) for buffer in registers)
+    done = _unconditional_loads(stmt)
 
     def always(value: Any) -> bool:
-        if any(load.source not in own for load in tir.loads(value)):
+        for load in tir.loads(value):
+            if load.source in own or any(tir.structurally_equal(load, other) for other in done):
+                continue
             return False
         found: list[Any] = []
 
@@ -70,3 +83,30 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
         return tirx.Select(condition, one, other)
 
     return tvm_ffi.structural_map(stmt, (Call, on_call))
+
+
+def _unconditional_loads(stmt: Any) -> list[TensorLoad]:
+    """What the statement reads whatever its conditions are."""
+    found: list[TensorLoad] = []
+    skip = tvm_ffi.WalkResult.SKIP
+
+    def look(node: Any) -> None:
+        tvm_ffi.structural_walk(
+            node,
+            [
+                (TensorLoad, found.append),
+                (Call, on_call),
+                (tirx.IfThenElse, lambda _: skip),
+                (tirx.For, lambda _: skip),
+            ],
+            order="pre",
+        )
+
+    def on_call(call: Call) -> Any:
+        if tir.call_name(call) != "prim.if_then_else":
+            return None
+        look(call.args[0])
+        return skip
+
+    look(stmt)
+    return found

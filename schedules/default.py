@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from tvm import tirx
@@ -11,9 +12,13 @@ from tvm_scan import tir
 from tvm_scan.algebra import Affine, Algebra, Reduce
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.branches import stays_in_vectors
+from tvm_scan.schedules.lane_tiles import takes_lane_tiles
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
+from tvm_scan.schedules.line_stores import takes_line_stores
 from tvm_scan.schedules.plan import ScanPlan, element_bytes
 from tvm_scan.schedules.strides import contiguous_axis, time_is_outside, walks_backwards
+from tvm_scan.schedules.vector_math import has_transcendentals
 from tvm_scan.schedules.vector_values import takes_time_vectors
 
 __all__ = ["default_plan", "host_target"]
@@ -44,8 +49,10 @@ _STATE_COST = 4
 #: (shorter ones have neighbours that hide their latency), and for one lane on several cores.
 _TIME_VECTOR = 16
 _VECTOR_LENGTH = 1 << 8
-_LONG_ROW = 1 << 11
-_SHARED_LENGTH = 1 << 17
+_LONG_ROW = 1 << 10
+_SHARED_LENGTH = 1 << 16
+#: Lanes that fill a vector.
+_TILE_LANES = 16
 #: Stand-in for an extent that is not known until run time.
 _UNKNOWN = 4096
 
@@ -75,11 +82,30 @@ def default_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
     rows, length = _known(_rows(recurrence)), _known(recurrence.time.extent)
     if device_of(target) == "cuda":
         return _cuda(limits, recurrence, rows, length)
-    plan = _cpu(limits, recurrence, rows, length)
+    plan = _for_machine(_cpu(limits, recurrence, rows, length), limits, recurrence)
     if plan.algorithm == "sequential" and _rounds_carries(recurrence):
         # The loop as it was written would round its carry to a half at every step.
         return ScanPlan("cpu", "lanes")
     return plan
+
+
+def _for_machine(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> ScanPlan:
+    """The plan with the instructions of this machine."""
+    if plan.algorithm == "sequential" or not (plan.vectorize or plan.time_vector):
+        return plan
+    along = recurrence.time.var if plan.time_vector or plan.transpose else None
+    if along is None:
+        along = recurrence.lanes[-1].var if recurrence.lanes else recurrence.time.var
+    past = limits.line_stores and takes_line_stores(recurrence, along)
+    outside = max((_bytes(b) for b in recurrence.outputs), default=0) >= limits.cache_bytes
+    return plan.with_(
+        nontemporal=past and outside, ldexp=limits.ldexp and has_transcendentals(recurrence)
+    )
+
+
+def _bytes(buffer: Any) -> int:
+    cells = prod(_known(extent) for extent in tir.shape_of(buffer))
+    return cells * tir.byte_size(tir.dtype_of(buffer))
 
 
 def _rounds_carries(recurrence: Recurrence) -> bool:
@@ -104,9 +130,10 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
     work = rows * length
     if not _is_light(recurrence):
         # Elements cost several times the step, and the replayed body about twice the loop that
-        # LLVM makes of the original: on a few cores the loop wins.
+        # LLVM makes of the original: on a few cores the loop wins, unless lanes fill its vectors.
+        across = _vector_lanes(recurrence, limits, rows, work)
         busy = rows >= 2 * limits.cores >= 8 and work >= _QUICK_WORK
-        return ScanPlan("cpu", "lanes") if busy else sequential
+        return across or (ScanPlan("cpu", "lanes") if busy else sequential)
     if any(carry.state_axes for carry in recurrence.carries):
         # The cells of the state already are independent chains; only cores are left to fill.
         cells = element_bytes(recurrence) // 8
@@ -116,7 +143,13 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
         if channels >= 16:
             # Channels in the vector: the exponentials of a state become polynomials.
             width = 32 if channels >= 32 * limits.cores else 16
-            return ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
+            return ScanPlan(
+                "cpu",
+                "lanes",
+                lane_block=width,
+                vectorize=True,
+                transpose=takes_lane_tiles(recurrence),
+            )
         if rows >= min(limits.cores, 4) or limits.cores < 4:
             return ScanPlan("cpu", "lanes") if rows > 1 else sequential
         return ScanPlan("cpu", "three_phase", chunks=limits.cores)
@@ -142,12 +175,16 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
         # Float sums wait for their own additions; scanned in registers, one lane waits for memory.
         vectors = ScanPlan("cpu", "lanes", time_vector=_TIME_VECTOR)
         if rows == 1 and length >= _VECTOR_LENGTH:
-            few = limits.cores < 8 or length < _SHARED_LENGTH
-            return vectors if few else vectors.with_(algorithm="three_phase", chunks=limits.cores)
+            if limits.cores < 2 or length < _SHARED_LENGTH:
+                return vectors
+            return vectors.with_(
+                algorithm="three_phase",
+                chunks=limits.cores,
+                cache_steps=_cache_steps(limits, recurrence, length),
+            )
         # Several lanes hide their latency from one another, until memory is the limit.
-        least = 2 * _CACHED_WORK if _has_gates(recurrence) else _LANE_WORK
         ahead = not walks_backwards(recurrence)
-        if rows > 1 and ahead and length >= _LONG_ROW and work >= least:
+        if rows > 1 and ahead and length >= _LONG_ROW and work >= _LANE_WORK:
             return vectors
     # A chain of one-cycle operations is bound by loads and stores, not by latency.
     quick = all(_is_quick(algebra) for algebra in recurrence.algebras)
@@ -163,6 +200,27 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
     return sequential
 
 
+def _cache_steps(limits: Limits, recurrence: Recurrence, length: int) -> int:
+    """Steps whose inputs fill a quarter of the largest cache; 0 where all of them do."""
+    buffers = [b for b in recurrence.inputs if not any(b.same_as(o) for o in recurrence.outputs)]
+    each = sum(tir.byte_size(tir.dtype_of(b)) for b in buffers) or 4
+    if each * length <= limits.cache_bytes:
+        return 0
+    return 1 << max(10, (limits.cache_bytes // 4 // each).bit_length() - 1)
+
+
+def _vector_lanes(recurrence: Recurrence, limits: Limits, rows: int, work: int) -> ScanPlan | None:
+    """Lanes in vectors for a costly step, which runs as it is written, lane beside lane."""
+    lanes = _known(recurrence.lanes[-1].extent) if recurrence.lanes else 0
+    if lanes < _TILE_LANES or work < _LANE_WORK or not stays_in_vectors(recurrence):
+        return None
+    width = 32 if rows >= 32 * limits.cores and contiguous_axis(recurrence) == "lane" else 16
+    plan = ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
+    if contiguous_axis(recurrence) == "lane":
+        return plan
+    return plan.with_(transpose=True) if takes_lane_tiles(recurrence) else None
+
+
 def _is_light(recurrence: Recurrence) -> bool:
     """Whether every element costs about as much as its step, in one stage."""
     return recurrence.stages == 1 and all(
@@ -176,10 +234,6 @@ def _waits_for_itself(recurrence: Recurrence) -> bool:
         is_float(a.dtype) and (isinstance(a, Affine) or getattr(a, "op", "") in ("add", "mul"))
         for a in recurrence.algebras
     )
-
-
-def _has_gates(recurrence: Recurrence) -> bool:
-    return any(isinstance(algebra, Affine) for algebra in recurrence.algebras)
 
 
 def _is_quick(algebra: Algebra) -> bool:

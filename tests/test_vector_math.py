@@ -13,21 +13,22 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 import tvm_scan
 from tvm_scan import ScanPlan, library, tir
-from tvm_scan.schedules import vector_math
+from tvm_scan.schedules import polynomials
 from tvm_scan.schedules.ir import Kernel, int_const, loop
 from tvm_scan.schedules.lanes import clear
+from tvm_scan.schedules.limits import limits_of
 
 WIDTH = 16
 TINY = np.float64(np.finfo(np.float32).smallest_subnormal)
 
 
-def kernel(make, count):
+def kernel(make, count, ldexp):
     """Compile ``Y[i] = make(X[i])`` as one vector loop, as the builders write it."""
     x, y = (tirx.decl_buffer((count,), "float32", name) for name in "XY")
-    block_var, pool = tirx.Var("v", "int32"), vector_math.Pool(WIDTH)
+    block_var, pool = tirx.Var("v", "int32"), polynomials.Pool(WIDTH)
 
     def lane(u):
-        let = vector_math.Values(pool, u)
+        let = polynomials.Values(pool, u, ldexp)
         value = make(tirx.BufferLoad(x, [block_var * WIDTH + u]), let)
         return tir.seq([*let.stores, tirx.BufferStore(y, value, [block_var * WIDTH + u])])
 
@@ -42,11 +43,11 @@ def kernel(make, count):
     return tvm.compile(func, target=tvm.target.Target.from_device("cpu"))["k"]
 
 
-def run(make, values):
+def run(make, values, ldexp=False):
     values = np.asarray(values, "float32")
     padded = np.resize(values, -(-values.size // WIDTH) * WIDTH)
     out = tvm.runtime.tensor(np.zeros_like(padded))
-    kernel(make, padded.size)(tvm.runtime.tensor(padded), out)
+    kernel(make, padded.size, ldexp)(tvm.runtime.tensor(padded), out)
     return out.numpy()[: values.size]
 
 
@@ -65,6 +66,8 @@ COUNT = 1 << 18
 CASES = [
     ("exp", np.exp, np.linspace(-103.9, 88.72, COUNT), 1.5),
     ("exp", np.exp, RNG.uniform(-1, 1, COUNT), 1.5),
+    ("exp2", np.exp2, np.linspace(-149.9, 127.99, COUNT), 1.5),
+    ("exp2", np.exp2, RNG.uniform(-1, 1, COUNT), 1.5),
     ("log", np.log, np.exp(RNG.uniform(-100, 88, COUNT)), 1.5),
     ("log", np.log, RNG.uniform(0.9, 1.1, COUNT), 1.5),
     ("log1p", np.log1p, RNG.uniform(-0.9, 3, COUNT), 3.0),
@@ -76,10 +79,15 @@ CASES = [
 ]
 
 
+#: With the instruction that scales by powers of two, where this machine has it, and without.
+LDEXP = [False, True] if limits_of(tvm.target.Target.from_device("cpu")).ldexp else [False]
+
+
+@pytest.mark.parametrize("ldexp", LDEXP)
 @pytest.mark.parametrize(("name", "reference", "values", "bound"), CASES)
-def test_error_in_ulps(name, reference, values, bound):
+def test_error_in_ulps(name, reference, values, bound, ldexp):
     values = values.astype("float32")
-    got = run(getattr(vector_math, name), values)
+    got = run(getattr(polynomials, name), values, ldexp)
     error = ulps(got, reference(values.astype("float64")))
     worst = int(np.argmax(error))
     assert error[worst] <= bound, f"{name}({values[worst]!r}) is {error[worst]:.2f} ulp off"
@@ -87,6 +95,8 @@ def test_error_in_ulps(name, reference, values, bound):
 
 SPECIAL = {
     "exp": {np.inf: np.inf, -np.inf: 0.0, 0.0: 1.0, 89.0: np.inf, 3e38: np.inf, -104.0: 0.0},
+    "exp2": {np.inf: np.inf, -np.inf: 0.0, 0.0: 1.0, 128.0: np.inf, 3e38: np.inf, -151.0: 0.0}
+    | {float(k): 2.0**k for k in (-149, -127, -126, -1, 1, 64, 127)},
     "log": {np.inf: np.inf, 0.0: -np.inf, 1.0: 0.0, -1.0: np.nan, -np.inf: np.nan},
     "log1p": {np.inf: np.inf, -1.0: -np.inf, 0.0: 0.0, -2.0: np.nan, 1e-40: 1e-40},
     "sigmoid": {np.inf: 1.0, -np.inf: 0.0, 0.0: 0.5},
@@ -94,10 +104,11 @@ SPECIAL = {
 }
 
 
+@pytest.mark.parametrize("ldexp", LDEXP)
 @pytest.mark.parametrize("name", SPECIAL)
-def test_infinities_zeros_and_nan(name):
+def test_infinities_zeros_and_nan(name, ldexp):
     pairs = {**SPECIAL[name], np.nan: np.nan}
-    got = run(getattr(vector_math, name), list(pairs))
+    got = run(getattr(polynomials, name), list(pairs), ldexp)
     np.testing.assert_array_equal(got, np.array(list(pairs.values()), "float32"))
 
 
