@@ -13,7 +13,7 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 
-__all__ = ["branches", "choices_as_selects", "stays_in_vectors"]
+__all__ = ["branches", "choices_as_selects", "stays_in_vectors", "unconditional_loads"]
 
 #: Operations that a choice may guard against: a divisor of zero.
 _GUARDED = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
@@ -58,7 +58,7 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
         A choice that keeps a read of memory or a division from happening stays as it is.
     """
     own = tir.VarMap((buffer, True) for buffer in registers)
-    done = _unconditional_loads(stmt)
+    done = unconditional_loads(stmt)
 
     def always(value: Any) -> bool:
         for load in tir.loads(value):
@@ -85,7 +85,7 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
     return tvm_ffi.structural_map(stmt, (Call, on_call))
 
 
-def _unconditional_loads(stmt: Any) -> list[TensorLoad]:
+def unconditional_loads(stmt: Any) -> list[TensorLoad]:
     """What the statement reads whatever its conditions are."""
     found: list[TensorLoad] = []
     skip = tvm_ffi.WalkResult.SKIP
@@ -98,6 +98,7 @@ def _unconditional_loads(stmt: Any) -> list[TensorLoad]:
                 (Call, on_call),
                 (tirx.IfThenElse, lambda _: skip),
                 (tirx.For, lambda _: skip),
+                (tirx.Select, lambda _: skip),
             ],
             order="pre",
         )
@@ -106,6 +107,13 @@ def _unconditional_loads(stmt: Any) -> list[TensorLoad]:
         if tir.call_name(call) != "prim.if_then_else":
             return None
         look(call.args[0])
+        # What both sides read is read in any case.
+        other = tir.loads(call.args[2])
+        found.extend(
+            load
+            for load in tir.loads(call.args[1])
+            if any(tir.structurally_equal(load, one) for one in other)
+        )
         return skip
 
     look(stmt)

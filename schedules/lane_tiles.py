@@ -14,17 +14,17 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Var
+from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.branches import unconditional_loads
 from tvm_scan.schedules.invariants import register_of, values_of
 from tvm_scan.schedules.ir import as_dtype, each, int_const, local, loop
 from tvm_scan.schedules.line_stores import line_store, output_stores
 from tvm_scan.schedules.replica import Replica
-from tvm_scan.schedules.staging import steady_loads
 from tvm_scan.schedules.transpose import Square, square_side
 
 __all__ = ["LaneTiles", "takes_lane_tiles"]
@@ -57,12 +57,20 @@ def _along_time(recurrence: Recurrence, buffer: Var, indices: Any) -> bool:
     if any(tir.contains_var(index, [time]) for index in others):
         return False
     moves = any(tir.contains_var(index, [lane]) for index in others)
-    return moves and square_side(tir.dtype_of(buffer)) > 0
+    known = tir.VarMap((axis.var, True) for axis in (*recurrence.lanes, recurrence.time))
+    for axis in (*recurrence.lanes, recurrence.time):
+        for var in tir.variables(axis.extent).keys():
+            known[var] = True
+    fixed = all(var in known for var in tir.variables(list(indices)).keys())
+    return moves and fixed and square_side(tir.dtype_of(buffer)) > 0
 
 
 def _loads(recurrence: Recurrence) -> list[TensorLoad]:
     found: list[TensorLoad] = []
-    for load in steady_loads(recurrence.body, recurrence, recurrence.time.var):
+    written = tir.VarMap((b, True) for b in recurrence.outputs)
+    for load in unconditional_loads(recurrence.body):
+        if load.source in written or str(load.source.scope()) == "local":
+            continue
         fits = _along_time(recurrence, load.source, list(load.indices))
         if fits and not any(tir.structurally_equal(load, other) for other in found):
             found.append(load)
@@ -94,7 +102,7 @@ def _shared(recurrence: Recurrence) -> list[_Shared]:
     known = tir.VarMap((axis.var, True) for axis in recurrence.lanes)
     found: list[_Shared] = []
     for value, loops in values_of(recurrence.body):
-        for load in _unconditional_loads(value):
+        for load in unconditional_loads(value):
             inner = [(v, n) for v, n in loops if tir.contains_var(list(load.indices), [v])]
             sizes = [n for _, n in inner if n is not None]
             last = linear_in(load.indices[-1], time)
@@ -114,18 +122,6 @@ def _shared(recurrence: Recurrence) -> list[_Shared]:
                 tile = local(f"shared{len(found)}", [*sizes, 16], tir.dtype_of(load.source))
                 pairs = tuple(zip([v for v, _ in inner], sizes, strict=True))
                 found.append(_Shared(load, pairs, tile, last[0] == 1))
-    return found
-
-
-def _unconditional_loads(value: Any) -> list[TensorLoad]:
-    found: list[TensorLoad] = []
-    skip = tvm_ffi.WalkResult.SKIP
-
-    def on_call(call: Call) -> Any:
-        return skip if tir.call_name(call) == "prim.if_then_else" else None
-
-    kinds = [(TensorLoad, found.append), (Call, on_call), (tirx.Select, lambda _: skip)]
-    tvm_ffi.structural_walk(value, kinds, order="pre")
     return found
 
 

@@ -18,7 +18,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.ir import local
 from tvm_scan.schedules.replica import Replica
 
-__all__ = ["StagedInputs", "steady_loads"]
+__all__ = ["StagedInputs"]
 
 _MAX_STAGED = 8
 
@@ -42,7 +42,7 @@ class StagedInputs:
         self.found: list[tuple[TensorLoad, Var]] = []
         if any(carry.state_axes for carry in recurrence.carries):
             return
-        for load in steady_loads(recurrence.body, recurrence, self.time):
+        for load in _steady_loads(recurrence.body, recurrence, self.time):
             if not any(tir.structurally_equal(load, other) for other, _ in self.found):
                 name = f"{load.source.name}_in"
                 self.found.append((load, local(name, [items], tir.dtype_of(load))))
@@ -75,7 +75,7 @@ class StagedInputs:
         return tir.map_loads(stmt, on_load) if table else stmt
 
 
-def steady_loads(body: Any, recurrence: Recurrence, time: Var) -> list[TensorLoad]:
+def _steady_loads(body: Any, recurrence: Recurrence, time: Var) -> list[TensorLoad]:
     """Loads of pure inputs at the step's own index, outside of any condition or inner loop."""
     written = tir.VarMap((b, True) for b in recurrence.outputs)
     allowed = tir.VarMap((lane.var, True) for lane in recurrence.lanes)
