@@ -15,8 +15,9 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cuda_checks import element_bytes
 from tvm_scan.schedules.limits import limits_of
-from tvm_scan.schedules.plan import ScanPlan, element_bytes
+from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.strides import contiguous_axis
 
 __all__ = ["Costs", "costs_of"]

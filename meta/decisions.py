@@ -20,9 +20,10 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cuda_checks import element_bytes
 from tvm_scan.schedules.default import default_plan
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
-from tvm_scan.schedules.plan import ScanPlan, element_bytes
+from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.vector_values import takes_time_vectors
 
 __all__ = ["Branch", "branches", "enumerate_plans", "fits", "neighbours", "size"]

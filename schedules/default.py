@@ -11,8 +11,9 @@ from tvm_scan import tir
 from tvm_scan.algebra import Affine, Algebra, Reduce
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cuda_checks import element_bytes
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
-from tvm_scan.schedules.plan import ScanPlan, element_bytes
+from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.strides import contiguous_axis, time_is_outside, walks_backwards
 from tvm_scan.schedules.vector_values import takes_time_vectors
 

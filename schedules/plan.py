@@ -12,15 +12,13 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.limits import Limits, device_of, limits_of
+from tvm_scan.schedules.cuda_checks import check_cuda, shared_bytes
+from tvm_scan.schedules.limits import device_of, limits_of
 from tvm_scan.schedules.vector_values import takes_time_vectors
 
 __all__ = ["ALGORITHMS", "ScanPlan"]
 
 ALGORITHMS = ("sequential", "lanes", "serial_tiles", "three_phase")
-_BANKS = 32
-#: TVM aligns every shared array to this many bytes.
-_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -119,13 +117,7 @@ class ScanPlan:
 
     def smem_bytes(self, recurrence: Recurrence) -> int:
         """Shared memory of one block in bytes: every part of every element, padded."""
-        if self.device != "cuda" or self.algorithm not in ("serial_tiles", "three_phase"):
-            return 0
-        slots = self.threads_per_block + (self.threads_per_block - 1) // _BANKS
-        used = 0
-        for cells, dtype in _parts(recurrence):
-            used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * _bytes(dtype)
-        return used
+        return shared_bytes(self, recurrence)
 
     def check(self, target: Target, recurrence: Recurrence) -> None:
         """Check that the plan fits the target and the recurrence.
@@ -157,7 +149,7 @@ class ScanPlan:
         )
         self._check_indices(recurrence)
         if device == "cuda":
-            self._check_cuda(limits_of(target), recurrence)
+            check_cuda(self, limits_of(target), recurrence)
         else:
             self._check_cpu()
             self._check_time_vector(recurrence)
@@ -175,49 +167,6 @@ class ScanPlan:
                 f"int32 indices into {buffer.name} of {size} elements",
                 "write the extents of its loops as T.int64(n)",
             )
-
-    def _check_cuda(self, limits: Limits, recurrence: Recurrence) -> None:
-        if self.algorithm in ("sequential", "lanes"):
-            threads = self.threads_per_block
-            self._require(
-                1 <= threads <= limits.threads,
-                f"1 to {limits.threads} threads",
-                f"threads_per_block={threads}",
-                "use fewer threads per block",
-            )
-            return
-        threads = self.threads_per_block
-        self._require(
-            2 <= threads <= limits.threads,
-            f"2 to {limits.threads} threads per block",
-            f"threads_per_block={threads}",
-            "use fewer threads per block",
-        )
-        self._require(
-            threads & (threads - 1) == 0,
-            "a power of two for the Blelloch tree",
-            f"threads_per_block={threads}",
-            f"use {1 << (threads.bit_length() - 1)}",
-        )
-        self._require(
-            1 <= self.items_per_thread <= 64,
-            "1 to 64 items per thread",
-            f"items_per_thread={self.items_per_thread}",
-            "use 4 to 16",
-        )
-        self._require(
-            self.block_tree == "blelloch",
-            "block_tree=blelloch",
-            f"block_tree={self.block_tree}",
-            "leave block_tree at its default",
-        )
-        used = self.smem_bytes(recurrence)
-        self._require(
-            used <= limits.shared_bytes,
-            f"at most {limits.shared_bytes} bytes of shared memory",
-            f"{used} bytes ({element_bytes(recurrence)} per thread, padded, for {threads} threads)",
-            "use fewer threads per block",
-        )
 
     def _check_cpu(self) -> None:
         self._require(
@@ -277,22 +226,3 @@ class ScanPlan:
     def _require(self, holds: bool, expected: str, found: str, fix: str) -> None:
         if not holds:
             raise PlanError(f"ScanPlan.check: expected {expected}, got {found}; {fix} ({self})")
-
-
-def element_bytes(recurrence: Recurrence) -> int:
-    """Bytes of one element of the whole state of a lane."""
-    return sum(cells * _bytes(dtype) for cells, dtype in _parts(recurrence))
-
-
-def _parts(recurrence: Recurrence) -> list[tuple[int, str]]:
-    """Cells and dtype of every part of every group's element."""
-    return [
-        (prod(int(axis.extent) for axis in recurrence.state_axes(group)), dtype)
-        for group in recurrence.groups
-        for dtype in group.algebra.dtypes
-    ]
-
-
-def _bytes(dtype: str) -> int:
-    digits = re.sub(r"\D", "", dtype)
-    return max(1, int(digits) // 8) if digits else 1

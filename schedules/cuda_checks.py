@@ -1,0 +1,108 @@
+"""What a CUDA plan takes, and what it must hold to: threads, items, shared memory."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import TYPE_CHECKING
+
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.limits import Limits
+
+if TYPE_CHECKING:
+    from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["check_cuda", "element_bytes", "element_parts", "shared_bytes"]
+
+_BANKS = 32
+#: TVM aligns every shared array to this many bytes.
+_ALIGNMENT = 64
+
+
+def element_parts(recurrence: Recurrence) -> list[tuple[int, str]]:
+    """Cells and dtype of every part of every group's element."""
+    return [
+        (prod(int(axis.extent) for axis in recurrence.state_axes(group)), dtype)
+        for group in recurrence.groups
+        for dtype in group.algebra.dtypes
+    ]
+
+
+def element_bytes(recurrence: Recurrence) -> int:
+    """Bytes of one element of the whole state of a lane."""
+    return sum(cells * _bytes(dtype) for cells, dtype in element_parts(recurrence))
+
+
+def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
+    """Shared memory of one block in bytes: every part of every element, padded."""
+    if plan.device != "cuda" or plan.algorithm not in ("serial_tiles", "three_phase"):
+        return 0
+    slots = plan.threads_per_block + (plan.threads_per_block - 1) // _BANKS
+    used = 0
+    for cells, dtype in element_parts(recurrence):
+        used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * _bytes(dtype)
+    return used
+
+
+def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
+    """Check a plan for CUDA.
+
+    Parameters
+    ----------
+    plan : ScanPlan
+        Whose ``device`` is ``cuda``.
+    limits : Limits
+        Of the target.
+    recurrence : Recurrence
+        What will run.
+
+    Raises
+    ------
+    PlanError
+        With the number that was expected and the one that was found.
+    """
+    threads = plan.threads_per_block
+    if plan.algorithm in ("sequential", "lanes"):
+        plan._require(
+            1 <= threads <= limits.threads,
+            f"1 to {limits.threads} threads",
+            f"threads_per_block={threads}",
+            "use fewer threads per block",
+        )
+        return
+    plan._require(
+        2 <= threads <= limits.threads,
+        f"2 to {limits.threads} threads per block",
+        f"threads_per_block={threads}",
+        "use fewer threads per block",
+    )
+    plan._require(
+        threads & (threads - 1) == 0,
+        "a power of two for the Blelloch tree",
+        f"threads_per_block={threads}",
+        f"use {1 << (threads.bit_length() - 1)}",
+    )
+    plan._require(
+        1 <= plan.items_per_thread <= 64,
+        "1 to 64 items per thread",
+        f"items_per_thread={plan.items_per_thread}",
+        "use 4 to 16",
+    )
+    plan._require(
+        plan.block_tree == "blelloch",
+        "block_tree=blelloch",
+        f"block_tree={plan.block_tree}",
+        "leave block_tree at its default",
+    )
+    used = shared_bytes(plan, recurrence)
+    plan._require(
+        used <= limits.shared_bytes,
+        f"at most {limits.shared_bytes} bytes of shared memory",
+        f"{used} bytes ({element_bytes(recurrence)} per thread, padded, for {threads} threads)",
+        "use fewer threads per block",
+    )
+
+
+def _bytes(dtype: str) -> int:
+    digits = re.sub(r"\D", "", dtype)
+    return max(1, int(digits) // 8) if digits else 1
