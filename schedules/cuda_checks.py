@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits
+from tvm_scan.schedules.warp_tree import can_shuffle
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["check_cuda", "element_bytes", "element_parts", "shared_bytes"]
+__all__ = ["TREES", "check_cuda", "element_bytes", "element_parts", "shared_bytes"]
 
+#: The trees over the threads of a block.
+TREES = ("blelloch", "kogge_stone", "warp")
 _BANKS = 32
+_WARP = 32
 #: TVM aligns every shared array to this many bytes.
 _ALIGNMENT = 64
 
@@ -34,14 +38,23 @@ def element_bytes(recurrence: Recurrence) -> int:
 
 
 def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
-    """Shared memory of one block in bytes: every part of every element, padded."""
+    """Shared memory of one block in bytes: every part of every element, in the tree's places."""
     if plan.device != "cuda" or plan.algorithm not in ("serial_tiles", "three_phase"):
         return 0
-    slots = plan.threads_per_block + (plan.threads_per_block - 1) // _BANKS
     used = 0
-    for cells, dtype in element_parts(recurrence):
-        used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * _bytes(dtype)
+    for slots in _slots(plan.block_tree, plan.threads_per_block):
+        for cells, dtype in element_parts(recurrence):
+            used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * _bytes(dtype)
     return used
+
+
+def _slots(tree: str, threads: int) -> list[int]:
+    """Elements that each shared array of a tree holds."""
+    if tree == "warp":
+        return [threads // _WARP] if threads > _WARP else []
+    if tree == "kogge_stone":
+        return [threads, threads]
+    return [threads + (threads - 1) // _BANKS]
 
 
 def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
@@ -76,23 +89,12 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
         f"threads_per_block={threads}",
         "use fewer threads per block",
     )
-    plan._require(
-        threads & (threads - 1) == 0,
-        "a power of two for the Blelloch tree",
-        f"threads_per_block={threads}",
-        f"use {1 << (threads.bit_length() - 1)}",
-    )
+    _check_tree(plan, recurrence)
     plan._require(
         1 <= plan.items_per_thread <= 64,
         "1 to 64 items per thread",
         f"items_per_thread={plan.items_per_thread}",
         "use 4 to 16",
-    )
-    plan._require(
-        plan.block_tree == "blelloch",
-        "block_tree=blelloch",
-        f"block_tree={plan.block_tree}",
-        "leave block_tree at its default",
     )
     used = shared_bytes(plan, recurrence)
     plan._require(
@@ -101,6 +103,37 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
         f"{used} bytes ({element_bytes(recurrence)} per thread, padded, for {threads} threads)",
         "use fewer threads per block",
     )
+
+
+def _check_tree(plan: ScanPlan, recurrence: Recurrence) -> None:
+    threads, tree = plan.threads_per_block, plan.block_tree
+    plan._require(
+        tree in TREES,
+        "one of " + ", ".join(TREES),
+        f"block_tree={tree}",
+        "leave block_tree at its default",
+    )
+    names = {"blelloch": "Blelloch", "kogge_stone": "Kogge-Stone", "warp": "warp"}
+    plan._require(
+        threads & (threads - 1) == 0,
+        f"a power of two for the {names[tree]} tree",
+        f"threads_per_block={threads}",
+        f"use {1 << (threads.bit_length() - 1)}",
+    )
+    if tree == "warp":
+        plan._require(
+            threads % _WARP == 0,
+            f"whole warps of {_WARP} threads for the warp tree",
+            f"threads_per_block={threads}",
+            f"use {_WARP}, or another tree",
+        )
+        dtypes = [dtype for _, dtype in element_parts(recurrence)]
+        plan._require(
+            all(map(can_shuffle, dtypes)),
+            "elements of 32 or 64 bits for the warp tree",
+            f"parts of {', '.join(dict.fromkeys(dtypes))}",
+            "use block_tree=blelloch",
+        )
 
 
 def _bytes(dtype: str) -> int:

@@ -40,8 +40,9 @@ class ScanPlan:
         CUDA threads in a block; a power of two for the tree.
     items_per_thread : int
         Consecutive steps that one thread scans serially in registers.
-    block_tree : {"blelloch"}
-        How the threads of a block exchange: upsweep and downsweep in padded shared memory.
+    block_tree : {"blelloch", "kogge_stone", "warp"}
+        How the threads of a block exchange: upsweep and downsweep in padded shared memory,
+        doubling distances in shared memory, or shuffles within warps and one element per warp.
     lane_block : int
         CPU: lanes that advance together, in a vector or interleaved.
     vectorize : bool
