@@ -163,19 +163,30 @@ def _cuda(
         blocks = ceil(rows / threads)
         return _of(rows * length, length, blocks, min(rows, machine), once, 0.0, width / 4)
     tiles = ceil(length / (threads * items))
-    levels = 2 * log2(threads)
-    tree = rows * tiles * 2 * threads * _COMBINE
+    levels, combines, exchanges = _tree(plan)
+    tree = rows * tiles * combines * threads * _COMBINE
     one = items * (1 + _COMBINE) + levels * _COMBINE
     registers = 4 * width / 4 + items * width / 4
     work = rows * length * (1 + _COMBINE) + tree
     if plan.algorithm == "serial_tiles":
         at_once = min(rows * threads, machine)
-        return _of(work, tiles * one, rows, at_once, once, tiles * (levels + 2), registers)
+        return _of(work, tiles * one, rows, at_once, once, tiles * exchanges, registers)
     at_once = min(rows * tiles * threads, machine)
     scratch = 4 * rows * tiles * width
     depth = 2 * one + log2(max(2, tiles)) * _COMBINE
-    barriers = 3 * (levels + 2)
+    barriers = 3 * exchanges
     return _of(work + tree, depth, rows * tiles, at_once, 2 * once + scratch, barriers, registers)
+
+
+def _tree(plan: ScanPlan) -> tuple[float, float, float]:
+    """Levels of a plan's tree, combines of a thread, and barriers of a tile."""
+    doublings = log2(plan.threads_per_block)
+    if plan.block_tree == "warp":
+        # Within the warps, over their totals, and one to put the two together.
+        return doublings + 1, doublings + 1, 2.0 if plan.threads_per_block > 32 else 0.0
+    if plan.block_tree == "kogge_stone":
+        return doublings, doublings, doublings + 2
+    return 2 * doublings, 2.0, 2 * doublings + 2
 
 
 def _of(

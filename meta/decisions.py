@@ -20,7 +20,7 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.cuda_checks import element_bytes
+from tvm_scan.schedules.cuda_checks import element_bytes, takes_warp_tree
 from tvm_scan.schedules.default import default_plan
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan
@@ -34,6 +34,8 @@ _UNKNOWN = 1 << 16
 _LEAST_CHUNK = 16
 #: 32-bit registers of a multiprocessor, and of one thread; the rest of a thread's own state.
 _REGISTERS, _THREAD_REGISTERS, _BASE_REGISTERS = 65536, 255, 32
+#: Threads of a warp.
+_WARP = 32
 #: Calls for which ``library_math`` decides.
 _TRANSCENDENTAL = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow")
 
@@ -240,12 +242,19 @@ def _cuda(limits: Limits, recurrence: Recurrence) -> list[Branch]:
         in_block = tuple(t for t in _powers(8, 1024) if t <= limits.threads and t <= 2 * length)
         items = tuple(i for i in _powers(1, 64) if in_block and i * in_block[0] <= 2 * length)
         if in_block and items:
-            base = ScanPlan(
-                "cuda", algorithm, threads_per_block=in_block[0], items_per_thread=items[0]
-            )
-            choices = (("threads_per_block", in_block), ("items_per_thread", items))
-            found.append(Branch(base, choices))
+            for tree in _trees(recurrence):
+                # The warp tree takes whole warps.
+                some = tuple(t for t in in_block if tree != "warp" or t >= _WARP)
+                if some:
+                    base = ScanPlan("cuda", algorithm, some[0], items[0], tree)
+                    choices = (("threads_per_block", some), ("items_per_thread", items))
+                    found.append(Branch(base, choices))
     return found
+
+
+def _trees(recurrence: Recurrence) -> list[str]:
+    """The trees worth trying: Kogge-Stone only where the elements cannot be shuffled."""
+    return ["blelloch", "warp" if takes_warp_tree(recurrence) else "kogge_stone"]
 
 
 def _registers_fit(plan: ScanPlan, recurrence: Recurrence) -> bool:

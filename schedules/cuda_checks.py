@@ -13,7 +13,14 @@ from tvm_scan.schedules.warp_tree import can_shuffle
 if TYPE_CHECKING:
     from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["TREES", "check_cuda", "element_bytes", "element_parts", "shared_bytes"]
+__all__ = [
+    "TREES",
+    "check_cuda",
+    "element_bytes",
+    "element_parts",
+    "shared_bytes",
+    "takes_warp_tree",
+]
 
 #: The trees over the threads of a block.
 TREES = ("blelloch", "kogge_stone", "warp")
@@ -35,6 +42,11 @@ def element_parts(recurrence: Recurrence) -> list[tuple[int, str]]:
 def element_bytes(recurrence: Recurrence) -> int:
     """Bytes of one element of the whole state of a lane."""
     return sum(cells * _bytes(dtype) for cells, dtype in element_parts(recurrence))
+
+
+def takes_warp_tree(recurrence: Recurrence) -> bool:
+    """Whether every part of the elements can be shuffled."""
+    return all(can_shuffle(dtype) for _, dtype in element_parts(recurrence))
 
 
 def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
@@ -127,11 +139,10 @@ def _check_tree(plan: ScanPlan, recurrence: Recurrence) -> None:
             f"threads_per_block={threads}",
             f"use {_WARP}, or another tree",
         )
-        dtypes = [dtype for _, dtype in element_parts(recurrence)]
         plan._require(
-            all(map(can_shuffle, dtypes)),
+            takes_warp_tree(recurrence),
             "elements of 32 or 64 bits for the warp tree",
-            f"parts of {', '.join(dict.fromkeys(dtypes))}",
+            ", ".join(dict.fromkeys(dtype for _, dtype in element_parts(recurrence))),
             "use block_tree=blelloch",
         )
 

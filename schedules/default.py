@@ -11,7 +11,7 @@ from tvm_scan import tir
 from tvm_scan.algebra import Affine, Algebra, Reduce
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.cuda_checks import element_bytes
+from tvm_scan.schedules.cuda_checks import element_bytes, takes_warp_tree
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.strides import contiguous_axis, time_is_outside, walks_backwards
@@ -199,6 +199,9 @@ def _cuda(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Sca
     threads = 1 << (min(128, limits.threads).bit_length() - 1)
     items = 8 if element_bytes(recurrence) <= 16 else 4
     plan = ScanPlan("cuda", "serial_tiles", threads_per_block=threads, items_per_thread=items)
+    if takes_warp_tree(recurrence) and threads >= 32:
+        # Two barriers for a tile instead of some thirty, and next to no shared memory.
+        plan = plan.with_(block_tree="warp")
 
     def too_large() -> bool:
         return plan.smem_bytes(recurrence) > limits.shared_bytes
