@@ -46,6 +46,8 @@ class Costs:
         Of those, what the machine runs at once, with the lanes of vectors or threads.
     bytes : float
         Read and written in main memory, scratch included.
+    accesses : float
+        Of how many accesses to memory these are made, at the width that the plan asks for.
     barriers : float
         Barriers that one block passes; on a CPU, joins of the thread pool.
     smem : float
@@ -61,6 +63,7 @@ class Costs:
     tasks: float
     parallel: float
     bytes: float
+    accesses: float
     barriers: float
     smem: float
     registers: float
@@ -105,6 +108,7 @@ def costs_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Costs:
         machine = float(limits.multiprocessors * 2048)
         found = _cuda(plan, machine, rows, length, width, once)
         found["smem"] = float(plan.smem_bytes(recurrence))
+    found["accesses"] = found["bytes"] / (16 if plan.vector_loads else 4)
     span = max(found["depth"], found["work"] / max(1.0, found["parallel"]))
     return Costs(**found, span=span)
 

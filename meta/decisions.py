@@ -24,6 +24,7 @@ from tvm_scan.schedules.cuda_checks import element_bytes, takes_warp_tree
 from tvm_scan.schedules.default import default_plan
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.vector_access import has_vectors
 from tvm_scan.schedules.vector_values import takes_time_vectors
 
 __all__ = ["Branch", "branches", "enumerate_plans", "fits", "neighbours", "size"]
@@ -248,6 +249,8 @@ def _cuda(limits: Limits, recurrence: Recurrence) -> list[Branch]:
                 if some:
                     base = ScanPlan("cuda", algorithm, some[0], items[0], tree)
                     choices = (("threads_per_block", some), ("items_per_thread", items))
+                    if has_vectors(recurrence):
+                        choices += (("vector_loads", (0, 1)),)
                     found.append(Branch(base, choices))
     return found
 

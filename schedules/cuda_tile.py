@@ -14,7 +14,7 @@ from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import as_dtype, int_const, loop, when
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
-from tvm_scan.schedules.staging import StagedInputs
+from tvm_scan.schedules.staging import StagedItems
 
 __all__ = ["Tile"]
 
@@ -32,7 +32,9 @@ class Tile:
         self.mine = self._elements("mine")
         self.total = self._elements("total")
         self.tree = make_tree(plan.block_tree, recurrence, self.replica, thread, threads)
-        self.staged = StagedInputs(recurrence, self.replica, plan.items_per_thread)
+        self.staged = StagedItems(
+            recurrence, self.replica, plan.items_per_thread, plan.vector_loads
+        )
 
     def _elements(self, name: str) -> list[Elements]:
         """Registers for one element of every stage."""
@@ -63,23 +65,34 @@ class Tile:
         start = as_dtype(tile, dtype) * int_const(self.plan.tile, dtype)
         return start + as_dtype(self.thread, dtype) * items
 
-    def items(self, tile: Any, make: Any) -> Any:
-        """``make(item, time)`` for the thread's items."""
+    def items(self, tile: Any, make: Any, after: Any = None) -> Any:
+        """``make(item, time)`` for the thread's items, ``after(item, time)`` for each group."""
         start = self.first_step(tile)
-        dtype = tir.dtype_of(start)
+        dtype, group = tir.dtype_of(start), self.staged.group
 
-        def one(k: Any) -> Any:
-            time = start + as_dtype(k, dtype)
-            return when(self.valid(time), make(k, time))
+        def at(k: Any) -> Any:
+            return start + as_dtype(k, dtype)
+
+        def one(g: Any) -> Any:
+            first = g if group == 1 else g * int_const(group, g)
+
+            def step(j: Any) -> Any:
+                k = first if group == 1 else first + j
+                return make(k, at(k))
+
+            # The steps of a group all exist, or none of them.
+            steps = loop("j", group, step, tirx.ForKind.UNROLLED) if make else None
+            ending = after(first, at(first)) if after else None
+            return when(self.valid(at(first)), tir.seq([steps, ending]))
 
         kind = tirx.ForKind.UNROLLED if self.staged.buffers else tirx.ForKind.SERIAL
-        return loop("k", self.plan.items_per_thread, one, kind)
+        return loop("k", self.plan.items_per_thread // group, one, kind)
 
     def load(self, tile: Any) -> Any:
         """Inputs of the thread's items into registers."""
-        if not self.staged.buffers:
+        if not self.staged.loads:
             return None
-        return self.items(tile, self.staged.fill)
+        return self.items(tile, None, self.staged.fill)
 
     def scan(self, tile: Any, stages: int | None = None) -> list[Any]:
         """All stages (or the first few): elements of the items, and the tree over the threads.
@@ -127,7 +140,7 @@ class Tile:
             last = tirx.EQ(time, self.recurrence.time.extent - 1)
             return tir.seq([step, tirx.IfThenElse(last, finish, None)])
 
-        return self.items(tile, one)
+        return self.items(tile, one, self.staged.empty if self.staged.stores else None)
 
     def empty(self) -> list[Any]:
         """What a lane without steps leaves behind, written by the first thread.

@@ -15,6 +15,7 @@ from tvm_scan.schedules.cuda_checks import element_bytes, takes_warp_tree
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.strides import contiguous_axis, time_is_outside, walks_backwards
+from tvm_scan.schedules.vector_access import has_vectors
 from tvm_scan.schedules.vector_values import takes_time_vectors
 
 __all__ = ["default_plan", "host_target"]
@@ -199,6 +200,8 @@ def _cuda(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Sca
     threads = 1 << (min(128, limits.threads).bit_length() - 1)
     items = 8 if element_bytes(recurrence) <= 16 else 4
     plan = ScanPlan("cuda", "serial_tiles", threads_per_block=threads, items_per_thread=items)
+    if has_vectors(recurrence, items):
+        plan = plan.with_(vector_loads=True)
     if takes_warp_tree(recurrence) and threads >= 32:
         # Two barriers for a tile instead of some thirty, and next to no shared memory.
         plan = plan.with_(block_tree="warp")

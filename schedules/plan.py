@@ -43,6 +43,8 @@ class ScanPlan:
     block_tree : {"blelloch", "kogge_stone", "warp"}
         How the threads of a block exchange: upsweep and downsweep in padded shared memory,
         doubling distances in shared memory, or shuffles within warps and one element per warp.
+    vector_loads : bool
+        CUDA trees: loads and stores of 128 bits, where length and layout align them.
     lane_block : int
         CPU: lanes that advance together, in a vector or interleaved.
     vectorize : bool
@@ -66,6 +68,7 @@ class ScanPlan:
     chunks: int = 0
     time_vector: int = 0
     library_math: bool = False
+    vector_loads: bool = False
 
     def __str__(self) -> str:
         shown = [

@@ -118,7 +118,11 @@ PINNED = {
         *(
             (
                 f"cuda/{algorithm}(threads_per_block={threads[0]}, items_per_thread=1{tree})",
-                {"threads_per_block": threads, "items_per_thread": (1, 2, 4, 8, 16, 32, 64)},
+                {
+                    "threads_per_block": threads,
+                    "items_per_thread": (1, 2, 4, 8, 16, 32, 64),
+                    "vector_loads": (0, 1),
+                },
             )
             for algorithm in ("serial_tiles", "three_phase")
             for threads, tree in (
