@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits
+from tvm_scan.schedules.state_split import StateSplit, split_of
 from tvm_scan.schedules.warp_tree import can_shuffle
 
 if TYPE_CHECKING:
@@ -94,7 +95,15 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
             f"threads_per_block={threads}",
             "use fewer threads per block",
         )
+        if plan.threads_per_lane != 1:
+            _check_shared_lanes(plan, recurrence)
         return
+    plan._require(
+        plan.threads_per_lane == 1,
+        "threads_per_lane=1 in a tree",
+        f"threads_per_lane={plan.threads_per_lane}",
+        "use algorithm lanes",
+    )
     plan._require(
         2 <= threads <= limits.threads,
         f"2 to {limits.threads} threads per block",
@@ -114,6 +123,41 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
         f"at most {limits.shared_bytes} bytes of shared memory",
         f"{used} bytes ({element_bytes(recurrence)} per thread, padded, for {threads} threads)",
         "use fewer threads per block",
+    )
+
+
+def _check_shared_lanes(plan: ScanPlan, recurrence: Recurrence) -> None:
+    shared, found = plan.threads_per_lane, split_of(recurrence)
+    plan._require(
+        plan.algorithm == "lanes" and shared in (2, 4, 8, 16, 32),
+        "2, 4, 8, 16 or 32 threads per lane, in algorithm lanes",
+        f"threads_per_lane={shared}",
+        "leave it at 1",
+    )
+    plan._require(
+        plan.threads_per_block % _WARP == 0,
+        f"whole warps of {_WARP} threads for shared lanes",
+        f"threads_per_block={plan.threads_per_block}",
+        f"use {max(_WARP, plan.threads_per_block // _WARP * _WARP)}",
+    )
+    plan._require(
+        1 <= plan.items_per_thread <= 16,
+        "1 to 16 items per thread of shared lanes",
+        f"items_per_thread={plan.items_per_thread}",
+        "use 4",
+    )
+    plan._require(
+        isinstance(found, StateSplit),
+        "a step whose states are independent but for sums over them",
+        str(found),
+        "leave threads_per_lane at 1",
+    )
+    states = found.states if isinstance(found, StateSplit) else 0
+    plan._require(
+        states % shared == 0,
+        "states divisible by threads_per_lane",
+        f"{states} states, threads_per_lane={shared}",
+        "use fewer threads per lane",
     )
 
 

@@ -44,7 +44,11 @@ class ScanPlan:
         How the threads of a block exchange: upsweep and downsweep in padded shared memory,
         doubling distances in shared memory, or shuffles within warps and one element per warp.
     vector_loads : bool
-        CUDA trees: loads and stores of 128 bits, where length and layout align them.
+        CUDA: loads and stores of 128 bits, where length and layout align them, in trees and
+        where threads share a lane.
+    threads_per_lane : int
+        CUDA ``lanes``: threads that share the states of a lane and walk time together,
+        ``threads_per_lane * items_per_thread`` steps at a time; 1 for a thread with all states.
     lane_block : int
         CPU: lanes that advance together, in a vector or interleaved.
     vectorize : bool
@@ -69,6 +73,7 @@ class ScanPlan:
     time_vector: int = 0
     library_math: bool = False
     vector_loads: bool = False
+    threads_per_lane: int = 1
 
     def __str__(self) -> str:
         shown = [

@@ -7,6 +7,7 @@ vectors, outputs are staged too, and both move between registers and memory by 1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from tvm_scan.schedules.ir import int_const, local
 from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.vector_access import VectorAccess, steady_stores, vector_access
 
-__all__ = ["StagedItems"]
+__all__ = ["StagedItems", "steady_loads"]
 
 _MAX_STAGED = 8
 
@@ -48,17 +49,27 @@ class StagedItems:
         Items per thread.
     vectors : bool
         Whether to move several items at once.
+    loads : list of TensorLoad, optional
+        What to stage; if not given, every steady load unless the state has many cells.
     """
 
-    def __init__(self, recurrence: Recurrence, replica: Replica, items: int, vectors: bool) -> None:
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        replica: Replica,
+        items: int,
+        vectors: bool,
+        loads: list[TensorLoad] | None = None,
+    ) -> None:
         self.recurrence, self.replica, self.items = recurrence, replica, items
         self.loads: list[_Staged] = []
         self.stores: list[_Staged] = []
-        if not any(carry.state_axes for carry in recurrence.carries):
-            for load in _steady_loads(recurrence.body, recurrence, recurrence.time.var):
-                if not any(tir.structurally_equal(load, s.access) for s in self.loads):
-                    self.loads.append(self._staged(load, load.source, "in", vectors))
-            self.loads = self.loads[:_MAX_STAGED]
+        if loads is None:
+            small = not any(carry.state_axes for carry in recurrence.carries)
+            time = recurrence.time.var
+            loads = steady_loads(recurrence.body, recurrence, [time]) if small else []
+        for load in loads[:_MAX_STAGED]:
+            self.loads.append(self._staged(load, load.source, "in", vectors))
         if vectors:
             made = [self._staged(s, s.buffer, "out", True) for s in steady_stores(recurrence)]
             self.stores = [staged for staged in made if staged.vectors.lanes > 1]
@@ -141,11 +152,17 @@ def _plus(value: Any, offset: int) -> Any:
     return value + int_const(offset, value) if offset else value
 
 
-def _steady_loads(body: Any, recurrence: Recurrence, time: Var) -> list[TensorLoad]:
-    """Loads of pure inputs at the step's own index, outside of any condition or inner loop."""
+def steady_loads(
+    body: Any, recurrence: Recurrence, over: list[Var], *, free_of: Sequence[Var] = ()
+) -> list[TensorLoad]:
+    """Different loads of pure inputs outside of any condition or inner loop.
+
+    Their indices move with all of ``over`` and else with lanes at most, and not with ``free_of``.
+    """
     written = tir.VarMap((b, True) for b in recurrence.outputs)
     allowed = tir.VarMap((lane.var, True) for lane in recurrence.lanes)
-    allowed[time] = True
+    for var in over:
+        allowed[var] = True
     found: list[TensorLoad] = []
     skip = tvm_ffi.WalkResult.SKIP
 
@@ -154,7 +171,9 @@ def _steady_loads(body: Any, recurrence: Recurrence, time: Var) -> list[TensorLo
         if load.source in written or str(load.source.scope()) == "local":
             return
         inside = all(v in allowed or v in symbols for v in names)
-        if inside and any(v.same_as(time) for v in names):
+        moves = all(any(v.same_as(o) for v in names) for o in over)
+        new = not any(tir.structurally_equal(load, other) for other in found)
+        if inside and moves and new and not any(v.same_as(f) for v in names for f in free_of):
             found.append(load)
 
     symbols = tir.VarMap()
