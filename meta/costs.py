@@ -26,6 +26,8 @@ __all__ = ["Costs", "costs_of"]
 _UNKNOWN = 1 << 16
 #: A combine of elements costs about this many steps, for the families with two parts.
 _COMBINE = 2
+#: Registers that each step of its own costs a thread that shares a lane.
+_STAGED = 6
 #: Lanes of a vector of float32, on the CPUs that are common.
 _VECTOR = 16.0
 
@@ -164,8 +166,13 @@ def _cuda(
 ) -> dict[str, float]:
     threads, items = float(plan.threads_per_block), float(max(1, plan.items_per_thread))
     if plan.algorithm in ("sequential", "lanes"):
-        blocks = ceil(rows / threads)
-        return _of(rows * length, length, blocks, min(rows, machine), once, 0.0, width / 4)
+        shared = float(plan.threads_per_lane)
+        blocks = ceil(rows * shared / threads)
+        at_once = min(rows * shared, machine)
+        # Shared, a thread's own steps lie in registers, and a step's sum takes some levels.
+        registers = width / 4 / shared + (items * _STAGED if shared > 1 else 0)
+        work = rows * length * (1 + log2(shared) * _COMBINE)
+        return _of(work, length, blocks, at_once, once, 0.0, registers)
     tiles = ceil(length / (threads * items))
     levels, combines, exchanges = _tree(plan)
     tree = rows * tiles * combines * threads * _COMBINE

@@ -10,6 +10,7 @@ step, up to rounding.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -138,6 +139,7 @@ def split_states(recurrence: Recurrence) -> StateSplit:
     return StateSplit(states, dims, tuple(before), tuple(loops), tuple(after), tuple(sums))
 
 
+@lru_cache(maxsize=64)
 def split_of(recurrence: Recurrence) -> StateSplit | NoSplit:
     """``split_states``, its failure as a value."""
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -134,6 +135,7 @@ def steady_stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
     return found
 
 
+@lru_cache(maxsize=64)
 def has_vectors(recurrence: Recurrence, items: int = 8) -> bool:
     """Whether any store of a step moves by vectors; the loads beside it mostly do as well."""
     return any(

@@ -30,6 +30,8 @@ PLANS = (
 )
 TREES = [(name, plan) for name in FUNCTIONS for plan in PLANS if name != "selective_scan"]
 TREES.append(("selective_scan", PLANS[0]))
+SHARED = "cuda/lanes(threads_per_block=32, items_per_thread=2, vector_loads=True, "
+TREES.append(("selective_scan", SHARED + "threads_per_lane=2)"))
 
 
 def compare(path, text, update):

@@ -35,8 +35,8 @@ def tree_text(found: Recurrence, plan: ScanPlan) -> str:
         return "\n".join(
             [
                 head,
-                f"grid    one thread per lane, {plan.threads_per_block} threads per block",
-                f"thread  ─▶ t = 0 ─▶ 1 ─▶ 2 ─▶ … ─▶ {length} - 1   (serial, no exchange)",
+                f"grid    {_of_lane(plan)} per lane, {plan.threads_per_block} threads per block",
+                f"thread  ─▶ t = 0 ─▶ 1 ─▶ 2 ─▶ … ─▶ {length} - 1   {_exchange(plan)}",
             ]
         )
     grid = {
@@ -60,6 +60,17 @@ def tree_text(found: Recurrence, plan: ScanPlan) -> str:
             *(picture if plan.block_tree == "blelloch" else _doubling(plan.threads_per_block)),
         ]
     )
+
+
+def _of_lane(plan: ScanPlan) -> str:
+    shared = plan.threads_per_lane
+    return f"{shared} threads, some of the states each," if shared > 1 else "one thread"
+
+
+def _exchange(plan: ScanPlan) -> str:
+    if plan.threads_per_lane == 1:
+        return "(serial, no exchange)"
+    return f"(serial; {plan.items_per_thread} steps prepared by each thread, then shuffled)"
 
 
 def _cpu(plan: ScanPlan, length: str) -> list[str]:
