@@ -15,8 +15,9 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cuda_checks import element_bytes
 from tvm_scan.schedules.limits import limits_of
-from tvm_scan.schedules.plan import ScanPlan, element_bytes
+from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.strides import contiguous_axis
 
 __all__ = ["Costs", "costs_of"]
@@ -25,6 +26,8 @@ __all__ = ["Costs", "costs_of"]
 _UNKNOWN = 1 << 16
 #: A combine of elements costs about this many steps, for the families with two parts.
 _COMBINE = 2
+#: Registers that each step of its own costs a thread that shares a lane.
+_STAGED = 6
 #: Lanes of a vector of float32, on the CPUs that are common.
 _VECTOR = 16.0
 
@@ -45,6 +48,8 @@ class Costs:
         Of those, what the machine runs at once, with the lanes of vectors or threads.
     bytes : float
         Read and written in main memory, scratch included.
+    accesses : float
+        Of how many accesses to memory these are made, at the width that the plan asks for.
     barriers : float
         Barriers that one block passes; on a CPU, joins of the thread pool.
     smem : float
@@ -60,6 +65,7 @@ class Costs:
     tasks: float
     parallel: float
     bytes: float
+    accesses: float
     barriers: float
     smem: float
     registers: float
@@ -104,6 +110,7 @@ def costs_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Costs:
         machine = float(limits.multiprocessors * 2048)
         found = _cuda(plan, machine, rows, length, width, once)
         found["smem"] = float(plan.smem_bytes(recurrence))
+    found["accesses"] = found["bytes"] / (16 if plan.vector_loads else 4)
     span = max(found["depth"], found["work"] / max(1.0, found["parallel"]))
     return Costs(**found, span=span)
 
@@ -159,22 +166,38 @@ def _cuda(
 ) -> dict[str, float]:
     threads, items = float(plan.threads_per_block), float(max(1, plan.items_per_thread))
     if plan.algorithm in ("sequential", "lanes"):
-        blocks = ceil(rows / threads)
-        return _of(rows * length, length, blocks, min(rows, machine), once, 0.0, width / 4)
+        shared = float(plan.threads_per_lane)
+        blocks = ceil(rows * shared / threads)
+        at_once = min(rows * shared, machine)
+        # Shared, a thread's own steps lie in registers, and a step's sum takes some levels.
+        registers = width / 4 / shared + (items * _STAGED if shared > 1 else 0)
+        work = rows * length * (1 + log2(shared) * _COMBINE)
+        return _of(work, length, blocks, at_once, once, 0.0, registers)
     tiles = ceil(length / (threads * items))
-    levels = 2 * log2(threads)
-    tree = rows * tiles * 2 * threads * _COMBINE
+    levels, combines, exchanges = _tree(plan)
+    tree = rows * tiles * combines * threads * _COMBINE
     one = items * (1 + _COMBINE) + levels * _COMBINE
     registers = 4 * width / 4 + items * width / 4
     work = rows * length * (1 + _COMBINE) + tree
     if plan.algorithm == "serial_tiles":
         at_once = min(rows * threads, machine)
-        return _of(work, tiles * one, rows, at_once, once, tiles * (levels + 2), registers)
+        return _of(work, tiles * one, rows, at_once, once, tiles * exchanges, registers)
     at_once = min(rows * tiles * threads, machine)
     scratch = 4 * rows * tiles * width
     depth = 2 * one + log2(max(2, tiles)) * _COMBINE
-    barriers = 3 * (levels + 2)
+    barriers = 3 * exchanges
     return _of(work + tree, depth, rows * tiles, at_once, 2 * once + scratch, barriers, registers)
+
+
+def _tree(plan: ScanPlan) -> tuple[float, float, float]:
+    """Levels of a plan's tree, combines of a thread, and barriers of a tile."""
+    doublings = log2(plan.threads_per_block)
+    if plan.block_tree == "warp":
+        # Within the warps, over their totals, and one to put the two together.
+        return doublings + 1, doublings + 1, 2.0 if plan.threads_per_block > 32 else 0.0
+    if plan.block_tree == "kogge_stone":
+        return doublings, doublings, doublings + 2
+    return 2 * doublings, 2.0, 2 * doublings + 2
 
 
 def _of(

@@ -19,20 +19,17 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.errors import PlanError
+from tvm_scan.meta.cuda_decisions import cuda_branches, extent_of, powers, registers_fit
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.default import default_plan
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
-from tvm_scan.schedules.plan import ScanPlan, element_bytes
+from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.vector_values import takes_time_vectors
 
 __all__ = ["Branch", "branches", "enumerate_plans", "fits", "neighbours", "size"]
 
-#: Stand-in for an extent that is not known until run time.
-_UNKNOWN = 1 << 16
 #: Fewest steps in a chunk that are worth a task of their own.
 _LEAST_CHUNK = 16
-#: 32-bit registers of a multiprocessor, and of one thread; the rest of a thread's own state.
-_REGISTERS, _THREAD_REGISTERS, _BASE_REGISTERS = 65536, 255, 32
 #: Calls for which ``library_math`` decides.
 _TRANSCENDENTAL = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow")
 
@@ -91,7 +88,9 @@ def branches(target: Target, recurrence: Recurrence) -> list[Branch]:
         For a target that is neither a CPU nor CUDA.
     """
     limits = limits_of(target)
-    found = _cuda(limits, recurrence) if device_of(target) == "cuda" else _cpu(limits, recurrence)
+    found = (
+        _on_cuda(limits, recurrence) if device_of(target) == "cuda" else _cpu(limits, recurrence)
+    )
     found = [b for b in found if any(fits(plan, target, recurrence) for plan in b.plans())]
     default = default_plan(target, recurrence)
     return found if any(b.holds(default) for b in found) else [*found, Branch(default)]
@@ -117,7 +116,7 @@ def fits(plan: ScanPlan, target: Target, recurrence: Recurrence) -> bool:
         plan.check(target, recurrence)
     except PlanError:
         return False
-    return plan.device != "cuda" or _registers_fit(plan, recurrence)
+    return plan.device != "cuda" or registers_fit(plan, recurrence)
 
 
 def enumerate_plans(target: Target, recurrence: Recurrence) -> list[ScanPlan]:
@@ -191,6 +190,10 @@ def _with(plan: ScanPlan, values: dict[str, Any]) -> ScanPlan:
     return plan.with_(**typed)
 
 
+def _on_cuda(limits: Limits, recurrence: Recurrence) -> list[Branch]:
+    return [Branch(*branch) for branch in cuda_branches(limits, recurrence)]
+
+
 def _cpu(limits: Limits, recurrence: Recurrence) -> list[Branch]:
     found = []
     if not any(tir.is_half(tir.dtype_of(c.register.buffer)) for c in recurrence.carries):
@@ -198,20 +201,20 @@ def _cpu(limits: Limits, recurrence: Recurrence) -> list[Branch]:
         found.append(Branch(ScanPlan("cpu", "sequential")))
     # A guard, or no lanes at all, leaves one lane to a task whatever the plan says.
     alone = not recurrence.lanes or recurrence.guard is not None
-    lanes = 1 if alone else _extent(recurrence.lanes[-1].extent)
-    rows = prod(_extent(lane.extent) for lane in recurrence.lanes)
+    lanes = 1 if alone else extent_of(recurrence.lanes[-1].extent)
+    rows = prod(extent_of(lane.extent) for lane in recurrence.lanes)
     if rows > 1:
         widths = tuple(w for w in (1, 2, 4, 8, 16) if w <= lanes)
         found.append(Branch(ScanPlan("cpu", "lanes"), (("lane_block", widths),)))
-    vectors = tuple(w for w in _powers(4, 4096) if w <= lanes)
+    vectors = tuple(w for w in powers(4, 4096) if w <= lanes)
     if vectors:
         choices: tuple[Any, ...] = (("lane_block", vectors),)
         if _is_transcendental(recurrence):
             choices += (("library_math", (0, 1)),)
         found.append(Branch(ScanPlan("cpu", "lanes", vectorize=True), choices))
-    most = min(4096, _extent(recurrence.time.extent) // _LEAST_CHUNK)
+    most = min(4096, extent_of(recurrence.time.extent) // _LEAST_CHUNK)
     by_core = {limits.cores * k for k in (1, 2, 4, 8)}
-    chunks = tuple(sorted(c for c in {*_powers(2, 4096), *by_core} if 2 <= c <= most))
+    chunks = tuple(sorted(c for c in {*powers(2, 4096), *by_core} if 2 <= c <= most))
     if chunks:
         widths = tuple(w for w in (1, 2, 4, 8) if w <= chunks[-1])
         base = ScanPlan("cpu", "three_phase", chunks=chunks[0])
@@ -225,38 +228,6 @@ def _cpu(limits: Limits, recurrence: Recurrence) -> list[Branch]:
     return found
 
 
-def _cuda(limits: Limits, recurrence: Recurrence) -> list[Branch]:
-    warp = min(32, limits.threads)
-    found = [Branch(ScanPlan("cuda", "sequential", threads_per_block=warp))]
-    threads = tuple(t for t in _powers(32, 1024) if t <= limits.threads)
-    rows = prod(_extent(lane.extent) for lane in recurrence.lanes)
-    if threads and rows > 1:
-        base = ScanPlan("cuda", "lanes", threads_per_block=threads[0])
-        found.append(Branch(base, (("threads_per_block", threads),)))
-    length = _extent(recurrence.time.extent)
-    for algorithm in ("serial_tiles", "three_phase"):
-        # A block of more than two times the length has no work for most of its threads.
-        in_block = tuple(t for t in _powers(8, 1024) if t <= limits.threads and t <= 2 * length)
-        items = tuple(i for i in _powers(1, 64) if in_block and i * in_block[0] <= 2 * length)
-        if in_block and items:
-            base = ScanPlan(
-                "cuda", algorithm, threads_per_block=in_block[0], items_per_thread=items[0]
-            )
-            choices = (("threads_per_block", in_block), ("items_per_thread", items))
-            found.append(Branch(base, choices))
-    return found
-
-
-def _registers_fit(plan: ScanPlan, recurrence: Recurrence) -> bool:
-    """An estimate from above: four elements, the carries, and the staged inputs of a thread."""
-    if plan.algorithm in ("sequential", "lanes"):
-        return True
-    staged = 0 if any(c.state_axes for c in recurrence.carries) else len(recurrence.inputs)
-    words = 4 * -(-element_bytes(recurrence) // 4) + staged * plan.items_per_thread
-    needed = _BASE_REGISTERS + words
-    return needed <= _THREAD_REGISTERS and needed * plan.threads_per_block <= _REGISTERS
-
-
 def _is_transcendental(recurrence: Recurrence) -> bool:
     found: list[bool] = []
 
@@ -265,12 +236,3 @@ def _is_transcendental(recurrence: Recurrence) -> bool:
 
     tvm_ffi.structural_walk(recurrence.body, [(Call, visit)])
     return any(found)
-
-
-def _extent(extent: Any) -> int:
-    value = tir.as_int(extent)
-    return _UNKNOWN if value is None else value
-
-
-def _powers(first: int, last: int) -> list[int]:
-    return [1 << k for k in range(first.bit_length() - 1, last.bit_length())]

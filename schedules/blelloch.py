@@ -16,11 +16,12 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import int_const
 from tvm_scan.schedules.replica import Replica
 
-__all__ = ["build_block_scan", "padded"]
+__all__ = ["BlellochTree", "padded"]
 
 _BANKS = 32
 
@@ -32,7 +33,45 @@ def padded(index: Any) -> Any:
     return index + index // int_const(_BANKS, index)
 
 
-def build_block_scan(
+class BlellochTree:
+    """Upsweep and downsweep; the prefix of a thread is left in padded shared memory."""
+
+    def __init__(self, recurrence: Recurrence, replica: Replica, thread: Var, threads: int) -> None:
+        self.replica, self.thread, self.threads = replica, thread, threads
+        stages = range(recurrence.stages)
+        slots = [padded(threads - 1) + 1]
+        self.shared = [Elements(recurrence, "shared", slots, "shared", s) for s in stages]
+        self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
+        self.right = [Elements(recurrence, "right", [], "local", s) for s in stages]
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Padded shared memory, and registers for the operands of one node."""
+        parts = (self.shared, self.left, self.right)
+        return [b for stages in parts for elements in stages for b in elements.buffers]
+
+    def scan(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+        """Statements of one scan; see ``BlockTree``."""
+        shared = self.shared[stage]
+        return [
+            self.replica.copy(shared, [padded(self.thread)], mine, []),
+            *_block_scan(
+                self.replica,
+                shared,
+                total,
+                self.left[stage],
+                self.right[stage],
+                self.thread,
+                self.threads,
+            ),
+        ]
+
+    def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
+        """In shared memory."""
+        return self.shared[stage], [padded(self.thread)]
+
+
+def _block_scan(
     replica: Replica,
     shared: Elements,
     total: Elements,

@@ -13,6 +13,7 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cuda_shared_lanes import build_shared_lanes
 from tvm_scan.schedules.cuda_tile import Tile
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import (
@@ -48,6 +49,8 @@ def build_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
     Neighbouring threads take neighbouring lanes, so that memory is read in full lines where the
     lane axis is contiguous.
     """
+    if plan.threads_per_lane > 1:
+        return build_shared_lanes(recurrence, plan)
     rows, time = lane_count(recurrence), recurrence.time
     row = tirx.Var("v_row", tir.dtype_of(rows))
     lanes = decode_lanes(recurrence, row)

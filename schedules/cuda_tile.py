@@ -9,12 +9,12 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.blelloch import build_block_scan, padded
+from tvm_scan.schedules.block_trees import make_tree
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import as_dtype, int_const, loop, when
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
-from tvm_scan.schedules.staging import StagedInputs
+from tvm_scan.schedules.staging import StagedItems
 
 __all__ = ["Tile"]
 
@@ -29,27 +29,27 @@ class Tile:
         threads = plan.threads_per_block
         self.replica = Replica(recurrence, lanes, unroll=True)
         self.running = Replica(recurrence, lanes, unroll=True, tag="_run")
-        slots = [padded(threads - 1) + 1]
-        self.shared = self._elements("shared", slots, "shared")
-        self.mine = self._elements("mine", [], "local")
-        self.total = self._elements("total", [], "local")
-        self.left = self._elements("left", [], "local")
-        self.right = self._elements("right", [], "local")
-        self.staged = StagedInputs(recurrence, self.replica, plan.items_per_thread)
+        self.mine = self._elements("mine")
+        self.total = self._elements("total")
+        self.tree = make_tree(plan.block_tree, recurrence, self.replica, thread, threads)
+        self.staged = StagedItems(
+            recurrence, self.replica, plan.items_per_thread, plan.vector_loads
+        )
 
-    def _elements(self, name: str, lead: list[Any], scope: str) -> list[Elements]:
-        """One set for every stage."""
+    def _elements(self, name: str) -> list[Elements]:
+        """Registers for one element of every stage."""
         stages = range(self.recurrence.stages)
-        return [Elements(self.recurrence, name, lead, scope, stage) for stage in stages]
+        return [Elements(self.recurrence, name, [], "local", stage) for stage in stages]
 
     @property
     def allocs(self) -> list[Var]:
         """Everything that the tile's code keeps."""
-        parts = (self.shared, self.mine, self.total, self.left, self.right)
+        parts = (self.mine, self.total)
         return [
             *self.replica.buffers,
             *self.running.buffers,
             *self.staged.buffers,
+            *self.tree.buffers,
             *(b for stages in parts for elements in stages for b in elements.buffers),
         ]
 
@@ -65,28 +65,39 @@ class Tile:
         start = as_dtype(tile, dtype) * int_const(self.plan.tile, dtype)
         return start + as_dtype(self.thread, dtype) * items
 
-    def items(self, tile: Any, make: Any) -> Any:
-        """``make(item, time)`` for the thread's items."""
+    def items(self, tile: Any, make: Any, after: Any = None) -> Any:
+        """``make(item, time)`` for the thread's items, ``after(item, time)`` for each group."""
         start = self.first_step(tile)
-        dtype = tir.dtype_of(start)
+        dtype, group = tir.dtype_of(start), self.staged.group
 
-        def one(k: Any) -> Any:
-            time = start + as_dtype(k, dtype)
-            return when(self.valid(time), make(k, time))
+        def at(k: Any) -> Any:
+            return start + as_dtype(k, dtype)
+
+        def one(g: Any) -> Any:
+            first = g if group == 1 else g * int_const(group, g)
+
+            def step(j: Any) -> Any:
+                k = first if group == 1 else first + j
+                return make(k, at(k))
+
+            # The steps of a group all exist, or none of them.
+            steps = loop("j", group, step, tirx.ForKind.UNROLLED) if make else None
+            ending = after(first, at(first)) if after else None
+            return when(self.valid(at(first)), tir.seq([steps, ending]))
 
         kind = tirx.ForKind.UNROLLED if self.staged.buffers else tirx.ForKind.SERIAL
-        return loop("k", self.plan.items_per_thread, one, kind)
+        return loop("k", self.plan.items_per_thread // group, one, kind)
 
     def load(self, tile: Any) -> Any:
         """Inputs of the thread's items into registers."""
-        if not self.staged.buffers:
+        if not self.staged.loads:
             return None
-        return self.items(tile, self.staged.fill)
+        return self.items(tile, None, self.staged.fill)
 
     def scan(self, tile: Any, stages: int | None = None) -> list[Any]:
         """All stages (or the first few): elements of the items, and the tree over the threads.
 
-        Afterwards ``shared`` holds the exclusive prefix of every thread and ``total`` the
+        Afterwards the tree holds the exclusive prefix of every thread and ``total`` the
         aggregate of the tile.
         """
         count = self.recurrence.stages if stages is None else stages
@@ -103,21 +114,12 @@ class Tile:
             *(self._restore(earlier) for earlier in range(stage)),
             self.replica.set_identity(mine, []),
             self.items(tile, extend),
-            self.replica.copy(self.shared[stage], [padded(self.thread)], mine, []),
-            *build_block_scan(
-                self.replica,
-                self.shared[stage],
-                self.total[stage],
-                self.left[stage],
-                self.right[stage],
-                self.thread,
-                self.plan.threads_per_block,
-            ),
+            *self.tree.scan(stage, mine, self.total[stage]),
         ]
 
     def _restore(self, stage: int) -> Any:
-        prefix = self.shared[stage]
-        return self.replica.apply(prefix, [padded(self.thread)], source=self.running)
+        prefix, place = self.tree.prefix(stage, self.mine[stage])
+        return self.replica.apply(prefix, place, source=self.running)
 
     def restore(self) -> Any:
         """The carries before the thread's first item."""
@@ -138,7 +140,7 @@ class Tile:
             last = tirx.EQ(time, self.recurrence.time.extent - 1)
             return tir.seq([step, tirx.IfThenElse(last, finish, None)])
 
-        return self.items(tile, one)
+        return self.items(tile, one, self.staged.empty if self.staged.stores else None)
 
     def empty(self) -> list[Any]:
         """What a lane without steps leaves behind, written by the first thread.

@@ -12,17 +12,13 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.lane_tiles import takes_lane_tiles
-from tvm_scan.schedules.limits import Limits, device_of, limits_of
-from tvm_scan.schedules.line_stores import takes_line_stores
-from tvm_scan.schedules.vector_values import takes_time_vectors
+from tvm_scan.schedules.cpu_checks import check_cpu
+from tvm_scan.schedules.cuda_checks import check_cuda, shared_bytes
+from tvm_scan.schedules.limits import device_of, limits_of
 
 __all__ = ["ALGORITHMS", "ScanPlan"]
 
 ALGORITHMS = ("sequential", "lanes", "serial_tiles", "three_phase")
-_BANKS = 32
-#: TVM aligns every shared array to this many bytes.
-_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,15 @@ class ScanPlan:
         CUDA threads in a block; a power of two for the tree.
     items_per_thread : int
         Consecutive steps that one thread scans serially in registers.
-    block_tree : {"blelloch"}
-        How the threads of a block exchange: upsweep and downsweep in padded shared memory.
+    block_tree : {"blelloch", "kogge_stone", "warp"}
+        How the threads of a block exchange: upsweep and downsweep in padded shared memory,
+        doubling distances in shared memory, or shuffles within warps and one element per warp.
+    vector_loads : bool
+        CUDA: loads and stores of 128 bits, where length and layout align them, in trees and
+        where threads share a lane.
+    threads_per_lane : int
+        CUDA ``lanes``: threads that share the states of a lane and walk time together,
+        ``threads_per_lane * items_per_thread`` steps at a time; 1 for a thread with all states.
     lane_block : int
         CPU: lanes that advance together, in a vector or interleaved.
     vectorize : bool
@@ -82,6 +85,8 @@ class ScanPlan:
     nontemporal: bool = False
     ldexp: bool = False
     library_math: bool = False
+    vector_loads: bool = False
+    threads_per_lane: int = 1
 
     def __str__(self) -> str:
         shown = [
@@ -134,13 +139,7 @@ class ScanPlan:
 
     def smem_bytes(self, recurrence: Recurrence) -> int:
         """Shared memory of one block in bytes: every part of every element, padded."""
-        if self.device != "cuda" or self.algorithm not in ("serial_tiles", "three_phase"):
-            return 0
-        slots = self.threads_per_block + (self.threads_per_block - 1) // _BANKS
-        used = 0
-        for cells, dtype in _parts(recurrence):
-            used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * tir.byte_size(dtype)
-        return used
+        return shared_bytes(self, recurrence)
 
     def check(self, target: Target, recurrence: Recurrence) -> None:
         """Check that the plan fits the target and the recurrence.
@@ -158,13 +157,13 @@ class ScanPlan:
             With the number that was expected and the one that was found.
         """
         device = device_of(target)
-        self._require(
+        self.require(
             self.algorithm in ALGORITHMS,
             "one of " + ", ".join(ALGORITHMS),
             f"algorithm={self.algorithm}",
             "choose another algorithm",
         )
-        self._require(
+        self.require(
             self.device == device,
             f"a plan for {device}",
             f"device={self.device}",
@@ -172,18 +171,9 @@ class ScanPlan:
         )
         self._check_indices(recurrence)
         if device == "cuda":
-            self._check_cuda(limits_of(target), recurrence)
+            check_cuda(self, limits_of(target), recurrence)
         else:
-            self._check_cpu()
-            self._check_time_vector(recurrence)
-            self._check_transpose(recurrence)
-            self._check_nontemporal(target, recurrence)
-            self._require(
-                not self.ldexp or limits_of(target).ldexp,
-                "a target with AVX-512 for ldexp",
-                str(target.attrs.get("mcpu", "a generic CPU")),
-                "leave ldexp at False",
-            )
+            check_cpu(self, target, recurrence)
 
     def _check_indices(self, recurrence: Recurrence) -> None:
         axes = (*recurrence.lanes, recurrence.time)
@@ -192,177 +182,14 @@ class ScanPlan:
         for buffer in (*recurrence.inputs, *recurrence.outputs):
             extents = [tir.as_int(extent) for extent in tir.shape_of(buffer)]
             size = 0 if None in extents else prod(extents)
-            self._require(
+            self.require(
                 size < 1 << 31,
                 "int64 indices into a buffer of 2^31 elements or more",
                 f"int32 indices into {buffer.name} of {size} elements",
                 "write the extents of its loops as T.int64(n)",
             )
 
-    def _check_cuda(self, limits: Limits, recurrence: Recurrence) -> None:
-        if self.algorithm in ("sequential", "lanes"):
-            threads = self.threads_per_block
-            self._require(
-                1 <= threads <= limits.threads,
-                f"1 to {limits.threads} threads",
-                f"threads_per_block={threads}",
-                "use fewer threads per block",
-            )
-            return
-        threads = self.threads_per_block
-        self._require(
-            2 <= threads <= limits.threads,
-            f"2 to {limits.threads} threads per block",
-            f"threads_per_block={threads}",
-            "use fewer threads per block",
-        )
-        self._require(
-            threads & (threads - 1) == 0,
-            "a power of two for the Blelloch tree",
-            f"threads_per_block={threads}",
-            f"use {1 << (threads.bit_length() - 1)}",
-        )
-        self._require(
-            1 <= self.items_per_thread <= 64,
-            "1 to 64 items per thread",
-            f"items_per_thread={self.items_per_thread}",
-            "use 4 to 16",
-        )
-        self._require(
-            self.block_tree == "blelloch",
-            "block_tree=blelloch",
-            f"block_tree={self.block_tree}",
-            "leave block_tree at its default",
-        )
-        used = self.smem_bytes(recurrence)
-        self._require(
-            used <= limits.shared_bytes,
-            f"at most {limits.shared_bytes} bytes of shared memory",
-            f"{used} bytes ({element_bytes(recurrence)} per thread, padded, for {threads} threads)",
-            "use fewer threads per block",
-        )
-
-    def _check_cpu(self) -> None:
-        self._require(
-            self.algorithm != "serial_tiles",
-            "sequential, lanes or three_phase on a CPU",
-            f"algorithm={self.algorithm}",
-            "serial_tiles needs CUDA",
-        )
-        self._require(
-            1 <= self.lane_block <= (4096 if self.vectorize else 64),
-            f"1 to {4096 if self.vectorize else 64} lanes per block",
-            f"lane_block={self.lane_block}",
-            "use 4 interleaved lanes, or 32 vector lanes",
-        )
-        self._require(
-            self.lane_block <= 32 or self.lane_block % 32 == 0,
-            "a multiple of 32 lanes in a wide block",
-            f"lane_block={self.lane_block}",
-            f"use {max(32, self.lane_block // 32 * 32)}",
-        )
-        if self.algorithm == "three_phase":
-            self._require(
-                2 <= self.chunks <= 4096,
-                "2 to 4096 chunks",
-                f"chunks={self.chunks}",
-                "use a few chunks per core",
-            )
-            self._require(
-                self.chunks % self.lane_block == 0,
-                "chunks divisible by lane_block",
-                f"chunks={self.chunks}, lane_block={self.lane_block}",
-                "round chunks up to a multiple of lane_block",
-            )
-
-    def _check_transpose(self, recurrence: Recurrence) -> None:
-        if not self.transpose:
-            return
-        self._require(
-            self.algorithm == "lanes" and self.vectorize and self.lane_block % 16 == 0,
-            "lanes in vectors, a multiple of 16 in a block",
-            f"algorithm={self.algorithm}, vectorize={self.vectorize}, lane_block={self.lane_block}",
-            "use lanes(lane_block=32, vectorize=True, transpose=True)",
-        )
-        self._require(
-            takes_lane_tiles(recurrence),
-            "inputs or outputs along time, a row apart for neighbouring lanes",
-            "none of four or eight bytes",
-            "leave transpose at False",
-        )
-
-    def _check_nontemporal(self, target: Target, recurrence: Recurrence) -> None:
-        if not self.nontemporal:
-            return
-        self._require(
-            limits_of(target).line_stores,
-            "a target with AVX for stores past the caches",
-            str(target.attrs.get("mcpu", "a generic CPU")),
-            "leave nontemporal at False",
-        )
-        self._require(
-            self.algorithm in ("lanes", "three_phase") and bool(self.vectorize or self.time_vector),
-            "vectors of lanes or of time",
-            f"vectorize={self.vectorize}, time_vector={self.time_vector}",
-            "leave nontemporal at False",
-        )
-        axes = [recurrence.time.var, *(lane.var for lane in recurrence.lanes[-1:])]
-        along = axes[0] if self.time_vector or self.transpose else axes[-1]
-        self._require(
-            takes_line_stores(recurrence, along) or self.transpose,
-            "outputs whose vectors are neighbours in memory",
-            "none",
-            "leave nontemporal at False",
-        )
-
-    def _check_time_vector(self, recurrence: Recurrence) -> None:
-        if self.time_vector == 0:
-            self._require(
-                self.cache_steps == 0,
-                "vectors of time for cache_steps",
-                f"cache_steps={self.cache_steps}, time_vector=0",
-                "leave cache_steps at 0",
-            )
-            return
-        self._require(
-            self.time_vector in (4, 8, 16, 32) and self.algorithm in ("lanes", "three_phase"),
-            "4, 8, 16 or 32 steps in a vector of lanes or three_phase",
-            f"time_vector={self.time_vector}",
-            "leave it at 0, or use 16",
-        )
-        self._require(
-            self.lane_block == 1 and not self.vectorize,
-            "one lane at a time where a vector holds steps",
-            f"lane_block={self.lane_block}, vectorize={self.vectorize}",
-            "leave lane_block at 1",
-        )
-        self._require(
-            self.cache_steps == 0 or (self.algorithm == "three_phase" and self.cache_steps >= 1024),
-            "tiles of 1024 or more steps, in three_phase",
-            f"algorithm={self.algorithm}, cache_steps={self.cache_steps}",
-            "leave cache_steps at 0",
-        )
-        self._require(
-            takes_time_vectors(recurrence),
-            "one stage of carries of one cell, whose operators exist on vectors",
-            ", ".join(algebra.name for algebra in recurrence.algebras),
-            "leave time_vector at 0",
-        )
-
-    def _require(self, holds: bool, expected: str, found: str, fix: str) -> None:
+    def require(self, holds: bool, expected: str, found: str, fix: str) -> None:
+        """Raise a ``PlanError`` with what was expected, found, and the fix, unless it holds."""
         if not holds:
             raise PlanError(f"ScanPlan.check: expected {expected}, got {found}; {fix} ({self})")
-
-
-def element_bytes(recurrence: Recurrence) -> int:
-    """Bytes of one element of the whole state of a lane."""
-    return sum(cells * tir.byte_size(dtype) for cells, dtype in _parts(recurrence))
-
-
-def _parts(recurrence: Recurrence) -> list[tuple[int, str]]:
-    """Cells and dtype of every part of every group's element."""
-    return [
-        (prod(int(axis.extent) for axis in recurrence.state_axes(group)), dtype)
-        for group in recurrence.groups
-        for dtype in group.algebra.dtypes
-    ]

@@ -1,11 +1,14 @@
-"""Inputs of a thread's items in registers: read once, used by reduction and replay.
+"""Inputs and outputs of a thread's items in registers: read once, used by reduction and replay.
 
 Only loads that happen at every step whatever the data are staged (one under a condition may be
-out of bounds where the condition is false), and only those that no inner loop indexes.
+out of bounds where the condition is false), and only those that no inner loop indexes. With
+vectors, outputs are staged too, and both move between registers and memory by 128 bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
@@ -15,71 +18,151 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.ir import local
+from tvm_scan.schedules.ir import int_const, local
 from tvm_scan.schedules.replica import Replica
+from tvm_scan.schedules.vector_access import VectorAccess, steady_stores, vector_access
 
-__all__ = ["StagedInputs"]
+__all__ = ["StagedItems", "steady_loads"]
 
 _MAX_STAGED = 8
 
 
-class StagedInputs:
-    """Register copies of the inputs that every step reads.
+@dataclass(frozen=True, eq=False)
+class _Staged:
+    """One access (a load or a store), its registers, and its vectors."""
+
+    access: Any
+    registers: Var
+    vectors: VectorAccess
+
+
+class StagedItems:
+    """Register copies of what every step reads and, with vectors, of what it writes.
 
     Parameters
     ----------
     recurrence : Recurrence
-        Whose inputs.
+        Whose inputs and outputs.
     replica : Replica
         Where they are used; gives the lanes.
     items : int
         Items per thread.
+    vectors : bool
+        Whether to move several items at once.
+    loads : list of TensorLoad, optional
+        What to stage; if not given, every steady load unless the state has many cells.
     """
 
-    def __init__(self, recurrence: Recurrence, replica: Replica, items: int) -> None:
-        self.time = recurrence.time.var
-        self.replica = replica
-        self.found: list[tuple[TensorLoad, Var]] = []
-        if any(carry.state_axes for carry in recurrence.carries):
-            return
-        for load in _steady_loads(recurrence.body, recurrence, self.time):
-            if not any(tir.structurally_equal(load, other) for other, _ in self.found):
-                name = f"{load.source.name}_in"
-                self.found.append((load, local(name, [items], tir.dtype_of(load))))
-        self.found = self.found[:_MAX_STAGED]
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        replica: Replica,
+        items: int,
+        vectors: bool,
+        loads: list[TensorLoad] | None = None,
+    ) -> None:
+        self.recurrence, self.replica, self.items = recurrence, replica, items
+        self.loads: list[_Staged] = []
+        self.stores: list[_Staged] = []
+        if loads is None:
+            small = not any(carry.state_axes for carry in recurrence.carries)
+            time = recurrence.time.var
+            loads = steady_loads(recurrence.body, recurrence, [time]) if small else []
+        for load in loads[:_MAX_STAGED]:
+            self.loads.append(self._staged(load, load.source, "in", vectors))
+        if vectors:
+            made = [self._staged(s, s.buffer, "out", True) for s in steady_stores(recurrence)]
+            self.stores = [staged for staged in made if staged.vectors.lanes > 1]
+
+    def _staged(self, access: Any, buffer: Var, suffix: str, vectors: bool) -> _Staged:
+        registers = local(f"{buffer.name}_{suffix}", [self.items], tir.dtype_of(buffer))
+        found = VectorAccess()
+        if vectors:
+            found = vector_access(buffer, list(access.indices), self.recurrence, self.items)
+        return _Staged(access, registers, found)
 
     @property
     def buffers(self) -> list[Var]:
         """Register arrays to allocate."""
-        return [buffer for _, buffer in self.found]
+        return [staged.registers for staged in (*self.loads, *self.stores)]
+
+    @property
+    def group(self) -> int:
+        """Consecutive items that exist together, or not at all: those of the widest vector."""
+        return max([1, *(staged.vectors.lanes for staged in (*self.loads, *self.stores))])
 
     def fill(self, item: Any, time: Any) -> Any:
-        """Load the inputs of one item."""
-        return tir.seq(
-            [tirx.BufferStore(buffer, self._at(load, time), [item]) for load, buffer in self.found]
-        )
+        """Load the inputs of the ``group`` items that begin at ``item``, at ``time``."""
+        return self._move(self.loads, item, time, self._load)
+
+    def empty(self, item: Any, time: Any) -> Any:
+        """Store the outputs of such a group."""
+        return self._move(self.stores, item, time, self._store)
+
+    def _move(self, all_staged: list[_Staged], item: Any, time: Any, make: Any) -> Any:
+        stmts = []
+        for staged in all_staged:
+            for offset in range(0, self.group, staged.vectors.lanes):
+                stmts.append(make(staged, _plus(item, offset), _plus(time, offset)))
+        return tir.seq(stmts)
+
+    def _load(self, staged: _Staged, item: Any, time: Any) -> Any:
+        load = self._at(staged.access, time)
+        vectors = staged.vectors
+        if vectors.lanes == 1:
+            return tirx.BufferStore(staged.registers, load, [item])
+        value = tirx.BufferLoad(load.source, vectors.ramp(list(load.indices)))
+        place = tirx.Ramp(item, int_const(1, item), vectors.lanes)
+        return tirx.BufferStore(staged.registers, value, [place])
+
+    def _store(self, staged: _Staged, item: Any, time: Any) -> Any:
+        vectors = staged.vectors
+        place = tirx.Ramp(item, int_const(1, item), vectors.lanes)
+        indices = [self.replica.place(index, None, time) for index in staged.access.indices]
+        value = tirx.BufferLoad(staged.registers, [place])
+        return tirx.BufferStore(staged.access.buffer, value, vectors.ramp(indices))
 
     def _at(self, load: TensorLoad, time: Any) -> Any:
         return self.replica.place(load, None, time)
 
     def use(self, stmt: Any, item: Any, time: Any) -> Any:
-        """``stmt`` with the staged loads taken from registers."""
-        table = [(self._at(load, time), buffer) for load, buffer in self.found]
+        """``stmt`` with the staged accesses made to registers."""
+        table = [(self._at(s.access, time), s) for s in self.loads]
+        outputs = tir.VarMap((s.access.buffer, s) for s in self.stores)
 
         def on_load(load: TensorLoad) -> Any:
-            for staged, buffer in table:
-                if load.source.same_as(staged.source) and tir.structurally_equal(load, staged):
-                    return tirx.BufferLoad(buffer, [item])
+            for placed, staged in table:
+                if load.source.same_as(placed.source) and tir.structurally_equal(load, placed):
+                    return tirx.BufferLoad(staged.registers, [staged.vectors.slot(item)])
             return load
 
-        return tir.map_loads(stmt, on_load) if table else stmt
+        def on_store(store: tirx.BufferStore) -> Any:
+            staged = outputs.get(store.buffer)
+            if staged is None:
+                return store
+            return tirx.BufferStore(staged.registers, store.value, [staged.vectors.slot(item)])
+
+        stmt = tir.map_loads(stmt, on_load) if table else stmt
+        if self.stores:
+            stmt = tvm_ffi.structural_map(stmt, (tirx.BufferStore, on_store))
+        return stmt
 
 
-def _steady_loads(body: Any, recurrence: Recurrence, time: Var) -> list[TensorLoad]:
-    """Loads of pure inputs at the step's own index, outside of any condition or inner loop."""
+def _plus(value: Any, offset: int) -> Any:
+    return value + int_const(offset, value) if offset else value
+
+
+def steady_loads(
+    body: Any, recurrence: Recurrence, over: list[Var], *, free_of: Sequence[Var] = ()
+) -> list[TensorLoad]:
+    """Different loads of pure inputs outside of any condition or inner loop.
+
+    Their indices move with all of ``over`` and else with lanes at most, and not with ``free_of``.
+    """
     written = tir.VarMap((b, True) for b in recurrence.outputs)
     allowed = tir.VarMap((lane.var, True) for lane in recurrence.lanes)
-    allowed[time] = True
+    for var in over:
+        allowed[var] = True
     found: list[TensorLoad] = []
     skip = tvm_ffi.WalkResult.SKIP
 
@@ -88,7 +171,9 @@ def _steady_loads(body: Any, recurrence: Recurrence, time: Var) -> list[TensorLo
         if load.source in written or str(load.source.scope()) == "local":
             return
         inside = all(v in allowed or v in symbols for v in names)
-        if inside and any(v.same_as(time) for v in names):
+        moves = all(any(v.same_as(o) for v in names) for o in over)
+        new = not any(tir.structurally_equal(load, other) for other in found)
+        if inside and moves and new and not any(v.same_as(f) for v in names for f in free_of):
             found.append(load)
 
     symbols = tir.VarMap()

@@ -113,21 +113,30 @@ def test_run_refuses_a_plan_that_does_not_fit(files):
     assert "expected device/algorithm(field=value, ...)" in error
 
 
-def test_explain_prints_equation_family_plan_and_tree(tmp_path):
+TREES = {
+    # Of 8 threads: 7, 6 and 4 combines; and 7 up, 7 down with a passed prefix each, 1 identity.
+    "warp": ("by 4    │    │    │    │    ●", 7 + 6 + 4 + 1),
+    "blelloch": ("up      ┴────●", 7 + 2 * 7 + 1 + 2),
+}
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_explain_prints_equation_family_plan_and_tree(tmp_path, tree):
     picture = tmp_path / "tree.svg"
-    code, text, _ = tvm_scan(
-        "explain", "library:linear_recurrence", "--target", "cuda", "--svg", picture
-    )
+    plan = f"cuda/serial_tiles(threads_per_block=128, items_per_thread=8, block_tree={tree})"
+    arguments = ["explain", "library:linear_recurrence", "--target", "cuda", "--svg", picture]
+    code, text, _ = tvm_scan(*arguments, "--plan", plan)
     assert code == 0
     assert "H at t  =  A[d, t] * H + X[d, t]" in text
     assert "family    affine" in text
     assert "plan      cuda/serial_tiles" in text
-    assert "up      ┴────●" in text
+    drawn, dots = TREES[tree]
+    assert drawn in text
     import xml.etree.ElementTree as ElementTree
 
     root = ElementTree.parse(picture).getroot()
     assert root.tag.endswith("svg")
-    assert len([e for e in root.iter() if e.tag.endswith("circle")]) > 20
+    assert len([e for e in root.iter() if e.tag.endswith("circle")]) == dots
 
 
 def test_explain_a_refusal(files):

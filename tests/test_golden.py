@@ -13,6 +13,7 @@ from tvm_scan import ScanPlan, library, parallelize
 from tvm_scan.schedules.default import host_target
 
 FOLDER = Path(__file__).parent / "golden"
+WARP = "cuda/serial_tiles(threads_per_block=64, items_per_thread=2, block_tree=warp)"
 FUNCTIONS = {
     "cumsum": lambda: library.cumsum(3, 100),
     "cummax_reverse": lambda: library.cummax(3, 100, reverse=True),
@@ -29,6 +30,8 @@ PLANS = (
 )
 TREES = [(name, plan) for name in FUNCTIONS for plan in PLANS if name != "selective_scan"]
 TREES.append(("selective_scan", PLANS[0]))
+SHARED = "cuda/lanes(threads_per_block=32, items_per_thread=2, vector_loads=True, "
+TREES.append(("selective_scan", SHARED + "threads_per_lane=2)"))
 
 
 def compare(path, text, update):
@@ -59,7 +62,7 @@ def test_barriers(request):
     """Barriers in the emitted kernels: none is lost, and none is added unseen."""
     lines = []
     for name, make in FUNCTIONS.items():
-        for plan in PLANS:
+        for plan in (*PLANS, WARP, WARP.replace("serial_tiles", "three_phase")):
             chosen = ScanPlan.parse(plan)
             if chosen.device == "cuda":
                 source = emitted_source(compile_cuda(parallelize(make(), CUDA_TARGET, chosen)))

@@ -117,13 +117,18 @@ PINNED = {
         ("cuda/sequential(threads_per_block=32)", {}),
         *(
             (
-                f"cuda/{algorithm}(threads_per_block=8, items_per_thread=1)",
+                f"cuda/{algorithm}(threads_per_block={threads[0]}, items_per_thread=1{tree})",
                 {
-                    "threads_per_block": (8, 16, 32, 64, 128, 256, 512, 1024),
+                    "threads_per_block": threads,
                     "items_per_thread": (1, 2, 4, 8, 16, 32, 64),
+                    "vector_loads": (0, 1),
                 },
             )
             for algorithm in ("serial_tiles", "three_phase")
+            for threads, tree in (
+                ((8, 16, 32, 64, 128, 256, 512, 1024), ""),
+                ((32, 64, 128, 256, 512, 1024), ", block_tree=warp"),
+            )
         ),
     ],
 }

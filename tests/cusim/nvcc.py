@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Resources", "compile_resources", "nvcc_available", "nvcc_path"]
+__all__ = ["Resources", "compile_ptx", "compile_resources", "nvcc_available", "nvcc_path"]
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,35 @@ def compile_resources(source: str, arch: str = "sm_90") -> dict[str, Resources]:
     RuntimeError
         If there is no nvcc, or with its messages if it rejects the source.
     """
+    return parse_resources(_compiled(source, arch, ["-Xptxas", "-v", "-cubin"])[0])
+
+
+def compile_ptx(source: str, arch: str = "sm_90") -> str:
+    """The PTX of emitted CUDA source: what the compiler made of its loads and stores.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no nvcc, or with its messages if it rejects the source.
+    """
+    return _compiled(source, arch, ["-ptx"])[1]
+
+
+def _compiled(source: str, arch: str, options: list[str]) -> tuple[str, str]:
+    """What nvcc says, and what it writes if that is text."""
     nvcc = nvcc_path()
     if nvcc is None:
         raise RuntimeError("nvcc: expected nvcc on the PATH or in $CUDA_HOME/bin, got none")
     with tempfile.TemporaryDirectory(prefix="cusim-nvcc-") as scratch:
         unit = Path(scratch) / "kernel.cu"
         unit.write_text(source)
-        command = [nvcc, f"-arch={arch}", "-std=c++17", "-Xptxas", "-v", "-cubin"]
+        command = [nvcc, f"-arch={arch}", "-std=c++17", *options]
         outcome = subprocess.run(
-            [*command, "-o", str(unit.with_suffix(".cubin")), str(unit)],
+            [*command, "-o", str(unit.with_suffix(".out")), str(unit)],
             capture_output=True,
             text=True,
         )
-    if outcome.returncode != 0:
-        raise RuntimeError(f"nvcc: the source is rejected:\n{outcome.stderr[:4000]}")
-    return parse_resources(outcome.stderr + outcome.stdout)
+        if outcome.returncode != 0:
+            raise RuntimeError(f"nvcc: the source is rejected:\n{outcome.stderr[:4000]}")
+        made = unit.with_suffix(".out").read_bytes().decode(errors="replace")
+    return outcome.stderr + outcome.stdout, made

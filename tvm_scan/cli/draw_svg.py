@@ -97,7 +97,6 @@ def _x(column: int) -> float:
 
 def _block_tree(canvas: _Canvas, plan: ScanPlan) -> None:
     shown = min(plan.threads_per_block, _SHOWN)
-    levels = shown.bit_length() - 1
     y = _TOP
     canvas.text(24, y + 22, "reduce", "stage")
     for i in range(shown):
@@ -107,6 +106,23 @@ def _block_tree(canvas: _Canvas, plan: ScanPlan) -> None:
         canvas.text(_x(shown) - 30, y + 22, f"… {plan.threads_per_block} threads")
     tops = [y + 34.0] * shown
     y += 34 + _ROW * 0.8
+    drawn = _blelloch if plan.block_tree == "blelloch" else _doubling
+    y = drawn(canvas, shown, tops, y)
+    canvas.text(24, y, "replay", "stage")
+    for i in range(shown):
+        canvas.line(_x(i), tops[i], _x(i), y - 22)
+        canvas.box(_x(i) - 36, y - 22, 72, f"{plan.items_per_thread} steps")
+    canvas.text(24, y + 44, _legend(plan), "small")
+    canvas.dot(30, y + 66, "combine")
+    canvas.text(46, y + 71, "combine: earlier, then later", "small")
+    if plan.block_tree == "blelloch":
+        canvas.dot(256, y + 66, "pass")
+        canvas.text(272, y + 71, "left child: takes its parent's prefix", "small")
+
+
+def _blelloch(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float:
+    """Upsweep and downsweep from ``y`` on; the lines begin at ``tops``, which move on."""
+    levels = shown.bit_length() - 1
     for level in range(levels):
         canvas.text(24, y + 5, "upsweep" if level == 0 else "", "stage")
         span = 2 << level
@@ -136,15 +152,23 @@ def _block_tree(canvas: _Canvas, plan: ScanPlan) -> None:
             canvas.dot(_x(node), y, "combine")
             tops[low] = tops[node] = y
         y += _ROW
-    canvas.text(24, y, "replay", "stage")
-    for i in range(shown):
-        canvas.line(_x(i), tops[i], _x(i), y - 22)
-        canvas.box(_x(i) - 36, y - 22, 72, f"{plan.items_per_thread} steps")
-    canvas.text(24, y + 44, _legend(plan), "small")
-    canvas.dot(30, y + 66, "combine")
-    canvas.text(46, y + 71, "combine: earlier, then later", "small")
-    canvas.dot(256, y + 66, "pass")
-    canvas.text(272, y + 71, "left child: takes its parent's prefix", "small")
+    return y
+
+
+def _doubling(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float:
+    """Levels of a scan by doubling distances, then a look at the thread to the left."""
+    distance = 1
+    while distance < shown:
+        canvas.text(24, y + 5, f"distance {distance}", "stage")
+        before = list(tops)
+        for i in range(distance, shown):
+            canvas.line(_x(i - distance), before[i - distance], _x(i), y)
+            canvas.line(_x(i), before[i], _x(i), y)
+            canvas.dot(_x(i), y, "combine")
+            tops[i] = y
+        distance *= 2
+        y += _ROW
+    return y
 
 
 def _legend(plan: ScanPlan) -> str:

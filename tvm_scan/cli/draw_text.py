@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm_scan import Recurrence, ScanPlan
 from tvm_scan.cli.equation import number
-from tvm_scan.schedules.plan import element_bytes
+from tvm_scan.schedules.cuda_checks import element_bytes
 
 __all__ = ["tree_text"]
 
@@ -35,26 +35,42 @@ def tree_text(found: Recurrence, plan: ScanPlan) -> str:
         return "\n".join(
             [
                 head,
-                f"grid    one thread per lane, {plan.threads_per_block} threads per block",
-                f"thread  ─▶ t = 0 ─▶ 1 ─▶ 2 ─▶ … ─▶ {length} - 1   (serial, no exchange)",
+                f"grid    {_of_lane(plan)} per lane, {plan.threads_per_block} threads per block",
+                f"thread  ─▶ t = 0 ─▶ 1 ─▶ 2 ─▶ … ─▶ {length} - 1   {_exchange(plan)}",
             ]
         )
     grid = {
         "serial_tiles": f"one block per lane walks tiles of {plan.tile} steps, carry in registers",
         "three_phase": f"tiles of {plan.tile} steps: reduce all, scan their elements, replay all",
     }[plan.algorithm]
-    shared = f"{plan.smem_bytes(found)} bytes of padded shared memory"
+    shared = f"{plan.smem_bytes(found)} bytes of shared memory"
+    tree = {
+        "blelloch": f"Blelloch tree in padded {shared}",
+        "kogge_stone": f"Kogge-Stone tree in {shared}",
+        "warp": f"shuffles within warps, their totals through {shared}",
+    }[plan.block_tree]
     size = f"{element_bytes(found)} bytes per element"
+    picture = ["", *_blelloch(plan.threads_per_block)]
     return "\n".join(
         [
             head,
             f"grid    {grid}",
-            f"block   {plan.threads_per_block} threads, Blelloch tree in {shared} ({size})",
+            f"block   {plan.threads_per_block} threads, {tree} ({size})",
             f"thread  {plan.items_per_thread} steps in a row, reduced in registers, then replayed",
-            "",
-            *_blelloch(plan.threads_per_block),
+            *(picture if plan.block_tree == "blelloch" else _doubling(plan.threads_per_block)),
         ]
     )
+
+
+def _of_lane(plan: ScanPlan) -> str:
+    shared = plan.threads_per_lane
+    return f"{shared} threads, some of the states each," if shared > 1 else "one thread"
+
+
+def _exchange(plan: ScanPlan) -> str:
+    if plan.threads_per_lane == 1:
+        return "(serial, no exchange)"
+    return f"(serial; {plan.items_per_thread} steps prepared by each thread, then shuffled)"
 
 
 def _cpu(plan: ScanPlan, length: str) -> list[str]:
@@ -101,6 +117,19 @@ def _blelloch(threads: int) -> list[str]:
     rows.append(
         "        ● combine   ○ takes the prefix of its parent   each thread now has its prefix"
     )
+    return rows
+
+
+def _doubling(threads: int) -> list[str]:
+    """Levels of a scan by doubling distances, for the first threads."""
+    shown = min(threads, _SHOWN)
+    rows = ["", "        " + "  ".join(f"t{i:<2}" for i in range(shown)) + "  …"]
+    distance = 1
+    while distance < shown:
+        cells = ["│    " if i < distance else "●    " for i in range(shown)]
+        rows.append(f"by {distance:<4} " + "".join(cells).rstrip())
+        distance *= 2
+    rows.append("        ● combine with the thread that far to the left, and so on, doubling")
     return rows
 
 

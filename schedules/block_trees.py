@@ -1,0 +1,72 @@
+"""The trees over the threads of a block: what each of them keeps, and where it leaves the result.
+
+| tree | combines of a thread | barriers of one scan | shared memory for T threads |
+|---|---|---|---|
+| ``warp`` | 5 + log2(T / 32) + 1 | 1 | one element per warp; none for one warp |
+| ``kogge_stone`` | log2(T) | log2(T) + 1 | two elements per thread |
+| ``blelloch`` | 2 (at most one per level) | 4 log2(T) or so | one padded element per thread |
+
+A barrier more protects the shared memory from the next tile. On paper the warp tree wins
+wherever its elements can be shuffled: a shuffle costs about as much as an access to shared
+memory (some 25 cycles), and a barrier of 128 threads as much again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tvm.ir import Var
+
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.blelloch import BlellochTree
+from tvm_scan.schedules.elements import Elements
+from tvm_scan.schedules.kogge_stone import KoggeStoneTree
+from tvm_scan.schedules.replica import Replica
+from tvm_scan.schedules.warp_tree import WarpTree
+
+__all__ = ["BlockTree", "make_tree"]
+
+
+class BlockTree(Protocol):
+    """An exclusive scan over the threads of a block, of the elements of every stage."""
+
+    @property
+    def buffers(self) -> list[Var]:
+        """What the tree keeps."""
+
+    def scan(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+        """Statements of one scan.
+
+        Given: ``mine`` (registers) holds the element of the thread. Result: ``prefix`` says
+        where the exclusive prefix of the thread is, and ``total`` (registers of every thread)
+        holds the aggregate of the block. TVM inserts the barriers.
+        """
+
+    def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
+        """The prefix of the thread: its elements, and the place in them."""
+
+
+def make_tree(
+    kind: str, recurrence: Recurrence, replica: Replica, thread: Var, threads: int
+) -> BlockTree:
+    """Make the tree that a plan names.
+
+    Parameters
+    ----------
+    kind : {"blelloch", "kogge_stone", "warp"}
+        ``ScanPlan.block_tree``.
+    recurrence : Recurrence
+        Whose elements.
+    replica : Replica
+        Gives the loops over groups and cells.
+    thread : Var
+        Thread index.
+    threads : int
+        Threads of the block.
+
+    Returns
+    -------
+    BlockTree
+    """
+    made = {"blelloch": BlellochTree, "kogge_stone": KoggeStoneTree, "warp": WarpTree}[kind]
+    return made(recurrence, replica, thread, threads)

@@ -1,0 +1,191 @@
+"""What a CUDA plan takes, and what it must hold to: threads, items, shared memory."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.limits import Limits
+from tvm_scan.schedules.state_split import StateSplit, split_of
+from tvm_scan.schedules.warp_tree import can_shuffle
+
+if TYPE_CHECKING:
+    from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = [
+    "TREES",
+    "check_cuda",
+    "element_bytes",
+    "element_parts",
+    "shared_bytes",
+    "takes_warp_tree",
+]
+
+#: The trees over the threads of a block.
+TREES = ("blelloch", "kogge_stone", "warp")
+_BANKS = 32
+_WARP = 32
+#: TVM aligns every shared array to this many bytes.
+_ALIGNMENT = 64
+
+
+def element_parts(recurrence: Recurrence) -> list[tuple[int, str]]:
+    """Cells and dtype of every part of every group's element."""
+    return [
+        (prod(int(axis.extent) for axis in recurrence.state_axes(group)), dtype)
+        for group in recurrence.groups
+        for dtype in group.algebra.dtypes
+    ]
+
+
+def element_bytes(recurrence: Recurrence) -> int:
+    """Bytes of one element of the whole state of a lane."""
+    return sum(cells * tir.byte_size(dtype) for cells, dtype in element_parts(recurrence))
+
+
+def takes_warp_tree(recurrence: Recurrence) -> bool:
+    """Whether every part of the elements can be shuffled."""
+    return all(can_shuffle(dtype) for _, dtype in element_parts(recurrence))
+
+
+def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
+    """Shared memory of one block in bytes: every part of every element, in the tree's places."""
+    if plan.device != "cuda" or plan.algorithm not in ("serial_tiles", "three_phase"):
+        return 0
+    used = 0
+    for slots in _slots(plan.block_tree, plan.threads_per_block):
+        for cells, dtype in element_parts(recurrence):
+            used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * tir.byte_size(dtype)
+    return used
+
+
+def _slots(tree: str, threads: int) -> list[int]:
+    """Elements that each shared array of a tree holds."""
+    if tree == "warp":
+        return [threads // _WARP] if threads > _WARP else []
+    if tree == "kogge_stone":
+        return [threads, threads]
+    return [threads + (threads - 1) // _BANKS]
+
+
+def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
+    """Check a plan for CUDA.
+
+    Parameters
+    ----------
+    plan : ScanPlan
+        Whose ``device`` is ``cuda``.
+    limits : Limits
+        Of the target.
+    recurrence : Recurrence
+        What will run.
+
+    Raises
+    ------
+    PlanError
+        With the number that was expected and the one that was found.
+    """
+    threads = plan.threads_per_block
+    if plan.algorithm in ("sequential", "lanes"):
+        plan.require(
+            1 <= threads <= limits.threads,
+            f"1 to {limits.threads} threads",
+            f"threads_per_block={threads}",
+            "use fewer threads per block",
+        )
+        if plan.threads_per_lane != 1:
+            _check_shared_lanes(plan, recurrence)
+        return
+    plan.require(
+        plan.threads_per_lane == 1,
+        "threads_per_lane=1 in a tree",
+        f"threads_per_lane={plan.threads_per_lane}",
+        "use algorithm lanes",
+    )
+    plan.require(
+        2 <= threads <= limits.threads,
+        f"2 to {limits.threads} threads per block",
+        f"threads_per_block={threads}",
+        "use fewer threads per block",
+    )
+    _check_tree(plan, recurrence)
+    plan.require(
+        1 <= plan.items_per_thread <= 64,
+        "1 to 64 items per thread",
+        f"items_per_thread={plan.items_per_thread}",
+        "use 4 to 16",
+    )
+    used = shared_bytes(plan, recurrence)
+    plan.require(
+        used <= limits.shared_bytes,
+        f"at most {limits.shared_bytes} bytes of shared memory",
+        f"{used} bytes ({element_bytes(recurrence)} per thread, padded, for {threads} threads)",
+        "use fewer threads per block",
+    )
+
+
+def _check_shared_lanes(plan: ScanPlan, recurrence: Recurrence) -> None:
+    shared, found = plan.threads_per_lane, split_of(recurrence)
+    plan.require(
+        plan.algorithm == "lanes" and shared in (2, 4, 8, 16, 32),
+        "2, 4, 8, 16 or 32 threads per lane, in algorithm lanes",
+        f"threads_per_lane={shared}",
+        "leave it at 1",
+    )
+    plan.require(
+        plan.threads_per_block % _WARP == 0,
+        f"whole warps of {_WARP} threads for shared lanes",
+        f"threads_per_block={plan.threads_per_block}",
+        f"use {max(_WARP, plan.threads_per_block // _WARP * _WARP)}",
+    )
+    plan.require(
+        1 <= plan.items_per_thread <= 16,
+        "1 to 16 items per thread of shared lanes",
+        f"items_per_thread={plan.items_per_thread}",
+        "use 4",
+    )
+    plan.require(
+        isinstance(found, StateSplit),
+        "a step whose states are independent but for sums over them",
+        str(found),
+        "leave threads_per_lane at 1",
+    )
+    states = found.states if isinstance(found, StateSplit) else 0
+    plan.require(
+        states % shared == 0,
+        "states divisible by threads_per_lane",
+        f"{states} states, threads_per_lane={shared}",
+        "use fewer threads per lane",
+    )
+
+
+def _check_tree(plan: ScanPlan, recurrence: Recurrence) -> None:
+    threads, tree = plan.threads_per_block, plan.block_tree
+    plan.require(
+        tree in TREES,
+        "one of " + ", ".join(TREES),
+        f"block_tree={tree}",
+        "leave block_tree at its default",
+    )
+    names = {"blelloch": "Blelloch", "kogge_stone": "Kogge-Stone", "warp": "warp"}
+    plan.require(
+        threads & (threads - 1) == 0,
+        f"a power of two for the {names[tree]} tree",
+        f"threads_per_block={threads}",
+        f"use {1 << (threads.bit_length() - 1)}",
+    )
+    if tree == "warp":
+        plan.require(
+            threads % _WARP == 0,
+            f"whole warps of {_WARP} threads for the warp tree",
+            f"threads_per_block={threads}",
+            f"use {_WARP}, or another tree",
+        )
+        plan.require(
+            takes_warp_tree(recurrence),
+            "elements of 32 or 64 bits for the warp tree",
+            ", ".join(dict.fromkeys(dtype for _, dtype in element_parts(recurrence))),
+            "use block_tree=blelloch",
+        )

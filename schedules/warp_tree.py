@@ -1,0 +1,159 @@
+"""The block tree of warp shuffles: a scan within each warp, then one over the warps' totals.
+
+For T threads: each one makes 5 combines in its warp, log2(T / 32) over the totals (every warp
+scans all of them, so that nothing goes back through memory) and one for its prefix. The only
+barrier stands between the warps' totals and their readers. At every level the earlier operand is
+the one that came from the lower thread: the combine need not commute.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.elements import Elements
+from tvm_scan.schedules.ir import int_const
+from tvm_scan.schedules.replica import Replica
+
+__all__ = ["WARP", "WarpTree", "can_shuffle", "shuffled"]
+
+#: Threads of a warp.
+WARP = 32
+_ALL = 0xFFFFFFFF
+_WORDS = ("int32", "uint32", "int64", "uint64", "float32", "float64")
+
+
+def can_shuffle(dtype: str) -> bool:
+    """Whether ``shuffled`` takes a value: 32 or 64 bits, or a smaller integer (as 32 bits)."""
+    return dtype in _WORDS or dtype.startswith(("bool", "int8", "int16", "uint8", "uint16"))
+
+
+def shuffled(kind: str, value: Any, lane: Any, width: int = WARP) -> Any:
+    """``value`` of another thread of the warp; all 32 threads must take part.
+
+    Parameters
+    ----------
+    kind : {"", "_up", "_xor"}
+        Whether ``lane`` is the number of the thread within ``width``, how far below it is, or
+        what its number differs by.
+    value : Expr
+        Of a dtype that ``can_shuffle``.
+    lane : Expr or int
+        Which thread.
+    width : int
+        Threads of a group; groups do not see each other.
+
+    Returns
+    -------
+    Expr
+    """
+    dtype = tir.dtype_of(value)
+    word = dtype if dtype in _WORDS else "int32"
+    moved = tirx.call_intrin(
+        word,
+        f"tirx.tvm_warp_shuffle{kind}",
+        tirx.IntImm("uint32", _ALL),
+        value if word == dtype else tirx.Cast(word, value),
+        int_const(lane, "int32") if isinstance(lane, int) else lane,
+        int_const(width, "int32"),
+        int_const(WARP, "int32"),
+    )
+    return moved if word == dtype else tirx.Cast(dtype, moved)
+
+
+class WarpTree:
+    """Shuffles within warps, one element per warp in shared memory.
+
+    The prefix of a thread is left in its own registers.
+    """
+
+    def __init__(self, recurrence: Recurrence, replica: Replica, thread: Var, threads: int) -> None:
+        self.replica, self.thread, self.warps = replica, thread, threads // WARP
+        self.lane = thread % int_const(WARP, thread)
+        self.warp = thread // int_const(WARP, thread)
+        stages = range(recurrence.stages)
+        self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
+        self.shared: list[Elements] = []
+        self.sums: list[Elements] = []
+        if self.warps > 1:
+            lead = [self.warps]
+            self.shared = [Elements(recurrence, "warps", lead, "shared", s) for s in stages]
+            self.sums = [Elements(recurrence, "sums", [], "local", s) for s in stages]
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Registers, and the warps' totals if there are several."""
+        parts = (self.left, self.shared, self.sums)
+        return [b for stages in parts for elements in stages for b in elements.buffers]
+
+    def scan(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+        """Statements of one scan; see ``BlockTree``."""
+        left = self.left[stage]
+        stmts = self._inclusive(mine, left, WARP)
+        if self.warps == 1:
+            stmts.append(self._shuffle(total, mine, "", WARP - 1))
+            return [*stmts, *self._exclusive(mine, left)]
+        shared, sums = self.shared[stage], self.sums[stage]
+        last = int_const(WARP - 1, self.thread)
+        store = self.replica.copy(shared, [self.warp], mine, [])
+        stmts.append(tirx.IfThenElse(tirx.EQ(self.lane, last), store, None))
+        stmts += self._exclusive(mine, left)
+        # Threads beyond the warps' number repeat totals that nobody asks them for.
+        place = self.lane % int_const(self.warps, self.lane)
+        stmts.append(self.replica.copy(sums, [], shared, [place]))
+        stmts += self._inclusive(sums, left, self.warps)
+        stmts.append(self._shuffle(total, sums, "", self.warps - 1))
+        # The totals of the warps before this one; the first warp has none, and asks for any.
+        one = int_const(1, self.warp)
+        stmts.append(self._shuffle(left, sums, "", tirx.Max(self.warp - one, one - one)))
+        after_first = self.warp > tir.zero_like(self.warp)
+        stmts.append(tirx.IfThenElse(after_first, self._combine(left, mine), None))
+        return stmts
+
+    def _inclusive(self, mine: Elements, left: Elements, count: int) -> list[Any]:
+        """Doubling distances within the first ``count`` threads of every warp."""
+        stmts: list[Any] = []
+        distance = 1
+        while distance < count:
+            stmts.append(self._shuffle(left, mine, "_up", distance))
+            reached = self.lane >= int_const(distance, self.lane)
+            stmts.append(tirx.IfThenElse(reached, self._combine(left, mine), None))
+            distance *= 2
+        return stmts
+
+    def _exclusive(self, mine: Elements, left: Elements) -> list[Any]:
+        """From the inclusive prefixes of a warp to the exclusive ones."""
+        first = tirx.EQ(self.lane, tir.zero_like(self.lane))
+        return [
+            self._shuffle(left, mine, "_up", 1),
+            tirx.IfThenElse(
+                first,
+                self.replica.set_identity(mine, []),
+                self.replica.copy(mine, [], left, []),
+            ),
+        ]
+
+    def _shuffle(self, target: Elements, source: Elements, kind: str, lane: Any) -> Any:
+        def one(i: int, place: list[Any]) -> Any:
+            parts = [shuffled(kind, part, lane) for part in source.load(i, [], place)]
+            return target.store(i, [], place, parts)
+
+        return self.replica.for_each_element(source.stage, one)
+
+    def _combine(self, left: Elements, mine: Elements) -> Any:
+        """``mine = left`` followed by ``mine``."""
+
+        def one(i: int, place: list[Any]) -> Any:
+            algebra = self.replica.recurrence.groups[i].algebra
+            earlier, later = left.load(i, [], place), mine.load(i, [], place)
+            return mine.store(i, [], place, algebra.combine(earlier, later))
+
+        return self.replica.for_each_element(mine.stage, one)
+
+    def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
+        """In the thread's registers."""
+        return mine, []
