@@ -4,7 +4,7 @@ Reading order: ``decisions`` (what may be decided), ``space`` (the rule that sam
 (the postproc), ``mutator`` (moves), ``costs`` and ``features`` (what the cost model sees),
 ``candidates`` (where they come from), ``check`` (against the loop), ``workers`` (what runs in other
 processes), ``search`` and ``loop`` (``tune``), ``database``, ``entry`` and ``files`` (the records),
-``replay`` (their use).
+``replay`` and ``nearest`` (their use).
 """
 
 from importlib import import_module
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tvm_scan.meta.database import RecordStore
+    from tvm_scan.meta.nearest import plan_for
     from tvm_scan.meta.result import TuningResult
     from tvm_scan.meta.search import tune
     from tvm_scan.meta.space import register_hooks, scan_space
@@ -21,6 +22,7 @@ __all__ = [
     "RecordStore",
     "TuningResult",
     "local_builder",
+    "plan_for",
     "register_hooks",
     "scan_space",
     "tune",
@@ -30,6 +32,7 @@ _HOMES = {
     "RecordStore": "database",
     "TuningResult": "result",
     "local_builder": "workers",
+    "plan_for": "nearest",
     "register_hooks": "space",
     "scan_space": "space",
     "tune": "search",

@@ -18,8 +18,8 @@ from tvm_scan.meta.check import recurrences_of
 from tvm_scan.meta.costs import costs_of
 from tvm_scan.meta.database import RecordStore
 from tvm_scan.meta.entry import Entry
+from tvm_scan.meta.nearest import tuned_function
 from tvm_scan.meta.progress import duration
-from tvm_scan.meta.replay import replay
 
 __all__ = ["apply_records", "best_record", "list_records", "open_store", "show_record"]
 
@@ -199,12 +199,15 @@ def apply_records(
     program = load_program(what, name, shape, dtype)
     mod, applied = tvm.IRModule(), {}
     for key, func in program.items():
-        scheduled = replay(store, func, target)
-        if scheduled is None:
+        tuned = tuned_function(store, func, target)
+        if tuned is None:
             raise CommandError(_none_for(store, target, [key]), NO_RECORD)
-        entry = store.best(func, target)
-        applied[key] = {"record": entry.digest, "plans": [str(plan) for plan in entry.plans]}
-        mod.update_func(tvm.ir.GlobalVar(key), scheduled.with_attr("global_symbol", key))
+        applied[key] = {
+            "record": tuned.records[0],
+            "plans": [str(plan) for plan in tuned.plans],
+            "exact": tuned.exact,
+        }
+        mod.update_func(tvm.ir.GlobalVar(key), tuned.func.with_attr("global_symbol", key))
     if output.suffix != ".so":
         raise CommandError(f"expected --output as a .so file, got {output.name}; name it so")
     if not output.parent.is_dir():
@@ -214,5 +217,6 @@ def apply_records(
         print(json.dumps({"library": str(output), "functions": applied}))
         return
     for key, used in applied.items():
-        print(f"{key}  {' + '.join(used['plans'])}  {used['record']}")
+        near = "" if used["exact"] else "  (of the nearest recorded shape)"
+        print(f"{key}  {' + '.join(used['plans'])}  {used['record']}{near}")
     print(f"written: {output}; load it with tvm.runtime.load_module({str(output.resolve())!r})")

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 import tvm_scan
+from tvm_scan._resources import shipped_text
 from tvm_scan.torch import store
 from tvm_scan.torch.runtime import launch, load_runtime, prepared
 
@@ -124,19 +125,20 @@ def _export(executable: Any) -> bytes | None:
 
 
 def _plan_text(spec: KernelSpec, bits: tuple[int, ...]) -> str:
-    """Return the default plan of a range of sizes, from the cache where it is there."""
+    """Return the plan of a range of sizes, from the cache where it is there."""
     key = _key("plan", spec, bits)
     path = store.fetch(key, ".txt")
     if path is not None:
         return path.read_text(encoding="utf-8")
-    from tvm_scan import default_plan, extract
+    from tvm_scan import extract
     from tvm_scan.errors import RefusalError
     from tvm_scan.recurrence import Refusal
+    from tvm_scan.schedules.shipped import chosen_plan
 
     found = extract(_loop(spec, tuple(1 << (b - 1) for b in bits)))
     if isinstance(found, Refusal):
         raise RefusalError(found.message(), found)
-    text = str(default_plan(None, found))
+    text = str(chosen_plan(None, found))
     store.insert(key, ".txt", text.encode())
     return text
 
@@ -168,6 +170,8 @@ def _environment() -> tuple[str, ...]:
         platform.machine(),
         _processor(),
         os.environ.get("TVM_NUM_THREADS", ""),
+        os.environ.get("TVM_SCAN_RECORDS", ""),
+        hashlib.sha256("".join(shipped_text()).encode()).hexdigest(),
     )
 
 
