@@ -119,7 +119,7 @@ def tuned_function(database: Any, func: tirx.PrimFunc, target: Target) -> Tuned 
     def choose(recurrence: Recurrence) -> ScanPlan:
         hit = nearest(known, target, recurrence)
         hits.append(hit)
-        plans.append(chosen_plan(target, recurrence) if hit is None else hit.plan)
+        plans.append((hit and hit.plan) or chosen_plan(target, recurrence))
         return plans[-1]
 
     if not any(nearest(known, target, found) for found in recurrences_of(func)):

@@ -31,8 +31,8 @@ class Known:
         ``shape_key`` of the recurrence.
     rows, length : int
         Its lanes and steps.
-    plan : ScanPlan
-        What was measured.
+    plan : ScanPlan or None
+        What was measured; None where the default plan was the fastest.
     seconds : float
         Its time.
     record : str
@@ -42,7 +42,7 @@ class Known:
     key: str
     rows: int
     length: int
-    plan: ScanPlan
+    plan: ScanPlan | None
     seconds: float
     record: str = ""
 
@@ -85,7 +85,9 @@ def nearest(known: Iterable[Known], target: Target, recurrence: Recurrence) -> K
     return None
 
 
-def _fits(plan: ScanPlan, target: Target, recurrence: Recurrence) -> bool:
+def _fits(plan: ScanPlan | None, target: Target, recurrence: Recurrence) -> bool:
+    if plan is None:
+        return True
     try:
         plan.check(target, recurrence)
     except PlanError:

@@ -97,19 +97,24 @@ def _known(machine: tuple[tuple[str, Any], ...]) -> tuple[Known, ...]:
     """Shipped records of a machine."""
     found = []
     for manifest in shipped_manifests():
+        if manifest["machine"] != dict(machine):
+            continue
+        reason = why_foreign(manifest)
+        if reason is not None:
+            _LOG.info("the shipped records of this machine are not used: %s", reason)
+            continue
         for digest, facts in manifest["records"].items():
-            if facts["machine_key"] == dict(machine) and why_foreign(facts) is None:
-                found += _read(digest, facts)
+            found += _read(digest, facts)
+        # Shapes for which nothing that was measured beats the default.
+        found += [Known(*shape, None, 0.0) for shape in manifest["defaults"]]
     return tuple(found)
 
 
 def _read(digest: str, facts: dict[str, Any]) -> list[Known]:
-    out = []
-    for shape, text in zip(facts["shapes"], facts["plans"], strict=True):
-        try:
-            plan = ScanPlan.parse(text)
-        except PlanError as error:  # of a field that this version no longer has
-            _LOG.info("shipped record %s is not used: %s", digest, error)
-            continue
-        out.append(Known(*shape, plan, facts["seconds"], digest))
-    return out
+    try:
+        plans = [ScanPlan.parse(text) for text in facts["plans"]]
+    except PlanError as error:  # of a field that this version no longer has
+        _LOG.info("shipped record %s is not used: %s", digest, error)
+        return []
+    pairs = zip(facts["shapes"], plans, strict=True)
+    return [Known(*shape, plan, facts["seconds"], digest) for shape, plan in pairs]
