@@ -4,7 +4,7 @@ Reading order: ``decisions`` (what may be decided), ``space`` (the rule that sam
 (the postproc), ``mutator`` (moves), ``costs`` and ``features`` (what the cost model sees),
 ``candidates`` (where they come from), ``check`` (against the loop), ``workers`` (what runs in other
 processes), ``search`` and ``loop`` (``tune``), ``database``, ``entry`` and ``files`` (the records),
-``replay`` and ``nearest`` (their use).
+``replay``, ``nearest`` and ``dispatch`` (their use).
 """
 
 from importlib import import_module

@@ -15,6 +15,7 @@ from tvm.target import Target
 from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
 from tvm_scan.errors import PlanError, RefusalError, ScanError
 from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.meta.dispatch import dispatched
 from tvm_scan.meta.nearest import tuned_function
 from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
 from tvm_scan.schedules import expand_scans, parallelize
@@ -180,6 +181,10 @@ def _schedule(
     done = bool((func.attrs or {}).get(IS_SCHEDULED, False))
     if not report.recurrences:
         return None if done else _one_thread_per_lane(func, target, report)
+    several = None if done or target is None else dispatched(func, target, database)
+    if several is not None:
+        _LOG.info("%s holds plans by length: %s", report.name, several[1])
+        return several[0]
     if database is not None and target is not None and not done:
         tuned = tuned_function(database, func, target)
         if tuned is not None:
