@@ -1,7 +1,9 @@
 """Shipped records: written by the bench, used without being asked for, on their machine alone."""
 
+import base64
 import json
 import os
+from pathlib import Path
 
 import pytest
 import tvm
@@ -17,6 +19,7 @@ from tvm_scan.schedules import ScanPlan, shipped
 from tvm_scan.schedules.shape_key import shape_key, sizes_of
 from tvm_scan.schedules.shipped import chosen_plan, machine_of, shipped_plan
 
+ROOT = Path(__file__).resolve().parents[1]
 CPU = Target.from_device("cpu")
 QUICK = Case("linear_recurrence", (1, 30000), {})
 SLOW = Case("linear_recurrence", (1, 2000), {})
@@ -63,6 +66,8 @@ def test_what_is_written(records):
     assert facts["seconds"] < facts["default_seconds"]
     assert "host" not in facts
     assert len(manifest["defaults"]) == 1
+    (line,) = (folder / "database_workload.json").read_text().splitlines()
+    assert str(ROOT).encode() not in base64.b64decode(json.loads(line)[1])
 
 
 def test_it_is_used_without_being_asked_for(records):
@@ -119,6 +124,13 @@ def test_the_torch_kernels_ask_for_it(monkeypatch):
 
 
 def test_the_installed_records_can_be_read():
+    for folder in (ROOT / "meta" / "records").iterdir():
+        store = RecordStore(folder)
+        assert len(store.entries()) == len(
+            json.loads((folder / "manifest.json").read_text())["records"]
+        )
+        assert not store.rejected
+        (folder / ".lock").unlink(missing_ok=True)
     manifests = _resources.shipped_manifests()
     assert manifests, "the folder meta/records is empty"
     for manifest in manifests:
