@@ -1,4 +1,4 @@
-"""Arithmetic of a plan: floating-point operations and exponentials, counted in the step's program."""
+"""Arithmetic of a plan: operations on floats and exponentials, counted in the step's program."""
 
 from __future__ import annotations
 

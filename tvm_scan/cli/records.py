@@ -21,7 +21,14 @@ from tvm_scan.meta.entry import Entry
 from tvm_scan.meta.nearest import tuned_function
 from tvm_scan.meta.progress import duration
 
-__all__ = ["apply_records", "best_record", "list_records", "open_store", "show_record"]
+__all__ = [
+    "apply_records",
+    "best_record",
+    "find_entry",
+    "list_records",
+    "open_store",
+    "show_record",
+]
 
 
 def open_store(folder: Path) -> RecordStore:
@@ -88,7 +95,14 @@ def list_records(folder: Path, as_json: bool) -> None:
     print(f"{len(good)} usable records, {len(others)} others, {len(store.rejected)} bad lines")
 
 
-def _find(store: RecordStore, digest: str) -> Entry:
+def find_entry(store: RecordStore, digest: str) -> Entry:
+    """The record whose id begins so.
+
+    Raises
+    ------
+    CommandError
+        If there is not exactly one.
+    """
     found = [e for e in store.entries() if e.digest.startswith(digest)]
     if len(found) != 1 or not digest:
         raise CommandError(
@@ -103,7 +117,7 @@ def _find(store: RecordStore, digest: str) -> Entry:
 
 def show_record(folder: Path, digest: str, svg: Path | None, as_json: bool) -> None:
     """Print; see ``tvm-scan show --help``."""
-    entry = _find(open_store(folder), digest)
+    entry = find_entry(open_store(folder), digest)
     parts = []
     for plan, found in zip(entry.plans, recurrences_of(entry.func), strict=False):
         costs = asdict(costs_of(plan, entry.target, found))
