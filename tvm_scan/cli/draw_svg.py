@@ -58,7 +58,7 @@ class _Canvas:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
             f'width="{width}" height="{height}" role="img">\n<title>{escape(title)}</title>\n'
             f"<style>{_STYLE}</style>\n"
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n{body}\n</svg>\n'
+            f'<rect class="page" width="{width}" height="{height}" fill="#ffffff"/>\n{body}\n</svg>\n'
         )
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "find_entry",
     "list_records",
     "open_store",
+    "shapes_text",
     "show_record",
 ]
 
@@ -47,7 +48,8 @@ def open_store(folder: Path) -> RecordStore:
     return store
 
 
-def _shapes(entry: Entry) -> str:
+def shapes_text(entry: Entry) -> str:
+    """Shapes of a record's parameters, each once."""
     shapes = []
     for param in entry.func.params:
         text = "x".join(str(tir.as_int(e) or "?") for e in tir.shape_of(param))
@@ -62,7 +64,7 @@ def _row(entry: Entry, reason: str | None) -> dict[str, Any]:
     return {
         "id": entry.digest,
         "function": str(facts.get("function", "?")),
-        "shapes": _shapes(entry) if readable else "?",
+        "shapes": shapes_text(entry) if readable else "?",
         "target": str(entry.json[2].get("kind", "?")),
         "plans": [str(plan) for plan in entry.plans] if readable else [],
         "seconds": entry.seconds,
