@@ -29,9 +29,11 @@ th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px s
   vertical-align: top; } th { color: var(--soft); font-weight: 600; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 code { font: .85em ui-monospace, monospace; overflow-wrap: anywhere; }
+td:last-child code { display: inline-block; min-width: min(13rem, 60vw); }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr));
   gap: 1rem; } .card { background: var(--card); border-radius: .6rem; padding: 1rem; min-width: 0; }
-.chart { width: 100%; max-width: 44rem; height: auto; } .chart text { font-size: 13px; fill: var(--soft); }
+.chart { width: 100%; max-width: 44rem; height: auto; }
+.chart text { font-size: 13px; fill: var(--soft); }
 .chart .small { font-size: 11px; fill: var(--ink); } .grid { stroke: var(--line); }
 .l1 { stroke: var(--c1); } .l2 { stroke: var(--c2); } .l3 { stroke: var(--c3); }
 .l4 { stroke: var(--c4); } .l1, .l2, .l3, .l4 { fill: none; stroke-width: 2; }
@@ -41,7 +43,8 @@ summary { cursor: pointer; color: var(--soft); }
 """
 #: For the pictures of trees, whose own colours are those of a light page.
 _DARK_TREE = (
-    "@media (prefers-color-scheme: dark) { .page { fill: #1f242a; } text { fill: #e4e7eb; } .small { fill: #9aa5b1; } "
+    "@media (prefers-color-scheme: dark) { .page { fill: #1f242a; } text { fill: #e4e7eb; } "
+    ".small { fill: #9aa5b1; } "
     ".box { fill: #22354a; stroke: #63b3ed; } .pass { fill: #16191d; stroke: #63b3ed; } "
     ".combine { fill: #63b3ed; } }"
 )
