@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.test_cli import REFUSED, SOURCE
-from tvm_scan.cli.app import run
 
 MODULE = """
 import tvm
@@ -28,20 +27,6 @@ class Module:
             R.output(z)
         return z
 """
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """The command line in this process: exit code, output, errors."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["tvm-scan", *map(str, arguments)])
-        with pytest.raises(SystemExit, match=r"^\d+$") as done:
-            run()
-        text = capsys.readouterr()
-        return done.value.code, text.out, text.err
-
-    return call
 
 
 @pytest.fixture(scope="module")
