@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from tvm_scan.meta.result import TuningResult
     from tvm_scan.meta.search import tune
     from tvm_scan.meta.space import register_hooks, scan_space
-    from tvm_scan.meta.workers import local_builder
+    from tvm_scan.meta.workers import checked_runner, local_builder
 
 __all__ = [
     "RecordStore",
     "TuningResult",
+    "checked_runner",
     "local_builder",
     "plan_for",
     "register_hooks",
@@ -31,6 +32,7 @@ __all__ = [
 _HOMES = {
     "RecordStore": "database",
     "TuningResult": "result",
+    "checked_runner": "workers",
     "local_builder": "workers",
     "plan_for": "nearest",
     "register_hooks": "space",
