@@ -95,7 +95,7 @@ def test_the_checked_runner_fails_a_wrong_candidate(monkeypatch):
     arguments = workers.allocate(cases, tvm.cpu(), None, 1)
 
     def measure(func):
-        module = tvm.compile(func.with_attr("global_symbol", "main"), target=CPU)
+        module = tvm.compile(func.with_attr("global_symbol", "main"), target=CPU).mod
         return workers.run_checked(cases, module, tvm.cpu(), QUICK, arguments)
 
     assert measure(mixed)[0] > 0
