@@ -4,7 +4,7 @@ Reading order: ``decisions`` (what may be decided), ``space`` (the rule that sam
 (the postproc), ``mutator`` (moves), ``costs`` and ``features`` (what the cost model sees),
 ``candidates`` (where they come from), ``check`` (against the loop), ``workers`` (what runs in other
 processes), ``search`` and ``loop`` (``tune``), ``database``, ``entry`` and ``files`` (the records),
-``replay`` (their use).
+``replay``, ``nearest`` and ``dispatch`` (their use).
 """
 
 from importlib import import_module
@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tvm_scan.meta.database import RecordStore
+    from tvm_scan.meta.nearest import plan_for
     from tvm_scan.meta.result import TuningResult
     from tvm_scan.meta.search import tune
     from tvm_scan.meta.space import register_hooks, scan_space
-    from tvm_scan.meta.workers import local_builder
+    from tvm_scan.meta.workers import checked_runner, local_builder
 
 __all__ = [
     "RecordStore",
     "TuningResult",
+    "checked_runner",
     "local_builder",
+    "plan_for",
     "register_hooks",
     "scan_space",
     "tune",
@@ -29,7 +32,9 @@ __all__ = [
 _HOMES = {
     "RecordStore": "database",
     "TuningResult": "result",
+    "checked_runner": "workers",
     "local_builder": "workers",
+    "plan_for": "nearest",
     "register_hooks": "space",
     "scan_space": "space",
     "tune": "search",

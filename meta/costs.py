@@ -20,12 +20,12 @@ from tvm_scan.schedules.limits import limits_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.strides import contiguous_axis
 
-__all__ = ["Costs", "costs_of"]
+__all__ = ["COMBINE", "Costs", "costs_of", "extent_of"]
 
 #: Stand-in for an extent that is not known until run time.
 _UNKNOWN = 1 << 16
 #: A combine of elements costs about this many steps, for the families with two parts.
-_COMBINE = 2
+COMBINE = 2
 #: Registers that each step of its own costs a thread that shares a lane.
 _STAGED = 6
 #: Lanes of a vector of float32, on the CPUs that are common.
@@ -98,8 +98,8 @@ def costs_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Costs:
     Costs
     """
     limits = limits_of(target)
-    rows = float(prod(_extent(lane.extent) for lane in recurrence.lanes))
-    length = float(_extent(recurrence.time.extent))
+    rows = float(prod(extent_of(lane.extent) for lane in recurrence.lanes))
+    length = float(extent_of(recurrence.time.extent))
     width = float(element_bytes(recurrence))
     once = rows * length * _step_bytes(recurrence)
     if plan.device == "cpu":
@@ -135,8 +135,8 @@ def _cpu(
         tasks = max(1.0, ceil(rows / block))
         return _of(rows * length, length, tasks, min(tasks, cores) * lanes, once, 1.0, registers)
     tasks = rows * plan.chunks / block
-    work = rows * (length * (1 + _COMBINE) + plan.chunks * _COMBINE)
-    depth = (1 + _COMBINE) * length / plan.chunks + plan.chunks * _COMBINE
+    work = rows * (length * (1 + COMBINE) + plan.chunks * COMBINE)
+    depth = (1 + COMBINE) * length / plan.chunks + plan.chunks * COMBINE
     scratch = 4 * rows * plan.chunks * width
     return _of(work, depth, tasks, min(tasks, cores) * lanes, 2 * once + scratch, 3.0, registers)
 
@@ -147,15 +147,15 @@ def _vectors_of_time(
     """Every vector makes a combination per level; the next one waits for one application."""
     steps = float(plan.time_vector)
     levels = log2(steps)
-    replay = length * (1 + levels * _COMBINE)
+    replay = length * (1 + levels * COMBINE)
     registers = 2 * steps * width / 4
     if plan.algorithm == "lanes":
-        depth = length / steps * _COMBINE
+        depth = length / steps * COMBINE
         found = min(rows, cores) * steps
         return _of(rows * replay, depth, max(1.0, rows), found, once, 1.0, registers)
     tasks = rows * plan.chunks
-    work = rows * (replay + length * _COMBINE + plan.chunks * _COMBINE)
-    depth = 2 * length / plan.chunks / steps * _COMBINE + plan.chunks * _COMBINE
+    work = rows * (replay + length * COMBINE + plan.chunks * COMBINE)
+    depth = 2 * length / plan.chunks / steps * COMBINE + plan.chunks * COMBINE
     scratch = 4 * rows * plan.chunks * width
     found = min(tasks, cores) * steps
     return _of(work, depth, tasks, found, 2 * once + scratch, 3.0, registers)
@@ -171,20 +171,20 @@ def _cuda(
         at_once = min(rows * shared, machine)
         # Shared, a thread's own steps lie in registers, and a step's sum takes some levels.
         registers = width / 4 / shared + (items * _STAGED if shared > 1 else 0)
-        work = rows * length * (1 + log2(shared) * _COMBINE)
+        work = rows * length * (1 + log2(shared) * COMBINE)
         return _of(work, length, blocks, at_once, once, 0.0, registers)
     tiles = ceil(length / (threads * items))
     levels, combines, exchanges = _tree(plan)
-    tree = rows * tiles * combines * threads * _COMBINE
-    one = items * (1 + _COMBINE) + levels * _COMBINE
+    tree = rows * tiles * combines * threads * COMBINE
+    one = items * (1 + COMBINE) + levels * COMBINE
     registers = 4 * width / 4 + items * width / 4
-    work = rows * length * (1 + _COMBINE) + tree
+    work = rows * length * (1 + COMBINE) + tree
     if plan.algorithm == "serial_tiles":
         at_once = min(rows * threads, machine)
         return _of(work, tiles * one, rows, at_once, once, tiles * exchanges, registers)
     at_once = min(rows * tiles * threads, machine)
     scratch = 4 * rows * tiles * width
-    depth = 2 * one + log2(max(2, tiles)) * _COMBINE
+    depth = 2 * one + log2(max(2, tiles)) * COMBINE
     barriers = 3 * exchanges
     return _of(work + tree, depth, rows * tiles, at_once, 2 * once + scratch, barriers, registers)
 
@@ -223,18 +223,19 @@ def _of(
 
 def _step_bytes(recurrence: Recurrence) -> float:
     """Bytes of inputs and outputs of a step: those of buffers that time indexes."""
-    rows = prod(_extent(lane.extent) for lane in recurrence.lanes)
-    steps = max(1, rows * _extent(recurrence.time.extent))
+    rows = prod(extent_of(lane.extent) for lane in recurrence.lanes)
+    steps = max(1, rows * extent_of(recurrence.time.extent))
     total = 0.0
     # A history that the step reads back comes from a register.
     each = tir.VarMap((b, True) for b in (*recurrence.inputs, *recurrence.outputs))
     for buffer in each.keys():
         digits = "".join(c for c in tir.dtype_of(buffer) if c.isdigit())
-        cells = prod(_extent(extent) for extent in tir.shape_of(buffer))
+        cells = prod(extent_of(extent) for extent in tir.shape_of(buffer))
         total += cells * max(1, int(digits or 8) // 8) / steps
     return total
 
 
-def _extent(extent: Any) -> int:
+def extent_of(extent: Any) -> int:
+    """A constant extent, or the stand-in for one that is not known until run time."""
     value = tir.as_int(extent)
     return _UNKNOWN if value is None else value

@@ -153,7 +153,11 @@ class RecordStore:
         return entry
 
     def update(
-        self, change: Callable[[list[Entry]], Iterable[Entry]], *, compact: bool = False
+        self,
+        change: Callable[[list[Entry]], Iterable[Entry]],
+        *,
+        compact: bool = False,
+        about: dict[str, Any] | None = None,
     ) -> list[Entry]:
         """Replace the records by what ``change`` makes of them, under the lock.
 
@@ -165,6 +169,8 @@ class RecordStore:
             From the entries to the entries to keep.
         compact : bool
             Whether to drop workloads without records, too.
+        about : dict, optional
+            What else the manifest is to say.
 
         Returns
         -------
@@ -180,6 +186,7 @@ class RecordStore:
             order = dict.fromkeys([*stay, *(tuple(e.workload) for e in kept)])
             numbers = {key: i for i, key in enumerate(order)}
             rows = [[numbers[tuple(e.workload)], e.json] for e in kept]
+            manifest.update(about or {})
             manifest["records"] = {e.digest: e.facts for e in kept if e.facts is not None}
             texts = {
                 WORKLOADS: _lines([list(key) for key in order]),

@@ -22,12 +22,13 @@ from tvm_scan.meta.candidates import (
     plan_sets,
     space_size,
 )
-from tvm_scan.meta.check import WRONG
+from tvm_scan.meta.check import WRONG, recurrences_of
 from tvm_scan.meta.database import RecordStore
 from tvm_scan.meta.progress import Progress, Stop, shielded
 from tvm_scan.meta.provenance import provenance
 from tvm_scan.meta.result import FunctionResult, Trial
 from tvm_scan.schedules.limits import device_of
+from tvm_scan.schedules.shape_key import shape_key, sizes_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["FunctionSearch"]
@@ -75,7 +76,8 @@ class FunctionSearch:
         self.mod = IRModule({"main": blocked.with_attr("tirx.noalias", True)})
         self.target, self.seed, self.stop, self.bar = target, seed, stop, bar
         self.store = RecordStore(database)
-        self.facts = provenance(target, seed)
+        shapes = [(shape_key(r), *sizes_of(r)) for r in recurrences_of(self.mod["main"])]
+        self.facts = {**provenance(target, seed), "shapes": shapes}
         self.result = FunctionResult(name, space_size(self.mod, target))
         self.known: dict[Any, ms.runner.RunnerResult] = {}
 

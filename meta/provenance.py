@@ -5,18 +5,15 @@ from __future__ import annotations
 import platform
 import subprocess
 from datetime import datetime, timezone
-from importlib import metadata
 from typing import Any
 
-import tvm
 from tvm.target import Target
 
 import tvm_scan
-from tvm_scan.schedules.limits import device_of
+from tvm_scan._versions import tvm_version, why_foreign
+from tvm_scan.schedules.limits import device_of, limits_of
 
 __all__ = ["provenance", "why_foreign"]
-
-_VERSIONS = ("tvm", "tvm_scan")
 
 
 def provenance(target: Target, seed: int) -> dict[str, Any]:
@@ -35,47 +32,18 @@ def provenance(target: Target, seed: int) -> dict[str, Any]:
         Strings and numbers only.
     """
     facts: dict[str, Any] = {
-        "tvm": _tvm_version(),
+        "tvm": tvm_version(),
         "tvm_scan": tvm_scan.__version__,
         "host": platform.node(),
         "machine": platform.machine(),
         "processor": _processor(),
+        "cores": limits_of(target).cores,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": seed,
     }
     if device_of(target) == "cuda":
         facts |= _gpu()
     return facts
-
-
-def why_foreign(facts: dict[str, Any] | None) -> str | None:
-    """Why a record is not for this installation; None where it is.
-
-    Parameters
-    ----------
-    facts : dict or None
-        What ``provenance`` wrote; None where the manifest has nothing.
-
-    Returns
-    -------
-    str or None
-        What was expected and found.
-    """
-    if facts is None:
-        return "expected a record whose versions the manifest names, found none there"
-    here = {"tvm": _tvm_version(), "tvm_scan": tvm_scan.__version__}
-    for name in _VERSIONS:
-        found = str(facts.get(name, "none"))
-        if found.split(".")[:2] != here[name].split(".")[:2]:
-            return f"expected a record of {name} {here[name]}, found one of {found}"
-    return None
-
-
-def _tvm_version() -> str:
-    try:
-        return metadata.version("apache-tvm")
-    except metadata.PackageNotFoundError:
-        return str(tvm.__version__)
 
 
 def _processor() -> str:

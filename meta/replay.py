@@ -15,7 +15,7 @@ from tvm_scan.schedules.leftover import bind_leftovers
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["replay"]
+__all__ = ["replay", "replay_record"]
 
 
 def replay(database: Any, func: PrimFunc, target: Target) -> PrimFunc | None:
@@ -43,8 +43,28 @@ def replay(database: Any, func: PrimFunc, target: Target) -> PrimFunc | None:
         record = database.query_tuning_record(mod, target, "main")
         if record is not None:
             break
-    if record is None:
-        return None
+    return None if record is None else replay_record(record, mod, func, target)
+
+
+def replay_record(record: Any, mod: IRModule, func: PrimFunc, target: Target) -> PrimFunc:
+    """Apply one record and expand its annotations.
+
+    Parameters
+    ----------
+    record : tvm.s_tir.meta_schedule.database.TuningRecord
+        Whose trace is applied.
+    mod : IRModule
+        Its workload, or one that is structurally the same.
+    func : PrimFunc
+        Whose name and marks the result has.
+    target : tvm.target.Target
+        The target it was tuned for.
+
+    Returns
+    -------
+    PrimFunc
+        The scheduled function.
+    """
     sch = Schedule(mod)
     record.trace.apply_to_schedule(sch, remove_postproc=False)
     expand_scans(sch)

@@ -7,6 +7,7 @@ replaying the trace and expanding again gives the same program.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -15,18 +16,21 @@ from tvm import tirx
 from tvm.s_tir import SBlock, Schedule
 from tvm.target import Target
 
-from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED, PLAN_PREFIX
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules import cpu, cpu_three_phase, cuda
-from tvm_scan.schedules.default import default_plan, host_target
+from tvm_scan.schedules.annotated import first_annotated, is_annotated, plan_of
+from tvm_scan.schedules.default import host_target
 from tvm_scan.schedules.leftover import bind_leftovers
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.result import Built
+from tvm_scan.schedules.shipped import chosen_plan
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks, silent, splice
+
+Chooser = Callable[[Recurrence], ScanPlan]
 
 __all__ = ["expand_scans", "nest_of", "parallel_scan", "parallelize", "plan_of"]
 
@@ -48,7 +52,7 @@ def parallel_scan(
     block : SBlockRV
         A block of the loop nest.
     plan : ScanPlan, optional
-        The decisions; ``default_plan`` of the target if not given.
+        The decisions; ``chosen_plan`` of the target if not given.
     target : tvm.target.Target, optional
         Whose limits the plan must fit; the current target, else this machine for a CPU plan.
 
@@ -88,7 +92,7 @@ def parallel_scan(
     if isinstance(found, Refusal):
         raise RefusalError(found.message(), found)
     target = target or Target.current(allow_none=True) or _target_for(plan)
-    plan = plan or default_plan(target, found)
+    plan = plan or chosen_plan(target, found)
     plan.check(target, found)
     # ---- build and replace ----------------------------------------------------------------
     for field in fields(plan):
@@ -124,7 +128,7 @@ def expand_scans(program: Any) -> Any:
     if isinstance(program, tvm.IRModule):
         mod = program.clone()
         for name, func in program.functions_items():
-            if isinstance(func, tirx.PrimFunc) and _annotated(func):
+            if isinstance(func, tirx.PrimFunc) and is_annotated(func):
                 mod.update_func(name, expand_scans(func))
         return mod
     if not isinstance(program, Schedule):
@@ -132,7 +136,7 @@ def expand_scans(program: Any) -> Any:
             "expand_scans: expected a Schedule, an IRModule or a PrimFunc, "
             f"got {type(program).__name__}"
         )
-    while todo := _first_annotated(program):
+    while todo := first_annotated(program):
         _expand(program, *todo)
     return program
 
@@ -140,7 +144,7 @@ def expand_scans(program: Any) -> Any:
 def parallelize(
     func: tirx.PrimFunc,
     target: Target | None = None,
-    plan: ScanPlan | None = None,
+    plan: ScanPlan | Chooser | None = None,
     *,
     verify: bool = False,
 ) -> tirx.PrimFunc:
@@ -152,8 +156,9 @@ def parallelize(
         A function with at least one sequential time loop.
     target : tvm.target.Target, optional
         The current target, else this machine's CPU with its own instruction set.
-    plan : ScanPlan, optional
-        For every recurrence of the function; each one's default if not given.
+    plan : ScanPlan or callable, optional
+        For every recurrence of the function, or a choice for each; ``chosen_plan`` if not given:
+        that of a shipped record of the nearest shape, else the default.
     verify : bool
         Whether to compile and run both forms first, on random and adversarial inputs; see
         ``tvm_scan.verify``. It takes seconds, and a device of the target.
@@ -187,7 +192,7 @@ def parallelize(
         if isinstance(found, Refusal):
             refusals.append(found)
             continue
-        chosen = plan or default_plan(target, found)
+        chosen = plan(found) if callable(plan) else plan or chosen_plan(target, found)
         chosen.check(target, found)
         if not _is_plain_loop(chosen):
             splice(sch, block, nest, build(found, chosen))
@@ -235,46 +240,10 @@ def _is_plain_loop(plan: ScanPlan) -> bool:
     return plan.device == "cpu" and plan.algorithm == "sequential"
 
 
-def _target_for(plan: ScanPlan | None) -> Target:
-    if plan is not None and plan.device == "cuda":
+def _target_for(plan: ScanPlan | Chooser | None) -> Target:
+    if isinstance(plan, ScanPlan) and plan.device == "cuda":
         return Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
     return host_target()
-
-
-def _annotated(func: tirx.PrimFunc) -> bool:
-    return any(PLAN_PREFIX + "algorithm" in b.annotations for b in blocks_in(func.body))
-
-
-def _first_annotated(sch: Schedule) -> tuple[SBlock, ScanPlan] | None:
-    for _, func in sch.mod.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            for block in blocks_in(func.body):
-                if PLAN_PREFIX + "algorithm" in block.annotations:
-                    return block, plan_of(block)
-    return None
-
-
-def plan_of(block: SBlock) -> ScanPlan:
-    """The plan that a block's annotations spell.
-
-    Parameters
-    ----------
-    block : SBlock
-        A block with ``annotations.PLAN_PREFIX`` annotations.
-
-    Returns
-    -------
-    ScanPlan
-        Fields without an annotation have their defaults.
-    """
-    values: dict[str, Any] = {}
-    for field in fields(ScanPlan):
-        raw = block.annotations.get(PLAN_PREFIX + field.name)
-        if raw is None:
-            continue
-        number = tir.as_int(raw)
-        values[field.name] = type(field.default)(str(raw) if number is None else number)
-    return ScanPlan(**values)
 
 
 def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:

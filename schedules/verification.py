@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,7 @@ class Comparison:
 def verify(
     func: tirx.PrimFunc,
     target: Target | None = None,
-    plan: ScanPlan | None = None,
+    plan: ScanPlan | Callable[[Recurrence], ScanPlan] | None = None,
     *,
     seed: int = 0,
 ) -> list[Comparison]:

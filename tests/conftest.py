@@ -1,6 +1,7 @@
-"""Installs the simulated CUDA device before any test imports TVM."""
+"""Installs the simulated CUDA device before any test imports TVM; the command line as a fixture."""
 
 import os
+import sys
 import tempfile
 
 import pytest
@@ -9,6 +10,8 @@ from tests import cusim
 
 # A cache of kernels of this run's own: that of the user holds other versions' kernels.
 os.environ.setdefault("TVM_SCAN_CACHE", tempfile.mkdtemp(prefix="tvm-scan-test-cache-"))
+# Plans that do not depend on which machine the tests run on; tests/test_shipped.py turns it on.
+os.environ.setdefault("TVM_SCAN_RECORDS", "off")
 
 if cusim.available():
     cusim.install()
@@ -27,3 +30,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     if not tvm.cuda(0).exist:
         pytest.skip(cusim.why_unavailable() or "expected a CUDA device, got none")
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """The command line in this process: exit code, output, errors."""
+
+    from tvm_scan.cli.app import run
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["tvm-scan", *map(str, arguments)])
+        with pytest.raises(SystemExit, match=r"^\d+$") as done:
+            run()
+        text = capsys.readouterr()
+        return done.value.code, text.out, text.err
+
+    return call

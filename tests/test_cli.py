@@ -1,6 +1,7 @@
 """The command line, as a user meets it: output, files, exit codes, one-sentence errors."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -95,8 +96,6 @@ def test_run_as_json_with_a_plan(files):
     ],
 )
 def test_bad_input_is_one_sentence(files, file, inputs, code, text):
-    import re
-
     got, _, error = tvm_scan("run", files / file, files / inputs)
     assert got == code, error
     assert re.search(text, error), error
@@ -137,6 +136,17 @@ def test_explain_prints_equation_family_plan_and_tree(tmp_path, tree):
     root = ElementTree.parse(picture).getroot()
     assert root.tag.endswith("svg")
     assert len([e for e in root.iter() if e.tag.endswith("circle")]) == dots
+
+
+def test_explain_what_a_plan_costs():
+    arguments = ["explain", "library:linear_recurrence", "--target", "cuda", "--cost"]
+    code, text, _ = tvm_scan(*arguments)
+    assert code == 0
+    assert re.search(r"smem +1,100  bytes of shared memory", text)
+    code, text, _ = tvm_scan(*arguments, "--json")
+    cost = json.loads(text)["cost"]
+    assert (code, cost["step_flops"], cost["combine_flops"]) == (0, 2, 3)
+    assert cost["bytes"] == 3 * 4 * 3 * 5000
 
 
 def test_explain_a_refusal(files):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.test_cli import REFUSED, SOURCE
-from tvm_scan.cli.app import run
 
 MODULE = """
 import tvm
@@ -28,20 +27,6 @@ class Module:
             R.output(z)
         return z
 """
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """The command line in this process: exit code, output, errors."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["tvm-scan", *map(str, arguments)])
-        with pytest.raises(SystemExit, match=r"^\d+$") as done:
-            run()
-        text = capsys.readouterr()
-        return done.value.code, text.out, text.err
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -243,23 +228,30 @@ def test_an_interrupted_search_has_an_exit_code_of_its_own(command, tmp_path, mo
     assert f"records     {tmp_path}" in text
 
 
-def test_help_answers_at_once_and_has_examples(command):
+def test_help_answers_at_once():
     program = (
-        "import sys, time\nbegin = time.perf_counter()\n"
-        "sys.argv = ['tvm-scan', '--help']\n"
+        "import sys\nsys.argv = ['tvm-scan', '--help']\n"
         "from tvm_scan.cli import main\n"
         "try: main()\nexcept SystemExit: pass\n"
-        "print('seconds', time.perf_counter() - begin)\n"
-        "assert not {'tvm', 'numpy', 'torch', 'filelock'} & set(sys.modules)\n"
+        "heavy = {'tvm', 'tvm_ffi', 'numpy', 'torch', 'filelock'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
     )
-    took = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        took.append(time.perf_counter() - begin)
-        assert done.returncode == 0, done.stderr
-    assert min(took) < 1.0, took  # 0.3 s on an idle machine
-    for name in ("tune", "list", "show", "best", "apply", "merge", "prune", "export", "import"):
-        code, text, _ = command(name, "--help")
-        assert code == 0
-        assert f"Example: tvm-scan {name}" in " ".join(text.split())
+    # What the libraries that print the help need, measured beside it: machines are loaded.
+    programs = {"help": program, "libraries": "import typer, typer.rich_utils, rich"}
+    took = {name: [] for name in programs}
+    for _ in range(5):
+        for name, text in programs.items():
+            begin = time.perf_counter()
+            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+            took[name].append(time.perf_counter() - begin)
+            assert done.returncode == 0, done.stderr
+    assert min(took["help"]) < min(took["libraries"]) + 0.1, took
+
+
+@pytest.mark.parametrize(
+    "name", ["tune", "list", "show", "best", "apply", "merge", "prune", "export", "import"]
+)
+def test_help_has_an_example(command, name):
+    code, text, _ = command(name, "--help")
+    assert code == 0
+    assert f"Example: tvm-scan {name}" in " ".join(text.split())

@@ -16,6 +16,7 @@ from tvm_scan.meta.context import light_context
 from tvm_scan.meta.costs import Costs, costs_of
 from tvm_scan.meta.decisions import enumerate_plans
 from tvm_scan.meta.features import ScanFeatures
+from tvm_scan.meta.operations import arithmetic_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 CPU = Target({"kind": "llvm", "num-cores": 4})
@@ -91,3 +92,21 @@ def test_features_are_those_of_the_kernel_beside_the_costs(target):
         np.testing.assert_allclose(matrix[:, -count:], np.tile(costs, (len(matrix), 1)))
     # On CUDA the loop in blocks of 32 threads is one of the plans of a thread per lane.
     assert len({m.tobytes() for m in wide}) >= len(wide) - (target is CUDA_TARGET)
+
+
+def test_arithmetic_is_counted_in_the_step():
+    sizes = (2, 1000)
+    found = extract(library.linear_recurrence(*sizes))
+    loop = arithmetic_of(ScanPlan("cpu", "sequential"), CPU, found)
+    assert (loop.step_flops, loop.step_exps, loop.flops) == (2, 0, 2 * 2 * 1000)
+    assert loop.combine_flops == 3, "(a2 a1, a2 b1 + b2)"
+    assert loop.intensity == loop.flops / costs_of(ScanPlan("cpu", "sequential"), CPU, found).bytes
+    chunks = arithmetic_of(ScanPlan("cpu", "three_phase", chunks=10), CPU, found)
+    assert chunks.flops > 2 * loop.flops
+    # For each of 16 cells an exponential; softplus and silu have two more and a logarithm.
+    scan = extract(library.selective_scan(1, 4, 100, 16))
+    loop = arithmetic_of(ScanPlan("cpu", "sequential"), CPU, scan)
+    assert 16 <= loop.step_exps <= 16 + 4
+    assert loop.exps == loop.step_exps * 400
+    assert loop.step_flops >= 16 * 6
+    assert arithmetic_of(ScanPlan("cpu", "lanes"), CPU, extract(library.cumsum(1, 9))).flops == 9

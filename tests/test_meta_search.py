@@ -15,10 +15,12 @@ from tvm_scan import extract, library
 from tvm_scan.algebra import Reduce
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.meta import RecordStore, tune
+from tvm_scan.meta.candidates import candidate_of, first_plans
 from tvm_scan.meta.check import WRONG, compare, make_cases
 from tvm_scan.meta.decisions import size
 from tvm_scan.meta.replay import replay
 from tvm_scan.schedules import expand_scans
+from tvm_scan.schedules.splice import ensure_blocks
 
 CPU = Target.from_device("cpu")
 QUICK = ms.runner.EvaluatorConfig(number=1, repeat=2, min_repeat_ms=1)
@@ -256,3 +258,22 @@ def test_the_bar_says_trials_and_best(tmp_path, capsys):
     assert "linear_recurrence" in text
     assert "9/9" in text
     assert "best 1." in text
+
+
+@pytest.mark.gpu
+def test_a_function_bound_to_threads_is_tuned_as_any_other(monkeypatch):
+    from tests.accepted_programs import thread_bound
+    from tests.cuda_harness import CUDA_TARGET
+
+    (case,) = make_cases(thread_bound)
+    (position, want) = case.expected[0]
+    np.testing.assert_array_equal(want, np.cumsum(case.inputs[0], 1))
+    mod = tvm.IRModule({"main": ensure_blocks(thread_bound)})
+    spaces = first_plans(mod, CUDA_TARGET)
+    assert {plans[0].algorithm for plans in spaces} >= {"lanes", "serial_tiles"}
+    for plans in spaces:
+        made = candidate_of(mod, plans, CUDA_TARGET)
+        built = tvm.compile(made.measure.sch.mod, target=CUDA_TARGET)["main"]
+        tensors = [tvm.runtime.tensor(value, tvm.cuda()) for value in case.inputs]
+        built(*tensors)
+        assert compare(case, [tensors[position].numpy()]) is None

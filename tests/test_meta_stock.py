@@ -14,7 +14,9 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from tests.test_meta_space import mixed
-from tvm_scan.meta import local_builder, register_hooks, scan_space
+from tvm_scan.errors import ScanError
+from tvm_scan.meta import checked_runner, local_builder, register_hooks, scan_space, workers
+from tvm_scan.meta.check import WRONG
 from tvm_scan.meta.entry import Entry, digest_of
 from tvm_scan.meta.replay import replay
 from tvm_scan.relax import ExpandScans
@@ -74,7 +76,7 @@ def test_tune_tir_with_our_space_beside_the_default_rules(tmp_path):
         str(tmp_path),
         space=scan_space(CPU, others=True),
         num_tuning_cores=1,
-        **options(),
+        **options() | {"runner": checked_runner(mixed, config=QUICK)},
     )
     assert len({str(plan) for plan in plans_of(database)}) >= 2
     scheduled = replay(database, mixed, CPU)
@@ -82,6 +84,23 @@ def test_tune_tir_with_our_space_beside_the_default_rules(tmp_path):
     args = [tvm.runtime.tensor(X) for _ in range(3)]
     tvm.compile(scheduled.with_attr("global_symbol", "main"), target=CPU)["main"](*args)
     np.testing.assert_array_equal(args[2].numpy(), WANT)
+
+
+def test_the_checked_runner_fails_a_wrong_candidate(monkeypatch):
+    monkeypatch.setattr(workers, "local_runner", lambda cases, **_: cases)
+    cases = checked_runner(mixed)
+    text = mixed.with_attr("global_symbol", "main").script()
+    assert "+ T.float32(1.0)" in text
+    wrong = tvm.script.from_source(text.replace("+ T.float32(1.0)", "+ T.float32(2.0)"))
+    arguments = workers.allocate(cases, tvm.cpu(), None, 1)
+
+    def measure(func):
+        module = tvm.compile(func.with_attr("global_symbol", "main"), target=CPU).mod
+        return workers.run_checked(cases, module, tvm.cpu(), QUICK, arguments)
+
+    assert measure(mixed)[0] > 0
+    with pytest.raises(ScanError, match=WRONG):
+        measure(wrong)
 
 
 @pytest.mark.slow

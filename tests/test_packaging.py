@@ -95,17 +95,31 @@ def test_wheel_holds_licence_types_and_script(wheel):
     assert set(metadata.get_all("Provides-Extra")) == extras
 
 
+def test_wheel_holds_the_tuned_records(wheel):
+    names, site = wheel
+    folder = ROOT / "meta" / "records"
+    expected = {
+        f"tvm_scan/meta/records/{path.relative_to(folder).as_posix()}"
+        for path in folder.rglob("*.json")
+    }
+    assert any(name.endswith("manifest.json") for name in expected)
+    assert {name for name in names if "/records/" in name and "/meta/" in name} == expected
+    assert sum((site / name).stat().st_size for name in expected) < 1 << 20
+
+
 def test_wheel_works_where_it_is_unpacked(wheel, tmp_path):
     _, site = wheel
     code = (
         "import tvm_scan, tvm_scan.meta\n"
-        "from tvm_scan._resources import licence_text\n"
-        "print(tvm_scan.__file__, tvm_scan.meta.__file__, len(licence_text()), sep='\\n')"
+        "from tvm_scan._resources import licence_text, shipped_manifests\n"
+        "print(tvm_scan.__file__, tvm_scan.meta.__file__, len(licence_text()), sep='\\n')\n"
+        "print(len(shipped_manifests()))"
     )
-    package, meta, length = run_outside(code, site, tmp_path)
+    package, meta, length, manifests = run_outside(code, site, tmp_path)
     assert package == str(site / "tvm_scan" / "__init__.py")
     assert meta == str(site / "tvm_scan" / "meta" / "__init__.py")
     assert int(length) == len(licence_text())
+    assert int(manifests) == len(list((ROOT / "meta" / "records").glob("*/manifest.json"))) > 0
 
 
 def test_editable_install_maps_the_folders(tmp_path):

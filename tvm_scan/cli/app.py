@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from tvm_scan.cli.app_records import register
+from tvm_scan.cli.app_inspect import register as register_inspection
+from tvm_scan.cli.app_records import register as register_records
 from tvm_scan.cli.failure import BAD_INPUT, CommandError
 
 __all__ = ["app", "run"]
@@ -68,6 +69,9 @@ def explain_command(
     plan: Plan = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="draw the tree into this file")] = None,
     source: Annotated[bool, typer.Option("--source", help="print the kernel's source")] = False,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="print bytes, operations, barriers, shared memory")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show the equation found, its family, the plan and the tree; or why it is refused.
@@ -76,12 +80,12 @@ def explain_command(
     """
     from tvm_scan.cli.explain import explain
 
-    explain(what, func, target, plan, svg, source, as_json)
+    explain(what, func, target, plan, svg, source, as_json, cost)
 
 
 @app.command("verify")
 def verify_command(
-    what: Annotated[str, typer.Argument(help="Python file, or library:NAME (library:cumsum)")],
+    what: Annotated[str, typer.Argument(help="Python file, library:NAME, or a folder of records")],
     func: Name = None,
     target: Target = "cpu",
     plan: Plan = None,
@@ -89,8 +93,15 @@ def verify_command(
 ) -> None:
     """Compare the scan with its loop on random and adversarial inputs, in ulps.
 
+    Of a folder of records every one is built and run again; exit code 1 if one is wrong.
+
     Example: tvm-scan verify library:linear_recurrence
     """
+    if Path(what).is_dir():
+        from tvm_scan.cli.verify_records import verify_records
+
+        verify_records(Path(what), as_json)
+        return
     from tvm_scan.cli.verify import verify_file
 
     verify_file(what, func, target, plan, as_json)
@@ -138,7 +149,8 @@ def compile_command(
     compile_file(model, output, target, database, report, as_json)
 
 
-register(app)
+register_records(app)
+register_inspection(app)
 
 
 def run() -> None:

@@ -46,7 +46,7 @@ def _tune(
 
     Ctrl-C ends it after the measurement in progress, with all records kept.
 
-    Example: tvm-scan tune library:cumsum --shape 4,4096 --budget 6
+    Example: tvm-scan tune library:cumsum --shape 4,4096 --budget 3
     """
     from tvm_scan.cli.tune import tune_file
 

@@ -49,7 +49,7 @@ class _Canvas:
 
     def text(self, x: float, y: float, words: str, kind: str = "") -> None:
         self.parts.append(f'<text x="{x}" y="{y}" class="{kind}">{escape(words)}</text>')
-        self._grow(x + 7.6 * len(words), y + 6)
+        self._grow(x + (10 if kind == "title" else 7.6) * len(words), y + 6)
 
     def render(self, title: str) -> str:
         width, height = self.width + 24, self.height + 24
@@ -58,7 +58,8 @@ class _Canvas:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
             f'width="{width}" height="{height}" role="img">\n<title>{escape(title)}</title>\n'
             f"<style>{_STYLE}</style>\n"
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n{body}\n</svg>\n'
+            f'<rect class="page" width="{width}" height="{height}" fill="#ffffff"/>\n'
+            f"{body}\n</svg>\n"
         )
 
 

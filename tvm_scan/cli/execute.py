@@ -16,7 +16,7 @@ from tvm.tirx import PrimFunc
 from tvm_scan import tir
 from tvm_scan.cli.failure import CommandError
 
-__all__ = ["Bound", "bind", "interleaved_medians", "prepare"]
+__all__ = ["Bound", "bind", "interleaved_medians", "interleaved_samples", "prepare"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +155,14 @@ def interleaved_medians(
     calls: Mapping[str, Callable[[], Any]], seconds: float = 1.0, least: int = 5
 ) -> dict[str, float]:
     """Median seconds of each call; the calls take turns, so that noise hits all alike."""
+    samples = interleaved_samples(calls, seconds, least)
+    return {name: median(values) for name, values in samples.items()}
+
+
+def interleaved_samples(
+    calls: Mapping[str, Callable[[], Any]], seconds: float = 1.0, least: int = 5
+) -> dict[str, list[float]]:
+    """Seconds of each call in every round; in a round all are called, one after the other."""
     for call in calls.values():
         call()
     samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -166,4 +174,4 @@ def interleaved_medians(
             call()
             samples[name].append(perf_counter() - start)
         rounds += 1
-    return {name: median(values) for name, values in samples.items()}
+    return samples

@@ -13,9 +13,25 @@ from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.cli.equation import describe, number
 from tvm_scan.cli.failure import REFUSED, CommandError
 from tvm_scan.cli.load import load_func, make_target, plan_for
+from tvm_scan.meta.costs import costs_of
+from tvm_scan.meta.operations import arithmetic_of
 from tvm_scan.schedules.law_checks import check_laws
 
 __all__ = ["explain"]
+
+#: What is printed of the costs, and in what it is counted.
+_UNITS = {
+    "bytes": "read and written in main memory",
+    "flops": "operations on floats",
+    "exps": "exponentials, logarithms and the like",
+    "intensity": "operations to a byte",
+    "work": "steps and combinations",
+    "depth": "of these one after the other",
+    "tasks": "at most at once",
+    "barriers": "of a block of threads; on a CPU joins of all tasks",
+    "smem": "bytes of shared memory for a block",
+    "registers": "of 32 bits for a thread or a task, at least",
+}
 
 
 def explain(
@@ -26,6 +42,7 @@ def explain(
     svg: Path | None,
     source: bool,
     as_json: bool,
+    cost: bool = False,
 ) -> None:
     """Print; see ``tvm-scan explain --help``."""
     target = make_target(target_name)
@@ -49,6 +66,11 @@ def explain(
         "tree": tree_text(found, plan),
         "laws": [asdict(law) for law in check_laws(found)],
     }
+    if cost:
+        report["cost"] = {
+            **asdict(costs_of(plan, target, found)),
+            **asdict(arithmetic_of(plan, target, found)),
+        }
     if source:
         report["source"] = _source(func, target, plan)
     if as_json:
@@ -97,6 +119,12 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
     print("tree")
     for line in report["tree"].splitlines():
         print(f"    {line}".rstrip())
+    if "cost" in report:
+        print("cost")
+        for name, unit in _UNITS.items():
+            value = report["cost"][name]
+            shown = f"{value:.3g}" if name == "intensity" else f"{value:,.0f}"
+            print(f"    {name:<10}{shown:>16}  {unit}")
     if "source" in report:
         print("source")
         print(report["source"])

@@ -1,8 +1,17 @@
 """How a command says that it cannot: one sentence, the fix, an exit code."""
 
-__all__ = ["BAD_INPUT", "INTERRUPTED", "NO_RECORD", "REFUSED", "WRONG_RESULT", "CommandError"]
+__all__ = [
+    "BAD_INPUT",
+    "INTERRUPTED",
+    "NO_RECORD",
+    "REFUSED",
+    "UNHEALTHY",
+    "WRONG_RESULT",
+    "CommandError",
+]
 
 WRONG_RESULT = 1
+UNHEALTHY = 1
 BAD_INPUT = 2
 REFUSED = 3
 NO_RECORD = 4

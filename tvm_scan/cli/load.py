@@ -12,9 +12,10 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from tvm_scan import Recurrence, Refusal, ScanPlan, default_plan, extract, library
+from tvm_scan import Recurrence, Refusal, ScanPlan, extract, library
 from tvm_scan.cli.failure import REFUSED, CommandError
 from tvm_scan.errors import PlanError, RefusalError
+from tvm_scan.schedules.shipped import chosen_plan
 
 __all__ = [
     "find_recurrence",
@@ -159,7 +160,7 @@ def find_recurrence(func: PrimFunc) -> Recurrence:
 
 
 def plan_for(text: str | None, target: Target, found: Recurrence) -> ScanPlan:
-    """Read a plan, or choose the default; check it.
+    """Read a plan, or choose the one that is used; check it.
 
     Raises
     ------
@@ -167,7 +168,7 @@ def plan_for(text: str | None, target: Target, found: Recurrence) -> ScanPlan:
         If the text is no plan, or the plan does not fit.
     """
     try:
-        plan = default_plan(target, found) if text is None else ScanPlan.parse(text)
+        plan = chosen_plan(target, found) if text is None else ScanPlan.parse(text)
         plan.check(target, found)
     except (PlanError, RefusalError) as error:
         raise CommandError(str(error)) from error

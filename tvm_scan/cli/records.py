@@ -18,10 +18,18 @@ from tvm_scan.meta.check import recurrences_of
 from tvm_scan.meta.costs import costs_of
 from tvm_scan.meta.database import RecordStore
 from tvm_scan.meta.entry import Entry
+from tvm_scan.meta.nearest import tuned_function
 from tvm_scan.meta.progress import duration
-from tvm_scan.meta.replay import replay
 
-__all__ = ["apply_records", "best_record", "list_records", "open_store", "show_record"]
+__all__ = [
+    "apply_records",
+    "best_record",
+    "find_entry",
+    "list_records",
+    "open_store",
+    "shapes_text",
+    "show_record",
+]
 
 
 def open_store(folder: Path) -> RecordStore:
@@ -40,7 +48,8 @@ def open_store(folder: Path) -> RecordStore:
     return store
 
 
-def _shapes(entry: Entry) -> str:
+def shapes_text(entry: Entry) -> str:
+    """Shapes of a record's parameters, each once."""
     shapes = []
     for param in entry.func.params:
         text = "x".join(str(tir.as_int(e) or "?") for e in tir.shape_of(param))
@@ -55,7 +64,7 @@ def _row(entry: Entry, reason: str | None) -> dict[str, Any]:
     return {
         "id": entry.digest,
         "function": str(facts.get("function", "?")),
-        "shapes": _shapes(entry) if readable else "?",
+        "shapes": shapes_text(entry) if readable else "?",
         "target": str(entry.json[2].get("kind", "?")),
         "plans": [str(plan) for plan in entry.plans] if readable else [],
         "seconds": entry.seconds,
@@ -88,7 +97,14 @@ def list_records(folder: Path, as_json: bool) -> None:
     print(f"{len(good)} usable records, {len(others)} others, {len(store.rejected)} bad lines")
 
 
-def _find(store: RecordStore, digest: str) -> Entry:
+def find_entry(store: RecordStore, digest: str) -> Entry:
+    """The record whose id begins so.
+
+    Raises
+    ------
+    CommandError
+        If there is not exactly one.
+    """
     found = [e for e in store.entries() if e.digest.startswith(digest)]
     if len(found) != 1 or not digest:
         raise CommandError(
@@ -103,7 +119,7 @@ def _find(store: RecordStore, digest: str) -> Entry:
 
 def show_record(folder: Path, digest: str, svg: Path | None, as_json: bool) -> None:
     """Print; see ``tvm-scan show --help``."""
-    entry = _find(open_store(folder), digest)
+    entry = find_entry(open_store(folder), digest)
     parts = []
     for plan, found in zip(entry.plans, recurrences_of(entry.func), strict=False):
         costs = asdict(costs_of(plan, entry.target, found))
@@ -199,12 +215,15 @@ def apply_records(
     program = load_program(what, name, shape, dtype)
     mod, applied = tvm.IRModule(), {}
     for key, func in program.items():
-        scheduled = replay(store, func, target)
-        if scheduled is None:
+        tuned = tuned_function(store, func, target)
+        if tuned is None:
             raise CommandError(_none_for(store, target, [key]), NO_RECORD)
-        entry = store.best(func, target)
-        applied[key] = {"record": entry.digest, "plans": [str(plan) for plan in entry.plans]}
-        mod.update_func(tvm.ir.GlobalVar(key), scheduled.with_attr("global_symbol", key))
+        applied[key] = {
+            "record": tuned.records[0],
+            "plans": [str(plan) for plan in tuned.plans],
+            "exact": tuned.exact,
+        }
+        mod.update_func(tvm.ir.GlobalVar(key), tuned.func.with_attr("global_symbol", key))
     if output.suffix != ".so":
         raise CommandError(f"expected --output as a .so file, got {output.name}; name it so")
     if not output.parent.is_dir():
@@ -214,5 +233,6 @@ def apply_records(
         print(json.dumps({"library": str(output), "functions": applied}))
         return
     for key, used in applied.items():
-        print(f"{key}  {' + '.join(used['plans'])}  {used['record']}")
+        near = "" if used["exact"] else "  (of the nearest recorded shape)"
+        print(f"{key}  {' + '.join(used['plans'])}  {used['record']}{near}")
     print(f"written: {output}; load it with tvm.runtime.load_module({str(output.resolve())!r})")

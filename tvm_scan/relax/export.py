@@ -18,14 +18,16 @@ from tvm.target import Target
 from tvm_scan import __version__, tir
 from tvm_scan.artifact import FORMAT, MANIFEST, sha256_of
 from tvm_scan.errors import ScanError
-from tvm_scan.meta.replay import replay
+from tvm_scan.meta.nearest import tuned_function
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.passes import FindScans
 from tvm_scan.relax.pipeline import get_pipeline
-from tvm_scan.schedules import default_plan
 from tvm_scan.schedules.limits import device_of
+from tvm_scan.schedules.shipped import chosen_plan
 
 __all__ = ["export"]
+
+_NEAR = ("of the nearest shape",)
 
 
 def export(
@@ -135,9 +137,12 @@ def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]
     found = []
     for report in FindScans(mod):
         func = mod[report.name]
-        tuned = database is not None and replay(database, func, target) is not None
-        for recurrence in report.recurrences:
-            plan = "from a tuning record" if tuned else str(default_plan(target, recurrence))
+        tuned = None if database is None else tuned_function(database, func, target)
+        for number, recurrence in enumerate(report.recurrences):
+            plan = str(chosen_plan(target, recurrence))
+            if tuned is not None:
+                plans = [str(p) for p in tuned.plans[number : number + 1]]
+                plan = " ".join([*plans, "from a tuning record", *([] if tuned.exact else _NEAR)])
             families = [algebra.name for algebra in recurrence.algebras]
             steps = (
                 str(recurrence.time.extent)

@@ -15,11 +15,13 @@ from tvm.target import Target
 from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
 from tvm_scan.errors import PlanError, RefusalError, ScanError
 from tvm_scan.extraction import extract_nest, root_nests
-from tvm_scan.meta.replay import replay
+from tvm_scan.meta.dispatch import dispatched
+from tvm_scan.meta.nearest import tuned_function
 from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
-from tvm_scan.schedules import default_plan, expand_scans, parallelize
+from tvm_scan.schedules import expand_scans, parallelize
 from tvm_scan.schedules.leftover import bind_leftovers
 from tvm_scan.schedules.limits import device_of
+from tvm_scan.schedules.shipped import chosen_plan
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["ExpandScans", "FindScans", "ParallelizeScans", "ScanReport"]
@@ -114,7 +116,9 @@ def FindScans(mod: IRModule) -> list[ScanReport]:
 
 
 def ParallelizeScans(target: Target | None = None, database: Any = None) -> tvm.ir.transform.Pass:
-    """Schedule the recurrences of a module: tuned where there is a record, else by default plans.
+    """Schedule the recurrences of a module: tuned where there is a record, else by default.
+
+    The default is the plan of a shipped record of a near shape, then that of ``default_plan``.
 
     Put it in front of TVM's own schedule rules: a function that it scheduled carries
     ``tirx.is_scheduled`` and is left alone by them. Every other function stays as it is, and the
@@ -126,7 +130,8 @@ def ParallelizeScans(target: Target | None = None, database: Any = None) -> tvm.
     target : tvm.target.Target, optional
         The current target, else this machine's CPU.
     database : tvm.s_tir.meta_schedule.Database, optional
-        Tuning records; looked up first, for this target.
+        Tuning records; looked up first, for this target. Of a ``tvm_scan.meta.RecordStore`` also
+        those of the nearest shapes are used, see ``tvm_scan.meta.plan_for``.
 
     Returns
     -------
@@ -176,11 +181,17 @@ def _schedule(
     done = bool((func.attrs or {}).get(IS_SCHEDULED, False))
     if not report.recurrences:
         return None if done else _one_thread_per_lane(func, target, report)
+    several = None if done or target is None else dispatched(func, target, database)
+    if several is not None:
+        _LOG.info("%s holds plans by length: %s", report.name, several[1])
+        return several[0]
     if database is not None and target is not None and not done:
-        tuned = replay(database, func, target)
+        tuned = tuned_function(database, func, target)
         if tuned is not None:
-            return tuned
-    if done and all(default_plan(target, r).algorithm == "sequential" for r in report.recurrences):
+            if not tuned.exact:
+                _LOG.info("%s: the nearest records give %s", report.name, tuned.plans)
+            return tuned.func
+    if done and all(chosen_plan(target, r).algorithm == "sequential" for r in report.recurrences):
         return None
     try:
         return parallelize(func, target)

@@ -23,10 +23,11 @@ from typing import Any
 import torch
 
 import tvm_scan
+from tvm_scan._resources import shipped_text
 from tvm_scan.torch import store
 from tvm_scan.torch.runtime import launch, load_runtime, prepared
 
-__all__ = ["KernelSpec", "run_kernel"]
+__all__ = ["KernelSpec", "loop_of", "run_kernel"]
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _compile(spec: KernelSpec, plan: str) -> Any:
     from tvm_scan.schedules import ScanPlan, parallelize
 
     target = tvm.target.Target.from_device("cpu")
-    loop = _loop(spec, (None,) * len(spec.sizes))
+    loop = loop_of(spec, (None,) * len(spec.sizes))
     scheduled = parallelize(loop, target, ScanPlan.parse(plan))
     return tvm.compile(scheduled.with_attr("global_symbol", "main"), target=target)
 
@@ -124,24 +125,26 @@ def _export(executable: Any) -> bytes | None:
 
 
 def _plan_text(spec: KernelSpec, bits: tuple[int, ...]) -> str:
-    """Return the default plan of a range of sizes, from the cache where it is there."""
+    """Return the plan of a range of sizes, from the cache where it is there."""
     key = _key("plan", spec, bits)
     path = store.fetch(key, ".txt")
     if path is not None:
         return path.read_text(encoding="utf-8")
-    from tvm_scan import default_plan, extract
+    from tvm_scan import extract
     from tvm_scan.errors import RefusalError
     from tvm_scan.recurrence import Refusal
+    from tvm_scan.schedules.shipped import chosen_plan
 
-    found = extract(_loop(spec, tuple(1 << (b - 1) for b in bits)))
+    found = extract(loop_of(spec, tuple(1 << (b - 1) for b in bits)))
     if isinstance(found, Refusal):
         raise RefusalError(found.message(), found)
-    text = str(default_plan(None, found))
+    text = str(chosen_plan(None, found))
     store.insert(key, ".txt", text.encode())
     return text
 
 
-def _loop(spec: KernelSpec, extents: tuple[int | None, ...]) -> Any:
+def loop_of(spec: KernelSpec, extents: tuple[int | None, ...]) -> Any:
+    """Return the sequential loop of a kernel; extents that are None are symbolic."""
     from tvm_scan.library.arguments import make_extent
 
     loops = import_module("tvm_scan.torch.loops")
@@ -168,6 +171,8 @@ def _environment() -> tuple[str, ...]:
         platform.machine(),
         _processor(),
         os.environ.get("TVM_NUM_THREADS", ""),
+        os.environ.get("TVM_SCAN_RECORDS", ""),
+        hashlib.sha256("".join(shipped_text()).encode()).hexdigest(),
     )
 
 

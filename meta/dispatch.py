@@ -1,0 +1,112 @@
+"""Plans for a length that is known at run time only: from records and defaults, by length."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from tvm import tirx
+from tvm.target import Target
+
+from tvm_scan import tir
+from tvm_scan.errors import PlanError, RefusalError
+from tvm_scan.meta.check import recurrences_of
+from tvm_scan.meta.database import RecordStore
+from tvm_scan.meta.nearest import known_plans
+from tvm_scan.recurrence import Axis, Recurrence
+from tvm_scan.schedules.dispatch import dispatch
+from tvm_scan.schedules.limits import device_of
+from tvm_scan.schedules.nearest import nearest
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.shipped import chosen_plan
+
+__all__ = ["dispatched", "plans_by_length"]
+
+#: Lengths that are asked about, as powers of two.
+_SHORTEST, _LONGEST = 3, 22
+#: Most plans in one function: its code grows with each.
+_BRANCHES = 3
+
+Case = tuple[int | None, ScanPlan]
+
+
+def plans_by_length(
+    recurrence: Recurrence, target: Target, database: RecordStore | None = None
+) -> list[Case]:
+    """The plans to hold in one function whose length is known at run time.
+
+    For every power of two it is the plan that a recurrence of this length would have: of the
+    nearest record, else of a shipped one, else the default. Neighbours with one plan are one
+    case; beyond three cases the one for the fewest powers of two joins its neighbour.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        Of symbolic length.
+    target : tvm.target.Target
+        What it is compiled for.
+    database : RecordStore, optional
+        Records to ask first.
+
+    Returns
+    -------
+    list of (int or None, ScanPlan)
+        The largest length of each case, ascending; None for the last.
+    """
+    known = [] if database is None else known_plans(database, target)
+    dtype = tir.dtype_of(recurrence.time.extent)
+    plans = []
+    for power in range(_SHORTEST, _LONGEST + 1):
+        extent = tirx.IntImm(dtype, 1 << power)
+        sized = replace(recurrence, time=Axis(recurrence.time.var, extent))
+        hit = nearest(known, target, sized)
+        plan = (hit and hit.plan) or chosen_plan(target, sized)
+        plan.check(target, recurrence)
+        plans.append((power, plan))
+    runs = [[p for p, _ in run] for _, run in groupby(plans, key=lambda pair: pair[1])]
+    chosen = dict(plans)
+    while len(runs) > _BRANCHES:
+        least = min(range(len(runs)), key=lambda i: len(runs[i]))
+        beside = [i for i in (least - 1, least + 1) if 0 <= i < len(runs)]
+        into = max(beside, key=lambda i: len(runs[i]))
+        first, second = sorted((least, into))
+        plan = chosen[runs[into][0]]
+        runs[first : second + 1] = [runs[first] + runs[second]]
+        chosen.update(dict.fromkeys(runs[first], plan))
+    # The plan of 2^k serves up to the middle, by ratio, between it and the next.
+    ends: list[int | None] = [int((1 << run[-1]) * 2**0.5) for run in runs[:-1]]
+    return list(zip([*ends, None], [chosen[run[0]] for run in runs], strict=True))
+
+
+def dispatched(
+    func: tirx.PrimFunc, target: Target, database: Any = None
+) -> tuple[tirx.PrimFunc, list[Case]] | None:
+    """Hold several plans in a function of symbolic length, if they differ by length.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        The sequential function.
+    target : tvm.target.Target
+        A CPU; on a GPU TVM puts no barrier into a branch.
+    database : RecordStore, optional
+        Records to ask first; a stock database is not asked.
+
+    Returns
+    -------
+    tuple of (PrimFunc, list) or None
+        The scheduled function and its cases; None where one plan serves all lengths, where the
+        length is constant, or where there are several recurrences.
+    """
+    found = recurrences_of(func)
+    if len(found) != 1 or tir.as_int(found[0].time.extent) is not None:
+        return None
+    if device_of(target) != "cpu":
+        return None
+    store = database if isinstance(database, RecordStore) else None
+    try:
+        cases = plans_by_length(found[0], target, store)
+        return (dispatch(func, target, cases), cases) if len(cases) > 1 else None
+    except (RefusalError, PlanError):
+        return None

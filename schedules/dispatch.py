@@ -1,0 +1,124 @@
+"""Several plans in one function: which one runs is decided by the length, at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Var
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.target import Target
+
+from tvm_scan import tir
+from tvm_scan.errors import PlanError
+from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.primitive import parallelize
+from tvm_scan.schedules.splice import ensure_blocks
+
+__all__ = ["Cases", "dispatch"]
+
+#: Plans by the largest length that they are for, ascending; None for all that are longer.
+Cases = Sequence[tuple[int | None, ScanPlan]]
+_NO_BARRIERS = ("sequential", "lanes")
+
+
+def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc:
+    """One function that holds several plans and branches on the length of its recurrences.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Its recurrences have one length, which may be symbolic.
+    target : tvm.target.Target
+        What it is compiled for. On a GPU the host takes the branch, around the launches; TVM puts
+        no barrier into a branch, so that only plans without any (``cuda/lanes``) can be held.
+    cases : sequence of (int or None, ScanPlan)
+        Plans with the largest length that each is for, ascending; the last one has None.
+
+    Returns
+    -------
+    PrimFunc
+        The scheduled function.
+
+    Raises
+    ------
+    RefusalError
+        If the function has no recurrence.
+    PlanError
+        If the cases are not ascending, or a plan does not fit.
+
+    Notes
+    -----
+    After, for ``[(2048, cpu/sequential()), (None, cpu/three_phase(chunks=8))]``::
+
+        if L <= 2048:
+            for t in range(L):  ...
+        else:
+            for task in T.parallel(8):  ...
+    """
+    borders = [border for border, _ in cases]
+    inner = [border for border in borders[:-1] if border is not None]
+    if len(inner) != len(borders) - 1 or borders[-1] is not None or inner != sorted(set(inner)):
+        raise PlanError(
+            f"dispatch: expected ascending lengths and None at the end, got {borders}; order them"
+        )
+    barred = [p for _, p in cases if p.device == "cuda" and p.algorithm not in _NO_BARRIERS]
+    if barred and len(cases) > 1:
+        raise PlanError(
+            "dispatch: expected CUDA plans without barriers (cuda/lanes), since TVM puts none into "
+            f"a branch, got {barred[0]}; compile one function for each range of lengths"
+        )
+    variants = [parallelize(func, target, plan) for _, plan in cases]
+    length = _length(_recurrences(func))
+    last = variants[-1]
+    body = last.body
+    for border, variant in reversed(list(zip(inner, variants[:-1], strict=True))):
+        condition = tirx.LE(length, tirx.IntImm(tir.dtype_of(length), border))
+        body = tirx.IfThenElse(condition, _own_copy(variant.body), body)
+    if len(variants) > 1:
+        body = SBlockRealize([], True, SBlock([], [], [], "root", body))
+    return last.with_body(body)
+
+
+def _length(found: list[Recurrence]) -> object:
+    extents = [recurrence.time.extent for recurrence in found]
+    for other in extents[1:]:
+        if not tvm_ffi.structural_equal(extents[0], other):
+            raise PlanError(
+                f"dispatch: expected one length, got {extents[0]} and {other}; split the function"
+            )
+    return extents[0]
+
+
+def _own_copy(body: tirx.Stmt) -> tirx.Stmt:
+    """The body with variables of its own: TVM wants every one defined once."""
+    table = tir.VarMap()
+
+    def renew(var: Var) -> None:
+        table[var] = Var(var.name, var.ty)
+
+    def on_block(block: SBlock) -> None:
+        for axis in block.iter_vars:
+            renew(axis.var)
+        for buffer in block.alloc_buffers:
+            renew(buffer)
+
+    def on_buffer(stmt: tirx.AllocBuffer | tirx.DeclBuffer) -> None:
+        renew(stmt.buffer)
+
+    handlers = [
+        (SBlock, on_block),
+        (tirx.AllocBuffer, on_buffer),
+        (tirx.DeclBuffer, on_buffer),
+    ]
+    tvm_ffi.structural_walk(body, handlers)
+    return tir.substitute(tir.fresh_copy(body), table)
+
+
+def _recurrences(func: tirx.PrimFunc) -> list[Recurrence]:
+    blocked = ensure_blocks(func)
+    found = [extract_nest(blocked, nest) for nest in root_nests(blocked)]
+    return [item for item in found if isinstance(item, Recurrence)]

@@ -1,0 +1,133 @@
+"""Several plans in one function: both sides of every border, and who makes such functions."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.target import Target
+
+from tests.cuda_harness import CUDA_TARGET, compile_cuda, in_every_order
+from tests.test_meta_nearest import CHUNKS, PAIRS, commit
+from tests.test_relax import expected, module
+from tvm_scan import ScanPlan, extract, library
+from tvm_scan.errors import PlanError, RefusalError
+from tvm_scan.meta import RecordStore
+from tvm_scan.meta.dispatch import dispatched, plans_by_length
+from tvm_scan.relax import ParallelizeScans, get_pipeline
+from tvm_scan.schedules.dispatch import dispatch
+
+CPU = Target.from_device("cpu")
+LOOP = ScanPlan("cpu", "sequential")
+CASES = [(20, LOOP), (100, PAIRS), (None, CHUNKS)]
+LENGTHS = (0, 1, 19, 20, 21, 99, 100, 101, 1000)
+
+
+def run(built, x, count):
+    out = tvm.runtime.tensor(np.full_like(x[0], -7))
+    built(*(tvm.runtime.tensor(value) for value in x[:count]), out)
+    return out.numpy()
+
+
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"layout": "ld"}])
+def test_both_sides_of_each_border(options):
+    func = library.linear_recurrence(3, None, **options)
+    made = dispatch(func, CPU, CASES)
+    built = tvm.compile(made.with_attr("global_symbol", "main"), target=CPU)["main"]
+    loop = tvm.compile(func.with_attr("global_symbol", "main"), target=CPU)["main"]
+    for length in LENGTHS:
+        shape = (length, 3) if options.get("layout") == "ld" else (3, length)
+        x = np.random.default_rng(length).integers(-1, 2, (2, *shape)).astype("float32")
+        np.testing.assert_array_equal(run(built, x, 2), run(loop, x, 2))
+
+
+def test_each_plan_is_in_it_once():
+    made = dispatch(library.cumsum(None, None), CPU, CASES)
+    text = made.script()
+    assert text.count("if length <= T.int64(20)") == 1
+    assert text.count("if length <= T.int64(100)") == 1
+    assert text.count('T.sblock("scan_reduce")') == 1
+    assert text.count('T.sblock("scan_lanes")') == 2, "the lanes that are no pair have their own"
+    only = dispatch(library.cumsum(None, None), CPU, CASES[-1:])
+    assert "if length <= " not in only.script()
+
+
+def test_a_state_of_several_cells():
+    func = library.selective_scan(1, 4, None, 8)
+    plans = [(30, LOOP), (None, ScanPlan("cpu", "lanes", lane_block=4, vectorize=True))]
+    entry = library.LIBRARY["selective_scan"]
+    built = tvm.compile(dispatch(func, CPU, plans).with_attr("global_symbol", "main"), target=CPU)
+    for length in (30, 31):
+        inputs = entry.example_inputs(np.random.default_rng(0), 1, 4, length, 8)
+        out = tvm.runtime.tensor(np.zeros((1, 4, length), "float32"))
+        built["main"](*(tvm.runtime.tensor(np.ascontiguousarray(v)) for v in inputs.values()), out)
+        np.testing.assert_allclose(out.numpy(), entry.expected(inputs)["out"], 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("cases", "text"),
+    [
+        ([(20, LOOP)], r"expected ascending lengths and None at the end, got \[20\]"),
+        ([(20, LOOP), (20, PAIRS), (None, CHUNKS)], "expected ascending lengths"),
+        ([(None, LOOP), (None, PAIRS)], "expected ascending lengths"),
+        ([(20, LOOP), (None, ScanPlan("cuda", "lanes"))], "expected a plan for cpu"),
+    ],
+)
+def test_bad_cases(cases, text):
+    with pytest.raises(PlanError, match=text):
+        dispatch(library.cumsum(3, None), CPU, cases)
+
+
+def test_no_recurrence():
+    from tests.test_meta_search import refused
+
+    with pytest.raises(RefusalError, match=r"tirx\.sin of the carry"):
+        dispatch(refused, CPU, CASES)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_host_branches():
+    few, many = (ScanPlan("cuda", "lanes", threads_per_block=n) for n in (32, 64))
+    built = compile_cuda(dispatch(library.cumsum(70, None), CUDA_TARGET, [(8, few), (None, many)]))
+    for length in (8, 9):
+        x = np.random.default_rng(0).integers(-3, 4, (70, length)).astype("float32")
+
+        def call(x=x):
+            out = tvm.runtime.empty(x.shape, "float32", tvm.cuda())
+            built["main"](tvm.runtime.tensor(x, tvm.cuda()), out)
+            return [out.numpy()]
+
+        np.testing.assert_array_equal(in_every_order(call, built.mod)[0], np.cumsum(x, 1))
+    tree = ScanPlan("cuda", "serial_tiles", threads_per_block=32, items_per_thread=2)
+    with pytest.raises(PlanError, match="TVM puts none into a branch"):
+        dispatch(library.cumsum(70, None), CUDA_TARGET, [(8, few), (None, tree)])
+
+
+def test_plans_by_length_come_from_defaults_and_records(tmp_path):
+    found = extract(library.cumsum(3, None))
+    cases = plans_by_length(found, CPU)
+    assert 2 <= len(cases) <= 3
+    assert cases[0][1] == LOOP
+    assert cases[-1][0] is None and cases[-1][1] != LOOP
+    borders = [border for border, _ in cases[:-1]]
+    assert borders == sorted(borders)
+    store = RecordStore(tmp_path / "records")
+    commit(store, library.cumsum(3, 1 << 20), CHUNKS, 1e-6)
+    assert plans_by_length(found, CPU, store)[-1] == (None, CHUNKS)
+    assert dispatched(library.cumsum(3, 100), CPU) is None
+    assert dispatched(library.cumsum(3, None), CUDA_TARGET) is None
+
+
+def test_a_relax_function_of_symbolic_length(caplog):
+    length = tvm.tirx.Var("n", "int64")
+    mod = module(4, length, library.linear_recurrence(4, None))
+    with caplog.at_level("INFO", "tvm_scan"):
+        scheduled = ParallelizeScans(CPU)(mod)["recurrence"]
+    assert "recurrence holds plans by length" in caplog.text
+    borders = [border for border, _ in dispatched(mod["recurrence"], CPU)[1][:-1]]
+    assert scheduled.script().count("if length <= ") == len(borders) >= 1
+    pipeline = get_pipeline(CPU)
+    vm = relax.VirtualMachine(tvm.compile(mod, target=CPU, relax_pipeline=pipeline), tvm.cpu())
+    for n in sorted({n for b in borders if b < 1 << 15 for n in (b, b + 1)}):
+        a, x = np.random.default_rng(0).random((2, 4, n)).astype("float32")
+        got = vm["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(x)).numpy()
+        np.testing.assert_allclose(got, expected(a, x), 1e-4, 1e-4)

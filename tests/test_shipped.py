@@ -1,0 +1,143 @@
+"""Shipped records: written by the bench, used without being asked for, on their machine alone."""
+
+import base64
+import json
+import os
+from pathlib import Path
+
+import pytest
+import tvm
+from tvm.target import Target
+
+from bench.tuned import _SUM, TORCH_SIZES, Case, Row, write_records
+from tests.test_meta_nearest import CHUNKS, PAIRS, commit
+from tests.test_relax import module
+from tvm_scan import _resources, default_plan, extract, library, parallelize
+from tvm_scan.meta import RecordStore
+from tvm_scan.relax import ParallelizeScans
+from tvm_scan.schedules import ScanPlan, shipped
+from tvm_scan.schedules.shape_key import shape_key, sizes_of
+from tvm_scan.schedules.shipped import chosen_plan, machine_of, shipped_plan
+
+ROOT = Path(__file__).resolve().parents[1]
+CPU = Target.from_device("cpu")
+QUICK = Case("linear_recurrence", (1, 30000), {})
+SLOW = Case("linear_recurrence", (1, 2000), {})
+
+
+def row(case, worth):
+    return Row(case.label, 3.0, 2.0, 1.0, 2.0, 1.9, 2.1, "", "", worth)
+
+
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    """A folder of records of this machine, in place of those that are installed."""
+    work = RecordStore(tmp_path / "work")
+    facts = {**commit(work, library.cumsum(1, 8), PAIRS, 1.0).facts, "host": "mine"}
+    made = []
+    for case, plan, worth in ((QUICK, CHUNKS, True), (SLOW, PAIRS, False)):
+        found = extract(case.func)
+        shape = (shape_key(found), *sizes_of(found))
+        about = {**facts, "plans": [str(plan)], "shapes": [shape]}
+        made.append((case, commit(work, case.func, plan, 1e-6, facts=about), row(case, worth)))
+    folder = write_records(tmp_path / "records", CPU, made)
+
+    def show():
+        texts = ((folder / "manifest.json").read_text(),)
+        monkeypatch.setattr(shipped, "shipped_manifests", lambda: [json.loads(t) for t in texts])
+        shipped._known.cache_clear()
+
+    show()
+    monkeypatch.delenv("TVM_SCAN_RECORDS", raising=False)
+    yield folder, show
+    shipped._known.cache_clear()
+
+
+def test_what_is_written(records):
+    folder, _ = records
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"manifest.json", "database_workload.json", "database_tuning_record.json"}
+    assert folder.name == f"llvm-{machine_of(CPU)['processor']}-{machine_of(CPU)['cores']}"
+    store = RecordStore(folder)
+    assert store.best(QUICK.func, CPU).plans == [CHUNKS]
+    assert store.best(SLOW.func, CPU) is None, "it was no gain"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (facts,) = manifest["records"].values()
+    assert facts["seconds"] < facts["default_seconds"]
+    assert "host" not in facts
+    assert len(manifest["defaults"]) == 1
+    (line,) = (folder / "database_workload.json").read_text().splitlines()
+    assert str(ROOT).encode() not in base64.b64decode(json.loads(line)[1])
+
+
+def test_it_is_used_without_being_asked_for(records):
+    func = library.linear_recurrence(1, 40000)
+    want = parallelize(func, CPU, CHUNKS)
+    tvm.ir.assert_structural_equal(parallelize(func, CPU), want)
+    got = ParallelizeScans(CPU)(module(1, 40000))["recurrence"]
+    tvm.ir.assert_structural_equal(got.body, want.body)
+    # Where the default was measured to be the fastest, a neighbour's plan does not replace it.
+    near = extract(library.linear_recurrence(1, 2500))
+    assert chosen_plan(CPU, near) == default_plan(CPU, near)
+    other = extract(library.cumsum(1, 40000))
+    assert chosen_plan(CPU, other) == default_plan(CPU, other)
+
+
+def test_it_is_used_on_its_machine_and_version_alone(records, monkeypatch):
+    folder, show = records
+    found = extract(library.linear_recurrence(1, 30000))
+    assert shipped_plan(CPU, found) == CHUNKS
+    assert shipped_plan(Target({"kind": "llvm", "mcpu": "x86-64-v2"}), found) is None
+    assert shipped_plan(Target({**CPU.export(), "num-cores": 64}), found) is None
+    assert shipped_plan(CPU, extract(library.linear_recurrence(1, None))) is None
+    monkeypatch.setenv("TVM_SCAN_RECORDS", "off")
+    assert shipped_plan(CPU, found) is None
+    monkeypatch.delenv("TVM_SCAN_RECORDS")
+    path = folder / "manifest.json"
+    before = path.read_text()
+    path.write_text(json.dumps({**json.loads(before), "tvm": "0.26.0"}))
+    show()
+    assert shipped_plan(CPU, found) is None
+    path.write_text(before.replace("chunks=8", "pieces=8"))
+    show()
+    assert shipped_plan(CPU, found) is None, "a plan of another version's words"
+    path.write_text(before)
+    show()
+    assert shipped_plan(CPU, found) == CHUNKS
+
+
+def test_the_torch_kernels_ask_for_it(monkeypatch):
+    pytest.importorskip("torch")
+    from tvm_scan.torch import kernels
+
+    monkeypatch.setenv("TVM_SCAN_CACHE", "off")
+    spec = kernels.KernelSpec("cumulative", tuple(sorted(_SUM.items())), TORCH_SIZES)
+    asked = []
+
+    def chosen(target, recurrence):
+        asked.append(sizes_of(recurrence))
+        return ScanPlan("cpu", "lanes")
+
+    monkeypatch.setattr(shipped, "chosen_plan", chosen)
+    assert kernels._plan_text(spec, (1, 1, 15)) == "cpu/lanes()"
+    assert asked == [(1, 1 << 14)]
+
+
+def test_the_installed_records_can_be_read():
+    for folder in (ROOT / "meta" / "records").iterdir():
+        store = RecordStore(folder)
+        assert len(store.entries()) == len(
+            json.loads((folder / "manifest.json").read_text())["records"]
+        )
+        assert not store.rejected
+        (folder / ".lock").unlink(missing_ok=True)
+    manifests = _resources.shipped_manifests()
+    assert manifests, "the folder meta/records is empty"
+    for manifest in manifests:
+        assert set(manifest["machine"]) == {"kind", "processor", "cores"}
+        for facts in manifest["records"].values():
+            assert facts["seconds"] * 1.04 < facts["default_seconds"]
+            assert all(ScanPlan.parse(text) for text in facts["plans"])
+            assert all(len(shape) == 3 for shape in facts["shapes"])
+        assert all(len(shape) == 3 for shape in manifest["defaults"])
+        assert os.environ.get("HOSTNAME", "?") not in json.dumps(manifest)

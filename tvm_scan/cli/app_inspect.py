@@ -1,0 +1,78 @@
+"""The commands that look at plans, records and this machine, and their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tvm_scan.cli.app_records import Dtype, Folder, Json, Name, Shape, Target, What
+
+__all__ = ["register"]
+
+
+def _compare(
+    what: What,
+    sides: Annotated[
+        list[str],
+        typer.Argument(
+            help="two or more of: loop, default, a plan, a folder of records, FOLDER@ID"
+        ),
+    ],
+    func: Name = None,
+    shape: Shape = None,
+    dtype: Dtype = "float32",
+    target: Target = "cpu",
+    seconds: Annotated[float, typer.Option("--seconds", min=0.0, help="to measure all")] = 2.0,
+    as_json: Json = False,
+) -> None:
+    """Measure plans of one recurrence in turns: time, speed against the first, and its spread.
+
+    Each is checked against the loop; exit code 1 if one is wrong.
+
+    Example: tvm-scan compare library:cumsum loop default 'cpu/lanes(lane_block=2)'
+    """
+    from tvm_scan.cli.compare import compare_sides
+
+    compare_sides(what, sides, func, shape, dtype, target, seconds, as_json)
+
+
+def _doctor(
+    database: Annotated[
+        Path | None, typer.Option("--database", help="folder of records to look at, too")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what is installed, what this machine is, and the command for what is missing.
+
+    Exit code 1 if tvm_scan cannot work; what only some commands need is no failure.
+
+    Example: tvm-scan doctor
+    """
+    from tvm_scan.cli.doctor import doctor
+
+    doctor(database, as_json)
+
+
+def _report(
+    folder: Folder,
+    output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write")],
+    roof: Annotated[
+        bool, typer.Option("--roof/--no-roof", help="measure this machine's limits")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Write a page about a database: tables, tuning curves, roofline, trees; one file.
+
+    Example: tvm-scan report tvm_scan_records -o report.html
+    """
+    from tvm_scan.cli.report import write_report
+
+    write_report(folder, output, roof, as_json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    for name, command in (("compare", _compare), ("doctor", _doctor), ("report", _report)):
+        app.command(name)(command)

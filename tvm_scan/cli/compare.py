@@ -1,0 +1,160 @@
+"""``tvm-scan compare``: plans, records and databases of one recurrence, measured in turns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from tvm_scan import ScanPlan, default_plan, extract, parallelize, tir
+from tvm_scan.cli.execute import Bound, interleaved_samples, prepare
+from tvm_scan.cli.failure import NO_RECORD, WRONG_RESULT, CommandError
+from tvm_scan.cli.load import find_recurrence, make_target
+from tvm_scan.cli.records import find_entry, open_store
+from tvm_scan.cli.tune import load_program
+from tvm_scan.errors import PlanError, ScanError
+from tvm_scan.meta.check import Case, compare, make_cases
+from tvm_scan.meta.nearest import tuned_function
+from tvm_scan.meta.progress import duration
+from tvm_scan.recurrence import Recurrence
+
+__all__ = ["compare_sides"]
+
+_LOOP, _DEFAULT = "loop", "default"
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """One of what is compared."""
+
+    name: str
+    plan: str
+    func: PrimFunc
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Median seconds, and the ratio of the first side's time to this one's, round by round."""
+
+    name: str
+    plan: str
+    seconds: float
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+
+def compare_sides(
+    what: str,
+    sides: list[str],
+    name: str | None,
+    shape: str | None,
+    dtype: str,
+    target_name: str,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """Print; see ``tvm-scan compare --help``."""
+    target = make_target(target_name)
+    program = load_program(what, name, shape, dtype)
+    if len(program) != 1 or len(sides) < 2:
+        raise CommandError(
+            f"expected one function and at least two sides, got {len(program)} and {len(sides)}; "
+            "give, for instance, loop default"
+        )
+    ((_, func),) = program.items()
+    find_recurrence(func)
+    made = [_side(text, func, target) for text in dict.fromkeys(sides)]
+    try:
+        cases = make_cases(func)
+    except ScanError as error:
+        raise CommandError(str(error)) from error
+    rows, wrong = _measure(func, made, target, cases, seconds)
+    report = {"function": what, "rows": [asdict(row) for row in rows], "wrong": wrong}
+    print(json.dumps(report)) if as_json else _show(rows)
+    if wrong:
+        raise CommandError("\n".join(wrong), WRONG_RESULT)
+
+
+def _side(text: str, func: PrimFunc, target: Target) -> _Side:
+    found = extract(func)
+    assert isinstance(found, Recurrence)
+    if text == _LOOP:
+        return _Side(text, "the loop as it stands", func)
+    if text == _DEFAULT:
+        plan = default_plan(target, found)
+        return _Side(text, str(plan), parallelize(func, target, plan))
+    folder, _, digest = text.rpartition("@")
+    if not folder and Path(text).is_dir():
+        folder, digest = text, ""
+    try:
+        if not folder:
+            plan = ScanPlan.parse(text)
+            return _Side("plan", str(plan), parallelize(func, target, plan))
+        store = open_store(Path(folder))
+        if digest:
+            plan = find_entry(store, digest).plans[0]
+            return _Side(text, str(plan), parallelize(func, target, plan))
+        tuned = tuned_function(store, func, target)
+    except PlanError as error:
+        raise CommandError(
+            f"expected loop, default, a plan, a folder of records or FOLDER@ID, got {text!r} "
+            f"({error})"
+        ) from error
+    if tuned is None:
+        raise CommandError(
+            f"expected a record near this function for this target in {folder}, found none; run "
+            "tvm-scan tune",
+            NO_RECORD,
+        )
+    shown = " + ".join(map(str, tuned.plans)) + ("" if tuned.exact else " (nearest shape)")
+    return _Side(text, shown, tuned.func)
+
+
+def _measure(
+    func: PrimFunc, sides: list[_Side], target: Target, cases: list[Case], seconds: float
+) -> tuple[list[_Row], list[str]]:
+    names = tuple(str(p.name) for p in func.params)
+    stores = tir.buffers_stored(func.body)
+    written = tuple(str(p.name) for p in func.params if p in stores)
+    calls: dict[str, Any] = {}
+    wrong = []
+    for number, side in enumerate(sides):
+        for case in reversed(cases):  # the first one stays for the timing
+            arrays = dict(zip(names, case.inputs, strict=True))
+            call, tensors = prepare(side.func, target, Bound(names, arrays, written))
+            call()
+            got = [tensors[names[position]].numpy() for position, _ in case.expected]
+            difference = compare(case, got)
+            if difference is not None:
+                wrong.append(f"{side.name} ({side.plan}): {difference}")
+        calls[str(number)] = call
+    samples = interleaved_samples(calls, seconds)
+    first = np.array(samples["0"])
+    rows = []
+    for number, side in enumerate(sides):
+        taken = np.array(samples[str(number)])
+        low, middle, high = np.percentile(first / taken, [25, 50, 75])
+        about = (float(np.median(taken)), float(middle), float(low), float(high), len(taken))
+        rows.append(_Row(side.name, side.plan, *about))
+    return rows, wrong
+
+
+def _show(rows: list[_Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("side", "time", "speed", "middle half", "plan"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        spread = f"{row.low:.2f} to {row.high:.2f}"
+        table.add_row(row.name, duration(row.seconds), f"{row.ratio:.2f}x", spread, row.plan)
+    Console().print(table)
+    print(f"speed against {rows[0].name}, the median of {rows[0].rounds} rounds")

@@ -1,0 +1,204 @@
+"""``tvm-scan doctor``: what is installed, what this machine is, what is missing and its fix."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from tvm_scan._guard import check_versions
+from tvm_scan.cli.failure import UNHEALTHY, CommandError
+
+__all__ = ["doctor"]
+
+OK, MISSING, OPTIONAL = "ok", "missing", "optional"
+_DEFAULT_DATABASE = Path("tvm_scan_records")
+_GPU_QUERY = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    name : str
+        What.
+    state : {"ok", "missing", "optional"}
+        ``missing``: tvm_scan does not work without; ``optional``: some commands do not.
+    found : str
+        What is there.
+    fix : str
+        The command that mends it; empty where nothing is to be mended.
+    """
+
+    name: str
+    state: str
+    found: str
+    fix: str = ""
+
+
+def doctor(database: Path | None, as_json: bool) -> None:
+    """Print; see ``tvm-scan doctor --help``."""
+    findings = _versions()
+    # A pair that does not fit together can end the process, so nothing is imported then.
+    if all(finding.state == OK for finding in findings):
+        findings += _machine()
+    findings += [*_packages(), *_tools()]
+    if all(finding.state == OK for finding in findings[:2]):
+        findings += _folders(database)
+    bad = [finding for finding in findings if finding.state == MISSING]
+    if as_json:
+        print(json.dumps({"healthy": not bad, "findings": [asdict(f) for f in findings]}))
+    else:
+        for finding in findings:
+            print(f"{finding.state:<9} {finding.name:<17} {finding.found}")
+            if finding.fix:
+                print(f"{'':<27} {finding.fix}")
+    if bad:
+        raise CommandError(
+            f"expected a working installation, found {len(bad)} thing(s) missing: "
+            f"{', '.join(f.name for f in bad)}; the commands above mend it",
+            UNHEALTHY,
+        )
+
+
+def installed(distribution: str) -> str | None:
+    """Version of a distribution; None where it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _pip(what: str) -> str:
+    return f"{sys.executable} -m pip install '{what}'"
+
+
+def _versions() -> list[Finding]:
+    tvm, ffi = installed("apache-tvm"), installed("apache-tvm-ffi")
+    fault = check_versions(tvm, ffi)
+    state, fix = (OK, "") if fault is None else (MISSING, fault.rpartition("run: ")[2])
+    pair = f"apache-tvm {tvm or 'none'}, apache-tvm-ffi {ffi or 'none'}"
+    if fault is not None:
+        pair = fault.removeprefix("tvm_scan: ").partition("; run:")[0]
+    version = platform.python_version()
+    known = (3, 10) <= sys.version_info[:2] <= (3, 13)
+    python = Finding("python", OK if known else MISSING, f"{version} at {sys.executable}")
+    if not known:
+        python = Finding(
+            "python", MISSING, f"{version}, expected 3.10 to 3.13", "python3.12 -m venv"
+        )
+    return [python, Finding("tvm", state, pair, fix.replace("python", sys.executable, 1))]
+
+
+def _machine() -> list[Finding]:
+    import tvm
+    from tvm.target import Target
+
+    from tvm_scan import __version__
+    from tvm_scan._resources import shipped_manifests
+    from tvm_scan.schedules.limits import host_cores
+    from tvm_scan.schedules.shipped import machine_of
+
+    target = Target.from_device("cpu")
+    machine = machine_of(target)
+    records = [m for m in shipped_manifests() if m["machine"] == machine]
+    count = sum(len(manifest["records"]) for manifest in records)
+    threads = os.environ.get("TVM_NUM_THREADS", "")
+    named = f" (TVM_NUM_THREADS={threads})" if threads else ""
+    shipped = f"{count} plans for this kind of machine"
+    if not records:
+        shipped = "none for this kind of machine: default plans are used"
+    return [
+        Finding("tvm_scan", OK, __version__),
+        Finding("target", OK, f"{machine['kind']} {machine['processor'] or 'generic'}"),
+        Finding("cores", OK, f"{host_cores()}{named}, of {os.cpu_count()}"),
+        Finding("shipped records", OK, shipped),
+        Finding("cuda in tvm", OK, "yes" if tvm.runtime.enabled("cuda") else "no"),
+        Finding("cuda device", OK, "yes" if tvm.cuda(0).exist else "none"),
+    ]
+
+
+def _packages() -> list[Finding]:
+    wanted = [
+        ("torch", ("torch",), "tvm_scan[torch]", "tvm_scan.torch, models as .pt2"),
+        ("xgboost", ("xgboost", "xgboost-cpu"), "tvm_scan[tune]", "searches of large spaces"),
+        ("tornado", ("tornado",), "tvm_scan[tune]", "tune --tracker"),
+        ("onnx", ("onnx",), "tvm_scan[onnx]", "models as .onnx"),
+    ]
+    out = []
+    for name, distributions, extra, use in wanted:
+        versions = [v for d in distributions if (v := installed(d)) is not None]
+        if versions:
+            out.append(Finding(name, OK, versions[0]))
+        else:
+            out.append(Finding(name, OPTIONAL, f"none; needed for {use}", _pip(extra)))
+    return out
+
+
+def _tools() -> list[Finding]:
+    from tvm_scan._toolkit import toolkit_environment
+
+    out = []
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler:
+        out.append(Finding("c++ compiler", OK, compiler))
+    else:
+        fix = "apt-get install g++"
+        out.append(Finding("c++ compiler", OPTIONAL, "none; needed to write libraries", fix))
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    pip = toolkit_environment().get("CUDA_PATH")
+    if nvcc:
+        out.append(Finding("cuda compiler", OK, f"{nvcc}, {_last_line([nvcc, '--version'])}"))
+    elif pip:
+        out.append(Finding("cuda compiler", OK, f"NVRTC from PyPI at {pip}"))
+    else:
+        fix = _pip("tvm_scan[cuda]")
+        out.append(Finding("cuda compiler", OPTIONAL, "none; needed for --target cuda", fix))
+    gpu = _last_line(_GPU_QUERY)
+    out.append(Finding("gpu", OK, gpu) if gpu else Finding("gpu", OPTIONAL, "none (nvidia-smi)"))
+    return out
+
+
+def _last_line(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return (done.stdout.strip().splitlines() or [""])[-1]
+
+
+def _folders(database: Path | None) -> list[Finding]:
+    out = []
+    if installed("torch") is not None:
+        from tvm_scan.torch.store import info
+
+        cache = info()
+        size = f"{cache.entries} kernels, {cache.bytes / 1e6:.1f} of {cache.limit / 1e6:.0f} MB"
+        if cache.folder is None:
+            out.append(Finding("kernel cache", OPTIONAL, "off", "unset TVM_SCAN_CACHE"))
+        else:
+            out.append(Finding("kernel cache", OK, f"{cache.folder}: {size}"))
+    folder = database or _DEFAULT_DATABASE
+    if database is None and not folder.is_dir():
+        fix = "tvm-scan tune library:cumsum --shape 4,4096 --budget 6"
+        return [*out, Finding("database", OPTIONAL, f"none at {folder}", fix)]
+    from tvm_scan.errors import ScanError
+    from tvm_scan.meta import RecordStore
+
+    store = RecordStore(folder)
+    try:
+        good, others = store.usable()
+    except ScanError as error:
+        state = MISSING if database is not None else OPTIONAL
+        return [*out, Finding("database", state, str(error))]
+    counts = f"{len(good)} usable records, {len(others)} others, {len(store.rejected)} bad lines"
+    mend = f"tvm-scan prune {folder} --foreign" if others or store.rejected else ""
+    return [*out, Finding("database", OK, f"{folder}: {counts}", mend)]

@@ -1,0 +1,199 @@
+"""The page of ``tvm-scan report``: one file, nothing loaded from elsewhere, light and dark."""
+
+from __future__ import annotations
+
+import base64
+from html import escape
+from typing import TYPE_CHECKING
+
+from tvm_scan.cli.plot_svg import Axis, Series, chart
+from tvm_scan.meta.progress import duration
+
+if TYPE_CHECKING:
+    from tvm_scan.cli.report import Function, Report
+
+__all__ = ["render"]
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1f2933; --soft: #52606d; --line: #d9e2ec; --page: #fff;
+  --card: #f5f7fa; --c1: #2b6cb0; --c2: #c05621; --c3: #2f855a; --c4: #9aa5b1; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --soft: #9aa5b1; --line: #3e4c59;
+  --page: #16191d; --card: #1f242a; --c1: #63b3ed; --c2: #f6ad55; --c3: #68d391; --c4: #7b8794; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 76rem; background: var(--page);
+  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 0 0 .5rem; } p { color: var(--soft); margin: .25rem 0 1rem; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px solid var(--line);
+  vertical-align: top; } th { color: var(--soft); font-weight: 600; }
+.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+code { font: .85em ui-monospace, monospace; overflow-wrap: anywhere; }
+td:last-child code { display: inline-block; min-width: min(13rem, 60vw); }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr));
+  gap: 1rem; } .card { background: var(--card); border-radius: .6rem; padding: 1rem; min-width: 0; }
+.chart { width: 100%; max-width: 44rem; height: auto; }
+.chart text { font-size: 13px; fill: var(--soft); }
+.chart .small { font-size: 11px; fill: var(--ink); } .grid { stroke: var(--line); }
+.l1 { stroke: var(--c1); } .l2 { stroke: var(--c2); } .l3 { stroke: var(--c3); }
+.l4 { stroke: var(--c4); } .l1, .l2, .l3, .l4 { fill: none; stroke-width: 2; }
+.c1 { fill: var(--c1); } .c2 { fill: var(--c2); } .c3 { fill: var(--c3); } .c4 { fill: var(--c4); }
+.key { width: 12px; height: 8px; } .tree img { max-width: 100%; height: auto; display: block; }
+summary { cursor: pointer; color: var(--soft); }
+"""
+#: For the pictures of trees, whose own colours are those of a light page.
+_DARK_TREE = (
+    "@media (prefers-color-scheme: dark) { .page { fill: #1f242a; } text { fill: #e4e7eb; } "
+    ".small { fill: #9aa5b1; } "
+    ".box { fill: #22354a; stroke: #63b3ed; } .pass { fill: #16191d; stroke: #63b3ed; } "
+    ".combine { fill: #63b3ed; } }"
+)
+
+
+def render(report: Report) -> str:
+    """The page as text.
+
+    Parameters
+    ----------
+    report : Report
+        With at least one function.
+
+    Returns
+    -------
+    str
+        HTML.
+    """
+    count = sum(len(one.trials) for one in report.functions)
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    parts = [
+        "<h1>Tuning records</h1>",
+        f"<p>{escape(report.folder)}: {count} records of {len(report.functions)} functions; "
+        f"{escape(versions)}</p>",
+        "<h2>Functions</h2>",
+        _summary(report.functions),
+        "<h2>Roofline</h2>",
+        _roofline(report),
+        "<h2>Searches</h2>",
+        f'<div class="cards">{"".join(_search(one) for one in report.functions)}</div>',
+        "<h2>Trees</h2>",
+        f'<div class="cards">{"".join(_trees(one) for one in report.functions)}</div>',
+        "<h2>Records</h2>",
+        "".join(_records(one) for one in report.functions),
+    ]
+    if report.passed:
+        rows = [[f"<code>{escape(name)}</code>", escape(why)] for name, why in report.passed]
+        parts += ["<h2>Not usable here</h2>", _table(["record", "why"], rows)]
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'; img-src data:\">\n"
+        f"<title>tvm_scan: {escape(report.folder)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<body>\n{chr(10).join(parts)}\n</body>\n</html>\n"
+    )
+
+
+def _table(heads: list[str], rows: list[list[str]], numbers: tuple[int, ...] = ()) -> str:
+    def line(cells: list[str], tag: str) -> str:
+        shown = (
+            f"<{tag}{' class=n' if i in numbers else ''}>{cell}</{tag}>"
+            for i, cell in enumerate(cells)
+        )
+        return f"<tr>{''.join(shown)}</tr>"
+
+    body = "\n".join(line(row, "td") for row in rows)
+    head = line(heads, "th")
+    return f'<div class="wide"><table><thead>{head}</thead><tbody>\n{body}</tbody></table></div>'
+
+
+def _label(one: Function) -> str:
+    return f"{one.name} {one.shapes}"
+
+
+def _summary(functions: list[Function]) -> str:
+    heads = [
+        "",
+        "function",
+        "shapes",
+        "target",
+        "records",
+        "loop",
+        "default",
+        "best",
+        "against loop",
+    ]
+    heads += ["against default", "GB/s", "best plan"]
+    rows = []
+    for number, one in enumerate(functions, 1):
+        best = one.best.seconds
+        times = ["" if t is None else duration(t) for t in (one.loop, one.default, best)]
+        gains = ["" if t is None else f"{t / best:.2f}x" for t in (one.loop, one.default)]
+        speed = f"{one.bytes / best / 1e9:.1f}"
+        names = [escape(text) for text in (one.name, one.shapes, one.target)]
+        plan = f"<code>{escape(one.best.plan)}</code>"
+        rows.append([str(number), *names, str(len(one.trials)), *times, *gains, speed, plan])
+    return _table(heads, rows, tuple(range(4, 11)))
+
+
+def _roofline(report: Report) -> str:
+    shown = [(i, one) for i, one in enumerate(report.functions, 1) if one.flops and one.bytes]
+    points = [(f.flops / f.bytes, f.flops / f.best.seconds / 1e9) for _, f in shown]
+    labels = [f"{_label(one)}: {one.best.plan}" for _, one in shown]
+    marks = [str(number) for number, _ in shown]
+    if not points:
+        return "<p>No function has operations on floats.</p>"
+    series = [Series("fastest record", points, "dots", 1, labels, marks)]
+    text = (
+        "Operations of the fastest plan over its time, by analysis of its step, numbered as in the "
+        "table above."
+    )
+    if report.roof is not None:
+        moved, made = (value / 1e9 for value in report.roof)
+        low = min(0.05, *(x for x, _ in points)) / 2
+        ridge, high = made / moved, max(2 * made / moved, *(2 * x for x, _ in points))
+        roof = [(low, low * moved), (ridge, made), (high, made)]
+        series.insert(0, Series("this machine's limits", roof, "line", 4))
+        text += (
+            f" The limits are those of the machine that wrote this page: {moved:.1f} GB/s in a "
+            f"parallel copy, {made:.0f} GFLOP/s in a matrix product. A working set that fits into "
+            "the caches can lie above the slope."
+        )
+    across = Axis("operations to a byte of main memory", log=True)
+    drawn = chart("Roofline", across, Axis("GFLOP/s", log=True), series)
+    return f'<p>{text}</p><div class="card">{drawn}</div>'
+
+
+def _search(one: Function) -> str:
+    dots = [(i, trial.seconds * 1e6) for i, trial in enumerate(one.trials, 1)]
+    best = [(i, min(y for _, y in dots[:i])) for i, _ in dots]
+    series = [Series("record", dots, "dots", 4, [trial.plan for trial in one.trials])]
+    for name, value, colour in (("loop", one.loop, 2), ("default plan", one.default, 3)):
+        if value is not None:
+            flat = [(1.0, value * 1e6), (float(max(2, len(dots))), value * 1e6)]
+            series.append(Series(name, flat, "line", colour))
+    series.append(Series("best so far", best, "steps", 1))
+    drawn = chart(f"Search of {_label(one)}", Axis("record"), Axis("us", log=True), series)
+    return f'<div class="card"><h3>{escape(_label(one))}</h3>{drawn}</div>'
+
+
+def _trees(one: Function) -> str:
+    pictures = []
+    for tree in one.trees:
+        text = tree.replace("</style>", f"{_DARK_TREE}</style>", 1)
+        data = base64.b64encode(text.encode()).decode()
+        words = escape(f"Tree of {_label(one)}: {one.best.plan}", quote=True)
+        pictures.append(f'<img alt="{words}" src="data:image/svg+xml;base64,{data}">')
+    title = f"<h3>{escape(_label(one))}</h3>"
+    return f'<div class="card tree">{title}{"".join(pictures)}</div>'
+
+
+def _records(one: Function) -> str:
+    rows = []
+    for trial in sorted(one.trials, key=lambda trial: trial.seconds):
+        gain = "" if one.loop is None else f"{one.loop / trial.seconds:.2f}x"
+        plan, record = (f"<code>{escape(t)}</code>" for t in (trial.plan, trial.record[:8]))
+        rows.append(
+            [record, duration(trial.seconds), gain, plan, escape(trial.date), escape(trial.host)]
+        )
+    table = _table(["record", "time", "against loop", "plan", "date", "host"], rows, (1, 2))
+    return f"<details><summary>{escape(_label(one))}: {len(rows)}</summary>{table}</details>"

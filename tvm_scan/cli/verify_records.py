@@ -1,0 +1,106 @@
+"""``tvm-scan verify FOLDER``: every record of a database, run again beside its loop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.target import Target
+
+from tvm_scan.cli.failure import NO_RECORD, WRONG_RESULT, CommandError
+from tvm_scan.cli.records import open_store
+from tvm_scan.errors import ScanError
+from tvm_scan.meta.check import Case, compare, make_cases
+from tvm_scan.meta.entry import Entry
+from tvm_scan.meta.replay import replay_record
+from tvm_scan.schedules.limits import device_of
+
+__all__ = ["verify_records"]
+
+Row = dict[str, Any]
+
+
+def verify_records(folder: Path, as_json: bool) -> None:
+    """Print; see ``tvm-scan verify --help``."""
+    store = open_store(folder)
+    good, others = store.usable()
+    cases: dict[tuple[str, ...], list[Case]] = {}
+    rows = [_row(entry, "passed over", reason) for entry, reason in others]
+    for number, entry in enumerate(good, 1):
+        if not as_json:
+            print(f"\r{number} of {len(good)}", end="", flush=True)
+        rows.append(_run(entry, cases))
+    if as_json:
+        print(json.dumps({"records": rows, "rejected": store.rejected}))
+    else:
+        _show(rows)
+    wrong = [row for row in rows if row["result"] == "wrong"]
+    if wrong:
+        raise CommandError(
+            f"expected every record to give the loop's results, found {len(wrong)} that do not; "
+            f"they are {', '.join(row['id'] for row in wrong)}; please report them",
+            WRONG_RESULT,
+        )
+    if not any(row["result"] == "right" for row in rows):
+        raise CommandError(
+            f"expected a record that can run here in {folder}, found none of {len(rows)}; "
+            "tvm-scan list says why",
+            NO_RECORD,
+        )
+
+
+def _row(entry: Entry, result: str, detail: str | None = None) -> Row:
+    plans = [] if entry.fault else [str(plan) for plan in entry.plans]
+    name = str((entry.facts or {}).get("function", "?"))
+    return {
+        "id": entry.digest,
+        "function": name,
+        "plans": plans,
+        "result": result,
+        "detail": detail,
+    }
+
+
+def _run(entry: Entry, known: dict[tuple[str, ...], list[Case]]) -> Row:
+    device = tvm.cuda(0) if device_of(entry.target) == "cuda" else tvm.cpu(0)
+    if not device.exist:
+        return _row(entry, "passed over", "expected a CUDA device, found none on this machine")
+    if device_of(entry.target) == "cpu" and not _runs_here(entry.target):
+        return _row(entry, "passed over", "expected a record for this machine's processor")
+    key = tuple(entry.workload)
+    try:
+        if key not in known:
+            known[key] = make_cases(entry.func)
+        func = replay_record(entry.record, entry.mod, entry.func, entry.target)
+        built = tvm.compile(func.with_attr("global_symbol", "main"), target=entry.target)["main"]
+    except (ScanError, RuntimeError, ValueError, TypeError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return _row(entry, "wrong", f"expected a record that can be built, got: {lines[-1]}")
+    for case in known[key]:
+        tensors = [tvm.runtime.tensor(array, device) for array in case.inputs]
+        built(*tensors)
+        device.sync()
+        difference = compare(case, [tensors[position].numpy() for position, _ in case.expected])
+        if difference is not None:
+            return _row(entry, "wrong", difference)
+    return _row(entry, "right")
+
+
+def _runs_here(target: Target) -> bool:
+    """Whether code for the target's processor may run here: it is this one, or a generic one."""
+    here = Target.from_device("cpu")
+    if str(target.kind.name) != "llvm":
+        return False
+    wanted = str((target.attrs or {}).get("mcpu") or "")
+    return wanted in ("", "generic", str(here.attrs.get("mcpu")))
+
+
+def _show(rows: list[Row]) -> None:
+    print("\r", end="")
+    for row in rows:
+        detail = f"  {row['detail']}" if row["detail"] else ""
+        print(f"{row['id'][:8]}  {row['result']:<11}  {row['function']}{detail}")
+    counts = {r: sum(row["result"] == r for row in rows) for r in ("right", "wrong", "passed over")}
+    print(", ".join(f"{count} {name}" for name, count in counts.items()))
