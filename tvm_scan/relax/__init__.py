@@ -10,6 +10,7 @@ ensure_compatible()
 from tvm_scan.relax import gradients as _gradients  # noqa: E402, F401
 from tvm_scan.relax.export import export  # noqa: E402
 from tvm_scan.relax.frontend import from_exported  # noqa: E402
+from tvm_scan.relax.fuse import FuseScans  # noqa: E402
 from tvm_scan.relax.onnx_frontend import from_onnx  # noqa: E402
 from tvm_scan.relax.operators import LegalizeScans  # noqa: E402
 from tvm_scan.relax.passes import (  # noqa: E402
@@ -25,6 +26,7 @@ from tvm_scan.relax.torch_operators import loop_converter  # noqa: E402
 __all__ = [
     "ExpandScans",
     "FindScans",
+    "FuseScans",
     "LegalizeScans",
     "ParallelizeScans",
     "ScanReport",

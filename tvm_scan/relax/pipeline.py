@@ -9,6 +9,7 @@ import tvm
 from tvm.ir import IRModule
 from tvm.target import Target
 
+from tvm_scan.relax.fuse import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.passes import ParallelizeScans
 from tvm_scan.schedules.limits import device_of
@@ -29,11 +30,15 @@ def scan_passes(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
     Returns
     -------
     Pass
-        ``LegalizeScans()``, then ``ParallelizeScans(target, database)``.
+        ``LegalizeScans()``, ``FuseScans(target, database)``, then
+        ``ParallelizeScans(target, database)``.
     """
-    return tvm.ir.transform.Sequential(
-        [LegalizeScans(), ParallelizeScans(target, database)], name="tvm_scan"
-    )
+    passes = [
+        LegalizeScans(),
+        FuseScans(target, database),
+        ParallelizeScans(target, database),
+    ]
+    return tvm.ir.transform.Sequential(passes, name="tvm_scan")
 
 
 def get_pipeline(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
