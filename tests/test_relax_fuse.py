@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from tests.cuda_harness import CUDA_TARGET, in_every_order
 from tvm_scan import library
-from tvm_scan.relax import FindScans, FuseScans, get_pipeline
+from tvm_scan.relax import FindScans, FuseScans, LegalizeScans, get_pipeline
 
 CPU = Target.from_device("cpu")
 ROWS, LENGTH = 3, 700
@@ -187,9 +187,7 @@ def the_product_of_two(builder, scan, a, x):
     return builder.emit(relax.op.multiply(h, h))
 
 
-@pytest.mark.parametrize(
-    "write", [shared_output, a_reduction, a_permutation, the_product_of_two]
-)
+@pytest.mark.parametrize("write", [shared_output, a_reduction, a_permutation, the_product_of_two])
 def test_what_must_not_be_fused_is_left_as_it_is(write):
     mod = model(write)
     after = FuseScans(CPU)(mod)
@@ -209,6 +207,28 @@ def test_a_call_with_effects_is_no_neighbour():
         builder.emit_func_output(builder.emit(relax.op.nn.relu(h)))
     mod = builder.get()
     tvm.ir.assert_structural_equal(FuseScans(CPU)(mod), mod)
+
+
+def test_other_names_and_casts_in_between_are_kept():
+    """``lv1 = lv`` is what a legalized operator leaves; a cast of types reads through it."""
+    builder = relax.BlockBuilder()
+    kind = relax.TensorType([ROWS, LENGTH], "float32")
+    x = relax.Var("x", kind)
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            total = builder.emit(relax.op.cumsum(x, 1))
+            y = builder.emit(relax.op.exp(builder.emit(relax.op.negative(total))))
+            again = builder.match_cast(builder.emit(relax.op.cumsum(y, 1)), kind)
+            out = builder.emit_output(relax.op.negative(again))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    after = FuseScans(CPU)(LegalizeScans()(mod))
+    relax.analysis.well_formed(after)
+    assert len(calls(after)) == 3
+    (x,) = inputs((ROWS, LENGTH))
+    x = np.abs(x)
+    want = -np.cumsum(np.exp(-np.cumsum(x.astype("f8"), 1)), 1)
+    np.testing.assert_allclose(run(mod, [x])[0]()[0], want, 1e-4)
 
 
 def test_a_module_without_scans_is_the_same_object():

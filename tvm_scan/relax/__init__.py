@@ -9,15 +9,14 @@ ensure_compatible()
 
 from tvm_scan.relax import gradients as _gradients  # noqa: E402, F401
 from tvm_scan.relax.export import export  # noqa: E402
+from tvm_scan.relax.findings import FindScans, ScanReport  # noqa: E402
 from tvm_scan.relax.frontend import from_exported  # noqa: E402
 from tvm_scan.relax.fuse import FuseScans  # noqa: E402
 from tvm_scan.relax.onnx_frontend import from_onnx  # noqa: E402
 from tvm_scan.relax.operators import LegalizeScans  # noqa: E402
 from tvm_scan.relax.passes import (  # noqa: E402
     ExpandScans,
-    FindScans,
     ParallelizeScans,
-    ScanReport,
 )
 from tvm_scan.relax.pipeline import get_pipeline, scan_passes  # noqa: E402
 from tvm_scan.relax.rule import ScanScheduleRule  # noqa: E402

@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.ir import Op
 
 from tvm_scan.relax.uses import uses_in
-from tvm_scan.tir import VarMap
+from tvm_scan.tir import VarMap, substitute
 
 __all__ = ["Dataflow"]
 
@@ -22,11 +22,19 @@ class Dataflow:
         self._uses = uses_in(func.body)
         self._blocks = [list(block.bindings) for block in func.body.blocks]
         self._values = VarMap()
+        self._names = names = VarMap()
         for block, bindings in zip(func.body.blocks, self._blocks, strict=True):
             if isinstance(block, relax.DataflowBlock):
                 for binding in bindings:
-                    if isinstance(binding, relax.VarBinding):
-                        self._values[binding.var] = (id(bindings), binding.value)
+                    if not isinstance(binding, relax.VarBinding):
+                        continue
+                    value = substitute(binding.value, names)
+                    self._values[binding.var] = (id(bindings), value)
+                    if isinstance(value, relax.Var) and isinstance(binding.var, relax.DataflowVar):
+                        # Another name for the same: its readers read what it names.
+                        names[binding.var] = value
+                        self._uses[value] = self.uses(value) + self.uses(binding.var) - 1
+                        self.remove(binding.var)
 
     def calls(self, operator: str) -> list[tuple[relax.Var, relax.Call]]:
         """Bindings of calls of an operator, in order."""
@@ -119,10 +127,9 @@ class Dataflow:
                 continue
             blocks.append(relax.DataflowBlock(list(self._sorted(bindings))))
         body = relax.SeqExpr(blocks, self._func.body.body)
-        made = relax.Function(
+        return relax.Function(
             self._func.params, body, self._func.ret_ty, self._func.is_pure, self._func.attrs
         )
-        return made
 
     def _live(self) -> list[tuple[relax.Var, tuple[int, relax.Expr]]]:
         return [(var, item) for var, item in self._values.items() if item[1] is not None]
@@ -144,6 +151,9 @@ class Dataflow:
                 if value is None:
                     return
                 binding = relax.VarBinding(binding.var, value)
+            else:
+                value = substitute(binding.value, self._names)
+                binding = relax.MatchCast(binding.var, value, binding.ty)
             for var in _reads(binding.value):
                 if var in made:
                     place(made[var])

@@ -11,16 +11,14 @@ from tvm import relax, tirx
 from tvm.ir import GlobalVar, IRModule, Op
 from tvm.target import Target
 
-from tvm_scan import tir
 from tvm_scan.annotations import DECLARED, IS_SCHEDULED
-from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.meta.replay import replay
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.relax.dataflow import Dataflow
+from tvm_scan.relax.findings import Findings
 from tvm_scan.relax.merge import with_consumer, with_producer
 from tvm_scan.relax.pointwise import Pointwise, pointwise
 from tvm_scan.schedules import ScanPlan, default_plan, parallelize
-from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["FuseScans"]
 
@@ -63,10 +61,15 @@ def FuseScans(target: Target | None = None, database: Any = None) -> tvm.ir.tran
     Pass
         A module pass.
     """
+    return fuse_pass(target, database, Findings())
+
+
+def fuse_pass(target: Target | None, database: Any, findings: Findings) -> tvm.ir.transform.Pass:
+    """As `FuseScans`, before passes that look into the same functions."""
 
     @tvm.ir.transform.module_pass(opt_level=0, name="FuseScans")
     def run(mod: IRModule, _context: Any) -> IRModule:
-        fuser = _Fuser(mod, target or Target.current(allow_none=True), database)
+        fuser = _Fuser(mod, target or Target.current(allow_none=True), database, findings)
         for name, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 fuser.rewrite(name, func)
@@ -76,10 +79,14 @@ def FuseScans(target: Target | None = None, database: Any = None) -> tvm.ir.tran
 
 
 class _Fuser:
-    def __init__(self, mod: IRModule, target: Target | None, database: Any) -> None:
+    def __init__(
+        self, mod: IRModule, target: Target | None, database: Any, findings: Findings
+    ) -> None:
         self.mod, self.target, self.database = mod, target, database
+        self.findings = findings
         self.builder: relax.BlockBuilder | None = None
         self.replaced: set[str] = set()
+        self.made: dict[str, tirx.PrimFunc] = {}
 
     def rewrite(self, name: GlobalVar, func: relax.Function) -> None:
         """Fuse what one Relax function calls."""
@@ -121,27 +128,36 @@ class _Fuser:
     # ---- what is fused --------------------------------------------------------------------
 
     def _scan(self, var: relax.Var, call: relax.Call) -> _Scan | None:
-        callee = call.args[0]
-        func = self.mod[callee] if isinstance(callee, GlobalVar) else None
-        if not isinstance(func, tirx.PrimFunc) or len(call.args) > 2:
+        callee, func = call.args[0], self._function(call, self.mod)
+        if func is None:
             return None
-        if (func.attrs or {}).get(IS_SCHEDULED, False) or not _reads_what_it_writes(func):
+        if (func.attrs or {}).get(IS_SCHEDULED, False):
             return None
         plan = self._plan(func)
         if plan is None:
             return None
-        if self.database is not None and self.target is not None:
-            if replay(self.database, func, self.target) is not None:
-                return None
+        if self._is_tuned(func):
+            return None
         types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
         args = list(call.args[1].fields)
         return _Scan(var, str(callee.name_hint), func, args, types, plan, [])
 
+    def _function(self, call: relax.Call, mod: IRModule) -> tirx.PrimFunc | None:
+        callee = call.args[0]
+        if not isinstance(callee, GlobalVar) or len(call.args) > 2:
+            return None
+        func = self.made.get(str(callee.name_hint)) if mod.same_as(self.mod) else None
+        func = func or mod[callee]
+        return func if isinstance(func, tirx.PrimFunc) else None
+
+    def _is_tuned(self, func: tirx.PrimFunc) -> bool:
+        if self.database is None or self.target is None:
+            return False
+        return replay(self.database, func, self.target) is not None
+
     def _plan(self, func: tirx.PrimFunc) -> ScanPlan | None:
         """The plan of the only recurrence of a function."""
-        blocked = ensure_blocks(func)
-        found = [extract_nest(blocked, nest) for nest in root_nests(blocked)]
-        recurrences = [item for item in found if isinstance(item, Recurrence)]
+        recurrences = [r for r in self.findings.of(func) if isinstance(r, Recurrence)]
         return default_plan(self.target, recurrences[0]) if len(recurrences) == 1 else None
 
     def _take_producer(self, flow: Dataflow, scan: _Scan) -> bool:
@@ -189,7 +205,8 @@ class _Fuser:
                 if k is not None:
                     flow.drop_use(other)
             scan.args += [
-                a for i, (a, k) in enumerate(zip(args, shared, strict=True))
+                a
+                for i, (a, k) in enumerate(zip(args, shared, strict=True))
                 if k is None and i != reads[0]
             ]
             scan.types[at] = reader.ty
@@ -209,7 +226,7 @@ class _Fuser:
         return plan is not None and _kind(plan) == _kind(scan.plan)
 
     def _pointwise(self, call: Any) -> tuple[str, Pointwise, list[relax.Expr]] | None:
-        """Name, function and arguments of an elementwise call, legalized where it is an operator."""
+        """Name, function and arguments of an elementwise call of a function or an operator."""
         if not isinstance(call, relax.Call) or not isinstance(call.op, Op):
             return None
         mod = self.mod
@@ -218,9 +235,8 @@ class _Fuser:
             if legal is None:
                 return None
             call, mod = legal
-        callee = call.args[0]
-        func = mod[callee] if isinstance(callee, GlobalVar) else None
-        if not isinstance(func, tirx.PrimFunc) or len(call.args) > 2:
+        callee, func = call.args[0], self._function(call, mod)
+        if func is None:
             return None
         if isinstance(call.ty, relax.TupleType) or (func.attrs or {}).get(IS_SCHEDULED, False):
             return None
@@ -240,6 +256,7 @@ class _Fuser:
             flow.replace(scan.var, value)
         else:
             flow.replace_tuple(scan.var, value, relax.TupleType(scan.types))
+        self.made[str(function.name_hint)] = scan.func
         self.replaced.add(scan.name)
 
 
@@ -253,12 +270,6 @@ def _same(left: relax.Expr, right: relax.Expr) -> bool:
 
 def _position(arg: relax.Expr, args: list[relax.Expr]) -> int | None:
     return next((i for i, other in enumerate(args) if _same(arg, other)), None)
-
-
-def _reads_what_it_writes(func: tirx.PrimFunc) -> bool:
-    """Whether it can have a recurrence; most functions of a model cannot, and cost no more."""
-    written = tir.buffers_stored(func.body)
-    return any(buffer in written for buffer in tir.buffers_loaded(func.body).keys())
 
 
 def _legalized(call: relax.Call) -> tuple[relax.Call, IRModule] | None:

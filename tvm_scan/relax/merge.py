@@ -179,14 +179,16 @@ def _renamed(
             continue
         shape = [tir.substitute(extent, sizes) for extent in tir.shape_of(buffer)]
         names[buffer] = tirx.decl_buffer(
-            shape, tir.dtype_of(buffer), name=_free_name(buffer, scan, [n for n in names.keys()])
+            shape,
+            tir.dtype_of(buffer),
+            name=_free_name(buffer, scan, [v for _, v in names.items()]),
         )
     return names
 
 
-def _free_name(buffer: Var, scan: tirx.PrimFunc, others: Sequence[Var] = ()) -> str:
+def _free_name(buffer: Var, scan: tirx.PrimFunc, others: Sequence[Any] = ()) -> str:
     """A name for people; extraction looks some inputs up by theirs."""
-    taken = {str(var.name) for var in (*scan.params, *others)}
+    taken = {str(var.name) for var in (*scan.params, *others) if isinstance(var, Var)}
     name = str(buffer.name)
     while name in taken:
         name += "_"

@@ -9,9 +9,10 @@ import tvm
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from tvm_scan.relax.fuse import FuseScans
+from tvm_scan.relax.findings import Findings
+from tvm_scan.relax.fuse import fuse_pass
 from tvm_scan.relax.operators import LegalizeScans
-from tvm_scan.relax.passes import ParallelizeScans
+from tvm_scan.relax.passes import parallelize_pass
 from tvm_scan.schedules.limits import device_of
 
 __all__ = ["get_pipeline", "scan_passes"]
@@ -33,10 +34,11 @@ def scan_passes(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
         ``LegalizeScans()``, ``FuseScans(target, database)``, then
         ``ParallelizeScans(target, database)``.
     """
+    findings = Findings()
     passes = [
         LegalizeScans(),
-        FuseScans(target, database),
-        ParallelizeScans(target, database),
+        fuse_pass(target, database, findings),
+        parallelize_pass(target, database, findings),
     ]
     return tvm.ir.transform.Sequential(passes, name="tvm_scan")
 

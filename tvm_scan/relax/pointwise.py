@@ -90,7 +90,9 @@ def pointwise(func: tirx.PrimFunc) -> Pointwise | None:
     last = made.get(output)
     if last is None or found is None or not found[0].same_as(output):
         return None
-    if not all(load.source in given and _in_order(load, last.place) for load in tir.loads(last.value)):
+    if not all(
+        load.source in given and _in_order(load, last.place) for load in tir.loads(last.value)
+    ):
         return None
     return last
 
