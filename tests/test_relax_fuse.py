@@ -14,7 +14,7 @@ from tvm_scan import library
 from tvm_scan.relax import FindScans, FuseScans, LegalizeScans, get_pipeline
 
 CPU = Target.from_device("cpu")
-ROWS, LENGTH = 3, 700
+ROWS, LENGTH = 16, 1024
 
 
 def model(write, rows=ROWS, length=LENGTH, func=None, extra=()):

@@ -166,7 +166,7 @@ class _Fuser:
         for at, arg in enumerate(scan.args):
             if not isinstance(arg, relax.Var) or flow.uses(arg) != 1:
                 continue
-            made = self._pointwise(flow.value(arg))
+            made = self._pointwise(flow.value(arg), scan.plan)
             if made is None:
                 continue
             name, part, args = made
@@ -188,7 +188,7 @@ class _Fuser:
     def _take_consumer(self, flow: Dataflow, scan: _Scan) -> bool:
         for at, out in flow.results(scan.var, len(scan.types)):
             reader = flow.only_reader(out)
-            made = None if reader is None else self._pointwise(flow.value(reader))
+            made = None if reader is None else self._pointwise(flow.value(reader), scan.plan)
             if reader is None or made is None:
                 continue
             name, part, args = made
@@ -225,7 +225,9 @@ class _Fuser:
         plan = self._plan(func)
         return plan is not None and _kind(plan) == _kind(scan.plan)
 
-    def _pointwise(self, call: Any) -> tuple[str, Pointwise, list[relax.Expr]] | None:
+    def _pointwise(
+        self, call: Any, plan: ScanPlan
+    ) -> tuple[str, Pointwise, list[relax.Expr]] | None:
         """Name, function and arguments of an elementwise call of a function or an operator."""
         if not isinstance(call, relax.Call) or not isinstance(call.op, Op):
             return None
@@ -243,6 +245,8 @@ class _Fuser:
         part = pointwise(func)
         if part is None:
             return None
+        if part.is_costly and plan.algorithm == "sequential":
+            return None  # a loop of its own is vectorised, the time loop is not
         return str(callee.name_hint), part, list(call.args[1].fields)
 
     def _commit(self, flow: Dataflow, scan: _Scan) -> None:

@@ -19,7 +19,7 @@ from tvm_scan.relax.cumulative_loops import cumulative_loop
 from tvm_scan.relax.loops import Shape, call_loop, folded
 from tvm_scan.relax.uses import uses_in
 
-__all__ = ["LegalizeScans", "emit_along_axis"]
+__all__ = ["LegalizeScans", "emit_along_axis", "viewed"]
 
 _OPERATORS = {"relax.cumsum": "cumsum", "relax.cumprod": "cumprod"}
 _NUMBERS = ("float", "bfloat", "int", "uint")
@@ -71,8 +71,8 @@ def emit_along_axis(
     known: Shape = tuple(tir.as_int(side) for side in sides)  # type: ignore[assignment]
     loop = make(known)
     array = [side for at, side in enumerate(sides) if at == 1 or known[at] != 1]
-    inputs = [_viewed(builder, arg, array) for arg in args]
-    return [_viewed(builder, out, result) for out in call_loop(builder, loop, inputs, name)]
+    inputs = [viewed(builder, arg, array) for arg in args]
+    return [viewed(builder, out, result) for out in call_loop(builder, loop, inputs, name)]
 
 
 def _extents(arg: relax.Expr, name: str) -> list[Any]:
@@ -85,8 +85,8 @@ def _extents(arg: relax.Expr, name: str) -> list[Any]:
     return list(shape.values)
 
 
-def _viewed(builder: relax.BlockBuilder, value: relax.Expr, shape: list[Any]) -> relax.Expr:
-    """The same memory in another shape."""
+def viewed(builder: relax.BlockBuilder, value: relax.Expr, shape: list[Any]) -> relax.Expr:
+    """Emit the same memory in another shape."""
     now = list(value.ty.shape.values)
     if len(now) == len(shape) and all(
         tir.structurally_equal(a, b) for a, b in zip(now, shape, strict=True)
