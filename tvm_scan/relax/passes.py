@@ -15,6 +15,7 @@ from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
 from tvm_scan.errors import PlanError, RefusalError, ScanError
 from tvm_scan.meta.replay import replay
 from tvm_scan.relax.findings import Findings, ScanReport
+from tvm_scan.relax.short import keep_for_one_step
 from tvm_scan.schedules import default_plan, expand_scans, parallelize
 from tvm_scan.schedules.leftover import bind_leftovers
 from tvm_scan.schedules.limits import device_of
@@ -104,7 +105,8 @@ def _schedule(
     if done and all(default_plan(target, r).algorithm == "sequential" for r in report.recurrences):
         return None
     try:
-        return parallelize(func, target)
+        scheduled = parallelize(func, target)
+        return keep_for_one_step(func, scheduled, report.recurrences, target) if done else scheduled
     except (RefusalError, PlanError) as error:
         _LOG.info("%s is left sequential: %s", report.name, error)
         return None
