@@ -101,7 +101,9 @@ def _schedule(
     if database is not None and target is not None and not done:
         tuned = replay(database, func, target)
         if tuned is not None:
+            _LOG.info("%s is scheduled from a tuning record", report.name)
             return tuned
+        _LOG.info("%s has no tuning record for this target: its default plan", report.name)
     if done and all(default_plan(target, r).algorithm == "sequential" for r in report.recurrences):
         return None
     try:
