@@ -21,6 +21,7 @@ from tvm_scan.relax.passes import (  # noqa: E402
 from tvm_scan.relax.pipeline import get_pipeline, scan_passes  # noqa: E402
 from tvm_scan.relax.rule import ScanScheduleRule  # noqa: E402
 from tvm_scan.relax.torch_operators import loop_converter  # noqa: E402
+from tvm_scan.relax.whole_scans import whole_scans  # noqa: E402
 
 __all__ = [
     "ExpandScans",
@@ -36,4 +37,5 @@ __all__ = [
     "get_pipeline",
     "loop_converter",
     "scan_passes",
+    "whole_scans",
 ]
