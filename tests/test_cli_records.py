@@ -153,10 +153,10 @@ def test_a_module_is_tuned_as_its_pipeline_looks_it_up(tuned, command, tmp_path)
 
     target = Target.from_device("cpu")
     path = tuned[0] / "model.py"
-    program = load_program(str(path), None, None, "float32")
-    assert list(program) == ["cumsum"]
+    program = load_program(str(path), None, None, "float32", target)
+    assert list(program) == ["fused_add_cumsum"]
     result = pretend(tmp_path / "records", program, trials=3)
-    assert [f.name for f in result.functions] == ["cumsum"]
+    assert [f.name for f in result.functions] == ["fused_add_cumsum"]
     store = RecordStore(tmp_path / "records")
     (func,) = program.values()
     entry = store.entries()[0]

@@ -170,7 +170,7 @@ def best_record(
     """Print; see ``tvm-scan best --help``."""
     store, target = open_store(folder), make_target(target_name)
     rows = []
-    for key, func in load_program(what, name, shape, dtype).items():
+    for key, func in load_program(what, name, shape, dtype, target).items():
         entry = store.best(func, target)
         rows.append((key, None if entry is None else _row(entry, None)))
     if as_json:
@@ -212,7 +212,7 @@ def apply_records(
     import tvm
 
     store, target = open_store(folder), make_target(target_name)
-    program = load_program(what, name, shape, dtype)
+    program = load_program(what, name, shape, dtype, target)
     mod, applied = tvm.IRModule(), {}
     for key, func in program.items():
         tuned = tuned_function(store, func, target)

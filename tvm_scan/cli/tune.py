@@ -53,7 +53,9 @@ def parse_budget(text: str) -> tuple[int, float | None]:
     )
 
 
-def load_program(what: str, name: str | None, shape: str | None, dtype: str) -> dict[str, PrimFunc]:
+def load_program(
+    what: str, name: str | None, shape: str | None, dtype: str, target: Any = None
+) -> dict[str, PrimFunc]:
     """Functions to tune, by name.
 
     Parameters
@@ -66,6 +68,8 @@ def load_program(what: str, name: str | None, shape: str | None, dtype: str) -> 
         Sizes of a library recurrence, ``4,4096``.
     dtype : str
         Of a library recurrence.
+    target : tvm.target.Target, optional
+        What a model is compiled for, on which depends what is fused; this machine's CPU.
 
     Returns
     -------
@@ -83,7 +87,7 @@ def load_program(what: str, name: str | None, shape: str | None, dtype: str) -> 
         raise CommandError(f"expected --shape for library:NAME alone, got it for {what}; drop it")
     path = Path(what)
     if is_model(path):
-        return _model(path)
+        return _model(path, target)
     func = load_func(what, name)
     find_recurrence(func)
     return {name or str((func.attrs or {}).get("global_symbol", "main")): func}
@@ -120,11 +124,11 @@ def is_model(path: Path) -> bool:
     return any(word in text for word in ("ir_module", "BlockBuilder", "IRModule"))
 
 
-def _model(path: Path) -> dict[str, PrimFunc]:
+def _model(path: Path, target: Any) -> dict[str, PrimFunc]:
     from tvm_scan.cli.compile import import_model
     from tvm_scan.relax.tasks import scan_tasks
 
-    tasks, symbolic = scan_tasks(import_model(path))
+    tasks, symbolic = scan_tasks(import_model(path), target)
     for name in symbolic:
         print(f"{name} has symbolic extents and is not tuned", file=sys.stderr)
     if not tasks:
@@ -160,7 +164,7 @@ def tune_file(
                 "expected a CUDA device, found none on this machine; tune on another one with "
                 "--tracker host:port --key NAME"
             )
-    program = load_program(what, name, shape, dtype)
+    program = load_program(what, name, shape, dtype, target)
     options: dict[str, Any] = {} if runner is None else {"runner": runner}
     try:
         result = tune(

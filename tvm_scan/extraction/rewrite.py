@@ -32,6 +32,10 @@ class BodyWriter:
         self.names: tir.VarMap = tir.VarMap()
         self.deferred: tir.VarMap = tir.VarMap()
         self.direct: tir.VarMap = tir.VarMap()
+        #: Histories that no one but the step itself ever sees: their registers are enough.
+        self.unseen: tir.VarMap = tir.VarMap()
+        around = [*layouts.nest.before, *layouts.nest.after]
+        elsewhere = tir.VarMap((access.buffer, True) for access in accesses_of(around))
         body = accesses_of(layouts.nest.time.body)
         for buffer, box in layouts.boxes.items():
             if box.time_dim is None:
@@ -41,6 +45,9 @@ class BodyWriter:
                 for a in body
                 if not a.is_store and a.buffer.same_as(buffer)
             ]
+            hidden = buffer not in layouts.external and buffer not in elsewhere
+            if hidden and reads and buffer not in preloaded:
+                self.unseen[buffer] = True
             if any(r.lag == 0 for r in reads):
                 self.deferred[buffer] = True
             elif not reads:
@@ -60,7 +67,7 @@ class BodyWriter:
         for buffer in self.preloaded.keys():
             out.append(self.copy_in(self.layouts.registers[buffer], time.var))
         out.append(rebuild(self.rewrite(time.body, [])))
-        for buffer in self.deferred.keys():
+        for buffer in [b for b in self.deferred.keys() if b not in self.unseen]:
             out.append(self.copy_out(self.layouts.registers[buffer], time.var))
         for register in self.registers():
             # What was two steps ago goes first, so that nothing is written before it is read.
@@ -106,6 +113,8 @@ class BodyWriter:
             self._held(register, stmt.indices, around) if around is not None else register.local
         )
         kept = Store(target, place, value, stmt.origin)
+        if buffer in self.unseen:
+            return [kept]
         if register.timed and (buffer not in self.deferred or around is not None):
             again = tirx.BufferLoad(target, place)
             return [kept, Store(buffer, stmt.indices, self._narrow(again, buffer), stmt.origin)]

@@ -19,8 +19,9 @@ from tvm_scan import __version__, tir
 from tvm_scan.artifact import FORMAT, MANIFEST, sha256_of
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.nearest import tuned_function
+from tvm_scan.relax.findings import FindScans
+from tvm_scan.relax.fuse import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
-from tvm_scan.relax.passes import FindScans
 from tvm_scan.relax.pipeline import get_pipeline
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.shipped import chosen_plan
@@ -70,7 +71,7 @@ def export(
         raise ScanError(f"export: expected a folder at {folder}, found a file; name another one")
     if linker is not None and shutil.which(linker) is None:
         raise ScanError(f"export: expected the linker {linker}, found none; install it")
-    legal = LegalizeScans()(mod)
+    legal = FuseScans(target, database)(LegalizeScans()(mod))
     functions = {
         str(name.name_hint): _signature(func)
         for name, func in mod.functions_items()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_scan import tir
+from tvm_scan.annotations import DECLARED
+from tvm_scan.extraction import extract
+from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.relax.loops import call_loop
 from tvm_scan.relax.step import LoweredStep, lower_step, time_loop
+from tvm_scan.schedules.law_checks import check_laws
 
 Converters = Mapping[str, Callable[[Any, Any], Any]]
 
@@ -35,7 +40,37 @@ def convert_associative_scan(node: Any, importer: Any, converters: Converters) -
     types = [*slices, *slices, *(e.ty for e in shared)]
     step = lower_graph(importer, converters, importer.env[combine], types)
     loop = time_loop(step, length=_length(xs), carries=len(xs), slices=len(xs), prefix=True)
+    loop = _declared(loop, len(xs))
     return call_loop(importer.block_builder, loop, [*xs, *shared], "associative_scan")
+
+
+def _declared(loop: tirx.PrimFunc, parts: int) -> tirx.PrimFunc:
+    """`loop` with torch's word for it that its operator is associative, where no proof is found.
+
+    The word is tried on samples; where it does not hold, the loop stays a loop, which gives the
+    result of the order in which it is written.
+    """
+    if isinstance(extract(loop), Recurrence):
+        return loop
+    named = loop.with_attr(DECLARED, [str(buffer.name) for buffer in loop.params[:parts]])
+    found = extract(named)
+    if isinstance(found, Refusal):
+        return loop
+    worst = max(check_laws(found), key=lambda law: law.largest_error)
+    if worst.largest_error > _LARGEST_ERROR:
+        _LOG.info(
+            "associative_scan stays a loop: expected an associative operator, found %s off by "
+            "%.1e of the largest value",
+            worst.law,
+            worst.largest_error,
+        )
+        return loop
+    return named
+
+
+#: Of the two sides of a law on samples, in float32 or finer.
+_LARGEST_ERROR = 1e-3
+_LOG = logging.getLogger("tvm_scan")
 
 
 def _length(xs: Sequence[relax.Expr]) -> int | None:

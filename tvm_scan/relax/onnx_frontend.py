@@ -10,6 +10,8 @@ from tvm.ir import GenericConst, IRModule
 
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
+from tvm_scan.relax.causal_conv import causal_conv
+from tvm_scan.relax.linear_attention import linear_attention
 from tvm_scan.relax.loops import call_loop
 from tvm_scan.relax.step import lower_step, time_loop
 
@@ -20,7 +22,8 @@ def from_onnx(model: Any, shapes: dict[str, list[int]] | None = None) -> IRModul
     """Import an ONNX model with its recurrences as sequential loops.
 
     Beyond what TVM 0.27 imports: ``Scan`` (opset 9 and later, every axis and direction, values of
-    the enclosing graph) and ``CumProd``; ``CumSum`` walks from the end where it is told to.
+    the enclosing graph), ``CumProd``, ``LinearAttention`` and ``CausalConvWithState`` (opset 27);
+    ``CumSum`` walks from the end where it is told to.
 
     Parameters
     ----------
@@ -75,6 +78,9 @@ def _importer_class() -> type:
                 return super()._convert_operator(op_name, inputs, attrs, opset)
             if op_name == "Scan":
                 return relax.Tuple(_scan(self, list(inputs), attrs))
+            if op_name in _STATEFUL:
+                given = [None if v is None else self.bb.normalize(v) for v in inputs]
+                return _STATEFUL[op_name](self.bb, given, attrs)
             axis = get_constant(inputs[1], [self._nodes, self._params])
             if not isinstance(axis, GenericConst):
                 raise ScanError(
@@ -88,7 +94,12 @@ def _importer_class() -> type:
     return Importer
 
 
+_STATEFUL: dict[str, Any] = {
+    "LinearAttention": linear_attention,
+    "CausalConvWithState": causal_conv,
+}
 _OPERATORS: dict[str, Any] = {
+    **_STATEFUL,
     "Scan": None,
     "CumSum": relax.op.cumsum,
     "CumProd": relax.op.cumprod,

@@ -6,7 +6,6 @@ code that is no recurrence any more.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +17,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_scan import tir
 from tvm_scan.relax.cumulative_loops import cumulative_loop
 from tvm_scan.relax.loops import Shape, call_loop, folded
+from tvm_scan.relax.uses import uses_in
 
-__all__ = ["LegalizeScans", "emit_along_axis"]
+__all__ = ["LegalizeScans", "emit_along_axis", "viewed"]
 
 _OPERATORS = {"relax.cumsum": "cumsum", "relax.cumprod": "cumprod"}
 _NUMBERS = ("float", "bfloat", "int", "uint")
@@ -71,8 +71,8 @@ def emit_along_axis(
     known: Shape = tuple(tir.as_int(side) for side in sides)  # type: ignore[assignment]
     loop = make(known)
     array = [side for at, side in enumerate(sides) if at == 1 or known[at] != 1]
-    inputs = [_viewed(builder, arg, array) for arg in args]
-    return [_viewed(builder, out, result) for out in call_loop(builder, loop, inputs, name)]
+    inputs = [viewed(builder, arg, array) for arg in args]
+    return [viewed(builder, out, result) for out in call_loop(builder, loop, inputs, name)]
 
 
 def _extents(arg: relax.Expr, name: str) -> list[Any]:
@@ -85,8 +85,8 @@ def _extents(arg: relax.Expr, name: str) -> list[Any]:
     return list(shape.values)
 
 
-def _viewed(builder: relax.BlockBuilder, value: relax.Expr, shape: list[Any]) -> relax.Expr:
-    """The same memory in another shape."""
+def viewed(builder: relax.BlockBuilder, value: relax.Expr, shape: list[Any]) -> relax.Expr:
+    """Emit the same memory in another shape."""
     now = list(value.ty.shape.values)
     if len(now) == len(shape) and all(
         tir.structurally_equal(a, b) for a, b in zip(now, shape, strict=True)
@@ -152,13 +152,7 @@ class _Legalizer(PyExprMutator):
 
     def prepare(self, func: relax.Function) -> None:
         values = relax.analysis.get_var2val(func)
-        uses: Counter[relax.Var] = Counter()
-
-        def count(expr: Any) -> None:
-            for child in _children(expr):
-                uses[child] += 1
-
-        relax.analysis.post_order_visit(func.body, count)
+        uses = uses_in(func.body)
         #: Outer flip -> (input, operator call); and what nobody reads once it is rewritten.
         self.reversals: dict[relax.Var, tuple[relax.Expr, relax.Call]] = {}
         self.dead: set[relax.Var] = set()
@@ -205,24 +199,6 @@ class _Legalizer(PyExprMutator):
             )
 
         return emit_along_axis(self.builder_, make, [source], _axis(call), name)[0]
-
-
-def _children(expr: Any) -> list[relax.Var]:
-    """Variables that a binding's value, a tuple or a block's result reads, each as often."""
-    if isinstance(expr, relax.Call):
-        parts = list(expr.args)
-    elif isinstance(expr, relax.Tuple):
-        parts = list(expr.fields)
-    elif isinstance(expr, relax.TupleGetItem):
-        parts = [expr.tuple_value]
-    elif isinstance(expr, relax.If):
-        parts = [expr.cond]
-    elif isinstance(expr, relax.SeqExpr):
-        parts = [expr.body]
-        parts += [b.value for block in expr.blocks for b in block.bindings]
-    else:
-        parts = []
-    return [part for part in parts if isinstance(part, relax.Var)]
 
 
 def _can_legalize(call: relax.Call) -> bool:

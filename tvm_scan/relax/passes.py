@@ -1,118 +1,31 @@
-"""``FindScans``, ``ParallelizeScans`` and ``ExpandScans``: an analysis and two passes."""
+"""``ParallelizeScans`` and ``ExpandScans``: the passes that schedule."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
-from tvm.ir import GlobalVar, IRModule, Op
+from tvm import tirx
+from tvm.ir import IRModule
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
 from tvm_scan.errors import PlanError, RefusalError, ScanError
-from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.meta.dispatch import dispatched
 from tvm_scan.meta.nearest import tuned_function
-from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
+from tvm_scan.relax.findings import Findings, ScanReport
+from tvm_scan.relax.short import keep_for_one_step
 from tvm_scan.schedules import expand_scans, parallelize
 from tvm_scan.schedules.leftover import bind_leftovers
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.shipped import chosen_plan
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["ExpandScans", "FindScans", "ParallelizeScans", "ScanReport"]
+__all__ = ["ExpandScans", "ParallelizeScans"]
 
 _LOG = logging.getLogger("tvm_scan")
-_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
-#: Refusals of loops that TVM's own rules handle; they are no news.
-_ORDINARY = (RefusalKind.NO_RECURRENCE, RefusalKind.REDUCTION)
-
-
-@dataclass(frozen=True)
-class ScanReport:
-    """What was found in one function.
-
-    Attributes
-    ----------
-    name : str
-        Name of the function in the module.
-    found : tuple of Recurrence or Refusal
-        One per loop nest, in order.
-    """
-
-    name: str
-    found: tuple[Recurrence | Refusal, ...]
-
-    @property
-    def recurrences(self) -> list[Recurrence]:
-        """The nests that will be scheduled as scans."""
-        return [item for item in self.found if isinstance(item, Recurrence)]
-
-    @property
-    def refused(self) -> list[Refusal]:
-        """Ordered loops that are not taken, less those that TVM's own rules handle."""
-        return [
-            item for item in self.found if isinstance(item, Refusal) and item.kind not in _ORDINARY
-        ]
-
-    def __str__(self) -> str:
-        lines = [self.name]
-        for item in self.found:
-            if isinstance(item, Refusal):
-                lines.append(f"  refused: {item}")
-                continue
-            families = ", ".join(algebra.name for algebra in item.algebras)
-            lanes = " x ".join(str(lane.extent) for lane in item.lanes) or "1"
-            lines.append(f"  {families} scan over {item.time.extent} steps, {lanes} lanes")
-        return "\n".join(lines)
-
-
-def called_functions(mod: IRModule) -> list[GlobalVar]:
-    """PrimFuncs that Relax functions reach through ``R.call_tir``, each once."""
-    operators = [Op.get(name) for name in _CALLS]
-    found: dict[str, GlobalVar] = {}
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Call) and any(expr.op == op for op in operators):
-            callee = expr.args[0]
-            if isinstance(callee, GlobalVar):
-                found[str(callee.name_hint)] = callee
-
-    for _, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    return list(found.values())
-
-
-def FindScans(mod: IRModule) -> list[ScanReport]:
-    """Report the recurrences of a module.
-
-    Parameters
-    ----------
-    mod : IRModule
-        A Relax module.
-
-    Returns
-    -------
-    list of ScanReport
-        One for each function reached by ``R.call_tir`` that has a recurrence, or an ordered
-        loop that is refused.
-    """
-    reports = []
-    for name in called_functions(mod):
-        func = mod[name]
-        if not isinstance(func, tirx.PrimFunc):
-            continue
-        blocked = ensure_blocks(func)
-        found = tuple(extract_nest(blocked, nest) for nest in root_nests(blocked))
-        report = ScanReport(str(name.name_hint), found)
-        if report.recurrences or report.refused:
-            reports.append(report)
-    return reports
 
 
 def ParallelizeScans(target: Target | None = None, database: Any = None) -> tvm.ir.transform.Pass:
@@ -138,12 +51,21 @@ def ParallelizeScans(target: Target | None = None, database: Any = None) -> tvm.
     Pass
         A module pass.
     """
+    return parallelize_pass(target, database, Findings())
+
+
+def parallelize_pass(
+    target: Target | None, database: Any, findings: Findings
+) -> tvm.ir.transform.Pass:
+    """As `ParallelizeScans`, behind passes that looked into functions already."""
 
     @tvm.ir.transform.module_pass(opt_level=0, name="ParallelizeScans")
     def run(mod: IRModule, _context: Any) -> IRModule:
         chosen = target or Target.current(allow_none=True)
         out = mod.clone()
-        for report in FindScans(mod):
+        reports = findings.reports(mod)
+        findings.forget()
+        for report in reports:
             for refusal in report.refused:
                 _LOG.info("%s is left sequential: %s", report.name, refusal)
             name = mod.get_global_var(report.name)
@@ -188,13 +110,17 @@ def _schedule(
     if database is not None and target is not None and not done:
         tuned = tuned_function(database, func, target)
         if tuned is not None:
-            if not tuned.exact:
+            if tuned.exact:
+                _LOG.info("%s is scheduled from a tuning record", report.name)
+            else:
                 _LOG.info("%s: the nearest records give %s", report.name, tuned.plans)
             return tuned.func
+        _LOG.info("%s has no tuning record for this target: its default plan", report.name)
     if done and all(chosen_plan(target, r).algorithm == "sequential" for r in report.recurrences):
         return None
     try:
-        return parallelize(func, target)
+        scheduled = parallelize(func, target)
+        return keep_for_one_step(func, scheduled, report.recurrences, target) if done else scheduled
     except (RefusalError, PlanError) as error:
         _LOG.info("%s is left sequential: %s", report.name, error)
         return None

@@ -9,8 +9,10 @@ import tvm
 from tvm.ir import IRModule
 from tvm.target import Target
 
+from tvm_scan.relax.findings import Findings
+from tvm_scan.relax.fuse import fuse_pass
 from tvm_scan.relax.operators import LegalizeScans
-from tvm_scan.relax.passes import ParallelizeScans
+from tvm_scan.relax.passes import parallelize_pass
 from tvm_scan.schedules.limits import device_of
 
 __all__ = ["get_pipeline", "scan_passes"]
@@ -29,11 +31,16 @@ def scan_passes(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
     Returns
     -------
     Pass
-        ``LegalizeScans()``, then ``ParallelizeScans(target, database)``.
+        ``LegalizeScans()``, ``FuseScans(target, database)``, then
+        ``ParallelizeScans(target, database)``.
     """
-    return tvm.ir.transform.Sequential(
-        [LegalizeScans(), ParallelizeScans(target, database)], name="tvm_scan"
-    )
+    findings = Findings()
+    passes = [
+        LegalizeScans(),
+        fuse_pass(target, database, findings),
+        parallelize_pass(target, database, findings),
+    ]
+    return tvm.ir.transform.Sequential(passes, name="tvm_scan")
 
 
 def get_pipeline(target: Target, database: Any = None) -> tvm.ir.transform.Pass:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from tvm import tirx
 from tvm.ir import IRModule
+from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED
+from tvm_scan.relax.findings import FindScans
+from tvm_scan.relax.fuse import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
-from tvm_scan.relax.passes import FindScans
 
 __all__ = ["scan_tasks"]
 
 
 def scan_tasks(
-    mod: IRModule,
+    mod: IRModule, target: Target | None = None
 ) -> tuple[dict[str, tirx.PrimFunc], dict[str, tirx.PrimFunc]]:
     """Functions with a recurrence, as the pipeline will look them up.
 
@@ -22,6 +24,8 @@ def scan_tasks(
     ----------
     mod : IRModule
         A Relax module, as imported.
+    target : tvm.target.Target, optional
+        What it is compiled for, on which depends what is fused; this machine's CPU if not given.
 
     Returns
     -------
@@ -30,7 +34,7 @@ def scan_tasks(
     symbolic : dict of str to PrimFunc
         Those with symbolic extents, which cannot be measured.
     """
-    legal = LegalizeScans()(mod)
+    legal = FuseScans(target)(LegalizeScans()(mod))
     tasks: dict[str, tirx.PrimFunc] = {}
     symbolic: dict[str, tirx.PrimFunc] = {}
     for report in FindScans(legal):

@@ -7,6 +7,9 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from tvm_scan import tir
+from tvm_scan.library.arguments import make_extent
+from tvm_scan.library.lfilter import lfilter
 from tvm_scan.relax.cumulative_loops import extremum_loop, logsumexp_loop
 from tvm_scan.relax.loops import Shape, call_loop
 from tvm_scan.relax.operators import emit_along_axis
@@ -50,6 +53,18 @@ def _extremum(name: str) -> Converter:
         return emit_along_axis(importer.block_builder, make, [x], int(node.args[1]), name)
 
     return convert
+
+
+def _lfilter(node: Any, importer: Any) -> relax.Expr:
+    """``tvm_scan::lfilter``, whose module need not be imported."""
+    args = [importer.env[n] for n in node.args]
+    extents = [
+        make_extent("lfilter", name, tir.as_int(extent))
+        for name, extent in zip(("n", "c", "length"), args[0].ty.shape.values, strict=True)
+    ]
+    taps = tir.as_int(args[1].ty.shape.values[1])
+    loop = lfilter(*extents, taps=taps, dtype=str(args[0].ty.dtype))
+    return call_loop(importer.block_builder, loop.without_attr("global_symbol"), args, "lfilter")[0]
 
 
 def _select(node: Any, importer: Any) -> relax.Expr:
@@ -105,6 +120,7 @@ CONVERTERS: dict[str, Converter] = {
     "logcumsumexp.default": _logcumsumexp,
     "cummax.default": _extremum("cummax"),
     "cummin.default": _extremum("cummin"),
+    "lfilter.default": _lfilter,
     "select.int": _select,
     "select_scatter.default": _select_scatter,
     "add.Tensor": _arithmetic("add.Tensor", relax.op.add),

@@ -25,6 +25,7 @@ from tvm_scan.torch.runtime import configure_threads
 if TYPE_CHECKING:
     from tvm_scan.torch import nn, store
     from tvm_scan.torch.call import CompiledScan, compile
+    from tvm_scan.torch.filters import lfilter
 
 ensure_compatible()
 configure_threads()
@@ -37,6 +38,7 @@ __all__ = [
     "cummin",
     "cumprod",
     "cumsum",
+    "lfilter",
     "linear_recurrence",
     "logcumsumexp",
     "nn",
@@ -45,7 +47,7 @@ __all__ = [
     "store",
 ]
 
-_LAZY = {"CompiledScan": "call", "compile": "call"}
+_LAZY = {"CompiledScan": "call", "compile": "call", "lfilter": "filters"}
 _SUBMODULES = ("nn", "store")
 
 

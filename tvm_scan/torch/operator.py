@@ -21,8 +21,7 @@ _library = torch.library.Library(_NAMESPACE, "FRAGMENT")
 class Operator:
     """A torch operator; made by `operator`, called like the function that it was made of."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        name = function.__name__
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
         schema = torch.library.infer_schema(function, mutates_args=())
         _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         _library.impl(name, function, "CPU")
@@ -72,6 +71,6 @@ class Operator:
         self._function = Function
 
 
-def operator(function: Callable[..., Any]) -> Operator:
+def operator(function: Callable[..., Any], name: str | None = None) -> Operator:
     """Make a torch operator ``tvm_scan::<name>`` of a function with annotated arguments."""
-    return Operator(function)
+    return Operator(function, name or function.__name__)

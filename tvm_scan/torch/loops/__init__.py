@@ -3,6 +3,8 @@
 Imported only when a kernel is built: this is where TVM is needed.
 """
 
+from tvm_scan.library.lfilter import lfilter
+
 from .affine import affine
 from .cumulative import cumulative, logcumsumexp, positions_of_keys, positions_packed, running_keys
 from .selective import selective_backward_chunk, selective_forward
@@ -10,6 +12,7 @@ from .selective import selective_backward_chunk, selective_forward
 __all__ = [
     "affine",
     "cumulative",
+    "lfilter",
     "logcumsumexp",
     "positions_of_keys",
     "positions_packed",

@@ -1,0 +1,175 @@
+"""The dataflow blocks of a Relax function as bindings that a pass can take apart and reorder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tvm import relax
+from tvm.ir import Op
+
+from tvm_scan.relax.uses import uses_in
+from tvm_scan.tir import VarMap, substitute
+
+__all__ = ["Dataflow"]
+
+
+class Dataflow:
+    """Bindings of one function; those outside of dataflow blocks are not offered."""
+
+    def __init__(self, func: relax.Function) -> None:
+        self._func = func
+        self._uses = uses_in(func.body)
+        self._blocks = [list(block.bindings) for block in func.body.blocks]
+        self._values = VarMap()
+        self._names = names = VarMap()
+        for block, bindings in zip(func.body.blocks, self._blocks, strict=True):
+            if isinstance(block, relax.DataflowBlock):
+                for binding in bindings:
+                    if not isinstance(binding, relax.VarBinding):
+                        continue
+                    value = substitute(binding.value, names)
+                    self._values[binding.var] = (id(bindings), value)
+                    if isinstance(value, relax.Var) and isinstance(binding.var, relax.DataflowVar):
+                        # Another name for the same: its readers read what it names.
+                        names[binding.var] = value
+                        self._uses[value] = self.uses(value) + self.uses(binding.var) - 1
+                        self.remove(binding.var)
+
+    def calls(self, operator: str) -> list[tuple[relax.Var, relax.Call]]:
+        """Bindings of calls of an operator, in order."""
+        wanted = Op.get(operator)
+        return [
+            (var, value)
+            for var, (_, value) in self._values.items()
+            if isinstance(value, relax.Call) and value.op == wanted
+        ]
+
+    def value(self, var: Any) -> relax.Expr | None:
+        """What is bound to a variable; None where that is not known or was removed."""
+        found = self._values.get(var) if isinstance(var, relax.Var) else None
+        return None if found is None else found[1]
+
+    def uses(self, var: relax.Var) -> int:
+        """How often a variable is read."""
+        return self._uses.get(var, 0)
+
+    def drop_use(self, var: relax.Expr) -> None:
+        """Say that a variable is read once less."""
+        if isinstance(var, relax.Var):
+            self._uses[var] = self.uses(var) - 1
+
+    def results(self, var: relax.Var, count: int) -> list[tuple[int, relax.Var]]:
+        """Variables that hold the outputs of a call, with their numbers."""
+        if count == 1:
+            return [(0, var)]
+        return [
+            (int(value.index), item)
+            for item, (_, value) in self._live()
+            if isinstance(value, relax.TupleGetItem) and var.same_as(value.tuple_value)
+        ]
+
+    def only_reader(self, var: relax.Var) -> relax.Var | None:
+        """The binding that reads a variable, if there is one only, in the same block."""
+        if self.uses(var) != 1:
+            return None
+        home = self._values[var][0]
+        for other, (block, value) in self._live():
+            if block == home and any(var.same_as(read) for read in _reads(value)):
+                return other
+        return None
+
+    def depends(self, expr: relax.Expr, on: relax.Var) -> bool:
+        """Whether an expression is made from a variable."""
+        todo, seen = [expr], VarMap()
+        while todo:
+            var = todo.pop()
+            if not isinstance(var, relax.Var) or var in seen:
+                continue
+            if var.same_as(on):
+                return True
+            seen[var] = True
+            value = self.value(var)
+            if value is not None:
+                todo += _reads(value)
+        return False
+
+    def remove(self, var: relax.Var) -> None:
+        """Take a binding away."""
+        self._values[var] = (None, None)
+
+    def move(self, var: relax.Var, to: relax.Var) -> None:
+        """Bind to `to` what was bound to `var`, which nobody else reads."""
+        home, value = self._values[var]
+        self._values[to] = (home, value)
+        self.remove(var)
+
+    def replace(self, var: relax.Var, value: relax.Expr) -> None:
+        """Bind a variable to something else."""
+        self._values[var] = (self._values[var][0], value)
+
+    def replace_tuple(self, var: relax.Var, value: relax.Expr, kind: relax.TupleType) -> None:
+        """As `replace`, where the type of a variable changes that is only taken apart."""
+        renamed = relax.DataflowVar(var.name, kind)
+        home, _ = self._values[var]
+        for item, (_, old) in self._live():
+            if isinstance(old, relax.TupleGetItem) and var.same_as(old.tuple_value):
+                self.replace(item, relax.TupleGetItem(renamed, old.index))
+        self.remove(var)
+        self._values[renamed] = (home, value)
+
+    def function(self) -> relax.Function:
+        """The function as it is now, each binding behind what it reads."""
+        blocks = []
+        for block, bindings in zip(self._func.body.blocks, self._blocks, strict=True):
+            if not isinstance(block, relax.DataflowBlock):
+                blocks.append(block)
+                continue
+            blocks.append(relax.DataflowBlock(list(self._sorted(bindings))))
+        body = relax.SeqExpr(blocks, self._func.body.body)
+        return relax.Function(
+            self._func.params, body, self._func.ret_ty, self._func.is_pure, self._func.attrs
+        )
+
+    def _live(self) -> list[tuple[relax.Var, tuple[int, relax.Expr]]]:
+        return [(var, item) for var, item in self._values.items() if item[1] is not None]
+
+    def _sorted(self, bindings: list[Any]) -> Iterator[Any]:
+        """Depth first from every binding in its old order: what it reads comes before it."""
+        made, done = VarMap((b.var, b) for b in bindings), VarMap()
+        for var, (home, value) in self._live():
+            if home == id(bindings) and var not in made:
+                made[var] = relax.VarBinding(var, value)
+        order: list[Any] = []
+
+        def place(binding: Any) -> None:
+            if binding.var in done:
+                return
+            done[binding.var] = True
+            if isinstance(binding, relax.VarBinding):
+                value = self.value(binding.var)
+                if value is None:
+                    return
+                binding = relax.VarBinding(binding.var, value)
+            else:
+                value = substitute(binding.value, self._names)
+                binding = relax.MatchCast(binding.var, value, binding.ty)
+            for var in _reads(binding.value):
+                if var in made:
+                    place(made[var])
+            order.append(binding)
+
+        for binding in bindings:
+            place(binding)
+        return iter(order)
+
+
+def _reads(value: relax.Expr) -> list[relax.Var]:
+    found: list[relax.Var] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Var):
+            found.append(expr)
+
+    relax.analysis.post_order_visit(value, visit)
+    return found

@@ -1,0 +1,143 @@
+"""``FindScans``: which functions of a module have recurrences, which are refused, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.ir import GlobalVar, IRModule, Op
+
+from tvm_scan import tir
+from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
+from tvm_scan.schedules.splice import ensure_blocks
+
+__all__ = ["FindScans", "Findings", "ScanReport"]
+
+_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
+#: Refusals of loops that TVM's own rules handle; they are no news.
+_ORDINARY = (RefusalKind.NO_RECURRENCE, RefusalKind.REDUCTION)
+
+
+@dataclass(frozen=True)
+class ScanReport:
+    """What was found in one function.
+
+    Attributes
+    ----------
+    name : str
+        Name of the function in the module.
+    found : tuple of Recurrence or Refusal
+        One per loop nest, in order.
+    """
+
+    name: str
+    found: tuple[Recurrence | Refusal, ...]
+
+    @property
+    def recurrences(self) -> list[Recurrence]:
+        """The nests that will be scheduled as scans."""
+        return [item for item in self.found if isinstance(item, Recurrence)]
+
+    @property
+    def refused(self) -> list[Refusal]:
+        """Ordered loops that are not taken, less those that TVM's own rules handle."""
+        return [
+            item for item in self.found if isinstance(item, Refusal) and item.kind not in _ORDINARY
+        ]
+
+    def __str__(self) -> str:
+        lines = [self.name]
+        for item in self.found:
+            if isinstance(item, Refusal):
+                lines.append(f"  refused: {item}")
+                continue
+            families = ", ".join(algebra.name for algebra in item.algebras)
+            lanes = " x ".join(str(lane.extent) for lane in item.lanes) or "1"
+            lines.append(f"  {families} scan over {item.time.extent} steps, {lanes} lanes")
+        return "\n".join(lines)
+
+
+def called_functions(mod: IRModule) -> list[GlobalVar]:
+    """PrimFuncs that Relax functions reach through ``R.call_tir``, each once."""
+    operators = [Op.get(name) for name in _CALLS]
+    found: dict[str, GlobalVar] = {}
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Call) and any(expr.op == op for op in operators):
+            callee = expr.args[0]
+            if isinstance(callee, GlobalVar):
+                found[str(callee.name_hint)] = callee
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    return list(found.values())
+
+
+class Findings:
+    """What was found in functions, so that passes in a row look into each function once."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[tirx.PrimFunc, tuple[Recurrence | Refusal, ...]]] = {}
+
+    def of(self, func: tirx.PrimFunc) -> tuple[Recurrence | Refusal, ...]:
+        """One recurrence or refusal per loop nest of a function."""
+        key = func.__hash__()  # by identity; the function is kept, so that it stays its own
+        if key not in self._found:
+            blocked = ensure_blocks(func)
+            found = tuple(
+                extract_nest(blocked, nest) if _reads_what_it_writes(nest) else _independent(nest)
+                for nest in root_nests(blocked)
+            )
+            self._found[key] = (func, found)
+        return self._found[key][1]
+
+    def reports(self, mod: IRModule) -> list[ScanReport]:
+        """As `FindScans`."""
+        reports = []
+        for name in called_functions(mod):
+            func = mod[name]
+            if not isinstance(func, tirx.PrimFunc):
+                continue
+            report = ScanReport(str(name.name_hint), self.of(func))
+            if report.recurrences or report.refused:
+                reports.append(report)
+        return reports
+
+    def forget(self) -> None:
+        """Let go of the functions."""
+        self._found.clear()
+
+
+def _reads_what_it_writes(nest: Any) -> bool:
+    """Whether it can be a recurrence; most nests of a model cannot, and cost no more than this."""
+    written = tir.buffers_stored(nest)
+    return any(buffer in written for buffer in tir.buffers_loaded(nest).keys())
+
+
+def _independent(nest: Any) -> Refusal:
+    return Refusal(
+        RefusalKind.NO_RECURRENCE,
+        nest,
+        "expected a loop in which a step reads what an earlier step wrote, found none",
+        "nothing to do: TVM's own rules already run this loop in parallel",
+    )
+
+
+def FindScans(mod: IRModule) -> list[ScanReport]:
+    """Report the recurrences of a module.
+
+    Parameters
+    ----------
+    mod : IRModule
+        A Relax module.
+
+    Returns
+    -------
+    list of ScanReport
+        One for each function reached by ``R.call_tir`` that has a recurrence, or an ordered
+        loop that is refused.
+    """
+    return Findings().reports(mod)

@@ -1,0 +1,301 @@
+"""``FuseScans``: elementwise producers and consumers become part of the scan between them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import GlobalVar, IRModule, Op
+from tvm.target import Target
+
+from tvm_scan.annotations import DECLARED, IS_SCHEDULED
+from tvm_scan.meta.replay import replay
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.relax.dataflow import Dataflow
+from tvm_scan.relax.findings import Findings
+from tvm_scan.relax.merge import with_consumer, with_producer
+from tvm_scan.relax.pointwise import Pointwise, pointwise
+from tvm_scan.schedules import ScanPlan, default_plan, parallelize
+
+__all__ = ["FuseScans"]
+
+_LOG = logging.getLogger("tvm_scan")
+
+
+@dataclass(eq=False)
+class _Scan:
+    """A call of a function with one recurrence, and what it has become."""
+
+    var: relax.Var
+    name: str
+    func: tirx.PrimFunc
+    args: list[relax.Expr]
+    types: list[relax.TensorType]
+    plan: ScanPlan
+    taken: list[str]
+
+
+def FuseScans(target: Target | None = None, database: Any = None) -> tvm.ir.transform.Pass:
+    """Compute elementwise producers and consumers of a scan inside of it.
+
+    An input that an elementwise operator makes (broadcasts, casts, gates, activations) is
+    computed where a step reads it, and an output that only an elementwise operator reads is never
+    stored: one pass over memory instead of several. Fused is what has no other reader, in a
+    dataflow block, where the result is provably still the same recurrence with a plan of the same
+    kind; everything else stays as it is. What was fused is logged to ``tvm_scan`` at INFO.
+
+    Put it between ``LegalizeScans`` and ``ParallelizeScans``.
+
+    Parameters
+    ----------
+    target : tvm.target.Target, optional
+        The current target, else this machine's CPU.
+    database : tvm.s_tir.meta_schedule.Database, optional
+        A function that has a record in it is left as it is, as it was tuned.
+
+    Returns
+    -------
+    Pass
+        A module pass.
+    """
+    return fuse_pass(target, database, Findings())
+
+
+def fuse_pass(target: Target | None, database: Any, findings: Findings) -> tvm.ir.transform.Pass:
+    """As `FuseScans`, before passes that look into the same functions."""
+
+    @tvm.ir.transform.module_pass(opt_level=0, name="FuseScans")
+    def run(mod: IRModule, _context: Any) -> IRModule:
+        fuser = _Fuser(mod, target or Target.current(allow_none=True), database, findings)
+        for name, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                fuser.rewrite(name, func)
+        return fuser.finished()
+
+    return run
+
+
+class _Fuser:
+    def __init__(
+        self, mod: IRModule, target: Target | None, database: Any, findings: Findings
+    ) -> None:
+        self.mod, self.target, self.database = mod, target, database
+        self.findings = findings
+        self.builder: relax.BlockBuilder | None = None
+        self.replaced: set[str] = set()
+        self.made: dict[str, tirx.PrimFunc] = {}
+
+    def rewrite(self, name: GlobalVar, func: relax.Function) -> None:
+        """Fuse what one Relax function calls."""
+        if not isinstance(func.body, relax.SeqExpr):
+            return
+        flow = Dataflow(func)
+        fused = False
+        for var, call in flow.calls("relax.call_tir"):
+            if flow.value(var) is None:
+                continue
+            scan = self._scan(var, call)
+            if scan is None:
+                continue
+            while self._take_producer(flow, scan) or self._take_consumer(flow, scan):
+                pass
+            if scan.taken:
+                self._commit(flow, scan)
+                fused = True
+        if fused and self.builder is not None:
+            self.builder.update_func(name, flow.function())
+
+    def finished(self) -> IRModule:
+        """The module, without the functions that nobody calls any more."""
+        if self.builder is None:
+            return self.mod
+        mod = self.builder.get()
+        used = {str(g.name_hint) for g in _global_vars(mod)}
+        kept = {}
+        for name, func in mod.functions_items():
+            if name.name_hint in self.replaced and name.name_hint not in used:
+                if not (func.attrs and "global_symbol" in func.attrs):
+                    continue
+                # Someone may call it by its name; later passes look at what Relax calls only.
+                func = parallelize(func, self.target)
+            kept[name] = func
+        made = IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)
+        return relax.transform.Normalize()(made)
+
+    # ---- what is fused --------------------------------------------------------------------
+
+    def _scan(self, var: relax.Var, call: relax.Call) -> _Scan | None:
+        callee, func = call.args[0], self._function(call, self.mod)
+        if func is None:
+            return None
+        if (func.attrs or {}).get(IS_SCHEDULED, False):
+            return None
+        plan = self._plan(func)
+        if plan is None:
+            return None
+        if self._is_tuned(func):
+            return None
+        types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
+        args = list(call.args[1].fields)
+        return _Scan(var, str(callee.name_hint), func, args, types, plan, [])
+
+    def _function(self, call: relax.Call, mod: IRModule) -> tirx.PrimFunc | None:
+        callee = call.args[0]
+        if not isinstance(callee, GlobalVar) or len(call.args) > 2:
+            return None
+        func = self.made.get(str(callee.name_hint)) if mod.same_as(self.mod) else None
+        func = func or mod[callee]
+        return func if isinstance(func, tirx.PrimFunc) else None
+
+    def _is_tuned(self, func: tirx.PrimFunc) -> bool:
+        if self.database is None or self.target is None:
+            return False
+        return replay(self.database, func, self.target) is not None
+
+    def _plan(self, func: tirx.PrimFunc) -> ScanPlan | None:
+        """The plan of the only recurrence of a function."""
+        recurrences = [r for r in self.findings.of(func) if isinstance(r, Recurrence)]
+        return default_plan(self.target, recurrences[0]) if len(recurrences) == 1 else None
+
+    def _take_producer(self, flow: Dataflow, scan: _Scan) -> bool:
+        if (scan.func.attrs or {}).get(DECLARED) is not None:
+            return False  # it names its inputs
+        for at, arg in enumerate(scan.args):
+            if not isinstance(arg, relax.Var) or flow.uses(arg) != 1:
+                continue
+            made = self._pointwise(flow.value(arg), scan.plan)
+            if made is None:
+                continue
+            name, part, args = made
+            shared = [_position(other, scan.args) for other in args]
+            func = with_producer(scan.func, at, len(scan.types), part, shared)
+            if func is None or not self._accepts(func, scan):
+                continue
+            flow.remove(arg)
+            for other, k in zip(args, shared, strict=True):
+                if k is not None:
+                    flow.drop_use(other)
+            added = [a for a, k in zip(args, shared, strict=True) if k is None]
+            scan.args = [*scan.args[:at], *scan.args[at + 1 :], *added]
+            scan.func = func
+            scan.taken.append(name)
+            return True
+        return False
+
+    def _take_consumer(self, flow: Dataflow, scan: _Scan) -> bool:
+        for at, out in flow.results(scan.var, len(scan.types)):
+            reader = flow.only_reader(out)
+            made = None if reader is None else self._pointwise(flow.value(reader), scan.plan)
+            if reader is None or made is None:
+                continue
+            name, part, args = made
+            reads = [i for i, arg in enumerate(args) if _same(arg, out)]
+            others = [arg for arg in args if not _same(arg, out)]
+            if len(reads) != 1 or any(flow.depends(arg, scan.var) for arg in others):
+                continue
+            shared = [_position(other, scan.args) for other in args]
+            place = len(scan.args) + at
+            func = with_consumer(scan.func, place, len(scan.types), part, reads[0], shared)
+            if func is None or not self._accepts(func, scan):
+                continue
+            for other, k in zip(args, shared, strict=True):
+                if k is not None:
+                    flow.drop_use(other)
+            scan.args += [
+                a
+                for i, (a, k) in enumerate(zip(args, shared, strict=True))
+                if k is None and i != reads[0]
+            ]
+            scan.types[at] = reader.ty
+            scan.func = func
+            scan.taken.append(name)
+            if len(scan.types) == 1:
+                flow.move(scan.var, reader)
+                scan.var = reader
+            else:
+                flow.move(out, reader)
+            return True
+        return False
+
+    def _accepts(self, func: tirx.PrimFunc, scan: _Scan) -> bool:
+        """Whether it still is one recurrence, scheduled as before."""
+        plan = self._plan(func)
+        return plan is not None and _kind(plan) == _kind(scan.plan)
+
+    def _pointwise(
+        self, call: Any, plan: ScanPlan
+    ) -> tuple[str, Pointwise, list[relax.Expr]] | None:
+        """Name, function and arguments of an elementwise call of a function or an operator."""
+        if not isinstance(call, relax.Call) or not isinstance(call.op, Op):
+            return None
+        mod = self.mod
+        if call.op.name != "relax.call_tir":
+            legal = _legalized(call)
+            if legal is None:
+                return None
+            call, mod = legal
+        callee, func = call.args[0], self._function(call, mod)
+        if func is None:
+            return None
+        if isinstance(call.ty, relax.TupleType) or (func.attrs or {}).get(IS_SCHEDULED, False):
+            return None
+        part = pointwise(func)
+        if part is None:
+            return None
+        if part.is_costly and plan.algorithm == "sequential":
+            return None  # a loop of its own is vectorised, the time loop is not
+        return str(callee.name_hint), part, list(call.args[1].fields)
+
+    def _commit(self, flow: Dataflow, scan: _Scan) -> None:
+        self.builder = self.builder or relax.BlockBuilder(self.mod)
+        name = "_".join(["fused", *dict.fromkeys([*scan.taken, scan.name])])
+        _LOG.info("%s: fused %s", scan.name, ", ".join(scan.taken))
+        function = self.builder.add_func(scan.func.without_attr("global_symbol"), name)
+        types = scan.types if len(scan.types) > 1 else scan.types[0]
+        value = self.builder.normalize(relax.call_tir(function, scan.args, types))
+        if len(scan.types) == 1:
+            flow.replace(scan.var, value)
+        else:
+            flow.replace_tuple(scan.var, value, relax.TupleType(scan.types))
+        self.made[str(function.name_hint)] = scan.func
+        self.replaced.add(scan.name)
+
+
+def _kind(plan: ScanPlan) -> tuple[str, bool]:
+    return plan.algorithm, plan.time_vector > 0
+
+
+def _same(left: relax.Expr, right: relax.Expr) -> bool:
+    return isinstance(left, relax.Var) and isinstance(right, relax.Var) and left.same_as(right)
+
+
+def _position(arg: relax.Expr, args: list[relax.Expr]) -> int | None:
+    return next((i for i, other in enumerate(args) if _same(arg, other)), None)
+
+
+def _legalized(call: relax.Call) -> tuple[relax.Call, IRModule] | None:
+    """An operator as a call of TensorIR, if TVM has that for it."""
+    legalize = call.op.get_attr("FLegalize")
+    if legalize is None or not isinstance(call.ty, relax.TensorType):
+        return None
+    builder = relax.BlockBuilder()
+    made = legalize(builder, call)
+    if not isinstance(made, relax.Call) or made.op != Op.get("relax.call_tir"):
+        return None
+    return builder.normalize(made), builder.get()
+
+
+def _global_vars(mod: IRModule) -> list[GlobalVar]:
+    found: list[GlobalVar] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, GlobalVar):
+            found.append(expr)
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    return found

@@ -1,0 +1,144 @@
+"""Functions that compute each element of their output from elements at the same place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Var
+from tvm.s_tir import renew_defs
+
+from tvm_scan import tir
+from tvm_scan.extraction import root_nests
+from tvm_scan.extraction.flatten import flatten
+from tvm_scan.extraction.statements import Loop, Store, without_allocs
+from tvm_scan.recurrence import Refusal
+
+__all__ = ["Pointwise", "pointwise"]
+
+
+@dataclass(frozen=True, eq=False)
+class Pointwise:
+    """``output[place] = value``, with nothing carried from place to place.
+
+    Attributes
+    ----------
+    inputs : tuple of Var
+        Buffers that are read, as the function declares them.
+    output : Var
+        The buffer that is written, all of it.
+    place : tuple of Var or None
+        One variable for each dimension of the output; None where its extent is 1.
+    value : Expr
+        Over loads of the inputs and the variables of ``place``.
+    """
+
+    inputs: tuple[Var, ...]
+    output: Var
+    place: tuple[Var | None, ...]
+    value: Any
+
+    def at(self, indices: list[Any]) -> Any:
+        """The value at one place."""
+        table = tir.VarMap()
+        for var, index in zip(self.place, indices, strict=True):
+            if var is not None:
+                same = tir.dtype_of(index) == tir.dtype_of(var)
+                table[var] = index if same else tirx.Cast(tir.dtype_of(var), index)
+        return tir.substitute(self.value, table)
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether it is worth keeping rather than computing again: it calls a function."""
+        found: list[Any] = []
+        tvm_ffi.structural_walk(self.value, [(Call, found.append), (tirx.Div, found.append)])
+        return any(tir.call_name(node) != "prim.if_then_else" for node in found)
+
+
+def pointwise(func: tirx.PrimFunc) -> Pointwise | None:
+    """Recognise a function of one output whose elements are independent.
+
+    Theorem. A perfect nest of loops over all of a buffer, with one store to the place that the
+    loops name, computes a function of the place, if what it reads is not written by it. A later
+    nest that reads an earlier one at a place computes the composition there.
+
+    Parameters
+    ----------
+    func : tirx.PrimFunc
+        The last parameter is the output.
+
+    Returns
+    -------
+    Pointwise or None
+        None for every other function, also for one that permutes or reshapes: read along other
+        strides, its inputs would cost the reader more than the copy does.
+    """
+    func = renew_defs(func)
+    *inputs, output = func.params
+    made = tir.VarMap()
+    found = None
+    for nest in root_nests(func):
+        tree = flatten(nest)
+        found = None if isinstance(tree, Refusal) else _of_nest(tree.body, made)
+        if found is None or found[0] in made:
+            return None
+        target, place, value = found
+        made[target] = Pointwise(tuple(inputs), target, place, value)
+    given = tir.VarMap((buffer, True) for buffer in inputs)
+    last = made.get(output)
+    if last is None or found is None or not found[0].same_as(output):
+        return None
+    if not all(
+        load.source in given and _in_order(load, last.place) for load in tir.loads(last.value)
+    ):
+        return None
+    return last
+
+
+def _of_nest(stmts: list[Any], made: tir.VarMap) -> tuple[Var, tuple[Var | None, ...], Any] | None:
+    loops = []
+    while len(real := without_allocs(stmts)) == 1 and isinstance(real[0], Loop):
+        loops.append(real[0])
+        stmts = real[0].body
+    if len(real) != 1 or not isinstance(real[0], Store) or any(loop.thread for loop in loops):
+        return None
+    store = real[0]
+    extents = tir.VarMap((loop.var, loop.extent) for loop in loops)
+    place: list[Var | None] = []
+    for index, extent in zip(store.indices, tir.shape_of(store.buffer), strict=True):
+        if isinstance(index, Var) and index in extents:
+            if any(index.same_as(var) for var in place if var is not None):
+                return None
+            if not tir.structurally_equal(extents[index], extent):
+                return None
+            place.append(index)
+        elif tir.as_int(index) == 0 and tir.as_int(extent) == 1:
+            place.append(None)
+        else:
+            return None
+    if len(loops) != sum(var is not None for var in place):
+        return None
+    if any(load.source.same_as(store.buffer) for load in tir.loads(store.value)):
+        return None
+
+    def earlier(load: Any) -> Any:
+        source = made.get(load.source)
+        return load if source is None else source.at(list(load.indices))
+
+    return store.buffer, tuple(place), tir.map_loads(store.value, earlier)
+
+
+def _in_order(load: Any, place: tuple[Var | None, ...]) -> bool:
+    """Whether a load walks memory as the place does: its indices are some of the place's."""
+    rest = [var for var in place if var is not None]
+    for index in load.indices:
+        if tir.as_int(index) is not None:
+            continue
+        while rest and not (isinstance(index, Var) and rest[0].same_as(index)):
+            rest.pop(0)
+        if not rest:
+            return False
+        rest.pop(0)
+    return True

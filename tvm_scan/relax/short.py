@@ -1,0 +1,112 @@
+"""Other people's kernels: parallel for long sequences, as they were for a single step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Var
+from tvm.s_tir import SBlock, SBlockRealize, renew_defs
+from tvm.target import Target
+from tvm.tirx import ForKind
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.limits import device_of
+from tvm_scan.schedules.splice import ensure_blocks
+
+__all__ = ["keep_for_one_step"]
+
+
+def keep_for_one_step(
+    func: tirx.PrimFunc,
+    scheduled: tirx.PrimFunc,
+    recurrences: Sequence[Recurrence],
+    target: Target | None,
+) -> tirx.PrimFunc:
+    """Run the original where a call has one step, which is what a decoder does most of the time.
+
+    Its author made it for that; the parallel form gains nothing there. The branch is taken on the
+    host, before anything is launched.
+
+    Parameters
+    ----------
+    func : tirx.PrimFunc
+        As its author scheduled it.
+    scheduled : tirx.PrimFunc
+        The parallel form.
+    recurrences : sequence of Recurrence
+        Of `func`.
+    target : tvm.target.Target or None
+        On a CPU, a kernel that is bound to threads becomes plain loops.
+
+    Returns
+    -------
+    tirx.PrimFunc
+        `scheduled` itself where the lengths are constants, or are not known on the host, or the
+        original cannot run on the target.
+    """
+    lengths = [recurrence.time.extent for recurrence in recurrences]
+    sizes = tir.VarMap(
+        (var, True) for p in func.params for e in tir.shape_of(p) for var in tir.variables(e).keys()
+    )
+    if any(var not in sizes for e in lengths for var in tir.variables(e).keys()):
+        return scheduled
+    if not any(len(tir.variables(extent)) for extent in lengths):
+        return scheduled
+    original = renew_defs(ensure_blocks(func))
+    if target is None or device_of(target) == "cpu":
+        original = original.with_body(tvm_ffi.structural_map(original.body, (tirx.For, _plain)))
+    elif not _is_bound(original.body):
+        return scheduled
+    short: Any = None
+    for extent in lengths:
+        test = extent <= tirx.IntImm(tir.dtype_of(extent), 1)
+        short = test if short is None else tirx.And(short, test)
+    old = tir.substitute(original.body, _same_parameters(original, scheduled)).block
+    new = scheduled.body.block
+    short = tir.substitute(short, _same_parameters(func, scheduled))
+    body = tir.seq([_once_if(short, old.body), _once_if(tirx.Not(short), new.body)])
+    allocs = [*old.alloc_buffers, *new.alloc_buffers]
+    root = SBlock([], [], [], new.name_hint, body, None, allocs)
+    return scheduled.with_body(SBlockRealize([], True, root))
+
+
+def _once_if(cond: Any, stmt: Any) -> Any:
+    """``stmt`` under a condition of the host, as a loop that runs once or not at all.
+
+    TVM inserts barriers into kernels before it tells them from the host's code, and refuses to
+    insert any under an ``if``.
+    """
+    one, zero = tirx.IntImm("int64", 1), tirx.IntImm("int64", 0)
+    times = tirx.Select(cond, one, zero)
+    return tirx.For(tirx.Var("once", "int64"), zero, times, ForKind.SERIAL, stmt)
+
+
+def _same_parameters(func: tirx.PrimFunc, other: tirx.PrimFunc) -> tir.VarMap:
+    """Parameters and symbolic extents of one function as those of another."""
+    table = tir.VarMap(zip(func.params, other.params, strict=True))
+    for one, two in zip(func.params, other.params, strict=True):
+        for left, right in zip(tir.shape_of(one), tir.shape_of(two), strict=True):
+            if isinstance(left, Var):
+                table[left] = right
+    return table
+
+
+def _plain(loop: tirx.For) -> tirx.For:
+    if loop.kind != ForKind.THREAD_BINDING:
+        return loop
+    return tirx.For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body)
+
+
+def _is_bound(stmt: Any) -> bool:
+    found: list[Any] = []
+
+    def visit(loop: tirx.For) -> None:
+        if loop.kind == ForKind.THREAD_BINDING:
+            found.append(loop)
+
+    tvm_ffi.structural_walk(stmt, [(tirx.For, visit)])
+    return bool(found)
