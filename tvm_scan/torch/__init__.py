@@ -19,6 +19,7 @@ from tvm_scan.torch.functions import (
     linear_recurrence,
     logcumsumexp,
 )
+from tvm_scan.torch.higher_order import associative_scan, scan
 from tvm_scan.torch.mamba import selective_scan, selective_scan_fn
 from tvm_scan.torch.runtime import configure_threads
 
@@ -32,6 +33,7 @@ configure_threads()
 __all__ = [
     "CompiledScan",
     "Extremum",
+    "associative_scan",
     "compile",
     "cummax",
     "cummin",
@@ -40,6 +42,7 @@ __all__ = [
     "linear_recurrence",
     "logcumsumexp",
     "nn",
+    "scan",
     "selective_scan",
     "selective_scan_fn",
     "store",

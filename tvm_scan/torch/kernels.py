@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import logging
 import os
 import platform
 import tempfile
@@ -41,12 +42,19 @@ class KernelSpec:
         Its keyword arguments as pairs, constants of the kernel.
     sizes : tuple of str
         The names of its symbolic extents, in the order in which calls give them.
+    or_serial : bool
+        Whether a loop that is no provable scan runs as it is, instead of being refused.
     """
 
     factory: str
     options: tuple[tuple[str, Any], ...]
     sizes: tuple[str, ...]
+    or_serial: bool = False
 
+
+_LOG = logging.getLogger("tvm_scan")
+#: Stands for the plan of a loop that runs as it is.
+_SERIAL = "serial"
 
 _calls: dict[tuple[KernelSpec, tuple[int, ...]], Callable[..., Any]] = {}
 _libraries: dict[tuple[KernelSpec, str], Callable[..., Any]] = {}
@@ -108,7 +116,7 @@ def _compile(spec: KernelSpec, plan: str) -> Any:
 
     target = tvm.target.Target.from_device("cpu")
     loop = _loop(spec, (None,) * len(spec.sizes))
-    scheduled = parallelize(loop, target, ScanPlan.parse(plan))
+    scheduled = loop if plan == _SERIAL else parallelize(loop, target, ScanPlan.parse(plan))
     return tvm.compile(scheduled.with_attr("global_symbol", "main"), target=target)
 
 
@@ -134,9 +142,13 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...]) -> str:
     from tvm_scan.recurrence import Refusal
 
     found = extract(_loop(spec, tuple(1 << (b - 1) for b in bits)))
-    if isinstance(found, Refusal):
+    if not isinstance(found, Refusal):
+        text = str(default_plan(None, found))
+    elif spec.or_serial:
+        _LOG.info("one step after another: %s", found.message())
+        text = _SERIAL
+    else:
         raise RefusalError(found.message(), found)
-    text = str(default_plan(None, found))
     store.insert(key, ".txt", text.encode())
     return text
 

@@ -6,14 +6,17 @@ Imported only when a kernel is built: this is where TVM is needed.
 from .affine import affine
 from .cumulative import cumulative, logcumsumexp, positions_of_keys, positions_packed, running_keys
 from .selective import selective_backward_chunk, selective_forward
+from .step import pointwise_step, sliced_step
 
 __all__ = [
     "affine",
     "cumulative",
     "logcumsumexp",
+    "pointwise_step",
     "positions_of_keys",
     "positions_packed",
     "running_keys",
     "selective_backward_chunk",
     "selective_forward",
+    "sliced_step",
 ]
