@@ -51,6 +51,14 @@ class KernelSpec:
     sizes: tuple[str, ...]
     or_serial: bool = False
 
+    def __post_init__(self) -> None:
+        # Asked at every call.
+        parts = (self.factory, self.options, self.sizes, self.or_serial)
+        object.__setattr__(self, "_hash", hash(parts))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
 
 _LOG = logging.getLogger("tvm_scan")
 #: Stands for the plan of a loop that runs as it is.
@@ -74,12 +82,18 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
         The parameters of the loop in order. Inputs may be strided or misaligned and are copied
         then; outputs must be contiguous and aligned.
     """
-    key = (spec, tuple(size.bit_length() for size in sizes))
+    key = (spec, tuple([size.bit_length() for size in sizes]))
     call = _calls.get(key)
     if call is None:
         with _building:
             call = _calls.get(key) or _calls.setdefault(key, _obtain(*key))
-    launch(call, *(prepared(a.detach()) if isinstance(a, torch.Tensor) else a for a in arguments))
+    usable = []
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            usable.append(prepared(argument.detach() if argument.requires_grad else argument))
+        else:
+            usable.append(argument)
+    launch(call, *usable)
 
 
 def _obtain(spec: KernelSpec, bits: tuple[int, ...]) -> Callable[..., Any]:
