@@ -26,6 +26,7 @@ from tvm_scan.torch.runtime import configure_threads
 if TYPE_CHECKING:
     from tvm_scan.torch import nn, store
     from tvm_scan.torch.call import CompiledScan, compile
+    from tvm_scan.torch.huggingface import Patch, patch_transformers
 
 ensure_compatible()
 configure_threads()
@@ -33,6 +34,7 @@ configure_threads()
 __all__ = [
     "CompiledScan",
     "Extremum",
+    "Patch",
     "associative_scan",
     "compile",
     "cummax",
@@ -42,13 +44,19 @@ __all__ = [
     "linear_recurrence",
     "logcumsumexp",
     "nn",
+    "patch_transformers",
     "scan",
     "selective_scan",
     "selective_scan_fn",
     "store",
 ]
 
-_LAZY = {"CompiledScan": "call", "compile": "call"}
+_LAZY = {
+    "CompiledScan": "call",
+    "Patch": "huggingface",
+    "compile": "call",
+    "patch_transformers": "huggingface",
+}
 _SUBMODULES = ("nn", "store")
 
 
