@@ -19,6 +19,7 @@ from tvm_scan.torch.functions import (
     linear_recurrence,
     logcumsumexp,
 )
+from tvm_scan.torch.gated import gla, hgrn, rglru, rwkv6
 from tvm_scan.torch.higher_order import associative_scan, scan
 from tvm_scan.torch.mamba import selective_scan, selective_scan_fn
 from tvm_scan.torch.runtime import configure_threads
@@ -41,10 +42,14 @@ __all__ = [
     "cummin",
     "cumprod",
     "cumsum",
+    "gla",
+    "hgrn",
     "linear_recurrence",
     "logcumsumexp",
     "nn",
     "patch_transformers",
+    "rglru",
+    "rwkv6",
     "scan",
     "selective_scan",
     "selective_scan_fn",

@@ -5,6 +5,7 @@ Imported only when a kernel is built: this is where TVM is needed.
 
 from .affine import affine
 from .cumulative import cumulative, logcumsumexp, positions_of_keys, positions_packed, running_keys
+from .outer import outer_products
 from .selective import selective_backward_chunk, selective_forward
 from .step import pointwise_step, sliced_step
 
@@ -12,6 +13,7 @@ __all__ = [
     "affine",
     "cumulative",
     "logcumsumexp",
+    "outer_products",
     "pointwise_step",
     "positions_of_keys",
     "positions_packed",
