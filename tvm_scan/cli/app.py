@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tvm_scan.cli.app_cache import cache
 from tvm_scan.cli.app_records import register
 from tvm_scan.cli.failure import BAD_INPUT, CommandError
 
@@ -139,6 +140,7 @@ def compile_command(
 
 
 register(app)
+app.add_typer(cache, name="cache")
 
 
 def run() -> None:

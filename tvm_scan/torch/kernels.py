@@ -59,6 +59,11 @@ class KernelSpec:
     def __hash__(self) -> int:
         return self._hash  # type: ignore[attr-defined, no-any-return]
 
+    def text(self) -> str:
+        """Describe the kernel in a line."""
+        shown = [f"{k}={v}" for k, v in self.options if v is not False and len(str(v)) < 40]
+        return f"{self.factory}({', '.join(shown)})"
+
 
 _LOG = logging.getLogger("tvm_scan")
 #: Stands for the plan of a loop that runs as it is.
@@ -113,7 +118,7 @@ def _load(spec: KernelSpec, plan: str) -> Callable[..., Any]:
         if path is None:
             executable = _compile(spec, plan)
             content = _export(executable) if store.cache_folder() is not None else None
-            path = content and store.insert(key, ".so", content)
+            path = content and store.insert(key, ".so", content, spec.text())
             if not path:
                 return executable["main"]
     load_runtime()
@@ -163,7 +168,8 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...]) -> str:
         text = _SERIAL
     else:
         raise RefusalError(found.message(), found)
-    store.insert(key, ".txt", text.encode())
+    tops = ", ".join(str(1 << b) for b in bits)
+    store.insert(key, ".txt", text.encode(), f"plan of {spec.text()} for sizes below {tops}")
     return text
 
 
