@@ -62,7 +62,7 @@ _LAZY = {
     "compile": "call",
     "patch_transformers": "huggingface",
 }
-_SUBMODULES = ("nn", "store")
+_SUBMODULES = ("distributed", "nn", "store")
 
 
 def __getattr__(name: str) -> Any:
