@@ -259,6 +259,24 @@ def test_carries_that_depend_on_each_other():
     assert torch.autograd.gradgradcheck(call, (*starts, *xs))
 
 
+def test_a_circle_of_five_carries():
+    """Its adjoint is in no family, and runs one step after another."""
+    xs = [t.requires_grad_() for t in doubles(3, 1, count=5)]
+
+    def convolve(p, q):  # cyclic convolution
+        return tuple(sum(p[j] * q[(i - j) % 5] for j in range(5)) for i in range(5))
+
+    weights = doubles(3, 1, count=5)
+    got = ts.associative_scan(convolve, tuple(xs))
+    want = folded(convolve, tuple(xs), 0, False)
+    for g, w in zip(
+        torch.autograd.grad(sum((t * w).sum() for t, w in zip(got, weights, strict=True)), xs),
+        torch.autograd.grad(sum((t * w).sum() for t, w in zip(want, weights, strict=True)), xs),
+        strict=True,
+    ):
+        torch.testing.assert_close(g, w)
+
+
 def test_broadcast_and_shared():
     (a,), (x,) = doubles(7, 1, count=1), doubles(7, 4, count=1)
     weight = torch.rand(4, dtype=torch.float64).requires_grad_()

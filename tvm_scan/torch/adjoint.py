@@ -167,4 +167,5 @@ def _circle_step(group: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> 
                 total = call("add", total, term) if total else term
         new.append(total)
     whole = {"inputs": 2 * count + len(pairs), "calls": calls, "outputs": [*new, *sums.values()]}
-    return json.dumps(whole)
+    # More than four carries in a circle are in no family.
+    return json.dumps({**whole, "or_serial": True})

@@ -14,7 +14,7 @@ from tvm_scan.torch.affine import SIZES, first, fold, frame_of, shifted
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import aligned_empty
-from tvm_scan.torch.trace import graph_module, with_outputs
+from tvm_scan.torch.trace import graph_module, may_be_serial, with_outputs
 
 __all__ = ["result_types", "scan_elements", "scan_slices"]
 
@@ -80,7 +80,11 @@ def step_scan(
     starts, lasts = small[: len(inits)], small[len(inits) :]
     given = len(tensors) - len(inits)
     arguments = (*starts, *large[:given], *lasts, *large[given:])
-    run_kernel(KernelSpec("pointwise_step", options, SIZES, or_serial=prefix), sizes, *arguments)
+    run_kernel(
+        KernelSpec("pointwise_step", options, SIZES, prefix or may_be_serial(graph)),
+        sizes,
+        *arguments,
+    )
     return out
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["graph_module", "is_pointwise", "trace", "with_outputs"]
+__all__ = ["graph_module", "is_pointwise", "may_be_serial", "trace", "with_outputs"]
 
 #: Operators that treat every element alike but are not tagged so by torch.
 _ALSO_POINTWISE = (
@@ -152,6 +152,12 @@ def is_pointwise(text: str) -> bool:
         if not tagged and target.removeprefix("aten.") not in _ALSO_POINTWISE:
             return False
     return True
+
+
+@functools.lru_cache(maxsize=512)
+def may_be_serial(text: str) -> bool:
+    """Whether the graph, where it is no provable scan, may run one step after another."""
+    return bool(json.loads(text).get("or_serial", False))
 
 
 @functools.lru_cache(maxsize=512)

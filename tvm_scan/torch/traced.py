@@ -79,7 +79,9 @@ def _operator(
         sides = (list(flat[:count]), list(flat[count:]))
         result = combine_fn(*(pytree.tree_unflatten(side, spec) for side in sides))
         found, structure = pytree.tree_flatten(result)
-        check(structure == spec, owner, f"an operand {spec}", structure, "return one like it")
+        if structure != spec:
+            text = f"an operand {_line(spec)}"
+            check(False, owner, text, _line(structure), "return one like it")
         return found
 
     graph, shared, _ = _kept_trace(combine_fn, pattern, combine, (*slices, *slices), owner)
@@ -143,7 +145,9 @@ def _step(
         found = type(result).__name__
         check(pair, owner, "f to return a carry and what to emit", found, "return (carry, y)")
         new, after = pytree.tree_flatten(result[0])
-        check(after == carry_spec, owner, f"a carry {carry_spec}", after, "return one like init")
+        if after != carry_spec:
+            text = f"a carry {_line(carry_spec)}"
+            check(False, owner, text, _line(after), "return one like init")
         emitted, emitted_spec = pytree.tree_flatten(result[1])
         structure[:] = [pytree.tree_unflatten(list(range(len(emitted))), emitted_spec)]
         return [*new, *emitted]
@@ -167,6 +171,10 @@ def _expect_none(owner: str, shared: list[Tensor]) -> None:
         f"one that reads {len(shared)} other tensors",
         "pass them as leaves of xs",
     )
+
+
+def _line(spec: Any) -> str:
+    return " ".join(str(spec).split())
 
 
 def _kinds(tensors: Sequence[Tensor]) -> Kinds:
