@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tvm_scan.cli.app_cache import cache
 from tvm_scan.cli.app_inspect import register as register_inspection
 from tvm_scan.cli.app_records import register as register_records
 from tvm_scan.cli.failure import BAD_INPUT, CommandError
@@ -151,6 +152,7 @@ def compile_command(
 
 register_records(app)
 register_inspection(app)
+app.add_typer(cache, name="cache")
 
 
 def run() -> None:

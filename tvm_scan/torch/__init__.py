@@ -19,6 +19,8 @@ from tvm_scan.torch.functions import (
     linear_recurrence,
     logcumsumexp,
 )
+from tvm_scan.torch.gated import gla, hgrn, rglru, rwkv6
+from tvm_scan.torch.higher_order import associative_scan, scan
 from tvm_scan.torch.mamba import selective_scan, selective_scan_fn
 from tvm_scan.torch.runtime import configure_threads
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tvm_scan.torch import nn, store
     from tvm_scan.torch.call import CompiledScan, compile
     from tvm_scan.torch.filters import lfilter
+    from tvm_scan.torch.huggingface import Patch, patch_transformers
 
 ensure_compatible()
 configure_threads()
@@ -33,22 +36,36 @@ configure_threads()
 __all__ = [
     "CompiledScan",
     "Extremum",
+    "Patch",
+    "associative_scan",
     "compile",
     "cummax",
     "cummin",
     "cumprod",
     "cumsum",
+    "gla",
+    "hgrn",
     "lfilter",
     "linear_recurrence",
     "logcumsumexp",
     "nn",
+    "patch_transformers",
+    "rglru",
+    "rwkv6",
+    "scan",
     "selective_scan",
     "selective_scan_fn",
     "store",
 ]
 
-_LAZY = {"CompiledScan": "call", "compile": "call", "lfilter": "filters"}
-_SUBMODULES = ("nn", "store")
+_LAZY = {
+    "CompiledScan": "call",
+    "Patch": "huggingface",
+    "compile": "call",
+    "lfilter": "filters",
+    "patch_transformers": "huggingface",
+}
+_SUBMODULES = ("distributed", "nn", "store")
 
 
 def __getattr__(name: str) -> Any:

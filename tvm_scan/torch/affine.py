@@ -12,6 +12,7 @@ that of ``exclusive`` is ``exclusive``; those of ``inclusive`` and ``late`` are 
 gate is ever shifted in memory, and every derivative is made of the same operator.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import aligned_empty
 
-__all__ = ["SIZES", "affine_scan", "first", "frame_of", "shifted"]
+__all__ = ["SIZES", "affine_scan", "affine_spec", "first", "frame_of", "shifted"]
 
 #: The extents of every kernel over a frame.
 SIZES = ("outer", "inner", "length")
@@ -47,19 +48,28 @@ def affine_scan(a: Tensor, x: Tensor, h0: Tensor | None, emit: str, reverse: boo
     out = aligned_empty(x.shape, x.dtype, x.device)
     if x.numel():
         sizes, time_last, shape = frame_of(x)
-        options = (
-            ("dtype", str(x.dtype).removeprefix("torch.")),
-            ("emit", emit),
-            ("has_initial", h0 is not None),
-            ("reverse", reverse),
-            ("time_last", time_last),
-        )
+        spec = affine_spec(x.dtype, emit, h0 is not None, reverse, time_last)
         # Not .view: an input may have any strides.
         inputs = [a.reshape(shape), x.reshape(shape)]
         if h0 is not None:
             inputs.append(h0.reshape(sizes[:2]))
-        run_kernel(KernelSpec("affine", options, SIZES), sizes, *inputs, out.view(shape))
+        run_kernel(spec, sizes, *inputs, out.view(shape))
     return out
+
+
+@functools.cache
+def affine_spec(
+    dtype: torch.dtype, emit: str, has_initial: bool, reverse: bool, time_last: bool
+) -> KernelSpec:
+    """Name the kernel of one of the scans."""
+    options = (
+        ("dtype", str(dtype).removeprefix("torch.")),
+        ("emit", emit),
+        ("has_initial", has_initial),
+        ("reverse", reverse),
+        ("time_last", time_last),
+    )
+    return KernelSpec("affine", options, SIZES)
 
 
 @affine_scan.fake

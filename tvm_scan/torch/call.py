@@ -17,7 +17,7 @@ from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.schedules import ScanPlan, parallelize
 from tvm_scan.schedules.limits import device_of
-from tvm_scan.torch.runtime import aligned_empty, launch, prepared
+from tvm_scan.torch.runtime import ALIGNMENT, aligned_empty, in_forked_child, launch, prepared
 
 __all__ = ["CompiledScan", "compile"]
 
@@ -63,11 +63,15 @@ class CompiledScan:
     def __init__(self, func: PrimFunc, call: Any, device: str) -> None:
         self._call, self._device = call, device
         self._params = list(func.params)
+        self._count = len(self._params)
         self.names = tuple(str(p.name) for p in self._params)
         stored = tir.buffers_stored(func.body)
         loaded = tir.buffers_loaded(func.body)
         self.outputs = tuple(str(p.name) for p in self._params if p in stored)
         state = self._states(func)
+        self._places = [i for i, name in enumerate(self.names) if name in self.outputs]
+        #: By shapes of the inputs: what to allocate.
+        self._fresh: dict[tuple[torch.Size, ...], list[tuple[torch.Size, torch.dtype]]] = {}
         #: Parameters that are written before they are read: they may be left out of a call.
         self.optional = tuple(
             str(p.name) for p in self._params if p in stored and (p not in loaded or p not in state)
@@ -113,6 +117,55 @@ class CompiledScan:
             For a wrong number, dtype, device, shape, or overlapping outputs; nothing has been
             written then.
         """
+        results = self._quick(tensors)
+        if results is None:
+            return self._careful(tensors)
+        return None if not results else results[0] if len(results) == 1 else results
+
+    def _quick(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+        """Run on tensors of known shapes that need neither check nor copy; None for others.
+
+        TVM's own code checks number, dtype, shape and strides, but not what is here.
+        """
+        fresh: tuple[torch.Tensor, ...] = ()
+        bits, recorded = 0, torch.is_grad_enabled()
+        try:
+            if len(tensors) != self._count:
+                made = self._fresh.get(tuple([tensor.shape for tensor in tensors]))
+                if made is None:
+                    return None
+                fresh = tuple([torch.empty(shape, dtype=dtype) for shape, dtype in made])
+                for tensor in fresh:
+                    bits |= tensor.data_ptr()
+            elif self._places and self._meet(tensors):
+                return None
+            for tensor in tensors:
+                bits |= tensor.data_ptr()
+                if (recorded and tensor.requires_grad) or not tensor.is_cpu:
+                    return None
+        except (AttributeError, RuntimeError):  # no tensor, or one without memory
+            return None
+        if bits % ALIGNMENT or in_forked_child():
+            return None
+        try:
+            self._call(*tensors, *fresh)
+        except (TypeError, ValueError):  # from the checks, before anything is written
+            return None
+        return fresh
+
+    def _meet(self, tensors: tuple[torch.Tensor, ...]) -> bool:
+        """Whether an output shares memory with another argument; all are contiguous."""
+        spans = [(start := t.data_ptr(), start + t.nbytes) for t in tensors]
+        for i in self._places:
+            first, end = spans[i]
+            for j, (other, other_end) in enumerate(spans):
+                if first < other_end and other < end and i != j:
+                    return True
+        return False
+
+    def _careful(
+        self, tensors: tuple[torch.Tensor, ...]
+    ) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
         given = self._match(tensors)
         sizes: dict[int, tuple[Any, int]] = {}
         for name, param in zip(self.names, self._params, strict=True):
@@ -137,6 +190,11 @@ class CompiledScan:
         if not fresh:
             return None
         results = tuple(fresh.values())
+        if self.names[len(given) :] == tuple(fresh):  # so that the outputs may be appended
+            if len(self._fresh) > 4096:
+                self._fresh.clear()
+            shapes = tuple(tensor.shape for tensor in given.values())
+            self._fresh[shapes] = [(tensor.shape, tensor.dtype) for tensor in results]
         return results[0] if len(results) == 1 else results
 
     def _match(self, tensors: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:

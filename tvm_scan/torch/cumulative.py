@@ -4,6 +4,7 @@ On arrays (outer, length, inner); the adjoints are made of the same operators an
 scan, so that they have derivatives themselves.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import aligned_empty
 
-__all__ = ["cumulative", "log_sum_exp", "positions"]
+__all__ = ["cumulative", "cumulative_spec", "log_sum_exp", "positions"]
 
 
 def _run(factory: str, x: Tensor, arrays: tuple[Tensor, ...], **options: Any) -> None:
@@ -37,8 +38,25 @@ def cumulative(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
         emit = "exclusive" if exclusive else "inclusive"
         return affine_scan(x, torch.zeros_like(x), start, emit, reverse)
     if x.numel():
-        _run("cumulative", x, (x, out), op=op, reverse=reverse, exclusive=exclusive)
+        sizes, time_last, shape = frame_of(x)
+        spec = cumulative_spec(x.dtype, op, reverse, exclusive, time_last)
+        run_kernel(spec, sizes, x.reshape(shape), out.view(shape))
     return out
+
+
+@functools.cache
+def cumulative_spec(
+    dtype: torch.dtype, op: str, reverse: bool, exclusive: bool, time_last: bool
+) -> KernelSpec:
+    """Name the kernel of a cumulative sum or product."""
+    options = (
+        ("dtype", str(dtype).removeprefix("torch.")),
+        ("exclusive", exclusive),
+        ("op", op),
+        ("reverse", reverse),
+        ("time_last", time_last),
+    )
+    return KernelSpec("cumulative", options, SIZES)
 
 
 @cumulative.fake

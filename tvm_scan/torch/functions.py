@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tvm_scan.torch import cumulative as ops
-from tvm_scan.torch.affine import affine_scan
+from tvm_scan.torch.affine import affine_scan, affine_spec
+from tvm_scan.torch.direct import direct
 
 __all__ = [
     "Extremum",
@@ -38,43 +40,27 @@ def check(holds: bool, owner: str, expected: str, found: object, fix: str) -> No
 
 def check_tensor(owner: str, name: str, value: object) -> None:
     """Raise unless `value` is a tensor on the CPU."""
-    check(
-        isinstance(value, Tensor),
-        owner,
-        f"{name} to be a tensor",
-        type(value).__name__,
-        "convert it with torch.as_tensor",
-    )
-    check(
-        value.device.type in ("cpu", "meta"),  # type: ignore[attr-defined]
-        owner,
-        f"{name} on the CPU",
-        getattr(value, "device", None),
-        "move it with .cpu()",
-    )
+    if not isinstance(value, Tensor):
+        found = type(value).__name__
+        check(False, owner, f"{name} to be a tensor", found, "convert it with torch.as_tensor")
+    elif not value.is_cpu and value.device.type != "meta":
+        check(False, owner, f"{name} on the CPU", value.device, "move it with .cpu()")
 
 
 def _axis(owner: str, x: Tensor, dim: int) -> int:
     dims = max(x.dim(), 1)
-    check(
-        -dims <= dim < dims,
-        owner,
-        f"dim between {-dims} and {dims - 1}",
-        dim,
-        "name an axis of the tensor",
-    )
+    if not -dims <= dim < dims:
+        expected = f"dim between {-dims} and {dims - 1}"
+        check(False, owner, expected, dim, "name an axis of the tensor")
     return dim % dims
 
 
 def _framed(x: Tensor, dim: int) -> Tensor:
-    """Fold the axes before and after time: (outer, length, inner).
-
-    By flatten, which unlike reshape to -1 also says what an empty axis is.
-    """
-    if x.dim() == 0:
+    """Fold the axes before and after time: (outer, length, inner)."""
+    shape = x.shape
+    if not shape:
         return x.reshape(1, 1, 1)
-    before = x.unsqueeze(0).flatten(0, dim) if dim else x.unsqueeze(0)
-    return before.unsqueeze(-1).flatten(2)
+    return x.reshape(math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
 
 
 def cumsum(
@@ -145,6 +131,9 @@ def _cumulative(
         x = x.to(dtype)
     if not (x.is_floating_point() or x.is_complex()):
         x = x.to(torch.int64)
+    result = direct(ops.cumulative_spec, (op, reverse, exclusive), dim, x)
+    if result is not None:
+        return result
     return ops.cumulative(_framed(x, dim), op, reverse, exclusive).view(x.shape)
 
 
@@ -264,6 +253,11 @@ def linear_recurrence(
         recurrences (bool and integers below 32 bits).
     """
     owner = "linear_recurrence"
+    emit = "exclusive" if exclusive else "inclusive"
+    if h0 is None and reset is None and not return_last and _has_recurrences(x):
+        result = direct(affine_spec, (emit, False, reverse), dim, a, x)
+        if result is not None:
+            return result
     check_tensor(owner, "x", x)
     if isinstance(a, Tensor):
         check_tensor(owner, "a", a)
@@ -295,7 +289,6 @@ def linear_recurrence(
         initial = _framed(initial.unsqueeze(dim), dim).squeeze(1)
     x = x.to(dtype)
     framed_a, framed_x = _framed(gates, dim), _framed(x, dim)
-    emit = "exclusive" if exclusive else "inclusive"
     framed = affine_scan(framed_a, framed_x, initial, emit, reverse)
     h = framed.view(x.shape)
     if not return_last:
@@ -308,6 +301,10 @@ def linear_recurrence(
     if exclusive:
         last = framed_a[:, end] * last + framed_x[:, end]
     return h, last.reshape(state_shape)
+
+
+def _has_recurrences(x: object) -> bool:
+    return isinstance(x, Tensor) and x.dtype not in _SMALL_INTEGERS
 
 
 def _expand(owner: str, name: str, tensor: Tensor, shape: torch.Size) -> Tensor:

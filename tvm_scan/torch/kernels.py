@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import logging
 import os
 import platform
 import tempfile
@@ -42,12 +43,32 @@ class KernelSpec:
         Its keyword arguments as pairs, constants of the kernel.
     sizes : tuple of str
         The names of its symbolic extents, in the order in which calls give them.
+    or_serial : bool
+        Whether a loop that is no provable scan runs as it is, instead of being refused.
     """
 
     factory: str
     options: tuple[tuple[str, Any], ...]
     sizes: tuple[str, ...]
+    or_serial: bool = False
 
+    def __post_init__(self) -> None:
+        # Asked at every call.
+        parts = (self.factory, self.options, self.sizes, self.or_serial)
+        object.__setattr__(self, "_hash", hash(parts))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
+    def text(self) -> str:
+        """Describe the kernel in a line."""
+        shown = [f"{k}={v}" for k, v in self.options if v is not False and len(str(v)) < 40]
+        return f"{self.factory}({', '.join(shown)})"
+
+
+_LOG = logging.getLogger("tvm_scan")
+#: Stands for the plan of a loop that runs as it is.
+_SERIAL = "serial"
 
 _calls: dict[tuple[KernelSpec, tuple[int, ...]], Callable[..., Any]] = {}
 _libraries: dict[tuple[KernelSpec, str], Callable[..., Any]] = {}
@@ -67,12 +88,18 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
         The parameters of the loop in order. Inputs may be strided or misaligned and are copied
         then; outputs must be contiguous and aligned.
     """
-    key = (spec, tuple(size.bit_length() for size in sizes))
+    key = (spec, tuple([size.bit_length() for size in sizes]))
     call = _calls.get(key)
     if call is None:
         with _building:
             call = _calls.get(key) or _calls.setdefault(key, _obtain(*key))
-    launch(call, *(prepared(a.detach()) if isinstance(a, torch.Tensor) else a for a in arguments))
+    usable = []
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            usable.append(prepared(argument.detach() if argument.requires_grad else argument))
+        else:
+            usable.append(argument)
+    launch(call, *usable)
 
 
 def _obtain(spec: KernelSpec, bits: tuple[int, ...]) -> Callable[..., Any]:
@@ -92,7 +119,7 @@ def _load(spec: KernelSpec, plan: str) -> Callable[..., Any]:
         if path is None:
             executable = _compile(spec, plan)
             content = _export(executable) if store.cache_folder() is not None else None
-            path = content and store.insert(key, ".so", content)
+            path = content and store.insert(key, ".so", content, spec.text())
             if not path:
                 return executable["main"]
     load_runtime()
@@ -109,7 +136,7 @@ def _compile(spec: KernelSpec, plan: str) -> Any:
 
     target = tvm.target.Target.from_device("cpu")
     loop = loop_of(spec, (None,) * len(spec.sizes))
-    scheduled = parallelize(loop, target, ScanPlan.parse(plan))
+    scheduled = loop if plan == _SERIAL else parallelize(loop, target, ScanPlan.parse(plan))
     return tvm.compile(scheduled.with_attr("global_symbol", "main"), target=target)
 
 
@@ -136,10 +163,15 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...]) -> str:
     from tvm_scan.schedules.shipped import chosen_plan
 
     found = extract(loop_of(spec, tuple(1 << (b - 1) for b in bits)))
-    if isinstance(found, Refusal):
+    if not isinstance(found, Refusal):
+        text = str(chosen_plan(None, found))
+    elif spec.or_serial:
+        _LOG.info("one step after another: %s", found.message())
+        text = _SERIAL
+    else:
         raise RefusalError(found.message(), found)
-    text = str(chosen_plan(None, found))
-    store.insert(key, ".txt", text.encode())
+    tops = ", ".join(str(1 << b) for b in bits)
+    store.insert(key, ".txt", text.encode(), f"plan of {spec.text()} for sizes below {tops}")
     return text
 
 

@@ -7,15 +7,49 @@ schema, a CPU implementation, a fake kernel, a derivative, and a rule for vmap.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-__all__ = ["Operator", "operator"]
+__all__ = ["Operator", "operator", "sees_nothing"]
 
 _NAMESPACE = "tvm_scan"
 _library = torch.library.Library(_NAMESPACE, "FRAGMENT")
+
+
+def sees_nothing(arguments: Iterable[Any]) -> bool:
+    """Whether nothing but the implementation would see a call: torch's dispatcher may be left out.
+
+    The dispatcher takes as long as a small kernel runs.
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or _is_watched()
+        or not _is_plain(arguments)
+    )
+
+
+def _is_watched() -> bool:
+    return bool(torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack())
+
+
+def _is_plain(arguments: Iterable[Any]) -> bool:
+    """Whether all tensors are on the CPU, and of torch's own class, and need no gradient."""
+    recorded = torch.is_grad_enabled()
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            if type(argument) not in _PLAIN or not argument.is_cpu:
+                return False
+            if recorded and argument.requires_grad:
+                return False
+        elif isinstance(argument, (list, tuple)) and not _is_plain(argument):
+            return False
+    return True
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Operator:
@@ -26,18 +60,21 @@ class Operator:
         _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         _library.impl(name, function, "CPU")
         self.name, self.__doc__ = f"{_NAMESPACE}::{name}", function.__doc__
+        self._implementation = function
         self._function: type[torch.autograd.Function] | None = None
         self._rule: Callable[..., Any] | None = None
         self._overload = getattr(getattr(torch.ops, _NAMESPACE), name).default
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the operator, with a derivative that the transform in progress can see."""
+        if torch.compiler.is_compiling():
+            return self._overload(*arguments)
         # torch.func differentiates autograd.Functions, not derivatives registered to operators.
-        transformed = not torch.compiler.is_compiling() and (
-            torch._C._are_functorch_transforms_active()
-        )
-        if transformed and self._function is not None:
-            return self._function.apply(*arguments)
+        if torch._C._are_functorch_transforms_active():
+            call = self._overload if self._function is None else self._function.apply
+            return call(*arguments)
+        if not _is_watched() and _is_plain(arguments):
+            return self._implementation(*arguments)
         return self._overload(*arguments)
 
     def fake(self, function: Callable[..., Any]) -> Callable[..., Any]:

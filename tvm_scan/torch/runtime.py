@@ -17,7 +17,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["ALIGNMENT", "aligned_empty", "configure_threads", "launch", "load_runtime", "prepared"]
+__all__ = [
+    "ALIGNMENT",
+    "aligned_empty",
+    "configure_threads",
+    "in_forked_child",
+    "launch",
+    "load_runtime",
+    "prepared",
+]
 
 #: TVM declares buffers as aligned to this many bytes and uses it in vector loads.
 ALIGNMENT = 64
@@ -66,6 +74,11 @@ def load_runtime() -> None:
     )
 
 
+def in_forked_child() -> bool:
+    """Whether kernels must be run by `launch`."""
+    return _substitute is not None
+
+
 def launch(call: Callable[..., Any], *arguments: Any) -> None:
     """Run a kernel, also in a forked child."""
     if _substitute is None:
@@ -85,7 +98,7 @@ if hasattr(os, "register_at_fork"):
 
 def aligned_empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Allocate a contiguous tensor that starts at a multiple of the alignment."""
-    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
+    tensor = torch.empty(shape, dtype=dtype, device=device)
     if tensor.data_ptr() % ALIGNMENT == 0:
         return tensor
     extra = ALIGNMENT // tensor.element_size()
@@ -97,20 +110,30 @@ def aligned_empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch
 def prepared(tensor: torch.Tensor) -> torch.Tensor:
     """Return `tensor` as TVM takes it: compact strides, aligned; a copy only where needed."""
     shape = tensor.shape
-    if not tensor.numel():
-        return tensor.as_strided(shape, _compact(shape))
-    if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT:
-        copy = aligned_empty(shape, tensor.dtype, tensor.device)
-        return copy.copy_(tensor)
-    if 1 in shape:
+    strides = _strides.get(shape)
+    if strides is None:
+        strides = compact_strides(shape)
+    if tensor.stride() == strides:
+        if not tensor.data_ptr() % ALIGNMENT:
+            return tensor
+    elif not tensor.numel():
+        return tensor.as_strided(shape, strides)
+    elif tensor.is_contiguous() and not tensor.data_ptr() % ALIGNMENT:
         # torch leaves the stride of an axis of one element open; TVM wants the compact one.
-        return tensor.as_strided(shape, _compact(shape))
-    return tensor
+        return tensor.as_strided(shape, strides)
+    return aligned_empty(shape, tensor.dtype, tensor.device).copy_(tensor)
 
 
-def _compact(shape: torch.Size) -> tuple[int, ...]:
+#: Of the shapes that were seen; asked at every call.
+_strides: dict[torch.Size, tuple[int, ...]] = {}
+
+
+def compact_strides(shape: torch.Size) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor as TVM computes them."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
         step *= extent
-    return tuple(reversed(strides))
+    if len(_strides) > 4096:
+        _strides.clear()
+    return _strides.setdefault(shape, tuple(reversed(strides)))

@@ -5,7 +5,8 @@ size and SHA-256 that is written last. Loading a library runs its code, so nothi
 folder or file that another user owns or may write to.
 
 Environment: ``TVM_SCAN_CACHE`` names the folder (``off`` turns the cache off),
-``TVM_SCAN_CACHE_MB`` limits its size (256 by default; what was used longest ago goes first).
+``TVM_SCAN_CACHE_MB`` limits its size (else what `set_limit` was given, else 256; what was used
+longest ago goes first).
 """
 
 from __future__ import annotations
@@ -16,16 +17,29 @@ import json
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
 
-__all__ = ["CacheInfo", "cache_folder", "clear", "fetch", "info", "insert", "locked"]
+__all__ = [
+    "CacheEntry",
+    "CacheInfo",
+    "cache_folder",
+    "clear",
+    "entries",
+    "fetch",
+    "info",
+    "insert",
+    "locked",
+    "set_limit",
+]
 
 _DEFAULT_MEGABYTES = 256
 _LOCK_TIMEOUT = 300.0
+_LIMIT_FILE = "limit.txt"
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,16 @@ class CacheInfo:
     entries: int
     bytes: int
     limit: int
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """One entry: its key, what it is, its bytes, and when it was last used (seconds, epoch)."""
+
+    key: str
+    what: str
+    bytes: int
+    used: float
 
 
 def cache_folder() -> Path | None:
@@ -61,6 +85,10 @@ def cache_folder() -> Path | None:
 def _limit() -> int:
     named = os.environ.get("TVM_SCAN_CACHE_MB", "")
     if not named:
+        folder = cache_folder()
+        with contextlib.suppress(OSError, ValueError):
+            if folder is not None and _is_private(folder / _LIMIT_FILE):
+                return int((folder / _LIMIT_FILE).read_text(encoding="utf-8")) << 20
         return _DEFAULT_MEGABYTES << 20
     if not named.isdigit():
         raise ValueError(
@@ -68,6 +96,32 @@ def _limit() -> int:
             "set it to 256, for instance"
         )
     return int(named) << 20
+
+
+def set_limit(megabytes: int) -> None:
+    """Limit the size of the cache from now on, in every process; evict what is too much.
+
+    ``TVM_SCAN_CACHE_MB`` comes before it where it is set.
+
+    Parameters
+    ----------
+    megabytes : int
+        At least 0.
+
+    Raises
+    ------
+    ValueError
+        If the number is negative, or there is no cache to limit.
+    """
+    folder = cache_folder()
+    if megabytes < 0 or folder is None:
+        found = f"{megabytes} megabytes" if folder else "a cache that is off or not writable"
+        raise ValueError(
+            f"tvm_scan: expected a cache and a limit of at least 0 megabytes, got {found}; "
+            "unset TVM_SCAN_CACHE, or pass a limit such as 256"
+        )
+    _replace(folder / _LIMIT_FILE, str(megabytes).encode())
+    _evict(folder, keep="")
 
 
 def _is_private(path: Path) -> bool:
@@ -101,7 +155,7 @@ def fetch(key: str, suffix: str) -> Path | None:
             return None
         expected = json.loads(label.read_text(encoding="utf-8"))
         content = path.read_bytes()
-        if expected == _label(content):
+        if {**expected, "what": ""} == _label(content, ""):
             os.utime(label)  # used just now: the last to be evicted
             return path
     except FileNotFoundError:
@@ -112,15 +166,18 @@ def fetch(key: str, suffix: str) -> Path | None:
     return None
 
 
-def insert(key: str, suffix: str, content: bytes) -> Path | None:
-    """Store an entry and evict old ones beyond the limit; None where it cannot be stored."""
+def insert(key: str, suffix: str, content: bytes, what: str = "") -> Path | None:
+    """Store an entry and evict old ones beyond the limit; None where it cannot be stored.
+
+    `what` says what it is, to people.
+    """
     folder = cache_folder()
     if folder is None:
         return None
     path = folder / f"{key}{suffix}"
     try:
         _replace(path, content)
-        _replace(folder / f"{key}.json", json.dumps(_label(content)).encode())
+        _replace(folder / f"{key}.json", json.dumps(_label(content, what)).encode())
     except OSError:
         return None
     _evict(folder, keep=key)
@@ -134,17 +191,34 @@ def info() -> CacheInfo:
     return CacheInfo(folder, len(entries), sum(size for _, size, _ in entries), _limit())
 
 
+def entries() -> list[CacheEntry]:
+    """List the entries, the latest used first."""
+    folder, found = cache_folder(), []
+    for used, size, files in _entries(folder) if folder is not None else []:
+        what = ""
+        with contextlib.suppress(OSError, ValueError):
+            what = str(json.loads(files[0].read_text(encoding="utf-8")).get("what", ""))
+        found.append(CacheEntry(files[0].stem, what, size, used))
+    return found[::-1]
+
+
 def clear() -> int:
-    """Remove every entry; return how many there were."""
+    """Remove every entry, and what an interrupted process left; return how many there were."""
     folder = cache_folder()
-    entries = _entries(folder) if folder is not None else []
-    for _, _, files in entries:
+    if folder is None:
+        return 0
+    found = _entries(folder)
+    for _, _, files in found:
         _remove(*files)
-    return len(entries)
+    for path in folder.glob(".new-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LOCK_TIMEOUT:
+                _remove(path)
+    return len(found)
 
 
-def _label(content: bytes) -> dict[str, object]:
-    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+def _label(content: bytes, what: str) -> dict[str, object]:
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "what": what}
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -7,16 +7,21 @@ from tvm_scan.library.lfilter import lfilter
 
 from .affine import affine
 from .cumulative import cumulative, logcumsumexp, positions_of_keys, positions_packed, running_keys
+from .outer import outer_products
 from .selective import selective_backward_chunk, selective_forward
+from .step import pointwise_step, sliced_step
 
 __all__ = [
     "affine",
     "cumulative",
     "lfilter",
     "logcumsumexp",
+    "outer_products",
+    "pointwise_step",
     "positions_of_keys",
     "positions_packed",
     "running_keys",
     "selective_backward_chunk",
     "selective_forward",
+    "sliced_step",
 ]

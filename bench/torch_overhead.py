@@ -1,0 +1,76 @@
+"""What a call costs beside the kernel: tiny tensors through every way in, in one run.
+
+python -m bench.torch_overhead [--calls 2000] [--json bench/results/torch_overhead.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import timeit
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from tvm.target import Target
+
+import tvm_scan.torch as ts
+from bench.timing import machine
+from tvm_scan import library
+
+__all__ = ["main", "ways"]
+
+
+def ways() -> dict[str, Callable[[], object]]:
+    """Every way to run a recurrence of 2 lanes and 8 steps, and torch's own for comparison."""
+    a, x = torch.rand(2, 2, 8).unbind(0)
+    h = torch.empty_like(x)
+    leaf = x.clone().requires_grad_()
+    compiled = ts.compile(library.linear_recurrence(None, None))
+
+    def operand(p, q):
+        return q[0] * p[0], q[0] * p[1] + q[1]
+
+    return {
+        "torch.empty": lambda: torch.empty((2, 8)),
+        "torch.cumsum": lambda: torch.cumsum(x, 1),
+        "compile(...), output given": lambda: compiled(a, x, h),
+        "compile(...), new output": lambda: compiled(a, x),
+        "cumsum": lambda: ts.cumsum(x, 1),
+        "linear_recurrence": lambda: ts.linear_recurrence(a, x),
+        "linear_recurrence, recorded": lambda: ts.linear_recurrence(a, leaf),
+        "associative_scan": lambda: ts.associative_scan(operand, (a, x), 1),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print microseconds a call: the best and the median of the rounds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--calls", type=int, default=2000, help="calls in a round")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", type=Path, help="where to write the result")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    measured: dict[str, list[float]] = {}
+    functions = ways()
+    for function in functions.values():
+        function()
+    for _ in range(args.rounds):  # in turns, so that a slow moment meets all of them
+        for name, function in functions.items():
+            seconds = timeit.timeit(function, number=args.calls)
+            measured.setdefault(name, []).append(seconds / args.calls * 1e6)
+    for name, found in measured.items():
+        print(f"{name:30} best {min(found):7.2f} us, median {median(found):7.2f} us")
+    if args.json:
+        result = {n: {"best": min(f), "median": median(f)} for n, f in measured.items()}
+        args.json.write_text(
+            json.dumps({"machine": machine(Target.from_device("cpu")), "us": result}, indent=1)
+            + "\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

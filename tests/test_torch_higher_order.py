@@ -1,0 +1,361 @@
+"""`associative_scan` and `scan` of functions, against torch's, jax's, and plain loops."""
+
+import importlib.util
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tvm_scan.torch as ts  # noqa: E402
+from tvm_scan import ScanError  # noqa: E402
+from tvm_scan.errors import RefusalError  # noqa: E402
+
+
+def affine(p, q):
+    return q[0] * p[0], q[0] * p[1] + q[1]
+
+
+def exponential_sums(p, q):
+    m = torch.maximum(p["m"], q["m"])
+    return {"m": m, "s": p["s"] * torch.exp(p["m"] - m) + q["s"] * torch.exp(q["m"] - m)}
+
+
+def complex_product(p, q):
+    return p[0] * q[0] - p[1] * q[1], p[0] * q[1] + p[1] * q[0]
+
+
+def bicyclic(p, q):
+    met = torch.minimum(p[1], q[0])
+    return p[0] + q[0] - met, p[1] + q[1] - met
+
+
+def doubles(*shape, count=2, low=0.1):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.rand(*shape, generator=generator, dtype=torch.float64) + low for _ in range(count)
+    ]
+
+
+def folded(combine, xs, dim, reverse):
+    """The definition, one operand after another; `xs` a tuple of leaves."""
+    length = xs[0].shape[dim]
+    order = range(length)[:: -1 if reverse else 1]
+    states, out = None, [None] * length
+    for t in order:
+        x = tuple(leaf.select(dim, t) for leaf in xs)
+        states = x if states is None else combine(states, x)
+        out[t] = states
+    return tuple(torch.stack(parts, dim) for parts in zip(*out, strict=True))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("combine", [affine, bicyclic, complex_product])
+def test_operators(combine, dim, reverse):
+    xs = tuple(doubles(4, 17, 3))
+    got = ts.associative_scan(combine, xs, dim, reverse)
+    for g, w in zip(got, folded(combine, xs, dim, reverse), strict=True):
+        torch.testing.assert_close(g, w)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_as_torch(reverse):
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    m, s = doubles(33, 4)
+    xs = {"m": m, "s": s}
+    got = ts.associative_scan(exponential_sums, xs, 0, reverse)
+    want = associative_scan(exponential_sums, xs, dim=0, reverse=reverse, combine_mode="generic")
+    assert list(got) == ["m", "s"]
+    for name in got:
+        torch.testing.assert_close(got[name], want[name])
+
+
+JAX = """
+import sys, jax, numpy
+a, x = numpy.load(sys.argv[1])
+affine = lambda p, q: (q[0] * p[0], q[0] * p[1] + q[1])
+numpy.save(sys.argv[1], jax.lax.associative_scan(affine, (a, x), reverse=True))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_as_jax(tmp_path):
+    """In a process of its own: jax warns at every later fork."""
+    a, x = (t.float() for t in doubles(33, 4))
+    path = tmp_path / "pair.npy"
+    np.save(path, torch.stack((a, x)).numpy())
+    subprocess.run([sys.executable, "-c", JAX, str(path)], check=True, timeout=300)
+    got = ts.associative_scan(affine, (a, x), reverse=True)
+    for g, w in zip(got, np.load(path), strict=True):
+        torch.testing.assert_close(g, torch.from_numpy(w))
+
+
+@pytest.mark.parametrize("length", [0, 1, 2])
+def test_short(length):
+    xs = tuple(doubles(3, length))
+    got = ts.associative_scan(affine, xs, 1)
+    want = folded(affine, xs, 1, False) if length else xs
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w)
+
+
+def test_dtypes():
+    x = torch.arange(1, 20)
+    assert torch.equal(ts.associative_scan(torch.maximum, x.flip(0)), x.flip(0).cummax(0)[0])
+    small = torch.rand(4, 30).to(torch.bfloat16)
+    got = ts.associative_scan(lambda p, q: p + q, small, 1)
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got, small.float().cumsum(1).to(torch.bfloat16))
+    flags = torch.tensor([False, False, True, False])
+    got = ts.associative_scan(torch.logical_or, flags)
+    assert got.tolist() == [False, False, True, True]
+
+
+def test_matrices():
+    (x,) = doubles(20, 3, 2, 2, count=1, low=-0.3)
+    got = ts.associative_scan(lambda p, q: q @ p, x)
+    (want,) = folded(lambda p, q: (q[0] @ p[0],), (x,), 0, False)
+    torch.testing.assert_close(got, want)
+    with pytest.raises(ScanError, match="mixes the elements of a step"):
+        ts.associative_scan(lambda p, q: q @ p, x.requires_grad_())
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    "combine",
+    [affine, complex_product, lambda p, q: tuple(exponential_sums(*map(pair, (p, q))).values())],
+    ids=["affine", "complex", "exponential sums"],
+)
+def test_gradients(combine, reverse):
+    xs = [t.requires_grad_() for t in doubles(2, 4, 3)]
+
+    def call(*leaves):
+        return ts.associative_scan(combine, leaves, 1, reverse)
+
+    assert torch.autograd.gradcheck(call, xs)
+    assert torch.autograd.gradgradcheck(call, xs)
+    for length in (0, 1):
+        got = call(*(x[:, :length] for x in xs))
+        sum(g.sum() for g in got).backward()
+
+
+def pair(operand):
+    return dict(zip("ms", operand, strict=True))
+
+
+def test_a_triple_that_fails_is_shown():
+    (x,) = doubles(9, count=1)
+    with pytest.raises(ScanError, match=r"found a=\(.*combine\(combine\(a, b\), c\) = "):
+        ts.associative_scan(lambda p, q: 0.5 * p + q, x, check=True)
+    ts.associative_scan(affine, (x, x), check=True)
+
+
+def test_a_changed_closure_is_seen():
+    (x,) = doubles(9, count=1)
+    scale = 1.0
+
+    def combine(p, q):
+        return scale * (p + q)
+
+    ts.associative_scan(combine, x)
+    scale = 0.0
+    assert float(ts.associative_scan(combine, x)[-1]) == 0
+
+
+def test_bad_calls():
+    x = torch.rand(4, 3)
+    with pytest.raises(ValueError, match="expected leaves of one length, got"):
+        ts.associative_scan(affine, (x, x[:2]))
+    with pytest.raises(ValueError, match="expected an operand"):
+        ts.associative_scan(lambda p, q: (p, q), x)
+    with pytest.raises(ValueError, match="branches on a value"):
+        ts.associative_scan(lambda p, q: p if p.sum() > 0 else q, x)
+    with pytest.raises(ValueError, match="expected an elementwise operator"):
+        ts.associative_scan(lambda p, q: p + q.flip(0), x, combine_mode="pointwise")
+    with pytest.raises(ScanError, match="expected a step of operators that TVM imports"):
+        ts.associative_scan(lambda p, q: torch.special.i0(p) + q, x)
+
+
+# scan
+
+
+def gated(carry, x):
+    h = torch.sigmoid(x["a"]) * carry + x["b"]
+    return h, (h, torch.tanh(h) * carry)
+
+
+def looped(f, init, xs, dim=0, reverse=False):
+    leaves, spec = torch.utils._pytree.tree_flatten(xs)
+    length = leaves[0].shape[dim]
+    ys = [None] * length
+    for t in range(length)[:: -1 if reverse else 1]:
+        step = torch.utils._pytree.tree_unflatten([x.select(dim, t) for x in leaves], spec)
+        init, ys[t] = f(init, step)
+    return init, tuple(torch.stack(parts, dim) for parts in zip(*ys, strict=True))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_scan(dim, reverse):
+    a, b = doubles(5, 6)
+    h0 = torch.rand(6 if dim == 0 else 5, dtype=torch.float64)
+    xs = {"a": a, "b": b}
+    carry, ys = ts.scan(gated, h0, xs, dim, reverse)
+    want_carry, want = looped(gated, h0, xs, dim, reverse)
+    torch.testing.assert_close(carry, want_carry)
+    for got, expected in zip(ys, want, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_scan_as_torch():
+    from torch._higher_order_ops.scan import scan
+
+    a, b = doubles(5, 6)
+    h0 = torch.rand(5, dtype=torch.float64)
+
+    def step(carry, x):
+        h = x["a"] * carry + x["b"]
+        return h, h * 2
+
+    xs = {"a": a, "b": b}
+    for got, want in zip(
+        ts.scan(step, h0, xs, 1, True), scan(step, h0, xs, dim=1, reverse=True), strict=True
+    ):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_of_scan(reverse):
+    h0, *xs = (t.requires_grad_() for t in doubles(4, 3, count=3))
+
+    def call(start, a, b):
+        carry, ys = ts.scan(gated, start, {"a": a, "b": b}, 0, reverse)
+        return carry, *ys
+
+    arguments = (h0[0].detach().requires_grad_(), *xs)
+    assert torch.autograd.gradcheck(call, arguments)
+    assert torch.autograd.gradgradcheck(call, arguments)
+
+
+def test_carries_that_depend_on_each_other():
+    """A rotation: its adjoint is a recurrence of two carries."""
+
+    def step(carry, x):
+        u, v = carry
+        return (u * x[0] - v * x[1], u * x[1] + v * x[0] + x[0]), u + v
+
+    starts = [t.requires_grad_() for t in doubles(3)]
+    xs = [t.requires_grad_() for t in doubles(5, 3)]
+
+    def call(u, v, a, b):
+        (u, v), y = ts.scan(step, (u, v), (a, b))
+        return u, v, y
+
+    assert torch.autograd.gradcheck(call, (*starts, *xs))
+    assert torch.autograd.gradgradcheck(call, (*starts, *xs))
+
+
+def test_a_circle_of_five_carries():
+    """Its adjoint is in no family, and runs one step after another."""
+    xs = [t.requires_grad_() for t in doubles(3, 1, count=5)]
+
+    def convolve(p, q):  # cyclic convolution
+        return tuple(sum(p[j] * q[(i - j) % 5] for j in range(5)) for i in range(5))
+
+    weights = doubles(3, 1, count=5)
+    got = ts.associative_scan(convolve, tuple(xs))
+    want = folded(convolve, tuple(xs), 0, False)
+    for g, w in zip(
+        torch.autograd.grad(sum((t * w).sum() for t, w in zip(got, weights, strict=True)), xs),
+        torch.autograd.grad(sum((t * w).sum() for t, w in zip(want, weights, strict=True)), xs),
+        strict=True,
+    ):
+        torch.testing.assert_close(g, w)
+
+
+def test_broadcast_and_shared():
+    (a,), (x,) = doubles(7, 1, count=1), doubles(7, 4, count=1)
+    weight = torch.rand(4, dtype=torch.float64).requires_grad_()
+
+    def step(carry, xs):
+        h = xs[0] * carry + weight * xs[1]
+        return h, (h,)
+
+    h0 = torch.zeros(4, dtype=torch.float64)
+    _, (got,) = ts.scan(step, h0, (a, x))
+    _, (want,) = looped(step, h0, (a, x))
+    torch.testing.assert_close(got, want)
+    (left,) = torch.autograd.grad(got.sum(), weight)
+    (right,) = torch.autograd.grad(want.sum(), weight)
+    torch.testing.assert_close(left, right)
+
+
+def test_a_step_that_mixes_elements():
+    (x,) = doubles(9, 2, count=1)
+    matrix = torch.tensor([[0.5, 0.2], [-0.3, 0.9]], dtype=torch.float64)
+
+    def step(carry, u):
+        h = matrix @ carry + u
+        return h, (h,)
+
+    h0 = torch.ones(2, dtype=torch.float64)
+    got, want = ts.scan(step, h0, x), looped(step, h0, x)
+    torch.testing.assert_close(got[0], want[0])
+    torch.testing.assert_close(got[1][0], want[1][0])
+
+
+def test_what_is_no_scan_is_refused():
+    x = torch.rand(9, 3)
+    with pytest.raises(RefusalError, match=r"expected .*, got|expected"):
+        ts.scan(lambda c, u: (torch.tanh(c + u), c), x[0], x)
+    with pytest.raises(ValueError, match="expected a carry of"):
+        ts.scan(lambda c, u: (u[:1] + c[:1], u), x[0], x)
+    with pytest.raises(ValueError, match="a carry and what to emit"):
+        ts.scan(lambda c, u: c + u, x[0], x)
+
+
+# a good citizen
+
+
+def test_opcheck():
+    from tvm_scan.torch.trace import trace
+
+    x = torch.rand(2, 5, 3)
+    one = torch.rand(3)
+    graph, _ = trace(lambda a, b, c, d: affine((a, b), (c, d)), [one] * 4, "test")
+    tensors = [x.clone().requires_grad_(), x.clone().requires_grad_()]
+    operator = torch.ops.tvm_scan.step_scan.default
+    torch.library.opcheck(operator, (tensors, graph, 2, True, False))
+
+
+def test_transforms():
+    (x,) = doubles(6, 5, 3, count=1)
+
+    def call(row):
+        return ts.associative_scan(affine, (row, row), 0)[1]
+
+    want = torch.stack([call(row) for row in x])
+    torch.testing.assert_close(torch.func.vmap(call)(x), want)
+    slopes = torch.func.vmap(torch.func.grad(lambda row: call(row).square().sum()))(x)
+    y = x.clone().requires_grad_()
+    torch.stack([call(row) for row in y]).square().sum().backward()
+    torch.testing.assert_close(slopes, y.grad)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compile(backend):
+    torch._dynamo.reset()
+
+    def model(a, x):
+        return ts.associative_scan(affine, (a.sigmoid(), x), 1)[1].square().sum()
+
+    a, x = (t.requires_grad_() for t in doubles(3, 7))
+    grads = []
+    for call in (model, torch.compile(model, backend=backend, fullgraph=True)):
+        grads.append(torch.autograd.grad(call(a, x), (a, x)))
+    for got, want in zip(*grads, strict=True):
+        torch.testing.assert_close(got, want)

@@ -1,0 +1,124 @@
+"""``tvm-scan cache``: the kernels that the torch functions keep on disk."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from tvm_scan.cli.failure import CommandError
+
+__all__ = ["cache"]
+
+cache = typer.Typer(
+    help="Look at the kernels that the torch functions keep on disk, limit or remove them.",
+    invoke_without_command=True,
+    rich_markup_mode="rich",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of a table")]
+
+
+@cache.callback()
+def _cache(context: typer.Context) -> None:
+    """Look at the kernels that the torch functions keep on disk, limit or remove them.
+
+    Example: tvm-scan cache
+    """
+    if context.invoked_subcommand is None:
+        _show()
+
+
+@cache.command("show")
+def _show(as_json: Json = False) -> None:
+    """List the entries, the latest used first.
+
+    Example: tvm-scan cache show
+    """
+    store = _store()
+    about, found = _about(store), store.entries()
+    if as_json:
+        entries = [vars(entry) for entry in found]
+        folder = None if about.folder is None else str(about.folder)
+        whole = {"folder": folder, "bytes": about.bytes, "limit": about.limit, "entries": entries}
+        typer.echo(json.dumps(whole))
+        return
+    if about.folder is None:
+        typer.echo("the cache is off, or its folder is not this user's alone to write to")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("KiB", "last used", "what")
+    for entry in found:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+        table.add_row(f"{entry.bytes / 1024:.1f}", used, entry.what)
+    if found:
+        Console().print(table)
+    typer.echo(
+        f"{about.folder}: {about.entries} entries, {about.bytes / 2**20:.1f} of at most "
+        f"{about.limit >> 20} MiB"
+    )
+
+
+@cache.command("path")
+def _path() -> None:
+    """Print the folder.
+
+    Example: tvm-scan cache path
+    """
+    folder = _store().cache_folder()
+    if folder is None:
+        raise CommandError(
+            "cache path: expected a cache, found that it is off or not this user's alone to write "
+            "to; unset TVM_SCAN_CACHE, or give it a folder of yours"
+        )
+    typer.echo(str(folder))
+
+
+@cache.command("clear")
+def _clear() -> None:
+    """Remove every entry; kernels are built again when they are needed.
+
+    Example: tvm-scan cache clear
+    """
+    store = _store()
+    size = _about(store).bytes
+    typer.echo(f"removed {store.clear()} entries, {size / 2**20:.1f} MiB")
+
+
+@cache.command("limit")
+def _limit(
+    megabytes: Annotated[int, typer.Argument(min=0, help="of the whole cache, in MiB")],
+) -> None:
+    """Limit the size from now on; what was used longest ago goes first.
+
+    Example: tvm-scan cache limit 128
+    """
+    store = _store()
+    try:
+        store.set_limit(megabytes)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    about = _about(store)
+    typer.echo(f"{about.bytes / 2**20:.1f} of at most {about.limit >> 20} MiB")
+
+
+def _about(store: Any) -> Any:
+    try:
+        return store.info()
+    except ValueError as error:  # a limit in the environment that is no number
+        raise CommandError(str(error)) from error
+
+
+def _store() -> Any:
+    try:
+        from tvm_scan.torch import store
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"cache: expected torch, whose kernels these are, got {error}; "
+            "pip install tvm-scan[torch]"
+        ) from error
+    return store

@@ -1,0 +1,115 @@
+"""Scans of a matrix state that outer products are added to, as one torch operator.
+
+On arrays (batch, length, heads, .): for each batch and head, with the state H (lanes, states),
+
+- ``inclusive``: ``H = diag(w) H + x a'; y = H c``
+- ``exclusive``: ``y = H c; H = diag(w) H + x a'``
+- ``late``: ``H = H + x a'; y = H c; H = diag(w) H``
+
+where the decay ``w = exp(g)`` belongs to the lanes or to the states. Every gradient is one of
+the three again, the other way round in time, or with lanes and states swapped, or a cumulative
+sum; no history of states is ever stored.
+
+The gradient of g needs no state either (Yang et al. 2023, arXiv 2312.06635): what ``g[t]`` gains
+over ``g[t+1]`` is ``c dc - a da`` at the step.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvm_scan.torch.affine import fold
+from tvm_scan.torch.cumulative import cumulative
+from tvm_scan.torch.kernels import KernelSpec, run_kernel
+from tvm_scan.torch.operator import operator
+from tvm_scan.torch.runtime import aligned_empty
+
+__all__ = ["outer_scan"]
+
+_ADJOINT = {"inclusive": "late", "late": "inclusive", "exclusive": "exclusive"}
+_OTHER = {"lane": "state", "state": "lane"}
+_SIZES = ("batch", "heads", "lanes", "length")
+
+
+@functools.cache
+def _spec(dtype: torch.dtype, states: int, gate: str, emit: str, reverse: bool) -> KernelSpec:
+    options = (
+        ("dtype", str(dtype).removeprefix("torch.")),
+        ("emit", emit),
+        ("gate", gate),
+        ("reverse", reverse),
+        ("states", states),
+    )
+    return KernelSpec("outer_products", options, _SIZES)
+
+
+@operator
+def outer_scan(
+    g: Tensor, a: Tensor, x: Tensor, c: Tensor, h0: Tensor, gate: str, emit: str, reverse: bool
+) -> tuple[Tensor, Tensor]:
+    """Return y, like x, and the last state; `h0` is (batch, heads, lanes, states)."""
+    batch, length, heads, lanes = x.shape
+    y = aligned_empty(x.shape, x.dtype, x.device)
+    last = aligned_empty(h0.shape, h0.dtype, h0.device)
+    if not y.numel() or not a.shape[3]:
+        return y.zero_(), last.copy_(h0)
+    spec = _spec(x.dtype, a.shape[3], gate, emit, reverse)
+    run_kernel(spec, (batch, heads, lanes, length), g.exp(), a, x, c, h0, last, y)
+    return y, last
+
+
+@outer_scan.fake
+def _(
+    g: Tensor, a: Tensor, x: Tensor, c: Tensor, h0: Tensor, gate: str, emit: str, reverse: bool
+) -> tuple[Tensor, Tensor]:
+    whole = torch.contiguous_format
+    return torch.empty_like(x, memory_format=whole), torch.empty_like(h0, memory_format=whole)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.gate, ctx.emit, ctx.reverse = inputs
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
+    g, a, x, c, h0, y, last = ctx.saved_tensors
+    gate, emit, reverse = ctx.gate, ctx.emit, ctx.reverse
+    other, back = _OTHER[gate], _ADJOINT[emit]
+    # Lanes and states swapped, so that the sum runs over the lanes.
+    dc, _ = outer_scan(g, x, a, dy, h0.mT, other, emit, reverse)
+    dx, d_h0 = outer_scan(g, c, dy, a, d_last, gate, back, not reverse)
+    da, _ = outer_scan(g, dy, c, x, d_last.mT, other, back, not reverse)
+    dg = None
+    if ctx.needs_input_grad[0]:
+        gained, lost = (y * dy, x * dx) if gate == "lane" else (c * dc, a * da)
+        axis = -1 if gate == "lane" else -2
+        if emit == "late":
+            held = (d_h0 * h0).sum(axis)
+            change, backward, sums = lost - gained, reverse, None
+        else:
+            held = (d_last * last).sum(axis)
+            backward, sums = not reverse, gained if emit == "exclusive" else None
+            change = -lost if emit == "exclusive" else gained - lost
+        dg = held.unsqueeze(1) + _total(change, backward, False)
+        if sums is not None:
+            dg = dg + _total(sums, backward, True)
+    return dg, da, dx, dc, d_h0, None, None, None
+
+
+def _total(tensor: Tensor, reverse: bool, exclusive: bool) -> Tensor:
+    """Sum along the second axis."""
+    framed = tensor.flatten(2)
+    return cumulative(framed, "add", reverse, exclusive).view(tensor.shape)
+
+
+outer_scan.gradient(_backward, _setup)
+
+
+@outer_scan.vmap
+def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
+    size = info.batch_size
+    folded = [fold(t, d, size) for t, d in zip(arguments[:5], in_dims[:5], strict=True)]
+    out = outer_scan(*folded, *arguments[5:])
+    return tuple(t.unflatten(0, (size, -1)) for t in out), (0, 0)
