@@ -104,7 +104,8 @@ def costs_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Costs:
     once = rows * length * _step_bytes(recurrence)
     if plan.device == "cpu":
         # Vector lanes whose memory lies apart are read one by one.
-        apart = contiguous_axis(recurrence) == "time" and element_bytes(recurrence) <= 16
+        light = element_bytes(recurrence) <= 16 and not plan.transpose
+        apart = contiguous_axis(recurrence) == "time" and light
         found = _cpu(plan, limits.cores, rows, length, width, once, 2.0 if apart else _VECTOR)
     else:
         machine = float(limits.multiprocessors * 2048)

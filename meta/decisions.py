@@ -22,14 +22,19 @@ from tvm_scan.errors import PlanError
 from tvm_scan.meta.cuda_decisions import cuda_branches, extent_of, powers, registers_fit
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.default import default_plan
+from tvm_scan.schedules.lane_tiles import takes_lane_tiles
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
+from tvm_scan.schedules.line_stores import takes_line_stores
 from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.vector_math import has_transcendentals
 from tvm_scan.schedules.vector_values import takes_time_vectors
 
 __all__ = ["Branch", "branches", "enumerate_plans", "fits", "neighbours", "size"]
 
 #: Fewest steps in a chunk that are worth a task of their own.
 _LEAST_CHUNK = 16
+#: Steps of a tile that goes through the three phases in the cache.
+_TILES = (1 << 15, 1 << 17, 1 << 19)
 #: Calls for which ``library_math`` decides.
 _TRANSCENDENTAL = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow")
 
@@ -206,12 +211,7 @@ def _cpu(limits: Limits, recurrence: Recurrence) -> list[Branch]:
     if rows > 1:
         widths = tuple(w for w in (1, 2, 4, 8, 16) if w <= lanes)
         found.append(Branch(ScanPlan("cpu", "lanes"), (("lane_block", widths),)))
-    vectors = tuple(w for w in powers(4, 4096) if w <= lanes)
-    if vectors:
-        choices: tuple[Any, ...] = (("lane_block", vectors),)
-        if _is_transcendental(recurrence):
-            choices += (("library_math", (0, 1)),)
-        found.append(Branch(ScanPlan("cpu", "lanes", vectorize=True), choices))
+    found += _vector_lanes(limits, recurrence, lanes)
     most = min(4096, extent_of(recurrence.time.extent) // _LEAST_CHUNK)
     by_core = {limits.cores * k for k in (1, 2, 4, 8)}
     chunks = tuple(sorted(c for c in {*powers(2, 4096), *by_core} if 2 <= c <= most))
@@ -221,11 +221,42 @@ def _cpu(limits: Limits, recurrence: Recurrence) -> list[Branch]:
         found.append(Branch(base, (("chunks", chunks), ("lane_block", widths))))
     if takes_time_vectors(recurrence):
         steps = ("time_vector", (4, 8, 16, 32))
-        found.append(Branch(ScanPlan("cpu", "lanes", time_vector=4), (steps,)))
+        past = _past_caches(limits, recurrence, recurrence.time.var)
+        base = ScanPlan("cpu", "lanes", time_vector=4, ldexp=_ldexp(limits, recurrence))
+        found.append(Branch(base, (steps, *past)))
         if chunks:
-            base = ScanPlan("cpu", "three_phase", chunks=chunks[0], time_vector=4)
-            found.append(Branch(base, (("chunks", chunks), steps)))
+            base = base.with_(algorithm="three_phase", chunks=chunks[0])
+            tiles = tuple(n for n in _TILES if 2 * n <= extent_of(recurrence.time.extent))
+            cached = (("cache_steps", (0, *tiles)),) if tiles else ()
+            found.append(Branch(base, (("chunks", chunks), steps, *cached, *past)))
     return found
+
+
+def _vector_lanes(limits: Limits, recurrence: Recurrence, lanes: int) -> list[Branch]:
+    """Lanes in vectors: neighbours in memory, or transposed from rows."""
+    widths = tuple(w for w in powers(4, 4096) if w <= lanes)
+    if not widths:
+        return []
+    maths = (("library_math", (0, 1)),) if _is_transcendental(recurrence) else ()
+    base = ScanPlan("cpu", "lanes", vectorize=True, ldexp=_ldexp(limits, recurrence))
+    past = _past_caches(limits, recurrence, recurrence.lanes[-1].var)
+    found = [Branch(base, (("lane_block", widths), *maths, *past))]
+    squares = tuple(w for w in widths if w % 16 == 0 and w <= 256)
+    if squares and takes_lane_tiles(recurrence):
+        past = _past_caches(limits, recurrence, recurrence.time.var)
+        base = base.with_(transpose=True, lane_block=squares[0])
+        found.append(Branch(base, (("lane_block", squares), *past)))
+    return found
+
+
+def _ldexp(limits: Limits, recurrence: Recurrence) -> bool:
+    return limits.ldexp and has_transcendentals(recurrence)
+
+
+def _past_caches(limits: Limits, recurrence: Recurrence, along: Any) -> tuple[Any, ...]:
+    """Whether to store past the caches, where the target can and the stores are neighbours."""
+    takes = limits.line_stores and takes_line_stores(recurrence, along)
+    return (("nontemporal", (0, 1)),) if takes else ()
 
 
 def _is_transcendental(recurrence: Recurrence) -> bool:

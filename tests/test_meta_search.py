@@ -1,6 +1,7 @@
 """The search: end to end on this CPU, wrong candidates, budgets, seeds."""
 
 import logging
+import re
 import time
 
 import numpy as np
@@ -86,6 +87,7 @@ def test_stock_tvm_reads_and_replays_the_records(tuned):
 
 def test_a_wrong_candidate_is_reported_and_never_recorded(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(Reduce, "combine", lambda self, earlier, later: later)
+    monkeypatch.setattr(Reduce, "plainly", lambda self: None)
     with caplog.at_level(logging.ERROR, "tvm_scan"):
         func = library.cumsum(1, 4096)
         result = tune(func, CPU, tmp_path, trials=4, config=QUICK, progress=False)
@@ -165,12 +167,12 @@ def pretend(folder, func, pause=0.0, **options):
 def test_a_seed_makes_it_reproducible(tmp_path, strategy):
     func = library.cumsum(64, 4096)
     runs = [
-        pretend(tmp_path / str(i), func, trials=14, seed=seed, strategy=strategy)
+        pretend(tmp_path / str(i), func, trials=22, seed=seed, strategy=strategy)
         for i, seed in enumerate((3, 3, 4))
     ]
     plans = [[str(t) for t in run.functions[0].trials] for run in runs]
     assert plans[0] == plans[1] != plans[2]
-    assert len(set(plans[0])) == 14
+    assert len(set(plans[0])) == 22
     assert plans[0][0] == str(RecordStore(tmp_path / "0").entries()[0].plans[0])
 
 
@@ -256,7 +258,7 @@ def test_the_bar_says_trials_and_best(tmp_path, capsys):
     )
     text = capsys.readouterr().err
     assert "linear_recurrence" in text
-    assert "9/9" in text
+    assert re.search(r"\b(\d+)/\1\b", text)
     assert "best 1." in text
 
 

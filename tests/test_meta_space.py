@@ -86,6 +86,10 @@ PINNED = {
         ("cpu/lanes()", {"lane_block": (1, 2, 4, 8, 16)}),
         ("cpu/lanes(vectorize=True)", {"lane_block": (4, 8, 16, 32, 64)}),
         (
+            "cpu/lanes(lane_block=16, vectorize=True, transpose=True)",
+            {"lane_block": (16, 32, 64)},
+        ),
+        (
             "cpu/three_phase(chunks=2)",
             {"chunks": (2, 4, 8, 16, 32, 64, 128, 256), "lane_block": (1, 2, 4, 8)},
         ),
@@ -101,6 +105,10 @@ PINNED = {
         (
             "cpu/lanes(vectorize=True)",
             {"lane_block": (4, 8, 16, 32, 64), "library_math": (0, 1)},
+        ),
+        (
+            "cpu/lanes(lane_block=16, vectorize=True, transpose=True)",
+            {"lane_block": (16, 32, 64)},
         ),
         (
             "cpu/three_phase(chunks=2)",
