@@ -117,6 +117,21 @@ def test_plans_by_length_come_from_defaults_and_records(tmp_path):
     assert dispatched(library.cumsum(3, None), CUDA_TARGET) is None
 
 
+def test_no_more_than_three_plans_are_held(tmp_path):
+    found = extract(library.cumsum(3, None))
+    store = RecordStore(tmp_path / "records")
+    plans = [PAIRS, CHUNKS, PAIRS.with_(lane_block=4), CHUNKS.with_(chunks=32), CHUNKS]
+    for power, plan in zip((4, 8, 12, 16, 21), plans, strict=True):
+        commit(store, library.cumsum(3, 1 << power), plan, 1e-6)
+    cases = plans_by_length(found, CPU, store)
+    assert len(cases) == 3
+    borders = [border for border, _ in cases]
+    assert borders[-1] is None and borders[:-1] == sorted(borders[:-1])
+    # Both ends have their own plan, unless it is the one for the fewest lengths.
+    assert {plan for _, plan in cases} <= {LOOP, *plans}
+    assert dispatched(library.cumsum(3, None), CPU, store)[1] == cases
+
+
 def test_a_relax_function_of_symbolic_length(caplog):
     length = tvm.tirx.Var("n", "int64")
     mod = module(4, length, library.linear_recurrence(4, None))

@@ -2,13 +2,13 @@
 
 import base64
 import json
-import os
 from pathlib import Path
 
 import pytest
 import tvm
 from tvm.target import Target
 
+import bench.tuned
 from bench.tuned import _SUM, TORCH_SIZES, Case, Row, write_records
 from tests.test_meta_nearest import CHUNKS, PAIRS, commit
 from tests.test_relax import module
@@ -68,6 +68,34 @@ def test_what_is_written(records):
     assert len(manifest["defaults"]) == 1
     (line,) = (folder / "database_workload.json").read_text().splitlines()
     assert str(ROOT).encode() not in base64.b64decode(json.loads(line)[1])
+
+
+def test_the_bench_tunes_measures_and_writes(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def tuned(program, target, folder, **options):
+        ((name, func),) = program.items()
+        asked.append((name, options["trials"]))
+        commit(RecordStore(folder), func, PAIRS, 1e-6)
+
+    monkeypatch.setattr(bench.tuned, "tune", tuned)
+    words = ["--only", "cumsum 1x4096,torch:affine 64x", "--seconds", "0", "--trials", "5"]
+    words += ["--json", str(tmp_path / "a.json"), "--markdown", str(tmp_path / "a.md")]
+    words += ["--write-records", "--records", str(tmp_path / "records")]
+    words += ["--database", str(tmp_path / "work")]
+    assert bench.tuned.main(words) == 0
+    assert asked == [("cumsum", 5), ("torch:affine", 5)]
+    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert [row["tuned"] for row in rows] == [str(PAIRS)] * 2
+    assert all(row["least"] <= row["gain"] <= row["most"] for row in rows)
+    page = (tmp_path / "a.md").read_text()
+    assert page.count(f"| `{PAIRS}` |") == 2
+    (folder,) = (tmp_path / "records").iterdir()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert len(manifest["records"]) == sum(row["worth"] for row in rows)
+    assert len(manifest["records"]) + len(manifest["defaults"]) == 2
+    assert bench.tuned.main(words) == 0
+    assert len(asked) == 2, "what is on record is not tuned again"
 
 
 def test_it_is_used_without_being_asked_for(records):
@@ -140,4 +168,4 @@ def test_the_installed_records_can_be_read():
             assert all(ScanPlan.parse(text) for text in facts["plans"])
             assert all(len(shape) == 3 for shape in facts["shapes"])
         assert all(len(shape) == 3 for shape in manifest["defaults"])
-        assert os.environ.get("HOSTNAME", "?") not in json.dumps(manifest)
+        assert all("host" not in facts for facts in manifest["records"].values())

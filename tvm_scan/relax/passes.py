@@ -107,7 +107,7 @@ def _schedule(
     if several is not None:
         _LOG.info("%s holds plans by length: %s", report.name, several[1])
         return several[0]
-    if database is not None and target is not None and not done:
+    if database is not None and target is not None:
         tuned = tuned_function(database, func, target)
         if tuned is not None:
             if tuned.exact:
