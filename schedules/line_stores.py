@@ -30,6 +30,7 @@ __all__ = [
     "flush",
     "hold_stores",
     "line_store",
+    "line_store_ir",
     "output_stores",
     "takes_line_stores",
     "with_line_stores",
@@ -95,12 +96,17 @@ def with_line_stores(stmt: Any, dtypes: Sequence[str]) -> Any:
     if not dtypes:
         return stmt
     stmt = tir.seq([stmt, tirx.Evaluate(tirx.call_extern("int32", "tvm_scan_fence"))])
+    code = StringImm(line_store_ir(dtypes))
+    return tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", code, stmt)
+
+
+def line_store_ir(dtypes: Sequence[str]) -> str:
+    """LLVM IR of the functions that line stores of these dtypes call."""
     parts = [
         _STORE.format(dtype=d, type=_LLVM_TYPES[d], lanes=line_cells(d), bytes=tir.byte_size(d))
         for d in sorted(set(dtypes))
     ]
-    code = StringImm("".join(parts) + _FENCE)
-    return tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", code, stmt)
+    return "".join(parts) + _FENCE
 
 
 def output_stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
