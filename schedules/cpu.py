@@ -187,5 +187,4 @@ def _lane_nest(
 def _arrays(replica: Replica, tiles: LaneTiles | None, width: int) -> list[Var]:
     """Buffers of a block of lanes that hold more than one vector."""
     wide = [b for b in replica.buffers if prod(int(e) for e in tir.shape_of(b)) > _VECTOR]
-    shared = [one.tile for one in tiles.shared] if tiles else []
-    return [*wide, *shared] if width > 1 else []
+    return [*wide, *(tiles.arrays if tiles else [])] if width > 1 else []

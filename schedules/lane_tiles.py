@@ -92,11 +92,14 @@ class _Shared:
     ahead: bool
 
 
+#: Lines of a row in one tile, and how many single lines make a row long enough for that.
+_LINES = 4
+_MANY = 32
 #: Cells of a shared tile for one step.
 _CELLS = 64
 
 
-def _shared(recurrence: Recurrence) -> list[_Shared]:
+def _shared(recurrence: Recurrence, steps: int) -> list[_Shared]:
     time, lane = recurrence.time.var, recurrence.lanes[-1].var
     written = tir.VarMap((b, True) for b in recurrence.outputs)
     known = tir.VarMap((axis.var, True) for axis in recurrence.lanes)
@@ -119,7 +122,7 @@ def _shared(recurrence: Recurrence) -> list[_Shared]:
                 and square_side(tir.dtype_of(load.source)) > 0
                 and not tir.contains_var(list(load.indices), [lane])
             ):
-                tile = local(f"shared{len(found)}", [*sizes, 16], tir.dtype_of(load.source))
+                tile = local(f"shared{len(found)}", [*sizes, steps], tir.dtype_of(load.source))
                 pairs = tuple(zip([v for v, _ in inner], sizes, strict=True))
                 found.append(_Shared(load, pairs, tile, last[0] == 1))
     return found
@@ -143,24 +146,29 @@ class LaneTiles:
         loads, stores = _loads(recurrence), _stores(recurrence)
         named = [(x.source, x.indices, False) for x in loads]
         named += [(x.buffer, x.indices, True) for x in stores]
-        self.side = min(square_side(tir.dtype_of(buffer)) for buffer, _, _ in named)
+        dtypes = sorted({tir.dtype_of(buffer) for buffer, _, _ in named})
+        self.squares = {dtype: Square(dtype) for dtype in dtypes}
+        #: Steps of a tile: whole lines of every width of cells, several where there are many.
+        self.steps = max(square.side for square in self.squares.values())
+        length = tir.as_int(recurrence.time.extent)
+        if length is not None and length >= _MANY * self.steps:
+            self.steps *= _LINES
+        self.stages = {
+            d: local(f"stage_{d}", [q.side, self.steps], d) for d, q in self.squares.items()
+        }
         self.slot = tirx.Var("slot", "int32")
         self.streams = [
             _Stream(buffer, tuple(indices), self._tile(i, buffer), out)
             for i, (buffer, indices, out) in enumerate(named)
         ]
-        dtypes = {tir.dtype_of(stream.buffer) for stream in self.streams}
-        self.squares = {dtype: Square(dtype) for dtype in sorted(dtypes)}
-        self.steps = max(square.side for square in self.squares.values())
-        self.shared = _shared(recurrence)
+        self.shared = _shared(recurrence, self.steps)
         self.body = self._through_tiles(recurrence.body, loads, stores)
         registers = tuple(register_of(stream.tile) for stream in self.streams)
         #: With the tiles among its registers.
         self.recurrence = replace(recurrence, registers=(*recurrence.registers, *registers))
 
     def _tile(self, i: int, buffer: Var) -> Var:
-        # Sixteen steps hold whole lines of every width of cells.
-        return local(f"tile{i}", [16], tir.dtype_of(buffer))
+        return local(f"tile{i}", [self.steps], tir.dtype_of(buffer))
 
     def _through_tiles(self, body: Any, loads: list[Any], stores: list[Any]) -> Any:
         inputs, outputs = self.streams[: len(loads)], self.streams[len(loads) :]
@@ -190,7 +198,12 @@ class LaneTiles:
     def buffers(self) -> list[Var]:
         """Registers of the squares, and the tiles that all lanes share."""
         squares = [b for square in self.squares.values() for b in square.buffers]
-        return [*squares, *(one.tile for one in self.shared)]
+        return [*squares, *self.arrays]
+
+    @property
+    def arrays(self) -> list[Var]:
+        """Those of them that registers cannot hold."""
+        return [*self.stages.values(), *(one.tile for one in self.shared)]
 
     def walk(self, replica: Replica, across: Callable[[Callable[[Any], Any]], Any]) -> Any:
         """All steps: tiles, then what is left of them one by one.
@@ -253,39 +266,65 @@ class LaneTiles:
         return each([extent for _, extent in one.loops], line, unroll=False)
 
     def _move(self, stream: _Stream, replica: Replica, first: Any) -> Any:
-        """A stream between memory and its tile: squares of lanes and steps."""
-        square = self.squares[tir.dtype_of(stream.buffer)]
+        """A stream between memory and its tile, by squares of lanes and steps.
+
+        Rows pass through ``stage``, several lines at a time: rows a power of two apart meet in
+        one set of the caches, where what is fetched ahead for one would push out another's.
+        """
+        dtype = tir.dtype_of(stream.buffer)
+        square, stage = self.squares[dtype], self.stages[dtype]
         side, tile = square.side, replica.register(stream.tile)
         last = linear_in(stream.indices[-1], self.time.var)
         assert last is not None
         ahead = last[0] == 1
+        begin = first if ahead else first + int_const(self.steps - 1, first)
+        lines = range(0, self.steps, side)
+        lane_dtype = tir.dtype_of(self.recurrence.lanes[-1].var)
+        rows = int_const(side, lane_dtype)
 
-        def block(k: Any, j: int) -> Any:
-            """Lanes from ``k * side``, steps from ``j * side`` of the tile on."""
-            begin = j * side if ahead else (j + 1) * side - 1
+        def memory(lane: Any, cell: int) -> list[Any]:
+            places = [replica.place(i, lane, begin) for i in stream.indices]
+            return [*places[:-1], tirx.Ramp(places[-1] + cell, 1, side)]
 
-            def line(lane: Any) -> list[Any]:
-                time = first + int_const(begin, self.time.extent)
-                places = [replica.place(i, lane, time) for i in stream.indices]
-                return [*places[:-1], tirx.Ramp(places[-1], 1, side)]
+        def staged(row: Any, cell: int) -> list[Any]:
+            return [row, tirx.Ramp(tirx.IntImm("int32", cell), 1, side)]
 
-            def row(step: int) -> list[Any]:
-                slot = j * side + (step if ahead else side - 1 - step)
-                lanes = tirx.Ramp(k * side, 1, side)
-                return [tirx.IntImm("int32", slot), lanes]
+        def in_tile(k: Any, cell: int) -> list[Any]:
+            slot = cell if ahead else self.steps - 1 - cell
+            return [tirx.IntImm("int32", slot), tirx.Ramp(k * side, 1, side)]
 
-            if stream.is_output:
+        def block(k: Any) -> Any:
+            """``side`` lanes."""
+
+            def turn(cell: int) -> Any:
+                """A square: its rows lie in ``stage``, its columns in the tile, or the reverse."""
+                if stream.is_output:
+                    return square.transpose(
+                        lambda i: tirx.BufferLoad(tile, in_tile(k, cell + i)),
+                        lambda i, v: tirx.BufferStore(stage, v, staged(i, cell)),
+                    )
                 return square.transpose(
-                    lambda i: tirx.BufferLoad(tile, row(i)),
-                    lambda i, v: self._store(stream.buffer, v, line(k * side + i)),
+                    lambda i: tirx.BufferLoad(stage, staged(i, cell)),
+                    lambda i, v: tirx.BufferStore(tile, v, in_tile(k, cell + i)),
                 )
-            return square.transpose(
-                lambda i: tirx.BufferLoad(stream.buffer, line(k * side + i)),
-                lambda i, v: tirx.BufferStore(tile, v, row(i)),
-            )
 
-        dtype = tir.dtype_of(self.recurrence.lanes[-1].var)
-        blocks = int_const(self.width // side, dtype)
-        return tir.seq(
-            loop("k", blocks, lambda k, j=j: block(k, j)) for j in range(self.steps // side)
-        )
+            def row(i: Any) -> Any:
+                lane = k * side + i
+                if stream.is_output:
+                    return tir.seq(
+                        self._store(
+                            stream.buffer, tirx.BufferLoad(stage, staged(i, c)), memory(lane, c)
+                        )
+                        for c in lines
+                    )
+                return tir.seq(
+                    tirx.BufferStore(
+                        stage, tirx.BufferLoad(stream.buffer, memory(lane, c)), staged(i, c)
+                    )
+                    for c in lines
+                )
+
+            turned, moved = tir.seq(turn(c) for c in lines), loop("r", rows, row)
+            return tir.seq([turned, moved] if stream.is_output else [moved, turned])
+
+        return loop("k", int_const(self.width // side, lane_dtype), block)
