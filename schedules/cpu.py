@@ -176,7 +176,7 @@ def _lane_nest(
     if width > 1:
         # Without a use outside the vector loop TVM would move the registers into it and shrink
         # them to one lane.
-        stmts.insert(0, clear(registers))
+        stmts.insert(0, clear([*replica.buffers, *pool.buffers]))
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
     body = with_line_stores(body, tiles.stored if tiles else held.dtypes)
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)

@@ -42,15 +42,26 @@ class Square:
 
     def __init__(self, dtype: str) -> None:
         self.side = square_side(dtype)
-        self._sides = [local(f"sq{i}_{dtype}", [self.side * self.side], dtype) for i in range(2)]
+        # An array for each row: TVM keeps a whole square in memory, not in registers.
+        self._rows = [
+            [local(f"sq{i}_{row}_{dtype}", [self.side], dtype) for row in range(self.side)]
+            for i in range(2)
+        ]
 
     @property
     def buffers(self) -> list[Var]:
         """Registers to allocate."""
-        return self._sides
+        return [row for rows in self._rows for row in rows]
 
-    def _row(self, which: int, row: int) -> Any:
-        return tirx.Ramp(tirx.IntImm("int32", row * self.side), 1, self.side)
+    def _load(self, row: Var) -> Any:
+        return tirx.BufferLoad(row, [self._all])
+
+    def _store(self, row: Var, value: Any) -> Any:
+        return tirx.BufferStore(row, value, [self._all])
+
+    @property
+    def _all(self) -> Any:
+        return tirx.Ramp(tirx.IntImm("int32", 0), 1, self.side)
 
     def transpose(self, read: Any, write: Any) -> Any:
         """``write(j, column j)`` of the square whose row ``i`` is ``read(i)``.
@@ -67,20 +78,18 @@ class Square:
         Stmt
         """
         side = self.side
-        out = [tirx.BufferStore(self._sides[0], read(i), [self._row(0, i)]) for i in range(side)]
-        now, by = 0, side // 2
+        old, new = self._rows
+        out = [self._store(old[i], read(i)) for i in range(side)]
+        by = side // 2
         while by:
-            old, new = self._sides[now], self._sides[1 - now]
             for i in range(side):
                 if i & by:
                     continue
-                pair = [tirx.BufferLoad(old, [self._row(now, r)]) for r in (i, i + by)]
+                pair = [self._load(old[r]) for r in (i, i + by)]
                 upper = [side + c - by if c & by else c for c in range(side)]
                 lower = [side + c if c & by else c + by for c in range(side)]
                 for row, places in ((i, upper), (i + by, lower)):
-                    shuffled = tirx.Shuffle(pair, places)
-                    out.append(tirx.BufferStore(new, shuffled, [self._row(1 - now, row)]))
-            now, by = 1 - now, by // 2
-        last = self._sides[now]
-        out += [write(j, tirx.BufferLoad(last, [self._row(now, j)])) for j in range(side)]
+                    out.append(self._store(new[row], tirx.Shuffle(pair, places)))
+            old, new, by = new, old, by // 2
+        out += [write(j, self._load(old[j])) for j in range(side)]
         return tir.seq(out)
