@@ -1,4 +1,4 @@
-"""Configurations of the models of `bench.relax_models`: small ones, and published heads."""
+"""Configurations of the models of `bench.relax_models`: small ones, and real head sizes."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "jamba": ("Jamba", {**_COMMON, **_ATTENTION, **_JAMBA}),
 }
 
-#: Heads, states and convolutions as published (mamba-130m, mamba2-130m, rwkv-4-169m and the 7 to
-#: 9 billion models of the others); widths above 1024 are cut to 1024, so that two layers fit.
+#: Heads, states and convolutions of the sizes that published models have (those of 130 to 170
+#: million parameters for mamba, mamba2 and rwkv); widths above 1024 are cut to 1024, so that two
+#: layers fit.
 REAL: dict[str, dict[str, Any]] = {
     "mamba": {"hidden_size": 768, "state_size": 16, "conv_kernel": 4},
     "falcon_mamba": {"hidden_size": 1024, "state_size": 16, "conv_kernel": 4},

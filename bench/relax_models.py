@@ -37,7 +37,7 @@ WITH_STATE = ("mamba", "falcon_mamba", "mamba2")
 
 
 def make(name: str, real: bool = False) -> Any:
-    """A model with random weights, in float32; its heads small, or as published."""
+    """A model with random weights, in float32; its heads small, or of real sizes."""
     import torch
     import transformers
 
@@ -253,7 +253,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--lengths", nargs="+", type=int, default=[32, 128])
     parser.add_argument("--plain-up-to", type=int, default=128, help="longest length for plain TVM")
-    parser.add_argument("--real", action="store_true", help="heads and states as published")
+    parser.add_argument("--real", action="store_true", help="real sizes of heads and states")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     args = parser.parse_args(argv)
