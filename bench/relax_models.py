@@ -5,7 +5,7 @@ each model: a prefill at several lengths and, where the state can be handed over
 token; the largest error against the library's own forward (relative to the largest logit), and
 the time to import and compile, and to run, with and without tvm_scan.
 
-    python -m bench.relax_models [--lengths 32 128] [--json FILE] [--markdown FILE]
+    python -m bench.relax_models [--real] [--lengths 32 128] [--json FILE] [--markdown FILE]
 """
 
 from __future__ import annotations
@@ -26,54 +26,23 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
+from bench.model_sizes import MODELS, REAL, VOCABULARY
 from bench.timing import interleaved, machine
 from tvm_scan.relax import FindScans, LegalizeScans, from_exported, get_pipeline
 
 __all__ = ["MODELS", "Decode", "Prefill", "compile_model", "export_model", "main", "make"]
 
-VOCABULARY = 97
-_COMMON = {"vocab_size": VOCABULARY, "num_hidden_layers": 2}
-_SSM = {**_COMMON, "hidden_size": 64, "state_size": 16}
-_HEADS = {"head_dim": 16, "num_heads": 8, "n_groups": 1, "chunk_size": 16}
-_ATTENTION = {"num_attention_heads": 4, "intermediate_size": 128}
-_GEMMA = {
-    "hidden_size": 64,
-    "lru_width": 64,
-    "num_key_value_heads": 1,
-    "attention_window_size": 64,
-    "block_types": ("recurrent", "recurrent"),
-}
-_RWKV = {"hidden_size": 64, "attention_hidden_size": 64, "context_length": 4096}
-_HYBRID = {
-    "hidden_size": 64,
-    "num_key_value_heads": 2,
-    "mamba_n_heads": 8,
-    "mamba_d_head": 16,
-    "mamba_d_state": 16,
-    "mamba_n_groups": 1,
-    "mamba_chunk_size": 16,
-    "attn_layer_indices": [1],
-}
-
-#: Name -> (class prefix in transformers, configuration).
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mamba": ("Mamba", _SSM),
-    "falcon_mamba": ("FalconMamba", _SSM),
-    "mamba2": ("Mamba2", {**_SSM, **_HEADS, "expand": 2}),
-    "recurrent_gemma": ("RecurrentGemma", {**_COMMON, **_ATTENTION, **_GEMMA}),
-    "rwkv": ("Rwkv", {**_COMMON, **_RWKV}),
-    "bamba": ("Bamba", {**_COMMON, **_ATTENTION, **_HYBRID}),
-}
 #: Models whose whole state is the convolution's and the recurrence's, per layer.
 WITH_STATE = ("mamba", "falcon_mamba", "mamba2")
 
 
-def make(name: str) -> Any:
-    """A model with random weights, in float32."""
+def make(name: str, real: bool = False) -> Any:
+    """A model with random weights, in float32; its heads small, or of real sizes."""
     import torch
     import transformers
 
     prefix, options = MODELS[name]
+    options = {**options, **(REAL[name] if real else {})}
     torch.manual_seed(0)
     config = getattr(transformers, f"{prefix}Config")(**options)
     return getattr(transformers, f"{prefix}ForCausalLM")(config).eval()
@@ -176,11 +145,11 @@ def _families(mod: Any) -> str:
     return ", ".join(sorted(set(found))) or "none"
 
 
-def measure(name: str, length: int, target: Target, plain: bool) -> Row:
+def measure(name: str, length: int, target: Target, plain: bool, real: bool = False) -> Row:
     """Run one case."""
     import torch
 
-    module = Prefill(make(name))
+    module = Prefill(make(name, real))
     ids = torch.randint(0, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         (want,) = (t.numpy() for t in module(ids))
@@ -219,11 +188,13 @@ def measure(name: str, length: int, target: Target, plain: bool) -> Row:
     )
 
 
-def measure_decode(name: str, target: Target, length: int = 24) -> tuple[float, float]:
+def measure_decode(
+    name: str, target: Target, length: int = 24, real: bool = False
+) -> tuple[float, float]:
     """Error of one token after a prefill, and of the same token in one long prefill."""
     import torch
 
-    model = make(name)
+    model = make(name, real)
     ids = torch.randint(0, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         long = Prefill(model)(ids)[0].numpy()[:, -1]
@@ -239,13 +210,21 @@ def measure_decode(name: str, target: Target, length: int = 24) -> tuple[float, 
     return float(np.abs(got - eager).max()) / scale, float(np.abs(got - long).max()) / scale
 
 
-def page(rows: list[Row], decodes: dict[str, tuple[float, float]], host: dict[str, Any]) -> str:
+def page(
+    rows: list[Row], decodes: dict[str, tuple[float, float]], host: dict[str, Any], real: bool
+) -> str:
     """The tables as a Markdown page."""
+    names = list(dict.fromkeys(row.model for row in rows))
+    sizes = ["", "| model | sizes |", "|---|---|"] if real else []
+    for name in names if real else []:
+        listed = ", ".join(f"{key} {value}" for key, value in REAL[name].items())
+        sizes.append(f"| {name} | {listed} |")
     lines = [
         "# Models through tvm_scan",
         "",
         f"Measured on {host['date']} on {host['cores']} cores of {host['cpu']}, TVM {host['tvm']}, "
-        f"transformers {host['transformers']}, by `python -m bench.relax_models`. Two layers, "
+        f"transformers {host['transformers']}, by `python -m bench.relax_models"
+        f"{' --real' if real else ''}`. Two layers, "
         "random weights, float32. Errors are against the library's own forward, relative to the "
         "largest logit. Compile time is import and compilation; `TVM` is the same through TVM's "
         "importer and default pipeline without tvm_scan. The machine is shared, so times vary.",
@@ -261,6 +240,7 @@ def page(rows: list[Row], decodes: dict[str, tuple[float, float]], host: dict[st
             f"| {r.model} | {r.length} | {r.scans} | {r.error:.1e} | {r.compile_s:.1f} "
             f"| {r.run_ms:.2f} | {theirs} | {run} | {r.tvm_says} |"
         )
+    lines += sizes
     lines += ["", "One token after a prefill of 23:", ""]
     lines += ["| model | error to eager decode | error to one long prefill |", "|---|---:|---:|"]
     lines += [f"| {name} | {a:.1e} | {b:.1e} |" for name, (a, b) in decodes.items()]
@@ -273,6 +253,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--lengths", nargs="+", type=int, default=[32, 128])
     parser.add_argument("--plain-up-to", type=int, default=128, help="longest length for plain TVM")
+    parser.add_argument("--real", action="store_true", help="real sizes of heads and states")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     args = parser.parse_args(argv)
@@ -280,17 +261,17 @@ def main(argv: list[str] | None = None) -> int:
     rows, decodes = [], {}
     for name in args.models:
         for length in args.lengths:
-            rows.append(measure(name, length, target, length <= args.plain_up_to))
+            rows.append(measure(name, length, target, length <= args.plain_up_to, args.real))
             print(rows[-1], flush=True)
         if name in WITH_STATE:
-            decodes[name] = measure_decode(name, target)
+            decodes[name] = measure_decode(name, target, real=args.real)
             print(name, "decode: error to eager, to one prefill:", *decodes[name], flush=True)
     host = {**machine(target), "transformers": metadata.version("transformers")}
     if args.json:
         payload = {"machine": host, "rows": [asdict(r) for r in rows], "decode": decodes}
         args.json.write_text(json.dumps(payload, indent=1) + "\n")
     if args.markdown:
-        args.markdown.write_text(page(rows, decodes, host))
+        args.markdown.write_text(page(rows, decodes, host, args.real))
     return 0
 
 

@@ -20,7 +20,7 @@ builder = relax.BlockBuilder()
 x = relax.Var("x", relax.TensorType([3, 500], "float32"))
 with builder.function("main", [x]):
     with builder.dataflow():
-        out = builder.emit_output(relax.op.cumsum(x, 1))
+        out = builder.emit_output(relax.op.negative(builder.emit(relax.op.cumsum(x, 1))))
     builder.emit_func_output(out)
 mod = builder.get()
 """
@@ -51,11 +51,14 @@ def test_a_python_file_becomes_a_folder_that_runs(files, tmp_path):
     out, report = tmp_path / "model", tmp_path / "report.html"
     code, text, error = tvm_scan("compile", files / "model.py", "-o", out, "--report", report)
     assert code == 0, error
-    assert "scan      cumsum: reduce, 500 steps, cpu/" in text
+    assert "scan      fused_tir_negative_cumsum: reduce, 500 steps, cpu/" in text
     assert "importing model.py ..." in error
-    assert "<td>cumsum</td><td>reduce</td><td>500</td>" in report.read_text()
+    page = report.read_text()
+    assert "<td>fused_tir_negative_cumsum</td><td>reduce</td><td>500</td>" in page
+    assert "<li>cumsum: fused tir_negative</li>" in page
+    assert "http" not in page, "the page needs nothing else"
     x = np.random.default_rng(0).random((3, 500)).astype("float32")
-    np.testing.assert_allclose(np.from_dlpack(load(out)(x)), np.cumsum(x, 1), rtol=1e-4)
+    np.testing.assert_allclose(np.from_dlpack(load(out)(x)), -np.cumsum(x, 1), rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

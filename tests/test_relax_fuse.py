@@ -135,7 +135,7 @@ def test_a_broadcast_and_a_cast_are_elementwise():
     np.testing.assert_allclose(run(mod, (a, x, scale))[0]()[0], want, 2e-3, 2e-3)
 
 
-def with_final_state():
+def with_final_state(*, twice=False, whole=False):
     """The library's form of two outputs: the history, and the last state."""
     builder = relax.BlockBuilder()
     func = library.linear_recurrence(ROWS, LENGTH, final_state=True)
@@ -148,7 +148,9 @@ def with_final_state():
             h, last = (builder.emit(relax.TupleGetItem(both, i)) for i in range(2))
             y = builder.emit_output(relax.op.exp(h))
             end = builder.emit_output(relax.op.negative(last))
-        builder.emit_func_output(relax.Tuple([y, end]))
+            more = [builder.emit_output(relax.TupleGetItem(both, 0))] if twice else []
+            more += [builder.emit_output(both)] if whole else []
+        builder.emit_func_output(relax.Tuple([y, end, *more]))
     return builder.get()
 
 
@@ -161,6 +163,15 @@ def test_one_of_several_outputs():
     want, last = library.linear_recurrence_reference(1 / (1 + np.exp(-a.astype("f8"))), 0.1 * x)
     np.testing.assert_allclose(y, np.exp(want), 1e-4)
     np.testing.assert_allclose(end, -last, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("others", [{"twice": True}, {"whole": True}], ids=str)
+def test_an_output_that_someone_else_reads_is_kept(others):
+    after = FuseScans(CPU)(with_final_state(**others))
+    relax.analysis.well_formed(after)
+    names = [str(c.op.name) for c in calls(after)]
+    assert "relax.exp" in names, "its operand has another reader"
+    assert "relax.sigmoid" not in names
 
 
 def shared_producer(builder, scan, a, x):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from time import perf_counter
@@ -33,24 +35,42 @@ def compile_file(
     if report is not None and not report.parent.is_dir():
         raise CommandError(f"expected a folder at {report.parent}, found none; create it")
     records = None if database is None else _database(database)
-    mod = _stage(f"importing {model.name}", lambda: import_model(model))
-    from tvm_scan.relax import export
+    with _notes() as notes:
+        mod = _stage(f"importing {model.name}", lambda: import_model(model))
+        from tvm_scan.relax import export
 
-    try:
-        path = _stage(
-            f"compiling for {target_name}", lambda: export(mod, target, output, database=records)
-        )
-    except ScanError as error:
-        raise CommandError(str(error)) from error
+        try:
+            path = _stage(
+                f"compiling for {target_name}",
+                lambda: export(mod, target, output, database=records),
+            )
+        except ScanError as error:
+            raise CommandError(str(error)) from error
     manifest = json.loads(path.read_text(encoding="utf-8"))
     if report is not None:
-        report.write_text(_html(model.name, manifest), encoding="utf-8")
+        report.write_text(_html(model.name, manifest, notes), encoding="utf-8")
     if as_json:
         print(json.dumps(manifest))
         return
     for line in _summary(manifest):
         print(line)
     print(f"written: {path.parent / manifest['library']} and {path}")
+
+
+@contextmanager
+def _notes() -> Iterator[list[str]]:
+    """What the passes log meanwhile: loops rolled up, fused, scheduled by a record or refused."""
+    notes: list[str] = []
+    logger, handler = logging.getLogger("tvm_scan"), logging.Handler(logging.INFO)
+    handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield notes
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def _stage(label: str, work: Callable[[], _Result]) -> _Result:
@@ -158,7 +178,7 @@ def _summary(manifest: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _html(name: str, manifest: dict[str, Any]) -> str:
+def _html(name: str, manifest: dict[str, Any], notes: list[str]) -> str:
     rows = []
     for scan in manifest["scans"]:
         if "refused" in scan:
@@ -167,6 +187,8 @@ def _html(name: str, manifest: dict[str, Any]) -> str:
             families = ", ".join(scan["families"])
             cells = (scan["function"], families, str(scan["steps"]), scan["plan"])
         rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+    # A pass that runs twice says everything twice.
+    items = "".join(f"<li>{escape(note)}</li>" for note in dict.fromkeys(notes))
     versions = ", ".join(f"{key} {value}" for key, value in manifest["versions"].items())
     return (
         "<!doctype html><html><head><meta charset='utf-8'>"
@@ -175,5 +197,5 @@ def _html(name: str, manifest: dict[str, Any]) -> str:
         f"<h1>{escape(name)}</h1><p>{escape(manifest['target'])}</p><p>{escape(versions)}</p>"
         "<table><tr><th>function</th><th>family</th><th>steps</th><th>plan or reason</th></tr>"
         + "".join(rows)
-        + "</table></body></html>\n"
+        + f"</table><h2>What was done</h2><ul>{items}</ul></body></html>\n"
     )

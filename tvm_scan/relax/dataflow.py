@@ -60,14 +60,18 @@ class Dataflow:
             self._uses[var] = self.uses(var) - 1
 
     def results(self, var: relax.Var, count: int) -> list[tuple[int, relax.Var]]:
-        """Variables that hold the outputs of a call, with their numbers."""
+        """Variables that alone hold one output of a call each, with its number."""
         if count == 1:
             return [(0, var)]
-        return [
+        found = [
             (int(value.index), item)
             for item, (_, value) in self._live()
             if isinstance(value, relax.TupleGetItem) and var.same_as(value.tuple_value)
         ]
+        if self.uses(var) != len(found):
+            return []  # someone takes the tuple as a whole
+        numbers = [index for index, _ in found]
+        return [(index, item) for index, item in found if numbers.count(index) == 1]
 
     def only_reader(self, var: relax.Var) -> relax.Var | None:
         """The binding that reads a variable, if there is one only, in the same block."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 from importlib import metadata
 from pathlib import Path
@@ -92,6 +93,7 @@ def export(
             **{name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")},
         },
         "functions": functions,
+        "kernels": _kernels(built.mod),
         "scans": _scans(legal, target, database),
     }
     path = folder / MANIFEST
@@ -117,6 +119,15 @@ def _write(built: Any, folder: Path, machine: str, linker: str | None) -> Path:
     compile_with = None if linker is None else cc.cross_compiler(linker)
     built.export_library(str(folder / "model.so"), fcompile=compile_with)
     return folder / "model.so"
+
+
+def _kernels(module: Any) -> list[str]:
+    """Names of the CUDA kernels in a built module, at whatever depth."""
+    text = str(module.inspect_source()) if module.kind == "cuda" else ""
+    found = re.findall(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(", text)
+    for inner in module.imports:
+        found += _kernels(inner)
+    return sorted(set(found))
 
 
 def _signature(func: relax.Function) -> dict[str, Any]:

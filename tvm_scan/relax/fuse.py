@@ -14,11 +14,13 @@ from tvm.target import Target
 from tvm_scan.annotations import DECLARED, IS_SCHEDULED
 from tvm_scan.meta.replay import replay
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.relax.calls import global_vars, legalized
 from tvm_scan.relax.dataflow import Dataflow
 from tvm_scan.relax.findings import Findings
 from tvm_scan.relax.merge import with_consumer, with_producer
 from tvm_scan.relax.pointwise import Pointwise, pointwise
 from tvm_scan.schedules import ScanPlan, default_plan, parallelize
+from tvm_scan.schedules.branches import branches
 
 __all__ = ["FuseScans"]
 
@@ -36,6 +38,8 @@ class _Scan:
     types: list[relax.TensorType]
     plan: ScanPlan
     taken: list[str]
+    #: Whether it is a tuple of other types than it was, which is only taken apart.
+    retyped: bool = False
 
 
 def FuseScans(target: Target | None = None, database: Any = None) -> tvm.ir.transform.Pass:
@@ -113,7 +117,7 @@ class _Fuser:
         if self.builder is None:
             return self.mod
         mod = self.builder.get()
-        used = {str(g.name_hint) for g in _global_vars(mod)}
+        used = {str(g.name_hint) for g in global_vars(mod)}
         kept = {}
         for name, func in mod.functions_items():
             if name.name_hint in self.replaced and name.name_hint not in used:
@@ -216,6 +220,7 @@ class _Fuser:
                 flow.move(scan.var, reader)
                 scan.var = reader
             else:
+                scan.retyped = True
                 flow.move(out, reader)
             return True
         return False
@@ -233,7 +238,7 @@ class _Fuser:
             return None
         mod = self.mod
         if call.op.name != "relax.call_tir":
-            legal = _legalized(call)
+            legal = legalized(call)
             if legal is None:
                 return None
             call, mod = legal
@@ -243,8 +248,8 @@ class _Fuser:
         if isinstance(call.ty, relax.TupleType) or (func.attrs or {}).get(IS_SCHEDULED, False):
             return None
         part = pointwise(func)
-        if part is None:
-            return None
+        if part is None or branches(part.value):
+            return None  # a choice would keep the time loop from being vectorised
         if part.is_costly and plan.algorithm == "sequential":
             return None  # a loop of its own is vectorised, the time loop is not
         return str(callee.name_hint), part, list(call.args[1].fields)
@@ -256,7 +261,7 @@ class _Fuser:
         function = self.builder.add_func(scan.func.without_attr("global_symbol"), name)
         types = scan.types if len(scan.types) > 1 else scan.types[0]
         value = self.builder.normalize(relax.call_tir(function, scan.args, types))
-        if len(scan.types) == 1:
+        if not scan.retyped:
             flow.replace(scan.var, value)
         else:
             flow.replace_tuple(scan.var, value, relax.TupleType(scan.types))
@@ -274,28 +279,3 @@ def _same(left: relax.Expr, right: relax.Expr) -> bool:
 
 def _position(arg: relax.Expr, args: list[relax.Expr]) -> int | None:
     return next((i for i, other in enumerate(args) if _same(arg, other)), None)
-
-
-def _legalized(call: relax.Call) -> tuple[relax.Call, IRModule] | None:
-    """An operator as a call of TensorIR, if TVM has that for it."""
-    legalize = call.op.get_attr("FLegalize")
-    if legalize is None or not isinstance(call.ty, relax.TensorType):
-        return None
-    builder = relax.BlockBuilder()
-    made = legalize(builder, call)
-    if not isinstance(made, relax.Call) or made.op != Op.get("relax.call_tir"):
-        return None
-    return builder.normalize(made), builder.get()
-
-
-def _global_vars(mod: IRModule) -> list[GlobalVar]:
-    found: list[GlobalVar] = []
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, GlobalVar):
-            found.append(expr)
-
-    for _, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    return found

@@ -13,10 +13,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.s_tir.analysis import get_sblock_access_region
 
 from tvm_scan import tir
-from tvm_scan.extraction import root_nests
-from tvm_scan.extraction.flatten import flatten
-from tvm_scan.extraction.statements import Condition, Loop, Store
-from tvm_scan.recurrence import Refusal
+from tvm_scan.relax.occurrences import is_idle, is_read_once, stores_of
 from tvm_scan.relax.pointwise import Pointwise
 from tvm_scan.schedules.splice import ensure_blocks
 
@@ -53,7 +50,7 @@ def with_producer(
     scan = ensure_blocks(scan)
     old = scan.params[at]
     sizes = _unified(producer.output, old)
-    if sizes is None or (producer.is_costly and not _read_once(scan, old)):
+    if sizes is None or (producer.is_costly and not is_read_once(scan, old)):
         return None
     names = _renamed(producer, scan, sizes, {i: scan.params[k] for i, k in _known(shared)})
     value = Pointwise(producer.inputs, old, producer.place, tir.substitute(producer.value, names))
@@ -105,8 +102,8 @@ def with_consumer(
     """
     scan = ensure_blocks(scan)
     old, source = scan.params[at], consumer.inputs[reads]
-    stores = _stores_of(scan, old)
-    if len(stores) != 1 or _idle(stores[0][1], stores[0][0].indices):
+    stores = stores_of(scan, old)
+    if len(stores) != 1 or is_idle(stores[0][1], stores[0][0].indices):
         return None
     sizes = _unified(source, old)
     if sizes is None or not _same_shape(consumer.output, old, sizes):
@@ -199,61 +196,6 @@ def _is_place(load: TensorLoad, place: Sequence[Var | None]) -> bool:
     return len(load.indices) == len(place) and all(
         tir.as_int(index) == 0 if var is None else isinstance(index, Var) and index.same_as(var)
         for index, var in zip(load.indices, place, strict=True)
-    )
-
-
-def _walk(stmts: list[Any], loops: list[Loop], found: list[tuple[Any, list[Loop]]]) -> None:
-    """Every store and condition, with the loops around it."""
-    for stmt in stmts:
-        if isinstance(stmt, Loop):
-            _walk(stmt.body, [*loops, stmt], found)
-        elif isinstance(stmt, Condition):
-            found.append((stmt, loops))
-            _walk(stmt.then, loops, found)
-            _walk(stmt.orelse, loops, found)
-        else:
-            found.append((stmt, loops))
-
-
-def _statements(scan: tirx.PrimFunc) -> list[tuple[Any, list[Loop]]]:
-    found: list[tuple[Any, list[Loop]]] = []
-    for nest in root_nests(scan):
-        tree = flatten(nest)
-        if not isinstance(tree, Refusal):
-            _walk(tree.body, [], found)
-    return found
-
-
-def _stores_of(scan: tirx.PrimFunc, buffer: Var) -> list[tuple[Store, list[Loop]]]:
-    return [
-        (stmt, loops)
-        for stmt, loops in _statements(scan)
-        if isinstance(stmt, Store) and stmt.buffer.same_as(buffer)
-    ]
-
-
-def _idle(loops: list[Loop], indices: Sequence[Any]) -> bool:
-    """Whether a loop comes by one place more than once."""
-    used = tir.VarMap((var, True) for index in indices for var in tir.variables(index).keys())
-    return any(loop.var not in used and tir.as_int(loop.extent) != 1 for loop in loops)
-
-
-def _read_once(scan: tirx.PrimFunc, buffer: Var) -> bool:
-    """Whether no element of an input is read in two places or in two iterations."""
-    reads: list[Any] = []
-    for stmt, loops in _statements(scan):
-        parts = [stmt.cond] if isinstance(stmt, Condition) else [getattr(stmt, "value", None)]
-        parts += list(getattr(stmt, "indices", []))
-        for load in [load for part in parts if part is not None for load in tir.loads(part)]:
-            if not load.source.same_as(buffer):
-                continue
-            if _idle(loops, load.indices):
-                return False
-            reads.append(load)
-    return all(
-        tir.structurally_equal(index, first)
-        for load in reads
-        for index, first in zip(load.indices, reads[0].indices, strict=True)
     )
 
 

@@ -11,8 +11,8 @@ from tvm.ir import GenericConst, IRModule
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.causal_conv import causal_conv
-from tvm_scan.relax.linear_attention import linear_attention
 from tvm_scan.relax.loops import call_loop
+from tvm_scan.relax.onnx_attention import linear_attention
 from tvm_scan.relax.step import lower_step, time_loop
 
 __all__ = ["from_onnx"]

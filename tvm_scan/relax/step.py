@@ -266,12 +266,17 @@ def _first_from(nest: Any, sources: tir.VarMap, later: Any, at: Any) -> Any:
 
 def _copy(target: Var, lead: list[Any], source: Var, source_lead: list[Any]) -> Any:
     """``target[lead, ...] = source[source_lead, ...]``."""
+    zero = tirx.IntImm("int64", 0)
     extents = tir.shape_of(target)[len(lead) :]
-    loops = [tirx.Var(f"i{k}", "int64") for k in range(len(extents))]
-    value = tirx.BufferLoad(source, [*source_lead, *loops])
-    stmt = BufferStore(target, value, [*lead, *loops])
-    for var, extent in zip(reversed(loops), reversed(extents), strict=True):
-        stmt = tirx.For(var, tirx.IntImm("int64", 0), extent, tirx.ForKind.SERIAL, stmt)
+    # No loops over one place: the steps have none, and loops that differ are not seen as lanes.
+    place = [
+        zero if tir.as_int(extent) == 1 else tirx.Var(f"i{k}", "int64")
+        for k, extent in enumerate(extents)
+    ]
+    stmt = BufferStore(target, tirx.BufferLoad(source, [*source_lead, *place]), [*lead, *place])
+    for var, extent in zip(reversed(place), reversed(extents), strict=True):
+        if var is not zero:
+            stmt = tirx.For(var, zero, extent, tirx.ForKind.SERIAL, stmt)
     return stmt
 
 
