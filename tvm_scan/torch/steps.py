@@ -25,8 +25,7 @@ def result_types(
 ) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
     """Shapes and dtypes of a graph's results, given those of its inputs."""
     inputs = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in types]
-    with torch.no_grad():
-        return tuple((tuple(r.shape), r.dtype) for r in graph_module(graph)(*inputs))
+    return tuple((tuple(r.shape), r.dtype) for r in graph_module(graph)(*inputs))
 
 
 def _names(tensors: Sequence[Tensor]) -> tuple[str, ...]:

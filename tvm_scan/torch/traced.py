@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ def traced_operator(
 
 
 def _constant_operator(*arguments: Any) -> tuple[str, bool]:
-    *found, shared = _operator(*arguments)
+    *found, shared = _apart(_operator, arguments)
     _expect_none("associative_scan", shared)
     return tuple(found)
 
@@ -126,7 +127,7 @@ def traced_step(
 
 
 def _constant_step(*arguments: Any) -> tuple[str, bool, Any]:
-    *found, shared = _step(*arguments)
+    *found, shared = _apart(_step, arguments)
     _expect_none("scan", shared)
     return tuple(found)
 
@@ -161,6 +162,12 @@ def _step(
 # Constants of a compiled program: torch.compile calls these while it compiles.
 for _constant in (_constant_operator, _constant_step):
     _constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _apart(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call in a thread of its own, whose doings torch.export does not record."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def _expect_none(owner: str, shared: list[Tensor]) -> None:
