@@ -165,6 +165,31 @@ def test_a_changed_closure_is_seen():
     assert float(ts.associative_scan(combine, x)[-1]) == 0
 
 
+class Settings:
+    scale = 1.0
+
+
+def test_a_changed_attribute_is_seen(monkeypatch):
+    (x,) = doubles(9, count=1)
+
+    def combine(p, q):
+        return Settings.scale * (p + q)
+
+    assert float(ts.associative_scan(combine, x)[-1]) > 0
+    monkeypatch.setattr(Settings, "scale", 0.0)
+    assert float(ts.associative_scan(combine, x)[-1]) == 0
+
+
+def test_a_trace_is_kept(monkeypatch):
+    from tvm_scan.torch import traced
+
+    (x,) = doubles(9, count=1)
+    want = ts.associative_scan(affine, (x, x))
+    monkeypatch.setattr(traced, "trace", None)  # must not be called again
+    for got, expected in zip(ts.associative_scan(affine, (x, x)), want, strict=True):
+        assert torch.equal(got, expected)
+
+
 def test_bad_calls():
     x = torch.rand(4, 3)
     with pytest.raises(ValueError, match="expected leaves of one length, got"):

@@ -240,16 +240,26 @@ def _state(function: Any, seen: frozenset[int] = frozenset()) -> Any:
         for name in code.co_names:
             if name in function.__globals__:
                 values.append(function.__globals__[name])
-    parts: list[Any] = [id(function.__code__)]
+    # Code compares by its content. What is kept by identity stays alive in the key.
+    parts: list[Any] = [function.__code__]
     for value in values:
-        of_torch = isinstance(value, types.FunctionType) and str(value.__module__)[:5] == "torch"
         if isinstance(value, _PLAIN):
             parts.append((type(value), repr(value)))  # 0.0 is not -0.0
-        elif of_torch or isinstance(value, (types.ModuleType, type, types.BuiltinFunctionType)):
-            parts.append(id(value))
+        elif _is_constant(value):
+            parts.append(value)
         else:
             inner = _state(value, seen)
             if inner is None:
                 return None
             parts.append(inner)
     return tuple(parts)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether this is a module, class or function of torch or Python, with its attributes."""
+    kinds = (types.ModuleType, type, types.BuiltinFunctionType, types.FunctionType)
+    if not isinstance(value, kinds):
+        return False
+    is_module = isinstance(value, types.ModuleType)
+    home = str(value.__name__ if is_module else getattr(value, "__module__", ""))
+    return home.partition(".")[0] in ("torch", "math", "operator", "builtins", "_operator")
