@@ -1,4 +1,4 @@
-"""`associative_scan` and `scan` of functions, against torch's, jax's, and plain loops."""
+"""`associative_scan` of functions, against torch's, jax's, and its definition."""
 
 import importlib.util
 import subprocess
@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
 from tvm_scan import ScanError  # noqa: E402
-from tvm_scan.errors import RefusalError  # noqa: E402
 
 
 def affine(p, q):
@@ -166,6 +165,31 @@ def test_a_changed_closure_is_seen():
     assert float(ts.associative_scan(combine, x)[-1]) == 0
 
 
+class Settings:
+    scale = 1.0
+
+
+def test_a_changed_attribute_is_seen(monkeypatch):
+    (x,) = doubles(9, count=1)
+
+    def combine(p, q):
+        return Settings.scale * (p + q)
+
+    assert float(ts.associative_scan(combine, x)[-1]) > 0
+    monkeypatch.setattr(Settings, "scale", 0.0)
+    assert float(ts.associative_scan(combine, x)[-1]) == 0
+
+
+def test_a_trace_is_kept(monkeypatch):
+    from tvm_scan.torch import traced
+
+    (x,) = doubles(9, count=1)
+    want = ts.associative_scan(affine, (x, x))
+    monkeypatch.setattr(traced, "trace", None)  # must not be called again
+    for got, expected in zip(ts.associative_scan(affine, (x, x)), want, strict=True):
+        assert torch.equal(got, expected)
+
+
 def test_bad_calls():
     x = torch.rand(4, 3)
     with pytest.raises(ValueError, match="expected leaves of one length, got"):
@@ -178,85 +202,6 @@ def test_bad_calls():
         ts.associative_scan(lambda p, q: p + q.flip(0), x, combine_mode="pointwise")
     with pytest.raises(ScanError, match="expected a step of operators that TVM imports"):
         ts.associative_scan(lambda p, q: torch.special.i0(p) + q, x)
-
-
-# scan
-
-
-def gated(carry, x):
-    h = torch.sigmoid(x["a"]) * carry + x["b"]
-    return h, (h, torch.tanh(h) * carry)
-
-
-def looped(f, init, xs, dim=0, reverse=False):
-    leaves, spec = torch.utils._pytree.tree_flatten(xs)
-    length = leaves[0].shape[dim]
-    ys = [None] * length
-    for t in range(length)[:: -1 if reverse else 1]:
-        step = torch.utils._pytree.tree_unflatten([x.select(dim, t) for x in leaves], spec)
-        init, ys[t] = f(init, step)
-    return init, tuple(torch.stack(parts, dim) for parts in zip(*ys, strict=True))
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("dim", [0, 1])
-def test_scan(dim, reverse):
-    a, b = doubles(5, 6)
-    h0 = torch.rand(6 if dim == 0 else 5, dtype=torch.float64)
-    xs = {"a": a, "b": b}
-    carry, ys = ts.scan(gated, h0, xs, dim, reverse)
-    want_carry, want = looped(gated, h0, xs, dim, reverse)
-    torch.testing.assert_close(carry, want_carry)
-    for got, expected in zip(ys, want, strict=True):
-        torch.testing.assert_close(got, expected)
-
-
-def test_scan_as_torch():
-    from torch._higher_order_ops.scan import scan
-
-    a, b = doubles(5, 6)
-    h0 = torch.rand(5, dtype=torch.float64)
-
-    def step(carry, x):
-        h = x["a"] * carry + x["b"]
-        return h, h * 2
-
-    xs = {"a": a, "b": b}
-    for got, want in zip(
-        ts.scan(step, h0, xs, 1, True), scan(step, h0, xs, dim=1, reverse=True), strict=True
-    ):
-        torch.testing.assert_close(got, want)
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_gradients_of_scan(reverse):
-    h0, *xs = (t.requires_grad_() for t in doubles(4, 3, count=3))
-
-    def call(start, a, b):
-        carry, ys = ts.scan(gated, start, {"a": a, "b": b}, 0, reverse)
-        return carry, *ys
-
-    arguments = (h0[0].detach().requires_grad_(), *xs)
-    assert torch.autograd.gradcheck(call, arguments)
-    assert torch.autograd.gradgradcheck(call, arguments)
-
-
-def test_carries_that_depend_on_each_other():
-    """A rotation: its adjoint is a recurrence of two carries."""
-
-    def step(carry, x):
-        u, v = carry
-        return (u * x[0] - v * x[1], u * x[1] + v * x[0] + x[0]), u + v
-
-    starts = [t.requires_grad_() for t in doubles(3)]
-    xs = [t.requires_grad_() for t in doubles(5, 3)]
-
-    def call(u, v, a, b):
-        (u, v), y = ts.scan(step, (u, v), (a, b))
-        return u, v, y
-
-    assert torch.autograd.gradcheck(call, (*starts, *xs))
-    assert torch.autograd.gradgradcheck(call, (*starts, *xs))
 
 
 def test_a_circle_of_five_carries():
@@ -275,87 +220,3 @@ def test_a_circle_of_five_carries():
         strict=True,
     ):
         torch.testing.assert_close(g, w)
-
-
-def test_broadcast_and_shared():
-    (a,), (x,) = doubles(7, 1, count=1), doubles(7, 4, count=1)
-    weight = torch.rand(4, dtype=torch.float64).requires_grad_()
-
-    def step(carry, xs):
-        h = xs[0] * carry + weight * xs[1]
-        return h, (h,)
-
-    h0 = torch.zeros(4, dtype=torch.float64)
-    _, (got,) = ts.scan(step, h0, (a, x))
-    _, (want,) = looped(step, h0, (a, x))
-    torch.testing.assert_close(got, want)
-    (left,) = torch.autograd.grad(got.sum(), weight)
-    (right,) = torch.autograd.grad(want.sum(), weight)
-    torch.testing.assert_close(left, right)
-
-
-def test_a_step_that_mixes_elements():
-    (x,) = doubles(9, 2, count=1)
-    matrix = torch.tensor([[0.5, 0.2], [-0.3, 0.9]], dtype=torch.float64)
-
-    def step(carry, u):
-        h = matrix @ carry + u
-        return h, (h,)
-
-    h0 = torch.ones(2, dtype=torch.float64)
-    got, want = ts.scan(step, h0, x), looped(step, h0, x)
-    torch.testing.assert_close(got[0], want[0])
-    torch.testing.assert_close(got[1][0], want[1][0])
-
-
-def test_what_is_no_scan_is_refused():
-    x = torch.rand(9, 3)
-    with pytest.raises(RefusalError, match=r"expected .*, got|expected"):
-        ts.scan(lambda c, u: (torch.tanh(c + u), c), x[0], x)
-    with pytest.raises(ValueError, match="expected a carry of"):
-        ts.scan(lambda c, u: (u[:1] + c[:1], u), x[0], x)
-    with pytest.raises(ValueError, match="a carry and what to emit"):
-        ts.scan(lambda c, u: c + u, x[0], x)
-
-
-# a good citizen
-
-
-def test_opcheck():
-    from tvm_scan.torch.trace import trace
-
-    x = torch.rand(2, 5, 3)
-    one = torch.rand(3)
-    graph, _ = trace(lambda a, b, c, d: affine((a, b), (c, d)), [one] * 4, "test")
-    tensors = [x.clone().requires_grad_(), x.clone().requires_grad_()]
-    operator = torch.ops.tvm_scan.step_scan.default
-    torch.library.opcheck(operator, (tensors, graph, 2, True, False))
-
-
-def test_transforms():
-    (x,) = doubles(6, 5, 3, count=1)
-
-    def call(row):
-        return ts.associative_scan(affine, (row, row), 0)[1]
-
-    want = torch.stack([call(row) for row in x])
-    torch.testing.assert_close(torch.func.vmap(call)(x), want)
-    slopes = torch.func.vmap(torch.func.grad(lambda row: call(row).square().sum()))(x)
-    y = x.clone().requires_grad_()
-    torch.stack([call(row) for row in y]).square().sum().backward()
-    torch.testing.assert_close(slopes, y.grad)
-
-
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compile(backend):
-    torch._dynamo.reset()
-
-    def model(a, x):
-        return ts.associative_scan(affine, (a.sigmoid(), x), 1)[1].square().sum()
-
-    a, x = (t.requires_grad_() for t in doubles(3, 7))
-    grads = []
-    for call in (model, torch.compile(model, backend=backend, fullgraph=True)):
-        grads.append(torch.autograd.grad(call(a, x), (a, x)))
-    for got, want in zip(*grads, strict=True):
-        torch.testing.assert_close(got, want)

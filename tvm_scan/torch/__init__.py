@@ -16,12 +16,13 @@ from tvm_scan.torch.functions import (
     cummin,
     cumprod,
     cumsum,
-    linear_recurrence,
     logcumsumexp,
 )
-from tvm_scan.torch.gated import gla, hgrn, rglru, rwkv6
+from tvm_scan.torch.gated import hgrn, rglru
 from tvm_scan.torch.higher_order import associative_scan, scan
+from tvm_scan.torch.linear import linear_recurrence
 from tvm_scan.torch.mamba import selective_scan, selective_scan_fn
+from tvm_scan.torch.matrix import gla, rwkv6
 from tvm_scan.torch.runtime import configure_threads
 
 if TYPE_CHECKING:

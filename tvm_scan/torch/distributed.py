@@ -16,7 +16,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.functions import check, linear_recurrence
+from tvm_scan.torch.functions import check
+from tvm_scan.torch.linear import linear_recurrence
 from tvm_scan.torch.mamba import selective_scan
 
 __all__ = ["sequence_parallel", "sequence_parallel_selective_scan"]

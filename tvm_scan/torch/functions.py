@@ -1,4 +1,4 @@
-"""The functions on tensors of any shape: arguments checked, axes moved, dtypes promoted."""
+"""Cumulative functions on tensors of any shape, and how all functions check and fold arguments."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch import cumulative as ops
-from tvm_scan.torch.affine import affine_scan, affine_spec
 from tvm_scan.torch.direct import direct
 
 __all__ = [
+    "SMALL_INTEGERS",
     "Extremum",
+    "axis_of",
+    "check",
+    "check_tensor",
     "cummax",
     "cummin",
     "cumprod",
     "cumsum",
-    "linear_recurrence",
+    "framed",
     "logcumsumexp",
 ]
 
-_SMALL_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16)
+#: Dtypes without recurrences of their own.
+SMALL_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16)
 
 
 class Extremum(NamedTuple):
@@ -47,7 +51,8 @@ def check_tensor(owner: str, name: str, value: object) -> None:
         check(False, owner, f"{name} on the CPU", value.device, "move it with .cpu()")
 
 
-def _axis(owner: str, x: Tensor, dim: int) -> int:
+def axis_of(owner: str, x: Tensor, dim: int) -> int:
+    """Return the number of an axis from the front; raise where there is none."""
     dims = max(x.dim(), 1)
     if not -dims <= dim < dims:
         expected = f"dim between {-dims} and {dims - 1}"
@@ -55,7 +60,7 @@ def _axis(owner: str, x: Tensor, dim: int) -> int:
     return dim % dims
 
 
-def _framed(x: Tensor, dim: int) -> Tensor:
+def framed(x: Tensor, dim: int) -> Tensor:
     """Fold the axes before and after time: (outer, length, inner)."""
     shape = x.shape
     if not shape:
@@ -126,7 +131,7 @@ def _cumulative(
     exclusive: bool,
 ) -> Tensor:
     check_tensor(owner, "x", x)
-    dim = _axis(owner, x, dim)
+    dim = axis_of(owner, x, dim)
     if dtype is not None:
         x = x.to(dtype)
     if not (x.is_floating_point() or x.is_complex()):
@@ -134,7 +139,7 @@ def _cumulative(
     result = direct(ops.cumulative_spec, (op, reverse, exclusive), dim, x)
     if result is not None:
         return result
-    return ops.cumulative(_framed(x, dim), op, reverse, exclusive).view(x.shape)
+    return ops.cumulative(framed(x, dim), op, reverse, exclusive).view(x.shape)
 
 
 def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> Extremum:
@@ -172,10 +177,10 @@ def cummin(x: Tensor, dim: int, *, reverse: bool = False) -> Extremum:
 def _extremum(owner: str, x: Tensor, dim: int, smallest: bool, reverse: bool) -> Extremum:
     check_tensor(owner, "x", x)
     check(not x.is_complex(), owner, "numbers with an order", x.dtype, "take .abs() or .real")
-    dim = _axis(owner, x, dim)
+    dim = axis_of(owner, x, dim)
     keys = x.detach()
-    keys = keys.to(torch.int32) if x.dtype in _SMALL_INTEGERS else keys
-    indices = ops.positions(_framed(keys, dim), smallest, reverse).view(x.shape)
+    keys = keys.to(torch.int32) if x.dtype in SMALL_INTEGERS else keys
+    indices = ops.positions(framed(keys, dim), smallest, reverse).view(x.shape)
     return Extremum(x.gather(dim, indices), indices)
 
 
@@ -204,114 +209,4 @@ def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     owner = "logcumsumexp"
     check_tensor(owner, "x", x)
     check(x.is_floating_point(), owner, "a floating-point tensor", x.dtype, "convert it")
-    return ops.log_sum_exp(_framed(x, _axis(owner, x, dim)), reverse).view(x.shape)
-
-
-def linear_recurrence(
-    a: Tensor | complex,
-    x: Tensor,
-    h0: Tensor | None = None,
-    *,
-    dim: int = -1,
-    reverse: bool = False,
-    exclusive: bool = False,
-    return_last: bool = False,
-    reset: Tensor | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Run ``h[t] = a[t] h[t-1] + x[t]`` along an axis.
-
-    Parameters
-    ----------
-    a : Tensor or number
-        The gates; broadcast to the shape of `x`.
-    x : Tensor
-        The inputs, any shape, on the CPU: floats, complex or int32/int64. All tensors are
-        promoted to one dtype; halves carry in float32.
-    h0 : Tensor, optional
-        The state before the walk, broadcast to the shape of `x` without `dim`; 0 if None.
-    dim : int
-        The time axis.
-    reverse : bool
-        Walk from the last step to the first.
-    exclusive : bool
-        Emit the state before each step instead of after it.
-    return_last : bool
-        Also return the state after the walk.
-    reset : Tensor, optional
-        bool, broadcast to the shape of `x`: where it is True the state starts anew from 0, so
-        that ``h[t] = x[t]``.
-
-    Returns
-    -------
-    Tensor, or tuple of Tensor
-        The states, with the shape of `x`; with `return_last` also the last one, without `dim`.
-
-    Raises
-    ------
-    ValueError
-        If an argument is no tensor on the CPU, does not broadcast, or has a dtype without
-        recurrences (bool and integers below 32 bits).
-    """
-    owner = "linear_recurrence"
-    emit = "exclusive" if exclusive else "inclusive"
-    if h0 is None and reset is None and not return_last and _has_recurrences(x):
-        result = direct(affine_spec, (emit, False, reverse), dim, a, x)
-        if result is not None:
-            return result
-    check_tensor(owner, "x", x)
-    if isinstance(a, Tensor):
-        check_tensor(owner, "a", a)
-        gates = a
-    else:
-        turns = isinstance(a, complex) and not x.is_complex()
-        gates = x.new_full((), a, dtype=x.dtype.to_complex() if turns else x.dtype)
-    dim = _axis(owner, x, dim)
-    check(x.dim() > 0, owner, "x with a time axis", "a scalar", "unsqueeze it")
-    dtype = torch.promote_types(gates.dtype, x.dtype)
-    if h0 is not None:
-        check_tensor(owner, "h0", h0)
-        dtype = torch.promote_types(dtype, h0.dtype)
-    check(
-        dtype not in _SMALL_INTEGERS,
-        owner,
-        "floats, complex, int32 or int64",
-        dtype,
-        "convert it with .to(torch.int64)",
-    )
-    if reset is not None:
-        check_tensor(owner, "reset", reset)
-        gates = gates.masked_fill(reset, 0) if gates.dim() else torch.where(reset, 0, gates)
-    state_shape = x.shape[:dim] + x.shape[dim + 1 :]
-    gates = _expand(owner, "a", gates.to(dtype), x.shape)
-    initial = None
-    if h0 is not None:
-        initial = _expand(owner, "h0", h0.to(dtype), state_shape)
-        initial = _framed(initial.unsqueeze(dim), dim).squeeze(1)
-    x = x.to(dtype)
-    framed_a, framed_x = _framed(gates, dim), _framed(x, dim)
-    framed = affine_scan(framed_a, framed_x, initial, emit, reverse)
-    h = framed.view(x.shape)
-    if not return_last:
-        return h
-    if x.shape[dim] == 0:
-        last = x.new_zeros(state_shape) if h0 is None else h0.to(dtype).expand(state_shape)
-        return h, last
-    end = 0 if reverse else -1
-    last = framed[:, end]
-    if exclusive:
-        last = framed_a[:, end] * last + framed_x[:, end]
-    return h, last.reshape(state_shape)
-
-
-def _has_recurrences(x: object) -> bool:
-    return isinstance(x, Tensor) and x.dtype not in _SMALL_INTEGERS
-
-
-def _expand(owner: str, name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
-    try:
-        return tensor.expand(shape)
-    except RuntimeError:
-        raise ValueError(
-            f"tvm_scan.torch.{owner}: expected {name} to broadcast to {tuple(shape)}, got "
-            f"{tuple(tensor.shape)}; give it one entry per state or per step"
-        ) from None
+    return ops.log_sum_exp(framed(x, axis_of(owner, x, dim)), reverse).view(x.shape)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from tvm_scan.torch.functions import _axis, _framed, check_tensor
+from tvm_scan.torch.functions import axis_of, check_tensor, framed
 from tvm_scan.torch.functions import check as expect
-from tvm_scan.torch.steps import scan_elements, scan_slices
+from tvm_scan.torch.slices import scan_slices
+from tvm_scan.torch.steps import scan_elements
 from tvm_scan.torch.trace import graph_module
 from tvm_scan.torch.traced import Kinds, traced_operator, traced_step
 
@@ -87,8 +88,8 @@ def associative_scan(
         "pass combine_mode='generic'",
     )
     if elementwise:
-        framed = [_framed(leaf, dim) for leaf in wide]
-        found = scan_elements(framed, graph, len(leaves), True, reverse)
+        arrays = [framed(leaf, dim) for leaf in wide]
+        found = scan_elements(arrays, graph, len(leaves), True, reverse)
         results = [f.view(leaf.shape) for f, leaf in zip(found, leaves, strict=True)]
     else:
         _refuse_gradient(owner, (*wide, *shared))
@@ -189,11 +190,13 @@ def _check_leaves(owner: str, leaves: Sequence[Any], dim: int) -> int:
         check_tensor(owner, "xs", leaf)
         expect(leaf.dim() > 0, owner, "xs with a time axis", "a scalar", "unsqueeze it")
         expect(not leaf.is_complex(), owner, "real tensors", leaf.dtype, "scan .real and .imag")
-    places = {_axis(owner, leaf, dim) for leaf in leaves}
+    places = {axis_of(owner, leaf, dim) for leaf in leaves}
     expect(len(places) == 1, owner, "one time axis", sorted(places), "give dim from the front")
     place = places.pop()
-    lengths = sorted({leaf.shape[place] for leaf in leaves})
-    expect(len(lengths) == 1, owner, "leaves of one length", lengths, "cut them to one length")
+    lengths = [leaf.shape[place] for leaf in leaves]
+    for length in lengths:  # one by one: a length may be symbolic, which no set takes
+        if length != lengths[0]:
+            expect(False, owner, "leaves of one length", lengths, "cut them to one length")
     return place
 
 

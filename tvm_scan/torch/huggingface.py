@@ -94,7 +94,7 @@ def patch_transformers() -> Patch:
                 raise RuntimeError(
                     f"tvm_scan.torch.patch_transformers: expected a function {_NAME} in the Mamba "
                     f"models of transformers, found none in {metadata.version('transformers')}; "
-                    "install transformers>=5.20,<6"
+                    "install transformers>=5.23,<6"
                 )
             for model, original in found.items():
                 setattr(_module(model), _NAME, _replacement(original))
@@ -109,7 +109,7 @@ def _module(model: str) -> Any:
     except ModuleNotFoundError as error:
         raise RuntimeError(
             "tvm_scan.torch.patch_transformers: expected transformers with its model "
-            f"{model!r}, got {error}; install transformers>=5.20,<6"
+            f"{model!r}, got {error}; install transformers>=5.23,<6"
         ) from error
 
 

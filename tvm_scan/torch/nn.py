@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tvm_scan.torch.functions import check, linear_recurrence
+from tvm_scan.torch.functions import check
+from tvm_scan.torch.linear import linear_recurrence
 from tvm_scan.torch.mamba import selective_scan
 
 __all__ = ["LRU", "Mamba", "MambaState", "MinGRU"]

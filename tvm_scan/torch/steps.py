@@ -1,4 +1,4 @@
-"""Scans of a traced step as torch operators: elementwise with derivatives, others without."""
+"""The scan of a traced elementwise step as a torch operator, with derivatives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import aligned_empty
 from tvm_scan.torch.trace import graph_module, may_be_serial, with_outputs
 
-__all__ = ["result_types", "scan_elements", "scan_slices"]
+__all__ = ["result_types", "scan_elements"]
 
 
 @functools.lru_cache(maxsize=512)
@@ -25,8 +25,7 @@ def result_types(
 ) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
     """Shapes and dtypes of a graph's results, given those of its inputs."""
     inputs = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in types]
-    with torch.no_grad():
-        return tuple((tuple(r.shape), r.dtype) for r in graph_module(graph)(*inputs))
+    return tuple((tuple(r.shape), r.dtype) for r in graph_module(graph)(*inputs))
 
 
 def _names(tensors: Sequence[Tensor]) -> tuple[str, ...]:
@@ -248,63 +247,3 @@ class _Transformed(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
         out, dims = _mapped(info.batch_size, in_dims[4:], arguments[4:], *arguments[:4])
         return tuple(out), tuple(dims)
-
-
-@operator
-def scan_slices(
-    tensors: Sequence[Tensor], graph: str, carries: int, slices: int, prefix: bool, reverse: bool
-) -> list[Tensor]:
-    """Scan any step over arrays with time as their first axis; shared tensors come last."""
-    inits = 0 if prefix else carries
-    xs = tensors[inits : inits + slices]
-    out = _slice_outputs(tensors, graph, carries, slices, prefix, aligned_empty)
-    if not len(xs[0]):
-        for last, init in zip(out, tensors[:inits], strict=False):
-            last.copy_(init)
-        return out
-    kinds = _slice_types(tensors, carries, slices, prefix)
-    options = (
-        ("carries", carries),
-        ("dtypes", tuple(str(dtype).removeprefix("torch.") for _, dtype in kinds)),
-        ("graph", graph),
-        ("prefix", prefix),
-        ("reverse", reverse),
-        ("shapes", tuple(shape for shape, _ in kinds)),
-        ("slices", slices),
-    )
-    # An operator is declared to be one: without a proof it still runs, one step after another.
-    spec = KernelSpec("sliced_step", options, ("length",), or_serial=prefix)
-    run_kernel(spec, (len(xs[0]),), *tensors, *out)
-    return out
-
-
-def _slice_types(
-    tensors: Sequence[Tensor], carries: int, slices: int, prefix: bool
-) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-    """Shapes and dtypes of what one step is given."""
-    inits = 0 if prefix else carries
-    xs = [(tuple(t.shape[1:]), t.dtype) for t in tensors[inits : inits + slices]]
-    whole = [(tuple(t.shape), t.dtype) for t in tensors]
-    return (*(xs if prefix else whole[:inits]), *xs, *whole[inits + slices :])
-
-
-def _slice_outputs(
-    tensors: Sequence[Tensor], graph: str, carries: int, slices: int, prefix: bool, make: Any
-) -> list[Tensor]:
-    found = result_types(graph, _slice_types(tensors, carries, slices, prefix))
-    x = tensors[0 if prefix else carries]
-    lasts = [] if prefix else found[:carries]
-    emits = found if prefix else found[carries:]
-    return [make(shape, dtype, x.device) for shape, dtype in lasts] + [
-        make((len(x), *shape), dtype, x.device) for shape, dtype in emits
-    ]
-
-
-@scan_slices.fake
-def _(
-    tensors: Sequence[Tensor], graph: str, carries: int, slices: int, prefix: bool, reverse: bool
-) -> list[Tensor]:
-    def make(shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
-
-    return _slice_outputs(tensors, graph, carries, slices, prefix, make)

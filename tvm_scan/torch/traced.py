@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ def traced_operator(
 
 
 def _constant_operator(*arguments: Any) -> tuple[str, bool]:
-    *found, shared = _operator(*arguments)
+    *found, shared = _apart(_operator, arguments)
     _expect_none("associative_scan", shared)
     return tuple(found)
 
@@ -126,7 +127,7 @@ def traced_step(
 
 
 def _constant_step(*arguments: Any) -> tuple[str, bool, Any]:
-    *found, shared = _step(*arguments)
+    *found, shared = _apart(_step, arguments)
     _expect_none("scan", shared)
     return tuple(found)
 
@@ -161,6 +162,12 @@ def _step(
 # Constants of a compiled program: torch.compile calls these while it compiles.
 for _constant in (_constant_operator, _constant_step):
     _constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _apart(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call in a thread of its own, whose doings torch.export does not record."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def _expect_none(owner: str, shared: list[Tensor]) -> None:
@@ -233,16 +240,26 @@ def _state(function: Any, seen: frozenset[int] = frozenset()) -> Any:
         for name in code.co_names:
             if name in function.__globals__:
                 values.append(function.__globals__[name])
-    parts: list[Any] = [id(function.__code__)]
+    # Code compares by its content. What is kept by identity stays alive in the key.
+    parts: list[Any] = [function.__code__]
     for value in values:
-        of_torch = isinstance(value, types.FunctionType) and str(value.__module__)[:5] == "torch"
         if isinstance(value, _PLAIN):
             parts.append((type(value), repr(value)))  # 0.0 is not -0.0
-        elif of_torch or isinstance(value, (types.ModuleType, type, types.BuiltinFunctionType)):
-            parts.append(id(value))
+        elif _is_constant(value):
+            parts.append(value)
         else:
             inner = _state(value, seen)
             if inner is None:
                 return None
             parts.append(inner)
     return tuple(parts)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether this is a module, class or function of torch or Python, with its attributes."""
+    kinds = (types.ModuleType, type, types.BuiltinFunctionType, types.FunctionType)
+    if not isinstance(value, kinds):
+        return False
+    is_module = isinstance(value, types.ModuleType)
+    home = str(value.__name__ if is_module else getattr(value, "__module__", ""))
+    return home.partition(".")[0] in ("torch", "math", "operator", "builtins", "_operator")

@@ -1,0 +1,122 @@
+"""The linear recurrence on tensors of any shape."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tvm_scan.torch.affine import affine_scan, affine_spec
+from tvm_scan.torch.direct import direct
+from tvm_scan.torch.functions import SMALL_INTEGERS, axis_of, check, check_tensor, framed
+
+__all__ = ["linear_recurrence"]
+
+
+def linear_recurrence(
+    a: Tensor | complex,
+    x: Tensor,
+    h0: Tensor | None = None,
+    *,
+    dim: int = -1,
+    reverse: bool = False,
+    exclusive: bool = False,
+    return_last: bool = False,
+    reset: Tensor | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run ``h[t] = a[t] h[t-1] + x[t]`` along an axis.
+
+    Parameters
+    ----------
+    a : Tensor or number
+        The gates; broadcast to the shape of `x`.
+    x : Tensor
+        The inputs, any shape, on the CPU: floats, complex or int32/int64. All tensors are
+        promoted to one dtype; halves carry in float32.
+    h0 : Tensor, optional
+        The state before the walk, broadcast to the shape of `x` without `dim`; 0 if None.
+    dim : int
+        The time axis.
+    reverse : bool
+        Walk from the last step to the first.
+    exclusive : bool
+        Emit the state before each step instead of after it.
+    return_last : bool
+        Also return the state after the walk.
+    reset : Tensor, optional
+        bool, broadcast to the shape of `x`: where it is True the state starts anew from 0, so
+        that ``h[t] = x[t]``.
+
+    Returns
+    -------
+    Tensor, or tuple of Tensor
+        The states, with the shape of `x`; with `return_last` also the last one, without `dim`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is no tensor on the CPU, does not broadcast, or has a dtype without
+        recurrences (bool and integers below 32 bits).
+    """
+    owner = "linear_recurrence"
+    emit = "exclusive" if exclusive else "inclusive"
+    if h0 is None and reset is None and not return_last and _has_recurrences(x):
+        result = direct(affine_spec, (emit, False, reverse), dim, a, x)
+        if result is not None:
+            return result
+    check_tensor(owner, "x", x)
+    if isinstance(a, Tensor):
+        check_tensor(owner, "a", a)
+        gates = a
+    else:
+        turns = isinstance(a, complex) and not x.is_complex()
+        gates = x.new_full((), a, dtype=x.dtype.to_complex() if turns else x.dtype)
+    dim = axis_of(owner, x, dim)
+    check(x.dim() > 0, owner, "x with a time axis", "a scalar", "unsqueeze it")
+    dtype = torch.promote_types(gates.dtype, x.dtype)
+    if h0 is not None:
+        check_tensor(owner, "h0", h0)
+        dtype = torch.promote_types(dtype, h0.dtype)
+    check(
+        dtype not in SMALL_INTEGERS,
+        owner,
+        "floats, complex, int32 or int64",
+        dtype,
+        "convert it with .to(torch.int64)",
+    )
+    if reset is not None:
+        check_tensor(owner, "reset", reset)
+        gates = gates.masked_fill(reset, 0) if gates.dim() else torch.where(reset, 0, gates)
+    state_shape = x.shape[:dim] + x.shape[dim + 1 :]
+    gates = _expand(owner, "a", gates.to(dtype), x.shape)
+    initial = None
+    if h0 is not None:
+        initial = _expand(owner, "h0", h0.to(dtype), state_shape)
+        initial = framed(initial.unsqueeze(dim), dim).squeeze(1)
+    x = x.to(dtype)
+    framed_a, framed_x = framed(gates, dim), framed(x, dim)
+    states = affine_scan(framed_a, framed_x, initial, emit, reverse)
+    h = states.view(x.shape)
+    if not return_last:
+        return h
+    if x.shape[dim] == 0:
+        last = x.new_zeros(state_shape) if h0 is None else h0.to(dtype).expand(state_shape)
+        return h, last
+    end = 0 if reverse else -1
+    last = states[:, end]
+    if exclusive:
+        last = framed_a[:, end] * last + framed_x[:, end]
+    return h, last.reshape(state_shape)
+
+
+def _has_recurrences(x: object) -> bool:
+    return isinstance(x, Tensor) and x.dtype not in SMALL_INTEGERS
+
+
+def _expand(owner: str, name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
+    try:
+        return tensor.expand(shape)
+    except RuntimeError:
+        raise ValueError(
+            f"tvm_scan.torch.{owner}: expected {name} to broadcast to {tuple(shape)}, got "
+            f"{tuple(tensor.shape)}; give it one entry per state or per step"
+        ) from None
