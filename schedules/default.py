@@ -219,7 +219,9 @@ def _vector_lanes(recurrence: Recurrence, limits: Limits, rows: int, work: int) 
     lanes = _known(recurrence.lanes[-1].extent) if recurrence.lanes else 0
     if lanes < _TILE_LANES or work < _LANE_WORK or not stays_in_vectors(recurrence):
         return None
-    width = 32 if rows >= 32 * limits.cores and contiguous_axis(recurrence) == "lane" else 16
+    # Two vectors of transposed rows hide the latency of a polynomial.
+    two = contiguous_axis(recurrence) == "lane" or has_transcendentals(recurrence)
+    width = 32 if two and rows >= 32 * limits.cores else 16
     plan = ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
     if contiguous_axis(recurrence) == "lane":
         return plan
