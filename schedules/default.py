@@ -236,11 +236,13 @@ def _shared_lanes(limits: Limits, recurrence: Recurrence, rows: int) -> ScanPlan
     least = [s for s in counts if s >= 4 and rows * s >= fill]
     if not counts:
         return None
+    shared = least[0] if least else counts[-1]
     return ScanPlan(
         "cuda",
         "lanes",
-        threads_per_block=128,
+        # Few lanes spread over more multiprocessors in small blocks.
+        threads_per_block=128 if shared <= 8 else 64,
         items_per_thread=4,
         vector_loads=True,
-        threads_per_lane=least[0] if least else counts[-1],
+        threads_per_lane=shared,
     )
