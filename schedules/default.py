@@ -41,6 +41,8 @@ _QUICK_WORK = 1 << 16
 _INTERLEAVE = 4
 #: Words of two elements that a CUDA thread, which has 255 registers, holds beside everything else.
 _ELEMENT_WORDS = 160
+#: Steps from which lanes too few for the chip are cut in time.
+_LONG_LANE = 1 << 12
 #: Threads of a multiprocessor that hide the latency of memory when each has loads under way.
 _BUSY_THREADS = 256
 #: A state of several cells costs about this many simple steps per cell (it has an exp).
@@ -195,7 +197,7 @@ def _is_quick(algebra: Algebra) -> bool:
 
 
 def _cuda(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> ScanPlan:
-    shared = _shared_lanes(limits, recurrence, rows)
+    shared = _shared_lanes(limits, recurrence, rows, length)
     if shared is not None:
         return shared
     # Lanes that fill the chip walk time without any exchange, if their loads coalesce.
@@ -225,7 +227,9 @@ def _cuda(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Sca
     return plan
 
 
-def _shared_lanes(limits: Limits, recurrence: Recurrence, rows: int) -> ScanPlan | None:
+def _shared_lanes(
+    limits: Limits, recurrence: Recurrence, rows: int, length: int
+) -> ScanPlan | None:
     """Threads share the states of a lane: every exponential once, time in series."""
     split = split_of(recurrence)
     if isinstance(split, NoSplit) or limits.threads < 128:
@@ -234,7 +238,9 @@ def _shared_lanes(limits: Limits, recurrence: Recurrence, rows: int) -> ScanPlan
     counts = [s for s in (2, 4, 8, 16, 32) if split.states % s == 0]
     # As few threads per lane as fill the chip; four where lanes abound, for loads of whole lines.
     least = [s for s in counts if s >= 4 and rows * s >= fill]
-    if not counts:
+    # Not a warp for each multiprocessor: long lanes are cut in time.
+    idle = counts and rows * counts[-1] < 32 * limits.multiprocessors
+    if not counts or (idle and length >= _LONG_LANE):
         return None
     shared = least[0] if least else counts[-1]
     return ScanPlan(
