@@ -13,7 +13,7 @@ from tvm.target import Target
 from bench.gpu_cases import Case
 from tvm_scan import ScanPlan, default_plan, extract, parallelize
 
-__all__ = ["Times", "copied", "error_of", "summary", "timed"]
+__all__ = ["Times", "copied", "device_tensors", "error_of", "plan_for", "summary", "timed"]
 
 #: More than the second-level cache of any current GPU.
 _FLUSH_BYTES = 256 << 20
@@ -143,6 +143,14 @@ def timed(
 ) -> Times:
     """Seconds of one call, on inputs made on the device."""
     executable = _built(parallelize(case.func, target, plan), target)
+    found = _timer(executable, device, repeat, cold)(*device_tensors(case, target, device))
+    return summary(list(found.results))
+
+
+def device_tensors(
+    case: Case, target: Target, device: tvm.runtime.Device
+) -> list[tvm.runtime.Tensor]:
+    """Inputs made on the device, and outputs, in the order of the parameters."""
     tensors, ranges = [], case.ranges()
     for name, shape in case.shapes().items():
         tensor = tvm.runtime.empty(shape, case.dtype, device)
@@ -151,5 +159,4 @@ def timed(
             fill = _built(_filled(count, case.dtype, *ranges[name]), target)
             fill["main"](tensor._create_view((count,)))
         tensors.append(tensor)
-    found = _timer(executable, device, repeat, cold)(*tensors)
-    return summary(list(found.results))
+    return tensors
