@@ -47,6 +47,18 @@ def test_lengths(plan):
         check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
 
 
+@pytest.mark.parametrize(("plan", "length"), [("kogge phases", 12_600), ("warp 32x1", 1100)])
+def test_carries_of_many_tiles(plan, length):
+    """More than a thread walks alone; more than a block takes at once; an incomplete chunk."""
+    case = Case("linear_recurrence", options=(("initial_state", True),), sizes=(("lanes", 2),))
+    options, inputs, want = exact_inputs(case, length)
+    chosen = ScanPlan.parse(PLANS[plan]).with_(algorithm="three_phase")
+    func = parallelize(case.function(length, options), CUDA_TARGET, chosen)
+    args = [*inputs.values(), *(np.full(array.shape, 77, case.dtype) for array in want.values())]
+    got = run_cuda(func, args, seeds=(0, 2))
+    check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
+
+
 # Two dtypes of elements, smaller integers, 64 bits, functions as tables, two stages.
 FAMILIES = ("complex_gate", "reset_max", "automaton", "rolling_hash", "switch", "running_argmax")
 

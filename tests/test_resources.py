@@ -52,12 +52,11 @@ def test_default_plans_take_what_they_took(name, request):
     resources = check_nvcc(scheduled)
     for kernel, taken in resources.items():
         assert taken.stack == 0, f"{kernel} keeps {taken.stack} bytes per thread in memory"
-        assert taken.shared_bytes in (plan.smem_bytes(recurrence), 0)
-    assert max(r.shared_bytes for r in resources.values()) == plan.smem_bytes(recurrence)
+        assert taken.shared_bytes <= plan.smem_bytes(recurrence)
     now = {
         "plan": str(plan),
         "registers": {kernel: r.registers for kernel, r in sorted(resources.items())},
-        "shared": plan.smem_bytes(recurrence),
+        "shared": {kernel: r.shared_bytes for kernel, r in sorted(resources.items())},
         "barriers": barriers(emitted_source(compile_cuda(scheduled))),
     }
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
