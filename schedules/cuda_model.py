@@ -174,8 +174,9 @@ def predict(plan: ScanPlan, recurrence: Recurrence, limits: Limits) -> CudaCost:
     work = _serial if plan.algorithm in ("sequential", "lanes") else _tree
     found = work(plan, recurrence, step, rows, length, chip)
     moved, specials, issued, barriers, shared, threads, chain, once, launches = found
-    # Each thread has a vector of loads under way while it waits.
-    under_way = threads * (64.0 if plan.vector_loads else 16.0)
+    # Each thread has some loads under way while it waits: vectors, or those of unrolled steps.
+    alone = plan.algorithm in ("sequential", "lanes")
+    under_way = threads * (64.0 if plan.vector_loads else 32.0 if alone else 16.0)
     speed = min(1.0, under_way / (BANDWIDTH * _MEMORY / CLOCK))
     held = chip * 2048
     memory = moved / (BANDWIDTH * max(speed, 1e-6))

@@ -28,6 +28,7 @@ WORKLOADS = {
         64, 65536, "float64", initial_state=True, final_state=True
     ),
     "linear, symbolic": lambda: library.linear_recurrence(None, None, reverse=True),
+    "selective scan, many": lambda: library.selective_scan(8, 2048, 2048, 16),
     "selective scan": lambda: library.selective_scan(2, 64, 2048, 16),
     "selective scan, channels last": lambda: library.selective_scan(
         2, 64, 2048, 16, layout="bld", form="step", initial_state=True, final_state=True
