@@ -139,6 +139,16 @@ def test_explain_prints_equation_family_plan_and_tree(tmp_path, tree):
     assert len([e for e in root.iter() if e.tag.endswith("circle")]) == dots
 
 
+def test_explain_predicts_a_plan_for_the_gpu():
+    code, text, _ = tvm_scan("explain", "library:cumsum", "--target", "cuda", "--cost", "--json")
+    cost = json.loads(text)["cost"]
+    bounds = [cost[name] for name in ("memory", "exponentials", "issue", "chain")]
+    assert (code, cost["exponentials"]) == (0, 0)
+    assert max(bounds) < cost["seconds"] < max(bounds) + 1e-5
+    code, _, error = tvm_scan("explain", "library:cumsum", "--cost")
+    assert (code, "expected --target cuda for --cost" in error) == (2, True)
+
+
 def test_explain_a_refusal(files):
     code, text, error = tvm_scan("explain", files / "refused.py", "--json")
     assert code == 3

@@ -68,6 +68,7 @@ def explain_command(
     plan: Plan = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="draw the tree into this file")] = None,
     source: Annotated[bool, typer.Option("--source", help="print the kernel's source")] = False,
+    cost: Annotated[bool, typer.Option("--cost", help="predict a CUDA plan's time")] = False,
     as_json: Json = False,
 ) -> None:
     """Show the equation found, its family, the plan and the tree; or why it is refused.
@@ -76,7 +77,7 @@ def explain_command(
     """
     from tvm_scan.cli.explain import explain
 
-    explain(what, func, target, plan, svg, source, as_json)
+    explain(what, func, target, plan, svg, source, cost, as_json)
 
 
 @app.command("verify")

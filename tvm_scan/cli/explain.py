@@ -13,7 +13,9 @@ from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.cli.equation import describe, number
 from tvm_scan.cli.failure import REFUSED, CommandError
 from tvm_scan.cli.load import load_func, make_target, plan_for
+from tvm_scan.schedules.cuda_model import predict
 from tvm_scan.schedules.law_checks import check_laws
+from tvm_scan.schedules.limits import limits_of
 
 __all__ = ["explain"]
 
@@ -25,6 +27,7 @@ def explain(
     plan_text: str | None,
     svg: Path | None,
     source: bool,
+    cost: bool,
     as_json: bool,
 ) -> None:
     """Print; see ``tvm-scan explain --help``."""
@@ -49,6 +52,10 @@ def explain(
         "tree": tree_text(found, plan),
         "laws": [asdict(law) for law in check_laws(found)],
     }
+    if cost:
+        if plan.device != "cuda":
+            raise CommandError("expected --target cuda for --cost, found a plan for the CPU")
+        report["cost"] = asdict(predict(plan, found, limits_of(target)))
     if source:
         report["source"] = _source(func, target, plan)
     if as_json:
@@ -97,6 +104,11 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
     print("tree")
     for line in report["tree"].splitlines():
         print(f"    {line}".rstrip())
+    if "cost" in report:
+        print("cost, on paper")
+        for key, value in report["cost"].items():
+            timed = key in ("memory", "exponentials", "issue", "chain", "seconds")
+            print(f"    {key:<13} {f'{1e6 * value:.1f} us' if timed else f'{value:.4g}'}")
     if "source" in report:
         print("source")
         print(report["source"])
