@@ -8,6 +8,7 @@ from tests.family_programs import PROGRAMS
 from tests.recurrence_cases import Case, check_exact, exact_inputs
 from tests.test_extraction import sequential
 from tests.test_families import arguments, check
+from tests.test_numerics_cuda import init_block_of_its_own
 from tests.test_plan import SMALL_CUDA
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
@@ -127,3 +128,12 @@ WRONG = {
 def test_a_tree_that_does_not_fit(text):
     with pytest.raises(PlanError, match=WRONG[text]):
         ScanPlan.parse(text).check(SMALL_CUDA, extract(library.linear_recurrence(4, 1000)))
+
+
+def test_a_single_warp_reads_its_initial_state_before_it_is_written_over():
+    x = np.random.default_rng(3).integers(-3, 4, (5, 100)).astype("float32")
+    plan = ScanPlan.parse(PLANS["warp 32x1"]).with_(items_per_thread=4)
+    args = [x, np.full(5, 77, "float32"), np.full_like(x, 77)]
+    _, s, y = run_cuda(parallelize(init_block_of_its_own, CUDA_TARGET, plan), args)
+    np.testing.assert_array_equal(y, np.cumsum(x, axis=1) + 4)
+    np.testing.assert_array_equal(s, x.sum(1) + 4)
