@@ -44,6 +44,9 @@ class BlellochTree:
         self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
         self.right = [Elements(recurrence, "right", [], "local", s) for s in stages]
 
+    #: Whether a scan makes every thread wait for every other one.
+    has_barriers = True
+
     @property
     def buffers(self) -> list[Var]:
         """Padded shared memory, and registers for the operands of one node."""

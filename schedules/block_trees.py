@@ -31,6 +31,10 @@ class BlockTree(Protocol):
     """An exclusive scan over the threads of a block, of the elements of every stage."""
 
     @property
+    def has_barriers(self) -> bool:
+        """Whether a scan makes every thread wait for every other one."""
+
+    @property
     def buffers(self) -> list[Var]:
         """What the tree keeps."""
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TREES",
+    "carry_threads",
     "check_cuda",
     "element_bytes",
     "element_parts",
@@ -54,11 +55,25 @@ def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
     """Shared memory of one block in bytes: every part of every element, in the tree's places."""
     if plan.device != "cuda" or plan.algorithm not in ("serial_tiles", "three_phase"):
         return 0
+    threads = plan.threads_per_block
+    if plan.algorithm == "three_phase":
+        threads = max(threads, carry_threads(plan, recurrence))
     used = 0
-    for slots in _slots(plan.block_tree, plan.threads_per_block):
+    for slots in _slots(plan.block_tree, threads):
         for cells, dtype in element_parts(recurrence):
             used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * tir.byte_size(dtype)
     return used
+
+
+def carry_threads(plan: ScanPlan, recurrence: Recurrence) -> int:
+    """Threads of a block that scans the tiles of a lane, the middle one of three phases.
+
+    As many as have registers for four elements; with trees in shared memory, as many as the
+    plan has threads, whose elements fit there.
+    """
+    if plan.block_tree != "warp":
+        return plan.threads_per_block
+    return 256 if element_bytes(recurrence) <= 64 else 128
 
 
 def _slots(tree: str, threads: int) -> list[int]:
@@ -117,6 +132,14 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
         f"items_per_thread={plan.items_per_thread}",
         "use 4 to 16",
     )
+    if plan.algorithm == "three_phase":
+        least = carry_threads(plan, recurrence)
+        plan.require(
+            least <= limits.threads,
+            f"a device with blocks of {least} threads, for the tiles' carries",
+            f"at most {limits.threads}",
+            "use another tree",
+        )
     used = shared_bytes(plan, recurrence)
     plan.require(
         used <= limits.shared_bytes,

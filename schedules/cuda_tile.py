@@ -146,16 +146,19 @@ class Tile:
         """What a lane without steps leaves behind, written by the first thread.
 
         The barrier lets every thread read its initial state before that is written over; with
-        steps, those of the tree do.
+        steps, those of the tree do, if it has any.
         """
         finish = self.running.finish()
         extent = self.recurrence.time.extent
         constant = tir.as_int(extent)
-        if finish is None or (constant is not None and constant > 0):
+        if finish is None:
             return []
+        barrier = tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared"))
+        if constant is not None and constant > 0:
+            return [] if self.tree.has_barriers else [barrier]
         none = extent <= tir.zero_like(extent)
         return [
-            tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared")),
+            barrier,
             tirx.IfThenElse(tirx.And(self.is_owner(), none), finish, None),
         ]
 

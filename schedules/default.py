@@ -13,14 +13,13 @@ from tvm_scan.algebra import Affine, Algebra, Reduce
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branches import stays_in_vectors
-from tvm_scan.schedules.cuda_checks import element_bytes, takes_warp_tree
+from tvm_scan.schedules.cuda_checks import element_bytes
+from tvm_scan.schedules.cuda_default import cuda_default
 from tvm_scan.schedules.lane_tiles import takes_lane_tiles
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.line_stores import takes_line_stores
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.state_split import NoSplit, split_of
 from tvm_scan.schedules.strides import contiguous_axis, time_is_outside, walks_backwards
-from tvm_scan.schedules.vector_access import has_vectors
 from tvm_scan.schedules.vector_math import has_transcendentals
 from tvm_scan.schedules.vector_values import takes_time_vectors
 
@@ -44,10 +43,6 @@ _WIDEST_STRIP = 2048
 _QUICK_WORK = 1 << 16
 #: Independent chains that hide the latency of one multiply-add on current cores.
 _INTERLEAVE = 4
-#: Words of two elements that a CUDA thread, which has 255 registers, holds beside everything else.
-_ELEMENT_WORDS = 160
-#: Threads of a multiprocessor that hide the latency of memory when each has loads under way.
-_BUSY_THREADS = 256
 #: A state of several cells costs about this many simple steps per cell (it has an exp).
 _STATE_COST = 4
 #: Steps of time in a vector, and lengths from which they pay for one lane, for several lanes
@@ -86,7 +81,7 @@ def default_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
     limits = limits_of(target)
     rows, length = _known(_rows(recurrence)), _known(recurrence.time.extent)
     if device_of(target) == "cuda":
-        return _cuda(limits, recurrence, rows, length)
+        return cuda_default(limits, recurrence)
     plan = _for_machine(_cpu(limits, recurrence, rows, length), limits, recurrence)
     if plan.algorithm == "sequential" and _rounds_carries(recurrence):
         # The loop as it was written would round its carry to a half at every step.
@@ -248,55 +243,3 @@ def _is_quick(algebra: Algebra) -> bool:
     if not isinstance(algebra, Reduce):
         return False
     return algebra.op not in ("add", "mul") or (algebra.op == "add" and not is_float(algebra.dtype))
-
-
-def _cuda(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> ScanPlan:
-    shared = _shared_lanes(limits, recurrence, rows)
-    if shared is not None:
-        return shared
-    # Lanes that fill the chip walk time without any exchange, if their loads coalesce.
-    fill = limits.multiprocessors * 512
-    wide = 2 * element_bytes(recurrence) > 4 * _ELEMENT_WORDS
-    if length <= 32 or wide or (contiguous_axis(recurrence) == "lane" and rows >= fill // 4):
-        return ScanPlan("cuda", "lanes", threads_per_block=min(128, limits.threads))
-    threads = 1 << (min(128, limits.threads).bit_length() - 1)
-    items = 8 if element_bytes(recurrence) <= 16 else 4
-    plan = ScanPlan("cuda", "serial_tiles", threads_per_block=threads, items_per_thread=items)
-    if has_vectors(recurrence, items):
-        plan = plan.with_(vector_loads=True)
-    if takes_warp_tree(recurrence) and threads >= 32:
-        # Two barriers for a tile instead of some thirty, and next to no shared memory.
-        plan = plan.with_(block_tree="warp")
-
-    def too_large() -> bool:
-        return plan.smem_bytes(recurrence) > limits.shared_bytes
-
-    while plan.threads_per_block > 32 and (too_large() or plan.tile >= 2 * length):
-        plan = plan.with_(threads_per_block=plan.threads_per_block // 2)
-    if too_large():
-        return ScanPlan("cuda", "lanes", threads_per_block=threads)
-    # One block per lane leaves multiprocessors idle when lanes are few and long.
-    if rows < 2 * limits.multiprocessors and length >= 16 * plan.tile:
-        return plan.with_(algorithm="three_phase")
-    return plan
-
-
-def _shared_lanes(limits: Limits, recurrence: Recurrence, rows: int) -> ScanPlan | None:
-    """Threads share the states of a lane: every exponential once, time in series."""
-    split = split_of(recurrence)
-    if isinstance(split, NoSplit) or limits.threads < 128:
-        return None
-    fill = limits.multiprocessors * _BUSY_THREADS
-    counts = [s for s in (2, 4, 8, 16, 32) if split.states % s == 0]
-    # As few threads per lane as fill the chip; four where lanes abound, for loads of whole lines.
-    least = [s for s in counts if s >= 4 and rows * s >= fill]
-    if not counts:
-        return None
-    return ScanPlan(
-        "cuda",
-        "lanes",
-        threads_per_block=128,
-        items_per_thread=4,
-        vector_loads=True,
-        threads_per_lane=least[0] if least else counts[-1],
-    )

@@ -37,6 +37,9 @@ class KoggeStoneTree:
         self.pong = [Elements(recurrence, "pong", [threads], "shared", s) for s in stages]
         self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
 
+    #: Whether a scan makes every thread wait for every other one.
+    has_barriers = True
+
     @property
     def buffers(self) -> list[Var]:
         """Two buffers of shared memory, and registers for the earlier operand."""

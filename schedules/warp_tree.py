@@ -73,6 +73,8 @@ class WarpTree:
 
     def __init__(self, recurrence: Recurrence, replica: Replica, thread: Var, threads: int) -> None:
         self.replica, self.thread, self.warps = replica, thread, threads // WARP
+        #: A single warp exchanges without making its threads wait for one another's memory.
+        self.has_barriers = self.warps > 1
         self.lane = thread % int_const(WARP, thread)
         self.warp = thread // int_const(WARP, thread)
         stages = range(recurrence.stages)

@@ -8,6 +8,7 @@ from tests.family_programs import PROGRAMS
 from tests.recurrence_cases import Case, check_exact, exact_inputs
 from tests.test_extraction import sequential
 from tests.test_families import arguments, check
+from tests.test_numerics_cuda import init_block_of_its_own
 from tests.test_plan import SMALL_CUDA
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
@@ -45,6 +46,18 @@ def test_lengths(plan):
         outputs = [np.full(array.shape, 77, case.dtype) for array in want.values()]
         got = run_cuda(func, [*inputs.values(), *outputs], executable=executable)
         check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
+
+
+@pytest.mark.parametrize(("plan", "length"), [("kogge phases", 12_600), ("warp 32x1", 1100)])
+def test_carries_of_many_tiles(plan, length):
+    """More than a thread walks alone; more than a block takes at once; an incomplete chunk."""
+    case = Case("linear_recurrence", options=(("initial_state", True),), sizes=(("lanes", 2),))
+    options, inputs, want = exact_inputs(case, length)
+    chosen = ScanPlan.parse(PLANS[plan]).with_(algorithm="three_phase")
+    func = parallelize(case.function(length, options), CUDA_TARGET, chosen)
+    args = [*inputs.values(), *(np.full(array.shape, 77, case.dtype) for array in want.values())]
+    got = run_cuda(func, args, seeds=(0, 2))
+    check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
 
 
 # Two dtypes of elements, smaller integers, 64 bits, functions as tables, two stages.
@@ -115,3 +128,12 @@ WRONG = {
 def test_a_tree_that_does_not_fit(text):
     with pytest.raises(PlanError, match=WRONG[text]):
         ScanPlan.parse(text).check(SMALL_CUDA, extract(library.linear_recurrence(4, 1000)))
+
+
+def test_a_single_warp_reads_its_initial_state_before_it_is_written_over():
+    x = np.random.default_rng(3).integers(-3, 4, (5, 100)).astype("float32")
+    plan = ScanPlan.parse(PLANS["warp 32x1"]).with_(items_per_thread=4)
+    args = [x, np.full(5, 77, "float32"), np.full_like(x, 77)]
+    _, s, y = run_cuda(parallelize(init_block_of_its_own, CUDA_TARGET, plan), args)
+    np.testing.assert_array_equal(y, np.cumsum(x, axis=1) + 4)
+    np.testing.assert_array_equal(s, x.sum(1) + 4)

@@ -149,6 +149,16 @@ def test_explain_what_a_plan_costs():
     assert cost["bytes"] == 3 * 4 * 3 * 5000
 
 
+def test_explain_predicts_a_plan_for_the_gpu():
+    code, text, _ = tvm_scan("explain", "library:cumsum", "--target", "cuda", "--cost", "--json")
+    cost = json.loads(text)["predicted"]
+    bounds = [cost[name] for name in ("memory", "exponentials", "issue", "chain")]
+    assert (code, cost["exponentials"]) == (0, 0)
+    assert max(bounds) < cost["seconds"] < max(bounds) + 1e-5
+    code, text, _ = tvm_scan("explain", "library:cumsum", "--cost", "--json")
+    assert (code, "predicted" in json.loads(text)) == (0, False)
+
+
 def test_explain_a_refusal(files):
     code, text, error = tvm_scan("explain", files / "refused.py", "--json")
     assert code == 3

@@ -22,7 +22,7 @@ from tests.recurrence_cases import (
     exact_inputs,
     random_inputs,
 )
-from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
+from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
 from tvm_scan.library import LIBRARY
 
@@ -193,37 +193,6 @@ def test_many_rows(plan, symbolic):
     assert "blockIdx.y" not in emitted_source(compile_cuda(scheduled))
     got = run_cuda(scheduled, [x, np.full_like(x, 77)])[1]
     np.testing.assert_array_equal(got, np.cumsum(x, axis=1))
-
-
-WORKLOADS = {
-    "cumsum, long": lambda: library.cumsum(2, 1 << 20),
-    "cumsum, many": lambda: library.cumsum(4096, 4096),
-    "cummax": lambda: library.cummax(512, 4096, "float64"),
-    "ema": lambda: library.ema(4096, 1000, alpha="lane", initial="first", layout="ld"),
-    "linear": lambda: library.linear_recurrence(64, 4096),
-    "linear, states": lambda: library.linear_recurrence(
-        64, 65536, "float64", initial_state=True, final_state=True
-    ),
-    "linear, symbolic": lambda: library.linear_recurrence(None, None, reverse=True),
-    "selective scan": lambda: library.selective_scan(2, 64, 2048, 16),
-    "selective scan, channels last": lambda: library.selective_scan(
-        2, 64, 2048, 16, layout="bld", form="step", initial_state=True, final_state=True
-    ),
-    "selective scan, few": lambda: library.selective_scan(1, 8, 65536, 16),
-}
-
-
-@pytest.mark.parametrize("make", WORKLOADS.values(), ids=WORKLOADS)
-def test_default_plans_spill_nothing(make):
-    """On sm_90: no spills, no stack, and the shared memory that the plan counts."""
-    func = make()
-    recurrence = extract(func)
-    plan = default_plan(CUDA_TARGET, recurrence)
-    resources = check_nvcc(parallelize(func, CUDA_TARGET, plan))
-    for name, taken in resources.items():
-        assert taken.stack == 0, f"{name} keeps {taken.stack} bytes per thread in memory"
-        assert taken.shared_bytes in (plan.smem_bytes(recurrence), 0)
-    assert max(r.shared_bytes for r in resources.values()) == plan.smem_bytes(recurrence)
 
 
 @pytest.mark.parametrize("threads", [32, 64, 256])

@@ -81,7 +81,7 @@ def explain_command(
     """
     from tvm_scan.cli.explain import explain
 
-    explain(what, func, target, plan, svg, source, as_json, cost)
+    explain(what, func, target, plan, svg, source, cost, as_json)
 
 
 @app.command("verify")

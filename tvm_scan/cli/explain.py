@@ -15,7 +15,9 @@ from tvm_scan.cli.failure import REFUSED, CommandError
 from tvm_scan.cli.load import load_func, make_target, plan_for
 from tvm_scan.meta.costs import costs_of
 from tvm_scan.meta.operations import arithmetic_of
+from tvm_scan.schedules.cuda_model import predict
 from tvm_scan.schedules.law_checks import check_laws
+from tvm_scan.schedules.limits import limits_of
 
 __all__ = ["explain"]
 
@@ -41,8 +43,8 @@ def explain(
     plan_text: str | None,
     svg: Path | None,
     source: bool,
+    cost: bool,
     as_json: bool,
-    cost: bool = False,
 ) -> None:
     """Print; see ``tvm-scan explain --help``."""
     target = make_target(target_name)
@@ -71,6 +73,8 @@ def explain(
             **asdict(costs_of(plan, target, found)),
             **asdict(arithmetic_of(plan, target, found)),
         }
+        if plan.device == "cuda":
+            report["predicted"] = asdict(predict(plan, found, limits_of(target)))
     if source:
         report["source"] = _source(func, target, plan)
     if as_json:
@@ -125,6 +129,11 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
             value = report["cost"][name]
             shown = f"{value:.3g}" if name == "intensity" else f"{value:,.0f}"
             print(f"    {name:<10}{shown:>16}  {unit}")
+    if "predicted" in report:
+        print("predicted, on paper")
+        for key, value in report["predicted"].items():
+            timed = key in ("memory", "exponentials", "issue", "chain", "seconds")
+            print(f"    {key:<13} {f'{1e6 * value:.1f} us' if timed else f'{value:.4g}'}")
     if "source" in report:
         print("source")
         print(report["source"])

@@ -1,0 +1,103 @@
+"""Draw where the default plans lie under the roofs of an H200, by the cost model on paper.
+
+``python -m bench.roofline`` writes docs/images/roofline.svg and prints the table of docs/cuda.md.
+Nothing is measured: what a GPU says is bench.gpu's to tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_scan import default_plan, extract, library
+from tvm_scan.schedules.cuda_model import BANDWIDTH, CLOCK, CudaCost, predict
+from tvm_scan.schedules.limits import limits_of
+
+__all__ = ["main", "predictions"]
+
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "roofline.svg"
+_TARGET = Target(
+    {
+        "kind": "cuda",
+        "arch": "sm_90",
+        "max_threads_per_block": 1024,
+        "max_shared_memory_per_block": 49152,
+    },
+    host={"kind": "llvm"},
+)
+#: Multiprocessors of an H200; threads of a warp; warps that one of them issues per clock.
+_MULTIPROCESSORS, _WARP, _ISSUED = 132, 32, 4
+CASES = {
+    "cumsum 1 x 2^28": lambda: library.cumsum(1, 1 << 28),
+    "cumsum 64 x 32768": lambda: library.cumsum(64, 32768),
+    "cumsum 2048 x 4096": lambda: library.cumsum(2048, 4096),
+    "affine 12288 x 128": lambda: library.linear_recurrence(12288, 128),
+    "affine 12288 x 65536": lambda: library.linear_recurrence(12288, 65536),
+    "affine 1024 x 12288, lanes last": lambda: library.linear_recurrence(12288, 1024, layout="ld"),
+    "selective 8 x 2048 x 2048": lambda: library.selective_scan(8, 2048, 2048, 16),
+    "selective 1 x 2048 x 2048": lambda: library.selective_scan(1, 2048, 2048, 16),
+    "selective 1 x 8 x 65536": lambda: library.selective_scan(1, 8, 65536, 16),
+}
+
+
+def predictions() -> list[tuple[str, str, CudaCost]]:
+    """Return name, default plan and prediction of every case."""
+    rows = []
+    for name, make in CASES.items():
+        found = extract(make())
+        plan = default_plan(_TARGET, found)
+        rows.append((name, str(plan), predict(plan, found, limits_of(_TARGET))))
+    return rows
+
+
+def _draw(rows: list[tuple[str, str, CudaCost]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "roofline"
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    figure, axes = plt.subplots(figsize=(8, 5))
+    peak = _ISSUED * _WARP * _MULTIPROCESSORS * CLOCK / 1e12
+    x = np.logspace(-2, 1.5, 100)
+    axes.loglog(x, np.minimum(x * BANDWIDTH / 1e12, peak), "k", label="4.3 TB/s, and issue")
+    for name, _, cost in rows:
+        instructions = cost.instructions * _WARP
+        place = instructions / cost.bytes, instructions / cost.seconds / 1e12
+        axes.plot(*place, "o", label=name)
+    axes.set_xlabel("thread instructions per byte")
+    axes.set_ylabel("10$^{12}$ thread instructions per second")
+    axes.set_title("Default plans under the roofs of an H200, predicted")
+    axes.legend(fontsize=7, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _table(rows: list[tuple[str, str, CudaCost]]) -> list[str]:
+    lines = [
+        "| case | plan | memory | exp | issue | chain | predicted |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, plan, c in rows:
+        bounds: Any = (c.memory, c.exponentials, c.issue, c.chain, c.seconds)
+        numbers = " | ".join(f"{1e6 * seconds:.1f}" for seconds in bounds)
+        lines.append(f"| {name} | `{plan}` | {numbers} |")
+    return lines
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=PICTURE)
+    chosen = parser.parse_args()
+    rows = predictions()
+    _draw(rows, chosen.out)
+    print("\n".join(_table(rows)))
+
+
+if __name__ == "__main__":
+    main()

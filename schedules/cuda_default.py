@@ -1,0 +1,101 @@
+"""The plan on CUDA when nobody tuned: the best of a few by the cost model on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from tvm_scan import tir
+from tvm_scan.errors import PlanError
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cuda_checks import check_cuda, element_bytes, takes_warp_tree
+from tvm_scan.schedules.cuda_model import predict
+from tvm_scan.schedules.limits import Limits
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.state_split import NoSplit, split_of
+from tvm_scan.schedules.vector_access import has_vectors
+
+__all__ = ["cuda_default"]
+
+#: Words of two elements that a thread, which has 255 registers, holds beside everything else.
+_ELEMENT_WORDS = 160
+#: Words of an element up to which blocks of more than 128 threads have registers enough.
+_SMALL_WORDS = 4
+#: What a bound that is not the largest still costs, as a share: overlap is not perfect.
+_NOT_HIDDEN = 0.1
+
+
+@lru_cache(maxsize=64)
+def cuda_default(limits: Limits, recurrence: Recurrence) -> ScanPlan:
+    """Choose among lanes, shared lanes and trees of several sizes.
+
+    Parameters
+    ----------
+    limits : Limits
+        Of the target.
+    recurrence : Recurrence
+        What will run. Extents that are symbolic are taken as 4096.
+
+    Returns
+    -------
+    ScanPlan
+        A plan that passes ``check``; the first of those that the model cannot tell apart.
+    """
+    lanes = ScanPlan("cuda", "lanes", threads_per_block=min(128, limits.threads))
+    found = [lanes, *(p for p in _candidates(limits, recurrence) if _fits(p, limits, recurrence))]
+
+    def cost(plan: ScanPlan) -> float:
+        made = predict(plan, recurrence, limits)
+        bounds = made.memory + made.exponentials + made.issue + made.chain
+        # Two digits: what is closer than that, the order of the candidates decides.
+        return float(f"{made.seconds + _NOT_HIDDEN * bounds:.1e}")
+
+    return min(found, key=cost)
+
+
+def _fits(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> bool:
+    try:
+        check_cuda(plan, limits, recurrence)
+    except PlanError:
+        return False
+    return True
+
+
+def _candidates(limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
+    """Those of equal cost in the order in which they are preferred."""
+    yield from _shared_lanes(recurrence)
+    size, length = element_bytes(recurrence), tir.as_int(recurrence.time.extent)
+    if (length is not None and length <= 32) or 2 * size > 4 * _ELEMENT_WORDS:
+        return
+    known = all(tir.as_int(a.extent) is not None for a in (*recurrence.lanes, recurrence.time))
+    items = 8 if size <= 16 else 4
+    warp = takes_warp_tree(recurrence)
+    vectors = has_vectors(recurrence, items)
+    for algorithm in ("serial_tiles", "three_phase"):
+        # Of sizes that are not known, neither few rows nor short ones can be counted on.
+        for threads in (128, 256, 512, 64, 32) if known else (128,):
+            few = length is not None and threads > 32 and threads * items >= 2 * length
+            large = threads > 128 and size > 4 * _SMALL_WORDS
+            if not few and not large:
+                plan = ScanPlan("cuda", algorithm, threads, items, vector_loads=vectors)
+                # Two barriers for a tile instead of some thirty, and next to no shared memory.
+                yield plan.with_(block_tree="warp") if warp else plan
+
+
+def _shared_lanes(recurrence: Recurrence) -> Iterator[ScanPlan]:
+    """Threads share the states of a lane: every exponential once, time in series."""
+    split = split_of(recurrence)
+    if isinstance(split, NoSplit):
+        return
+    counts = [s for s in (4, 8, 16, 32, 2) if split.states % s == 0]
+    # Two threads read half a sector of memory: only where the states allow no more.
+    for shared in counts[:1] if counts == [2] else [s for s in counts if s > 2]:
+        yield ScanPlan(
+            "cuda",
+            "lanes",
+            # Few lanes spread over more multiprocessors in small blocks.
+            threads_per_block=128 if shared <= 8 else 64,
+            items_per_thread=4,
+            vector_loads=True,
+            threads_per_lane=shared,
+        )

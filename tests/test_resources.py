@@ -1,0 +1,85 @@
+"""What the default plans' kernels take: registers, shared memory, barriers; kept in a file.
+
+python -m pytest tests/test_resources.py --update-golden
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cuda_harness import CUDA_TARGET, check_nvcc, compile_cuda, emitted_source
+from tests.cusim import nvcc
+from tvm_scan import default_plan, extract, library, parallelize
+
+pytestmark = pytest.mark.gpu
+
+KEPT = Path(__file__).parent / "golden" / "resources.json"
+#: Releases of nvcc allocate registers a little differently.
+REGISTERS = 6
+
+WORKLOADS = {
+    "cumsum, long": lambda: library.cumsum(2, 1 << 20),
+    "cumsum, many": lambda: library.cumsum(4096, 4096),
+    "cummax": lambda: library.cummax(512, 4096, "float64"),
+    "ema": lambda: library.ema(4096, 1000, alpha="lane", initial="first", layout="ld"),
+    "linear": lambda: library.linear_recurrence(64, 4096),
+    "linear, states": lambda: library.linear_recurrence(
+        64, 65536, "float64", initial_state=True, final_state=True
+    ),
+    "linear, symbolic": lambda: library.linear_recurrence(None, None, reverse=True),
+    "selective scan, many": lambda: library.selective_scan(8, 2048, 2048, 16),
+    "selective scan": lambda: library.selective_scan(2, 64, 2048, 16),
+    "selective scan, channels last": lambda: library.selective_scan(
+        2, 64, 2048, 16, layout="bld", form="step", initial_state=True, final_state=True
+    ),
+    "selective scan, few": lambda: library.selective_scan(1, 8, 65536, 16),
+}
+
+
+def barriers(source):
+    """Of every kernel, in the order of the source."""
+    bodies = source.split("__global__")[1:]
+    return [b.count("__syncthreads()") for b in bodies if "{" in b.split(";")[0]]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_default_plans_take_what_they_took(name, request):
+    """On sm_90: no spills, no stack, the shared memory of the plan, and as many registers."""
+    func = WORKLOADS[name]()
+    recurrence = extract(func)
+    plan = default_plan(CUDA_TARGET, recurrence)
+    scheduled = parallelize(func, CUDA_TARGET, plan)
+    resources = check_nvcc(scheduled)
+    for kernel, taken in resources.items():
+        assert taken.stack == 0, f"{kernel} keeps {taken.stack} bytes per thread in memory"
+        assert taken.shared_bytes <= plan.smem_bytes(recurrence)
+    now = {
+        "plan": str(plan),
+        "registers": {kernel: r.registers for kernel, r in sorted(resources.items())},
+        "shared": {kernel: r.shared_bytes for kernel, r in sorted(resources.items())},
+        "barriers": barriers(emitted_source(compile_cuda(scheduled))),
+    }
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    if request.config.getoption("--update-golden"):
+        kept[name] = now
+        KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    was = kept[name]
+    hint = "if the change is meant, update the golden file"
+    assert {k: v for k, v in now.items() if k != "registers"} == {
+        k: v for k, v in was.items() if k != "registers"
+    }, hint
+    assert now["registers"].keys() == was["registers"].keys()
+    for kernel, count in now["registers"].items():
+        assert abs(count - was["registers"][kernel]) <= REGISTERS, f"{kernel}: {hint}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_other_architectures_spill_nothing_either(name, arch):
+    if not nvcc.nvcc_available():
+        pytest.skip("nvcc is missing: registers and spills of the kernels are not checked")
+    source = emitted_source(compile_cuda(parallelize(WORKLOADS[name](), CUDA_TARGET)))
+    for kernel, taken in nvcc.compile_resources(source, arch=arch).items():
+        assert taken.spill_stores == taken.spill_loads == 0, f"{kernel} on {arch}: {taken}"
