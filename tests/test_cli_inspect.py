@@ -174,6 +174,7 @@ def test_a_chart_keeps_its_points_inside():
 
 
 BAD = [
+    (["bench", "nothing"], 2, "expected one of .*cpu.*, got .nothing"),
     (("compare", *WHAT, "loop"), 2, "at least two sides, got 1 and 1"),
     (("compare", *WHAT, "loop", "fast"), 2, "expected loop, default, a plan, a folder"),
     (("compare", *WHAT, "loop", "cpu/serial_tiles()"), 2, "serial_tiles needs CUDA"),

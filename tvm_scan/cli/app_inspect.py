@@ -72,7 +72,31 @@ def _report(
     write_report(folder, output, roof, as_json)
 
 
+def _bench(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(help="which one; what follows it are its own arguments")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure: tvm-scan bench cpu, and the others; without a name, list them.
+
+    They are in tvm_scan's repository, not in the installed package.
+
+    Example: tvm-scan bench
+    """
+    from tvm_scan.cli.benchmarks import run_benchmark
+
+    if name is not None and as_json:
+        context.args.insert(0, "--json")
+    code = run_benchmark(name, context.args, as_json)
+    if code:
+        raise typer.Exit(code)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
+    own = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command("bench", context_settings=own)(_bench)
     for name, command in (("compare", _compare), ("doctor", _doctor), ("report", _report)):
         app.command(name)(command)
