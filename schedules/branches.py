@@ -107,11 +107,11 @@ def unconditional_loads(stmt: Any) -> list[TensorLoad]:
         if tir.call_name(call) != "prim.if_then_else":
             return None
         look(call.args[0])
-        # What both sides read is read in any case.
-        other = tir.loads(call.args[2])
+        # What both sides read in any case is read in any case.
+        other = unconditional_loads(call.args[2])
         found.extend(
             load
-            for load in tir.loads(call.args[1])
+            for load in unconditional_loads(call.args[1])
             if any(tir.structurally_equal(load, one) for one in other)
         )
         return skip

@@ -16,7 +16,7 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branches import branches, choices_as_selects
 from tvm_scan.schedules.invariants import hold_invariants
-from tvm_scan.schedules.ir import Kernel, int_const, loop, runs_in_turn, when
+from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, loop, runs_in_turn, when
 from tvm_scan.schedules.lane_tiles import LaneTiles
 from tvm_scan.schedules.lanes import clear, decode_lanes, guard_of, lane_count
 from tvm_scan.schedules.line_stores import HeldStores, flush, hold_stores, with_line_stores
@@ -166,7 +166,9 @@ def _lane_nest(
     else:
 
         def step(t: Any) -> Any:
-            stored = flush(held, replica, width, lambda index, u: replica.place(index, u, t))
+            stored = flush(
+                held, replica, width, lambda index, u: replica.place(index, as_dtype(u, dtype), t)
+            )
             return tir.seq([across(lambda u: replica.step(t, u)), stored])
 
         stmts.append(loop("t", time.extent, step))

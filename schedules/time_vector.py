@@ -18,7 +18,7 @@ from tvm_scan.algebra.base import Combine, Element
 from tvm_scan.recurrence import Group, Recurrence
 from tvm_scan.schedules.branches import branches
 from tvm_scan.schedules.elements import Elements, store_all
-from tvm_scan.schedules.ir import int_const, loop
+from tvm_scan.schedules.ir import as_dtype, int_const, loop
 from tvm_scan.schedules.lanes import clear
 from tvm_scan.schedules.line_stores import HeldStores, flush, hold_stores
 from tvm_scan.schedules.plan import ScanPlan
@@ -119,7 +119,7 @@ class TimeVector:
         body = self._across(lambda v: self.many.step(first + v, v))
 
         def place(index: Any, v: Any) -> Any:
-            return self.many.place(index, None, first + v)
+            return self.many.place(index, None, first + as_dtype(v, self.dtype))
 
         return tir.seq([*befores, body, flush(self.held, self.many, self.width, place)])
 

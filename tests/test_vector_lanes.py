@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tvm
+from tvm import tirx
 from tvm.script import from_source
 from tvm.script import tirx as T
 from tvm.target import Target
@@ -10,6 +11,7 @@ from tvm.target import Target
 from tests.suite.running import CPU, agree, run_loop, run_scan
 from tvm_scan import Recurrence, ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.errors import PlanError
+from tvm_scan.schedules.branches import branches, choices_as_selects
 from tvm_scan.schedules.limits import limits_of
 
 TILES = ScanPlan("cpu", "lanes", lane_block=16, vectorize=True, transpose=True)
@@ -90,6 +92,23 @@ def test_the_tiles_move_whole_vectors():
     text = parallelize(func, CPU, TILES).script()
     assert text.count("T.Shuffle") >= 2 * 64
     assert "vectorized" in text
+
+
+def test_what_one_side_alone_reads_stays_a_choice():
+    """A read that a condition guards is not made where the condition is false."""
+    x, c = tirx.decl_buffer((8,), "float32", "X"), tirx.decl_buffer((8,), "bool", "C")
+    out, t = tirx.decl_buffer((8,), "float32", "Y"), tirx.Var("t", "int32")
+    load, zero = tirx.BufferLoad(x, [t]), tirx.const(0, "float32")
+    one, two = (tirx.BufferLoad(c, [k]) for k in (t, tirx.IntImm("int32", 0)))
+    choose = tirx.op.if_then_else
+
+    def left(value):
+        return branches(choices_as_selects(tirx.BufferStore(out, value, [t]), []))
+
+    assert left(choose(one, load, zero))
+    assert left(choose(one, choose(two, load, zero), load))
+    assert not left(choose(one, load + zero, load))
+    assert not left(choose(one, load, zero) + load)
 
 
 @pytest.mark.parametrize("layout", ["bdl", "bld"])
