@@ -245,7 +245,7 @@ def _vector_lanes(limits: Limits, recurrence: Recurrence, lanes: int) -> list[Br
     if squares and takes_lane_tiles(recurrence):
         past = _past_caches(limits, recurrence, recurrence.time.var)
         base = base.with_(transpose=True, lane_block=squares[0])
-        found.append(Branch(base, (("lane_block", squares), *past)))
+        found.append(Branch(base, (("lane_block", squares), ("prefetch", (0, 1, 2, 4)), *past)))
     return found
 
 

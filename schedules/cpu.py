@@ -117,7 +117,7 @@ def _lane_nest(
         recurrence, fill = known.recurrence, known.fill
     tiles = None
     if plan.transpose and width % 16 == 0:
-        tiles = LaneTiles(recurrence, width, nontemporal=plan.nontemporal)
+        tiles = LaneTiles(recurrence, width, nontemporal=plan.nontemporal, prefetch=plan.prefetch)
         recurrence = tiles.recurrence
     held = HeldStores(recurrence, ())
     if plan.nontemporal and tiles is None and recurrence.lanes:

@@ -82,6 +82,12 @@ def _check_lanes(plan: ScanPlan) -> None:
 
 
 def _check_transpose(plan: ScanPlan, recurrence: Recurrence) -> None:
+    plan.require(
+        plan.prefetch == 0 or (plan.transpose and 0 < plan.prefetch <= 16),
+        "prefetch from 1 to 16 tiles ahead, with transpose",
+        f"prefetch={plan.prefetch}, transpose={plan.transpose}",
+        "leave prefetch at 0",
+    )
     if not plan.transpose:
         return
     plan.require(

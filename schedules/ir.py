@@ -49,8 +49,26 @@ def loop(
         return tir.seq([])
     if tir.as_int(extent) == 1 and kind in (ForKind.SERIAL, ForKind.UNROLLED):
         return body(tirx.IntImm(dtype, 0))
+    if kind == ForKind.SERIAL and (tir.as_int(extent) or 0) > _LONGEST:
+        return _in_runs(name, extent, body)
     var = tirx.Var(name, tir.dtype_of(extent))
     return tirx.For(var, tir.zero_like(var), extent, kind, body(var))
+
+
+#: Longest loop of constant extent. TVM's pass that unrolls short loops counts their statements in
+#: 32 bits; where that overflows it unrolls the loop, and memory is gone.
+_LONGEST = 1 << 24
+
+
+def _in_runs(name: str, extent: Any, body: Callable[[Var], Any]) -> Any:
+    """A very long loop as one over runs, the last of which may be shorter."""
+    length = int_const(_LONGEST, extent)
+    runs = tir.simplify((extent + length - 1) // length)
+    run, var = tirx.Var(f"{name}_run", tir.dtype_of(extent)), tirx.Var(name, tir.dtype_of(extent))
+    first = run * length
+    part = tirx.Min(length, extent - first)
+    inner = tirx.For(var, tir.zero_like(var), part, ForKind.SERIAL, body(first + var))
+    return tirx.For(run, tir.zero_like(run), runs, ForKind.SERIAL, inner)
 
 
 #: Steps of one chain before the next one has its turn: a line of float32.

@@ -139,10 +139,15 @@ class LaneTiles:
         Lanes of the block, a multiple of 16.
     nontemporal : bool
         Whether lines are stored past the caches.
+    prefetch : int
+        Tiles ahead of which lines are asked for.
     """
 
-    def __init__(self, recurrence: Recurrence, width: int, *, nontemporal: bool = False) -> None:
-        self.width, self.time, self.nontemporal = width, recurrence.time, nontemporal
+    def __init__(
+        self, recurrence: Recurrence, width: int, *, nontemporal: bool = False, prefetch: int = 0
+    ) -> None:
+        self.width, self.time = width, recurrence.time
+        self.nontemporal, self.prefetch = nontemporal, prefetch
         loads, stores = _loads(recurrence), _stores(recurrence)
         named = [(x.source, x.indices, False) for x in loads]
         named += [(x.buffer, x.indices, True) for x in stores]
@@ -317,14 +322,29 @@ class LaneTiles:
                         )
                         for c in lines
                     )
-                return tir.seq(
+                out = [
                     tirx.BufferStore(
                         stage, tirx.BufferLoad(stream.buffer, memory(lane, c)), staged(i, c)
                     )
                     for c in lines
-                )
+                ]
+                if self.prefetch:
+                    far = self.prefetch * self.steps * (1 if ahead else -1)
+                    out += [_asked_for(stream.buffer, memory(lane, c + far)) for c in lines]
+                return tir.seq(out)
 
             turned, moved = tir.seq(turn(c) for c in lines), loop("r", rows, row)
             return tir.seq([turned, moved] if stream.is_output else [moved, turned])
 
         return loop("k", int_const(self.width // side, lane_dtype), block)
+
+
+def _asked_for(buffer: Var, line: list[Any]) -> Any:
+    """Statement that asks for a line; one beyond the end of the row is asked for in vain."""
+    # The address is taken inside the buffer: the first and last cells bound it.
+    extent = tir.shape_of(buffer)[-1]
+    zero, one = tir.zero_like(line[-1].base), int_const(1, line[-1].base)
+    inside = tirx.Max(tirx.Min(line[-1].base, as_dtype(extent, tir.dtype_of(zero)) - one), zero)
+    place = tirx.address_of(tirx.BufferLoad(buffer, [*line[:-1], inside]))
+    numbers = [tirx.IntImm("int32", n) for n in (0, 3, 1)]  # to read, to keep, data
+    return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", place, *numbers))

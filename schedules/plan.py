@@ -62,6 +62,8 @@ class ScanPlan:
         the next ones, so that the replay reads from the cache; 0 for all at once.
     transpose : bool
         CPU: vector lanes read and write rows along time in tiles, transposed in registers.
+    prefetch : int
+        CPU ``transpose``: tiles ahead of which lines are asked for; 0 for what the CPU guesses.
     nontemporal : bool
         CPU: whole cache lines of the output are stored past the caches.
     ldexp : bool
@@ -82,6 +84,7 @@ class ScanPlan:
     time_vector: int = 0
     cache_steps: int = 0
     transpose: bool = False
+    prefetch: int = 0
     nontemporal: bool = False
     ldexp: bool = False
     library_math: bool = False

@@ -87,7 +87,7 @@ PINNED = {
         ("cpu/lanes(vectorize=True)", {"lane_block": (4, 8, 16, 32, 64)}),
         (
             "cpu/lanes(lane_block=16, vectorize=True, transpose=True)",
-            {"lane_block": (16, 32, 64)},
+            {"lane_block": (16, 32, 64), "prefetch": (0, 1, 2, 4)},
         ),
         (
             "cpu/three_phase(chunks=2)",
@@ -108,7 +108,7 @@ PINNED = {
         ),
         (
             "cpu/lanes(lane_block=16, vectorize=True, transpose=True)",
-            {"lane_block": (16, 32, 64)},
+            {"lane_block": (16, 32, 64), "prefetch": (0, 1, 2, 4)},
         ),
         (
             "cpu/three_phase(chunks=2)",

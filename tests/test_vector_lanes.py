@@ -1,5 +1,7 @@
 """Lanes in vectors: tiles transposed from rows, invariants held, lines stored past the caches."""
 
+import mmap
+
 import numpy as np
 import pytest
 import tvm
@@ -73,6 +75,39 @@ def test_tiles_equal_the_loop(step, dtype, back, past):
     plan = TILES.with_(nontemporal=past)
     for got, expected in zip(run_scan(func, arrays, plan), want, strict=True):
         np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["forwards", "backwards"])
+def test_asking_ahead_changes_nothing(back):
+    func = program("affine", "float32", back=back, lanes=32, steps=1000)
+    arrays = arrays_of(func, "float32")
+    arrays[0] = np.sign(arrays[0]).astype("float32")
+    want = run_loop(func, arrays)
+    for tiles in (1, 16):
+        plan = TILES.with_(prefetch=tiles)
+        np.testing.assert_array_equal(run_scan(func, arrays, plan)[2], want[2])
+    with pytest.raises(PlanError, match="1 to 16 tiles"):
+        parallelize(func, CPU, TILES.with_(prefetch=17))
+
+
+def test_more_than_two_to_the_31_steps():
+    """Steps beyond 2^31 in an input that is hardly there: anonymous pages that read as zero."""
+    length = (1 << 31) + 150
+    text = f"""
+@T.prim_func(s_tir=True)
+def peak(X: T.Buffer((T.int64({length}),), "int8"), S: T.Buffer((1,), "int32")):
+    for t in range(T.int64({length})):
+        S[0] = T.max(S[0] - 1, T.Cast("int32", X[t]))
+"""
+    func = from_source(text, {"T": T})
+    pages = np.frombuffer(mmap.mmap(-1, length), "int8")
+    pages[(1 << 31) + 100] = 100  # forgotten one by one in the 49 steps behind it
+    pages[100] = 120  # where a 32-bit index would be again
+    for plan in (ScanPlan("cpu", "lanes"), ScanPlan("cpu", "three_phase", chunks=8, lane_block=4)):
+        run = tvm.compile(parallelize(func, CPU, plan), target=CPU)["peak"]
+        state = tvm.runtime.tensor(np.zeros(1, "int32"))
+        run(tvm.runtime.from_dlpack(pages), state)
+        assert state.numpy().tolist() == [100 - 49]
 
 
 @pytest.mark.parametrize(("lanes", "steps"), [(16, 16), (16, 1), (16, 15), (32, 64), (48, 17)])
