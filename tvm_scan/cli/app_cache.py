@@ -13,7 +13,8 @@ from tvm_scan.cli.failure import CommandError
 __all__ = ["cache"]
 
 cache = typer.Typer(
-    help="Look at the kernels that the torch functions keep on disk, limit or remove them.",
+    help="Look at the kernels that the torch functions keep on disk, limit or remove them.\n\n"
+    "Example: tvm-scan cache",
     invoke_without_command=True,
     rich_markup_mode="rich",
 )
