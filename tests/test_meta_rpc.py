@@ -111,6 +111,7 @@ def test_one_of_two_machines_is_killed_and_nothing_is_lost(tracker, tmp_path, ca
 
 def test_a_wrong_candidate_is_seen_from_afar(tracker, tmp_path, monkeypatch):
     monkeypatch.setattr(Reduce, "combine", lambda self, earlier, later: later)
+    monkeypatch.setattr(Reduce, "plainly", lambda self: None)
     with server(tracker):
         wait_for(lambda: servers(tracker) == 1)
         runner = rpc_runner("127.0.0.1", tracker, "here", config=QUICK, timeout=30)
