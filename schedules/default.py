@@ -97,9 +97,13 @@ def _for_machine(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> Scan
     if along is None:
         along = recurrence.lanes[-1].var if recurrence.lanes else recurrence.time.var
     past = limits.line_stores and takes_line_stores(recurrence, along)
-    outside = max((_bytes(b) for b in recurrence.outputs), default=0) >= limits.cache_bytes
+    # Rows that lie apart are written a line here and a line there: that pays earlier.
+    large = limits.cache_bytes // (4 if plan.transpose else 1)
+    outside = max((_bytes(b) for b in recurrence.outputs), default=0) >= large
     return plan.with_(
-        nontemporal=past and outside, ldexp=limits.ldexp and has_transcendentals(recurrence)
+        nontemporal=past and outside,
+        ldexp=limits.ldexp and has_transcendentals(recurrence),
+        prefetch=1 if plan.transpose else 0,
     )
 
 
