@@ -156,7 +156,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         axis.set_xlabel("cells")
         axis.set_ylabel("nanoseconds per cell")
         axis.grid(True, which="major", alpha=0.3)
-    axes.flat[0].legend(fontsize=8)
+    axes.flat[0].legend(fontsize=8, loc="center right")
     for axis in list(axes.flat)[len(kinds) :]:
         axis.set_visible(False)
     figure.tight_layout()

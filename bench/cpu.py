@@ -27,6 +27,8 @@ from tvm_scan.schedules.default import host_target
 __all__ = ["main"]
 
 OWN = ("tvm_scan", "tvm loop", "floor")
+#: Seconds between two methods, whose pools of threads else spin against each other.
+_GAP = 0.004
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def measure(workload: Workload, seconds: float) -> dict[str, Any]:
     inputs = [a for n, a in arrays.items() if n != "out"]
     if (floor := floor_of(inputs, arrays["out"])) is not None:
         calls["floor"] = floor
-    times = interleaved(calls, seconds=seconds, least=3)
+    times = interleaved(calls, seconds=seconds, least=3, gap=_GAP)
     peers = {n: t.median for n, t in times.items() if n not in OWN}
     best = min(peers, key=lambda n: peers[n])
     mine = times["tvm_scan"].median
@@ -182,9 +184,10 @@ The recurrences of this page with their default plans (`tvm_scan`), the sequenti
 makes of them (`loop`), and what people would pick, each writing to memory that it has where it
 can: numpy and torch with `out=`, numba sequential and parallel, jax (`cumsum`, `cummax`,
 `cumlogsumexp`, `associative_scan`), scipy's `lfilter`, a C loop (`-O3 -march=native`, OpenMP),
-the sequential torch reference of the selective scan. All take turns in one process; medians. Every
-result is compared with float64 before it is timed. The floor reads the same inputs and writes the
-same output on all cores and does nothing else, past the caches where the output is large.
+the sequential torch reference of the selective scan. All take turns in one process, with 4 ms
+between them for the threads to fall asleep; medians. Every result is compared with float64 before
+it is timed. The floor reads the same inputs and writes the same output on all cores and does
+nothing else, past the caches where the output is large.
 
     TVM_NUM_THREADS=2 TVM_BIND_THREADS=0 python -m bench.cpu --json bench/results/cpu.json \\
         --markdown docs/cpu.md --plot docs/images/cpu.svg

@@ -25,7 +25,11 @@ class Times:
 
 
 def interleaved(
-    calls: Mapping[str, Callable[[], Any]], *, seconds: float = 0.4, least: int = 7
+    calls: Mapping[str, Callable[[], Any]],
+    *,
+    seconds: float = 0.4,
+    least: int = 7,
+    gap: float = 0.0,
 ) -> dict[str, Times]:
     """Time methods in turns.
 
@@ -37,6 +41,10 @@ def interleaved(
         Time to spend on all of them together, in seconds.
     least : int
         Rounds to make in any case.
+    gap : float
+        Idle seconds before each turn, for the threads of the method before to fall asleep: several
+        pools that wait by spinning slow one another down a hundredfold. A short call is made once
+        untimed behind it, to wake its own threads.
 
     Returns
     -------
@@ -57,6 +65,10 @@ def interleaved(
     while rounds < least or (time.perf_counter() - begin < seconds and rounds < 1000):
         for name, call in calls.items():
             count = batches[name]
+            if gap:
+                time.sleep(gap)
+                if batches[name] > 1 or samples[name][:1] < [1e-3]:
+                    call()  # wakes its threads, untimed
             start = time.perf_counter()
             for _ in range(count):
                 call()

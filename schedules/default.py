@@ -48,6 +48,8 @@ _STATE_COST = 4
 #: Steps of time in a vector, and lengths from which they pay for one lane, for several lanes
 #: (shorter ones have neighbours that hide their latency), and for one lane on several cores.
 _TIME_VECTOR = 16
+#: The same where AVX-512 has registers for two of them.
+_LONG_TIME_VECTOR = 32
 _VECTOR_LENGTH = 1 << 8
 _LONG_ROW = 1 << 10
 _SHARED_LENGTH = 1 << 16
@@ -177,7 +179,9 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
         return ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
     if contiguous_axis(recurrence) == "time" and _waits_for_itself(recurrence):
         # Float sums wait for their own additions; scanned in registers, one lane waits for memory.
-        vectors = ScanPlan("cpu", "lanes", time_vector=_TIME_VECTOR)
+        vectors = ScanPlan(
+            "cpu", "lanes", time_vector=_LONG_TIME_VECTOR if limits.ldexp else _TIME_VECTOR
+        )
         if rows == 1 and length >= _VECTOR_LENGTH:
             if limits.cores < 2 or length < _SHARED_LENGTH:
                 return vectors
