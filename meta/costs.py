@@ -147,7 +147,8 @@ def _vectors_of_time(
 ) -> dict[str, float]:
     """Every vector makes a combination per level; the next one waits for one application."""
     steps = float(plan.time_vector)
-    levels = log2(steps)
+    # Runs of 4 steps meet once for 4 vectors, and are turned twice.
+    levels = (3 + log2(steps / 4)) / 4 + 1 if plan.time_runs else log2(steps)
     replay = length * (1 + levels * COMBINE)
     registers = 2 * steps * width / 4
     if plan.algorithm == "lanes":

@@ -220,15 +220,29 @@ def _cpu(limits: Limits, recurrence: Recurrence) -> list[Branch]:
         base = ScanPlan("cpu", "three_phase", chunks=chunks[0])
         found.append(Branch(base, (("chunks", chunks), ("lane_block", widths))))
     if takes_time_vectors(recurrence):
-        steps = ("time_vector", (4, 8, 16, 32))
-        past = _past_caches(limits, recurrence, recurrence.time.var)
-        base = ScanPlan("cpu", "lanes", time_vector=4, ldexp=_ldexp(limits, recurrence))
-        found.append(Branch(base, (steps, *past)))
-        if chunks:
-            base = base.with_(algorithm="three_phase", chunks=chunks[0])
-            tiles = tuple(n for n in _TILES if 2 * n <= extent_of(recurrence.time.extent))
-            cached = (("cache_steps", (0, *tiles)),) if tiles else ()
-            found.append(Branch(base, (("chunks", chunks), steps, *cached, *past)))
+        for runs, widths in ((False, (4, 8, 16, 32)), (True, (16, 32, 64))):
+            found += _time_vectors(limits, recurrence, chunks, runs, widths)
+    return found
+
+
+def _time_vectors(
+    limits: Limits,
+    recurrence: Recurrence,
+    chunks: tuple[int, ...],
+    runs: bool,
+    widths: tuple[int, ...],
+) -> list[Branch]:
+    """Steps of time in vectors, with runs of steps in every lane or without."""
+    steps = ("time_vector", widths)
+    past = _past_caches(limits, recurrence, recurrence.time.var)
+    ldexp = _ldexp(limits, recurrence)
+    base = ScanPlan("cpu", "lanes", time_vector=widths[0], time_runs=runs, ldexp=ldexp)
+    found = [Branch(base, (steps, *past))]
+    if chunks:
+        base = base.with_(algorithm="three_phase", chunks=chunks[0])
+        tiles = tuple(n for n in _TILES if 2 * n <= extent_of(recurrence.time.extent))
+        cached = (("cache_steps", (0, *tiles)),) if tiles else ()
+        found.append(Branch(base, (("chunks", chunks), steps, *cached, *past)))
     return found
 
 

@@ -137,12 +137,24 @@ def _check_time_vector(plan: ScanPlan, recurrence: Recurrence) -> None:
             f"cache_steps={plan.cache_steps}, time_vector=0",
             "leave cache_steps at 0",
         )
+        plan.require(
+            not plan.time_runs,
+            "vectors of time for time_runs",
+            "time_vector=0",
+            "leave time_runs at False",
+        )
         return
     plan.require(
-        plan.time_vector in (4, 8, 16, 32) and plan.algorithm in ("lanes", "three_phase"),
-        "4, 8, 16 or 32 steps in a vector of lanes or three_phase",
+        plan.time_vector in (4, 8, 16, 32, 64) and plan.algorithm in ("lanes", "three_phase"),
+        "4, 8, 16, 32 or 64 steps in a vector of lanes or three_phase",
         f"time_vector={plan.time_vector}",
         "leave it at 0, or use 16",
+    )
+    plan.require(
+        plan.time_vector >= 16 or not plan.time_runs,
+        "16, 32 or 64 steps in 4 vectors for time_runs",
+        f"time_vector={plan.time_vector}",
+        "leave time_runs at False",
     )
     plan.require(
         plan.lane_block == 1 and not plan.vectorize,

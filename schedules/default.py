@@ -45,13 +45,10 @@ _QUICK_WORK = 1 << 16
 _INTERLEAVE = 4
 #: A state of several cells costs about this many simple steps per cell (it has an exp).
 _STATE_COST = 4
-#: Steps of time in a vector, and lengths from which they pay for one lane, for several lanes
-#: (shorter ones have neighbours that hide their latency), and for one lane on several cores.
-_TIME_VECTOR = 16
-#: The same where AVX-512 has registers for two of them.
-_LONG_TIME_VECTOR = 32
+#: Lengths from which vectors of time pay for one lane, for several lanes (shorter ones have
+#: neighbours that hide their latency), and for one lane on several cores.
 _VECTOR_LENGTH = 1 << 8
-_LONG_ROW = 1 << 10
+_LONG_ROW = 1 << 9
 _SHARED_LENGTH = 1 << 16
 #: Lanes that fill a vector.
 _TILE_LANES = 16
@@ -179,9 +176,9 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
         return ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
     if contiguous_axis(recurrence) == "time" and _waits_for_itself(recurrence):
         # Float sums wait for their own additions; scanned in registers, one lane waits for memory.
-        vectors = ScanPlan(
-            "cpu", "lanes", time_vector=_LONG_TIME_VECTOR if limits.ldexp else _TIME_VECTOR
-        )
+        # Four vectors of the machine.
+        steps = 64 if limits.ldexp else 32 if limits.line_stores else 16
+        vectors = ScanPlan("cpu", "lanes", time_vector=steps, time_runs=True)
         if rows == 1 and length >= _VECTOR_LENGTH:
             if limits.cores < 2 or length < _SHARED_LENGTH:
                 return vectors

@@ -57,6 +57,9 @@ class ScanPlan:
         CPU ``three_phase``: chunks per lane.
     time_vector : int
         CPU: steps of time that are the lanes of a vector, scanned by shuffles; 0 for none.
+    time_runs : bool
+        CPU ``time_vector``: every lane of a vector scans a run of 4 neighbouring steps before the
+        lanes meet; a vector of steps is 4 vectors of the machine.
     cache_steps : int
         CPU ``three_phase`` with ``time_vector``: steps of a lane that go through the phases before
         the next ones, so that the replay reads from the cache; 0 for all at once.
@@ -82,6 +85,7 @@ class ScanPlan:
     vectorize: bool = False
     chunks: int = 0
     time_vector: int = 0
+    time_runs: bool = False
     cache_steps: int = 0
     transpose: bool = False
     prefetch: int = 0

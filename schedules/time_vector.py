@@ -24,6 +24,7 @@ from tvm_scan.schedules.line_stores import HeldStores, flush, hold_stores
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.time_fold import TimeFold
+from tvm_scan.schedules.time_runs import TimeRuns
 from tvm_scan.schedules.vector_math import Pool, hoist_first_iteration, with_vector_math
 from tvm_scan.schedules.vector_values import Lanes, blend, blend_shifted, names, on_vectors, shift
 
@@ -66,7 +67,7 @@ class TimeVector:
             ]
             for i, g in enumerate(recurrence.groups)
         }
-
+        self.runs = TimeRuns(self) if plan.time_runs else None
         self.halves: list[Var] = []
 
     @property
@@ -74,7 +75,8 @@ class TimeVector:
         """Registers to allocate."""
         sides = [side for sides in self.elements.values() for side in sides]
         elements = [e.buffer for side in sides for e in side]
-        return [*self.many.buffers, *self.pool.buffers, *elements, *self.halves]
+        runs = self.runs.buffers if self.runs else []
+        return [*self.many.buffers, *self.pool.buffers, *elements, *runs, *self.halves]
 
     def begin(self) -> Any:
         """What must stand before the first vector: TVM would shrink registers not seen outside."""
@@ -150,25 +152,28 @@ class TimeVector:
 
     def _scan(self, i: int, group: Group, first: Any) -> list[Any]:
         """Elements of the steps, their scan, the carries before each step and after the last."""
-        algebra = group.algebra
+        algebra, runs = group.algebra, self.runs
         read, write = self.elements[i]
         levels = self.width.bit_length() - 1
         last = write if levels % 2 else read
         lifted = self.lift(i, read, first)
-        careful = [
-            lifted,
-            *self._levels(i, group, algebra.combine),
-            *self._hand_over(group, last, algebra.apply),
-        ]
+
+        def scanned(combine: Combine) -> list[Any]:
+            return runs.levels(i, group, read, combine) if runs else self._levels(i, group, combine)
+
+        def handed(apply: Combine) -> list[Any]:
+            return runs.hand_over(i, group, apply) if runs else self._hand_over(group, last, apply)
+
+        careful = [lifted, *scanned(algebra.combine), *handed(algebra.apply)]
         plain = algebra.plainly()
         if plain is None:
             return careful
-        levelled = self._levels(i, group, plain.combine)
-        usual = self._hand_over(group, last, plain.apply)
+        levelled, usual = scanned(plain.combine), handed(plain.apply)
         if plain.exact is None:
             return [lifted, *levelled, *usual]
         # One test of the whole vector for the rare one that needs care.
-        everywhere = plain.exact(tuple(element.at(self.width - 1) for element in last))
+        total = runs.last(i) if runs else tuple(element.at(self.width - 1) for element in last)
+        everywhere = plain.exact(total)
         rare = tirx.IfThenElse(everywhere, tir.seq(usual), tir.seq(careful))
         return [tir.fresh_copy(lifted), *levelled, rare]
 

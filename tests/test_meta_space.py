@@ -98,6 +98,11 @@ PINNED = {
             "cpu/three_phase(chunks=2, time_vector=4)",
             {"chunks": (2, 4, 8, 16, 32, 64, 128, 256), "time_vector": (4, 8, 16, 32)},
         ),
+        ("cpu/lanes(time_vector=16, time_runs=True)", {"time_vector": (16, 32, 64)}),
+        (
+            "cpu/three_phase(chunks=2, time_vector=16, time_runs=True)",
+            {"chunks": (2, 4, 8, 16, 32, 64, 128, 256), "time_vector": (16, 32, 64)},
+        ),
     ],
     ("selective", "cpu"): [
         ("cpu/sequential()", {}),
@@ -120,6 +125,7 @@ PINNED = {
         ("cpu/lanes()", {"lane_block": (1, 2, 4)}),
         ("cpu/lanes(vectorize=True)", {"lane_block": (4,)}),
         ("cpu/lanes(time_vector=4)", {"time_vector": (4, 8, 16, 32)}),
+        ("cpu/lanes(time_vector=16, time_runs=True)", {"time_vector": (16, 32, 64)}),
     ],
     ("long", "cuda"): [
         ("cuda/sequential(threads_per_block=32)", {}),

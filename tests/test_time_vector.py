@@ -16,6 +16,7 @@ from tvm_scan.schedules.vector_values import takes_time_vectors
 PLANS = [
     ScanPlan("cpu", "lanes", time_vector=8),
     ScanPlan("cpu", "three_phase", chunks=3, time_vector=4),
+    ScanPlan("cpu", "lanes", time_vector=16, time_runs=True),
 ]
 TAKEN = [name for name, p in ACCEPTED.items() if takes_time_vectors(extract(p.func))]
 
@@ -31,19 +32,21 @@ def test_equals_the_loop(name):
     program = ACCEPTED[name]
     arrays = arguments(program.func, program.inputs)
     want = run_loop(program.func, arrays)
-    plan = PLANS[TAKEN.index(name) % 2]
+    plan = PLANS[TAKEN.index(name) % len(PLANS)]
     for got, expected in zip(run_scan(program.func, arrays, plan), want, strict=True):
         assert agree(got, expected, rounds=program.rounds, growth=program.growth)
 
 
-@pytest.mark.parametrize("width", [4, 8, 16, 32])
+@pytest.mark.parametrize(
+    ("width", "runs"), [(w, False) for w in (4, 8, 16, 32)] + [(w, True) for w in (16, 32, 64)]
+)
 @pytest.mark.parametrize("name", ["affine", "maximum", "integers", "clamp"])
 @pytest.mark.parametrize("algorithm", ["lanes", "three_phase"])
-def test_lengths_around_vectors_and_chunks(name, width, algorithm):
+def test_lengths_around_vectors_and_chunks(name, width, runs, algorithm):
     case = CASES[name]
     chunks = {"chunks": 3} if algorithm == "three_phase" else {}
-    plan = ScanPlan("cpu", algorithm, time_vector=width, **chunks)
-    for length in (1, 2, width - 1, width, width + 1, 3 * width, 3 * width + 1, 1000, 4099):
+    plan = ScanPlan("cpu", algorithm, time_vector=width, time_runs=runs, **chunks)
+    for length in (1, width - 1, width, width + 1, 3 * width + 1, 4099):
         inputs = inputs_of(case, "U(0.9, 1)", length, case.dtype, seed=length)
         exact, magnitude = exact_and_magnitude(name, inputs)
         got = run(scan(name, plan), case, inputs, case.dtype)
@@ -55,10 +58,11 @@ def test_lengths_around_vectors_and_chunks(name, width, algorithm):
         assert (units <= np.arange(1, length + 1) + 5 + 6).all()
 
 
-def test_nan_and_infinity_do_not_reach_back():
+@pytest.mark.parametrize("runs", [False, True])
+def test_nan_and_infinity_do_not_reach_back(runs):
     """In a vector, what enters at a step must not show before it."""
     func = source_of(CASES["affine"], "float32")
-    plan = ScanPlan("cpu", "lanes", time_vector=16)
+    plan = ScanPlan("cpu", "lanes", time_vector=16, time_runs=runs)
     for bad in (np.nan, np.inf):
         gates, values = np.ones((1, 64), "float32"), np.ones((1, 64), "float32")
         values[0, 21] = bad
@@ -74,14 +78,28 @@ def test_refused_where_vectors_do_not_fit():
         parallelize(program.func, CPU, PLANS[0])
     with pytest.raises(PlanError, match="one lane at a time"):
         parallelize(ACCEPTED["prefix_sum"].func, CPU, PLANS[0].with_(lane_block=4))
-    with pytest.raises(PlanError, match="4, 8, 16 or 32"):
+    with pytest.raises(PlanError, match="4, 8, 16, 32 or 64"):
         parallelize(ACCEPTED["prefix_sum"].func, CPU, PLANS[0].with_(time_vector=5))
+    with pytest.raises(PlanError, match="for time_runs"):
+        parallelize(ACCEPTED["prefix_sum"].func, CPU, PLANS[0].with_(time_runs=True))
 
 
-def test_a_product_of_gates_that_overflows_inside_a_vector():
+@pytest.mark.parametrize("name", ["convergents", "fourth_order", "string_matching", "borrow"])
+def test_runs_keep_the_order_of_time(name):
+    """Integer matrices and automata do not commute, and are exact."""
+    func = ACCEPTED[name].func
+    arrays = arguments(func, ACCEPTED[name].inputs)
+    want = run_loop(func, arrays)
+    for algorithm, chunks in (("lanes", 0), ("three_phase", 2)):
+        plan = ScanPlan("cpu", algorithm, chunks=chunks, time_vector=16, time_runs=True)
+        for got, expected in zip(run_scan(func, arrays, plan), want, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_a_product_of_gates_that_overflows_inside_a_vector(runs):
     """The one vector that needs care takes it: a zero state stays zero, others overflow."""
     func = source_of(CASES["affine"], "float32")
-    plan = ScanPlan("cpu", "lanes", time_vector=16)
+    plan = ScanPlan("cpu", "lanes", time_vector=16, time_runs=runs)
     gates, values = np.ones((1, 64), "float32"), np.zeros((1, 64), "float32")
     gates[0, 20:26] = 1e20
     for start in (0.0, 1e-30, 2.0):
