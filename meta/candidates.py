@@ -116,9 +116,8 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
         for space, chosen in zip(spaces, default, strict=True)
     )
 
-    def kind_of(plan: ScanPlan) -> tuple[str, bool, bool, bool, bool]:
-        in_time = plan.time_vector > 0
-        return plan.algorithm, plan.vectorize, in_time, plan.time_runs, plan.transpose
+    def kind_of(plan: ScanPlan) -> tuple[str, bool, bool, bool]:
+        return plan.algorithm, plan.vectorize, plan.time_vector > 0, plan.transpose
 
     kinds = dict.fromkeys(kind_of(p) for space in spaces for p in space)
     guesses = []
