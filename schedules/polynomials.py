@@ -22,7 +22,6 @@ _LOG2E = 1.4426950408889634
 _LN2_HIGH = 0.693359375  # 9 bits: n * _LN2_HIGH is exact for the n that occur
 _LN2_LOW = -2.12194440054690583e-4
 _ROUND = 12582912.0  # 1.5 * 2^23: a float32 of this size has no fraction
-_ROUND_BITS = 0x4B400000
 #: Polynomials of degree 6 for e^r on |r| <= ln(2) / 2 and 2^r on |r| <= 1/2, through 7 Chebyshev
 #: points; the constant term is set to 1, so that e^0 and whole powers are exact. They are off by
 #: 5e-9 at most.
@@ -152,11 +151,15 @@ def _between(x: Any, low: float, high: float, let: Values) -> Any:
 
 
 def _nearest(x: Any, let: Values) -> tuple[Any, Any]:
-    """The whole number next to ``x`` in [-2^21, 2^21], and bits that end in it.
+    """The whole number next to ``x`` in [-2^21, 2^21], and bits that end in it, or it with ldexp.
 
     Adding 1.5 2^23 leaves no place for a fraction. The sum is kept as an integer, because TVM's
     simplifier takes ``(x + c) - c`` for ``x``.
     """
+    if let.ldexp:
+        # One instruction; its conversion back serves the scaling by powers of two, too.
+        n = let(tirx.call_llvm_pure_intrin("int32", "llvm.lrint", x))
+        return tirx.Cast(_F32, n), n
     bits = let(tirx.reinterpret("int32", x + _f(_ROUND)))
     return let(tirx.reinterpret(_F32, bits) - _f(_ROUND)), bits
 
@@ -167,8 +170,7 @@ def _scaled(value: Any, bits: Any, let: Values) -> Any:
     A shift by 23 leaves of the bits nothing but ``n`` in the place of an exponent.
     """
     if let.ldexp:
-        n = bits - _i(_ROUND_BITS)
-        return tirx.call_llvm_pure_intrin(_F32, "llvm.ldexp", value, n)
+        return tirx.call_llvm_pure_intrin(_F32, "llvm.ldexp", value, bits)
     half = let(tirx.shift_left(tirx.shift_right(bits, _i(1)), _i(23)))
     rest = tirx.shift_left(bits, _i(23)) - half
     one = _i(127 << 23)
