@@ -22,7 +22,7 @@ from tvm_scan.errors import PlanError
 from tvm_scan.meta.cuda_decisions import cuda_branches, extent_of, powers, registers_fit
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.default import default_plan
-from tvm_scan.schedules.lane_tiles import takes_lane_tiles
+from tvm_scan.schedules.lane_streams import takes_lane_tiles
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.line_stores import takes_line_stores
 from tvm_scan.schedules.plan import ScanPlan

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tvm.target import Target
 
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.lane_tiles import takes_lane_tiles
+from tvm_scan.schedules.lane_streams import takes_lane_tiles
 from tvm_scan.schedules.limits import limits_of
 from tvm_scan.schedules.line_stores import takes_line_stores
 from tvm_scan.schedules.vector_values import takes_time_vectors

@@ -15,7 +15,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branches import stays_in_vectors
 from tvm_scan.schedules.cuda_checks import element_bytes
 from tvm_scan.schedules.cuda_default import cuda_default
-from tvm_scan.schedules.lane_tiles import takes_lane_tiles
+from tvm_scan.schedules.lane_streams import takes_lane_tiles
 from tvm_scan.schedules.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.line_stores import takes_line_stores
 from tvm_scan.schedules.plan import ScanPlan

@@ -3,13 +3,13 @@
 Where time is contiguous in memory, the lanes of a vector lie a row apart. A tile of as many steps
 as a cache line has is read row by row, transposed by shuffles, walked with the lanes in vectors,
 and what it wrote goes back the same way. The step itself is the loop's own, whatever its family.
+Halves are float32 in the tiles, converted a row at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import replace
 from typing import Any
 
 import tvm_ffi
@@ -20,112 +20,22 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.branches import unconditional_loads
-from tvm_scan.schedules.invariants import register_of, values_of
+from tvm_scan.schedules.invariants import register_of
 from tvm_scan.schedules.ir import as_dtype, each, int_const, local, loop
-from tvm_scan.schedules.line_stores import line_store, output_stores
+from tvm_scan.schedules.lane_streams import (
+    MANY_LINES,
+    TILE_LINES,
+    Shared,
+    Stream,
+    loads_along_time,
+    shared_loads,
+    stores_along_time,
+)
+from tvm_scan.schedules.line_stores import line_store
 from tvm_scan.schedules.replica import Replica
-from tvm_scan.schedules.transpose import Square, square_side
+from tvm_scan.schedules.transpose import Square
 
-__all__ = ["LaneTiles", "takes_lane_tiles"]
-
-
-@dataclass(frozen=True, eq=False)
-class _Stream:
-    """Cells that a step reads or writes, one per lane, and the tile that holds them."""
-
-    buffer: Var
-    indices: tuple[Any, ...]
-    tile: Var
-    is_output: bool
-
-
-def takes_lane_tiles(recurrence: Recurrence) -> bool:
-    """Whether a step reads or writes rows along time that lie a row apart for every lane."""
-    if not recurrence.lanes or recurrence.guard is not None:
-        return False
-    return bool(_loads(recurrence)) or bool(_stores(recurrence))
-
-
-def _along_time(recurrence: Recurrence, buffer: Var, indices: Any) -> bool:
-    """Whether time moves the last index by one, and the last lane another one."""
-    time, lane = recurrence.time.var, recurrence.lanes[-1].var
-    last = linear_in(indices[-1], time)
-    if last is None or abs(last[0]) != 1 or tir.contains_var(last[1], [lane]):
-        return False
-    others = list(indices[:-1])
-    if any(tir.contains_var(index, [time]) for index in others):
-        return False
-    moves = any(tir.contains_var(index, [lane]) for index in others)
-    known = tir.VarMap((axis.var, True) for axis in (*recurrence.lanes, recurrence.time))
-    for axis in (*recurrence.lanes, recurrence.time):
-        for var in tir.variables(axis.extent).keys():
-            known[var] = True
-    fixed = all(var in known for var in tir.variables(list(indices)).keys())
-    return moves and fixed and square_side(tir.dtype_of(buffer)) > 0
-
-
-def _loads(recurrence: Recurrence) -> list[TensorLoad]:
-    found: list[TensorLoad] = []
-    written = tir.VarMap((b, True) for b in recurrence.outputs)
-    for load in unconditional_loads(recurrence.body):
-        if load.source in written or str(load.source.scope()) == "local":
-            continue
-        fits = _along_time(recurrence, load.source, list(load.indices))
-        if fits and not any(tir.structurally_equal(load, other) for other in found):
-            found.append(load)
-    return found
-
-
-def _stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
-    found = output_stores(recurrence)
-    return [s for s in found if _along_time(recurrence, s.buffer, list(s.indices))]
-
-
-@dataclass(frozen=True, eq=False)
-class _Shared:
-    """Cells along time that all lanes of a block read, in constant loops of the step."""
-
-    load: TensorLoad
-    loops: tuple[tuple[Var, int], ...]
-    tile: Var
-    ahead: bool
-
-
-#: Lines of a row in one tile, and how many single lines make a row long enough for that.
-_LINES = 4
-_MANY = 32
-#: Cells of a shared tile for one step.
-_CELLS = 64
-
-
-def _shared(recurrence: Recurrence, steps: int) -> list[_Shared]:
-    time, lane = recurrence.time.var, recurrence.lanes[-1].var
-    written = tir.VarMap((b, True) for b in recurrence.outputs)
-    known = tir.VarMap((axis.var, True) for axis in recurrence.lanes)
-    found: list[_Shared] = []
-    for value, loops in values_of(recurrence.body):
-        for load in unconditional_loads(value):
-            inner = [(v, n) for v, n in loops if tir.contains_var(list(load.indices), [v])]
-            sizes = [n for _, n in inner if n is not None]
-            last = linear_in(load.indices[-1], time)
-            if last is None or abs(last[0]) != 1 or len(sizes) < len(inner) or not inner:
-                continue
-            names = tir.VarMap((v, True) for v, _ in inner)
-            others = [*load.indices[:-1], last[1]]
-            free = all(v in known or v in names for v in tir.variables(others).keys())
-            if (
-                free
-                and prod(sizes) <= _CELLS
-                and load.source not in written
-                and str(load.source.scope()) != "local"
-                and square_side(tir.dtype_of(load.source)) > 0
-                and not tir.contains_var(list(load.indices), [lane])
-            ):
-                tile = local(f"shared{len(found)}", [*sizes, steps], tir.dtype_of(load.source))
-                pairs = tuple(zip([v for v, _ in inner], sizes, strict=True))
-                found.append(_Shared(load, pairs, tile, last[0] == 1))
-    return found
+__all__ = ["LaneTiles"]
 
 
 class LaneTiles:
@@ -148,32 +58,32 @@ class LaneTiles:
     ) -> None:
         self.width, self.time = width, recurrence.time
         self.nontemporal, self.prefetch = nontemporal, prefetch
-        loads, stores = _loads(recurrence), _stores(recurrence)
+        loads, stores = loads_along_time(recurrence), stores_along_time(recurrence)
         named = [(x.source, x.indices, False) for x in loads]
         named += [(x.buffer, x.indices, True) for x in stores]
-        dtypes = sorted({tir.dtype_of(buffer) for buffer, _, _ in named})
+        dtypes = sorted({_wide(buffer) for buffer, _, _ in named})
         self.squares = {dtype: Square(dtype) for dtype in dtypes}
         #: Steps of a tile: whole lines of every width of cells, several where there are many.
         self.steps = max(square.side for square in self.squares.values())
         length = tir.as_int(recurrence.time.extent)
-        if length is not None and length >= _MANY * self.steps:
-            self.steps *= _LINES
+        if length is not None and length >= MANY_LINES * self.steps:
+            self.steps *= TILE_LINES
         self.stages = {
             d: local(f"stage_{d}", [q.side, self.steps], d) for d, q in self.squares.items()
         }
         self.slot = tirx.Var("slot", "int32")
         self.streams = [
-            _Stream(buffer, tuple(indices), self._tile(i, buffer), out)
+            Stream(buffer, tuple(indices), self._tile(i, buffer), out)
             for i, (buffer, indices, out) in enumerate(named)
         ]
-        self.shared = _shared(recurrence, self.steps)
+        self.shared = shared_loads(recurrence, self.steps)
         self.body = self._through_tiles(recurrence.body, loads, stores)
         registers = tuple(register_of(stream.tile) for stream in self.streams)
         #: With the tiles among its registers.
         self.recurrence = replace(recurrence, registers=(*recurrence.registers, *registers))
 
     def _tile(self, i: int, buffer: Var) -> Var:
-        return local(f"tile{i}", [self.steps], tir.dtype_of(buffer))
+        return local(f"tile{i}", [self.steps], _wide(buffer))
 
     def _through_tiles(self, body: Any, loads: list[Any], stores: list[Any]) -> Any:
         inputs, outputs = self.streams[: len(loads)], self.streams[len(loads) :]
@@ -181,22 +91,33 @@ class LaneTiles:
         def on_load(load: TensorLoad) -> Any:
             for old, stream in zip(loads, inputs, strict=True):
                 if load.source.same_as(old.source) and tir.structurally_equal(load, old):
-                    return tirx.BufferLoad(stream.tile, [self.slot])
+                    return _as(tirx.BufferLoad(stream.tile, [self.slot]), load.source)
             for one in self.shared:
                 if tir.structurally_equal(load, one.load):
-                    place = [var for var, _ in one.loops]
-                    return tirx.BufferLoad(one.tile, [*place, self._place_in_line(one)])
+                    place = [*(var for var, _ in one.loops), self._place_in_line(one)]
+                    return _as(tirx.BufferLoad(one.tile, place), load.source)
             return load
 
         def on_store(store: tirx.BufferStore) -> Any:
             for old, stream in zip(stores, outputs, strict=True):
                 if store.buffer.same_as(old.buffer):
-                    return tirx.BufferStore(stream.tile, store.value, [self.slot])
+                    return tirx.BufferStore(stream.tile, _wide_value(store.value), [self.slot])
             return store
 
-        return tvm_ffi.structural_map(body, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
+        body = tvm_ffi.structural_map(body, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
+        return tvm_ffi.structural_map(body, (tirx.Cast, self._wide_again))
 
-    def _place_in_line(self, one: _Shared) -> Any:
+    def _wide_again(self, cast: tirx.Cast) -> Any:
+        """What a tile holds is a half already: it need not be rounded on its way."""
+        inner = cast.value
+        if not isinstance(inner, tirx.Cast) or not isinstance(inner.value, TensorLoad):
+            return cast
+        tiles = [*(s.tile for s in self.streams), *(one.tile for one in self.shared)]
+        same = tir.dtype_of(inner.value) == tir.dtype_of(cast)
+        held = any(inner.value.source.same_as(tile) for tile in tiles)
+        return inner.value if same and held else cast
+
+    def _place_in_line(self, one: Shared) -> Any:
         return self.slot if one.ahead else tirx.IntImm("int32", self.steps - 1) - self.slot
 
     @property
@@ -247,15 +168,16 @@ class LaneTiles:
     def stored(self) -> list[str]:
         """Dtypes of the buffers that are stored past the caches."""
         outputs = [stream.buffer for stream in self.streams if stream.is_output]
-        return [tir.dtype_of(buffer) for buffer in outputs] if self.nontemporal else []
+        lines = [tir.dtype_of(buffer) for buffer in outputs if not _is_narrow(buffer)]
+        return lines if self.nontemporal else []
 
     def _store(self, buffer: Var, value: Any, line: list[Any]) -> Any:
-        if not self.nontemporal:
-            return tirx.BufferStore(buffer, value, line)
+        if not self.nontemporal or _is_narrow(buffer):
+            return tirx.BufferStore(buffer, _row(value, buffer), line)
         first = [*line[:-1], line[-1].base]
         return line_store(buffer, first, value)
 
-    def _copy(self, one: _Shared, replica: Replica, first: Any) -> Any:
+    def _copy(self, one: Shared, replica: Replica, first: Any) -> Any:
         """The cells of a tile's steps that all lanes read."""
         begin = first if one.ahead else first + int_const(self.steps - 1, first)
 
@@ -266,17 +188,18 @@ class LaneTiles:
             ]
             memory = [*indices[:-1], tirx.Ramp(indices[-1], 1, self.steps)]
             held = [*place, tirx.Ramp(tirx.IntImm("int32", 0), 1, self.steps)]
-            return tirx.BufferStore(one.tile, tirx.BufferLoad(one.load.source, memory), held)
+            value = tirx.BufferLoad(one.load.source, memory)
+            return tirx.BufferStore(one.tile, _row(value, one.tile), held)
 
         return each([extent for _, extent in one.loops], line, unroll=False)
 
-    def _move(self, stream: _Stream, replica: Replica, first: Any) -> Any:
+    def _move(self, stream: Stream, replica: Replica, first: Any) -> Any:
         """A stream between memory and its tile, by squares of lanes and steps.
 
         Rows pass through ``stage``, several lines at a time: rows a power of two apart meet in
         one set of the caches, where what is fetched ahead for one would push out another's.
         """
-        dtype = tir.dtype_of(stream.buffer)
+        dtype = _wide(stream.buffer)
         square, stage = self.squares[dtype], self.stages[dtype]
         side, tile = square.side, replica.register(stream.tile)
         last = linear_in(stream.indices[-1], self.time.var)
@@ -322,11 +245,10 @@ class LaneTiles:
                         )
                         for c in lines
                     )
+                held = [tirx.BufferLoad(stream.buffer, memory(lane, c)) for c in lines]
                 out = [
-                    tirx.BufferStore(
-                        stage, tirx.BufferLoad(stream.buffer, memory(lane, c)), staged(i, c)
-                    )
-                    for c in lines
+                    tirx.BufferStore(stage, _row(value, stage), staged(i, c))
+                    for value, c in zip(held, lines, strict=True)
                 ]
                 if self.prefetch:
                     far = self.prefetch * self.steps * (1 if ahead else -1)
@@ -337,6 +259,38 @@ class LaneTiles:
             return tir.seq([turned, moved] if stream.is_output else [moved, turned])
 
         return loop("k", int_const(self.width // side, lane_dtype), block)
+
+
+def _is_narrow(buffer: Var) -> bool:
+    return tir.is_half(tir.dtype_of(buffer))
+
+
+def _wide(buffer: Var) -> str:
+    return tir.wide_dtype(tir.dtype_of(buffer))
+
+
+def _as(value: Any, buffer: Var) -> Any:
+    """A scalar in the dtype of a buffer."""
+    dtype = tir.dtype_of(buffer)
+    return value if tir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
+
+
+def _wide_value(value: Any) -> Any:
+    """What is stored as a half, in float32: it is rounded where it leaves the tile."""
+    dtype = tir.dtype_of(value)
+    if not tir.is_half(dtype):
+        return value
+    wide = tir.wide_dtype(dtype)
+    if isinstance(value, tirx.Cast) and tir.dtype_of(value.value) == wide:
+        return value.value
+    return tirx.Cast(wide, value)
+
+
+def _row(value: Any, buffer: Var) -> Any:
+    """A vector in the dtype of a buffer."""
+    dtype, _, lanes = tir.dtype_of(value).partition("x")
+    wanted = tir.dtype_of(buffer)
+    return value if dtype == wanted else tirx.Cast(f"{wanted}x{lanes}", value)
 
 
 def _asked_for(buffer: Var, line: list[Any]) -> Any:

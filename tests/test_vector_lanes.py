@@ -167,6 +167,43 @@ def test_selective_scan(layout, past, width):
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("layout", ["bdl", "bld"])
+def test_selective_scan_of_halves(layout, dtype):
+    """Halves are widened a row at a time; the step is the loop's, and is rounded once."""
+    options = {"dtype": dtype, "layout": layout}
+    func = library.selective_scan(1, LANES, STEPS, 5, **options)
+    entry = library.LIBRARY["selective_scan"]
+    inputs = entry.example_inputs(np.random.default_rng(3), 1, LANES, STEPS, 5, **options)
+    exact = next(
+        iter(
+            entry.expected({n: v.astype("float64") for n, v in inputs.items()}, **options).values()
+        )
+    )
+    arrays = [*inputs.values(), np.zeros_like(inputs["u"])]
+    plan = ROWS.with_(transpose=layout == "bdl", nontemporal=PAST[-1])
+    text = parallelize(func, CPU, plan).script()
+    assert ("stage_float32" in text) == plan.transpose
+    assert "stage_bfloat16" not in text and "stage_float16" not in text
+    got = run_scan(func, arrays, plan)[-1]
+    assert got.dtype == inputs["u"].dtype
+    # One rounding to a half, and float32 before it.
+    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    np.testing.assert_allclose(got.astype("float64"), exact, rtol=1.01 * unit, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_of_halves_in_tiles(dtype):
+    """Whole numbers that halves hold: any rounding on the way would show."""
+    for back in (False, True):
+        func = program("sum", dtype, back=back)
+        rng = np.random.default_rng(5)
+        arrays = [rng.integers(-1, 2, (LANES, STEPS)).astype(dtype) for _ in range(2)]
+        arrays.append(np.zeros_like(arrays[0]))
+        got, want = run_scan(func, arrays, TILES)[2], run_loop(func, arrays)[2]
+        np.testing.assert_array_equal(got.astype("float32"), want.astype("float32"))
+
+
 @pytest.mark.parametrize("past", PAST)
 @pytest.mark.parametrize("length", [1024, 2048, 5000, 10_007])
 def test_three_phases_by_tiles_of_the_cache(length, past):

@@ -4,6 +4,7 @@ Every function takes a NumPy generator and the arguments of its factory, with si
 and returns the arrays that the function reads, in the order of its parameters.
 """
 
+import ml_dtypes  # noqa: F401  NumPy knows bfloat16 by it
 import numpy as np
 
 from .linear import LINEAR_LAYOUTS
@@ -149,4 +150,9 @@ def selective_scan_inputs(
         arrays["delta_bias"] = bias
     if initial_state:
         arrays["h0"] = rng.standard_normal((batch, channels, states))
-    return {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()}
+    halves = dtype in ("float16", "bfloat16")
+    sequences = ("u", "delta", "B", "C", "z") if halves else tuple(arrays)
+    return {
+        name: np.ascontiguousarray(array, dtype if name in sequences else "float32")
+        for name, array in arrays.items()
+    }

@@ -53,7 +53,8 @@ def selective_scan(
     batch, channels, length, states : int or None
         Sizes; None makes the extent symbolic. B and C are shared by all channels.
     dtype : str
-        ``float32`` or ``float64``, for all arrays.
+        ``float32`` or ``float64``, for all arrays; with ``float16`` or ``bfloat16`` the sequences
+        (u, delta, B, C, z and out) are halves, the rest, the states and a step float32.
     layout : str
         ``"bdl"``: u, delta, z and out have shape (batch, channels, length), B and C (batch,
         states, length). ``"bld"``: (batch, length, channels) and (batch, length, states).
@@ -80,7 +81,7 @@ def selective_scan(
         For an argument outside these choices.
     """
     owner = "selective_scan"
-    check_choice(owner, "dtype", dtype, FLOAT_DTYPES)
+    check_choice(owner, "dtype", dtype, (*FLOAT_DTYPES, "float16", "bfloat16"))
     check_choice(owner, "layout", layout, SELECTIVE_SCAN_LAYOUTS)
     check_choice(owner, "form", form, SELECTIVE_SCAN_FORMS)
     options = {

@@ -59,23 +59,33 @@ class SelectiveScanForm:
         """The shape of the initial, kept and final state."""
         return (self.batch, self.channels, self.states)
 
+    @property
+    def wide(self) -> str:
+        """The dtype of A, D, the bias and the states, in which a step is computed."""
+        return "float32" if self.dtype in ("float16", "bfloat16") else self.dtype
+
+    def load(self, value: Expr) -> Expr:
+        """Widen an element of a sequence."""
+        return value if self.dtype == self.wide else tirx.Cast(self.wide, value)
+
     def at(self, b: Expr, i: Expr, t: Expr) -> tuple:
         """Return the indices in a sequence: `i` is a channel, or a state index in B and C."""
         return (b, i, t) if self.layout == "bdl" else (b, t, i)
 
     def step_size(self, delta: Expr, bias: tirx.Var, d: Expr) -> Expr:
         """Write the discretisation step: delta, plus its bias, through softplus."""
-        biased = delta + bias[d] if self.has_bias else delta
-        return softplus_expr(biased, self.dtype) if self.softplus else biased
+        biased = self.load(delta) + bias[d] if self.has_bias else self.load(delta)
+        return softplus_expr(biased, self.wide) if self.softplus else biased
 
     def initial(self, h0: tirx.Var, index: tuple) -> Expr:
         """Return the state before the first step."""
-        return h0[index] if self.initial_state else tirx.const(0, self.dtype)
+        return h0[index] if self.initial_state else tirx.const(0, self.wide)
 
     def finish(self, y: Expr, D: tirx.Var, d: Expr, u: Expr, z: tirx.Var, where: tuple) -> Expr:
         """Add the skip connection and apply the gate."""
-        skipped = y + D[d] * u if self.has_D else y
-        return skipped * silu_expr(z[where], self.dtype) if self.has_z else skipped
+        skipped = y + D[d] * self.load(u) if self.has_D else y
+        gated = skipped * silu_expr(self.load(z[where]), self.wide) if self.has_z else skipped
+        return gated if self.dtype == self.wide else tirx.Cast(self.dtype, gated)
 
 
 def blocks_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
@@ -83,25 +93,26 @@ def blocks_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
     nb, nd, nl, nn, dtype = form.batch, form.channels, form.length, form.states, form.dtype
     at, attrs, final_state = form.at, form.attrs, form.final_state
     step_size, initial, finish = form.step_size, form.initial, form.finish
+    wide, load = form.wide, form.load
 
     @T.prim_func(s_tir=True)
     def selective_scan(
         u: T.Buffer(form.sequence_shape, dtype),
         delta: T.Buffer(form.sequence_shape, dtype),
-        A: T.Buffer((nd, nn), dtype),
+        A: T.Buffer((nd, nn), wide),
         B: T.Buffer(form.projection_shape, dtype),
         C: T.Buffer(form.projection_shape, dtype),
-        D: T.Buffer((nd,), dtype),
+        D: T.Buffer((nd,), wide),
         z: T.Buffer(form.sequence_shape, dtype),
-        delta_bias: T.Buffer((nd,), dtype),
-        h0: T.Buffer(form.state_shape, dtype),
+        delta_bias: T.Buffer((nd,), wide),
+        h0: T.Buffer(form.state_shape, wide),
         out: T.Buffer(form.sequence_shape, dtype),
-        h_final: T.Buffer(form.state_shape, dtype),
+        h_final: T.Buffer(form.state_shape, wide),
     ) -> None:
         T.func_attr(attrs)
-        h = T.meta_var(h_final if final_state else alloc_state(form.state_shape, dtype))
-        dt = T.sblock_alloc_buffer((nb, nd), dtype)
-        y = T.sblock_alloc_buffer((nb, nd), dtype)
+        h = T.meta_var(h_final if final_state else alloc_state(form.state_shape, wide))
+        dt = T.sblock_alloc_buffer((nb, nd), wide)
+        y = T.sblock_alloc_buffer((nb, nd), wide)
         for b, d in T.grid(nb, nd):
             for n in range(nn):
                 with T.sblock("init"):
@@ -117,18 +128,17 @@ def blocks_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
                         vb, vd = T.axis.remap("SS", [b, d])
                         vt = T.axis.scan(nl, t)
                         vn = T.axis.spatial(nn, n)
-                        h[vb, vd, vn] = (
-                            T.exp(dt[vb, vd] * A[vd, vn]) * h[vb, vd, vn]
-                            + dt[vb, vd] * B[at(vb, vn, vt)] * u[at(vb, vd, vt)]
-                        )
+                        h[vb, vd, vn] = T.exp(dt[vb, vd] * A[vd, vn]) * h[vb, vd, vn] + dt[
+                            vb, vd
+                        ] * load(B[at(vb, vn, vt)]) * load(u[at(vb, vd, vt)])
                 for n in range(nn):
                     with T.sblock("contract"):
                         vb, vd = T.axis.remap("SS", [b, d])
                         vt = T.axis.scan(nl, t)
                         vn = T.axis.reduce(nn, n)
                         with T.init():
-                            y[vb, vd] = tirx.const(0, dtype)
-                        y[vb, vd] = y[vb, vd] + h[vb, vd, vn] * C[at(vb, vn, vt)]
+                            y[vb, vd] = tirx.const(0, wide)
+                        y[vb, vd] = y[vb, vd] + h[vb, vd, vn] * load(C[at(vb, vn, vt)])
                 with T.sblock("output"):
                     vb, vd = T.axis.remap("SS", [b, d])
                     vt = T.axis.scan(nl, t)
@@ -144,23 +154,24 @@ def step_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
     nb, nd, nl, nn, dtype = form.batch, form.channels, form.length, form.states, form.dtype
     at, attrs, final_state = form.at, form.attrs, form.final_state
     step_size, initial, finish = form.step_size, form.initial, form.finish
+    wide, load = form.wide, form.load
 
     @T.prim_func(s_tir=True)
     def selective_scan(
         u: T.Buffer(form.sequence_shape, dtype),
         delta: T.Buffer(form.sequence_shape, dtype),
-        A: T.Buffer((nd, nn), dtype),
+        A: T.Buffer((nd, nn), wide),
         B: T.Buffer(form.projection_shape, dtype),
         C: T.Buffer(form.projection_shape, dtype),
-        D: T.Buffer((nd,), dtype),
+        D: T.Buffer((nd,), wide),
         z: T.Buffer(form.sequence_shape, dtype),
-        delta_bias: T.Buffer((nd,), dtype),
-        h0: T.Buffer(form.state_shape, dtype),
+        delta_bias: T.Buffer((nd,), wide),
+        h0: T.Buffer(form.state_shape, wide),
         out: T.Buffer(form.sequence_shape, dtype),
-        h_final: T.Buffer(form.state_shape, dtype),
+        h_final: T.Buffer(form.state_shape, wide),
     ) -> None:
         T.func_attr(attrs)
-        h = T.meta_var(h_final if final_state else alloc_state(form.state_shape, dtype))
+        h = T.meta_var(h_final if final_state else alloc_state(form.state_shape, wide))
         for b, d in T.grid(nb, nd):
             with T.sblock("init"):
                 vb, vd = T.axis.remap("SS", [b, d])
@@ -170,16 +181,15 @@ def step_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
                 with T.sblock("step"):
                     vb, vd = T.axis.remap("SS", [b, d])
                     vt = T.axis.scan(nl, t)
-                    dt = T.sblock_alloc_buffer((1,), dtype)
-                    y = T.sblock_alloc_buffer((1,), dtype)
+                    dt = T.sblock_alloc_buffer((1,), wide)
+                    y = T.sblock_alloc_buffer((1,), wide)
                     dt[0] = step_size(delta[at(vb, vd, vt)], delta_bias, vd)
-                    y[0] = tirx.const(0, dtype)
+                    y[0] = tirx.const(0, wide)
                     for n in range(nn):
-                        h[vb, vd, n] = (
-                            T.exp(dt[0] * A[vd, n]) * h[vb, vd, n]
-                            + dt[0] * B[at(vb, n, vt)] * u[at(vb, vd, vt)]
-                        )
-                        y[0] = y[0] + h[vb, vd, n] * C[at(vb, n, vt)]
+                        h[vb, vd, n] = T.exp(dt[0] * A[vd, n]) * h[vb, vd, n] + dt[0] * load(
+                            B[at(vb, n, vt)]
+                        ) * load(u[at(vb, vd, vt)])
+                        y[0] = y[0] + h[vb, vd, n] * load(C[at(vb, n, vt)])
                     out[at(vb, vd, vt)] = finish(y[0], D, vd, u[at(vb, vd, vt)], z, at(vb, vd, vt))
 
     return selective_scan
