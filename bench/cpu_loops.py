@@ -25,7 +25,10 @@ _STEPS = {
     ),
 }
 #: What each workload computes; ``rows`` walks down the first axis, ``middle`` the second of three.
-KINDS = ("cumsum", "cumsum rows", "affine", "affine middle", "cummax", *_STEPS, "selective scan")
+KINDS = (
+    *("cumsum", "cumsum rows", "affine", "affine middle", "cummax"),
+    *(*_STEPS, "selective scan", "selective scan bfloat16"),
+)
 
 _LOOP = """
 @T.prim_func(s_tir=True)
@@ -57,10 +60,10 @@ def loop_of(kind: str, shape: tuple[int, ...]) -> Any:
         One of ``KINDS``.
     shape : tuple of int
         (lanes, steps), (batch, steps, lanes) for ``affine middle``, and (batch, channels, steps)
-        for ``selective scan``, which has 16 states.
+        for the selective scans, which have 16 states.
     """
-    if kind == "selective scan":
-        return library.selective_scan(*shape, 16)
+    if kind.startswith("selective scan"):
+        return library.selective_scan(*shape, 16, dtype=_sequence_dtype(kind))
     if kind == "affine middle":
         batch, length, lanes = shape
         return from_source(_MIDDLE.format(batch=batch, length=length, lanes=lanes), {"T": T})
@@ -79,10 +82,10 @@ def loop_of(kind: str, shape: tuple[int, ...]) -> Any:
 def inputs_of(kind: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Arrays by the names of the loop's parameters, and ``out``, where the peers write."""
     rng = np.random.default_rng(0)
-    if kind == "selective scan":
+    if kind.startswith("selective scan"):
         entry = library.LIBRARY["selective_scan"]
-        made = dict(entry.example_inputs(rng, *shape, 16))
-        return {**made, "out": np.zeros(shape, "float32")}
+        made = dict(entry.example_inputs(rng, *shape, 16, dtype=_sequence_dtype(kind)))
+        return {**made, "out": np.zeros_like(made["u"])}
     if kind == "cumsum rows":
         shape = shape[::-1]
     found = {"X": rng.standard_normal(shape, dtype="float32")}
@@ -90,3 +93,7 @@ def inputs_of(kind: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         low = 0.0 if kind == "segmented" else 0.9
         found["A"] = rng.uniform(low, 1.0, shape).astype("float32")
     return {**found, "out": np.zeros(shape, "float32")}
+
+
+def _sequence_dtype(kind: str) -> str:
+    return "bfloat16" if kind.endswith("bfloat16") else "float32"

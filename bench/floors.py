@@ -34,9 +34,9 @@ def floor_of(inputs: Sequence[np.ndarray], output: np.ndarray) -> Callable[[], A
     Parameters
     ----------
     inputs : sequence of ndarray
-        float32, of the output's size; smaller ones are left out.
+        Those of the output's size in bytes count; smaller ones are left out.
     output : ndarray
-        float32; its size and alignment are those of the floor's own buffers.
+        Its bytes are those of the floor's own buffers.
 
     Returns
     -------
@@ -45,8 +45,8 @@ def floor_of(inputs: Sequence[np.ndarray], output: np.ndarray) -> Callable[[], A
     """
     target = host_target()
     limits = limits_of(target)
-    cells, tasks = output.size, 8 * limits.cores
-    streams = max(1, sum(x.size == cells for x in inputs))
+    cells, tasks = output.nbytes // 4, 8 * limits.cores
+    streams = max(1, sum(x.nbytes == output.nbytes for x in inputs))
     if cells % (tasks * _LINE):
         return None
     lines = cells // tasks // _LINE
