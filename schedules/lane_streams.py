@@ -20,8 +20,6 @@ from tvm_scan.schedules.line_stores import output_stores
 from tvm_scan.schedules.transpose import square_side
 
 __all__ = [
-    "MANY_LINES",
-    "TILE_LINES",
     "Shared",
     "Stream",
     "loads_along_time",
@@ -95,9 +93,6 @@ class Shared:
     ahead: bool
 
 
-#: Lines of a row in one tile, and how many single lines make a row long enough for that.
-TILE_LINES = 4
-MANY_LINES = 32
 #: Cells of a shared tile for one step.
 _CELLS = 64
 

@@ -23,8 +23,6 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.invariants import register_of
 from tvm_scan.schedules.ir import as_dtype, each, int_const, local, loop
 from tvm_scan.schedules.lane_streams import (
-    MANY_LINES,
-    TILE_LINES,
     Shared,
     Stream,
     loads_along_time,
@@ -63,11 +61,8 @@ class LaneTiles:
         named += [(x.buffer, x.indices, True) for x in stores]
         dtypes = sorted({_wide(buffer) for buffer, _, _ in named})
         self.squares = {dtype: Square(dtype) for dtype in dtypes}
-        #: Steps of a tile: whole lines of every width of cells, several where there are many.
+        #: Steps of a tile: a line of the narrowest cells; longer tiles leave the nearest cache.
         self.steps = max(square.side for square in self.squares.values())
-        length = tir.as_int(recurrence.time.extent)
-        if length is not None and length >= MANY_LINES * self.steps:
-            self.steps *= TILE_LINES
         self.stages = {
             d: local(f"stage_{d}", [q.side, self.steps], d) for d, q in self.squares.items()
         }
@@ -196,8 +191,8 @@ class LaneTiles:
     def _move(self, stream: Stream, replica: Replica, first: Any) -> Any:
         """A stream between memory and its tile, by squares of lanes and steps.
 
-        Rows pass through ``stage``, several lines at a time: rows a power of two apart meet in
-        one set of the caches, where what is fetched ahead for one would push out another's.
+        Rows pass through ``stage``: rows a power of two apart meet in one set of the caches, where
+        the columns of a square would push one another out.
         """
         dtype = _wide(stream.buffer)
         square, stage = self.squares[dtype], self.stages[dtype]

@@ -15,7 +15,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.schedules.ir import local
 
-__all__ = ["Pool", "Values", "exp", "exp2", "log", "log1p", "sigmoid", "tanh"]
+__all__ = ["Pool", "Values", "exp", "exp2", "log", "log1p", "log1p_unit", "sigmoid", "tanh"]
 
 _F32 = "float32"
 _LOG2E = 1.4426950408889634
@@ -43,6 +43,8 @@ _EXP2 = (
     0.0013390863364671202,
     0.00015453162945117818,
 )
+#: 2 atanh(s) / s in s^2 <= 1/9, the first term set to 2: off by 5e-9 at most.
+_ATANH = (2.0, 0.6666641628548362, 0.40021527252564787, 0.28001805013885767, 0.28011988255287396)
 
 
 def _f(value: float) -> Any:
@@ -145,8 +147,12 @@ def exp2(x: Any, let: Values) -> Any:
 
 
 def _between(x: Any, low: float, high: float, let: Values) -> Any:
-    """``x`` in an interval; comparisons are false on NaN, which therefore passes."""
-    below = let(tirx.Select(x > _f(high), _f(high), x))
+    """``x`` in an interval; comparisons are false on NaN, which therefore passes.
+
+    With ldexp there is no upper end: a number that has no int32 is converted to the least one, the
+    polynomial of what is left is infinite, and so is the result.
+    """
+    below = x if let.ldexp else let(tirx.Select(x > _f(high), _f(high), x))
     return let(tirx.Select(below < _f(low), _f(low), below))
 
 
@@ -252,6 +258,26 @@ def log1p(x: Any, let: Values) -> Any:
     value = log(u, let) + lost / u
     infinite = tirx.EQ(x, _f(float("inf")))
     return tirx.Select(infinite, x, tirx.Select(tirx.EQ(u, _f(0.0)), _f(float("-inf")), value))
+
+
+def log1p_unit(x: Any, let: Values) -> Any:
+    """``log(1 + x)`` in float32 for ``x`` in [0, 1], at most 3 ulp: ``2 atanh(x / (2 + x))``.
+
+    Parameters
+    ----------
+    x : Expr
+        float32 in [0, 1], or NaN.
+    let : Values
+        Collects the intermediate values.
+
+    Returns
+    -------
+    Expr
+    """
+    x = let(x)
+    s = let(x / (x + _f(2.0)))
+    z = let(s * s)
+    return s * _horner(_ATANH, z)
 
 
 def sigmoid(x: Any, let: Values) -> Any:

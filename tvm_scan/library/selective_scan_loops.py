@@ -89,7 +89,7 @@ class SelectiveScanForm:
 
 
 def blocks_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
-    """Build the nest with one block per stage: step size, state, contraction, output."""
+    """Build the nest with one block per stage: step size, drive, state, contraction, output."""
     nb, nd, nl, nn, dtype = form.batch, form.channels, form.length, form.states, form.dtype
     at, attrs, final_state = form.at, form.attrs, form.final_state
     step_size, initial, finish = form.step_size, form.initial, form.finish
@@ -112,6 +112,7 @@ def blocks_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
         T.func_attr(attrs)
         h = T.meta_var(h_final if final_state else alloc_state(form.state_shape, wide))
         dt = T.sblock_alloc_buffer((nb, nd), wide)
+        driven = T.sblock_alloc_buffer((nb, nd), wide)
         y = T.sblock_alloc_buffer((nb, nd), wide)
         for b, d in T.grid(nb, nd):
             for n in range(nn):
@@ -123,6 +124,10 @@ def blocks_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
                     vb, vd = T.axis.remap("SS", [b, d])
                     vt = T.axis.scan(nl, t)
                     dt[vb, vd] = step_size(delta[at(vb, vd, vt)], delta_bias, vd)
+                with T.sblock("drive"):
+                    vb, vd = T.axis.remap("SS", [b, d])
+                    vt = T.axis.scan(nl, t)
+                    driven[vb, vd] = dt[vb, vd] * load(u[at(vb, vd, vt)])
                 for n in range(nn):
                     with T.sblock("state"):
                         vb, vd = T.axis.remap("SS", [b, d])
@@ -182,8 +187,10 @@ def step_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
                     vb, vd = T.axis.remap("SS", [b, d])
                     vt = T.axis.scan(nl, t)
                     dt = T.sblock_alloc_buffer((1,), wide)
+                    driven = T.sblock_alloc_buffer((1,), wide)
                     y = T.sblock_alloc_buffer((1,), wide)
                     dt[0] = step_size(delta[at(vb, vd, vt)], delta_bias, vd)
+                    driven[0] = dt[0] * load(u[at(vb, vd, vt)])
                     y[0] = tirx.const(0, wide)
                     for n in range(nn):
                         h[vb, vd, n] = T.exp(dt[0] * A[vd, n]) * h[vb, vd, n] + dt[0] * load(
