@@ -90,6 +90,7 @@ def build_serial_tiles(recurrence: Recurrence, plan: ScanPlan) -> Built:
             when(guard, tile.replica.prologue()),
             tile.owner_writes(),
             *tile.empty(),
+            tile.shared.begin(),
             loop("tile", tile_count(recurrence, plan), walk),
         ]
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits
+from tvm_scan.schedules.staging_checks import check_no_staging, check_staging, tile_bytes
 from tvm_scan.schedules.state_split import StateSplit, split_of
 from tvm_scan.schedules.warp_tree import can_shuffle
 
@@ -58,10 +59,14 @@ def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
     threads = plan.threads_per_block
     if plan.algorithm == "three_phase":
         threads = max(threads, carry_threads(plan, recurrence))
+    arrays = [
+        slots * cells * tir.byte_size(dtype)
+        for slots in _slots(plan.block_tree, threads)
+        for cells, dtype in element_parts(recurrence)
+    ]
     used = 0
-    for slots in _slots(plan.block_tree, threads):
-        for cells, dtype in element_parts(recurrence):
-            used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * tir.byte_size(dtype)
+    for size in (*arrays, *tile_bytes(plan, recurrence)):
+        used = -(-used // _ALIGNMENT) * _ALIGNMENT + size
     return used
 
 
@@ -104,6 +109,7 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
     """
     threads = plan.threads_per_block
     if plan.algorithm in ("sequential", "lanes"):
+        check_no_staging(plan)
         plan.require(
             1 <= threads <= limits.threads,
             f"1 to {limits.threads} threads",
@@ -126,6 +132,7 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
         "use fewer threads per block",
     )
     _check_tree(plan, recurrence)
+    check_staging(plan, limits, recurrence)
     plan.require(
         1 <= plan.items_per_thread <= 64,
         "1 to 64 items per thread",

@@ -14,6 +14,8 @@ from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import as_dtype, int_const, loop, when
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
+from tvm_scan.schedules.shared_items import SharedItems
+from tvm_scan.schedules.shared_layout import streams_of
 from tvm_scan.schedules.staging import StagedItems
 
 __all__ = ["Tile"]
@@ -33,7 +35,14 @@ class Tile:
         self.total = self._elements("total")
         self.tree = make_tree(plan.block_tree, recurrence, self.replica, thread, threads)
         self.staged = StagedItems(
-            recurrence, self.replica, plan.items_per_thread, plan.vector_loads
+            recurrence,
+            self.replica,
+            plan.items_per_thread,
+            plan.vector_loads,
+            streams=streams_of(plan, recurrence),
+        )
+        self.shared = SharedItems(
+            recurrence, plan, self.replica, thread, self.staged.by_block, self.valid
         )
 
     def _elements(self, name: str) -> list[Elements]:
@@ -49,6 +58,7 @@ class Tile:
             *self.replica.buffers,
             *self.running.buffers,
             *self.staged.buffers,
+            *self.shared.buffers,
             *self.tree.buffers,
             *(b for stages in parts for elements in stages for b in elements.buffers),
         ]
@@ -90,9 +100,9 @@ class Tile:
 
     def load(self, tile: Any) -> Any:
         """Inputs of the thread's items into registers."""
-        if not self.staged.loads:
-            return None
-        return self.items(tile, None, self.staged.fill)
+        direct = self.staged.loads_alone
+        rest = self.items(tile, None, self.staged.fill) if direct else None
+        return tir.seq([self.shared.load(tile), rest])
 
     def scan(self, tile: Any, stages: int | None = None) -> list[Any]:
         """All stages (or the first few): elements of the items, and the tree over the threads.
@@ -140,7 +150,8 @@ class Tile:
             last = tirx.EQ(time, self.recurrence.time.extent - 1)
             return tir.seq([step, tirx.IfThenElse(last, finish, None)])
 
-        return self.items(tile, one, self.staged.empty if self.staged.stores else None)
+        steps = self.items(tile, one, self.staged.empty if self.staged.stores_alone else None)
+        return tir.seq([steps, self.shared.store(tile)])
 
     def empty(self) -> list[Any]:
         """What a lane without steps leaves behind, written by the first thread.
