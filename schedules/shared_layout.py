@@ -128,9 +128,7 @@ def streams_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[Stream, ...]:
 
 
 @lru_cache(maxsize=256)
-def _streams(
-    recurrence: Recurrence, items: int, tile: int, vectors: bool
-) -> tuple[Stream, ...]:
+def _streams(recurrence: Recurrence, items: int, tile: int, vectors: bool) -> tuple[Stream, ...]:
     found = []
     loads = steady_loads(recurrence.body, recurrence, [recurrence.time.var])[:MAX_STAGED]
     for access in (*loads, *steady_stores(recurrence)):
