@@ -121,14 +121,21 @@ class Stream:
 
 
 def streams_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[Stream, ...]:
-    """What a tree plan moves through shared memory; nothing unless it is transposed."""
+    """What a tree plan moves through shared memory; nothing unless it is transposed.
+
+    A thread whose items are a single vector needs no exchange: its inputs are staged only if they
+    are to be under way ahead of their tile.
+    """
     if plan.block_load == "direct":
         return ()
-    return _streams(recurrence, plan.items_per_thread, plan.tile, plan.vector_loads)
+    ahead = plan.stages > 1
+    return _streams(recurrence, plan.items_per_thread, plan.tile, plan.vector_loads, ahead)
 
 
 @lru_cache(maxsize=256)
-def _streams(recurrence: Recurrence, items: int, tile: int, vectors: bool) -> tuple[Stream, ...]:
+def _streams(
+    recurrence: Recurrence, items: int, tile: int, vectors: bool, ahead: bool
+) -> tuple[Stream, ...]:
     found = []
     loads = steady_loads(recurrence.body, recurrence, [recurrence.time.var])[:MAX_STAGED]
     for access in (*loads, *steady_stores(recurrence)):
@@ -144,6 +151,8 @@ def _streams(recurrence: Recurrence, items: int, tile: int, vectors: bool) -> tu
             whole = tile if direction > 0 else items
             wide = vector_access(buffer, list(access.indices), recurrence, whole)
             copies = wide if wide.lanes > 1 else copies
+        if copies.lanes == items and (stored or not ahead):
+            continue  # Neighbouring threads' items are neighbouring vectors as it is.
         found.append(Stream(access, stored, copies, layout))
     return tuple(found)
 

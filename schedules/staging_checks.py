@@ -53,7 +53,7 @@ def check_staging(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> Non
     if plan.block_load == "transposed":
         plan.require(
             bool(streams_of(plan, recurrence)),
-            "an array whose memory runs along time, and items of whole words, to transpose",
+            "an array whose memory runs along time, and several vectors per thread, to transpose",
             f"none, with {plan.items_per_thread} items per thread",
             "use block_load=direct",
         )
