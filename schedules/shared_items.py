@@ -180,33 +180,15 @@ class SharedItems:
     # ---- a tile -------------------------------------------------------------------------------
 
     def begin(self) -> Any:
-        """Before the first tile: the copies of those that are under way while it is computed."""
-        stmts: list[Any] = []
-        if self.inputs:
-            for tile in range(self.plan.stages - 1):
-                stmts += [self.fetch(int_const(tile, self._tile_dtype())), async_copy.commit()]
-        return tir.seq(stmts)
-
-    def _tile_dtype(self) -> str:
-        return str(tir.dtype_of(self.recurrence.time.extent))
+        """Before the first tile."""
+        dtype = tir.dtype_of(self.recurrence.time.extent)
+        return async_copy.begin_ahead(self.plan.stages, self.fetch, dtype) if self.inputs else None
 
     def load(self, tile: Any) -> Any:
         """The thread's items of a tile into registers, and the next copies on their way."""
         if not self.inputs:
             return None
-        ahead = self.plan.stages - 1
-        if ahead == 0:
-            # TVM puts the barriers around the one buffer.
-            return tir.seq([self.fetch(tile), self.take(tile)])
-        return tir.seq(
-            [
-                async_copy.wait(ahead - 1),
-                async_copy.barrier(),
-                self.fetch(tile + int_const(ahead, tile)),
-                async_copy.commit(),
-                self.take(tile),
-            ]
-        )
+        return tir.seq([async_copy.next_tile(self.plan.stages, self.fetch, tile), self.take(tile)])
 
     def store(self, tile: Any) -> Any:
         """The thread's results of a tile to global memory."""

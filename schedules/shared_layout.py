@@ -34,7 +34,7 @@ from tvm_scan.schedules.vector_access import VectorAccess, steady_stores, vector
 if TYPE_CHECKING:
     from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["PaddedLayout", "Stream", "streams_of"]
+__all__ = ["PaddedLayout", "Stream", "direction_of", "element_size", "streams_of"]
 
 _LINE, _VECTOR, _WORD = 128, 16, 4
 
@@ -141,7 +141,7 @@ def _streams(
     for access in (*loads, *steady_stores(recurrence)):
         stored = not isinstance(access, TensorLoad)
         buffer = access.buffer if stored else access.source
-        direction = _direction(list(access.indices), recurrence)
+        direction = direction_of(list(access.indices), recurrence)
         layout = PaddedLayout(items, element_size(buffer))
         if direction == 0 or not layout.fits:
             continue
@@ -163,7 +163,7 @@ def element_size(buffer: Var) -> int:
     return max(1, int(digits or 8) // 8)
 
 
-def _direction(indices: list[Any], recurrence: Recurrence) -> int:
+def direction_of(indices: list[Any], recurrence: Recurrence) -> int:
     """1 or -1 where the last index moves with time and no other one does; else 0."""
     time = recurrence.time.var
     part = linear_in(indices[-1], time)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.shared_layout import streams_of
+from tvm_scan.schedules.walk_layout import walk_layout
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["check_no_staging", "check_staging", "tile_bytes"]
+__all__ = ["check_staging", "check_walk_staging", "tile_bytes"]
 
 #: Where the items of a block's threads are exchanged.
 _BLOCK_LOADS = ("direct", "transposed")
@@ -19,25 +20,53 @@ _MOST_STAGES = 3
 
 
 def tile_bytes(plan: ScanPlan, recurrence: Recurrence) -> list[int]:
-    """Shared memory of every array of which a tree plan keeps tiles, all its buffers together."""
+    """Shared memory of every array of which a plan keeps tiles, all its buffers together."""
+    if plan.algorithm == "lanes":
+        return [size * plan.stages for size in walk_layout(plan, recurrence).tile_bytes]
     return [
         stream.layout.cells(plan.tile) * stream.layout.size * (1 if stream.stored else plan.stages)
         for stream in streams_of(plan, recurrence)
     ]
 
 
-def check_no_staging(plan: ScanPlan) -> None:
-    """Check a plan without tiles for choices that only tiles have."""
-    plan.require(
-        plan.block_load == "direct" and plan.stages == 1,
-        "block_load=direct and stages=1 where no block has a tile",
-        f"block_load={plan.block_load}, stages={plan.stages}",
-        "use algorithm serial_tiles",
-    )
+def check_walk_staging(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
+    """Check a plan whose lanes walk time: only threads that share them have tiles."""
+    _check_choices(plan, limits)
+    if plan.threads_per_lane == 1:
+        plan.require(
+            plan.block_load == "direct",
+            "block_load=direct where no block has a tile",
+            f"block_load={plan.block_load}",
+            "use algorithm serial_tiles, or threads that share lanes",
+        )
+    elif plan.block_load == "transposed":
+        plan.require(
+            bool(walk_layout(plan, recurrence).tile_bytes),
+            "an array whose memory runs along time, or one that the lanes of a block share",
+            "none",
+            "use block_load=direct",
+        )
 
 
 def check_staging(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
     """Check how a tree plan moves its tiles."""
+    plan.require(
+        plan.stages == 1 or plan.algorithm == "serial_tiles",
+        "one tile after the other for several stages",
+        f"stages={plan.stages} in {plan.algorithm}",
+        "use stages=1, or algorithm serial_tiles",
+    )
+    _check_choices(plan, limits)
+    if plan.block_load == "transposed":
+        plan.require(
+            bool(streams_of(plan, recurrence)),
+            "an array whose memory runs along time, and several vectors per thread, to transpose",
+            f"none, with {plan.items_per_thread} items per thread",
+            "use block_load=direct",
+        )
+
+
+def _check_choices(plan: ScanPlan, limits: Limits) -> None:
     plan.require(
         plan.block_load in _BLOCK_LOADS,
         "one of " + ", ".join(_BLOCK_LOADS),
@@ -50,19 +79,12 @@ def check_staging(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> Non
         f"stages={plan.stages}",
         "use 2",
     )
-    if plan.block_load == "transposed":
-        plan.require(
-            bool(streams_of(plan, recurrence)),
-            "an array whose memory runs along time, and several vectors per thread, to transpose",
-            f"none, with {plan.items_per_thread} items per thread",
-            "use block_load=direct",
-        )
     if plan.stages == 1:
         return
     plan.require(
-        plan.block_load == "transposed" and plan.algorithm == "serial_tiles",
-        "block_load=transposed in serial_tiles for several stages",
-        f"block_load={plan.block_load} in {plan.algorithm}, stages={plan.stages}",
+        plan.block_load == "transposed",
+        "block_load=transposed for several stages",
+        f"block_load={plan.block_load}, stages={plan.stages}",
         "use stages=1",
     )
     plan.require(

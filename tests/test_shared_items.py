@@ -219,15 +219,17 @@ def test_barriers(stages, warps, count):
 # ---- plans --------------------------------------------------------------------------------------
 
 WRONG = {
-    "cuda/lanes(threads_per_block=64, block_load=transposed)": "block_load=direct and stages=1",
+    "cuda/lanes(threads_per_block=64, block_load=transposed)": (
+        "block_load=direct where no block has a tile"
+    ),
     "cuda/serial_tiles(threads_per_block=64, items_per_thread=4, block_load=rotated)": (
         "one of direct, transposed, got block_load=rotated"
     ),
     "cuda/serial_tiles(threads_per_block=64, items_per_thread=4, stages=2)": (
-        "block_load=transposed in serial_tiles for several stages"
+        "block_load=transposed for several stages"
     ),
     "cuda/three_phase(threads_per_block=64, items_per_thread=4, block_load=transposed, stages=2)": (
-        "block_load=transposed in serial_tiles for several stages"
+        "block_load=transposed for several stages"
     ),
     "cuda/serial_tiles(threads_per_block=8, items_per_thread=4, block_load=transposed, stages=4)": (
         "1 to 3 stages, got stages=4"
