@@ -116,7 +116,6 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
     """
     threads = plan.threads_per_block
     if plan.algorithm in ("sequential", "lanes"):
-        check_walk_staging(plan, limits, recurrence)
         plan.require(
             1 <= threads <= limits.threads,
             f"1 to {limits.threads} threads",
@@ -125,7 +124,8 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
         )
         if plan.threads_per_lane != 1:
             _check_shared_lanes(plan, recurrence)
-            _check_memory(plan, limits, recurrence)
+        check_walk_staging(plan, limits, recurrence)
+        _check_memory(plan, limits, recurrence)
         return
     plan.require(
         plan.threads_per_lane == 1,

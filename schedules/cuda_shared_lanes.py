@@ -172,24 +172,17 @@ class _Walk:
     def _valid(self, time: Any) -> Any:
         return time < self.recurrence.time.extent
 
-    def _items(self, first: Any, make: Any) -> Any:
-        """``make(item, time)`` for the thread's own steps, those that exist."""
-
-        def one(k: int) -> Any:
-            time = first + int_const(k, first)
-            return when(self._valid(time), make(int_const(k, "int32"), time))
-
-        return [one(k) for k in range(self.plan.items_per_thread)]
-
-    def _groups(self, first: Any, make: Any) -> list[Any]:
-        """``make(item, time)`` for each group of items that vectors move together."""
-        step = self.staged.group
-
-        def one(k: int) -> Any:
-            time = first + int_const(k, first)
-            return when(self._valid(time), make(int_const(k, "int32"), time))
-
-        return [one(k) for k in range(0, self.plan.items_per_thread, step)]
+    def _items(self, first: Any, make: Any, step: int = 1) -> list[Any]:
+        """``make(item, time)`` for the steps from ``first`` on, every ``step``-th, that exist."""
+        count = self.plan.items_per_thread
+        found = [
+            (make(int_const(k, "int32"), first + int_const(k, first)), first + int_const(k, first))
+            for k in range(0, count, step)
+        ]
+        if (tir.as_int(self.recurrence.time.extent) or 1) % count == 0:
+            # All steps of a thread exist, or none of them.
+            return [when(self._valid(first), tir.seq([stmt for stmt, _ in found]))]
+        return [when(self._valid(time), stmt) for stmt, time in found]
 
     def _registers(self, old: Var, make: Any) -> Any:
         """``make(register, place)`` for every cell of a register array."""
@@ -212,7 +205,9 @@ class _Walk:
                 )
             return tir.seq(stmts)
 
-        loads = self._groups(mine, self.staged.fill) if self.staged.loads_alone else []
+        loads: list[Any] = []
+        if self.staged.loads_alone:
+            loads = self._items(mine, self.staged.fill, self.staged.group)
         own = start + self.owner * int_const(self.plan.items_per_thread, "int32")
         taken = self.tiles.take(self.staged.by_block, tile, own)
         return tir.seq([*loads, *taken, *self._items(mine, one)])
@@ -225,12 +220,12 @@ class _Walk:
             start = first + as_dtype(q, tir.dtype_of(first)) * int_const(items, first)
             place = within + as_dtype(q, "int32") * int_const(items, "int32")
 
-            def one(k: int) -> Any:
-                time = start + int_const(k, first)
-                staged = self.tiles.fill(k, self.owner, tile, place + int_const(k, "int32"))
+            def one(item: Any, time: Any) -> Any:
+                k = int(item)
+                staged = self.tiles.fill(k, self.owner, tile, place + item)
                 return self._step(q, k, time, [*self.loads.fill(k, time), *staged])
 
-            return tir.seq([one(k) for k in range(items)])
+            return tir.seq(self._items(start, one))
 
         return loop("q", self.plan.threads_per_lane, of_owner)
 
@@ -258,7 +253,7 @@ class _Walk:
                 distance *= 2
             keep = tirx.BufferStore(result, self.replica.place(cell), [int_const(k, "int32")])
             stmts.append(tirx.IfThenElse(tirx.EQ(self.owner, q), keep, None))
-        return when(self._valid(time), tir.seq(stmts))
+        return tir.seq(stmts)
 
     def _set_sum(self, cell: TensorLoad, value: Any) -> Any:
         register = self.replica._registers[cell.source]
@@ -300,5 +295,7 @@ class _Walk:
             stmts.append(self.staged.use(placed, k, time))
             return tir.seq(stmts)
 
-        stores = self._groups(mine, self.staged.empty) if self.staged.stores else []
+        stores: list[Any] = []
+        if self.staged.stores:
+            stores = self._items(mine, self.staged.empty, self.staged.group)
         return tir.seq([*self._items(mine, one), *stores])

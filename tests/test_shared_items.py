@@ -11,6 +11,7 @@ from tests.cusim import nvcc
 from tests.family_programs import PROGRAMS
 from tests.half_recurrences import FUNCTIONS
 from tests.recurrence_cases import Case, check_exact, exact_inputs
+from tests.shared_memory import check_banks, conflicts
 from tests.test_extraction import sequential
 from tests.test_families import arguments, check
 from tvm_scan import ScanPlan, extract, library, parallelize
@@ -26,19 +27,6 @@ STATES = (("initial_state", True), ("final_state", True))
 
 
 # ---- banks --------------------------------------------------------------------------------------
-
-
-def conflicts(places, size):
-    """The most words of one bank that a group of threads asks for at once."""
-    threads = 128 // max(4, size)
-    worst = 1
-    for first in range(0, 32, threads):
-        banks: dict[int, set[int]] = {}
-        for place in places[first : first + threads]:
-            for word in range(place // 4, (place + size - 1) // 4 + 1):
-                banks.setdefault(word % 32, set()).add(word)
-        worst = max(worst, *(len(words) for words in banks.values()))
-    return worst
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
@@ -70,28 +58,6 @@ def test_without_the_padding_they_would_meet():
     assert [PaddedLayout(i, 4).period for i in (16, 32, 64)] == [32, 32, 64]
 
 
-def indices(source, name):
-    """``(bytes, place of every thread in bytes)`` of all accesses to a tile in a kernel."""
-    found = []
-    declared = re.search(rf"__shared__ alignas\(\d+\) (float4?) {name}\[", source)
-    for match in re.finditer(rf"{name}(\[| \+ )", source[declared.end() :]):
-        text, depth, stop = source[declared.end() + match.end() :], 0, 0
-        while depth >= 0:
-            depth += (text[stop] in "([") - (text[stop] in ")]")
-            stop += 1
-        expression = text[: stop - 1].replace("(int)threadIdx.x", "thread").replace("(int)", "")
-        assert re.fullmatch(r"(?:[\w\s()+*&%-]|>>)+", expression), expression
-        step = 16 if declared[1] == "float4" else 4
-        before = source[: declared.end() + match.start()].rpartition("\n")[2]
-        pair = before.endswith("*(float2*)(")
-        whole = step == 16 or before.endswith("*(float4*)(") or "cp_async_cg" in before
-        moved = 8 if pair else 16 if whole else 4
-        code = compile(expression, name, "eval")
-        places = [eval(code, {"thread": t, "tile": 1}) * step for t in range(32)]
-        found.append((moved, places))
-    return found
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "change",
@@ -102,14 +68,7 @@ def test_the_kernel_hits_every_bank_once(change):
     plan = TILES.with_(**change)
     func = library.linear_recurrence(3, 1 << 14)
     source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
-    names = set(re.findall(r"__shared__ alignas\(\d+\) float4? (\w+_tile_ptr)\[", source))
-    assert names
-    for name in names:
-        accesses = indices(source, name)
-        assert len(accesses) >= 4
-        for moved, places in accesses:
-            assert len(set(places)) == 32
-            assert conflicts(places, moved) == 1, (name, places)
+    check_banks(source, least=4)
 
 
 # ---- results ------------------------------------------------------------------------------------
@@ -229,7 +188,7 @@ WRONG = {
         "block_load=transposed for several stages"
     ),
     "cuda/three_phase(threads_per_block=64, items_per_thread=4, block_load=transposed, stages=2)": (
-        "block_load=transposed for several stages"
+        "one tile after the other for several stages, got stages=2 in three_phase"
     ),
     "cuda/serial_tiles(threads_per_block=8, items_per_thread=4, block_load=transposed, stages=4)": (
         "1 to 3 stages, got stages=4"
