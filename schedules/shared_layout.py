@@ -34,7 +34,14 @@ from tvm_scan.schedules.vector_access import VectorAccess, steady_stores, vector
 if TYPE_CHECKING:
     from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["PaddedLayout", "Stream", "direction_of", "element_size", "streams_of"]
+__all__ = [
+    "PaddedLayout",
+    "Stream",
+    "along_time",
+    "direction_of",
+    "element_size",
+    "streams_of",
+]
 
 _LINE, _VECTOR, _WORD = 128, 16, 4
 
@@ -130,6 +137,11 @@ def streams_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[Stream, ...]:
         return ()
     ahead = plan.stages > 1
     return _streams(recurrence, plan.items_per_thread, plan.tile, plan.vector_loads, ahead)
+
+
+def along_time(plan: ScanPlan, recurrence: Recurrence) -> tuple[Stream, ...]:
+    """What a tree plan could move through shared memory, whether it does or not."""
+    return _streams(recurrence, plan.items_per_thread, plan.tile, plan.vector_loads, True)
 
 
 @lru_cache(maxsize=256)
