@@ -129,7 +129,8 @@ PINNED = {
             for branch in (
                 *(
                     (
-                        f"cuda/{algorithm}(threads_per_block={threads[0]}, items_per_thread=1{tree})",
+                        f"cuda/{algorithm}(threads_per_block={threads[0]}, "
+                        f"items_per_thread=1{tree})",
                         {
                             "threads_per_block": threads,
                             "items_per_thread": (1, 2, 4, 8, 16, 32, 64),
