@@ -58,11 +58,11 @@ def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
         return 0
     if plan.algorithm == "lanes":
         return _aligned(tile_bytes(plan, recurrence))
-    threads = plan.threads_per_block
-    if plan.algorithm == "three_phase":
+    threads, lanes = plan.threads_per_block, plan.lanes_per_block
+    if plan.algorithm == "three_phase" and lanes == 1:
         threads = max(threads, carry_threads(plan, recurrence))
     arrays = [
-        slots * cells * tir.byte_size(dtype)
+        slots * cells * tir.byte_size(dtype) * lanes
         for slots in _slots(plan.block_tree, threads)
         for cells, dtype in element_parts(recurrence)
     ]

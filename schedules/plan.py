@@ -55,6 +55,9 @@ class ScanPlan:
     stages : int
         CUDA ``serial_tiles`` with ``block_load=transposed``: buffers for the inputs of a tile, 1
         to 3; the asynchronous copies of all but one are under way while a tile is computed.
+    lanes_per_block : int
+        CUDA trees: lanes of a block, each with ``threads_per_block`` threads; with
+        ``block_load=transposed`` they read once what they share.
     lane_block : int
         CPU: lanes that advance together, in a vector or interleaved.
     vectorize : bool
@@ -98,6 +101,7 @@ class ScanPlan:
     threads_per_lane: int = 1
     block_load: str = "direct"
     stages: int = 1
+    lanes_per_block: int = 1
 
     def __str__(self) -> str:
         shown = [

@@ -24,6 +24,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules import async_copy
+from tvm_scan.schedules.cuda_grid import Place
 from tvm_scan.schedules.ir import as_dtype, int_const, local, loop, when
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
@@ -43,8 +44,8 @@ class SharedItems:
         Threads, items and buffers.
     replica : Replica
         Gives the lane.
-    thread : Var
-        Thread within its lane.
+    place : Place
+        Lane of the block, and thread within it.
     parts : list of (Stream, Var)
         What is moved, and the registers of a thread's items.
     valid : callable
@@ -56,19 +57,21 @@ class SharedItems:
         recurrence: Recurrence,
         plan: ScanPlan,
         replica: Replica,
-        thread: Var,
+        place: Place,
         parts: list[tuple[Stream, Var]],
         valid: Callable[[Any], Any],
     ) -> None:
         self.recurrence, self.plan, self.replica = recurrence, plan, replica
-        self.thread, self.valid = thread, valid
+        self.thread, self.row, self.valid = place.thread, place.row_in_block, valid
+        #: What else comes with a tile: ``fetch(tile)`` of tables.
+        self.beside: list[Callable[[Any], Any]] = []
         self.inputs = [self._with_memory(*p, plan.stages) for p in parts if not p[0].stored]
         self.outputs = [self._with_memory(*p, 1) for p in parts if p[0].stored]
 
     def _with_memory(self, stream: Stream, registers: Var, stages: int) -> Any:
         cells = stream.layout.cells(self.plan.tile)
         dtype, name = tir.dtype_of(stream.buffer), f"{stream.buffer.name}_tile"
-        return stream, registers, local(name, [stages, cells], dtype, "shared")
+        return stream, registers, local(name, [*self.row.lead, stages, cells], dtype, "shared")
 
     @property
     def buffers(self) -> list[Var]:
@@ -100,7 +103,8 @@ class SharedItems:
         found = [self.replica.place(index, None, time) for index in stream.access.indices]
         return stream.copies.ramp(found) if stream.copies.lanes > 1 else found
 
-    def _slot(self, tile: Any) -> Any:
+    def slot(self, tile: Any) -> Any:
+        """Which buffer a tile has."""
         stages = self.plan.stages
         if stages == 1:
             return int_const(0, "int32")
@@ -109,10 +113,11 @@ class SharedItems:
 
     def fetch(self, tile: Any) -> Any:
         """Begin to copy the inputs of a tile to its buffer."""
-        return tir.seq([self._fetch(*part, tile) for part in self.inputs])
+        streams = [self._fetch(*part, tile) for part in self.inputs]
+        return tir.seq([*streams, *(fetch(tile) for fetch in self.beside)])
 
     def _fetch(self, stream: Stream, _: Var, memory: Var, tile: Any) -> Any:
-        slot, lanes = self._slot(tile), stream.copies.lanes
+        slot, lanes = self.slot(tile), stream.copies.lanes
         by_itself = self.plan.stages > 1 and async_copy.can_copy(stream.copied_bytes)
 
         def one(element: Any, time: Any) -> Any:
@@ -120,9 +125,11 @@ class SharedItems:
             if by_itself:
                 first = [i.base if isinstance(i, tirx.Ramp) else i for i in indices]
                 size = stream.copied_bytes
-                return async_copy.copy(memory, [slot, place], stream.buffer, first, size)
+                return async_copy.copy(
+                    memory, [*self.row.at, slot, place], stream.buffer, first, size
+                )
             value = tirx.BufferLoad(stream.buffer, indices)
-            return tirx.BufferStore(memory, value, [slot, _ramp(place, lanes)])
+            return tirx.BufferStore(memory, value, [*self.row.at, slot, _ramp(place, lanes)])
 
         return self._copies(tile, lanes, one)
 
@@ -133,7 +140,7 @@ class SharedItems:
     def _put(self, stream: Stream, _: Var, memory: Var, tile: Any) -> Any:
         def one(element: Any, time: Any) -> Any:
             place = _ramp(stream.layout.place(element), stream.copies.lanes)
-            value = tirx.BufferLoad(memory, [int_const(0, "int32"), place])
+            value = tirx.BufferLoad(memory, [*self.row.at, int_const(0, "int32"), place])
             return tirx.BufferStore(stream.buffer, value, self._indices(stream, time))
 
         return self._copies(tile, stream.copies.lanes, one)
@@ -155,11 +162,13 @@ class SharedItems:
 
     def take(self, tile: Any) -> Any:
         """The thread's items of a tile into registers."""
-        slot = self._slot(tile)
+        slot = self.slot(tile)
 
         def one(stream: Stream, registers: Var, memory: Var) -> Any:
             def move(to: Any, place: Any) -> Any:
-                return tirx.BufferStore(registers, tirx.BufferLoad(memory, [slot, place]), [to])
+                return tirx.BufferStore(
+                    registers, tirx.BufferLoad(memory, [*self.row.at, slot, place]), [to]
+                )
 
             return self._own(stream, move)
 
@@ -171,7 +180,8 @@ class SharedItems:
         def one(stream: Stream, registers: Var, memory: Var) -> Any:
             def move(place: Any, to: Any) -> Any:
                 value = tirx.BufferLoad(registers, [place])
-                return tirx.BufferStore(memory, value, [int_const(0, "int32"), to])
+                at = [*self.row.at, int_const(0, "int32"), to]
+                return tirx.BufferStore(memory, value, at)
 
             return self._own(stream, move)
 
@@ -179,14 +189,20 @@ class SharedItems:
 
     # ---- a tile -------------------------------------------------------------------------------
 
+    @property
+    def _has_inputs(self) -> bool:
+        return bool(self.inputs or self.beside)
+
     def begin(self) -> Any:
         """Before the first tile."""
         dtype = tir.dtype_of(self.recurrence.time.extent)
-        return async_copy.begin_ahead(self.plan.stages, self.fetch, dtype) if self.inputs else None
+        if not self._has_inputs:
+            return None
+        return async_copy.begin_ahead(self.plan.stages, self.fetch, dtype)
 
     def load(self, tile: Any) -> Any:
         """The thread's items of a tile into registers, and the next copies on their way."""
-        if not self.inputs:
+        if not self._has_inputs:
             return None
         return tir.seq([async_copy.next_tile(self.plan.stages, self.fetch, tile), self.take(tile)])
 

@@ -56,16 +56,19 @@ class PaddedLayout:
         Consecutive elements of a thread.
     size : int
         Bytes of an element.
+    widest : int
+        Bytes that a thread moves at once at most.
     """
 
     items: int
     size: int
+    widest: int = _VECTOR
 
     @property
     def unit(self) -> int:
         """Elements that a thread moves at once: 16 bytes where its items are a multiple of that."""
         unit = 1
-        while self.items % (2 * unit) == 0 and 2 * unit * self.size <= _VECTOR:
+        while self.items % (2 * unit) == 0 and 2 * unit * self.size <= self.widest:
             unit *= 2
         return unit
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.shared_layout import streams_of
+from tvm_scan.schedules.shared_tables import tables_of
 from tvm_scan.schedules.walk_layout import walk_layout
 
 if TYPE_CHECKING:
@@ -23,14 +24,24 @@ def tile_bytes(plan: ScanPlan, recurrence: Recurrence) -> list[int]:
     """Shared memory of every array of which a plan keeps tiles, all its buffers together."""
     if plan.algorithm == "lanes":
         return [size * plan.stages for size in walk_layout(plan, recurrence).tile_bytes]
-    return [
-        stream.layout.cells(plan.tile) * stream.layout.size * (1 if stream.stored else plan.stages)
+    tables = [table.bytes * plan.stages for table in tables_of(plan, recurrence)]
+    return tables + [
+        stream.layout.cells(plan.tile)
+        * stream.layout.size
+        * plan.lanes_per_block
+        * (1 if stream.stored else plan.stages)
         for stream in streams_of(plan, recurrence)
     ]
 
 
 def check_walk_staging(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
     """Check a plan whose lanes walk time: only threads that share them have tiles."""
+    plan.require(
+        plan.lanes_per_block == 1,
+        "lanes_per_block=1 where lanes walk time: threads_per_block says how many there are",
+        f"lanes_per_block={plan.lanes_per_block}",
+        "leave it at 1",
+    )
     _check_choices(plan, limits)
     if plan.threads_per_lane == 1:
         plan.require(
@@ -57,9 +68,16 @@ def check_staging(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> Non
         "use stages=1, or algorithm serial_tiles",
     )
     _check_choices(plan, limits)
+    together = plan.lanes_per_block
+    plan.require(
+        together >= 1 and together * plan.threads_per_block <= limits.threads,
+        f"at least one lane per block, and at most {limits.threads} threads of all of them",
+        f"lanes_per_block={together} of {plan.threads_per_block} threads",
+        "use fewer lanes or threads",
+    )
     if plan.block_load == "transposed":
         plan.require(
-            bool(streams_of(plan, recurrence)),
+            bool(streams_of(plan, recurrence) or tables_of(plan, recurrence)),
             "an array whose memory runs along time, and several vectors per thread, to transpose",
             f"none, with {plan.items_per_thread} items per thread",
             "use block_load=direct",

@@ -34,7 +34,7 @@ from tvm_scan.schedules.vector_access import VectorAccess, vector_access
 if TYPE_CHECKING:
     from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["LaneRows", "Table", "WalkLayout", "walk_layout", "walk_steps"]
+__all__ = ["LaneRows", "Table", "WalkLayout", "is_common", "walk_layout", "walk_steps"]
 
 _VECTOR = 16
 #: Steps of a tile at least: a line of float32.
@@ -110,7 +110,7 @@ class WalkLayout:
 
 def walk_steps(plan: ScanPlan) -> int:
     """Steps of a tile: whole groups of the threads of a lane, a line of memory at least."""
-    together = plan.threads_per_lane * plan.items_per_thread
+    together = plan.threads_per_lane * max(1, plan.items_per_thread)
     return together * max(1, _LINE_STEPS // together)
 
 
@@ -156,7 +156,7 @@ def _layout(
     for part in split.loops:
         for load in steady_loads(part.body, recurrence, [time, part.loop_var]):
             new = not any(tir.structurally_equal(load, t.load) for t in tables)
-            if new and _is_common(load, recurrence, lanes):
+            if new and is_common(load, recurrence, lanes):
                 table = _table(load, part.loop_var, recurrence, split, shared, steps, vectors)
                 tables += [table] if table else []
     return WalkLayout(tuple(streams), tuple(tables))
@@ -210,7 +210,7 @@ def _table(
     return Table(load, counter, False, lanes, width, pitch, cells, size)
 
 
-def _is_common(load: TensorLoad, recurrence: Recurrence, lanes: int) -> bool:
+def is_common(load: TensorLoad, recurrence: Recurrence, lanes: int) -> bool:
     """Whether all lanes of a block load the same; see the theorem."""
     total = lane_count(recurrence)
     dtype = tir.dtype_of(total)

@@ -5,7 +5,7 @@ import re
 __all__ = ["check_banks", "conflicts"]
 
 #: Values of the loop variables in the indices.
-_VARIABLES = {"tile": 1, "g": 1, "q": 1}
+_VARIABLES = {"tile": 1, "g": 1, "q": 1, "k": 1, "s": 1}
 
 
 def conflicts(places, size):
@@ -31,7 +31,10 @@ def _accesses(source, name):
             depth += (text[stop] in "([") - (text[stop] in ")]")
             stop += 1
         expression = (
-            text[: stop - 1].replace("(int)threadIdx.x", "thread").replace("(int)blockIdx.x", "0")
+            text[: stop - 1]
+            .replace("(int)threadIdx.x", "thread")
+            .replace("(int)blockIdx.x", "0")
+            .replace("(int)threadIdx.y", "0")
         )
         assert re.fullmatch(r"(?:[\w\s()+*&%-]|>>)+", expression), expression
         step = 16 if declared[1] == "float4" else 4
@@ -45,12 +48,12 @@ def _accesses(source, name):
     return found
 
 
-def check_banks(source, least, distinct=True):
+def check_banks(source, least, distinct=True, kind="tile"):
     """Assert that no access to a tile in an emitted kernel asks a bank for two words.
 
-    ``distinct``: and that no two threads access the same place.
+    ``distinct``: and that no two threads access the same place. ``kind``: of which arrays.
     """
-    names = set(re.findall(r"__shared__ alignas\(\d+\) float4? (\w+_tile_ptr)\[", source))
+    names = set(re.findall(rf"__shared__ alignas\(\d+\) float4? (\w+_{kind}_ptr)\[", source))
     assert names, "no tile in the kernel"
     for name in names:
         found = _accesses(source, name)
