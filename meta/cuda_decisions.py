@@ -11,6 +11,7 @@ from tvm_scan.schedules.cuda_checks import element_bytes, takes_warp_tree
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.shared_layout import along_time
+from tvm_scan.schedules.shared_tables import tables_of
 from tvm_scan.schedules.state_split import NoSplit, split_of
 from tvm_scan.schedules.vector_access import has_vectors
 
@@ -111,6 +112,8 @@ def _through_shared_memory(
     choices: tuple[Any, ...] = (("threads_per_block", threads), ("items_per_thread", items))
     if base.algorithm == "serial_tiles":
         choices += (_stages(limits),)
+    if tables_of(base.with_(lanes_per_block=2), recurrence):
+        choices += (("lanes_per_block", (1, 2, 4, 8)),)
     return [(base, choices)]
 
 
