@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from tvm.script import tirx as T
 
 from tests.cuda_harness import CUDA_TARGET, check_nvcc, compile_cuda, emitted_source, run_cuda
 from tests.cusim import nvcc
@@ -103,6 +104,56 @@ def test_the_compiler_sees_copies_of_128_bits_and_one_barrier():
     (taken,) = check_nvcc(scheduled).values()
     assert taken.stack == 0
     assert taken.registers <= 112
+
+
+@T.prim_func(s_tir=True)
+def attention_of_halves(
+    W: T.Buffer((8,), "float32"),
+    K: T.Buffer((2, 8, 96), "float16"),
+    Q: T.Buffer((2, 8, 96), "float16"),
+    V: T.Buffer((2, 8, 96), "float16"),
+    Y: T.Buffer((2, 8, 96), "float16"),
+):
+    """Eight states per lane in float32, everything that is read or written in halves."""
+    for b, d in T.grid(2, 8):
+        h = T.sblock_alloc_buffer((8,), "float32")
+        y = T.sblock_alloc_buffer((1,), "float32")
+        for n in range(8):
+            h[n] = T.float32(0)
+        for t in range(96):
+            y[0] = T.float32(0)
+            for n in range(8):
+                h[n] = h[n] * W[n] + T.Cast("float32", K[b, n, t]) * T.Cast("float32", V[b, d, t])
+                y[0] = y[0] + h[n] * T.Cast("float32", Q[b, n, t])
+            Y[b, d, t] = T.Cast("float16", y[0])
+
+
+@pytest.mark.gpu
+def test_halves_move_eight_at_once_and_are_carried_in_float32():
+    rng = np.random.default_rng(5)
+    w = rng.choice([-1.0, 1.0], 8).astype("float32")
+    k, q, v = (rng.integers(-1, 2, (2, 8, 96)).astype("float16") for _ in range(3))
+    h, want = np.zeros((2, 8, 8)), np.zeros((2, 8, 96))
+    for t in range(96):
+        h = h * w + k[:, None, :, t].astype(float) * v[:, :, None, t]
+        want[:, :, t] = (h * q[:, None, :, t]).sum(-1)
+    assert np.abs(want).max() < 2048, "beyond which halves are no longer exact"
+    plan = PLAN.with_(items_per_thread=8)
+    scheduled = parallelize(attention_of_halves, CUDA_TARGET, plan)
+    got = run_cuda(scheduled, [w, k, q, v, np.full((2, 8, 96), 77, "float16")])
+    np.testing.assert_array_equal(got[-1], want)
+    if not nvcc.nvcc_available():
+        pytest.skip("nvcc is missing: the instructions of the kernel are not counted")
+    ptx = nvcc.compile_ptx(emitted_source(compile_cuda(scheduled)))
+    # V of eight lanes, K and Q of eight states: a row of 32 steps is four vectors, a vector of
+    # each for every thread; once before the tiles, once for the tile after this one.
+    assert re.findall(r"cp\.async\.cg\.shared\.global .*, (\d+);", ptx) == ["16"] * 2 * 3
+    # Eight halves of V, K and Q, the latter of two states.
+    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 1 + 2 * 2
+    assert not re.findall(r"ld\.shared\.[^v]", ptx)
+    assert len(re.findall(r"st\.global\.v4", ptx)) == 1
+    assert re.findall(r"fma\.rn\.f32|add\.f32", ptx)
+    assert not re.findall(r"(?:fma|add|mul)[.\w]*\.f16", ptx)
 
 
 WRONG = {
