@@ -36,6 +36,7 @@ CASES = {
     "cumsum 2048 x 4096": lambda: library.cumsum(2048, 4096),
     "affine 12288 x 128": lambda: library.linear_recurrence(12288, 128),
     "affine 12288 x 65536": lambda: library.linear_recurrence(12288, 65536),
+    "affine 12288 x 65535": lambda: library.linear_recurrence(12288, 65535),
     "affine 1024 x 12288, lanes last": lambda: library.linear_recurrence(12288, 1024, layout="ld"),
     "selective 8 x 2048 x 2048": lambda: library.selective_scan(8, 2048, 2048, 16),
     "selective 1 x 2048 x 2048": lambda: library.selective_scan(1, 2048, 2048, 16),
@@ -79,11 +80,11 @@ def _draw(rows: list[tuple[str, str, CudaCost]], path: Path) -> None:
 
 def _table(rows: list[tuple[str, str, CudaCost]]) -> list[str]:
     lines = [
-        "| case | plan | memory | exp | issue | chain | predicted |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| case | plan | memory | exp | issue | lines | chain | predicted |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, plan, c in rows:
-        bounds: Any = (c.memory, c.exponentials, c.issue, c.chain, c.seconds)
+        bounds: Any = (c.memory, c.exponentials, c.issue, c.lines, c.chain, c.seconds)
         numbers = " | ".join(f"{1e6 * seconds:.1f}" for seconds in bounds)
         lines.append(f"| {name} | `{plan}` | {numbers} |")
     return lines

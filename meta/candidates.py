@@ -116,8 +116,9 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
         for space, chosen in zip(spaces, default, strict=True)
     )
 
-    def kind_of(plan: ScanPlan) -> tuple[str, bool, bool, bool]:
-        return plan.algorithm, plan.vectorize, plan.time_vector > 0, plan.transpose
+    def kind_of(plan: ScanPlan) -> tuple[Any, ...]:
+        transposed = plan.transpose or plan.block_load == "transposed"
+        return plan.algorithm, plan.vectorize, plan.time_vector > 0, transposed
 
     kinds = dict.fromkeys(kind_of(p) for space in spaces for p in space)
     guesses = []

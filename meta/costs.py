@@ -19,6 +19,7 @@ from tvm_scan.schedules.cuda_checks import element_bytes
 from tvm_scan.schedules.limits import limits_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.strides import contiguous_axis
+from tvm_scan.schedules.walk_layout import walk_steps
 
 __all__ = ["COMBINE", "Costs", "costs_of", "extent_of"]
 
@@ -174,9 +175,12 @@ def _cuda(
         # Shared, a thread's own steps lie in registers, and a step's sum takes some levels.
         registers = width / 4 / shared + (items * _STAGED if shared > 1 else 0)
         work = rows * length * (1 + log2(shared) * COMBINE)
-        return _of(work, length, blocks, at_once, once, 0.0, registers)
+        # Tiles in shared memory are a line of steps at least.
+        waits = _barriers(plan) * length / walk_steps(plan)
+        return _of(work, length, blocks, at_once, once, waits, registers)
     tiles = ceil(length / (threads * items))
     levels, combines, exchanges = _tree(plan)
+    exchanges += _barriers(plan)
     tree = rows * tiles * combines * threads * COMBINE
     one = items * (1 + COMBINE) + levels * COMBINE
     registers = 4 * width / 4 + items * width / 4
@@ -189,6 +193,14 @@ def _cuda(
     depth = 2 * one + log2(max(2, tiles)) * COMBINE
     barriers = 3 * exchanges
     return _of(work + tree, depth, rows * tiles, at_once, 2 * once + scratch, barriers, registers)
+
+
+def _barriers(plan: ScanPlan) -> float:
+    """Barriers of a tile in shared memory: around its inputs, and in a tree its outputs."""
+    if plan.block_load == "direct":
+        return 0.0
+    inputs = 2.0 if plan.stages == 1 else 1.0
+    return inputs + (0.0 if plan.algorithm == "lanes" else inputs)
 
 
 def _tree(plan: ScanPlan) -> tuple[float, float, float]:

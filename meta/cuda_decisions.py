@@ -10,6 +10,8 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cuda_checks import element_bytes, takes_warp_tree
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.shared_layout import along_time
+from tvm_scan.schedules.shared_tables import tables_of
 from tvm_scan.schedules.state_split import NoSplit, split_of
 from tvm_scan.schedules.vector_access import has_vectors
 
@@ -62,6 +64,7 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
         choices: tuple[Any, ...] = (("threads_per_block", tuple(t for t in threads if t <= 256)),)
         choices += (("items_per_thread", (1, 2, 4, 8)), ("threads_per_lane", shared))
         found.append((base, choices))
+        found.append((base.with_(block_load="transposed"), (*choices, _stages(limits))))
     length = extent_of(recurrence.time.extent)
     for algorithm in ("serial_tiles", "three_phase"):
         # A block of more than two times the length has no work for most of its threads.
@@ -77,7 +80,41 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
                     if has_vectors(recurrence):
                         choices += (("vector_loads", (0, 1)),)
                     found.append((base, choices))
+            found += _through_shared_memory(base, in_block, items, limits, recurrence)
     return found
+
+
+def _stages(limits: Limits) -> tuple[str, tuple[int, ...]]:
+    return "stages", (1, 2, 3) if limits.async_copies else (1,)
+
+
+def _through_shared_memory(
+    base: ScanPlan,
+    threads: tuple[int, ...],
+    items: tuple[int, ...],
+    limits: Limits,
+    recurrence: Recurrence,
+) -> list[Bare]:
+    """Tiles in shared memory: several items of whole warps, in one tree, as wide as may be."""
+    threads = tuple(t for t in threads if _WARP <= t <= 512)
+    items = tuple(i for i in items if 4 <= i <= 16)
+    if not threads or not items:
+        return []
+    base = base.with_(
+        threads_per_block=threads[0],
+        items_per_thread=items[0],
+        block_tree=_trees(recurrence)[-1],
+        vector_loads=has_vectors(recurrence),
+        block_load="transposed",
+    )
+    if not along_time(base, recurrence):
+        return []
+    choices: tuple[Any, ...] = (("threads_per_block", threads), ("items_per_thread", items))
+    if base.algorithm == "serial_tiles":
+        choices += (_stages(limits),)
+    if tables_of(base.with_(lanes_per_block=2), recurrence):
+        choices += (("lanes_per_block", (1, 2, 4, 8)),)
+    return [(base, choices)]
 
 
 def _trees(recurrence: Recurrence) -> list[str]:

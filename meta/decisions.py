@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import log2, prod
 from typing import Any
@@ -101,6 +102,7 @@ def branches(target: Target, recurrence: Recurrence) -> list[Branch]:
     return found if any(b.holds(default) for b in found) else [*found, Branch(default)]
 
 
+@lru_cache(maxsize=1 << 14)
 def fits(plan: ScanPlan, target: Target, recurrence: Recurrence) -> bool:
     """Whether a plan can be built: its own check, and registers by estimate.
 

@@ -20,6 +20,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import int_const
 from tvm_scan.schedules.replica import Replica
+from tvm_scan.schedules.rows import ALONE, Row
 
 __all__ = ["BlellochTree", "padded"]
 
@@ -36,10 +37,18 @@ def padded(index: Any) -> Any:
 class BlellochTree:
     """Upsweep and downsweep; the prefix of a thread is left in padded shared memory."""
 
-    def __init__(self, recurrence: Recurrence, replica: Replica, thread: Var, threads: int) -> None:
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        replica: Replica,
+        thread: Var,
+        threads: int,
+        row: Row = ALONE,
+    ) -> None:
+        self.row = row
         self.replica, self.thread, self.threads = replica, thread, threads
         stages = range(recurrence.stages)
-        slots = [padded(threads - 1) + 1]
+        slots = [*row.lead, padded(threads - 1) + 1]
         self.shared = [Elements(recurrence, "shared", slots, "shared", s) for s in stages]
         self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
         self.right = [Elements(recurrence, "right", [], "local", s) for s in stages]
@@ -57,7 +66,7 @@ class BlellochTree:
         """Statements of one scan; see ``BlockTree``."""
         shared = self.shared[stage]
         return [
-            self.replica.copy(shared, [padded(self.thread)], mine, []),
+            self.replica.copy(shared, [*self.row.at, padded(self.thread)], mine, []),
             *_block_scan(
                 self.replica,
                 shared,
@@ -66,12 +75,13 @@ class BlellochTree:
                 self.right[stage],
                 self.thread,
                 self.threads,
+                self.row.at,
             ),
         ]
 
     def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
         """In shared memory."""
-        return self.shared[stage], [padded(self.thread)]
+        return self.shared[stage], [*self.row.at, padded(self.thread)]
 
 
 def _block_scan(
@@ -82,6 +92,7 @@ def _block_scan(
     right: Elements,
     thread: Var,
     threads: int,
+    row: list[Any],
 ) -> list[Any]:
     """Exclusive scan over the threads of a block.
 
@@ -100,7 +111,9 @@ def _block_scan(
     thread : Var
         Thread index.
     threads : int
-        Threads of the block, a power of two.
+        Threads of the lane, a power of two.
+    row : list of Expr
+        Leading indices into shared memory.
 
     Returns
     -------
@@ -109,8 +122,10 @@ def _block_scan(
     levels = threads.bit_length() - 1
     stmts: list[Any] = []
     for level in range(levels):
-        stmts += _level(replica, shared, left, right, thread, threads >> (level + 1), level, True)
-    last = [int_const(padded(threads - 1), "int32")]
+        stmts += _level(
+            replica, shared, left, right, thread, threads >> (level + 1), level, True, row
+        )
+    last = [*row, int_const(padded(threads - 1), "int32")]
     stmts.append(replica.copy(total, [], shared, last))
     stmts.append(
         tirx.IfThenElse(
@@ -118,7 +133,9 @@ def _block_scan(
         )
     )
     for level in reversed(range(levels)):
-        stmts += _level(replica, shared, left, right, thread, threads >> (level + 1), level, False)
+        stmts += _level(
+            replica, shared, left, right, thread, threads >> (level + 1), level, False, row
+        )
     return stmts
 
 
@@ -131,6 +148,7 @@ def _level(
     active: int,
     level: int,
     up: bool,
+    row: list[Any],
 ) -> list[Any]:
     """One level: ``active`` threads, each with a node that spans ``2 << level`` elements."""
     span = 2 << level
@@ -142,14 +160,16 @@ def _level(
         algebra = replica.recurrence.groups[i].algebra
         earlier, later = left.load(i, [], place), right.load(i, [], place)
         if up:
-            return shared.store(i, [high], place, algebra.combine(earlier, later))
+            return shared.store(i, [*row, high], place, algebra.combine(earlier, later))
         # Going down, the node's prefix is at ``high`` and its left subtree's sum at ``low``:
         # the left child inherits the prefix, the right child gets prefix then left sum.
-        swap = shared.store(i, [low], place, later)
-        return tir.seq([swap, shared.store(i, [high], place, algebra.combine(later, earlier))])
+        swap = shared.store(i, [*row, low], place, later)
+        return tir.seq(
+            [swap, shared.store(i, [*row, high], place, algebra.combine(later, earlier))]
+        )
 
     reads = tir.seq(
-        [replica.copy(left, [], shared, [low]), replica.copy(right, [], shared, [high])]
+        [replica.copy(left, [], shared, [*row, low]), replica.copy(right, [], shared, [*row, high])]
     )
     return [
         tirx.IfThenElse(chosen, reads, None),

@@ -22,13 +22,14 @@ from tvm_scan.schedules.blelloch import BlellochTree
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.kogge_stone import KoggeStoneTree
 from tvm_scan.schedules.replica import Replica
+from tvm_scan.schedules.rows import ALONE, Row
 from tvm_scan.schedules.warp_tree import WarpTree
 
-__all__ = ["BlockTree", "make_tree"]
+__all__ = ["ALONE", "BlockTree", "Row", "make_tree"]
 
 
 class BlockTree(Protocol):
-    """An exclusive scan over the threads of a block, of the elements of every stage."""
+    """An exclusive scan over the threads of a lane, of the elements of every stage."""
 
     @property
     def has_barriers(self) -> bool:
@@ -51,7 +52,12 @@ class BlockTree(Protocol):
 
 
 def make_tree(
-    kind: str, recurrence: Recurrence, replica: Replica, thread: Var, threads: int
+    kind: str,
+    recurrence: Recurrence,
+    replica: Replica,
+    thread: Var,
+    threads: int,
+    row: Row = ALONE,
 ) -> BlockTree:
     """Make the tree that a plan names.
 
@@ -66,11 +72,13 @@ def make_tree(
     thread : Var
         Thread index.
     threads : int
-        Threads of the block.
+        Threads of a lane.
+    row : Row
+        Which lane of the block the thread is in; each has shared memory of its own.
 
     Returns
     -------
     BlockTree
     """
     made = {"blelloch": BlellochTree, "kogge_stone": KoggeStoneTree, "warp": WarpTree}[kind]
-    return made(recurrence, replica, thread, threads)
+    return made(recurrence, replica, thread, threads, row)

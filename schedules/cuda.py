@@ -12,7 +12,7 @@ from tvm import tirx
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.cuda_grid import grid_of, lane_exists, tile_count
+from tvm_scan.schedules.cuda_grid import Place, lane_exists, tile_count
 from tvm_scan.schedules.cuda_shared_lanes import build_shared_lanes
 from tvm_scan.schedules.cuda_tile import Tile
 from tvm_scan.schedules.ir import (
@@ -62,16 +62,17 @@ def build_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
 
 
 def build_serial_tiles(recurrence: Recurrence, plan: ScanPlan) -> Built:
-    """One block per lane walks the lane's tiles in order, with the running carry in registers.
+    """A block walks the tiles of its lanes in order, with the running carries in registers.
 
     Global traffic: every input and output once (inputs that are not staged are read twice, the
     second time from cache). Shared memory: ``plan.smem_bytes``.
     """
     rows = lane_count(recurrence)
-    row, thread = tirx.Var("v_row", tir.dtype_of(rows)), tirx.Var("v_tx", "int32")
+    group, place = tirx.Var("v_row", tir.dtype_of(rows)), Place(rows, plan)
+    row = place.row(group)
     lanes = decode_lanes(recurrence, row)
-    guard = lane_exists(recurrence, lanes, row, rows)
-    tile = Tile(recurrence, plan, lanes, thread, guard)
+    guard = lane_exists(recurrence, lanes, row, rows, plan.lanes_per_block)
+    tile = Tile(recurrence, plan, lanes, place, group, guard)
 
     def walk(number: Any) -> Any:
         return tir.seq(
@@ -90,8 +91,9 @@ def build_serial_tiles(recurrence: Recurrence, plan: ScanPlan) -> Built:
             when(guard, tile.replica.prologue()),
             tile.owner_writes(),
             *tile.empty(),
+            tile.shared.begin(),
             loop("tile", tile_count(recurrence, plan), walk),
         ]
     )
     kernel = Kernel("scan_tiles", recurrence.inputs, recurrence.outputs, body, tile.allocs)
-    return Built([grid_of(kernel, rows, row, thread, plan)], [])
+    return Built([place.grid(kernel, place.blocks, group)], [])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits
+from tvm_scan.schedules.staging_checks import check_staging, check_walk_staging, tile_bytes
 from tvm_scan.schedules.state_split import StateSplit, split_of
 from tvm_scan.schedules.warp_tree import can_shuffle
 
@@ -53,15 +54,26 @@ def takes_warp_tree(recurrence: Recurrence) -> bool:
 
 def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
     """Shared memory of one block in bytes: every part of every element, in the tree's places."""
-    if plan.device != "cuda" or plan.algorithm not in ("serial_tiles", "three_phase"):
+    if plan.device != "cuda" or plan.algorithm == "sequential":
         return 0
-    threads = plan.threads_per_block
-    if plan.algorithm == "three_phase":
+    if plan.algorithm == "lanes":
+        return _aligned(tile_bytes(plan, recurrence))
+    threads, lanes = plan.threads_per_block, plan.lanes_per_block
+    if plan.algorithm == "three_phase" and lanes == 1:
         threads = max(threads, carry_threads(plan, recurrence))
+    arrays = [
+        slots * cells * tir.byte_size(dtype) * lanes
+        for slots in _slots(plan.block_tree, threads)
+        for cells, dtype in element_parts(recurrence)
+    ]
+    return _aligned([*arrays, *tile_bytes(plan, recurrence)])
+
+
+def _aligned(sizes: list[int]) -> int:
+    """Bytes of arrays one after the other."""
     used = 0
-    for slots in _slots(plan.block_tree, threads):
-        for cells, dtype in element_parts(recurrence):
-            used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * tir.byte_size(dtype)
+    for size in sizes:
+        used = -(-used // _ALIGNMENT) * _ALIGNMENT + size
     return used
 
 
@@ -112,6 +124,8 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
         )
         if plan.threads_per_lane != 1:
             _check_shared_lanes(plan, recurrence)
+        check_walk_staging(plan, limits, recurrence)
+        _check_memory(plan, limits, recurrence)
         return
     plan.require(
         plan.threads_per_lane == 1,
@@ -126,6 +140,7 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
         "use fewer threads per block",
     )
     _check_tree(plan, recurrence)
+    check_staging(plan, limits, recurrence)
     plan.require(
         1 <= plan.items_per_thread <= 64,
         "1 to 64 items per thread",
@@ -140,12 +155,17 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
             f"at most {limits.threads}",
             "use another tree",
         )
-    used = shared_bytes(plan, recurrence)
+    _check_memory(plan, limits, recurrence)
+
+
+def _check_memory(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
+    used, threads = shared_bytes(plan, recurrence), plan.threads_per_block
+    fewer = "fewer stages, or " if plan.stages > 1 else ""
     plan.require(
         used <= limits.shared_bytes,
         f"at most {limits.shared_bytes} bytes of shared memory",
         f"{used} bytes ({element_bytes(recurrence)} per thread, padded, for {threads} threads)",
-        "use fewer threads per block",
+        f"use {fewer}fewer threads per block",
     )
 
 

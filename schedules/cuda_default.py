@@ -8,10 +8,12 @@ from functools import lru_cache
 from tvm_scan import tir
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.async_copy import can_copy
 from tvm_scan.schedules.cuda_checks import check_cuda, element_bytes, takes_warp_tree
 from tvm_scan.schedules.cuda_model import predict
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.shared_layout import streams_of
 from tvm_scan.schedules.state_split import NoSplit, split_of
 from tvm_scan.schedules.vector_access import has_vectors
 
@@ -46,7 +48,7 @@ def cuda_default(limits: Limits, recurrence: Recurrence) -> ScanPlan:
 
     def cost(plan: ScanPlan) -> float:
         made = predict(plan, recurrence, limits)
-        bounds = made.memory + made.exponentials + made.issue + made.chain
+        bounds = made.memory + made.exponentials + made.issue + made.lines + made.chain
         # Two digits: what is closer than that, the order of the candidates decides.
         return float(f"{made.seconds + _NOT_HIDDEN * bounds:.1e}")
 
@@ -63,7 +65,7 @@ def _fits(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> bool:
 
 def _candidates(limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
     """Those of equal cost in the order in which they are preferred."""
-    yield from _shared_lanes(recurrence)
+    yield from _shared_lanes(limits, recurrence)
     size, length = element_bytes(recurrence), tir.as_int(recurrence.time.extent)
     if (length is not None and length <= 32) or 2 * size > 4 * _ELEMENT_WORDS:
         return
@@ -79,10 +81,12 @@ def _candidates(limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
             if not few and not large:
                 plan = ScanPlan("cuda", algorithm, threads, items, vector_loads=vectors)
                 # Two barriers for a tile instead of some thirty, and next to no shared memory.
-                yield plan.with_(block_tree="warp") if warp else plan
+                plan = plan.with_(block_tree="warp") if warp else plan
+                yield plan
+                yield from _through_shared_memory(plan, limits, recurrence)
 
 
-def _shared_lanes(recurrence: Recurrence) -> Iterator[ScanPlan]:
+def _shared_lanes(limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
     """Threads share the states of a lane: every exponential once, time in series."""
     split = split_of(recurrence)
     if isinstance(split, NoSplit):
@@ -90,7 +94,7 @@ def _shared_lanes(recurrence: Recurrence) -> Iterator[ScanPlan]:
     counts = [s for s in (4, 8, 16, 32, 2) if split.states % s == 0]
     # Two threads read half a sector of memory: only where the states allow no more.
     for shared in counts[:1] if counts == [2] else [s for s in counts if s > 2]:
-        yield ScanPlan(
+        plan = ScanPlan(
             "cuda",
             "lanes",
             # Few lanes spread over more multiprocessors in small blocks.
@@ -99,3 +103,22 @@ def _shared_lanes(recurrence: Recurrence) -> Iterator[ScanPlan]:
             vector_loads=True,
             threads_per_lane=shared,
         )
+        yield plan
+        if limits.async_copies:
+            yield plan.with_(block_load="transposed", stages=2)
+
+
+def _through_shared_memory(
+    plan: ScanPlan, limits: Limits, recurrence: Recurrence
+) -> Iterator[ScanPlan]:
+    """The same with tiles in shared memory: two buffers hide memory's latency between tiles."""
+    staged = plan.with_(block_load="transposed")
+    if not streams_of(staged, recurrence):
+        return
+    if not plan.vector_loads:
+        # Threads that read their own items one by one touch every line of a warp each time.
+        yield staged
+    ahead = staged.with_(stages=2)
+    whole = all(can_copy(s.copied_bytes) for s in streams_of(ahead, recurrence) if not s.stored)
+    if plan.algorithm == "serial_tiles" and limits.async_copies and whole:
+        yield ahead

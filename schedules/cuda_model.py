@@ -1,9 +1,10 @@
-"""What a plan costs on a GPU, on paper: four bounds, of which the largest is the prediction.
+"""What a plan costs on a GPU, on paper: five bounds, of which the largest is the prediction.
 
 memory       bytes / bandwidth, each array once (twice in three phases), and what is wasted of a
              32-byte sector; few threads cannot keep enough bytes under way (Little's law)
 exponentials special functions / 16 per clock and multiprocessor
 issue        instructions / 4 warps per clock and multiprocessor
+lines        of trees: lines of memory that accesses touch / 1 per clock and multiprocessor
 chain        the longest chain of dependences: latencies of memory, shuffles and barriers, times
              the waves of blocks that follow one another
 
@@ -28,7 +29,9 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cuda_checks import carry_threads, element_bytes, shared_bytes
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.staging_model import bytes_ahead, lines_of_step, shared_accesses
 from tvm_scan.schedules.strides import contiguous_axis
+from tvm_scan.schedules.walk_layout import walk_steps
 
 __all__ = ["CudaCost", "StepCost", "predict", "step_cost"]
 
@@ -78,7 +81,7 @@ class CudaCost:
         Barriers of a block, and its accesses to shared memory per thread.
     occupancy : float
         Share of the threads that the chip holds.
-    memory, exponentials, issue, chain : float
+    memory, exponentials, issue, lines, chain : float
         Bounds in seconds.
     seconds : float
         The largest of them and the launches.
@@ -93,6 +96,7 @@ class CudaCost:
     memory: float
     exponentials: float
     issue: float
+    lines: float
     chain: float
     seconds: float
 
@@ -176,7 +180,8 @@ def predict(plan: ScanPlan, recurrence: Recurrence, limits: Limits) -> CudaCost:
     moved, specials, issued, barriers, shared, threads, chain, once, launches = found
     # Each thread has some loads under way while it waits: vectors, or those of unrolled steps.
     alone = plan.algorithm in ("sequential", "lanes")
-    under_way = threads * (64.0 if plan.vector_loads else 32.0 if alone else 16.0)
+    waiting = 64.0 if plan.vector_loads else 32.0 if alone else 16.0
+    under_way = threads * max(waiting, bytes_ahead(plan, recurrence))
     speed = min(1.0, under_way / (BANDWIDTH * _MEMORY / CLOCK))
     held = chip * 2048
     memory = moved / (BANDWIDTH * max(speed, 1e-6))
@@ -187,7 +192,8 @@ def predict(plan: ScanPlan, recurrence: Recurrence, limits: Limits) -> CudaCost:
     issue = issued / (_ISSUE * busy * CLOCK)
     # Blocks that follow one another each wait for themselves.
     latency = (chain * max(1.0, threads / (chip * _RESIDENT)) + once) / CLOCK
-    worst = max(memory, exponentials, issue, latency)
+    lines = 0.0 if alone else rows * length * lines_of_step(plan, recurrence) / (busy * CLOCK)
+    worst = max(memory, exponentials, issue, lines, latency)
     return CudaCost(
         moved,
         specials,
@@ -198,6 +204,7 @@ def predict(plan: ScanPlan, recurrence: Recurrence, limits: Limits) -> CudaCost:
         memory,
         exponentials,
         issue,
+        lines,
         latency,
         worst + launches * _LAUNCH,
     )
@@ -234,7 +241,13 @@ def _serial(
     issued = steps * (special + exchanged + 2 * step.accesses / width) / 32
     # The steps of a group overlap but for the state; what they share is shuffled.
     one = _EXP + _LEVEL * (1 + levels) / _UNROLLED + special / shared
-    chain = length / together * (_MEMORY + together * one / 2)
+    groups = length / together
+    chain = groups * (_MEMORY + together * one / 2)
+    if plan.block_load == "transposed":
+        # A tile is a line at least; with several buffers its wait is for a barrier.
+        tiles = length / walk_steps(plan)
+        waits = tiles * (_MEMORY + _BARRIER) if plan.stages == 1 else _MEMORY + tiles * _BARRIER
+        chain = groups * together * one / 2 + waits
     moved = steps * step.bytes
     return moved, steps * step.specials, issued, 0.0, 0.0, rows * shared, chain, 0.0, 1.0
 
@@ -262,7 +275,10 @@ def _tree(
     each = 2 * (step.flops + step.specials * _AROUND) + 2 * words
     width = 4.0 if plan.vector_loads else 1.0
     made = rows * tiles * plan.tile
-    issued = made * (each + 3 * step.accesses / width + exchange / items) / 32
+    staged = shared_accesses(plan, recurrence)
+    issued = made * (each + 3 * step.accesses / width + staged + exchange / items) / 32
+    if plan.block_load == "transposed":
+        barriers += 4.0 if plan.stages == 1 else 2.0
     at_memory = _MEMORY if not step.specials else _MEMORY + 2 * _EXP * items
     one = at_memory + items * each + levels * (_LEVEL + words) + barriers * _BARRIER
     shared = exchange if shared_bytes(plan, recurrence) else 0.0
@@ -271,6 +287,9 @@ def _tree(
     if plan.algorithm == "serial_tiles":
         moved = steps * step.bytes * coalesced
         chain = tiles * one
+        if plan.stages > 1:
+            # All tiles but the first one are there when their turn comes.
+            chain -= (tiles - 1) * (_MEMORY - _LEVEL)
         return (
             moved,
             2 * steps * step.specials,

@@ -27,8 +27,9 @@ from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.result import Built
 from tvm_scan.schedules.staging import StagedItems, steady_loads
+from tvm_scan.schedules.state_loads import StateLoads
 from tvm_scan.schedules.state_split import split_states
-from tvm_scan.schedules.vector_access import VectorAccess, vector_access
+from tvm_scan.schedules.walk_tiles import WalkTiles
 from tvm_scan.schedules.warp_tree import shuffled
 
 __all__ = ["build_shared_lanes"]
@@ -44,7 +45,7 @@ def build_shared_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
     last = tirx.Max(rows - int_const(1, rows), tir.zero_like(rows))
     row = tirx.Min(slot // threads, last)
     owner = as_dtype(slot % threads, "int32")
-    walk = _Walk(recurrence, plan, decode_lanes(recurrence, row), owner)
+    walk = _Walk(recurrence, plan, decode_lanes(recurrence, row), owner, slot)
 
     def kernel(inside: Any) -> Kernel:
         code = when(tir.simplify(rows > tir.zero_like(rows)), walk.code(inside))
@@ -57,7 +58,7 @@ class _Walk:
     """One thread's part of a lane."""
 
     def __init__(
-        self, recurrence: Recurrence, plan: ScanPlan, lanes: list[Any], owner: Any
+        self, recurrence: Recurrence, plan: ScanPlan, lanes: list[Any], owner: Any, slot: Var
     ) -> None:
         self.recurrence, self.plan, self.owner = recurrence, plan, owner
         self.split = split_states(recurrence)
@@ -68,37 +69,36 @@ class _Walk:
         for old, dim in self.split.dims.items():
             shape = [self.own if i == dim else e for i, e in enumerate(tir.shape_of(old))]
             self.states[old] = local(f"{old.name}_own", shape, tir.dtype_of(old))
-        counters = [part.loop_var for part in self.split.loops]
+        self.tiles = WalkTiles(recurrence, plan, slot, self.split.states)
         outside = tir.seq([*self.split.before, *self.split.after])
         found = steady_loads(outside, recurrence, [time])
         for part in self.split.loops:
             for load in steady_loads(part.body, recurrence, [time]):
                 if not any(tir.structurally_equal(load, other) for other in found):
                     found.append(load)
-        self.staged = StagedItems(recurrence, self.replica, items, plan.vector_loads, found)
+        self.staged = StagedItems(
+            recurrence,
+            self.replica,
+            items,
+            plan.vector_loads,
+            found,
+            [part.stream for part, _ in self.tiles.streams],
+        )
         # What the loops read that the steps' owners know: registers, and loads.
         read = tir.buffers_loaded(tir.seq(self.split.loops))
         written = tir.buffers_stored(tir.seq(self.split.before)).keys()
         self.kept = [(old, self._kept(old, items)) for old in written]
         sums = tir.VarMap((cell.source, True) for cell in self.split.sums)
         self.sent = [(o, k) for o, k in self.kept if o in read and o not in sums]
-        # Of loads in the loops: those at every step and state, and those at every state.
+        # Of loads in the loops: those that every state of a step shares.
         self.current = [
             (s, local(f"{s.access.source.name}_now", [1], tir.dtype_of(s.access)))
             for s in self.staged.loads
             if s.access.source in read
         ]
-        self.timed: list[tuple[TensorLoad, Var, VectorAccess]] = []
-        self.fixed: list[tuple[TensorLoad, Var]] = []
-        for part, counter in zip(self.split.loops, counters, strict=True):
-            for load in steady_loads(part.body, recurrence, [time, counter]):
-                vectors = vector_access(load.source, list(load.indices), recurrence, items)
-                if plan.vector_loads and vectors.lanes > 1:
-                    name, shape = f"{load.source.name}_step", [self.own, vectors.lanes]
-                    self.timed.append((load, local(name, shape, tir.dtype_of(load)), vectors))
-            for load in steady_loads(part.body, recurrence, [counter], free_of=[time]):
-                name = f"{load.source.name}_fixed"
-                self.fixed.append((load, local(name, [self.own], tir.dtype_of(load))))
+        self.loads = StateLoads(
+            recurrence, plan, self.split, self.replica, owner, self.own, self.tiles
+        )
         self.results = [
             local(f"{cell.source.name}_sum", [items], tir.dtype_of(cell))
             for cell in self.split.sums
@@ -115,7 +115,7 @@ class _Walk:
         rest = [b for b in self.replica.buffers if not any(b.same_as(w) for w in whole)]
         kept = [buffer for _, buffer in self.kept]
         now = [buffer for _, buffer in self.current]
-        loaded = [entry[1] for entry in (*self.timed, *self.fixed)]
+        loaded = [*self.loads.buffers, *self.tiles.buffers]
         return [*states, *rest, *kept, *now, *loaded, *self.results, *self.staged.buffers]
 
     def _part(self, stmt: Any) -> Any:
@@ -128,68 +128,61 @@ class _Walk:
         """All of a lane: ``inside`` says that the thread's lane exists, and is not repeated."""
         r, plan = self.recurrence, self.plan
         extent = r.time.extent
-        together = int_const(plan.threads_per_lane * plan.items_per_thread, extent)
-        groups = tir.simplify((extent + together - 1) // together)
+        dtype, items = tir.dtype_of(extent), plan.items_per_thread
+        together = int_const(plan.threads_per_lane * items, extent)
+        in_tile = self.tiles.steps // (plan.threads_per_lane * items)
 
-        def group(number: Any) -> Any:
+        def group(number: Any, tile: Any, within: Any) -> Any:
+            """All steps of a group; ``within`` is its number in the tile."""
             first = number * together
-            mine = first + as_dtype(self.owner, tir.dtype_of(extent)) * int_const(
-                plan.items_per_thread, extent
-            )
+            mine = first + as_dtype(self.owner, dtype) * int_const(items, extent)
+            start = within * int_const(plan.threads_per_lane * items, "int32")
             return tir.seq(
-                [self._before(mine), self._steps(first), when(inside, self._after(mine))]
+                [
+                    self._before(mine, tile, start),
+                    self._steps(first, tile, start),
+                    when(inside, self._after(mine)),
+                ]
             )
 
+        def of_tile(tile: Any) -> Any:
+            def one(g: Any) -> Any:
+                number = tile * int_const(in_tile, tile) + as_dtype(g, dtype)
+                return group(number, tile, as_dtype(g, "int32"))
+
+            return tir.seq([self.tiles.load(tile), loop("g", in_tile, one)])
+
+        steps = int_const(self.tiles.steps, extent)
+        if self.tiles.is_empty:
+            groups = tir.simplify((extent + together - 1) // together)
+            walk = loop("group", groups, lambda number: group(number, None, int_const(0, "int32")))
+        else:
+            tiles = tir.simplify((extent + steps - 1) // steps)
+            walk = tir.seq([self.tiles.begin(), loop("tile", tiles, of_tile)])
         return tir.seq(
             [
                 self._part(r.prologue),
                 self._part(r.start),
-                *(self._fixed_load(load, buffer) for load, buffer in self.fixed),
-                loop("group", groups, group),
+                *self.loads.begin(),
+                walk,
                 when(inside, self._part(r.finish)) if r.finish is not None else None,
             ]
         )
 
-    def _fixed_load(self, load: TensorLoad, buffer: Var) -> Any:
-        return loop("s", self.own, lambda s: self._copied(load, buffer, [s], s, None, None))
-
-    def _copied(
-        self, load: TensorLoad, buffer: Var, to: list[Any], s: Any, time: Any, v: Any
-    ) -> Any:
-        """``buffer[to] = load`` for the thread's state ``s``; a whole vector if ``v`` says how."""
-        counter = next(
-            part.loop_var for part in self.split.loops if tir.contains_var(load, [part.loop_var])
-        )
-        dtype = tir.dtype_of(counter)
-        state = as_dtype(self.owner, dtype) * int_const(self.own, dtype) + as_dtype(s, dtype)
-        table = tir.VarMap([(counter, state)])
-        indices = [
-            self.replica.place(tir.substitute(index, table), None, time) for index in load.indices
-        ]
-        value = tirx.BufferLoad(load.source, v.ramp(indices) if v else indices)
-        return tirx.BufferStore(buffer, value, to)
-
     def _valid(self, time: Any) -> Any:
         return time < self.recurrence.time.extent
 
-    def _items(self, first: Any, make: Any) -> Any:
-        """``make(item, time)`` for the thread's own steps, those that exist."""
-
-        def one(k: int) -> Any:
-            time = first + int_const(k, first)
-            return when(self._valid(time), make(int_const(k, "int32"), time))
-
-        return [one(k) for k in range(self.plan.items_per_thread)]
-
-    def _groups(self, first: Any, make: Any) -> list[Any]:
-        """``make(item, time)`` for each group of items that vectors move together."""
-        step = self.staged.group
-
-        def one(k: int) -> Any:
-            time = first + int_const(k, first)
-            return when(self._valid(time), make(int_const(k, "int32"), time))
-
-        return [one(k) for k in range(0, self.plan.items_per_thread, step)]
+    def _items(self, first: Any, make: Any, step: int = 1) -> list[Any]:
+        """``make(item, time)`` for the steps from ``first`` on, every ``step``-th, that exist."""
+        count = self.plan.items_per_thread
+        found = [
+            (make(int_const(k, "int32"), first + int_const(k, first)), first + int_const(k, first))
+            for k in range(0, count, step)
+        ]
+        if (tir.as_int(self.recurrence.time.extent) or 1) % count == 0:
+            # All steps of a thread exist, or none of them.
+            return [when(self._valid(first), tir.seq([stmt for stmt, _ in found]))]
+        return [when(self._valid(time), stmt) for stmt, time in found]
 
     def _registers(self, old: Var, make: Any) -> Any:
         """``make(register, place)`` for every cell of a register array."""
@@ -197,7 +190,7 @@ class _Walk:
         shape = [int(e) for e in tir.shape_of(new)]
         return each(shape, lambda place: make(new, place), True)
 
-    def _before(self, mine: Any) -> Any:
+    def _before(self, mine: Any, tile: Any, start: Any) -> Any:
         def one(k: Any, time: Any) -> Any:
             placed = self.replica.place(tir.seq(self.split.before), None, time)
             stmts = [self.staged.use(placed, k, time)]
@@ -212,24 +205,32 @@ class _Walk:
                 )
             return tir.seq(stmts)
 
-        loads = self._groups(mine, self.staged.fill) if self.staged.loads else []
-        return tir.seq([*loads, *self._items(mine, one)])
+        loads: list[Any] = []
+        if self.staged.loads_alone:
+            loads = self._items(mine, self.staged.fill, self.staged.group)
+        own = start + self.owner * int_const(self.plan.items_per_thread, "int32")
+        taken = self.tiles.take(self.staged.by_block, tile, own)
+        return tir.seq([*loads, *taken, *self._items(mine, one)])
 
-    def _steps(self, first: Any) -> Any:
+    def _steps(self, first: Any, tile: Any, within: Any) -> Any:
         """All steps of the group: those of one owner after the other."""
         items = self.plan.items_per_thread
 
         def of_owner(q: Any) -> Any:
             start = first + as_dtype(q, tir.dtype_of(first)) * int_const(items, first)
-            return tir.seq([self._step(q, k, start + int_const(k, first)) for k in range(items)])
+            place = within + as_dtype(q, "int32") * int_const(items, "int32")
+
+            def one(item: Any, time: Any) -> Any:
+                k = int(item)
+                staged = self.tiles.fill(k, self.owner, tile, place + item)
+                return self._step(q, k, time, [*self.loads.fill(k, time), *staged])
+
+            return tir.seq(self._items(start, one))
 
         return loop("q", self.plan.threads_per_lane, of_owner)
 
-    def _step(self, q: Any, k: int, time: Any) -> Any:
-        stmts: list[Any] = []
-        for load, buffer, vectors in self.timed:
-            if k % vectors.lanes == 0:
-                stmts.append(self._vector_load(load, buffer, time, vectors))
+    def _step(self, q: Any, k: int, time: Any, loads: list[Any]) -> Any:
+        stmts: list[Any] = [stmt for stmt in loads if stmt is not None]
         width = self.plan.threads_per_lane
         for old, kept in self.sent:
 
@@ -252,15 +253,7 @@ class _Walk:
                 distance *= 2
             keep = tirx.BufferStore(result, self.replica.place(cell), [int_const(k, "int32")])
             stmts.append(tirx.IfThenElse(tirx.EQ(self.owner, q), keep, None))
-        return when(self._valid(time), tir.seq(stmts))
-
-    def _vector_load(self, load: TensorLoad, buffer: Var, time: Any, vectors: VectorAccess) -> Any:
-        def one(s: Any) -> Any:
-            zero = int_const(0, "int32")
-            place = tirx.Ramp(zero, int_const(1, zero), vectors.lanes)
-            return self._copied(load, buffer, [s, place], s, time, vectors)
-
-        return loop("s", self.own, one, tirx.ForKind.UNROLLED)
+        return tir.seq(stmts)
 
     def _set_sum(self, cell: TensorLoad, value: Any) -> Any:
         register = self.replica._registers[cell.source]
@@ -270,21 +263,14 @@ class _Walk:
         """A loop over the thread's states, what it loads taken from registers."""
         dims = self.split.dims.copy()
         registers = self.states.copy()
-        for buffer in (*(e[1] for e in self.timed), *(e[1] for e in self.fixed)):
+        for buffer in (*self.loads.buffers, *self.tiles.registers):
             dims[buffer], registers[buffer] = 0, buffer
 
         def on_load(load: TensorLoad) -> Any:
             for staged, now in self.current:
                 if tir.structurally_equal(load, staged.access):
                     return tirx.BufferLoad(now, [int_const(0, "int32")])
-            for timed, buffer, vectors in self.timed:
-                if tir.structurally_equal(load, timed):
-                    slot = int_const(vectors.slot(k) % vectors.lanes, "int32")
-                    return tirx.BufferLoad(buffer, [part.loop_var, slot])
-            for fixed, buffer in self.fixed:
-                if tir.structurally_equal(load, fixed):
-                    return tirx.BufferLoad(buffer, [part.loop_var])
-            return load
+            return self.loads.read(load, part.loop_var, k)
 
         split = self.split.with_dims(dims)
         stmt = split.part(tir.map_loads(part, on_load), self.owner, self.own, registers)
@@ -309,5 +295,7 @@ class _Walk:
             stmts.append(self.staged.use(placed, k, time))
             return tir.seq(stmts)
 
-        stores = self._groups(mine, self.staged.empty) if self.staged.stores else []
+        stores: list[Any] = []
+        if self.staged.stores:
+            stores = self._items(mine, self.staged.empty, self.staged.group)
         return tir.seq([*self._items(mine, one), *stores])

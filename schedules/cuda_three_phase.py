@@ -10,7 +10,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cuda_carries import FEW_TILES, CarryScan
-from tvm_scan.schedules.cuda_grid import grid_of, lane_exists, tile_count
+from tvm_scan.schedules.cuda_grid import Place, grid_of, lane_exists, tile_count
 from tvm_scan.schedules.cuda_tile import Tile
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import (
@@ -70,20 +70,23 @@ class _Phases:
         ]
         self.carries = carry_scratch(recurrence, lead)
 
-    def _task(self) -> tuple[Var, Var, list[Any], Tile]:
-        """Block variable and thread of one tile, its place in scratch, and its code."""
-        task, thread = tirx.Var("v_task", self.dtype), tirx.Var("v_tx", "int32")
-        row, number = task // self.tiles, task % self.tiles
+    def _task(self) -> tuple[Var, Place, list[Any], Tile]:
+        """Block variable and threads of one tile, its place in scratch, and its code."""
+        task, place = tirx.Var("v_task", self.dtype), Place(self.rows, self.plan)
+        group, number = task // self.tiles, task % self.tiles
+        row = place.row(group)
         lanes = decode_lanes(self.recurrence, row)
-        guard = lane_exists(self.recurrence, lanes, row, self.rows)
-        return task, thread, [row, number], Tile(self.recurrence, self.plan, lanes, thread, guard)
+        together = self.plan.lanes_per_block
+        guard = lane_exists(self.recurrence, lanes, row, self.rows, together)
+        tile = Tile(self.recurrence, self.plan, lanes, place, group, guard)
+        return task, place, [row, number], tile
 
-    def _launch(self, kernel: Kernel, task: Var, thread: Var) -> Any:
-        return grid_of(kernel, tir.simplify(self.rows * self.tiles), task, thread, self.plan)
+    def _launch(self, kernel: Kernel, task: Var, place: Place) -> Any:
+        return place.grid(kernel, tir.simplify(place.blocks * self.tiles), task)
 
     def reduce(self, stage: int) -> Any:
         """Kernel 1: the element of every tile."""
-        task, thread, lead, tile = self._task()
+        task, place, lead, tile = self._task()
         known = self._carries(range(stage))
         save = tile.replica.copy(self.elements[stage], lead, tile.total[stage], [])
         body = tir.seq(
@@ -102,7 +105,7 @@ class _Phases:
             body,
             tile.allocs,
         )
-        return self._launch(kernel, task, thread)
+        return self._launch(kernel, task, place)
 
     def _carries(self, stages: range) -> list[Var]:
         groups = [group for group in self.recurrence.groups if group.stage in stages]
@@ -196,13 +199,12 @@ class _Phases:
             body,
             walk.buffers,
         )
-        return grid_of(
-            kernel, self.rows, row, thread, self.plan.with_(threads_per_block=walk.threads)
-        )
+        alone = self.plan.with_(threads_per_block=walk.threads, lanes_per_block=1)
+        return grid_of(kernel, self.rows, row, thread, alone)
 
     def replay(self) -> Any:
         """Kernel 3: the loop body over every tile, from the tile's carry."""
-        task, thread, lead, tile = self._task()
+        task, place, lead, tile = self._task()
         body = tir.seq(
             [
                 when(tile.guard, tile.replica.prologue()),
@@ -223,4 +225,4 @@ class _Phases:
             body,
             tile.allocs,
         )
-        return self._launch(kernel, task, thread)
+        return self._launch(kernel, task, place)

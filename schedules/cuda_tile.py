@@ -10,10 +10,14 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.block_trees import make_tree
+from tvm_scan.schedules.cuda_grid import Place
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import as_dtype, int_const, loop, when
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
+from tvm_scan.schedules.shared_items import SharedItems
+from tvm_scan.schedules.shared_layout import streams_of
+from tvm_scan.schedules.shared_tables import SharedTables
 from tvm_scan.schedules.staging import StagedItems
 
 __all__ = ["Tile"]
@@ -23,18 +27,34 @@ class Tile:
     """One tile of a lane in one block: thread reduction, block tree, thread replay."""
 
     def __init__(
-        self, recurrence: Recurrence, plan: ScanPlan, lanes: list[Any], thread: Var, guard: Any
+        self,
+        recurrence: Recurrence,
+        plan: ScanPlan,
+        lanes: list[Any],
+        place: Place,
+        group: Any,
+        guard: Any,
     ) -> None:
-        self.recurrence, self.plan, self.thread, self.guard = recurrence, plan, thread, guard
+        thread = self.thread = place.thread
+        self.recurrence, self.plan, self.guard = recurrence, plan, guard
         threads = plan.threads_per_block
         self.replica = Replica(recurrence, lanes, unroll=True)
         self.running = Replica(recurrence, lanes, unroll=True, tag="_run")
         self.mine = self._elements("mine")
         self.total = self._elements("total")
-        self.tree = make_tree(plan.block_tree, recurrence, self.replica, thread, threads)
+        row = place.row_in_block
+        self.tree = make_tree(plan.block_tree, recurrence, self.replica, thread, threads, row)
         self.staged = StagedItems(
-            recurrence, self.replica, plan.items_per_thread, plan.vector_loads
+            recurrence,
+            self.replica,
+            plan.items_per_thread,
+            plan.vector_loads,
+            streams=streams_of(plan, recurrence),
         )
+        self.shared = SharedItems(
+            recurrence, plan, self.replica, place, self.staged.by_block, self.valid
+        )
+        self.tables = SharedTables(recurrence, plan, place, group, self.shared)
 
     def _elements(self, name: str) -> list[Elements]:
         """Registers for one element of every stage."""
@@ -49,6 +69,8 @@ class Tile:
             *self.replica.buffers,
             *self.running.buffers,
             *self.staged.buffers,
+            *self.shared.buffers,
+            *self.tables.buffers,
             *self.tree.buffers,
             *(b for stages in parts for elements in stages for b in elements.buffers),
         ]
@@ -90,9 +112,13 @@ class Tile:
 
     def load(self, tile: Any) -> Any:
         """Inputs of the thread's items into registers."""
-        if not self.staged.loads:
-            return None
-        return self.items(tile, None, self.staged.fill)
+        direct = self.staged.loads_alone
+        rest = self.items(tile, None, self.staged.fill) if direct else None
+        return tir.seq([self.shared.load(tile), rest])
+
+    def _use(self, tile: Any, stmt: Any, item: Any, time: Any) -> Any:
+        """``stmt`` with what is staged read from where it is."""
+        return self.tables.use(self.staged.use(stmt, item, time), tile, item, time)
 
     def scan(self, tile: Any, stages: int | None = None) -> list[Any]:
         """All stages (or the first few): elements of the items, and the tree over the threads.
@@ -107,7 +133,7 @@ class Tile:
         mine = self.mine[stage]
 
         def extend(k: Any, time: Any) -> Any:
-            return self.staged.use(self.replica.extend(mine, [], time), k, time)
+            return self._use(tile, self.replica.extend(mine, [], time), k, time)
 
         return [
             # Earlier stages walk through the items with the reduction.
@@ -133,14 +159,15 @@ class Tile:
         """The loop body over the thread's items, and the end of the lane by its last step."""
 
         def one(k: Any, time: Any) -> Any:
-            step = self.staged.use(self.replica.step(time), k, time)
+            step = self._use(tile, self.replica.step(time), k, time)
             finish = self.replica.finish()
             if finish is None:
                 return step
             last = tirx.EQ(time, self.recurrence.time.extent - 1)
             return tir.seq([step, tirx.IfThenElse(last, finish, None)])
 
-        return self.items(tile, one, self.staged.empty if self.staged.stores else None)
+        steps = self.items(tile, one, self.staged.empty if self.staged.stores_alone else None)
+        return tir.seq([steps, self.shared.store(tile)])
 
     def empty(self) -> list[Any]:
         """What a lane without steps leaves behind, written by the first thread.

@@ -20,6 +20,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import int_const
 from tvm_scan.schedules.replica import Replica
+from tvm_scan.schedules.rows import ALONE, Row
 
 __all__ = ["KoggeStoneTree"]
 
@@ -30,11 +31,23 @@ class KoggeStoneTree:
     The prefix of a thread is left in its own registers.
     """
 
-    def __init__(self, recurrence: Recurrence, replica: Replica, thread: Var, threads: int) -> None:
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        replica: Replica,
+        thread: Var,
+        threads: int,
+        row: Row = ALONE,
+    ) -> None:
+        self.row = row
         self.replica, self.thread, self.threads = replica, thread, threads
         stages = range(recurrence.stages)
-        self.ping = [Elements(recurrence, "ping", [threads], "shared", s) for s in stages]
-        self.pong = [Elements(recurrence, "pong", [threads], "shared", s) for s in stages]
+        self.ping = [
+            Elements(recurrence, "ping", [*row.lead, threads], "shared", s) for s in stages
+        ]
+        self.pong = [
+            Elements(recurrence, "pong", [*row.lead, threads], "shared", s) for s in stages
+        ]
         self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
 
     #: Whether a scan makes every thread wait for every other one.
@@ -49,7 +62,7 @@ class KoggeStoneTree:
     def scan(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""
         buffers, left = (self.ping[stage], self.pong[stage]), self.left[stage]
-        here, stmts = [self.thread], []
+        here, stmts = [*self.row.at, self.thread], []
         distances = [1 << k for k in range((self.threads - 1).bit_length())]
         for level, distance in enumerate(distances):
             shared = buffers[level % 2]
@@ -58,12 +71,12 @@ class KoggeStoneTree:
         last = buffers[len(distances) % 2]
         stmts.append(self.replica.copy(last, here, mine, []))
         end = int_const(self.threads - 1, self.thread)
-        stmts.append(self.replica.copy(total, [], last, [end]))
+        stmts.append(self.replica.copy(total, [], last, [*self.row.at, end]))
         stmts.append(
             tirx.IfThenElse(
                 tirx.EQ(self.thread, tir.zero_like(self.thread)),
                 self.replica.set_identity(mine, []),
-                self.replica.copy(mine, [], last, [self.thread - 1]),
+                self.replica.copy(mine, [], last, [*self.row.at, self.thread - 1]),
             )
         )
         return stmts
@@ -78,7 +91,7 @@ class KoggeStoneTree:
 
         far = int_const(distance, self.thread)
         body = [
-            replica.copy(left, [], shared, [self.thread - far]),
+            replica.copy(left, [], shared, [*self.row.at, self.thread - far]),
             replica.for_each_element(shared.stage, one),
         ]
         return tirx.IfThenElse(self.thread >= far, tir.seq(body), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,8 @@ class Limits:
         Whether one or two instructions store a cache line past the caches (AVX, AVX-512).
     cache_bytes : int
         The largest cache, beyond which memory is the limit.
+    async_copies : bool
+        Whether copies to shared memory go on while threads compute (sm_80 and later).
     """
 
     threads: int = 1024
@@ -45,6 +48,7 @@ class Limits:
     ldexp: bool = False
     line_stores: bool = False
     cache_bytes: int = 32 << 20
+    async_copies: bool = True
 
 
 def device_of(target: Target) -> str:
@@ -78,7 +82,14 @@ def limits_of(target: Target) -> Limits:
         ldexp=_has(target, "avx512f"),
         line_stores=_has(target, "avx"),
         cache_bytes=attr("l3-cache-size-bytes", host_cache()),
+        async_copies=_compute_capability(str(attrs.get("arch") or "")) >= 80,
     )
+
+
+def _compute_capability(arch: str) -> int:
+    """90 of ``sm_90a``; 0 where there is no such name."""
+    found = re.fullmatch(r"sm_(\d+)[a-z]*", arch)
+    return int(found[1]) if found else 0
 
 
 def _has(target: Target, feature: str) -> bool:

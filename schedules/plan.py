@@ -49,6 +49,15 @@ class ScanPlan:
     threads_per_lane : int
         CUDA ``lanes``: threads that share the states of a lane and walk time together,
         ``threads_per_lane * items_per_thread`` steps at a time; 1 for a thread with all states.
+    block_load : {"direct", "transposed"}
+        CUDA: whether each thread moves its own items, or the block moves whole lines, which its
+        threads exchange in padded shared memory.
+    stages : int
+        CUDA ``serial_tiles`` with ``block_load=transposed``: buffers for the inputs of a tile, 1
+        to 3; the asynchronous copies of all but one are under way while a tile is computed.
+    lanes_per_block : int
+        CUDA trees: lanes of a block, each with ``threads_per_block`` threads; with
+        ``block_load=transposed`` they read once what they share.
     lane_block : int
         CPU: lanes that advance together, in a vector or interleaved.
     vectorize : bool
@@ -94,6 +103,9 @@ class ScanPlan:
     library_math: bool = False
     vector_loads: bool = False
     threads_per_lane: int = 1
+    block_load: str = "direct"
+    stages: int = 1
+    lanes_per_block: int = 1
 
     def __str__(self) -> str:
         shown = [

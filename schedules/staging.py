@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import gcd
+from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 from tvm import tirx
@@ -22,18 +23,23 @@ from tvm_scan.schedules.ir import int_const, local
 from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.vector_access import VectorAccess, steady_stores, vector_access
 
-__all__ = ["StagedItems", "steady_loads"]
+if TYPE_CHECKING:
+    from tvm_scan.schedules.shared_layout import Stream
 
-_MAX_STAGED = 8
+__all__ = ["MAX_STAGED", "StagedItems", "steady_loads"]
+
+#: Inputs that a thread keeps in registers at most.
+MAX_STAGED = 8
 
 
 @dataclass(frozen=True, eq=False)
 class _Staged:
-    """One access (a load or a store), its registers, and its vectors."""
+    """One access (a load or a store), its registers, its vectors, or how the block moves it."""
 
     access: Any
     registers: Var
     vectors: VectorAccess
+    stream: Stream | None = None
 
 
 class StagedItems:
@@ -51,6 +57,8 @@ class StagedItems:
         Whether to move several items at once.
     loads : list of TensorLoad, optional
         What to stage; if not given, every steady load unless the state has many cells.
+    streams : sequence of Stream
+        What the block moves between memory and registers: ``fill`` and ``empty`` leave it out.
     """
 
     def __init__(
@@ -60,22 +68,36 @@ class StagedItems:
         items: int,
         vectors: bool,
         loads: list[TensorLoad] | None = None,
+        streams: Sequence[Stream] = (),
     ) -> None:
         self.recurrence, self.replica, self.items = recurrence, replica, items
         self.loads: list[_Staged] = []
         self.stores: list[_Staged] = []
+        #: What the block moves, and the registers on the thread's side.
+        self.by_block: list[tuple[Stream, Var]] = []
         if loads is None:
             small = not any(carry.state_axes for carry in recurrence.carries)
             time = recurrence.time.var
             loads = steady_loads(recurrence.body, recurrence, [time]) if small else []
-        for load in loads[:_MAX_STAGED]:
-            self.loads.append(self._staged(load, load.source, "in", vectors))
-        if vectors:
-            made = [self._staged(s, s.buffer, "out", True) for s in steady_stores(recurrence)]
-            self.stores = [staged for staged in made if staged.vectors.lanes > 1]
+            known = [s.access for s in streams if not s.stored]
+            loads = [x for x in loads if not any(tir.structurally_equal(x, k) for k in known)]
+            loads = [*known, *loads]
+        for load in loads[:MAX_STAGED]:
+            self.loads.append(self._staged(load, load.source, "in", vectors, streams))
+        taken = [s.access for s in streams if s.stored]
+        for store in steady_stores(recurrence) if vectors or taken else []:
+            staged = self._staged(store, store.buffer, "out", vectors, streams)
+            if staged.vectors.lanes > 1 or staged.stream is not None:
+                self.stores.append(staged)
 
-    def _staged(self, access: Any, buffer: Var, suffix: str, vectors: bool) -> _Staged:
+    def _staged(
+        self, access: Any, buffer: Var, suffix: str, vectors: bool, streams: Sequence[Stream]
+    ) -> _Staged:
         registers = local(f"{buffer.name}_{suffix}", [self.items], tir.dtype_of(buffer))
+        for stream in streams:
+            if stream.access.same_as(access):
+                self.by_block.append((stream, registers))
+                return _Staged(access, registers, stream.copies, stream)
         found = VectorAccess()
         if vectors:
             found = vector_access(buffer, list(access.indices), self.recurrence, self.items)
@@ -87,9 +109,20 @@ class StagedItems:
         return [staged.registers for staged in (*self.loads, *self.stores)]
 
     @property
+    def loads_alone(self) -> bool:
+        """Whether threads load something themselves."""
+        return any(staged.stream is None for staged in self.loads)
+
+    @property
+    def stores_alone(self) -> bool:
+        """Whether threads store something themselves."""
+        return any(staged.stream is None for staged in self.stores)
+
+    @property
     def group(self) -> int:
         """Consecutive items that exist together, or not at all: those of the widest vector."""
-        return max([1, *(staged.vectors.lanes for staged in (*self.loads, *self.stores))])
+        widths = [staged.vectors.lanes for staged in (*self.loads, *self.stores)]
+        return max([1, *(gcd(width, self.items) for width in widths)])
 
     def fill(self, item: Any, time: Any) -> Any:
         """Load the inputs of the ``group`` items that begin at ``item``, at ``time``."""
@@ -102,6 +135,8 @@ class StagedItems:
     def _move(self, all_staged: list[_Staged], item: Any, time: Any, make: Any) -> Any:
         stmts = []
         for staged in all_staged:
+            if staged.stream is not None:
+                continue
             for offset in range(0, self.group, staged.vectors.lanes):
                 stmts.append(make(staged, _plus(item, offset), _plus(time, offset)))
         return tir.seq(stmts)

@@ -18,6 +18,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import int_const
 from tvm_scan.schedules.replica import Replica
+from tvm_scan.schedules.rows import ALONE, Row
 
 __all__ = ["WARP", "WarpTree", "can_shuffle", "shuffled"]
 
@@ -71,7 +72,15 @@ class WarpTree:
     The prefix of a thread is left in its own registers.
     """
 
-    def __init__(self, recurrence: Recurrence, replica: Replica, thread: Var, threads: int) -> None:
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        replica: Replica,
+        thread: Var,
+        threads: int,
+        row: Row = ALONE,
+    ) -> None:
+        self.row = row
         self.replica, self.thread, self.warps = replica, thread, threads // WARP
         #: A single warp exchanges without making its threads wait for one another's memory.
         self.has_barriers = self.warps > 1
@@ -82,7 +91,7 @@ class WarpTree:
         self.shared: list[Elements] = []
         self.sums: list[Elements] = []
         if self.warps > 1:
-            lead = [self.warps]
+            lead = [*row.lead, self.warps]
             self.shared = [Elements(recurrence, "warps", lead, "shared", s) for s in stages]
             self.sums = [Elements(recurrence, "sums", [], "local", s) for s in stages]
 
@@ -101,12 +110,12 @@ class WarpTree:
             return [*stmts, *self._exclusive(mine, left)]
         shared, sums = self.shared[stage], self.sums[stage]
         last = int_const(WARP - 1, self.thread)
-        store = self.replica.copy(shared, [self.warp], mine, [])
+        store = self.replica.copy(shared, [*self.row.at, self.warp], mine, [])
         stmts.append(tirx.IfThenElse(tirx.EQ(self.lane, last), store, None))
         stmts += self._exclusive(mine, left)
         # Threads beyond the warps' number repeat totals that nobody asks them for.
         place = self.lane % int_const(self.warps, self.lane)
-        stmts.append(self.replica.copy(sums, [], shared, [place]))
+        stmts.append(self.replica.copy(sums, [], shared, [*self.row.at, place]))
         stmts += self._inclusive(sums, left, self.warps)
         stmts.append(self._shuffle(total, sums, "", self.warps - 1))
         # The totals of the warps before this one; the first warp has none, and asks for any.

@@ -32,6 +32,12 @@ TREES = [(name, plan) for name in FUNCTIONS for plan in PLANS if name != "select
 TREES.append(("selective_scan", PLANS[0]))
 SHARED = "cuda/lanes(threads_per_block=32, items_per_thread=2, vector_loads=True, "
 TREES.append(("selective_scan", SHARED + "threads_per_lane=2)"))
+TRANSPOSED = (
+    "cuda/serial_tiles(threads_per_block=32, items_per_thread=2, block_tree=warp, "
+    "block_load=transposed, stages=2, lanes_per_block=2)"
+)
+TREES.append(("cumsum", TRANSPOSED))
+TREES.append(("selective_scan", SHARED + "threads_per_lane=2, block_load=transposed, stages=2)"))
 
 
 def compare(path, text, update):
@@ -52,7 +58,8 @@ def test_tree(name, plan, request):
     chosen = ScanPlan.parse(plan)
     target = CUDA_TARGET if chosen.device == "cuda" else host_target()
     scheduled = parallelize(FUNCTIONS[name](), target, chosen)
-    path = FOLDER / f"{name}-{chosen.device}-{chosen.algorithm}.txt"
+    kind = "-transposed" if chosen.block_load == "transposed" else ""
+    path = FOLDER / f"{name}-{chosen.device}-{chosen.algorithm}{kind}.txt"
     text = f"# {name} under {plan}\n{scheduled.script(show_meta=False)}\n"
     compare(path, text, request.config.getoption("--update-golden"))
 
@@ -62,7 +69,7 @@ def test_barriers(request):
     """Barriers in the emitted kernels: none is lost, and none is added unseen."""
     lines = []
     for name, make in FUNCTIONS.items():
-        for plan in (*PLANS, WARP, WARP.replace("serial_tiles", "three_phase")):
+        for plan in (*PLANS, WARP, WARP.replace("serial_tiles", "three_phase"), TRANSPOSED):
             chosen = ScanPlan.parse(plan)
             if chosen.device == "cuda":
                 source = emitted_source(compile_cuda(parallelize(make(), CUDA_TARGET, chosen)))

@@ -130,18 +130,33 @@ PINNED = {
     ("long", "cuda"): [
         ("cuda/sequential(threads_per_block=32)", {}),
         *(
-            (
-                f"cuda/{algorithm}(threads_per_block={threads[0]}, items_per_thread=1{tree})",
-                {
-                    "threads_per_block": threads,
-                    "items_per_thread": (1, 2, 4, 8, 16, 32, 64),
-                    "vector_loads": (0, 1),
-                },
-            )
+            branch
             for algorithm in ("serial_tiles", "three_phase")
-            for threads, tree in (
-                ((8, 16, 32, 64, 128, 256, 512, 1024), ""),
-                ((32, 64, 128, 256, 512, 1024), ", block_tree=warp"),
+            for branch in (
+                *(
+                    (
+                        f"cuda/{algorithm}(threads_per_block={threads[0]}, "
+                        f"items_per_thread=1{tree})",
+                        {
+                            "threads_per_block": threads,
+                            "items_per_thread": (1, 2, 4, 8, 16, 32, 64),
+                            "vector_loads": (0, 1),
+                        },
+                    )
+                    for threads, tree in (
+                        ((8, 16, 32, 64, 128, 256, 512, 1024), ""),
+                        ((32, 64, 128, 256, 512, 1024), ", block_tree=warp"),
+                    )
+                ),
+                (
+                    f"cuda/{algorithm}(threads_per_block=32, items_per_thread=4, block_tree=warp, "
+                    "vector_loads=True, block_load=transposed)",
+                    {
+                        "threads_per_block": (32, 64, 128, 256, 512),
+                        "items_per_thread": (4, 8, 16),
+                        **({"stages": (1, 2, 3)} if algorithm == "serial_tiles" else {}),
+                    },
+                ),
             )
         ),
     ],

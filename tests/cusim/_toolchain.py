@@ -19,7 +19,7 @@ RUNTIME = HERE / "runtime"
 
 DRIVER = "libcuda.so.1"
 CUDART = "libcudart.so.13"
-DRIVER_SOURCES = ("driver.cc", "scheduler.cc", "race.cc", "memory.cc")
+DRIVER_SOURCES = ("driver.cc", "scheduler.cc", "race.cc", "async_copy.cc", "memory.cc")
 
 # Kernels older than this are removed from the cache when the runtime is loaded.
 KEEP_KERNELS_SECONDS = 7 * 24 * 3600
@@ -42,6 +42,12 @@ _KERNEL = re.compile(
 
 _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:(?:__align__|alignas)\(\d+\)\s+)?([\w ]+?)\s+(\w+)\[\];"
+)
+
+# A function in which TVM wraps one of the instructions for asynchronous copies.
+_ASYNC = re.compile(
+    r"(void tvm_builtin_ptx_cp_async_\w+\()([^)]*)(\) \{\n)"
+    r'  asm volatile\("cp\.async\.([\w.]+)([^"]*)"[^\n]*\n'
 )
 
 
@@ -163,7 +169,25 @@ def library_path(key: str, race: bool) -> Path:
     return cache_directory() / "kernels" / (f"{key}.race.so" if race else f"{key}.so")
 
 
+def _async_copies(match: re.Match[str]) -> str:
+    """The simulator's function for the instruction; messages name the line of the call."""
+    head, parameters, brace, kind, operands = match.groups()
+    if kind.endswith("shared.global"):
+        size = re.fullmatch(r" \[%0\], \[%1\], (\d+);", operands)
+        if size is None:
+            return match[0]  # a form that is not simulated: g++ will say so
+        parameters += ", int line = __builtin_LINE()"
+        call = f"cusim_async_copy(__dst_mem, __src_mem, {size[1]}, line)"
+    else:
+        call = {
+            "commit_group": "cusim_async_commit()",
+            "wait_group": f"cusim_async_wait({operands.strip(' ;') or 0})",
+        }.get(kind, "")
+    return f"{head}{parameters}{brace}  {call};\n" if call else match[0]
+
+
 def _translation_unit(source: str, key: str) -> str:
+    source = _ASYNC.sub(_async_copies, source)
     # Dynamic shared memory becomes a pointer to the arena, on the same line.
     source, dynamic = _DYNAMIC_SHARED.subn(r"\1* const \2 = (\1*)cusim::dynamic_arena();", source)
     lines = ["#define CUSIM_DYNAMIC_SHARED 1"] if dynamic else []

@@ -57,6 +57,7 @@ def tree_text(found: Recurrence, plan: ScanPlan) -> str:
             f"grid    {grid}",
             f"block   {plan.threads_per_block} threads, {tree} ({size})",
             f"thread  {plan.items_per_thread} steps in a row, reduced in registers, then replayed",
+            *([f"loads   {_tiles(plan)}"] if plan.block_load == "transposed" else []),
             *(picture if plan.block_tree == "blelloch" else _doubling(plan.threads_per_block)),
         ]
     )
@@ -70,7 +71,15 @@ def _of_lane(plan: ScanPlan) -> str:
 def _exchange(plan: ScanPlan) -> str:
     if plan.threads_per_lane == 1:
         return "(serial, no exchange)"
-    return f"(serial; {plan.items_per_thread} steps prepared by each thread, then shuffled)"
+    tiles = f", {_tiles(plan)}" if plan.block_load == "transposed" else ""
+    return f"(serial; {plan.items_per_thread} steps prepared by each thread, then shuffled{tiles})"
+
+
+def _tiles(plan: ScanPlan) -> str:
+    """Where the inputs of a tile wait."""
+    if plan.stages == 1:
+        return "tiles in shared memory"
+    return f"tiles in {plan.stages} buffers of shared memory, copied ahead"
 
 
 def _cpu(plan: ScanPlan, length: str) -> list[str]:

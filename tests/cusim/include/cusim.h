@@ -45,6 +45,11 @@ void cusim_block_barrier(int line);
 uint64_t cusim_warp(int operation, unsigned mask, uint64_t value, int source_lane, int line);
 int cusim_lane();
 void cusim_atomic_access(void* address, size_t size, int line);
+// Asynchronous copies; what TVM's inline PTX for them is replaced by (see ../_toolchain.py).
+unsigned cusim_shared_offset(const void* address);
+void cusim_async_copy(unsigned to, const void* from, size_t size, int line);
+void cusim_async_commit();
+void cusim_async_wait(int left);
 }
 
 // ---- keywords -----------------------------------------------------------------------------------
@@ -84,6 +89,8 @@ inline void __syncthreads(int line = __builtin_LINE()) { cusim_block_barrier(lin
 inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
   cusim_warp(cusim::kSyncWarp, mask, 0, 0, line);
 }
+
+inline size_t __cvta_generic_to_shared(const void* p) { return cusim_shared_offset(p); }
 
 inline void __threadfence() {}
 inline void __threadfence_block() {}

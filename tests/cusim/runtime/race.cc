@@ -5,6 +5,9 @@
 // neither happens before the other.  What orders accesses: the program order of a thread, a block
 // barrier, and __syncwarp among the lanes of its mask.  A shuffle orders nothing, as in CUDA.
 //
+// An asynchronous copy writes from its beginning until its thread has waited for it: any access to
+// its target in between is a race, by that thread too.
+//
 // The order is exact within a warp (vector clocks), exact between warps (a count of the block
 // barriers), and blocks are never ordered.
 
@@ -63,6 +66,7 @@ std::vector<std::array<uint32_t, kWarp>> clocks;  // of each thread: what it kno
 std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages;
 uintptr_t last_key = 0;
 Page* last_page = nullptr;
+std::unordered_map<uintptr_t, Access> pending;  // words that asynchronous copies still write
 std::set<std::tuple<int, uint32_t, uint32_t>> reported;
 std::string report_text;
 size_t race_count;
@@ -199,6 +203,13 @@ void access(const void* pointer, size_t size, bool write, bool atomic, uint32_t 
   now.atomic = atomic;
   now.epoch = epoch;
   now.clock = clocks[thread][thread % kWarp];
+  if (!pending.empty()) {
+    for (uintptr_t word = address / 4; word <= (address + size - 1) / 4; ++word) {
+      auto found = pending.find(word);
+      if (found != pending.end())
+        report(write ? kWriteWrite : kWriteRead, address, found->second, now);
+    }
+  }
   for (uintptr_t at = address; at < address + size;) {
     Page& page = page_at(at);
     if (page.width == 4 && (at % 4 != 0 || address + size - at < 4)) page.refine();
@@ -224,6 +235,7 @@ void begin_launch(const Image& kernel_image, unsigned threads, unsigned dynamic_
 
 void begin_block() {
   epoch = 0;
+  pending.clear();
   clocks.assign(thread_count, {});
   active = true;
 }
@@ -248,6 +260,23 @@ void warp_barrier(int warp, unsigned mask) {
   }
   for (size_t lane = 0; lane < kWarp && base + lane < clocks.size(); ++lane)
     if (mask >> lane & 1) clocks[base + lane] = joined;
+}
+
+void begin_copy(void* to, const void* from, size_t size, int line) {
+  access(from, size, false, false, kIsLine | (uint32_t)line);
+  access(to, size, true, false, kIsLine | (uint32_t)line);
+  Access writer;
+  writer.block = current_block();
+  writer.thread = (int16_t)current_thread();
+  writer.code = kIsLine | (uint32_t)line;
+  for (uintptr_t word = (uintptr_t)to / 4; word < ((uintptr_t)to + size) / 4; ++word)
+    pending[word] = writer;
+}
+
+void end_copy(void* to, size_t size, int line) {
+  for (uintptr_t word = (uintptr_t)to / 4; word < ((uintptr_t)to + size) / 4; ++word)
+    pending.erase(word);
+  access(to, size, true, false, kIsLine | (uint32_t)line);
 }
 
 std::string end_launch() {

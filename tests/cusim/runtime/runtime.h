@@ -55,6 +55,14 @@ void block_barrier();
 void warp_barrier(int warp, unsigned mask);
 // Ends the detection; an empty string or one line per pair of places that race.
 std::string end_launch();
+// An asynchronous copy by the running thread: between the two, nobody may touch its target.
+void begin_copy(void* to, const void* from, size_t size, int line);
+void end_copy(void* to, size_t size, int line);
 }  // namespace race
+
+// async_copy.cc: copies that a thread begins and waits for.
+namespace async_copy {
+void begin_block(const Image& image, const Launch& launch);
+}  // namespace async_copy
 
 }  // namespace cusim

@@ -324,6 +324,7 @@ std::string run(const Launch& request) {
     }
     poison_shared_memory(image, request.dynamic_shared);
     if (request.race) race::begin_block();
+    async_copy::begin_block(image, request);
     error = run_block(random);
     if (request.race) race::end_block();
     if (!error.empty()) {

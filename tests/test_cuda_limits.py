@@ -1,0 +1,67 @@
+"""Tiles in shared memory at the edges: no step, one step, indices of 64 bits, one grid axis."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source, run_cuda
+from tests.recurrence_cases import Case, check_exact, exact_inputs
+from tests.test_numerics_cuda import subscripts
+from tvm_scan import ScanPlan, library, parallelize
+
+pytestmark = pytest.mark.gpu
+
+_TREE = "cuda/serial_tiles(threads_per_block=32, items_per_thread=3, block_tree=warp, "
+PLANS = {
+    "one buffer": _TREE + "block_load=transposed)",
+    "two buffers": _TREE + "block_load=transposed, stages=2)",
+    "several lanes": _TREE + "block_load=transposed, stages=3, lanes_per_block=4)",
+    "phases": _TREE.replace("serial_tiles", "three_phase") + "block_load=transposed)",
+}
+WALK = (
+    "cuda/lanes(threads_per_block=64, items_per_thread=4, threads_per_lane=4, "
+    "block_load=transposed, stages=2)"
+)
+
+
+@pytest.mark.parametrize("plan", ["several lanes", "phases"])
+def test_no_step_and_one(plan):
+    options = (("initial_state", True), ("final_state", True))
+    case = Case("linear_recurrence", options=options, sizes=(("lanes", 5),))
+    for length in (0, 1):
+        chosen, inputs, want = exact_inputs(case, length)
+        func = case.function(length, chosen)
+        func = parallelize(func, CUDA_TARGET, ScanPlan.parse(PLANS[plan]))
+        outputs = [np.full(array.shape, 77, case.dtype) for array in want.values()]
+        got = run_cuda(func, [*inputs.values(), *outputs], seeds=(0, 2))
+        check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
+
+
+def check_wide(source, names, least):
+    """Every number in an index of these arrays is cast to 64 bits before it is used."""
+    found = list(subscripts(source, names))
+    assert len(found) >= least
+    for index in found:
+        for narrow in (r"(?<!int64_t\))\b\d+\b", r"(?<!int64_t\))\(\(int\)", r"\(int\)\("):
+            assert not re.search(narrow, index), index
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_indices_of_large_arrays_have_64_bits(plan):
+    """70,000 rows of 40,000: beyond 65,535 blocks, all along blockIdx.x, and beyond 2^31."""
+    func = library.linear_recurrence(70_000, 40_000, initial_state=True)
+    source = emitted_source(
+        compile_cuda(parallelize(func, CUDA_TARGET, ScanPlan.parse(PLANS[plan])))
+    )
+    check_wide(source, ["A", "X", "H"], 3)
+    assert "blockIdx.y" not in source
+
+
+def test_so_have_those_of_lanes_that_threads_share():
+    func = library.selective_scan(8, 4096, 70_000, 16)
+    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, ScanPlan.parse(WALK))))
+    # The thread within its block is a small number, whatever it is computed in.
+    source = source.replace("((int)((int64_t)threadIdx.x))", "threadIdx.x")
+    check_wide(source, ["delta", "u", "z", "out"], 4)
+    assert "blockIdx.y" not in source

@@ -1,0 +1,177 @@
+"""Threads that share lanes walk tiles of time in shared memory: results, what nvcc makes of it."""
+
+import re
+
+import numpy as np
+import pytest
+from tvm.script import tirx as T
+
+from tests.cuda_harness import CUDA_TARGET, check_nvcc, compile_cuda, emitted_source, run_cuda
+from tests.cusim import nvcc
+from tests.recurrence_cases import Case, check_exact, exact_inputs
+from tests.shared_memory import check_banks
+from tvm_scan import ScanPlan, extract, library, parallelize
+from tvm_scan.errors import PlanError
+from tvm_scan.schedules.walk_layout import walk_layout
+
+PLAN = ScanPlan.parse(
+    "cuda/lanes(threads_per_block=32, items_per_thread=4, vector_loads=True, threads_per_lane=4, "
+    "block_load=transposed, stages=2)"
+)
+STATES = (("initial_state", True), ("final_state", True))
+STEPS = (("layout", "bld"), ("form", "step"), *STATES)
+
+
+def scan(options=STATES, **sizes):
+    known = {"channels": 8, "batch": 2, "states": 8, **sizes}
+    return Case("selective_scan", options=tuple(options), sizes=tuple(known.items()))
+
+
+RESULTS = {
+    "two buffers": (scan(), PLAN, (80,)),
+    "one buffer, not aligned": (scan(), PLAN.with_(stages=1), (77,)),
+    "states are neighbours": (scan(STEPS), PLAN.with_(stages=3), (100,)),
+    "lanes of two batches": (scan(channels=5), PLAN, (40,)),
+    "a state each": (scan(), PLAN.with_(threads_per_lane=8, items_per_thread=2), (40,)),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", RESULTS)
+def test_exact(name):
+    run(*RESULTS[name])
+
+
+@pytest.mark.gpu
+def test_symbolic_lengths():
+    """No step, one, a tile that is not full, more tiles than buffers."""
+    run(scan(), PLAN, (0, 1, 33, 130), symbolic=True)
+
+
+def run(case, plan, lengths, *, symbolic=False):
+    for length in lengths:
+        options, inputs, want = exact_inputs(case, length)
+        if not symbolic or length == lengths[0]:
+            func = case.function(None if symbolic else length, options)
+            func = parallelize(func, CUDA_TARGET, plan)
+            executable = compile_cuda(func)
+        outputs = [np.full(array.shape, 77, case.dtype) for array in want.values()]
+        got = run_cuda(func, [*inputs.values(), *outputs], executable=executable)
+        check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
+
+
+def shared(channels, block=32):
+    """How many tables the lanes of a block share, of B and C."""
+    func = library.selective_scan(2, channels, 64, 8)
+    return len(walk_layout(PLAN.with_(threads_per_block=block), extract(func)).tables)
+
+
+def test_what_the_lanes_of_a_block_share():
+    """B and C, where all lanes of a block are in one batch; eight lanes a block, or four."""
+    assert shared(16) == 2
+    assert shared(20) == 0
+    assert shared(20, block=16) == 2
+    assert shared(None) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("change", [{}, {"threads_per_lane": 8, "stages": 1}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"layout": "bld", "form": "step"}], ids=str)
+def test_no_two_threads_meet_in_a_bank(change, options):
+    plan = PLAN.with_(threads_per_block=64, **change)
+    func = library.selective_scan(2, 64, 1024, 16, **options)
+    check_banks(emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan))), 2, False)
+
+
+@pytest.mark.gpu
+def test_the_compiler_sees_copies_of_128_bits_and_one_barrier():
+    if not nvcc.nvcc_available():
+        pytest.skip("nvcc is missing: the instructions of the kernel are not counted")
+    func = library.selective_scan(8, 2048, 2048, 16)
+    scheduled = parallelize(func, CUDA_TARGET, PLAN.with_(threads_per_block=128))
+    ptx = nvcc.compile_ptx(emitted_source(compile_cuda(scheduled)))
+    # Of 32 steps: delta, u and z of 32 lanes, two vectors each per thread; B and C of 16 states,
+    # one. Once before the tiles, and once for the tile after this one.
+    copies = re.findall(r"cp\.async\.(c[ag])\.shared\.global .*, (\d+);", ptx)
+    assert copies == [("cg", "16")] * 2 * (3 * 2 + 2)
+    # Of four steps: three vectors of a thread's own, and four states of B and C.
+    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 3 + 2 * 4
+    assert not re.findall(r"ld\.shared\.[^v]", ptx)
+    assert len(re.findall(r"ex2\.approx", ptx)) == 4 * (4 + 2)
+    assert len(re.findall(r"bar\.sync", ptx)) == 1
+    # The initial state and A: none; all that is read from global memory at a step is copied.
+    assert not re.findall(r"ld\.global\.nc\.v4", ptx)
+    (taken,) = check_nvcc(scheduled).values()
+    assert taken.stack == 0
+    assert taken.registers <= 112
+
+
+@T.prim_func(s_tir=True)
+def attention_of_halves(
+    W: T.Buffer((8,), "float32"),
+    K: T.Buffer((2, 8, 96), "float16"),
+    Q: T.Buffer((2, 8, 96), "float16"),
+    V: T.Buffer((2, 8, 96), "float16"),
+    Y: T.Buffer((2, 8, 96), "float16"),
+):
+    """Eight states per lane in float32, everything that is read or written in halves."""
+    for b, d in T.grid(2, 8):
+        h = T.sblock_alloc_buffer((8,), "float32")
+        y = T.sblock_alloc_buffer((1,), "float32")
+        for n in range(8):
+            h[n] = T.float32(0)
+        for t in range(96):
+            y[0] = T.float32(0)
+            for n in range(8):
+                h[n] = h[n] * W[n] + T.Cast("float32", K[b, n, t]) * T.Cast("float32", V[b, d, t])
+                y[0] = y[0] + h[n] * T.Cast("float32", Q[b, n, t])
+            Y[b, d, t] = T.Cast("float16", y[0])
+
+
+@pytest.mark.gpu
+def test_halves_move_eight_at_once_and_are_carried_in_float32():
+    rng = np.random.default_rng(5)
+    w = rng.choice([-1.0, 1.0], 8).astype("float32")
+    k, q, v = (rng.integers(-1, 2, (2, 8, 96)).astype("float16") for _ in range(3))
+    h, want = np.zeros((2, 8, 8)), np.zeros((2, 8, 96))
+    for t in range(96):
+        h = h * w + k[:, None, :, t].astype(float) * v[:, :, None, t]
+        want[:, :, t] = (h * q[:, None, :, t]).sum(-1)
+    assert np.abs(want).max() < 2048, "beyond which halves are no longer exact"
+    plan = PLAN.with_(items_per_thread=8)
+    scheduled = parallelize(attention_of_halves, CUDA_TARGET, plan)
+    got = run_cuda(scheduled, [w, k, q, v, np.full((2, 8, 96), 77, "float16")])
+    np.testing.assert_array_equal(got[-1], want)
+    if not nvcc.nvcc_available():
+        pytest.skip("nvcc is missing: the instructions of the kernel are not counted")
+    ptx = nvcc.compile_ptx(emitted_source(compile_cuda(scheduled)))
+    # V of eight lanes, K and Q of eight states: a row of 32 steps is four vectors, a vector of
+    # each for every thread; once before the tiles, once for the tile after this one.
+    assert re.findall(r"cp\.async\.cg\.shared\.global .*, (\d+);", ptx) == ["16"] * 2 * 3
+    # Eight halves of V, K and Q, the latter of two states.
+    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 1 + 2 * 2
+    assert not re.findall(r"ld\.shared\.[^v]", ptx)
+    assert len(re.findall(r"st\.global\.v4", ptx)) == 1
+    assert re.findall(r"fma\.rn\.f32|add\.f32", ptx)
+    assert not re.findall(r"(?:fma|add|mul)[.\w]*\.f16", ptx)
+
+
+WRONG = {
+    "threads_per_lane=4, block_load=transposed": (library.ema(64, 64), "states are independent"),
+    "threads_per_lane=1, block_load=transposed": (
+        library.selective_scan(1, 64, 64, 16),
+        "block_load=direct where no block has a tile",
+    ),
+    "threads_per_lane=2, block_load=transposed, stages=3": (
+        library.selective_scan(1, 128, 64, 16),
+        "at most 49152 bytes of shared memory, got .* use fewer stages",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_plans_that_do_not_fit(text):
+    func, reason = WRONG[text]
+    plan = ScanPlan.parse(f"cuda/lanes(threads_per_block=256, items_per_thread=4, {text})")
+    with pytest.raises(PlanError, match=reason):
+        plan.check(CUDA_TARGET, extract(func))
