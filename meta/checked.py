@@ -4,7 +4,7 @@ TVM hands a runner the path of a built candidate and nothing else, and one runne
 of a model. So the postproc of our space marks each candidate with the sequential program that it
 came from, the builder takes the mark off and remembers it by path, and the runner asks for it. In
 TVM's own spaces, where our postproc is not, a candidate still has its loops, annotated with their
-plans: there the builder expands it, and the candidate without its plans is what it is compared with.
+plans: there the builder expands it, and compares with the candidate without its plans.
 """
 
 from __future__ import annotations
