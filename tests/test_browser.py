@@ -55,7 +55,7 @@ def pages(tmp_path_factory):
     func = library.cumsum(4, 4000)
     plans = [default_plan(CPU, extract(func)), LOOP, PAIRS, CHUNKS]
     for plan, seconds in zip(plans, (4e-6, 8e-6, 2e-6, 3e-6), strict=True):
-        commit(store, func, plan, seconds)
+        commit(store, func, plan, seconds, facts={**FACTS, "function": "cumsum"})
     named = {**FACTS, "function": "a_function_whose_name_is_much_longer_than_a_phone_is_wide"}
     commit(store, library.selective_scan(1, 4, 64, 8), LOOP, 1e-3, facts=named)
     foreign = {**FACTS, "tvm": "0.26.0"}

@@ -23,7 +23,9 @@ th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px s
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 code { font: .85em ui-monospace, monospace; overflow-wrap: anywhere; }
 h1, h2, h3, p, li, summary { overflow-wrap: anywhere; } .notes { padding-left: 1.25rem; }
-td:last-child code { display: inline-block; min-width: min(13rem, 60vw); }
+td code { display: inline-block; min-width: min(13rem, 60vw); }
+td:first-child code { min-width: 0; white-space: nowrap; }
+.name { display: inline-block; max-width: 18rem; min-width: 8rem; overflow-wrap: anywhere; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr));
   gap: 1rem; } .card { background: var(--card); border-radius: .6rem; padding: 1rem; min-width: 0; }
 .chart { width: 100%; max-width: 44rem; height: auto; }

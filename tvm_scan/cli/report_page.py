@@ -83,7 +83,8 @@ def _summary(functions: list[Function]) -> str:
         times = ["" if t is None else duration(t) for t in (one.loop, one.default, best)]
         gains = ["" if t is None else f"{t / best:.2f}x" for t in (one.loop, one.default)]
         speed = f"{one.bytes / best / 1e9:.1f}"
-        names = [escape(text) for text in (one.name, one.shapes, one.target)]
+        names = [f'<span class="name">{escape(one.name)}</span>']
+        names += [escape(text) for text in (one.shapes, one.target)]
         plan = f"<code>{escape(one.best.plan)}</code>"
         rows.append([str(number), *names, str(len(one.trials)), *times, *gains, speed, plan])
     return table(heads, rows, tuple(range(4, 11)))
