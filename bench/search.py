@@ -46,6 +46,18 @@ WORKLOADS: dict[str, Callable[[], PrimFunc]] = {
     "selective scan 1x64x1024x16": lambda: library.selective_scan(1, 64, 1024, 16),
 }
 STRATEGIES = ("evolution", "random")
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- search -->", "<!-- /search -->"
+
+
+def by_program(func: PrimFunc, target: Target, times: dict[str, Any]) -> dict[int, float]:
+    """Times by the hash of the expanded candidate, which is what a builder is given."""
+    mod = IRModule({"main": ensure_blocks(func).with_attr("tirx.noalias", True)})
+    out = {}
+    for plans, seconds in times.values():
+        made = candidate_of(mod, plans, target)
+        out[tvm_ffi.structural_hash(made.measure.sch.mod)] = seconds
+    return out
 
 
 class Table:
@@ -53,13 +65,8 @@ class Table:
 
     at_once = 64
 
-    def __init__(self, func: PrimFunc, target: Target, times: dict[str, Any]) -> None:
-        blocked = ensure_blocks(func)
-        mod = IRModule({"main": blocked.with_attr("tirx.noalias", True)})
-        self.times: dict[int, float] = {}
-        for plans, seconds in times.values():
-            made = candidate_of(mod, plans, target)
-            self.times[tvm_ffi.structural_hash(made.measure.sch.mod)] = seconds
+    def __init__(self, times: dict[int, float]) -> None:
+        self.times = times
         self.asked: list[int] = []
 
     def build(self, inputs: list[Any]) -> list[Any]:
@@ -114,11 +121,12 @@ def race(
 ) -> dict[str, np.ndarray]:
     """Curves of both searches: seeds x trials, best time so far over the best of all."""
     best = min(seconds for _, seconds in times.values())
+    known = by_program(func, target, times)
     out = {}
     for strategy in STRATEGIES:
         curves = []
         for seed in range(seeds):
-            table = Table(func, target, times)
+            table = Table(known)
             with tempfile.TemporaryDirectory() as folder:
                 result = tune(
                     func,
@@ -160,30 +168,58 @@ def plot(curves: dict[str, dict[str, np.ndarray]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print a table; exit code 1 where the search does not beat random search."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=16)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", help="workloads whose name has this in it")
-    parser.add_argument("--replay", type=Path, help="result of an earlier run with its times")
-    parser.add_argument("--json", type=Path, help="where to write the result")
-    parser.add_argument("--plot", type=Path, help="where to write the curve, .svg")
-    args = parser.parse_args(argv)
-    target = Target.from_device("cpu")
+def markdown(result: dict[str, Any]) -> str:
+    """The part of docs/tuning.md between its marks."""
+    host, areas = result["machine"], result["mean_over_trials"]
+    trials = max(len(row["evolution"]) for row in result["workloads"].values())
+    lines = [
+        "`python -m bench.search --write` times every plan of "
+        f"{len(result['workloads'])} workloads once, then runs both searches over those times "
+        f"with {result['seeds']} seeds; random "
+        "search, too, begins with the default plan and the loop. The curve is the best time so far "
+        "over the best of the space, a geometric mean; over all "
+        f"{trials} trials it is {areas['evolution']:.3f} for the search and {areas['random']:.3f} "
+        f"for random search. {host['cores']} cores of {host['cpu']} ({host['date']}), "
+        "microseconds:",
+        "",
+        "![Best time so far by trials](images/search.svg)",
+        "",
+        f"| workload | plans | loop | default | best | best plan | search after {trials} "
+        f"| random after {trials} |",
+        "|---|---:|---:|---:|---:|---|---:|---:|",
+    ]
+    for name, row in result["workloads"].items():
+        loop, default, best = (
+            "" if row[key] is None else f"{row[key] * 1e6:.4g}"
+            for key in ("sequential_seconds", "default_seconds", "best_seconds")
+        )
+        ends = " | ".join(f"{row[s][-1]:.2f}" for s in STRATEGIES)
+        lines.append(
+            f"| {name} | {row['space']} | {loop} | {default} | {best} | `{row['best']}` | {ends} |"
+        )
+    return "\n".join(lines)
+
+
+def write_markdown(result: dict[str, Any], path: Path) -> None:
+    """Replace what is between the marks of a page."""
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert begin and end, f"expected {BEGIN} and {END} in {path}"
+    path.write_text(f"{before}{BEGIN}\n{markdown(result)}\n{END}{after}", encoding="utf-8")
+
+
+def run(
+    target: Target, trials: int, seeds: int, only: str | None, earlier: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
+    """Measure and race every workload: what the JSON file holds, and the curves."""
     curves: dict[str, dict[str, np.ndarray]] = {}
     rows = {}
-    earlier = json.loads(args.replay.read_text()) if args.replay else {}
-    host = earlier.get("machine", machine(target))
-    if host["TVM_NUM_THREADS"] != machine(target)["TVM_NUM_THREADS"]:
-        # The space and the default plan follow the number of threads.
-        parser.error(f"expected TVM_NUM_THREADS={host['TVM_NUM_THREADS']}, as it was measured")
     for name, make in WORKLOADS.items():
-        if args.only and args.only not in name:
+        if only and only not in name:
             continue
         known = earlier.get("workloads", {}).get(name, {}).get("times", {})
         times = measure(make(), target, known)
-        curves[name] = race(make(), target, times, min(args.trials, len(times)), args.seeds)
+        curves[name] = race(make(), target, times, min(trials, len(times)), seeds)
         default = next(iter(times.values()))[1]
         ordered = sorted((seconds, text) for text, (_, seconds) in times.items())
         rows[name] = {
@@ -199,7 +235,7 @@ def main(argv: list[str] | None = None) -> int:
         ends = {s: mean(curves[name][s])[-1] for s in STRATEGIES}
         print(
             f"{name:32}{len(times):4} plans  best {ordered[0][0] * 1e6:9.1f} us  "
-            f"default {default / ordered[0][0]:.2f}x  after {args.trials} trials: "
+            f"default {default / ordered[0][0]:.2f}x  after {trials} trials: "
             f"search {ends['evolution']:.3f}x, random {ends['random']:.3f}x",
             flush=True,
         )
@@ -210,11 +246,42 @@ def main(argv: list[str] | None = None) -> int:
         for s in STRATEGIES
     }
     print(f"over all trials: search {areas['evolution']:.3f}x, random {areas['random']:.3f}x")
+    host = earlier.get("machine", machine(target))
+    result = {"machine": host, "seeds": seeds, "mean_over_trials": areas, "workloads": rows}
+    return result, curves
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print a table; exit code 1 where the search does not beat random search."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", help="workloads whose name has this in it")
+    parser.add_argument("--replay", type=Path, help="result of an earlier run with its times")
+    parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--plot", type=Path, help="where to write the curve, .svg")
+    parser.add_argument("--markdown", type=Path, help="page whose marked part is replaced")
+    parser.add_argument("--write", action="store_true", help="all three, where they belong")
+    args = parser.parse_args(argv)
+    if args.write:
+        args.json = args.json or ROOT / "bench" / "results" / "search.json"
+        args.plot = args.plot or ROOT / "docs" / "images" / "search.svg"
+        args.markdown = args.markdown or ROOT / "docs" / "tuning.md"
+    target = Target.from_device("cpu")
+    earlier = json.loads(args.replay.read_text()) if args.replay else {}
+    threads = machine(target)["TVM_NUM_THREADS"]
+    if earlier and earlier["machine"]["TVM_NUM_THREADS"] != threads:
+        # The space and the default plan follow the number of threads.
+        wanted = earlier["machine"]["TVM_NUM_THREADS"]
+        parser.error(f"expected TVM_NUM_THREADS={wanted}, as it was measured")
+    result, curves = run(target, args.trials, args.seeds, args.only, earlier)
     if args.plot:
         plot(curves, args.plot)
     if args.json:
-        summary = {"machine": host, "seeds": args.seeds, "mean_over_trials": areas}
-        args.json.write_text(json.dumps({**summary, "workloads": rows}, indent=1) + "\n")
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    if args.markdown:
+        write_markdown(result, args.markdown)
+    areas = result["mean_over_trials"]
     return 0 if areas["evolution"] < areas["random"] else 1
 
 
