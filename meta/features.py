@@ -22,16 +22,33 @@ __all__ = ["ScanFeatures"]
 
 @derived_object
 class ScanFeatures(ms.feature_extractor.PyFeatureExtractor):
-    """One row for each store: TVM's features, then ``Costs.vector`` of the plans."""
+    """One row for each store: TVM's features, then ``Costs.vector`` of the plans.
+
+    TVM takes up to a second for an unrolled kernel, and a population is asked about again and again,
+    so what was extracted is kept.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.stores = ms.feature_extractor.PerStoreFeature()
+        self.mod: tvm.IRModule | None = None
+        self.known: dict[str, tvm.runtime.Tensor] = {}
 
     def extract_from(
         self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
     ) -> list[tvm.runtime.Tensor]:
         """Return a matrix of ``(stores, features)`` for each candidate."""
+        if self.mod is None or not self.mod.same_as(context.mod):
+            self.mod, self.known = context.mod, {}
+        named = [(str(candidate.sch.trace), candidate) for candidate in candidates]
+        new = {name: candidate for name, candidate in named if name not in self.known}
+        if new:
+            self.known.update(zip(new, self._extract(context, list(new.values())), strict=True))
+        return [self.known[name] for name, _ in named]
+
+    def _extract(
+        self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
+    ) -> list[tvm.runtime.Tensor]:
         found = recurrences_of(context.mod["main"])
         out = []
         for candidate, stores in zip(
