@@ -69,7 +69,7 @@ BAD = [
     ("doctor --database nowhere", 1, "1 thing.s. missing: database"),
     ("report nowhere -o x.html", 2, "found nothing; give the folder of a tuning run"),
     ("bench nothing", 2, "expected one of .*, got .nothing.; "),
-    ("cache limit much", 2, "Invalid value for .MEGABYTES.*; see tvm-scan --help"),
+    ("cache limit much", 2, "(?i)Invalid value for .MEGABYTES.*; see tvm-scan --help"),
     ("cache sideways", 2, "No such command .sideways.; see tvm-scan --help"),
     ("cache path --wide", 2, "No such option: --wide.*; see tvm-scan --help"),
     ("cache clear now", 2, "unexpected extra argument.*; see tvm-scan --help"),
