@@ -6,16 +6,20 @@ is the choice of candidates alone, and no noise of the clock is taken for skill.
 
     python -m bench.search --write     # the JSON, the plot, and its part of docs/tuning.md
 
-On two quiet cores the whole takes about ten minutes.
+On two quiet cores the whole takes about eight minutes: every plan is timed alone, then the races,
+in which nothing is timed, share the cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from bench.search_page import STRATEGIES, mean, plot, write_markdown
 from bench.timing import machine
 from tvm_scan import Recurrence, extract, library, parallelize
 from tvm_scan.meta import tune
@@ -45,9 +50,7 @@ WORKLOADS: dict[str, Callable[[], PrimFunc]] = {
     "linear 512x1024, lanes inside": lambda: library.linear_recurrence(512, 1024, layout="ld"),
     "selective scan 1x64x1024x16": lambda: library.selective_scan(1, 64, 1024, 16),
 }
-STRATEGIES = ("evolution", "random")
 ROOT = Path(__file__).resolve().parents[1]
-BEGIN, END = "<!-- search -->", "<!-- /search -->"
 
 
 def by_program(func: PrimFunc, target: Target, times: dict[str, Any]) -> dict[int, float]:
@@ -144,82 +147,37 @@ def race(
     return out
 
 
-def plot(curves: dict[str, dict[str, np.ndarray]], path: Path) -> None:
-    """Draw the geometric mean over all workloads and seeds, and its spread over seeds."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for strategy, colour in zip(STRATEGIES, ("#1f6feb", "#8b949e"), strict=True):
-        logs = np.mean([np.log(found[strategy]) for found in curves.values()], axis=0)
-        steps = np.arange(1, logs.shape[1] + 1)
-        low, middle, high = np.exp(np.percentile(logs, [10, 50, 90], axis=0))
-        name = "tvm_scan's search" if strategy == "evolution" else "random search"
-        axes.plot(steps, middle, color=colour, label=name)
-        axes.fill_between(steps, low, high, color=colour, alpha=0.2)
-    axes.set_xlabel("trials (the first two are the default plan and the loop)")
-    axes.set_ylabel("time over the best plan of the space")
-    axes.set_title(f"Best so far, geometric mean of {len(curves)} workloads", fontsize=10)
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """The part of docs/tuning.md between its marks."""
-    host, areas = result["machine"], result["mean_over_trials"]
-    trials = max(len(row["evolution"]) for row in result["workloads"].values())
-    lines = [
-        "`python -m bench.search --write` times every plan of "
-        f"{len(result['workloads'])} workloads once, then runs both searches over those times "
-        f"with {result['seeds']} seeds; random "
-        "search, too, begins with the default plan and the loop. The curve is the best time so far "
-        "over the best of the space, a geometric mean; over all "
-        f"{trials} trials it is {areas['evolution']:.3f} for the search and {areas['random']:.3f} "
-        f"for random search. {host['cores']} cores of {host['cpu']} ({host['date']}), "
-        "microseconds:",
-        "",
-        "![Best time so far by trials](images/search.svg)",
-        "",
-        f"| workload | plans | loop | default | best | best plan | search after {trials} "
-        f"| random after {trials} |",
-        "|---|---:|---:|---:|---:|---|---:|---:|",
-    ]
-    for name, row in result["workloads"].items():
-        loop, default, best = (
-            "" if row[key] is None else f"{row[key] * 1e6:.4g}"
-            for key in ("sequential_seconds", "default_seconds", "best_seconds")
-        )
-        ends = " | ".join(f"{row[s][-1]:.2f}" for s in STRATEGIES)
-        lines.append(
-            f"| {name} | {row['space']} | {loop} | {default} | {best} | `{row['best']}` | {ends} |"
-        )
-    return "\n".join(lines)
-
-
-def write_markdown(result: dict[str, Any], path: Path) -> None:
-    """Replace what is between the marks of a page."""
-    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert begin and end, f"expected {BEGIN} and {END} in {path}"
-    path.write_text(f"{before}{BEGIN}\n{markdown(result)}\n{END}{after}", encoding="utf-8")
+def race_named(
+    name: str, seconds: dict[str, float], trials: int, seeds: int
+) -> dict[str, np.ndarray]:
+    """``race`` of a workload by its name, for a process of its own: nothing is timed in it."""
+    func, target = WORKLOADS[name](), Target.from_device("cpu")
+    times = measure(func, target, seconds)
+    return race(func, target, times, min(trials, len(times)), seeds)
 
 
 def run(
     target: Target, trials: int, seeds: int, only: str | None, earlier: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     """Measure and race every workload: what the JSON file holds, and the curves."""
-    curves: dict[str, dict[str, np.ndarray]] = {}
-    rows = {}
+    measured = {}
     for name, make in WORKLOADS.items():
         if only and only not in name:
             continue
         known = earlier.get("workloads", {}).get(name, {}).get("times", {})
-        times = measure(make(), target, known)
-        curves[name] = race(make(), target, times, min(trials, len(times)), seeds)
+        measured[name] = measure(make(), target, known)
+        print(f"{name:32}{len(measured[name]):4} plans measured", flush=True)
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+        jobs = {
+            name: pool.submit(
+                race_named, name, {t: s for t, (_, s) in times.items()}, trials, seeds
+            )
+            for name, times in measured.items()
+        }
+        curves = {name: job.result() for name, job in jobs.items()}
+    rows = {}
+    for name, times in measured.items():
         default = next(iter(times.values()))[1]
         ordered = sorted((seconds, text) for text, (_, seconds) in times.items())
         rows[name] = {
@@ -283,11 +241,6 @@ def main(argv: list[str] | None = None) -> int:
         write_markdown(result, args.markdown)
     areas = result["mean_over_trials"]
     return 0 if areas["evolution"] < areas["random"] else 1
-
-
-def mean(curves: np.ndarray) -> np.ndarray:
-    """Geometric mean over seeds."""
-    return np.exp(np.log(curves).mean(axis=0))
 
 
 if __name__ == "__main__":
