@@ -4,30 +4,40 @@ Every plan of every workload is built, checked and timed once on this machine. B
 then run many times with different seeds over those times, through the same ``tune``: what differs
 is the choice of candidates alone, and no noise of the clock is taken for skill.
 
-    python -m bench.search --json bench/results/search.json --plot docs/images/search.svg
+    python -m bench.search --write     # the JSON, the plot, and its part of docs/tuning.md
+
+On two quiet cores the whole takes about eight minutes: every plan is timed alone, then the races,
+in which nothing is timed, share the cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm
 import tvm_ffi
 from tvm import IRModule
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from bench.search_page import STRATEGIES, mean, plot, write_markdown
 from bench.timing import machine
-from tvm_scan import ScanPlan, library
+from tvm_scan import Recurrence, extract, library, parallelize
 from tvm_scan.meta import tune
 from tvm_scan.meta.candidates import candidate_of
+from tvm_scan.meta.check import compare, make_cases
+from tvm_scan.meta.decisions import enumerate_plans
 from tvm_scan.schedules.splice import ensure_blocks
 
 WORKLOADS: dict[str, Callable[[], PrimFunc]] = {
@@ -40,7 +50,17 @@ WORKLOADS: dict[str, Callable[[], PrimFunc]] = {
     "linear 512x1024, lanes inside": lambda: library.linear_recurrence(512, 1024, layout="ld"),
     "selective scan 1x64x1024x16": lambda: library.selective_scan(1, 64, 1024, 16),
 }
-STRATEGIES = ("evolution", "random")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def by_program(func: PrimFunc, target: Target, times: dict[str, Any]) -> dict[int, float]:
+    """Times by the hash of the expanded candidate, which is what a builder is given."""
+    mod = IRModule({"main": ensure_blocks(func).with_attr("tirx.noalias", True)})
+    out = {}
+    for plans, seconds in times.values():
+        made = candidate_of(mod, plans, target)
+        out[tvm_ffi.structural_hash(made.measure.sch.mod)] = seconds
+    return out
 
 
 class Table:
@@ -48,13 +68,8 @@ class Table:
 
     at_once = 64
 
-    def __init__(self, func: PrimFunc, target: Target, times: dict[str, Any]) -> None:
-        blocked = ensure_blocks(func)
-        mod = IRModule({"main": blocked.with_attr("tirx.noalias", True)})
-        self.times: dict[int, float] = {}
-        for plans, seconds in times.values():
-            made = candidate_of(mod, plans, target)
-            self.times[tvm_ffi.structural_hash(made.measure.sch.mod)] = seconds
+    def __init__(self, times: dict[int, float]) -> None:
+        self.times = times
         self.asked: list[int] = []
 
     def build(self, inputs: list[Any]) -> list[Any]:
@@ -80,14 +95,28 @@ class _Known:
 
 
 def measure(func: PrimFunc, target: Target, known: dict[str, float]) -> dict[str, Any]:
-    """Time every plan of the space, or take known times; text to plans and seconds."""
+    """Check and time every plan of the space, or take known times; text to plans and seconds."""
+    found = extract(func)
+    assert isinstance(found, Recurrence), found
+    plans = enumerate_plans(target, found)
     if known:
-        return {text: ((ScanPlan.parse(text),), seconds) for text, seconds in known.items()}
-    with tempfile.TemporaryDirectory() as folder:
-        result = tune(func, target, folder, trials=4096, strategy="random", progress=True)
-    (found,) = result.functions
-    assert not found.wrong
-    return {str(t): (t.plans, t.seconds) for t in found.trials if t.seconds is not None}
+        return {str(plan): ((plan,), known[str(plan)]) for plan in plans if str(plan) in known}
+    cases = make_cases(func)
+    tensors = [tvm.runtime.tensor(array) for array in cases[0].inputs]
+    out = {}
+    for plan in plans:
+        # In this process: a worker and a file for each would take five times as long.
+        scan = parallelize(func, target, plan).with_attr("global_symbol", "main")
+        module = tvm.compile(scan, target=target)
+        for case in cases:
+            arrays = [tvm.runtime.tensor(array) for array in case.inputs]
+            module["main"](*arrays)
+            wrong = compare(case, [arrays[i].numpy() for i, _ in case.expected])
+            assert wrong is None, f"{plan}: {wrong}"
+        timer = module.mod.time_evaluator("main", tvm.cpu(), number=1, repeat=5, min_repeat_ms=5)
+        # The least of five means: what else runs on the machine can only add.
+        out[str(plan)] = ((plan,), float(min(timer(*tensors).results)))
+    return out
 
 
 def race(
@@ -95,11 +124,12 @@ def race(
 ) -> dict[str, np.ndarray]:
     """Curves of both searches: seeds x trials, best time so far over the best of all."""
     best = min(seconds for _, seconds in times.values())
+    known = by_program(func, target, times)
     out = {}
     for strategy in STRATEGIES:
         curves = []
         for seed in range(seeds):
-            table = Table(func, target, times)
+            table = Table(known)
             with tempfile.TemporaryDirectory() as folder:
                 result = tune(
                     func,
@@ -117,54 +147,37 @@ def race(
     return out
 
 
-def plot(curves: dict[str, dict[str, np.ndarray]], path: Path) -> None:
-    """Draw the geometric mean over all workloads and seeds, and its spread over seeds."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for strategy, colour in zip(STRATEGIES, ("#1f6feb", "#8b949e"), strict=True):
-        logs = np.mean([np.log(found[strategy]) for found in curves.values()], axis=0)
-        steps = np.arange(1, logs.shape[1] + 1)
-        low, middle, high = np.exp(np.percentile(logs, [10, 50, 90], axis=0))
-        name = "tvm_scan's search" if strategy == "evolution" else "random search"
-        axes.plot(steps, middle, color=colour, label=name)
-        axes.fill_between(steps, low, high, color=colour, alpha=0.2)
-    axes.set_xlabel("trials (the first two are the default plan and the loop)")
-    axes.set_ylabel("time over the best plan of the space")
-    axes.set_title(f"Best so far, geometric mean of {len(curves)} workloads", fontsize=10)
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+def race_named(
+    name: str, seconds: dict[str, float], trials: int, seeds: int
+) -> dict[str, np.ndarray]:
+    """``race`` of a workload by its name, for a process of its own: nothing is timed in it."""
+    func, target = WORKLOADS[name](), Target.from_device("cpu")
+    times = measure(func, target, seconds)
+    return race(func, target, times, min(trials, len(times)), seeds)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print a table; exit code 1 where the search does not beat random search."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=16)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", help="workloads whose name has this in it")
-    parser.add_argument("--replay", type=Path, help="result of an earlier run with its times")
-    parser.add_argument("--json", type=Path, help="where to write the result")
-    parser.add_argument("--plot", type=Path, help="where to write the curve, .svg")
-    args = parser.parse_args(argv)
-    target = Target.from_device("cpu")
-    curves: dict[str, dict[str, np.ndarray]] = {}
-    rows = {}
-    earlier = json.loads(args.replay.read_text()) if args.replay else {}
-    host = earlier.get("machine", machine(target))
-    if host["TVM_NUM_THREADS"] != machine(target)["TVM_NUM_THREADS"]:
-        # The space and the default plan follow the number of threads.
-        parser.error(f"expected TVM_NUM_THREADS={host['TVM_NUM_THREADS']}, as it was measured")
+def run(
+    target: Target, trials: int, seeds: int, only: str | None, earlier: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
+    """Measure and race every workload: what the JSON file holds, and the curves."""
+    measured = {}
     for name, make in WORKLOADS.items():
-        if args.only and args.only not in name:
+        if only and only not in name:
             continue
         known = earlier.get("workloads", {}).get(name, {}).get("times", {})
-        times = measure(make(), target, known)
-        curves[name] = race(make(), target, times, min(args.trials, len(times)), args.seeds)
+        measured[name] = measure(make(), target, known)
+        print(f"{name:32}{len(measured[name]):4} plans measured", flush=True)
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+        jobs = {
+            name: pool.submit(
+                race_named, name, {t: s for t, (_, s) in times.items()}, trials, seeds
+            )
+            for name, times in measured.items()
+        }
+        curves = {name: job.result() for name, job in jobs.items()}
+    rows = {}
+    for name, times in measured.items():
         default = next(iter(times.values()))[1]
         ordered = sorted((seconds, text) for text, (_, seconds) in times.items())
         rows[name] = {
@@ -180,7 +193,7 @@ def main(argv: list[str] | None = None) -> int:
         ends = {s: mean(curves[name][s])[-1] for s in STRATEGIES}
         print(
             f"{name:32}{len(times):4} plans  best {ordered[0][0] * 1e6:9.1f} us  "
-            f"default {default / ordered[0][0]:.2f}x  after {args.trials} trials: "
+            f"default {default / ordered[0][0]:.2f}x  after {trials} trials: "
             f"search {ends['evolution']:.3f}x, random {ends['random']:.3f}x",
             flush=True,
         )
@@ -191,17 +204,43 @@ def main(argv: list[str] | None = None) -> int:
         for s in STRATEGIES
     }
     print(f"over all trials: search {areas['evolution']:.3f}x, random {areas['random']:.3f}x")
+    host = earlier.get("machine", machine(target))
+    result = {"machine": host, "seeds": seeds, "mean_over_trials": areas, "workloads": rows}
+    return result, curves
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print a table; exit code 1 where the search does not beat random search."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", help="workloads whose name has this in it")
+    parser.add_argument("--replay", type=Path, help="result of an earlier run with its times")
+    parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--plot", type=Path, help="where to write the curve, .svg")
+    parser.add_argument("--markdown", type=Path, help="page whose marked part is replaced")
+    parser.add_argument("--write", action="store_true", help="all three, where they belong")
+    args = parser.parse_args(argv)
+    if args.write:
+        args.json = args.json or ROOT / "bench" / "results" / "search.json"
+        args.plot = args.plot or ROOT / "docs" / "images" / "search.svg"
+        args.markdown = args.markdown or ROOT / "docs" / "tuning.md"
+    target = Target.from_device("cpu")
+    earlier = json.loads(args.replay.read_text()) if args.replay else {}
+    threads = machine(target)["TVM_NUM_THREADS"]
+    if earlier and earlier["machine"]["TVM_NUM_THREADS"] != threads:
+        # The space and the default plan follow the number of threads.
+        wanted = earlier["machine"]["TVM_NUM_THREADS"]
+        parser.error(f"expected TVM_NUM_THREADS={wanted}, as it was measured")
+    result, curves = run(target, args.trials, args.seeds, args.only, earlier)
     if args.plot:
         plot(curves, args.plot)
     if args.json:
-        summary = {"machine": host, "seeds": args.seeds, "mean_over_trials": areas}
-        args.json.write_text(json.dumps({**summary, "workloads": rows}, indent=1) + "\n")
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    if args.markdown:
+        write_markdown(result, args.markdown)
+    areas = result["mean_over_trials"]
     return 0 if areas["evolution"] < areas["random"] else 1
-
-
-def mean(curves: np.ndarray) -> np.ndarray:
-    """Geometric mean over seeds."""
-    return np.exp(np.log(curves).mean(axis=0))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """What tuning gains over the default plans, on the library; the records that are shipped.
 
-Every workload is tuned (or read from ``--database``, where it has a record of it), then the
-sequential loop, the default plan and the tuned one take turns in one process, five times over. A
-plan is worth a record if it beats the default by 5 % in four of the five.
+Every workload is searched for its share of the minutes (or read from ``--database``, where it was
+searched before). Then the loop, the default plan and the three fastest of the search take turns in
+one process, and the winner of these, the default and the loop once more, five times over. A plan is
+worth a record if it beats the default by 5 % in four of the five.
 
-    python -m bench.tuned --json bench/results/tuned.json --markdown docs/tuned.md
-    python -m bench.tuned --write-records        # and replaces meta/records/<this machine>
+    python -m bench.tuned --minutes 12 --database build/tuned --write-records \\
+        --json bench/results/tuned.json --markdown docs/tuned.md
+
+Started again with the same ``--database``, it goes on where it was ended.
 """
 
 from __future__ import annotations
@@ -13,17 +16,21 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import re
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from time import monotonic
 from typing import Any
 
 import numpy as np
 import tvm
+from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from bench.here import Here
 from bench.timing import interleaved, machine
 from tvm_scan import Recurrence, ScanPlan, __version__, default_plan, extract, parallelize
 from tvm_scan._versions import tvm_version
@@ -58,6 +65,10 @@ WORKLOADS: tuple[tuple[str, tuple[int, ...], dict[str, Any]], ...] = (
 RECORDS = Path(__file__).resolve().parents[1] / "meta" / "records"
 #: Gain from which a record is worth its bytes; measurements of it, and how many must agree.
 WORTH, REPEATS, AGREE = 1.05, 5, 4
+#: Plans of a search that go into the first run in turns.
+FINALISTS = 3
+#: Seconds that a search has in any case, and that the runs in turns take beside their timing.
+LEAST_SECONDS, OVERHEAD = 4.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -102,21 +113,25 @@ class Case:
         return LIBRARY[self.name].factory(*self.sizes, **self.options)
 
 
-def best_entry(case: Case, target: Target, folder: Path, trials: int) -> Entry:
-    """The database's record of a workload; tuned first where it has none."""
-    store = RecordStore(folder)
-    if folder.is_dir() and any(folder.iterdir()):
-        found = store.best(case.func, target)
-        if found is not None:
-            return found
-    tune({case.name: case.func}, target, folder, trials=trials, progress=False)
-    found = store.best(case.func, target)
-    assert found is not None, f"no candidate of {case.label} ran"
-    return found
+def searched(case: Case, target: Target, folder: Path, trials: int, until: float) -> list[Entry]:
+    """The database's fastest records of a workload; searched for first where it has none."""
+    own = folder / re.sub(r"\W+", "-", case.label)  # small: it is read at every commit
+    store, done = RecordStore(own), own / "searched"
+    if not done.is_file():
+        here = Here(ms.runner.EvaluatorConfig(number=1, repeat=5, min_repeat_ms=5))
+        minutes = max(LEAST_SECONDS, until - monotonic()) / 60
+        options = {"builder": here, "runner": here.runner, "progress": False}
+        tune({case.label: case.func}, target, own, trials=trials, budget=minutes, **options)
+        if not (own / "manifest.json").is_file():
+            return []
+        done.touch()
+    good, _ = store.usable(target)
+    found = sorted(good, key=lambda entry: entry.seconds)
+    return found[:FINALISTS]
 
 
-def measure(case: Case, target: Target, tuned: ScanPlan, seconds: float) -> Row:
-    """Loop, default and tuned plan in turns."""
+def measure(case: Case, target: Target, entries: list[Entry], seconds: float) -> tuple[Entry, Row]:
+    """The fastest of the records in turns with the default; then it, default and loop once more."""
     func = case.func
     found = extract(func)
     assert isinstance(found, Recurrence), found
@@ -125,15 +140,20 @@ def measure(case: Case, target: Target, tuned: ScanPlan, seconds: float) -> Row:
     loop = ScanPlan("cpu", "sequential")
     built = {
         p: tvm.compile(parallelize(func, target, p).with_attr("global_symbol", "main"), target)
-        for p in {loop, plan, tuned}
+        for p in {loop, plan, *(entry.plans[0] for entry in entries)}
     }
     calls = {str(p): (lambda f=f["main"]: f(*arguments)) for p, f in built.items()}
-    runs = [interleaved(calls, seconds=seconds / REPEATS) for _ in range(REPEATS)]
+    first = interleaved(calls, seconds=seconds / 2)
+    entry = min(entries, key=lambda one: first[str(one.plans[0])].median)
+    tuned = entry.plans[0]
+    finals = {str(p): calls[str(p)] for p in (loop, plan, tuned)}
+    runs = [interleaved(finals, seconds=seconds / 2 / REPEATS) for _ in range(REPEATS)]
     micro = [median(run[str(p)].median for run in runs) * 1e6 for p in (loop, plan, tuned)]
     gains = [run[str(plan)].median / run[str(tuned)].median for run in runs]
     worth = sum(gain >= WORTH for gain in gains) >= AGREE
     gain = median(gains)
-    return Row(case.label, *micro, gain, min(gains), max(gains), str(plan), str(tuned), worth)
+    row = Row(case.label, *micro, gain, min(gains), max(gains), str(plan), str(tuned), worth)
+    return entry, row
 
 
 def write_records(folder: Path, target: Target, made: list[tuple[Case, Entry, Row]]) -> Path:
@@ -144,7 +164,7 @@ def write_records(folder: Path, target: Target, made: list[tuple[Case, Entry, Ro
     """
     key = machine_of(target)
     store = RecordStore(folder / f"{key['kind']}-{key['processor'] or 'any'}-{key['cores']}")
-    kept, defaults = [], []
+    kept, defaults = others(store, [case for case, _, _ in made])
     for case, entry, row in made:
         if not row.worth:
             defaults += shapes_of(case.func)
@@ -159,6 +179,17 @@ def write_records(folder: Path, target: Target, made: list[tuple[Case, Entry, Ro
     for path in store.folder.iterdir():
         path.chmod(0o644)
     return store.folder
+
+
+def others(store: RecordStore, cases: list[Case]) -> tuple[list[Entry], list[Any]]:
+    """What is shipped already for shapes that were not measured now: it stays."""
+    if not (store.folder / "manifest.json").is_file():
+        return [], []
+    now = [json.loads(json.dumps(shape)) for case in cases for shape in shapes_of(case.func)]
+    manifest = json.loads((store.folder / "manifest.json").read_text())
+    good, _ = store.usable()
+    kept = [e for e in good if not any(s in now for s in (e.facts or {}).get("shapes", []))]
+    return kept, [shape for shape in manifest["defaults"] if shape not in now]
 
 
 def without_paths(workload: list[str]) -> list[str]:
@@ -179,9 +210,10 @@ def page(rows: list[Row], host: dict[str, Any]) -> str:
         f"Measured on {host['date']} on {host['cores']} cores of {host['cpu']}, TVM {host['tvm']}, "
         f"TVM_NUM_THREADS={host['TVM_NUM_THREADS'] or 'unset'}, by `python -m bench.tuned`: the "
         "sequential loop, the default plan and the best plan of a search take turns in one "
-        "process; medians in microseconds. Sizes are lanes x steps, or batch x channels x steps x "
-        f"states. The gain over the default is the median of {REPEATS} such runs, with the least "
-        f"and the largest; a plan is shipped as a record if it gains 5 % in {AGREE} of them.",
+        f"process, after a first such run chose among the {FINALISTS} fastest of the search; "
+        "medians in microseconds. Sizes are lanes x steps, or batch x channels x steps x states. "
+        f"The gain over the default is the median of {REPEATS} such runs, with the least and the "
+        f"largest; a plan is shipped as a record if it gains 5 % in {AGREE} of them.",
         "",
         "| workload | loop | default | tuned | gain | least to most | tuned plan | shipped |",
         "|---|---:|---:|---:|---:|---:|---|---|",
@@ -202,7 +234,8 @@ def main(argv: list[str] | None = None) -> int:
     """Tune, measure, print; write what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="workloads whose label begins so; several with commas")
-    parser.add_argument("--trials", type=int, default=48, help="of each search")
+    parser.add_argument("--trials", type=int, default=200, help="of each search, at most")
+    parser.add_argument("--minutes", type=float, default=12.0, help="for all workloads")
     parser.add_argument("--seconds", type=float, default=2.0, help="to time each workload")
     parser.add_argument("--database", type=Path, help="folder to read from, and to tune into")
     parser.add_argument("--json", type=Path, help="where to write the result")
@@ -214,11 +247,18 @@ def main(argv: list[str] | None = None) -> int:
     starts = tuple((args.only or "").split(","))
     made: list[tuple[Case, Entry, Row]] = []
     with tempfile.TemporaryDirectory(prefix="tvm-scan-tuned-") as scratch:
-        for case in (Case(*workload) for workload in WORKLOADS):
-            if not case.label.startswith(starts):
+        cases = [Case(*workload) for workload in WORKLOADS]
+        cases = [case for case in cases if case.label.startswith(starts)]
+        end = monotonic() + args.minutes * 60
+        for number, case in enumerate(cases):
+            # Less what timing and compiling the finalists will take.
+            share = (end - monotonic()) / (len(cases) - number) - args.seconds - OVERHEAD
+            folder = args.database or Path(scratch)
+            entries = searched(case, target, folder, args.trials, monotonic() + share)
+            if not entries:
+                print(f"{case.label:<36} not one candidate ran in time; run the command again")
                 continue
-            entry = best_entry(case, target, args.database or Path(scratch), args.trials)
-            row = measure(case, target, entry.plans[0], args.seconds)
+            entry, row = measure(case, target, entries, args.seconds)
             made.append((case, entry, row))
             print(
                 f"{row.case:<36} loop {row.loop_us:>9.1f} us  default {row.default_us:>9.1f} us  "

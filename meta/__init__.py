@@ -3,25 +3,27 @@
 Reading order: ``decisions`` (what may be decided), ``space`` (the rule that samples it), ``expand``
 (the postproc), ``mutator`` (moves), ``costs`` and ``features`` (what the cost model sees),
 ``candidates`` (where they come from), ``check`` (against the loop), ``workers`` (what runs in other
-processes), ``search`` and ``loop`` (``tune``), ``database``, ``entry`` and ``files`` (the records),
-``replay``, ``nearest`` and ``dispatch`` (their use).
+processes), ``search`` and ``loop`` (``tune``), ``checked`` (the same check in TVM's own search),
+``database``, ``entry`` and ``files`` (the records), ``replay``, ``nearest`` and ``dispatch`` (their
+use).
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tvm_scan.meta.checked import CheckedTuning
     from tvm_scan.meta.database import RecordStore
     from tvm_scan.meta.nearest import plan_for
     from tvm_scan.meta.result import TuningResult
     from tvm_scan.meta.search import tune
     from tvm_scan.meta.space import register_hooks, scan_space
-    from tvm_scan.meta.workers import checked_runner, local_builder
+    from tvm_scan.meta.workers import local_builder
 
 __all__ = [
+    "CheckedTuning",
     "RecordStore",
     "TuningResult",
-    "checked_runner",
     "local_builder",
     "plan_for",
     "register_hooks",
@@ -30,9 +32,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CheckedTuning": "checked",
     "RecordStore": "database",
     "TuningResult": "result",
-    "checked_runner": "workers",
     "local_builder": "workers",
     "plan_for": "nearest",
     "register_hooks": "space",

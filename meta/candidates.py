@@ -220,7 +220,7 @@ class Evolved:
         self.context = light_context(
             mod,
             target,
-            space=scan_space(target, seed=seed),
+            space=scan_space(target, seed=seed, marked=False),
             strategy=strategy,
             seed=seed % ((1 << 31) - 1) + 1,
             logger=_LOG,

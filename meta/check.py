@@ -26,7 +26,7 @@ from tvm_scan.errors import ScanError
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.default import host_target
-from tvm_scan.schedules.splice import ensure_blocks
+from tvm_scan.schedules.splice import ensure_blocks, without_threads
 from tvm_scan.schedules.verification import index_limits
 
 __all__ = ["WRONG", "Case", "compare", "load_cases", "make_cases", "recurrences_of", "save_cases"]
@@ -99,7 +99,8 @@ def make_cases(
             "tune: expected constant extents, got symbolic ones; give the function its shapes"
         )
     found = recurrences_of(func)
-    named = _unbound(func).with_attr("global_symbol", "main")
+    # What is bound to threads by hand runs on a CPU, too.
+    named = func.with_body(without_threads(func.body)).with_attr("global_symbol", "main")
     try:
         loop = tvm.compile(named, target=host_target())["main"]
     except tvm.error.InternalError as error:
@@ -130,17 +131,6 @@ def make_cases(
             "tune: expected inputs on which the loop stays finite, found none; pass some as inputs"
         )
     return out
-
-
-def _unbound(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with its threads as loops: what is bound by hand runs on a CPU, too."""
-
-    def serial(loop: tirx.For) -> tirx.For:
-        if loop.kind != tirx.ForKind.THREAD_BINDING:
-            return loop
-        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
-
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, serial)))
 
 
 def compare(case: Case, got: list[np.ndarray]) -> str | None:

@@ -26,6 +26,7 @@ from tvm_scan.meta.files import (
     parse_lines,
     replace_file,
     replace_files,
+    salvaged,
     workload_fault,
 )
 from tvm_scan.meta.provenance import why_foreign
@@ -118,8 +119,10 @@ class RecordStore:
                 return found
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
-        bad.append((MANIFEST, Row(1, text, None, "expected a manifest, got other text")))
-        return {"format": 1, "records": {}}
+        kept = salvaged(text)
+        fault = f"expected a manifest, got other text, which names {len(kept)} records"
+        bad.append((MANIFEST, Row(1, text, None, fault)))
+        return {"format": 1, "records": kept}
 
     # ---- writing ----------------------------------------------------------------------------
 

@@ -159,6 +159,10 @@ def import_archive(store: RecordStore, path: Path) -> int:
     RecordError
         If the file is no such archive.
     """
+    if not Path(path).is_file():
+        raise RecordError(
+            f"import: expected a file of tvm-scan export, found nothing at {path}; check the path"
+        )
     with tempfile.TemporaryDirectory(prefix="tvm-scan-import-") as folder:
         try:
             with zipfile.ZipFile(path) as archive:

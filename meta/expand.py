@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
+import tvm_ffi
+from tvm import IRModule, tirx
 from tvm.ir.utils import derived_object
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_scan.annotations import PLAN_PREFIX
+from tvm_scan.annotations import PLAN_PREFIX, SEQUENTIAL
 from tvm_scan.extraction import extract_nest
 from tvm_scan.meta.decisions import fits
 from tvm_scan.recurrence import Refusal
@@ -19,9 +20,12 @@ from tvm_scan.schedules.leftover import bind_leftovers
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.primitive import nest_of, plan_of
-from tvm_scan.schedules.splice import blocks_in
+from tvm_scan.schedules.splice import blocks_in, silent
 
-__all__ = ["ExpandScansPostproc", "annotated_plans", "expand_checked"]
+__all__ = ["ExpandScansPostproc", "annotated_plans", "expand_checked", "mark", "unmark"]
+
+#: Sequential programs by the mark on their candidates.
+_MARKED: dict[str, IRModule] = {}
 
 
 def annotated_plans(sch: Schedule) -> list[tuple[Any, ScanPlan]]:
@@ -71,20 +75,75 @@ def expand_checked(sch: Schedule, target: Target) -> bool:
     return True
 
 
+def mark(sch: Schedule, mod: IRModule) -> None:
+    """Say on a candidate's root block which program it was made from; not in its trace.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The candidate.
+    mod : IRModule
+        The sequential program, of one function called ``main``.
+    """
+    key = str(tvm_ffi.structural_hash(mod))
+    _MARKED[key] = mod
+    with silent(sch):
+        sch.annotate(_root(sch), SEQUENTIAL, key)
+
+
+def unmark(sch: Schedule) -> IRModule | None:
+    """Take the mark off.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        A candidate.
+
+    Returns
+    -------
+    IRModule or None
+        What it was made from; None where there is no mark.
+    """
+    with silent(sch):
+        root = _root(sch)
+        key = sch.get(root).annotations.get(SEQUENTIAL)
+        if key is not None:
+            sch.unannotate(root, SEQUENTIAL)
+    return None if key is None else _MARKED[str(key)]
+
+
+def _root(sch: Schedule) -> Any:
+    return sch.get_sblock(sch.mod["main"].body.block.name_hint)
+
+
 @derived_object
 class ExpandScansPostproc(ms.postproc.PyPostproc):
-    """Expands silently; what does not fit is answered with False, before anything is built."""
+    """Expands silently; what does not fit is answered with False, before anything is built.
+
+    Parameters
+    ----------
+    marked : bool
+        Whether to ``mark`` what is expanded, for ``meta.checked``.
+    """
+
+    def __init__(self, marked: bool = False) -> None:
+        super().__init__()
+        self.marked = marked
 
     def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
-        self.target = context.target
+        self.target, self.mod = context.target, context.mod
 
     def apply(self, sch: Schedule) -> bool:
         """Return whether the candidate can be built."""
+        ours = bool(annotated_plans(sch))
         try:
-            return expand_checked(sch, self.target)
+            fits_all = expand_checked(sch, self.target)
         except ScheduleError:  # of ours too: no candidate, but no end of the search either
             return False
+        if fits_all and ours and self.marked:
+            mark(sch, self.mod)
+        return fits_all
 
     def clone(self) -> ExpandScansPostproc:
         """A postproc of its own for another thread."""
-        return ExpandScansPostproc()
+        return ExpandScansPostproc(self.marked)

@@ -10,7 +10,9 @@ import base64
 import binascii
 import contextlib
 import json
+import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,9 +30,11 @@ __all__ = [
     "parse_lines",
     "replace_file",
     "replace_files",
+    "salvaged",
     "workload_fault",
 ]
 
+_LOG = logging.getLogger("tvm_scan")
 _LOCK_TIMEOUT = 60.0
 _JOURNAL = "journal.json"
 #: A record is some kilobytes; a line beyond this is none.
@@ -67,23 +71,26 @@ def locked(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
     RecordError
         If the folder cannot be made or the lock is not to be had.
     """
+    lock = FileLock(str(folder / ".lock"), timeout=timeout)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(str(folder / ".lock"), timeout=timeout)
-        with lock:
-            for left in folder.glob("*.part"):  # of a writer that died; the lock is ours
-                left.unlink(missing_ok=True)
-            _finish(folder)
-            yield
+        lock.acquire()
     except Timeout:
         raise RecordError(
             f"database: expected the lock of {folder} within {timeout:.0f} s, found it held by "
             "another process; wait for it, or end it"
         ) from None
-    except (PermissionError, FileExistsError, NotADirectoryError) as error:
+    except OSError as error:
         raise RecordError(
             f"database: expected a folder to write to at {folder}, got {error}; choose another"
         ) from error
+    try:
+        for left in folder.glob("*.part"):  # of a writer that died; the lock is ours
+            left.unlink(missing_ok=True)
+        _finish(folder)
+        yield
+    finally:
+        lock.release()
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -101,8 +108,9 @@ def replace_file(path: Path, text: str) -> None:
     RecordError
         If the disk is full or the file cannot be written.
     """
-    handle, name = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
+    name = None
     try:
+        handle, name = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -114,7 +122,8 @@ def replace_file(path: Path, text: str) -> None:
             "make room; every earlier record is still there"
         ) from error
     finally:
-        Path(name).unlink(missing_ok=True)
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
 
 
 def replace_files(folder: Path, texts: dict[str, str], *, together: bool) -> None:
@@ -150,9 +159,42 @@ def _finish(folder: Path) -> None:
     journal = folder / _JOURNAL
     if not journal.is_file():
         return
-    for name, text in json.loads(journal.read_text(encoding="utf-8")).items():
-        replace_file(folder / Path(name).name, text)
+    try:
+        texts = json.loads(journal.read_text(encoding="utf-8"))
+        whole = isinstance(texts, dict) and all(
+            re.fullmatch(r"[\w.]+\.json", name) and isinstance(text, str)
+            for name, text in texts.items()
+        )
+    except (ValueError, RecursionError):
+        whole = False
+    if not whole:  # a writer makes it whole or not at all: this one is of something else
+        aside = journal.with_name(f"{_JOURNAL}.rejected")
+        _LOG.warning("%s: expected what a writer left to do, got other text; moved aside", journal)
+        os.replace(journal, aside)
+        return
+    for name, text in texts.items():
+        replace_file(folder / name, text)
     journal.unlink()
+
+
+def salvaged(text: str) -> dict[str, Any]:
+    """The records of a manifest that is no JSON as a whole: those that are still complete.
+
+    Parameters
+    ----------
+    text : str
+        Of a manifest that was truncated or written over.
+
+    Returns
+    -------
+    dict of str to dict
+        Facts by the digest of their record.
+    """
+    found = {}
+    for match in re.finditer(r'"([0-9a-f]{16})":\s*(?=\{)', text):
+        with contextlib.suppress(ValueError, RecursionError):
+            found[match[1]] = json.JSONDecoder().raw_decode(text, match.end())[0]
+    return found
 
 
 def parse_lines(path: Path) -> list[Row]:

@@ -128,7 +128,7 @@ class ScanRule(ms.schedule_rule.PyScheduleRule):
 
 
 def scan_space(
-    target: Target, *, others: bool = False, seed: int = 0
+    target: Target, *, others: bool = False, seed: int = 0, marked: bool = True
 ) -> ms.space_generator.SpaceGenerator:
     """The space generator for ``tune_tir``, ``tune_relax`` and ``tvm_scan.meta.tune``.
 
@@ -140,13 +140,15 @@ def scan_space(
         Whether TVM's default rules of the target schedule the other blocks.
     seed : int
         Of the mutator's moves.
+    marked : bool
+        Whether candidates name the program that they came from, as ``CheckedTuning`` needs it.
 
     Returns
     -------
     SpaceGenerator
     """
     rules: list[Any] = [ScanRule()]
-    postprocs: list[Any] = [ExpandScansPostproc()]
+    postprocs: list[Any] = [ExpandScansPostproc(marked)]
     mutators: dict[Any, float] = {NeighbourMutator(seed): 1.0}
     if others:
         kind = "cuda" if device_of(target) == "cuda" else "llvm"
@@ -172,9 +174,9 @@ def register_hooks() -> None:
 
     TVM's ``ApplyCustomRule`` then calls it in ``tune_tir`` and ``tune_relax`` with TVM's own
     spaces, and TVM's other rules leave such a block alone. Those spaces have no postproc of ours,
-    so pass ``builder=tvm_scan.meta.local_builder()``, which expands before it builds. The records
-    hold the plan; expand it with ``ExpandScans`` (or ``expand_scans``) after a database was
-    applied.
+    so pass ``**CheckedTuning().options()``, whose builder expands, or at least
+    ``builder=tvm_scan.meta.local_builder()``. The records hold the plan; expand it with
+    ``ExpandScans`` (or ``expand_scans``) after a database was applied.
     """
     for kind in ("cpu", "llvm", "cuda"):
         name = f"s_tir.meta_schedule.{kind}.tvm_scan"

@@ -6,28 +6,22 @@ stock tensor intrinsics (14 seconds) are not read.
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tvm
-from tvm import tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner.utils import run_evaluator_common
 
 from tvm_scan.errors import ScanError
-from tvm_scan.meta.check import Case, compare, load_cases, make_cases, save_cases
+from tvm_scan.meta.check import Case, compare, load_cases
 from tvm_scan.schedules import expand_scans
 
 __all__ = [
     "allocate",
     "build_candidate",
-    "checked_runner",
     "evaluator_config",
     "local_builder",
     "local_runner",
@@ -119,39 +113,6 @@ def local_runner(
         f_run_evaluator=partial(run_checked, cases),
         initializer=initializer,
     )
-
-
-def checked_runner(
-    func: tirx.PrimFunc,
-    *,
-    seed: int = 0,
-    inputs: Mapping[str, np.ndarray] | None = None,
-    **options: Any,
-) -> ms.runner.LocalRunner:
-    """A runner for TVM's own ``tune_tir`` that checks each candidate against the loop.
-
-    A wrong candidate fails, so that the database notes it as one that did not run.
-
-    Parameters
-    ----------
-    func : PrimFunc
-        What is tuned, before any schedule.
-    seed : int
-        Of the inputs.
-    inputs : mapping of str to ndarray, optional
-        For the check and the timing, by parameter name, where invented ones mean nothing.
-    **options
-        As for ``local_runner``.
-
-    Returns
-    -------
-    LocalRunner
-    """
-    folder = tempfile.mkdtemp(prefix="tvm-scan-cases-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    cases = Path(folder) / "cases"
-    save_cases(make_cases(func, seed=seed, inputs=inputs), cases)
-    return local_runner(cases, **options)
 
 
 @lru_cache(maxsize=1)

@@ -28,7 +28,7 @@ from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.result import Built
 from tvm_scan.schedules.shipped import chosen_plan
-from tvm_scan.schedules.splice import blocks_in, ensure_blocks, silent, splice
+from tvm_scan.schedules.splice import blocks_in, ensure_blocks, silent, splice, without_threads
 
 Chooser = Callable[[Recurrence], ScanPlan]
 
@@ -194,7 +194,9 @@ def parallelize(
             continue
         chosen = plan(found) if callable(plan) else plan or chosen_plan(target, found)
         chosen.check(target, found)
-        if not _is_plain_loop(chosen):
+        if _is_plain_loop(chosen):
+            _unbind(sch, block)
+        else:
             splice(sch, block, nest, build(found, chosen))
         applied += 1
     if not applied:
@@ -259,6 +261,15 @@ def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
         for key in block.annotations.keys():
             if str(key).startswith(PLAN_PREFIX):
                 sch.unannotate(rv, key)
+    _unbind(sch, sch.get(rv))
+
+
+def _unbind(sch: Schedule, block: SBlock) -> None:
+    """Make loops of the threads that a loop was bound to by hand: a CPU has none."""
+    _, nest = nest_of(sch, block)
+    serial = without_threads(nest)
+    if not serial.same_as(nest):
+        splice(sch, block, nest, Built([serial], []))
 
 
 def _name_of(sch: Schedule, func: tirx.PrimFunc) -> str:

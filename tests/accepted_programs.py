@@ -256,6 +256,21 @@ def thread_bound(X: T.Buffer((5, 37), "float32"), H: T.Buffer((5, 37), "float32"
 
 
 @T.prim_func(s_tir=True)
+def one_block(X: T.Buffer((5, 37), "float32"), H: T.Buffer((5, 37), "float32")):
+    T.func_attr({"tirx.is_scheduled": True})
+    for _bx in T.thread_binding(1, thread="blockIdx.x"):
+        for tx in T.thread_binding(8, thread="threadIdx.x"):
+            for t in range(37):
+                with T.sblock("scan"):
+                    vb = T.axis.spatial(5, tx)
+                    vt = T.axis.opaque(37, t)
+                    T.where(tx < 5)
+                    T.reads(X[vb, vt], H[vb, vt - 1])
+                    T.writes(H[vb, vt])
+                    H[vb, vt] = T.if_then_else(vt > 0, H[vb, vt - 1], T.float32(0)) + X[vb, vt]
+
+
+@T.prim_func(s_tir=True)
 def fused_lane_index(X: T.Buffer((6, 37), "float32"), H: T.Buffer((6, 37), "float32")):
     for b, c, t in T.grid(3, 2, 37):
         H[b * 2 + c, t] = T.if_then_else(t > 0, H[b * 2 + c, t - 1], T.float32(0)) + X[b * 2 + c, t]
@@ -403,6 +418,7 @@ PROGRAMS = {
     "two_independent_carries": (two_independent_carries, ["affine", "reduce max"], "b", "t"),
     "state_axis_contracted": (state_axis_contracted, ["affine"], "b", "t"),
     "thread_bound": (thread_bound, ["reduce add"], ("bx", "tx"), "t"),
+    "one_block": (one_block, ["reduce add"], ("tx",), "t"),
     "fused_lane_index": (fused_lane_index, ["reduce add"], "bc", "t"),
     "xor_int": (xor_int, ["reduce xor"], "b", "t"),
     "and_or_int": (and_or_int, ["reduce and", "reduce or"], "b", "t"),

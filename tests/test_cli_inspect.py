@@ -213,7 +213,7 @@ def test_every_example_runs(command, tmp_path, monkeypatch):
 
     class Sum(torch.nn.Module):
         def forward(self, x):
-            return torch.cumsum(x, 1)
+            return torch.cummax(torch.cumsum(x, 1), 1).values
 
     torch.export.save(torch.export.export(Sum(), (torch.ones(2, 50),)), "model.pt2")
     found = examples()
@@ -232,3 +232,9 @@ def test_every_example_runs(command, tmp_path, monkeypatch):
     for path in ("outputs.npz", "tree.svg", "model", "cumsum.so", "records.zip", "report.html"):
         assert (tmp_path / path).exists(), path
     assert tvm.runtime.load_module(str(tmp_path / "cumsum.so"))
+    # Every recurrence of an exported program.
+    code, text, error = command("tune", "model.pt2", "--budget", "2", "--database", "m", "--json")
+    assert code == 0, error
+    tuned = json.loads(text)["functions"]
+    assert len({f["function"] for f in tuned}) == 2
+    assert all(len(f["trials"]) == 2 and f["best_seconds"] > 0 for f in tuned)

@@ -255,3 +255,33 @@ def test_help_has_an_example(command, name):
     code, text, _ = command(name, "--help")
     assert code == 0
     assert f"Example: tvm-scan {name}" in " ".join(text.split())
+
+
+BOUND = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def bound(X: T.Buffer((5, 300), "float32"), H: T.Buffer((5, 300), "float32")):
+    T.func_attr({"tirx.is_scheduled": True})
+    for bx in T.thread_binding(1, thread="blockIdx.x"):
+        for tx in T.thread_binding(8, thread="threadIdx.x"):
+            for t in range(300):
+                with T.sblock("scan"):
+                    vb = T.axis.spatial(5, tx)
+                    vt = T.axis.opaque(300, t)
+                    T.where(tx < 5)
+                    H[vb, vt] = T.if_then_else(vt > 0, H[vb, vt - 1], T.float32(0)) + X[vb, vt]
+"""
+
+
+def test_a_function_bound_to_threads_is_tuned(command, tmp_path):
+    (tmp_path / "bound.py").write_text(BOUND)
+    where = ["--database", tmp_path / "records", "--budget", "2", "--json"]
+    code, text, error = command("tune", tmp_path / "bound.py", *where)
+    assert code == 0, error
+    (found,) = json.loads(text)["functions"]
+    assert [t["error"] for t in found["trials"]] == [None, None]
+    assert found["sequential_seconds"] > 0 and found["default_seconds"] > 0
+    output = tmp_path / "bound.so"
+    code, _, error = command("apply", tmp_path / "records", tmp_path / "bound.py", "-o", output)
+    assert code == 0, error

@@ -1,6 +1,7 @@
 """Costs of plans in closed form, and the features that the cost model sees."""
 
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tvm_scan.meta.candidates import candidate_of, first_plans
 from tvm_scan.meta.context import light_context
 from tvm_scan.meta.costs import Costs, costs_of
 from tvm_scan.meta.decisions import enumerate_plans
-from tvm_scan.meta.features import ScanFeatures
+from tvm_scan.meta.features import ScanFeatures, decisions_of
 from tvm_scan.meta.operations import arithmetic_of
 from tvm_scan.schedules.splice import ensure_blocks
 
@@ -77,7 +78,7 @@ def test_first_plans_hold_the_default_the_loop_and_every_algorithm(target):
 
 
 @pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
-def test_features_are_those_of_the_kernel_beside_the_costs(target):
+def test_features_are_those_of_the_kernel_beside_costs_and_decisions(target):
     mod = tvm.IRModule({"main": ensure_blocks(library.cumsum(8, 4096))})
     found = extract(mod["main"])
     context = light_context(mod, target)
@@ -85,13 +86,21 @@ def test_features_are_those_of_the_kernel_beside_the_costs(target):
     measures = [candidate.measure for candidate in made]
     wide = [t.numpy() for t in ScanFeatures().extract_from(context, measures)]
     stock = ms.feature_extractor.PerStoreFeature().extract_from(context, measures)
-    count = len(Costs.names())
     for candidate, matrix, stores in zip(made, wide, stock, strict=True):
-        costs = costs_of(candidate.plans[0], target, found).vector()
-        np.testing.assert_array_equal(matrix[:, :-count], stores.numpy())
-        np.testing.assert_allclose(matrix[:, -count:], np.tile(costs, (len(matrix), 1)))
-    # On CUDA the loop in blocks of 32 threads is one of the plans of a thread per lane.
-    assert len({m.tobytes() for m in wide}) >= len(wide) - (target is CUDA_TARGET)
+        (plan,) = candidate.plans
+        ours = [*costs_of(plan, target, found).vector(), *decisions_of(plan)]
+        np.testing.assert_array_equal(matrix[:, : -len(ours)], stores.numpy())
+        np.testing.assert_allclose(matrix[:, -len(ours) :], np.tile(ours, (len(matrix), 1)))
+    assert len({m.tobytes() for m in wide}) == len(wide)
+
+
+def test_every_decision_is_seen_by_the_cost_model():
+    changed = {"device": None, "algorithm": "lanes", "block_tree": "warp"}
+    base = ScanPlan()
+    for field in fields(ScanPlan):
+        value = changed.get(field.name, 8 if isinstance(field.default, int) else None)
+        if value is not None:
+            assert decisions_of(base.with_(**{field.name: value})) != decisions_of(base), field.name
 
 
 def test_arithmetic_is_counted_in_the_step():

@@ -12,6 +12,8 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from tests import accepted_programs
+from tests.cuda_harness import CUDA_TARGET
 from tvm_scan import extract, library
 from tvm_scan.algebra import Reduce
 from tvm_scan.errors import RefusalError, ScanError
@@ -262,20 +264,30 @@ def test_the_bar_says_trials_and_best(tmp_path, capsys):
     assert "best 1." in text
 
 
-@pytest.mark.gpu
-def test_a_function_bound_to_threads_is_tuned_as_any_other(monkeypatch):
-    from tests.accepted_programs import thread_bound
-    from tests.cuda_harness import CUDA_TARGET
-
-    (case,) = make_cases(thread_bound)
+def first_candidates_agree(func, target, device):
+    (case,) = make_cases(func)
     (position, want) = case.expected[0]
     np.testing.assert_array_equal(want, np.cumsum(case.inputs[0], 1))
-    mod = tvm.IRModule({"main": ensure_blocks(thread_bound)})
-    spaces = first_plans(mod, CUDA_TARGET)
-    assert {plans[0].algorithm for plans in spaces} >= {"lanes", "serial_tiles"}
+    mod = tvm.IRModule({"main": ensure_blocks(func)})
+    spaces = first_plans(mod, target)
     for plans in spaces:
-        made = candidate_of(mod, plans, CUDA_TARGET)
-        built = tvm.compile(made.measure.sch.mod, target=CUDA_TARGET)["main"]
-        tensors = [tvm.runtime.tensor(value, tvm.cuda()) for value in case.inputs]
+        made = candidate_of(mod, plans, target)
+        built = tvm.compile(made.measure.sch.mod, target=target)["main"]
+        tensors = [tvm.runtime.tensor(value, device) for value in case.inputs]
         built(*tensors)
         assert compare(case, [tensors[position].numpy()]) is None
+    return {plans[0].algorithm for plans in spaces}
+
+
+@pytest.mark.parametrize("name", ["thread_bound", "one_block"])
+def test_a_function_bound_to_threads_is_tuned_for_this_cpu(name):
+    """The loop among the candidates, too, although its threads are none here."""
+    found = first_candidates_agree(getattr(accepted_programs, name), CPU, tvm.cpu())
+    assert found >= {"sequential", "lanes", "three_phase"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["thread_bound", "one_block"])
+def test_a_function_bound_to_threads_is_tuned_as_any_other(name):
+    found = first_candidates_agree(getattr(accepted_programs, name), CUDA_TARGET, tvm.cuda())
+    assert found >= {"lanes", "serial_tiles"}

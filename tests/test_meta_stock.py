@@ -14,8 +14,8 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from tests.test_meta_space import mixed
-from tvm_scan.errors import ScanError
-from tvm_scan.meta import checked_runner, local_builder, register_hooks, scan_space, workers
+from tvm_scan.algebra import Reduce
+from tvm_scan.meta import CheckedTuning, register_hooks, scan_space
 from tvm_scan.meta.check import WRONG
 from tvm_scan.meta.entry import Entry, digest_of
 from tvm_scan.meta.replay import replay
@@ -46,12 +46,11 @@ def no_log_files(monkeypatch):
         monkeypatch.setattr(module, "get_loggers_from_work_dir", loggers)
 
 
-def options(**more):
+def options(checked=None, **more):
     return dict(
         max_trials_global=4,
         num_trials_per_iter=4,
-        builder=local_builder(),
-        runner=ms.runner.LocalRunner(timeout_sec=120, evaluator_config=QUICK),
+        **(checked or CheckedTuning(config=QUICK)).options(),
         strategy=ms.search_strategy.EvolutionarySearch(**SEARCH),
         cost_model="random",
         seed=1,
@@ -76,7 +75,7 @@ def test_tune_tir_with_our_space_beside_the_default_rules(tmp_path):
         str(tmp_path),
         space=scan_space(CPU, others=True),
         num_tuning_cores=1,
-        **options() | {"runner": checked_runner(mixed, config=QUICK)},
+        **options(),
     )
     assert len({str(plan) for plan in plans_of(database)}) >= 2
     scheduled = replay(database, mixed, CPU)
@@ -84,23 +83,6 @@ def test_tune_tir_with_our_space_beside_the_default_rules(tmp_path):
     args = [tvm.runtime.tensor(X) for _ in range(3)]
     tvm.compile(scheduled.with_attr("global_symbol", "main"), target=CPU)["main"](*args)
     np.testing.assert_array_equal(args[2].numpy(), WANT)
-
-
-def test_the_checked_runner_fails_a_wrong_candidate(monkeypatch):
-    monkeypatch.setattr(workers, "local_runner", lambda cases, **_: cases)
-    cases = checked_runner(mixed)
-    text = mixed.with_attr("global_symbol", "main").script()
-    assert "+ T.float32(1.0)" in text
-    wrong = tvm.script.from_source(text.replace("+ T.float32(1.0)", "+ T.float32(2.0)"))
-    arguments = workers.allocate(cases, tvm.cpu(), None, 1)
-
-    def measure(func):
-        module = tvm.compile(func.with_attr("global_symbol", "main"), target=CPU).mod
-        return workers.run_checked(cases, module, tvm.cpu(), QUICK, arguments)
-
-    assert measure(mixed)[0] > 0
-    with pytest.raises(ScanError, match=WRONG):
-        measure(wrong)
 
 
 @pytest.mark.slow
@@ -136,6 +118,93 @@ class Model:
             y = R.call_tir(cls.running_sum, (x,), R.Tensor((8, 200), "float32"))
             R.output(y)
         return y
+
+
+@I.ir_module(s_tir=True)
+class Long:
+    """Two tasks of one shape, in which nearly every plan combines."""
+
+    @T.prim_func(s_tir=True)
+    def total(X: T.Buffer((1, 4096), "float32"), Y: T.Buffer((1, 4096), "float32")):
+        T.func_attr({"op_pattern": 8})
+        for b, t in T.grid(1, 4096):
+            with T.sblock("scan"):
+                vb = T.axis.spatial(1, b)
+                vt = T.axis.scan(4096, t)
+                Y[vb, vt] = T.if_then_else(vt > 0, Y[vb, vt - 1], T.float32(0)) + X[vb, vt]
+
+    @T.prim_func(s_tir=True)
+    def largest(X: T.Buffer((1, 4096), "float32"), Y: T.Buffer((1, 4096), "float32")):
+        T.func_attr({"op_pattern": 8})
+        for b, t in T.grid(1, 4096):
+            with T.sblock("scan"):
+                vb = T.axis.spatial(1, b)
+                vt = T.axis.scan(4096, t)
+                Y[vb, vt] = T.max(T.if_then_else(vt > 0, Y[vb, vt - 1], T.float32(-9)), X[vb, vt])
+
+    @R.function
+    def main(x: R.Tensor((1, 4096), "float32")) -> R.Tensor((1, 4096), "float32"):
+        cls = Long
+        with R.dataflow():
+            y = R.call_tir(cls.total, (x,), R.Tensor((1, 4096), "float32"))
+            z = R.call_tir(cls.largest, (y,), R.Tensor((1, 4096), "float32"))
+            R.output(z)
+        return z
+
+
+def break_sums(monkeypatch):
+    """Chunks of a sum forget what was before them; those of a maximum do not."""
+    right = Reduce.combine, Reduce.plainly
+
+    def combine(self, earlier, later):
+        return later if self.op == "add" else right[0](self, earlier, later)
+
+    monkeypatch.setattr(Reduce, "combine", combine)
+    monkeypatch.setattr(
+        Reduce, "plainly", lambda self: None if self.op == "add" else right[1](self)
+    )
+
+
+@pytest.mark.slow
+def test_tune_relax_reports_a_wrong_candidate_and_keeps_no_record(tmp_path, monkeypatch, caplog):
+    break_sums(monkeypatch)
+    checked = CheckedTuning(config=QUICK)
+    with caplog.at_level(logging.ERROR, "tvm_scan"):
+        database = ms.relax_integration.tune_relax(
+            mod=Long,
+            params={},
+            target=CPU,
+            work_dir=str(tmp_path),
+            space=scan_space(CPU),
+            **options(checked) | {"max_trials_global": 12, "num_trials_per_iter": 6},
+        )
+    assert checked.wrong
+    assert all(f"{WRONG}: expected" in text for text in checked.wrong)
+    assert caplog.text.count(WRONG) == len(checked.wrong)
+    found = {"add": set(), "max": set()}
+    for record in database.get_all_tuning_records():
+        op = "max" if "T.max" in record.workload.mod.script() else "add"
+        workload, body = record.workload.as_json(), record.as_json()
+        found[op] |= {str(p) for p in Entry(digest_of(workload, body), workload, body, None).plans}
+        assert float(record.run_secs[0]) < 1e9
+    combining = ("three_phase", "time_vector")
+    assert not any(word in plan for plan in found["add"] for word in combining)
+    assert any(word in plan for plan in found["max"] for word in combining)
+
+
+@pytest.mark.slow
+def test_the_hook_reports_a_wrong_candidate(tmp_path, monkeypatch):
+    break_sums(monkeypatch)
+    register_hooks()
+    sch = Schedule(tvm.IRModule({"main": Long["total"].without_attr("op_pattern")}))
+    sch.annotate(sch.get_sblock("scan"), "schedule_rule", "tvm_scan")
+    checked = CheckedTuning(config=QUICK)
+    database = ms.tune_tir(
+        sch.mod["main"], CPU, str(tmp_path), num_tuning_cores=1, **options(checked)
+    )
+    assert checked.wrong
+    assert len(plans_of(database)) + len(checked.wrong) <= 4
+    assert not any("three_phase" in str(plan) for plan in plans_of(database))
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ __all__ = [
     "OP_PATTERN",
     "PLAN_PREFIX",
     "SCHEDULED_NEST",
+    "SEQUENTIAL",
 ]
 
 #: Prefix of the scalar annotations that carry one field of a ``ScanPlan`` each.
@@ -14,6 +15,9 @@ PLAN_PREFIX = "tvm_scan.plan."
 
 #: On a block that a plan produced: it is not to be recognised and expanded again.
 SCHEDULED_NEST = "tvm_scan.scheduled"
+
+#: On the root block of a candidate, while it is measured: which sequential program it came from.
+SEQUENTIAL = "tvm_scan.sequential"
 
 #: TVM's own function attribute: "leave this function alone" (dlight reads it).
 IS_SCHEDULED = "tirx.is_scheduled"

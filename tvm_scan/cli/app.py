@@ -113,8 +113,12 @@ def demo_command(
     text: Annotated[
         Path | None, typer.Option("--text", help="text file; the licence if not given")
     ] = None,
-    d_model: Annotated[int, typer.Option("--d-model", min=1, max=4096)] = 64,
-    d_state: Annotated[int, typer.Option("--d-state", min=1, max=64)] = 16,
+    d_model: Annotated[
+        int, typer.Option("--d-model", min=1, max=4096, help="width of the layer")
+    ] = 64,
+    d_state: Annotated[
+        int, typer.Option("--d-state", min=1, max=64, help="states of a channel")
+    ] = 16,
     length: Annotated[
         int, typer.Option("--length", min=1, max=1 << 20, help="bytes of the text to use at most")
     ] = 4096,
@@ -170,7 +174,7 @@ def run() -> None:
             raise
         shown = getattr(error, "format_message", None)
         if shown is not None:  # a usage error of the argument parser
-            _fail(f"{shown()}; see tvm-scan --help", BAD_INPUT)
+            _fail(f"{shown().rstrip('.')}; see tvm-scan --help", BAD_INPUT)
         _fail(f"{type(error).__name__}: {error}\n(run tvm-scan --debug ... for the traceback)", 1)
     sys.exit(0)
 

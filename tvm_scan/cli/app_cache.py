@@ -23,13 +23,13 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON object instea
 
 
 @cache.callback()
-def _cache(context: typer.Context) -> None:
+def _cache(context: typer.Context, as_json: Json = False) -> None:
     """Look at the kernels that the torch functions keep on disk, limit or remove them.
 
     Example: tvm-scan cache
     """
     if context.invoked_subcommand is None:
-        _show()
+        _show(as_json)
 
 
 @cache.command("show")
@@ -65,7 +65,7 @@ def _show(as_json: Json = False) -> None:
 
 
 @cache.command("path")
-def _path() -> None:
+def _path(as_json: Json = False) -> None:
     """Print the folder.
 
     Example: tvm-scan cache path
@@ -76,23 +76,28 @@ def _path() -> None:
             "cache path: expected a cache, found that it is off or not this user's alone to write "
             "to; unset TVM_SCAN_CACHE, or give it a folder of yours"
         )
-    typer.echo(str(folder))
+    typer.echo(json.dumps({"folder": str(folder)}) if as_json else str(folder))
 
 
 @cache.command("clear")
-def _clear() -> None:
+def _clear(as_json: Json = False) -> None:
     """Remove every entry; kernels are built again when they are needed.
 
     Example: tvm-scan cache clear
     """
     store = _store()
     size = _about(store).bytes
-    typer.echo(f"removed {store.clear()} entries, {size / 2**20:.1f} MiB")
+    count = store.clear()
+    if as_json:
+        typer.echo(json.dumps({"removed": count, "bytes": size}))
+        return
+    typer.echo(f"removed {count} entries, {size / 2**20:.1f} MiB")
 
 
 @cache.command("limit")
 def _limit(
     megabytes: Annotated[int, typer.Argument(min=0, help="of the whole cache, in MiB")],
+    as_json: Json = False,
 ) -> None:
     """Limit the size from now on; what was used longest ago goes first.
 
@@ -104,6 +109,9 @@ def _limit(
     except ValueError as error:
         raise CommandError(str(error)) from error
     about = _about(store)
+    if as_json:
+        typer.echo(json.dumps({"bytes": about.bytes, "limit": about.limit}))
+        return
     typer.echo(f"{about.bytes / 2**20:.1f} of at most {about.limit >> 20} MiB")
 
 

@@ -35,7 +35,9 @@ def _tune(
         str,
         typer.Option("--budget", help="trials for each function (64), or minutes in all (10m)"),
     ] = "64",
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**31 - 2)] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=2**31 - 2, help="of inputs and candidates")
+    ] = 0,
     tracker: Annotated[
         str | None, typer.Option("--tracker", help="host:port of TVM's RPC tracker")
     ] = None,

@@ -43,7 +43,9 @@ def run_benchmark(name: str | None, arguments: list[str], as_json: bool) -> int:
                 print(f"{one:<{width}}  {line}")
         return 0
     if name not in found:
-        raise CommandError(f"bench: expected one of {', '.join(found)}, got {name!r}")
+        raise CommandError(
+            f"bench: expected one of {', '.join(found)}, got {name!r}; choose one of them"
+        )
     paths = [str(_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", f"bench.{name}", *arguments]

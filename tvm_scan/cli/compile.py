@@ -7,12 +7,12 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from html import escape
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
 from zipfile import is_zipfile
 
+from tvm_scan.cli.compile_page import render
 from tvm_scan.cli.failure import CommandError
 from tvm_scan.cli.load import load_module, make_target
 from tvm_scan.errors import ScanError
@@ -48,7 +48,7 @@ def compile_file(
             raise CommandError(str(error)) from error
     manifest = json.loads(path.read_text(encoding="utf-8"))
     if report is not None:
-        report.write_text(_html(model.name, manifest, notes), encoding="utf-8")
+        report.write_text(render(model.name, manifest, notes), encoding="utf-8")
     if as_json:
         print(json.dumps(manifest))
         return
@@ -176,26 +176,3 @@ def _summary(manifest: dict[str, Any]) -> list[str]:
     if not manifest["scans"]:
         lines.append("scans     none")
     return lines
-
-
-def _html(name: str, manifest: dict[str, Any], notes: list[str]) -> str:
-    rows = []
-    for scan in manifest["scans"]:
-        if "refused" in scan:
-            cells = (scan["function"], f"refused: {scan['refused']}", "", scan["detail"])
-        else:
-            families = ", ".join(scan["families"])
-            cells = (scan["function"], families, str(scan["steps"]), scan["plan"])
-        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
-    # A pass that runs twice says everything twice.
-    items = "".join(f"<li>{escape(note)}</li>" for note in dict.fromkeys(notes))
-    versions = ", ".join(f"{key} {value}" for key, value in manifest["versions"].items())
-    return (
-        "<!doctype html><html><head><meta charset='utf-8'>"
-        f"<title>{escape(name)}</title><style>body{{font-family:sans-serif;margin:2em}}"
-        "td,th{padding:.3em .8em;border-bottom:1px solid #ccc;text-align:left}</style></head><body>"
-        f"<h1>{escape(name)}</h1><p>{escape(manifest['target'])}</p><p>{escape(versions)}</p>"
-        "<table><tr><th>function</th><th>family</th><th>steps</th><th>plan or reason</th></tr>"
-        + "".join(rows)
-        + f"</table><h2>What was done</h2><ul>{items}</ul></body></html>\n"
-    )

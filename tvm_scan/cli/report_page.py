@@ -6,6 +6,7 @@ import base64
 from html import escape
 from typing import TYPE_CHECKING
 
+from tvm_scan.cli.page import document, table
 from tvm_scan.cli.plot_svg import Axis, Series, chart
 from tvm_scan.meta.progress import duration
 
@@ -14,33 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["render"]
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1f2933; --soft: #52606d; --line: #d9e2ec; --page: #fff;
-  --card: #f5f7fa; --c1: #2b6cb0; --c2: #c05621; --c3: #2f855a; --c4: #9aa5b1; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --soft: #9aa5b1; --line: #3e4c59;
-  --page: #16191d; --card: #1f242a; --c1: #63b3ed; --c2: #f6ad55; --c3: #68d391; --c4: #7b8794; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 76rem; background: var(--page);
-  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; }
-h3 { font-size: 1rem; margin: 0 0 .5rem; } p { color: var(--soft); margin: .25rem 0 1rem; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; } th { color: var(--soft); font-weight: 600; }
-.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-code { font: .85em ui-monospace, monospace; overflow-wrap: anywhere; }
-td:last-child code { display: inline-block; min-width: min(13rem, 60vw); }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr));
-  gap: 1rem; } .card { background: var(--card); border-radius: .6rem; padding: 1rem; min-width: 0; }
-.chart { width: 100%; max-width: 44rem; height: auto; }
-.chart text { font-size: 13px; fill: var(--soft); }
-.chart .small { font-size: 11px; fill: var(--ink); } .grid { stroke: var(--line); }
-.l1 { stroke: var(--c1); } .l2 { stroke: var(--c2); } .l3 { stroke: var(--c3); }
-.l4 { stroke: var(--c4); } .l1, .l2, .l3, .l4 { fill: none; stroke-width: 2; }
-.c1 { fill: var(--c1); } .c2 { fill: var(--c2); } .c3 { fill: var(--c3); } .c4 { fill: var(--c4); }
-.key { width: 12px; height: 8px; } .tree img { max-width: 100%; height: auto; display: block; }
-summary { cursor: pointer; color: var(--soft); }
-"""
 #: For the pictures of trees, whose own colours are those of a light page.
 _DARK_TREE = (
     "@media (prefers-color-scheme: dark) { .page { fill: #1f242a; } text { fill: #e4e7eb; } "
@@ -82,28 +56,8 @@ def render(report: Report) -> str:
     ]
     if report.passed:
         rows = [[f"<code>{escape(name)}</code>", escape(why)] for name, why in report.passed]
-        parts += ["<h2>Not usable here</h2>", _table(["record", "why"], rows)]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        "style-src 'unsafe-inline'; img-src data:\">\n"
-        f"<title>tvm_scan: {escape(report.folder)}</title>\n<style>{_STYLE}</style>\n</head>\n"
-        f"<body>\n{chr(10).join(parts)}\n</body>\n</html>\n"
-    )
-
-
-def _table(heads: list[str], rows: list[list[str]], numbers: tuple[int, ...] = ()) -> str:
-    def line(cells: list[str], tag: str) -> str:
-        shown = (
-            f"<{tag}{' class=n' if i in numbers else ''}>{cell}</{tag}>"
-            for i, cell in enumerate(cells)
-        )
-        return f"<tr>{''.join(shown)}</tr>"
-
-    body = "\n".join(line(row, "td") for row in rows)
-    head = line(heads, "th")
-    return f'<div class="wide"><table><thead>{head}</thead><tbody>\n{body}</tbody></table></div>'
+        parts += ["<h2>Not usable here</h2>", table(["record", "why"], rows)]
+    return document(f"tvm_scan: {report.folder}", parts)
 
 
 def _label(one: Function) -> str:
@@ -129,10 +83,11 @@ def _summary(functions: list[Function]) -> str:
         times = ["" if t is None else duration(t) for t in (one.loop, one.default, best)]
         gains = ["" if t is None else f"{t / best:.2f}x" for t in (one.loop, one.default)]
         speed = f"{one.bytes / best / 1e9:.1f}"
-        names = [escape(text) for text in (one.name, one.shapes, one.target)]
+        names = [f'<span class="name">{escape(one.name)}</span>']
+        names += [escape(text) for text in (one.shapes, one.target)]
         plan = f"<code>{escape(one.best.plan)}</code>"
         rows.append([str(number), *names, str(len(one.trials)), *times, *gains, speed, plan])
-    return _table(heads, rows, tuple(range(4, 11)))
+    return table(heads, rows, tuple(range(4, 11)))
 
 
 def _roofline(report: Report) -> str:
@@ -195,5 +150,5 @@ def _records(one: Function) -> str:
         rows.append(
             [record, duration(trial.seconds), gain, plan, escape(trial.date), escape(trial.host)]
         )
-    table = _table(["record", "time", "against loop", "plan", "date", "host"], rows, (1, 2))
-    return f"<details><summary>{escape(_label(one))}: {len(rows)}</summary>{table}</details>"
+    shown = table(["record", "time", "against loop", "plan", "date", "host"], rows, (1, 2))
+    return f"<details><summary>{escape(_label(one))}: {len(rows)}</summary>{shown}</details>"

@@ -60,7 +60,11 @@ def _stmts(stmt: Any, env: tir.VarMap, tree: Tree) -> list[Any]:
     if isinstance(stmt, tirx.SeqStmt):
         return [item for part in stmt.seq for item in _stmts(part, env, tree)]
     if isinstance(stmt, tirx.For):
-        return [_loop(stmt, env, tree)]
+        loop = _loop(stmt, env, tree)
+        # A loop of one iteration, as of a grid of one block, is its body. One that the body names
+        # stays, as a lane or as time.
+        alone = tir.as_int(loop.extent) == 1 and not tir.contains_var(stmt.body, [stmt.loop_var])
+        return loop.body if alone and _is_one_loop(loop.body) else [loop]
     if isinstance(stmt, SBlockRealize):
         return _block(stmt, env, tree)
     if isinstance(stmt, tirx.BufferStore):
@@ -104,6 +108,10 @@ def _stmts(stmt: Any, env: tir.VarMap, tree: Tree) -> list[Any]:
         f"expected loops, conditions, bindings and stores, found {type(stmt).__name__}",
         "write the step without while loops, breaks, asserts or attributes",
     )
+
+
+def _is_one_loop(body: list[Any]) -> bool:
+    return len(body) == 1 and isinstance(body[0], Loop)
 
 
 def _loop(stmt: tirx.For, env: tir.VarMap, tree: Tree) -> Loop:

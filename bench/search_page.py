@@ -1,0 +1,82 @@
+"""The curve of ``bench.search`` and its part of docs/tuning.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["STRATEGIES", "mean", "plot", "write_markdown"]
+
+STRATEGIES = ("evolution", "random")
+BEGIN, END = "<!-- search -->", "<!-- /search -->"
+
+
+def mean(curves: np.ndarray) -> np.ndarray:
+    """Geometric mean over seeds."""
+    return np.exp(np.log(curves).mean(axis=0))
+
+
+def plot(curves: dict[str, dict[str, np.ndarray]], path: Path) -> None:
+    """Draw the geometric mean over all workloads and seeds, and its spread over seeds."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for strategy, colour in zip(STRATEGIES, ("#1f6feb", "#8b949e"), strict=True):
+        logs = np.mean([np.log(found[strategy]) for found in curves.values()], axis=0)
+        steps = np.arange(1, logs.shape[1] + 1)
+        low, middle, high = np.exp(np.percentile(logs, [10, 50, 90], axis=0))
+        name = "tvm_scan's search" if strategy == "evolution" else "random search"
+        axes.plot(steps, middle, color=colour, label=name)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.2)
+    axes.set_xlabel("trials (the first two are the default plan and the loop)")
+    axes.set_ylabel("time over the best plan of the space")
+    axes.set_title(f"Best so far, geometric mean of {len(curves)} workloads", fontsize=10)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The part of docs/tuning.md between its marks."""
+    host, areas = result["machine"], result["mean_over_trials"]
+    trials = max(len(row["evolution"]) for row in result["workloads"].values())
+    lines = [
+        "`python -m bench.search --write` times every plan of "
+        f"{len(result['workloads'])} workloads once, then runs both searches over those times "
+        f"with {result['seeds']} seeds; random "
+        "search, too, begins with the default plan and the loop. The curve is the best time so far "
+        "over the best of the space, a geometric mean; over all "
+        f"{trials} trials it is {areas['evolution']:.3f} for the search and {areas['random']:.3f} "
+        f"for random search. {host['cores']} cores of {host['cpu']} ({host['date']}), "
+        "microseconds:",
+        "",
+        "![Best time so far by trials](images/search.svg)",
+        "",
+        f"| workload | plans | loop | default | best | best plan | search after {trials} "
+        f"| random after {trials} |",
+        "|---|---:|---:|---:|---:|---|---:|---:|",
+    ]
+    for name, row in result["workloads"].items():
+        loop, default, best = (
+            "" if row[key] is None else f"{row[key] * 1e6:.4g}"
+            for key in ("sequential_seconds", "default_seconds", "best_seconds")
+        )
+        ends = " | ".join(f"{row[s][-1]:.2f}" for s in STRATEGIES)
+        lines.append(
+            f"| {name} | {row['space']} | {loop} | {default} | {best} | `{row['best']}` | {ends} |"
+        )
+    return "\n".join(lines)
+
+
+def write_markdown(result: dict[str, Any], path: Path) -> None:
+    """Replace what is between the marks of a page."""
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert begin and end, f"expected {BEGIN} and {END} in {path}"
+    path.write_text(f"{before}{BEGIN}\n{markdown(result)}\n{END}{after}", encoding="utf-8")

@@ -1,0 +1,92 @@
+"""The frame of the pages that commands write: one file, nothing loaded, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+__all__ = ["document", "table"]
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1f2933; --soft: #52606d; --line: #d9e2ec; --page: #fff;
+  --card: #f5f7fa; --c1: #2b6cb0; --c2: #c05621; --c3: #2f855a; --c4: #9aa5b1; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --soft: #9aa5b1; --line: #3e4c59;
+  --page: #16191d; --card: #1f242a; --c1: #63b3ed; --c2: #f6ad55; --c3: #68d391; --c4: #7b8794; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 76rem; background: var(--page);
+  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 0 0 .5rem; } p { color: var(--soft); margin: .25rem 0 1rem; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px solid var(--line);
+  vertical-align: top; } th { color: var(--soft); font-weight: 600; }
+.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+code { font: .85em ui-monospace, monospace; overflow-wrap: anywhere; }
+h1, h2, h3, p, li, summary { overflow-wrap: anywhere; } .notes { padding-left: 1.25rem; }
+td code { display: inline-block; min-width: min(13rem, 60vw); }
+td:first-child code { min-width: 0; white-space: nowrap; }
+.name { display: inline-block; max-width: 18rem; min-width: 8rem; overflow-wrap: anywhere; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr));
+  gap: 1rem; } .card { background: var(--card); border-radius: .6rem; padding: 1rem; min-width: 0; }
+.chart { width: 100%; max-width: 44rem; height: auto; }
+.chart text { font-size: 13px; fill: var(--soft); }
+.chart .small { font-size: 11px; fill: var(--ink); } .grid { stroke: var(--line); }
+.l1 { stroke: var(--c1); } .l2 { stroke: var(--c2); } .l3 { stroke: var(--c3); }
+.l4 { stroke: var(--c4); } .l1, .l2, .l3, .l4 { fill: none; stroke-width: 2; }
+.c1 { fill: var(--c1); } .c2 { fill: var(--c2); } .c3 { fill: var(--c3); } .c4 { fill: var(--c4); }
+.key { width: 12px; height: 8px; } .tree img { max-width: 100%; height: auto; display: block; }
+summary { cursor: pointer; color: var(--soft); }
+"""
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """A whole page.
+
+    Parameters
+    ----------
+    title : str
+        Plain text.
+    parts : sequence of str
+        HTML of the body.
+
+    Returns
+    -------
+    str
+    """
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'; img-src data:\">\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<body>\n{chr(10).join(parts)}\n</body>\n</html>\n"
+    )
+
+
+def table(heads: list[str], rows: list[list[str]], numbers: tuple[int, ...] = ()) -> str:
+    """A table that scrolls by itself where the window is narrow.
+
+    Parameters
+    ----------
+    heads : list of str
+        HTML of the first line.
+    rows : list of list of str
+        HTML of the cells.
+    numbers : tuple of int
+        Columns to align to the right.
+
+    Returns
+    -------
+    str
+    """
+
+    def line(cells: list[str], tag: str) -> str:
+        shown = (
+            f"<{tag}{' class=n' if i in numbers else ''}>{cell}</{tag}>"
+            for i, cell in enumerate(cells)
+        )
+        return f"<tr>{''.join(shown)}</tr>"
+
+    body = "\n".join(line(row, "td") for row in rows)
+    head = line(heads, "th")
+    return f'<div class="wide"><table><thead>{head}</thead><tbody>\n{body}</tbody></table></div>'
