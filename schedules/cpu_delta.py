@@ -23,15 +23,15 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Var
+from tvm.ir import Var
 from tvm.target import Target
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.schedules.delta_places import Places
 from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, local, loop, when
 from tvm_scan.schedules.lanes import clear
 from tvm_scan.schedules.limits import limits_of
@@ -102,7 +102,6 @@ class _Task:
         self.rate = self._buffer("rates", [c, self.padded])
         self.drive = self._buffer("drives", [c, self.padded])
         self.outs = [self._buffer(f"out{n}", [c, self.padded]) for n, _ in enumerate(rule.reads)]
-        self.held: list[tuple[Any, Var]] = []
 
     def _buffer(self, name: str, shape: list[int]) -> Var:
         made = local(name, [prod(shape)], self.dtype)
@@ -117,15 +116,8 @@ class _Task:
             total = total * as_dtype(lane.extent, self.index)
         total = tir.simplify(total)
         task = tirx.Var("v_task", self.index)
-        number, values = task // self.blocks, []
-        for lane in reversed(rule.lanes):
-            extent = as_dtype(lane.extent, self.index)
-            values.append(as_dtype(number % extent, tir.dtype_of(lane.var)))
-            number = number // extent
-        self.table = tir.VarMap(
-            (lane.var, value) for lane, value in zip(rule.lanes, values[::-1], strict=True)
-        )
-        self.origin = (task % self.blocks) * self.width + self.first
+        first = (task % self.blocks) * self.width + self.first
+        self.places = Places(rule, task // self.blocks, first)
         body = self._body()
         kernel = Kernel("delta_chunks", rule.inputs, rule.outputs, body,
                         [*self.buffers, *self.pool.buffers])  # fmt: skip
@@ -200,26 +192,9 @@ class _Task:
 
         return loop("n", count // 16, part, dtype=self.index)
 
-    def _placed(self, expr: Any, t: Any = None, row: Any = None, column: Any = None) -> Any:
-        rule, table = self.rule, self.table.copy()
-        if t is not None:
-            table[rule.time.var] = t
-        if row is not None:
-            table[rule.rows.var] = as_dtype(row, tir.dtype_of(rule.rows.var))
-        if column is not None:
-            place = as_dtype(self.origin + column, tir.dtype_of(rule.columns.var))
-            table[rule.columns.var] = place
-        return tir.substitute(expr, table)
-
     def _begin(self) -> Any:
-        rule = self.rule
-
         def cell(i: Any, v: Any) -> Any:
-            value = rule.initial
-            if value is None:
-                value = tirx.BufferLoad(rule.state, list(rule.place))
-            value = self._placed(value, row=i, column=v)
-            return tirx.BufferStore(self.state, value, [i * self.padded + v])
+            return tirx.BufferStore(self.state, self.places.first(i, v), [i * self.padded + v])
 
         return self._cells(cell)
 
@@ -232,75 +207,40 @@ class _Task:
         )
 
     def _finish(self) -> Any:
-        rule = self.rule
-
         def cell(i: Any, v: Any) -> Any:
             value = tirx.BufferLoad(self.state, [i * self.padded + v])
-            stmts = []
-            if rule.is_kept:
-                place = [self._placed(index, row=i, column=v) for index in rule.place]
-                stmts.append(tirx.BufferStore(rule.state, value, place))
-            for store in rule.finish:
-                stored = tir.substitute(store.value, tir.VarMap([(rule.final, value)]))
-                place = [self._placed(index, row=i, column=v) for index in store.index]
-                stored = self._placed(stored, row=i, column=v)
-                stmts.append(tirx.BufferStore(store.buffer, stored, place))
-            return tir.seq(stmts)
+            return self.places.last(i, v, value)
 
-        return self._cells(cell) if rule.is_kept or rule.finish else None
+        return self._cells(cell) if self.rule.is_kept or self.rule.finish else None
 
     # ---- one step of a chunk ------------------------------------------------------------------
 
     def _fill(self, t: Any, time: Any) -> Any:
         """Vectors and amounts of one step; calls that are the same for all rows come first."""
-        rule, k = self.rule, self.rows
-        vectors = [
-            (self.gates, rule.gate),
-            (self.into, rule.into),
-            (self.source, rule.source),
-            *((w, read.weight) for w, read in zip(self.weights, rule.reads, strict=True)),
-        ]
-        held: list[Any] = []
-        shared = [(b, self._hoisted(e, rule.rows.var, held)) for b, e in vectors]
-        amounts = [
-            (b, self._hoisted(e, rule.columns.var, held))
-            for b, e in ((self.rate, rule.rate), (self.drive, rule.drive))
-        ]
-        before = [
-            tirx.BufferStore(b, self._placed(e, t=time), [int_const(0, self.index)])
-            for e, b in held
-        ]
+        rule, k, at = self.rule, self.rows, self.places.at
+        vectors = [self.gates, self.into, self.source, *self.weights]
+        exprs = [rule.gate, rule.into, rule.source, *(read.weight for read in rule.reads)]
+        wanted = [(e, rule.rows.var) for e in exprs]
+        wanted += [(e, rule.columns.var) for e in (rule.rate, rule.drive)]
+        values, held = self.places.held_calls(wanted, lambda n: self._buffer(f"held{n}", [1]))
+        rows, amounts = values[: len(vectors)], values[len(vectors) :]
+        before = [tirx.BufferStore(b, at(e, t=time), [int_const(0, self.index)]) for e, b in held]
 
         def row(i: Any) -> Any:
             return tir.seq(
-                tirx.BufferStore(b, self._placed(e, t=time, row=i), [t * k + i]) for b, e in shared
+                tirx.BufferStore(b, at(e, t=time, row=i), [t * k + i])
+                for b, e in zip(vectors, rows, strict=True)
             )
 
         def column(v: Any) -> Any:
             return tir.seq(
-                tirx.BufferStore(b, self._placed(e, t=time, column=v), [t * self.padded + v])
-                for b, e in amounts
+                tirx.BufferStore(b, at(e, t=time, column=v), [t * self.padded + v])
+                for b, e in zip((self.rate, self.drive), amounts, strict=True)
             )
 
         return tir.seq(
             [*before, self._vector(k, row, True), self._vector(self.width, column, True)]
         )
-
-    def _hoisted(self, expr: Any, axis: Var, held: list[tuple[Any, Var]]) -> Any:
-        """``expr`` with calls that are free of ``axis`` read from a scalar."""
-
-        def on_call(call: Call) -> Any:
-            if tir.dtype_of(call) != self.dtype or tir.contains_var(call, [axis]):
-                return call
-            for other, buffer in held:
-                if tir.structurally_equal(other, call):
-                    return tirx.BufferLoad(buffer, [int_const(0, self.index)])
-            if len(held) == len(self.held):
-                self.held.append((None, self._buffer(f"held{len(held)}", [1])))
-            held.append((call, self.held[len(held)][1]))
-            return tirx.BufferLoad(held[-1][1], [int_const(0, self.index)])
-
-        return tvm_ffi.structural_map(expr, (Call, on_call))
 
     def _decay(self, t: Any) -> Any:
         """Row ``t`` of the triangles, and the gates since the head of the chunk."""
@@ -325,8 +265,7 @@ class _Task:
 
         dots = [(self.source, self.lower, False)]
         dots += [
-            (self.weights[n], self.readers[n], read.after)
-            for n, read in enumerate(self.rule.reads)
+            (self.weights[n], self.readers[n], read.after) for n, read in enumerate(self.rule.reads)
         ]
         return tir.seq(
             [
@@ -336,22 +275,9 @@ class _Task:
         )
 
     def _emit(self, t: Any, time: Any) -> Any:
-        reads = self.rule.reads
-
         def column(v: Any) -> Any:
             at = [t * self.padded + v]
-            table = tir.VarMap(
-                (read.value, tirx.BufferLoad(out, at))
-                for read, out in zip(reads, self.outs, strict=True)
-            )
-            return tir.seq(
-                tirx.BufferStore(
-                    store.buffer,
-                    tir.substitute(self._placed(store.value, t=time, column=v), table),
-                    [self._placed(index, t=time, column=v) for index in store.index],
-                )
-                for store in self.rule.stores
-            )
+            return self.places.emit(time, v, [tirx.BufferLoad(out, at) for out in self.outs])
 
         return self._vector(self.width, column, True)
 

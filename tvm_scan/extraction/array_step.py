@@ -10,6 +10,7 @@ what a load yields is one expression of the loops around it; every other load is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,6 @@ from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
-from tvm_scan.extraction.nest import accesses_of
 from tvm_scan.extraction.statements import (
     Alloc,
     Let,
@@ -27,16 +27,35 @@ from tvm_scan.extraction.statements import (
     allocated_in,
     stores_in,
 )
+from tvm_scan.extraction.step_loops import (
+    NotUnderstood,
+    addend,
+    check_own,
+    has_loop,
+    is_sum,
+    loop_of,
+)
 
-__all__ = ["ArrayStep", "Known", "NotUnderstood", "Sum", "loop_of"]
+__all__ = ["ArrayStep", "Known", "Sum", "map_known"]
 
 
-class NotUnderstood(Exception):
-    """A statement that is none of the theorem's cases."""
+def map_known(node: Any, fn: Callable[[TensorLoad], Any]) -> Any:
+    """As ``tir.map_loads``, where ``fn`` may raise ``NotUnderstood``: TVM would rename it."""
+    failed: list[NotUnderstood] = []
 
-    def __init__(self, detail: str, origin: Any = None) -> None:
-        super().__init__(detail)
-        self.detail, self.origin = detail, origin
+    def careful(load: TensorLoad) -> Any:
+        if failed:
+            return load
+        try:
+            return fn(load)
+        except NotUnderstood as reason:
+            failed.append(reason)
+            return load
+
+    out = tir.map_loads(node, careful)
+    if failed:
+        raise failed[0]
+    return out
 
 
 @dataclass(eq=False)
@@ -132,11 +151,11 @@ class ArrayStep:
         if tir.as_int(loop.extent) is None:
             raise NotUnderstood(f"an inner loop of the extent {loop.extent}", loop.origin)
         stored = tir.VarMap((store.buffer, True) for store in stores_in(loop.body)).keys()
-        summed = [b for b in stored if not _has_loop(b, loop) and _is_sum(b, loop)]
-        private = [b for b in stored if not _has_loop(b, loop) and b not in _map(summed)]
+        summed = [b for b in stored if not has_loop(b, loop) and is_sum(b, loop)]
+        private = [b for b in stored if not has_loop(b, loop) and b not in _map(summed)]
         for buffer in stored:
-            if _has_loop(buffer, loop):
-                _check_own(buffer, loop)
+            if has_loop(buffer, loop):
+                check_own(buffer, loop)
         for buffer in private:
             self._lost[buffer] = True
         if summed and over is not None:
@@ -147,9 +166,9 @@ class ArrayStep:
 
     def _store(self, store: Store, around: list[Loop], over: Loop | None) -> None:
         buffer, indices = store.buffer, [self._resolved(i, around, None) for i in store.indices]
-        added = _added(store)
+        added = addend(store)
         inside = over is not None and not tir.contains_var(indices, [over.var])
-        if over is not None and inside and added is not None and _is_sum(buffer, over):
+        if over is not None and inside and added is not None and is_sum(buffer, over):
             before = self._load(buffer, indices, around, store.origin)
             term = self._resolved(added, around, store.origin)
             if any(s.symbol in tir.variables(term) for s in self.sums):
@@ -203,7 +222,7 @@ class ArrayStep:
                 return load
             return self._load(load.source, list(load.indices), around, origin)
 
-        return tir.map_loads(expr, on_load)
+        return map_known(expr, on_load)
 
     def _load(self, buffer: Var, indices: list[Any], around: list[Loop], origin: Any) -> Any:
         if buffer in self._lost:
@@ -231,13 +250,6 @@ class ArrayStep:
         return self.known[buffer]
 
 
-def loop_of(index: Any, loops: list[Loop]) -> Loop | None:
-    """The one of ``loops`` whose bare variable ``index`` is."""
-    if not isinstance(index, Var):
-        return None
-    return next((l for l in loops if index.same_as(l.var)), None)
-
-
 def _same_extent(left: Loop, right: Loop) -> bool:
     extent = tir.as_int(left.extent)
     return extent is not None and extent == tir.as_int(right.extent)
@@ -257,49 +269,3 @@ def _same_place(left: Known, right: Known) -> bool:
 
 def _map(buffers: list[Var]) -> tir.VarMap:
     return tir.VarMap((buffer, True) for buffer in buffers)
-
-
-def _has_loop(buffer: Var, loop: Loop) -> bool:
-    """Whether a store to ``buffer`` inside of ``loop`` has its variable in the index."""
-    return any(
-        store.buffer.same_as(buffer) and tir.contains_var(store.indices, [loop.var])
-        for store in stores_in(loop.body)
-    )
-
-
-def _check_own(buffer: Var, loop: Loop) -> None:
-    """Every access to ``buffer`` has the bare loop variable in the same dimension."""
-    dims: set[int] = set()
-    for access in accesses_of(loop.body):
-        if not access.buffer.same_as(buffer):
-            continue
-        own = {d for d, i in enumerate(access.indices) if loop_of(i, [loop]) is not None}
-        dims = own if not dims else dims & own
-        if not dims:
-            raise NotUnderstood(
-                f"{buffer.name} read or stored at another {loop.var.name} than the loop's own",
-                access.origin,
-            )
-
-
-def _is_sum(buffer: Var, loop: Loop) -> bool:
-    """Whether all that ``loop`` does with ``buffer`` is to add to it, in one store."""
-    accesses = [a for a in accesses_of(loop.body) if a.buffer.same_as(buffer)]
-    stores = [s for s in stores_in(loop.body) if s.buffer.same_as(buffer)]
-    return len(stores) == 1 and len(accesses) == 2 and _added(stores[0]) is not None
-
-
-def _added(store: Store) -> Any | None:
-    """``e`` of ``B[i] = B[i] + e``, where ``e`` does not read B."""
-    value = store.value
-    if not isinstance(value, tirx.Add):
-        return None
-    for own, rest in ((value.a, value.b), (value.b, value.a)):
-        if isinstance(own, TensorLoad) and own.source.same_as(store.buffer):
-            same = all(
-                tir.structurally_equal(i, j)
-                for i, j in zip(own.indices, store.indices, strict=True)
-            )
-            if same and not any(l.source.same_as(store.buffer) for l in tir.loads(rest)):
-                return rest
-    return None

@@ -2,8 +2,8 @@
 
 Theorem (diagonal plus rank one). Let a step be ``S'[i] = a[i] S[i] + b[i]``, where b may read one
 sum ``d = sum_j e[j] S[j]`` over the state before it. If b factors into ``p[i] u`` with u free of i
-and affine in d, ``u = rate d + drive``, then ``S' = (diag(a) + rate p e^T) S + p drive``. If neither
-a, p, e nor what the outputs weigh the state with depends on the column, all columns share them.
+and affine in d, ``u = rate d + drive``, then ``S' = (diag(a) + rate p e^T) S + p drive``. If none
+of a, p, e and what the outputs weigh the state with depends on the column, all columns share them.
 Over a chunk of steps then, with the gates' products ``A(s, t) = a[s+1] .. a[t]``,
 ``u[t] = drive[t] + rate[t] e[t] . (A(0, t-1) S[0] + sum_{s<t} A(s, t-1) p[s] u[s])``,
 a triangular system for u; states and outputs are matrix products with it.
@@ -21,7 +21,7 @@ from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import NotInFamily
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule, Read
-from tvm_scan.extraction.array_step import ArrayStep, NotUnderstood
+from tvm_scan.extraction.array_step import ArrayStep, map_known
 from tvm_scan.extraction.assemble import buffers_outside
 from tvm_scan.extraction.delta_stores import around_time, step_stores
 from tvm_scan.extraction.factors import factored
@@ -34,6 +34,7 @@ from tvm_scan.extraction.preconditions import (
     inline_bindings,
 )
 from tvm_scan.extraction.statements import stores_in
+from tvm_scan.extraction.step_loops import NotUnderstood
 from tvm_scan.recurrence import Axis, Refusal, RefusalKind
 
 __all__ = ["extract_delta"]
@@ -139,7 +140,7 @@ class _Proof:
                     raise NotUnderstood("a sum of another column than the step's own")
             return total
 
-        step = tir.map_loads(self._over_first(matrix.cells[-1]), on_load)
+        step = map_known(self._over_first(matrix.cells[-1]), on_load)
         if len(found) != 1:
             raise NotUnderstood(f"{len(found)} sums over the state in its update")
         source, after = self._weight(found[0])

@@ -10,10 +10,11 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import Read, Written
-from tvm_scan.extraction.array_step import ArrayStep, Known, NotUnderstood, loop_of
+from tvm_scan.extraction.array_step import ArrayStep, Known, map_known
 from tvm_scan.extraction.matrix_state import MatrixState, MatrixSum
 from tvm_scan.extraction.nest import Nest, linear_in
 from tvm_scan.extraction.statements import Loop, stores_in
+from tvm_scan.extraction.step_loops import NotUnderstood, loop_of
 
 __all__ = ["around_time", "step_stores"]
 
@@ -148,7 +149,7 @@ def _over(
         reads.append(Read(made.value, weight, made.after))
         return made.value
 
-    return tir.map_loads(value, on_load)
+    return map_known(value, on_load)
 
 
 def around_time(
@@ -198,9 +199,7 @@ def around_time(
     return initial, final, finish
 
 
-def _copied(
-    buffer: Var, known: Known, symbol: Var, matrix: MatrixState, final: Var
-) -> Written:
+def _copied(buffer: Var, known: Known, symbol: Var, matrix: MatrixState, final: Var) -> Written:
     reads = [load for load in tir.loads(known.value) if load.source.same_as(symbol)]
     if not reads:
         raise NotUnderstood(f"a store to {buffer.name} after time without the state")

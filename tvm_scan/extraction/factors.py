@@ -8,8 +8,8 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.algebra.literal import is_float, one
-from tvm_scan.extraction.array_step import NotUnderstood
+from tvm_scan.algebra.literal import is_constant, is_float, one, zero
+from tvm_scan.extraction.step_loops import NotUnderstood
 
 __all__ = ["factored"]
 
@@ -56,6 +56,9 @@ def _factors(e: Any, row: Var, apart: list[Var]) -> tuple[list[Any], Any]:
     if not tir.contains_var(e, apart):
         return [e], unit
     if isinstance(e, tirx.Add | tirx.Sub):
+        if is_constant(e.a, 0):
+            factors, rest = _factors(e.b, row, apart)
+            return factors, rest if isinstance(e, tirx.Add) else zero(tir.dtype_of(e)) - rest
         left, right = _factors(e.a, row, apart), _factors(e.b, row, apart)
         if not _same(left[0], right[0]):
             raise NotUnderstood(f"terms with different vectors in {e}")

@@ -9,9 +9,10 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.extraction.array_step import ArrayStep, Known, NotUnderstood, Sum, loop_of
+from tvm_scan.extraction.array_step import ArrayStep, Known, Sum, map_known
 from tvm_scan.extraction.nest import Nest
 from tvm_scan.extraction.statements import Loop
+from tvm_scan.extraction.step_loops import NotUnderstood, loop_of
 from tvm_scan.recurrence import Axis
 
 __all__ = ["MatrixState", "MatrixSum", "matrix_state"]
@@ -86,7 +87,7 @@ class MatrixState:
                     raise NotUnderstood(f"a read of another cell of {self.buffer.name}")
             return load
 
-        return tir.map_loads(expr, on_load)
+        return map_known(expr, on_load)
 
     def canonical(self, known: Known) -> tir.VarMap:
         """Row and column for the loops of a store to the state, or to a buffer of its shape."""
@@ -147,8 +148,9 @@ def matrix_state(nest: Nest, step: ArrayStep, external: tir.VarMap) -> MatrixSta
     others = [d for d in inner if d != row_dim]
     if len(others) > 1:
         raise NotUnderstood("a state that is not a matrix")
-    column_dim = others[0] if others else _lane_of_columns(held, [s for s, _ in over])
-    column_loop = inner[column_dim] if others else held[column_dim]
+    column_dim = others[0] if others else -1
+    lane = None if others else _lane_of_columns(nest.lanes, [s for s, _ in over])
+    column_loop = lane or inner[column_dim]
     row_loop = inner[row_dim]
     sizes = [tir.as_int(row_loop.extent), tir.as_int(column_loop.extent)]
     if None in sizes or not all(sizes) or (sizes[0] or 0) > _LARGEST:
@@ -204,11 +206,11 @@ def _sums_over_state(step: ArrayStep) -> list[tuple[Sum, set[int]]]:
     return out
 
 
-def _lane_of_columns(held: dict[int, Loop], sums: list[Sum]) -> int:
-    """The last lane of the state on which no weight of a sum depends."""
-    for d in sorted(held, reverse=True):
-        if not any(tir.contains_var(s.term, [held[d].var]) for s in sums):
-            return d
+def _lane_of_columns(lanes: list[Loop], sums: list[Sum]) -> Loop:
+    """The innermost lane on which no weight of a sum depends."""
+    for lane in reversed(lanes):
+        if not any(tir.contains_var(s.term, [lane.var]) for s in sums):
+            return lane
     raise NotUnderstood("weights that differ from column to column")
 
 

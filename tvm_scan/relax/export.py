@@ -24,6 +24,7 @@ from tvm_scan.relax.findings import FindScans
 from tvm_scan.relax.fuse import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.pipeline import get_pipeline
+from tvm_scan.schedules.delta import describe_delta
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.shipped import chosen_plan
 
@@ -164,6 +165,15 @@ def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]
             found.append(
                 {"function": report.name, "families": families, "steps": steps, "plan": plan}
             )
+        found += [
+            {
+                "function": report.name,
+                "families": ["delta"],
+                "steps": str(rule.time.extent),
+                "plan": describe_delta(rule),
+            }
+            for rule in report.deltas
+        ]
         found += [
             {"function": report.name, "refused": refusal.kind.value, "detail": refusal.detail}
             for refusal in report.refused
