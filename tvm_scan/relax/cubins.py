@@ -3,8 +3,8 @@
 Without a driver TVM keeps the CUDA text of a module, which is compiled where it is loaded; that
 needs a compiler there. What lies in a library is the serialised form of its modules, one after
 another, each a name and bytes; those of a CUDA module are a format, a table of functions, and
-code. Here the format "cuda" with text becomes "cubin" with what nvcc or NVRTC makes of it, so that the
-runtime hands it to the driver as it is.
+code. Here the format "cuda" with text becomes "cubin" with what nvcc or NVRTC makes of it, so
+that the runtime hands it to the driver as it is.
 """
 
 from __future__ import annotations
