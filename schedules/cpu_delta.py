@@ -20,6 +20,7 @@ loop; the span is L / C chunks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -32,7 +33,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.delta_places import Places
-from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, local, loop, when
+from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, local, loop
 from tvm_scan.schedules.lanes import clear
 from tvm_scan.schedules.limits import limits_of
 from tvm_scan.schedules.result import Built
@@ -132,7 +133,8 @@ class _Task:
         extent = self.rule.time.extent
         chunks = tir.simplify((extent + (CHUNK - 1)) // CHUNK)
         walk = loop("chunk", chunks, lambda n: self._chunk(n * CHUNK), dtype=self.index)
-        ends = [self.state, self.rate, self.drive]
+        # Columns beyond the width stay zero.
+        ends = [self.state, self.rate, self.drive, self.update]
         return tir.seq(
             [
                 # Without a use outside the vector loops TVM would shrink these to one lane.
@@ -145,27 +147,30 @@ class _Task:
         )
 
     def _chunk(self, head: Any) -> Any:
+        """The last chunk may be shorter: then its loops are, and nothing beyond is read."""
         extent = self.rule.time.extent
         steps = tir.simplify(tirx.Min(int_const(CHUNK, extent), extent - head))
-        vectors = [self.into, self.source, *self.weights]
-        missing = tir.simplify(steps < CHUNK)
         p, read = self.products, list(zip(self.weights, self.readers, self.outs, strict=True))
+
+        def each(make: Callable[[Any], Any]) -> Any:
+            return loop("t", steps, make, dtype=self.index)
+
+        def solve(t: Any) -> Any:
+            return p.solve(t, self.update, self.lower, CHUNK, self.rate, self.drive)
+
         return tir.seq(
             [
-                when(missing, self._clear([*vectors, self.drive, self.rate])),
-                when(missing, self._clear([self.gates], one(self.dtype))),
-                loop("t", steps, lambda t: self._fill(t, head + t), dtype=self.index),
+                each(lambda t: self._fill(t, head + t)),
                 self._clear([self.decayed]),
                 self._clear([self.passed], one(self.dtype)),
-                loop("t", CHUNK, self._decay, dtype=self.index),
-                p.times(self.update, self.source, self.state, CHUNK, self.rows),
-                *(p.times(out, weight, self.state, CHUNK, self.rows) for weight, _, out in read),
-                loop("t", CHUNK, lambda t: p.solve(t, self.update, self.lower, CHUNK,
-                                                   self.rate, self.drive), dtype=self.index),
-                *(p.times(out, lower, self.update, CHUNK, CHUNK, out) for _, lower, out in read),
-                p.times(self.state, self.decayed, self.update, self.rows, CHUNK, self.state,
-                        self.passed),
-                loop("t", steps, lambda t: self._emit(t, head + t), dtype=self.index),
+                each(self._decay),
+                p.times(self.update, self.source, self.state, steps, self.rows),
+                *(p.times(out, weight, self.state, steps, self.rows) for weight, _, out in read),
+                each(solve),
+                *(p.times(o, lower, self.update, steps, CHUNK, steps, o) for _, lower, o in read),
+                p.times(self.state, self.decayed, self.update, self.rows, CHUNK, steps,
+                        self.state, self.passed),
+                each(lambda t: self._emit(t, head + t)),
             ]
         )  # fmt: skip
 

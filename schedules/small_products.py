@@ -50,22 +50,31 @@ class Products:
         result: Var,
         left: Var,
         right: Var,
-        rows: int,
-        inner: int,
+        rows: Any,
+        stride: int,
+        inner: Any = None,
         plus: Var | None = None,
         scale: Var | None = None,
     ) -> Any:
-        """``result = left right (+ scale plus)``, with one factor of scale for each row."""
-        full = rows // _ROWS
+        """``result = left right (+ scale plus)``, with one factor of scale for each row.
+
+        ``left`` has rows of ``stride`` cells, of which ``inner`` (all, if not given) are used. A
+        number of rows that is an expression is rounded up to whole blocks.
+        """
+        sizes = (stride, stride if inner is None else inner)
 
         def block(first: Any, count: int) -> Any:
             return loop(
                 "w",
                 self.width // self.strip,
-                lambda w: self._block(result, left, right, first, count, w, inner, plus, scale),
+                lambda w: self._block(result, left, right, first, count, w, sizes, plus, scale),
                 dtype=self.index,
             )
 
+        if not isinstance(rows, int):
+            blocks = tir.simplify((rows + (_ROWS - 1)) // _ROWS)
+            return loop("m", blocks, lambda m: block(m * _ROWS, _ROWS), dtype=self.index)
+        full = rows // _ROWS
         return tir.seq(
             [
                 loop("m", full, lambda m: block(m * _ROWS, _ROWS), dtype=self.index),
@@ -81,11 +90,11 @@ class Products:
         first: Any,
         count: int,
         w: Any,
-        inner: int,
+        sizes: tuple[int, Any],
         plus: Var | None,
         scale: Var | None,
     ) -> Any:
-        sums, column = self.sums[:count], w * self.strip
+        (stride, inner), sums, column = sizes, self.sums[:count], w * self.strip
 
         def begin(n: int) -> Any:
             def cell(u: Any) -> Any:
@@ -100,7 +109,7 @@ class Products:
 
         def add(j: Any) -> Any:
             def cell(n: int, u: Any) -> Any:
-                term = tirx.BufferLoad(left, [(first + n) * inner + j]) * tirx.BufferLoad(
+                term = tirx.BufferLoad(left, [(first + n) * stride + j]) * tirx.BufferLoad(
                     right, [j * self.width + column + u]
                 )
                 return tirx.BufferStore(sums[n], tirx.BufferLoad(sums[n], [u]) + term, [u])
