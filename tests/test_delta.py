@@ -8,6 +8,7 @@ import tvm
 from tvm import tirx
 
 from tests.delta_programs import FORMS, NEAR_MISSES, H, K, L, V, near_miss
+from tests.suite.mutation import mutants
 from tests.suite.running import CPU, run_loop
 from tvm_scan import extract, parallelize
 from tvm_scan.delta_rule import DeltaRule
@@ -151,3 +152,16 @@ def test_several_queries_read_one_state():
     ]
     assert len(rule.reads) == 3
     assert len(rule.lanes) == H
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_mutants_are_refused_or_right(name):
+    """One change each to indices, operators and constants: never taken for another program."""
+    for number, mutant in enumerate(mutants(FORMS[name], 3, name)):
+        if not isinstance(rule_of(mutant.func), DeltaRule):
+            continue
+        given = arguments(mutant.func, number)
+        got = run_chunks(mutant.func, given)
+        for one, want in zip(got, run_loop(mutant.func, given), strict=True):
+            scale = max(1.0, float(np.abs(want).max()))
+            np.testing.assert_allclose(one / scale, want / scale, 1e-4, 1e-4, err_msg=mutant.change)
