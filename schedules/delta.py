@@ -14,7 +14,7 @@ from tvm_scan.schedules.cpu_delta import CHUNK, build_delta
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.result import Built
 
-__all__ = ["as_delta", "build_chunks", "describe_delta"]
+__all__ = ["as_delta", "build_chunks", "delta_plan", "describe_delta"]
 
 #: Refusals of a scan that a delta rule has: its cells depend on each other.
 _COUPLED = (RefusalKind.COUPLED_CARRIES, RefusalKind.UNSUPPORTED_BODY, RefusalKind.CROSS_LANE)
@@ -64,6 +64,13 @@ def describe_delta(rule: DeltaRule) -> str:
     """One line for reports."""
     lanes = " x ".join(str(lane.extent) for lane in rule.lanes) or "1"
     return (
-        f"delta rule in chunks of {CHUNK} over {rule.time.extent} steps, {lanes} states of "
+        f"delta rule over {rule.time.extent} steps, {lanes} states of "
         f"{rule.rows.extent} x {rule.columns.extent}"
     )
+
+
+def delta_plan(target: Target) -> str:
+    """How a delta rule runs on a target."""
+    if device_of(target) == "cpu":
+        return f"cpu/matrix products in chunks of {CHUNK} steps"
+    return "cuda/one thread for each column"

@@ -26,7 +26,7 @@ from tvm_scan.relax.findings import FindScans
 from tvm_scan.relax.fuse import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.pipeline import get_pipeline
-from tvm_scan.schedules.delta import describe_delta
+from tvm_scan.schedules.delta import delta_plan
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.shipped import chosen_plan
 
@@ -180,7 +180,7 @@ def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]
                 "function": report.name,
                 "families": ["delta"],
                 "steps": str(rule.time.extent),
-                "plan": describe_delta(rule),
+                "plan": delta_plan(target),
             }
             for rule in report.deltas
         ]
