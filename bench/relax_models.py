@@ -130,6 +130,7 @@ def _families(mod: Any) -> str:
     found = []
     for report in FindScans(LegalizeScans()(mod)):
         found += [a.name for r in report.recurrences for a in r.algebras]
+        found += ["delta rule"] * len(report.deltas)
         found += [f"refused ({r.kind.value})" for r in report.refused]
     return ", ".join(sorted(set(found))) or "none"
 
