@@ -11,6 +11,7 @@ from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.extraction.delta import extract_delta
 from tvm_scan.recurrence import Refusal, RefusalKind
 from tvm_scan.schedules.cpu_delta import CHUNK, build_delta
+from tvm_scan.schedules.cuda_delta import build_delta_blocks, fits_block
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.result import Built
 
@@ -57,7 +58,9 @@ def build_chunks(rule: DeltaRule, target: Target) -> Built | None:
     -------
     Built or None
     """
-    return build_delta(rule, target) if device_of(target) == "cpu" else None
+    if device_of(target) == "cpu":
+        return build_delta(rule, target)
+    return build_delta_blocks(rule, target) if fits_block(rule, target) else None
 
 
 def describe_delta(rule: DeltaRule) -> str:
@@ -69,8 +72,11 @@ def describe_delta(rule: DeltaRule) -> str:
     )
 
 
-def delta_plan(target: Target) -> str:
+def delta_plan(rule: DeltaRule, target: Target) -> str:
     """How a delta rule runs on a target."""
     if device_of(target) == "cpu":
         return f"cpu/matrix products in chunks of {CHUNK} steps"
+    steps = fits_block(rule, target)
+    if steps:
+        return f"cuda/matrix products in chunks of {steps} steps, a block for 32 columns"
     return "cuda/one thread for each column"

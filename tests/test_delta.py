@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import tirx
 
+from tests.cuda_harness import CUDA_TARGET, check_nvcc, run_cuda
 from tests.delta_programs import FORMS, NEAR_MISSES, H, K, L, V, near_miss
 from tests.suite.mutation import mutants
 from tests.suite.running import CPU, run_loop
@@ -87,7 +88,9 @@ def reference(q, k, v, decay, beta, state):
     return out, state
 
 
-def attention(length, keys, values, *, decay=None, heads=2, each=False, symbolic=False, seed=0):
+def attention(
+    length, keys, values, *, decay=None, heads=2, each=False, symbolic=False, seed=0, run=run_chunks
+):
     """Arrays of a gated delta rule, what it gives in chunks, and in float64."""
     op = LinearAttention("gated_delta", heads, heads, keys, values, 1.0, 1,
                          None if symbolic else length, "float32", "float32",
@@ -107,7 +110,7 @@ def attention(length, keys, values, *, decay=None, heads=2, each=False, symbolic
     want = reference(q, k, v, decay, beta, state)
     given = [q[None, :, :, None], k[None], v[None], state[None], decay[None], beta[None]]
     outs = [np.full((1, length, heads, 1, values), 7, "float32"), np.zeros_like(state[None])]
-    got = run_chunks(func, [*given, *outs])[-2:]
+    got = run(func, [*given, *outs])[-2:]
     return (got[0][0, :, :, 0], got[1][0]), want
 
 
@@ -165,3 +168,39 @@ def test_mutants_are_refused_or_right(name):
         for one, want in zip(got, run_loop(mutant.func, given), strict=True):
             scale = max(1.0, float(np.abs(want).max()))
             np.testing.assert_allclose(one / scale, want / scale, 1e-4, 1e-4, err_msg=mutant.change)
+
+
+def run_blocks(func, arrays):
+    scheduled = parallelize(func, CUDA_TARGET)
+    assert "delta_block" in scheduled.script()
+    return run_cuda(scheduled, arrays)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["by_vectors", "own_state"])
+def test_forms_on_a_gpu(name):
+    given = arguments(FORMS[name])
+    for got, want in zip(run_blocks(FORMS[name], given), run_loop(FORMS[name], given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("length", "keys", "values", "each", "symbolic"),
+    [(0, 8, 16, False, True), (1, 8, 16, True, False), (19, 7, 33, True, True)],
+)
+def test_blocks_against_float64(length, keys, values, each, symbolic):
+    got, want = attention(
+        length, keys, values, each=each, symbolic=symbolic, heads=1, run=run_blocks
+    )
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("keys", [64, 128])
+def test_real_heads_fit_a_block(keys):
+    op = LinearAttention("gated_delta", 2, 2, keys, keys, 1.0, 1, 64, "float32", "float32",
+                         2 * keys, 2, True)  # fmt: skip
+    taken = check_nvcc(parallelize(op.loop().with_attr("global_symbol", "main"), CUDA_TARGET))
+    assert any(resources.shared_bytes > 16 << 10 for resources in taken.values())

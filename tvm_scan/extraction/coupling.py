@@ -126,8 +126,9 @@ def _coupled(cell: Cell, origin: Any, found: str) -> Refusal:
         f"that are named one by one, found a step that reads {found}",
         "a dense transition of up to four cells is taken, written out or as loops of at most "
         "four. Of the wider ones parallelize takes those that are diagonal plus rank one, such as "
-        "the delta rule's I - b k k^T, in the forms of docs/families.md; of any other the product "
-        "over a chunk is a dense matrix. Keep the loop, whose lanes run in parallel",
+        "the delta rule's I - b k k^T, in the forms and on the devices of docs/families.md; of any "
+        "other the product over a chunk is a dense matrix. Keep the loop, whose lanes run in "
+        "parallel",
     )
 
 

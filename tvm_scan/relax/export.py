@@ -180,7 +180,7 @@ def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]
                 "function": report.name,
                 "families": ["delta"],
                 "steps": str(rule.time.extent),
-                "plan": delta_plan(target),
+                "plan": delta_plan(rule, target),
             }
             for rule in report.deltas
         ]
