@@ -16,7 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
+from bench.limited import within
+from bench.model_pages import Row, page
 from bench.model_sizes import MODELS, REAL, VOCABULARY
 from bench.timing import interleaved, machine
 from tvm_scan.relax import FindScans, LegalizeScans, from_exported, get_pipeline
@@ -34,6 +36,8 @@ __all__ = ["MODELS", "Decode", "Prefill", "compile_model", "export_model", "main
 
 #: Models whose whole state is the convolution's and the recurrence's, per layer.
 WITH_STATE = ("mamba", "falcon_mamba", "mamba2")
+#: From here on a call is timed once.
+_SLOW_MS = 1500.0
 
 
 def make(name: str, real: bool = False) -> Any:
@@ -122,31 +126,24 @@ def _callable(built: Any) -> Callable[..., list[np.ndarray]]:
     return call
 
 
-@dataclass(frozen=True)
-class Row:
-    """One model at one length; seconds, and errors relative to the largest logit."""
-
-    model: str
-    length: int
-    scans: str
-    error: float
-    compile_s: float
-    run_ms: float
-    tvm_compile_s: float | None
-    tvm_run_ms: float | None
-    tvm_says: str
-
-
 def _families(mod: Any) -> str:
     found = []
     for report in FindScans(LegalizeScans()(mod)):
         found += [a.name for r in report.recurrences for a in r.algebras]
+        found += ["delta rule"] * len(report.deltas)
         found += [f"refused ({r.kind.value})" for r in report.refused]
     return ", ".join(sorted(set(found))) or "none"
 
 
-def measure(name: str, length: int, target: Target, plain: bool, real: bool = False) -> Row:
-    """Run one case."""
+def measure(
+    name: str,
+    length: int,
+    target: Target,
+    plain: bool,
+    real: bool = False,
+    tell: Callable[[Row], None] = lambda _: None,
+) -> Row:
+    """Run one case; ``tell`` is called with what there is before plain TVM has its turn."""
     import torch
 
     module = Prefill(make(name, real))
@@ -161,7 +158,11 @@ def measure(name: str, length: int, target: Target, plain: bool, real: bool = Fa
     (got,) = call(ids)
     calls = {"ours": lambda: call(ids)}
     tvm_compile_s, says = None, "not measured"
+    error = float(np.abs(got - want).max() / np.abs(want).max())
+    row = Row(name, length, _families(mod), error, compile_s, _milliseconds(calls)["ours"],
+              None, None, says)  # fmt: skip
     if plain:
+        tell(replace(row, tvm_says="not within the time"))
         frontend = import_module("tvm.relax.frontend.torch")
         pipeline = import_module("tvm.relax.backend.cpu_generic.pipeline")
         start = time.perf_counter()
@@ -172,20 +173,30 @@ def measure(name: str, length: int, target: Target, plain: bool, real: bool = Fa
             np.testing.assert_allclose(other(ids)[0], want, rtol=2e-4, atol=2e-4)
             tvm_compile_s, says = time.perf_counter() - start, "same result"
             calls["theirs"] = lambda: other(ids)
-        except Exception as error:
-            says = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
-    times = interleaved(calls)
-    return Row(
-        name,
-        length,
-        _families(mod),
-        float(np.abs(got - want).max() / np.abs(want).max()),
-        compile_s,
-        times["ours"].median * 1e3,
-        tvm_compile_s,
-        times["theirs"].median * 1e3 if "theirs" in times else None,
-        says,
+        except Exception as failed:
+            says = f"{type(failed).__name__}: {str(failed).splitlines()[0][:120]}"
+    if not plain:
+        return row
+    times = _milliseconds(calls)
+    return replace(
+        row,
+        run_ms=times["ours"],
+        tvm_compile_s=tvm_compile_s,
+        tvm_run_ms=times.get("theirs"),
+        tvm_says=says,
     )
+
+
+def _milliseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Medians in turns; of calls that take seconds, one each."""
+    once = {}
+    for name, call in calls.items():
+        start = time.perf_counter()
+        call()
+        once[name] = (time.perf_counter() - start) * 1e3
+    if max(once.values()) > _SLOW_MS:
+        return once
+    return {name: times.median * 1e3 for name, times in interleaved(calls).items()}
 
 
 def measure_decode(
@@ -210,69 +221,51 @@ def measure_decode(
     return float(np.abs(got - eager).max()) / scale, float(np.abs(got - long).max()) / scale
 
 
-def page(
-    rows: list[Row], decodes: dict[str, tuple[float, float]], host: dict[str, Any], real: bool
-) -> str:
-    """The tables as a Markdown page."""
-    names = list(dict.fromkeys(row.model for row in rows))
-    sizes = ["", "| model | sizes |", "|---|---|"] if real else []
-    for name in names if real else []:
-        listed = ", ".join(f"{key} {value}" for key, value in REAL[name].items())
-        sizes.append(f"| {name} | {listed} |")
-    lines = [
-        "# Models through tvm_scan",
-        "",
-        f"Measured on {host['date']} on {host['cores']} cores of {host['cpu']}, TVM {host['tvm']}, "
-        f"transformers {host['transformers']}, by `python -m bench.relax_models"
-        f"{' --real' if real else ''}`. Two layers, "
-        "random weights, float32. Errors are against the library's own forward, relative to the "
-        "largest logit. Compile time is import and compilation; `TVM` is the same through TVM's "
-        "importer and default pipeline without tvm_scan. The machine is shared, so times vary.",
-        "",
-        "| model | length | scans | error | compile s | run ms | TVM compile s | TVM run ms "
-        "| TVM |",
-        "|---|---:|---|---:|---:|---:|---:|---:|---|",
-    ]
-    for r in rows:
-        theirs = "" if r.tvm_compile_s is None else f"{r.tvm_compile_s:.1f}"
-        run = "" if r.tvm_run_ms is None else f"{r.tvm_run_ms:.2f}"
-        lines.append(
-            f"| {r.model} | {r.length} | {r.scans} | {r.error:.1e} | {r.compile_s:.1f} "
-            f"| {r.run_ms:.2f} | {theirs} | {run} | {r.tvm_says} |"
-        )
-    lines += sizes
-    lines += ["", "One token after a prefill of 23:", ""]
-    lines += ["| model | error to eager decode | error to one long prefill |", "|---|---:|---:|"]
-    lines += [f"| {name} | {a:.1e} | {b:.1e} |" for name, (a, b) in decodes.items()]
-    return "\n".join([*lines, ""])
-
-
 def main(argv: list[str] | None = None) -> int:
-    """Print the table, and write it where asked."""
+    """Print the table, and write it where asked, again after every model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--lengths", nargs="+", type=int, default=[32, 128])
+    parser.add_argument("--lengths", nargs="+", type=int, help="32 and 128; 64 with --real")
     parser.add_argument("--plain-up-to", type=int, default=128, help="longest length for plain TVM")
     parser.add_argument("--real", action="store_true", help="real sizes of heads and states")
+    parser.add_argument(
+        "--seconds", type=float, default=75, help="for each model and length, and each decode"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     args = parser.parse_args(argv)
-    target = Target.from_device("cpu")
-    rows, decodes = [], {}
+    rows: list[Row] = []
+    decodes: dict[str, tuple[float, float]] = {}
+    host = {**machine(Target.from_device("cpu")), "transformers": metadata.version("transformers")}
+    missing = 0
     for name in args.models:
-        for length in args.lengths:
-            rows.append(measure(name, length, target, length <= args.plain_up_to, args.real))
-            print(rows[-1], flush=True)
+        for length in args.lengths or ([64] if args.real else [32, 128]):
+            plain = length <= args.plain_up_to
+            row = within(args.seconds, _prefill_case, name, length, plain, args.real)
+            missing += row is None
+            rows += [row] if row is not None else []
+            print(row or f"{name} {length}: nothing within {args.seconds:g} s", flush=True)
         if name in WITH_STATE:
-            decodes[name] = measure_decode(name, target, real=args.real)
-            print(name, "decode: error to eager, to one prefill:", *decodes[name], flush=True)
-    host = {**machine(target), "transformers": metadata.version("transformers")}
-    if args.json:
-        payload = {"machine": host, "rows": [asdict(r) for r in rows], "decode": decodes}
-        args.json.write_text(json.dumps(payload, indent=1) + "\n")
-    if args.markdown:
-        args.markdown.write_text(page(rows, decodes, host, args.real))
-    return 0
+            errors = within(args.seconds, _decode_case, name, args.real)
+            missing += errors is None
+            decodes |= {name: errors} if errors is not None else {}
+            print(name, "decode: error to eager, to one prefill:", errors, flush=True)
+        if args.json:
+            payload = {"machine": host, "rows": [asdict(r) for r in rows], "decode": decodes}
+            args.json.write_text(json.dumps(payload, indent=1) + "\n")
+        if args.markdown:
+            args.markdown.write_text(page(rows, decodes, host, args.real))
+    return 1 if missing else 0
+
+
+def _prefill_case(
+    tell: Callable[[Any], None], name: str, length: int, plain: bool, real: bool
+) -> None:
+    tell(measure(name, length, Target.from_device("cpu"), plain, real, tell))
+
+
+def _decode_case(tell: Callable[[Any], None], name: str, real: bool) -> None:
+    tell(measure_decode(name, Target.from_device("cpu"), real=real))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules import cpu, cpu_three_phase, cuda, cuda_three_phase
 from tvm_scan.schedules.annotated import first_annotated, is_annotated, plan_of
 from tvm_scan.schedules.default import host_target
+from tvm_scan.schedules.delta import as_delta, build_chunks
 from tvm_scan.schedules.leftover import bind_leftovers
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.plan import ScanPlan
@@ -150,6 +151,8 @@ def parallelize(
 ) -> tirx.PrimFunc:
     """Schedule every recurrence of a function, and make the rest runnable on the target.
 
+    A delta rule, which is no scan, runs in chunks of matrix products where no plan is given.
+
     Parameters
     ----------
     func : PrimFunc
@@ -190,7 +193,13 @@ def parallelize(
         current, nest = nest_of(sch, block)
         found = extract_nest(current, nest)
         if isinstance(found, Refusal):
-            refusals.append(found)
+            delta = as_delta(current, nest, found) if plan is None else found
+            chunks = None if isinstance(delta, Refusal) else build_chunks(delta, target)
+            if chunks is None:
+                refusals.append(found)
+                continue
+            splice(sch, block, nest, chunks)
+            applied += 1
             continue
         chosen = plan(found) if callable(plan) else plan or chosen_plan(target, found)
         chosen.check(target, found)

@@ -4,7 +4,7 @@ import pytest
 from tvm.target import Target
 
 from tests.refused_programs import REFUSED
-from tvm_scan import Refusal, RefusalKind, ScanError, extract, parallelize
+from tvm_scan import Refusal, RefusalKind, ScanError, ScanPlan, extract, parallelize
 from tvm_scan.errors import RefusalError
 
 
@@ -16,7 +16,8 @@ def test_refused_with_the_right_reason(name):
     if kind is not None:
         assert found.kind is kind, str(found)
     with pytest.raises(RefusalError, match=text) as raised:
-        parallelize(func, Target.from_device("cpu"))
+        # A plan: a delta rule is no scan, but without one it runs in chunks of another kind.
+        parallelize(func, Target.from_device("cpu"), ScanPlan("cpu", "lanes"))
     assert raised.value.refusal.kind is found.kind
     assert "\nfix: " in str(raised.value)
     assert isinstance(raised.value, ScanError)

@@ -122,17 +122,56 @@ def test_sm_90(exported, name, tmp_path):
     assert json.loads(manifest["target"])["arch"] == "sm_90"
     (kernel,) = manifest["kernels"]
     assert manifest["scans"][0]["plan"].startswith("cuda/")
-    source = next(s for o in objects if (s := cuda_source(o)) is not None)
-    assert f"{kernel}(" in source
     if nvcc_path() is None:
-        pytest.skip("nvcc is missing: that sm_90 takes the kernels is not checked")
-    (tmp_path / "kernels.cu").write_text(source)
-    cubin = tmp_path / "kernels.cubin"
-    command = [nvcc_path(), "-arch=sm_90", "-cubin", "-o", str(cubin), str(tmp_path / "kernels.cu")]
-    done = subprocess.run(command, capture_output=True, text=True)
+        assert manifest["kernel_format"] == "cuda"
+        assert any(f"{kernel}(" in s for o in objects if (s := cuda_source(o)) is not None)
+        pytest.skip("nvcc is missing: the kernels are text, that sm_90 takes them is not checked")
+    assert manifest["kernel_format"] == "cubin"
+    assert not any(cuda_source(o) for o in objects), "the text of the kernels is still there"
+    (cubin,) = (found for o in objects for found in elf_files_inside(o))
+    assert machine_of(cubin) == CUDA
+    assert struct.unpack_from("<I", cubin, 48)[0] >> 8 & 0xFF == 90, "sm_90 in the ELF flags"
+    assert kernel in symbols_of(cubin)
+
+
+def elf_files_inside(content):
+    """ELF files that lie in the data of another one."""
+    return [content[m.start() :] for m in re.finditer(rb"\x7fELF\x02\x01", content) if m.start()]
+
+
+#: A driver, TVM's runtime and no compiler: what a machine that only runs models has.
+LOAD = """
+import ctypes, sys
+from tests.cusim import _toolchain
+for library in _toolchain.build_runtime():
+    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+from tvm_scan.artifact import load
+print(load(sys.argv[1]))
+assert "tvm" not in sys.modules and "libtvm_compiler" not in open("/proc/self/maps").read()
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the library is for x86-64")
+def test_kernels_load_without_a_compiler(exported, tmp_path):
+    if nvcc_path() is None:
+        pytest.skip("nvcc is missing: the kernels are text")
+
+    def loaded(folder):
+        return subprocess.run(
+            [sys.executable, "-c", LOAD, str(folder)],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[1],
+        )
+
+    done = loaded(exported / "cuda")
     assert done.returncode == 0, done.stderr
-    assert machine_of(cubin.read_bytes()) == CUDA
-    assert kernel in symbols_of(cubin.read_bytes())
+    shutil.copytree(exported / "cuda", tmp_path / "text")
+    manifest = json.loads((tmp_path / "text" / "manifest.json").read_text())
+    (tmp_path / "text" / "manifest.json").write_text(
+        json.dumps({**manifest, "kernel_format": "cuda"})
+    )
+    assert re.search("found their text, and no compiler; export", loaded(tmp_path / "text").stderr)
 
 
 def cuda_source(content):

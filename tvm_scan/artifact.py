@@ -77,6 +77,7 @@ def load(folder: str | Path, runtime: str | Path | None = None) -> Model:
             raise ArtifactError(
                 f"load: expected {shared.name} to load, got: {error}; install what it needs"
             ) from error
+    _check_kernels(manifest)
     machine = tvm_ffi.load_module(str(library))["vm_load_executable"]()
     devices = [(_DEVICE_TYPES[manifest["device"]], 0, _POOLED)]
     if manifest["device"] != "cpu":
@@ -130,6 +131,20 @@ def _check(manifest: dict[str, Any], library: Path) -> None:
         if found.split(".")[:2] != expected.split(".")[:2]:
             fix = f"install {name}=={expected}, or export the model with {found}"
             raise differs(name, expected, found, fix)
+
+
+def _check_kernels(manifest: dict[str, Any]) -> None:
+    """Kernels that were exported as text need TVM's compiler callback, which TVM registers."""
+    import tvm_ffi
+
+    callback = "tvm_callback_cuda_compile"
+    if manifest.get("kernel_format") != "cuda":
+        return
+    if tvm_ffi.get_global_func(callback, allow_missing=True) is None:
+        raise ArtifactError(
+            "load: expected compiled CUDA kernels, found their text, and no compiler; export the "
+            "model where nvcc is on the PATH, or import tvm before loading it"
+        )
 
 
 def _version(name: str) -> str:

@@ -28,7 +28,7 @@ from tvm_scan.extraction.symbolic import StepState, execute_step
 from tvm_scan.extraction.unroll import unrolled_body
 from tvm_scan.recurrence import Axis, Carry, Emit, Group, Recurrence, Refusal, RefusalKind
 
-__all__ = ["extract", "extract_nest", "root_nests"]
+__all__ = ["buffers_outside", "extract", "extract_nest", "root_nests"]
 
 
 def root_nests(func: tirx.PrimFunc) -> list[Any]:
@@ -93,7 +93,7 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
     tree = flatten(stmt)
     if isinstance(tree, Refusal):
         return tree
-    external = _external(func, stmt)
+    external = buffers_outside(func, stmt)
     nest = find_nest(tree.body, tree.reduced, external)
     if isinstance(nest, Refusal):
         return nest
@@ -146,7 +146,7 @@ def _step(
     return _assemble(func, stmt, nest, layouts, state, half, declared)
 
 
-def _external(func: tirx.PrimFunc, nest: Any) -> tir.VarMap:
+def buffers_outside(func: tirx.PrimFunc, nest: Any) -> tir.VarMap:
     """Buffers that someone outside ``nest`` can see."""
     seen = tir.VarMap((param, True) for param in func.params)
     for other in root_nests(func):

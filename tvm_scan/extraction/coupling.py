@@ -125,9 +125,10 @@ def _coupled(cell: Cell, origin: Any, found: str) -> Refusal:
         f"expected each cell of {cell.buffer.name} to depend on itself, or on a few other cells "
         f"that are named one by one, found a step that reads {found}",
         "a dense transition of up to four cells is taken, written out or as loops of at most "
-        "four; a wider one, such as the delta rule's I - b k k^T, is not: its product over a "
-        "chunk is a dense matrix. Keep the loop, whose lanes run in parallel, or write each chunk "
-        "as matrix products (the WY form) and scan from chunk to chunk",
+        "four. Of the wider ones parallelize takes those that are diagonal plus rank one, such as "
+        "the delta rule's I - b k k^T, in the forms and on the devices of docs/families.md; of any "
+        "other the product over a chunk is a dense matrix. Keep the loop, whose lanes run in "
+        "parallel",
     )
 
 

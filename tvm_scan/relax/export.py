@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import re
 import shutil
@@ -20,15 +21,18 @@ from tvm_scan import __version__, tir
 from tvm_scan.artifact import FORMAT, MANIFEST, sha256_of
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.nearest import tuned_function
+from tvm_scan.relax.cubins import compiled_kernels, kernel_format
 from tvm_scan.relax.findings import FindScans
 from tvm_scan.relax.fuse import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.pipeline import get_pipeline
+from tvm_scan.schedules.delta import delta_plan
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.shipped import chosen_plan
 
 __all__ = ["export"]
 
+_LOG = logging.getLogger("tvm_scan")
 _NEAR = ("of the nearest shape",)
 
 
@@ -80,7 +84,8 @@ def export(
     }
     built = tvm.compile(mod, target=target, relax_pipeline=get_pipeline(target, database))
     folder.mkdir(parents=True, exist_ok=True)
-    library = _write(built, folder, _machine(target), linker)
+    form = kernel_format(built.mod)
+    library = _write(built, folder, target, linker, form)
     manifest = {
         "format": FORMAT,
         "library": library.name,
@@ -94,6 +99,7 @@ def export(
         },
         "functions": functions,
         "kernels": _kernels(built.mod),
+        "kernel_format": form,
         "scans": _scans(legal, target, database),
     }
     path = folder / MANIFEST
@@ -108,16 +114,21 @@ def _machine(target: Target) -> str:
     return triple.partition("-")[0] or platform.machine()
 
 
-def _write(built: Any, folder: Path, machine: str, linker: str | None) -> Path:
+def _write(built: Any, folder: Path, target: Target, linker: str | None, form: str) -> Path:
+    machine = _machine(target)
     for name in ("model.so", "model.tar"):
         (folder / name).unlink(missing_ok=True)
+    # What is text, nvcc compiles for the target's architecture; see cubins.py.
+    options = {"fpack_imports": compiled_kernels(target)} if form == "cubin" else {}
+    if form == "cuda":
+        _LOG.info("found no nvcc: the kernels are text, to be compiled where they are loaded")
     if linker is None and machine != platform.machine():
         linker = shutil.which(f"{machine}-linux-gnu-g++")
         if linker is None:
-            built.export_library(str(folder / "model.tar"))
+            built.mod.export_library(str(folder / "model.tar"), **options)
             return folder / "model.tar"
     compile_with = None if linker is None else cc.cross_compiler(linker)
-    built.export_library(str(folder / "model.so"), fcompile=compile_with)
+    built.mod.export_library(str(folder / "model.so"), fcompile=compile_with, **options)
     return folder / "model.so"
 
 
@@ -164,6 +175,15 @@ def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]
             found.append(
                 {"function": report.name, "families": families, "steps": steps, "plan": plan}
             )
+        found += [
+            {
+                "function": report.name,
+                "families": ["delta"],
+                "steps": str(rule.time.extent),
+                "plan": delta_plan(rule, target),
+            }
+            for rule in report.deltas
+        ]
         found += [
             {"function": report.name, "refused": refusal.kind.value, "detail": refusal.detail}
             for refusal in report.refused

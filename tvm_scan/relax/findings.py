@@ -9,8 +9,10 @@ from tvm import relax, tirx
 from tvm.ir import GlobalVar, IRModule, Op
 
 from tvm_scan import tir
+from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
+from tvm_scan.schedules.delta import as_delta, describe_delta
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["FindScans", "Findings", "ScanReport"]
@@ -28,17 +30,22 @@ class ScanReport:
     ----------
     name : str
         Name of the function in the module.
-    found : tuple of Recurrence or Refusal
+    found : tuple of Recurrence, DeltaRule or Refusal
         One per loop nest, in order.
     """
 
     name: str
-    found: tuple[Recurrence | Refusal, ...]
+    found: tuple[Recurrence | DeltaRule | Refusal, ...]
 
     @property
     def recurrences(self) -> list[Recurrence]:
         """The nests that will be scheduled as scans."""
         return [item for item in self.found if isinstance(item, Recurrence)]
+
+    @property
+    def deltas(self) -> list[DeltaRule]:
+        """The nests that are delta rules, which run in chunks of matrix products."""
+        return [item for item in self.found if isinstance(item, DeltaRule)]
 
     @property
     def refused(self) -> list[Refusal]:
@@ -52,6 +59,9 @@ class ScanReport:
         for item in self.found:
             if isinstance(item, Refusal):
                 lines.append(f"  refused: {item}")
+                continue
+            if isinstance(item, DeltaRule):
+                lines.append(f"  {describe_delta(item)}")
                 continue
             families = ", ".join(algebra.name for algebra in item.algebras)
             lanes = " x ".join(str(lane.extent) for lane in item.lanes) or "1"
@@ -80,15 +90,17 @@ class Findings:
     """What was found in functions, so that passes in a row look into each function once."""
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[tirx.PrimFunc, tuple[Recurrence | Refusal, ...]]] = {}
+        self._found: dict[
+            int, tuple[tirx.PrimFunc, tuple[Recurrence | DeltaRule | Refusal, ...]]
+        ] = {}
 
-    def of(self, func: tirx.PrimFunc) -> tuple[Recurrence | Refusal, ...]:
-        """One recurrence or refusal per loop nest of a function."""
+    def of(self, func: tirx.PrimFunc) -> tuple[Recurrence | DeltaRule | Refusal, ...]:
+        """One recurrence, delta rule or refusal per loop nest of a function."""
         key = func.__hash__()  # by identity; the function is kept, so that it stays its own
         if key not in self._found:
             blocked = ensure_blocks(func)
             found = tuple(
-                extract_nest(blocked, nest) if _reads_what_it_writes(nest) else _independent(nest)
+                _found(blocked, nest) if _reads_what_it_writes(nest) else _independent(nest)
                 for nest in root_nests(blocked)
             )
             self._found[key] = (func, found)
@@ -102,13 +114,18 @@ class Findings:
             if not isinstance(func, tirx.PrimFunc):
                 continue
             report = ScanReport(str(name.name_hint), self.of(func))
-            if report.recurrences or report.refused:
+            if report.recurrences or report.deltas or report.refused:
                 reports.append(report)
         return reports
 
     def forget(self) -> None:
         """Let go of the functions."""
         self._found.clear()
+
+
+def _found(func: tirx.PrimFunc, nest: Any) -> Recurrence | DeltaRule | Refusal:
+    found = extract_nest(func, nest)
+    return as_delta(func, nest, found) if isinstance(found, Refusal) else found
 
 
 def _reads_what_it_writes(nest: Any) -> bool:

@@ -101,7 +101,7 @@ def _schedule(
     func: tirx.PrimFunc, target: Target | None, report: ScanReport, database: Any
 ) -> tirx.PrimFunc | None:
     done = bool((func.attrs or {}).get(IS_SCHEDULED, False))
-    if not report.recurrences:
+    if not report.recurrences and not report.deltas:
         return None if done else _one_thread_per_lane(func, target, report)
     several = None if done or target is None else dispatched(func, target, database)
     if several is not None:
@@ -116,14 +116,16 @@ def _schedule(
                 _LOG.info("%s: the nearest records give %s", report.name, tuned.plans)
             return tuned.func
         _LOG.info("%s has no tuning record for this target: its default plan", report.name)
-    if done and all(chosen_plan(target, r).algorithm == "sequential" for r in report.recurrences):
+    plain = all(chosen_plan(target, r).algorithm == "sequential" for r in report.recurrences)
+    if done and plain and not report.deltas:
         return None
     try:
         scheduled = parallelize(func, target)
-        return keep_for_one_step(func, scheduled, report.recurrences, target) if done else scheduled
+        found = [*report.recurrences, *report.deltas]
+        return keep_for_one_step(func, scheduled, found, target) if done else scheduled
     except (RefusalError, PlanError) as error:
         _LOG.info("%s is left sequential: %s", report.name, error)
-        return None
+        return None if done or report.recurrences else _one_thread_per_lane(func, target, report)
 
 
 def _one_thread_per_lane(

@@ -13,6 +13,7 @@ from tvm.target import Target
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
+from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.splice import ensure_blocks
@@ -23,7 +24,7 @@ __all__ = ["keep_for_one_step"]
 def keep_for_one_step(
     func: tirx.PrimFunc,
     scheduled: tirx.PrimFunc,
-    recurrences: Sequence[Recurrence],
+    recurrences: Sequence[Recurrence | DeltaRule],
     target: Target | None,
 ) -> tirx.PrimFunc:
     """Run the original where a call has one step, which is what a decoder does most of the time.
@@ -37,7 +38,7 @@ def keep_for_one_step(
         As its author scheduled it.
     scheduled : tirx.PrimFunc
         The parallel form.
-    recurrences : sequence of Recurrence
+    recurrences : sequence of Recurrence or DeltaRule
         Of `func`.
     target : tvm.target.Target or None
         On a CPU, a kernel that is bound to threads becomes plain loops.

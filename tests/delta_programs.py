@@ -1,0 +1,180 @@
+"""Delta rules in the forms in which people write them, and near misses."""
+
+from tvm.script import tirx as T
+
+H, L, K, V = 2, 37, 12, 20
+KEYS, VALUES, HEAD = (H, L, K), (H, L, V), (H, L)
+
+
+@T.prim_func(s_tir=True)
+def gated(
+    Q: T.Buffer(KEYS, "float32"),
+    Ks: T.Buffer(KEYS, "float32"),
+    Vs: T.Buffer(VALUES, "float32"),
+    B: T.Buffer(HEAD, "float32"),
+    G: T.Buffer(HEAD, "float32"),
+    S: T.Buffer((H, V, K), "float32"),
+    Y: T.Buffer(VALUES, "float32"),
+):
+    known = T.alloc_buffer((H, V), "float32")
+    for h in range(H):
+        for t in range(L):
+            for v in range(V):
+                known[h, v] = T.float32(0)
+                for i in range(K):
+                    known[h, v] = known[h, v] + G[h, t] * S[h, v, i] * Ks[h, t, i]
+                for i in range(K):
+                    S[h, v, i] = (
+                        G[h, t] * S[h, v, i] + B[h, t] * (Vs[h, t, v] - known[h, v]) * Ks[h, t, i]
+                    )
+                Y[h, t, v] = T.float32(0)
+                for i in range(K):
+                    Y[h, t, v] = Y[h, t, v] + S[h, v, i] * Q[h, t, i]
+
+
+@T.prim_func(s_tir=True)
+def by_vectors(
+    Q: T.Buffer(KEYS, "float32"),
+    Ks: T.Buffer(KEYS, "float32"),
+    Vs: T.Buffer(VALUES, "float32"),
+    B: T.Buffer(HEAD, "float32"),
+    G: T.Buffer(KEYS, "float32"),
+    S: T.Buffer((H, K, V), "float32"),
+    Y: T.Buffer(VALUES, "float32"),
+):
+    # Decayed in place first, then updated by its error; a gate for each element of the key.
+    error = T.alloc_buffer((V,), "float32")
+    for h, t in T.grid(H, L):
+        for i, v in T.grid(K, V):
+            S[h, i, v] = T.exp(G[h, t, i]) * S[h, i, v]
+        for v in range(V):
+            error[v] = T.float32(0)
+        for v, i in T.grid(V, K):
+            error[v] += S[h, i, v] * Ks[h, t, i]
+        for v in range(V):
+            error[v] = B[h, t] * (Vs[h, t, v] - error[v])
+        for i, v in T.grid(K, V):
+            S[h, i, v] = S[h, i, v] + Ks[h, t, i] * error[v]
+        for v in range(V):
+            Y[h, t, v] = T.float32(0)
+        for v, i in T.grid(V, K):
+            Y[h, t, v] += Q[h, t, i] * S[h, i, v]
+
+
+@T.prim_func(s_tir=True)
+def own_state(
+    Q: T.Buffer(KEYS, "float32"),
+    Ks: T.Buffer(KEYS, "float32"),
+    Vs: T.Buffer(VALUES, "float32"),
+    B: T.Buffer(HEAD, "float32"),
+    S0: T.Buffer((H, K, V), "float32"),
+    Y: T.Buffer(VALUES, "float32"),
+    S1: T.Buffer((H, V, K), "float32"),
+):
+    # No gate, the state is the nest's own, it is read before the update, and time runs backwards.
+    state = T.alloc_buffer((K,), "float32")
+    total = T.alloc_buffer((1,), "float32")
+    seen = T.alloc_buffer((1,), "float32")
+    for h, v in T.grid(H, V):
+        for i in range(K):
+            state[i] = S0[h, i, v]
+        for t in range(L):
+            total[0] = T.float32(0)
+            seen[0] = T.float32(0)
+            for i in range(K):
+                total[0] = total[0] + Ks[h, L - 1 - t, i] * state[i]
+                seen[0] = seen[0] + Q[h, L - 1 - t, i] * state[i]
+            Y[h, L - 1 - t, v] = T.max(seen[0], T.float32(0)) * Vs[h, L - 1 - t, v]
+            for i in range(K):
+                state[i] = state[i] - B[h, L - 1 - t] * Ks[h, L - 1 - t, i] * (
+                    total[0] - Vs[h, L - 1 - t, v]
+                )
+        for i in range(K):
+            S1[h, v, i] = state[i]
+
+
+@T.prim_func(s_tir=True)
+def with_resets(
+    Q: T.Buffer(KEYS, "float32"),
+    Ks: T.Buffer(KEYS, "float32"),
+    Vs: T.Buffer(VALUES, "float32"),
+    B: T.Buffer(HEAD, "float32"),
+    R: T.Buffer((L,), "int32"),
+    S: T.Buffer((H, V, K), "float32"),
+    Y: T.Buffer(VALUES, "float32"),
+):
+    # Another vector is read than is written: still diagonal plus rank one.
+    known = T.alloc_buffer((1,), "float32")
+    for h, v, t in T.grid(H, V, L):
+        known[0] = T.float32(0)
+        for i in range(K):
+            known[0] = known[0] + S[h, v, i] * Q[h, t, i]
+        for i in range(K):
+            S[h, v, i] = (
+                T.if_then_else(R[t] != 0, T.float32(0), T.float32(0.9)) * S[h, v, i]
+                + Ks[h, t, i] * Vs[h, t, v]
+                - B[h, t] * known[0] * Ks[h, t, i]
+            )
+        Y[h, t, v] = T.float32(0)
+        for i in range(K):
+            Y[h, t, v] = Y[h, t, v] + S[h, v, i] * Q[h, t, i]
+
+
+FORMS = {f.attrs["global_symbol"]: f for f in (gated, by_vectors, own_state, with_resets)}
+
+
+def near_miss(update, gate="G[h, t]", known="S[h, v, i] * Ks[h, t, i]", out="S[h, v, i]"):
+    """Source of ``gated`` with parts of it replaced."""
+    return f"""
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def program(
+    Q: T.Buffer({KEYS}, "float32"),
+    Ks: T.Buffer({KEYS}, "float32"),
+    Vs: T.Buffer({VALUES}, "float32"),
+    B: T.Buffer({HEAD}, "float32"),
+    G: T.Buffer({HEAD}, "float32"),
+    W: T.Buffer({VALUES}, "float32"),
+    S: T.Buffer({(H, V, K)}, "float32"),
+    Y: T.Buffer({VALUES}, "float32"),
+):
+    known = T.alloc_buffer(({H}, {V}), "float32")
+    for h in range({H}):
+        for t in range({L}):
+            for v in range({V}):
+                known[h, v] = T.float32(0)
+                for i in range({K}):
+                    known[h, v] = known[h, v] + {known}
+                for i in range({K}):
+                    S[h, v, i] = {gate} * S[h, v, i] + {update}
+                Y[h, t, v] = T.float32(0)
+                for i in range({K}):
+                    Y[h, t, v] = Y[h, t, v] + {out} * Q[h, t, i]
+"""
+
+
+_AMOUNT = "B[h, t] * (Vs[h, t, v] - known[h, v])"
+#: What is wrong, the parts of the program, and what the refusal says.
+NEAR_MISSES = [
+    ("two vectors", {"update": "B[h, t] * (Vs[h, t, v] * Ks[h, t, i] - known[h, v] * Q[h, t, i])"},
+     "different vectors"),
+    ("gate outside", {"update": f"{_AMOUNT} * Ks[h, t, i]", "gate": "known[h, v]"}, "depends on"),
+    ("tanh of the sum", {"update": f"T.tanh({_AMOUNT}) * Ks[h, t, i]"}, "not affine"),
+    ("square of the sum", {"update": f"{_AMOUNT} * known[h, v] * Ks[h, t, i]"}, "depends on"),
+    ("square of the state", {"update": f"{_AMOUNT} * Ks[h, t, i]",
+                                 "known": "S[h, v, i] * S[h, v, i]"}, "depends on"),
+    ("gate of the column", {"update": f"{_AMOUNT} * Ks[h, t, i]", "gate": "W[h, t, v]"},
+     "depends on"),
+    ("vector of the column", {"update": f"{_AMOUNT} * Ks[h, t, i] * W[h, t, v] * (Ks[h, t, i] "
+                                         "+ W[h, t, v])"}, "different vectors"),
+    ("weights of the column", {"update": f"{_AMOUNT} * Ks[h, t, i]",
+                                   "known": "S[h, v, i] * W[h, t, v] * Ks[h, t, i]"}, "weights"),
+    ("a neighbouring row", {"update": f"{_AMOUNT} * Ks[h, t, i]",
+                                "known": f"S[h, v, {K - 1} - i] * Ks[h, t, i]"}, "bare loop"),
+    ("a constant in the sum", {"update": f"{_AMOUNT} * Ks[h, t, i]",
+                                   "known": "(S[h, v, i] + 1.0) * Ks[h, t, i]"}, "adds more"),
+    ("the state of the future column", {"update": f"{_AMOUNT} * Ks[h, t, i]",
+                                            "out": f"S[h, {V - 1} - v, i]"}, ""),
+    ("the bare state", {"update": f"{_AMOUNT} * Ks[h, t, i] * S[h, v, i]"}, "depends on"),
+]  # fmt: skip

@@ -1,0 +1,111 @@
+"""The frozen value of a delta rule: a matrix state with a transition of diagonal plus rank one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.ir import Var
+from tvm.tirx import PrimFunc, Stmt
+
+from tvm_scan.recurrence import Axis
+
+__all__ = ["DeltaRule", "Read", "Written"]
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """``value = sum over rows of weight * S``, one number for each column and step.
+
+    Attributes
+    ----------
+    value : Var
+        What the stores of a step call it.
+    weight : Expr
+        Over lanes, time and the row.
+    after : bool
+        Whether the state after the step is read; else the one before it.
+    """
+
+    value: Var
+    weight: Any
+    after: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """``buffer[index] = value``: of a step over its reads, or of a final state over that."""
+
+    buffer: Var
+    index: tuple[Any, ...]
+    value: Any
+
+
+@dataclass(frozen=True, eq=False)
+class DeltaRule:
+    """``S' = diag(gate) S + into u`` with ``u = drive + rate (from . S)`` for every column of S.
+
+    The (gated) delta rule ``S' = g S (I - b k k^T) + b v k^T`` is the case ``into = k``,
+    ``from = g k``, ``rate = -b``, ``drive = b v``. Gate, ``into``, ``from`` and the weights of the
+    reads do not depend on the column, so that many columns share what a chunk of steps does.
+
+    Attributes
+    ----------
+    func : PrimFunc
+        The function that the nest belongs to.
+    nest : Stmt
+        The loop nest.
+    lanes : tuple of Axis
+        Independent matrices, without the column.
+    rows, columns, time : Axis
+        The cells that a step couples, those that it does not, and the steps.
+    state : Var
+        The buffer of the state.
+    place : tuple of Expr
+        Its index, over lanes, row and column.
+    initial : Expr or None
+        The state before time; None where it is in memory.
+    is_kept : bool
+        Whether something outside of the nest sees the state, so that it is written back.
+    gate, into, source : Expr
+        Over lanes, time and the row; ``source`` is called ``from`` above.
+    rate, drive : Expr
+        Over lanes, time and the column.
+    reads : tuple of Read
+        What the stores of a step read of the state.
+    stores : tuple of Written
+        Stores of one step; ``value`` is over the reads, lanes, time and the column.
+    final : Var
+        A cell of the state after time, in the values of ``finish``.
+    finish : tuple of Written
+        Stores after time.
+    inputs, outputs : tuple of Var
+        Buffers that are read, and that are written and seen outside.
+    """
+
+    func: PrimFunc
+    nest: Stmt
+    lanes: tuple[Axis, ...]
+    rows: Axis
+    columns: Axis
+    time: Axis
+    state: Var
+    place: tuple[Any, ...]
+    initial: Any
+    is_kept: bool
+    gate: Any
+    into: Any
+    source: Any
+    rate: Any
+    drive: Any
+    reads: tuple[Read, ...]
+    stores: tuple[Written, ...]
+    final: Var
+    finish: tuple[Written, ...]
+    inputs: tuple[Var, ...]
+    outputs: tuple[Var, ...]
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the state."""
+        return str(self.state.ty.dtype)

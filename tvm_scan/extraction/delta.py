@@ -1,0 +1,216 @@
+"""``extract_delta``: the proof that a loop is a delta rule.
+
+Theorem (diagonal plus rank one). Let a step be ``S'[i] = a[i] S[i] + b[i]``, where b may read one
+sum ``d = sum_j e[j] S[j]`` over the state before it. If b factors into ``p[i] u`` with u free of i
+and affine in d, ``u = rate d + drive``, then ``S' = (diag(a) + rate p e^T) S + p drive``. If none
+of a, p, e and what the outputs weigh the state with depends on the column, all columns share them.
+Over a chunk of steps then, with the gates' products ``A(s, t) = a[s+1] .. a[t]``,
+``u[t] = drive[t] + rate[t] e[t] . (A(0, t-1) S[0] + sum_{s<t} A(s, t-1) p[s] u[s])``,
+a triangular system for u; states and outputs are matrix products with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.algebra.affine import coefficients
+from tvm_scan.algebra.base import NotInFamily
+from tvm_scan.algebra.literal import one, zero
+from tvm_scan.delta_rule import DeltaRule, Read
+from tvm_scan.extraction.array_step import ArrayStep, map_known
+from tvm_scan.extraction.assemble import buffers_outside
+from tvm_scan.extraction.delta_stores import around_time, step_stores
+from tvm_scan.extraction.factors import factored
+from tvm_scan.extraction.flatten import flatten
+from tvm_scan.extraction.matrix_state import MatrixState, MatrixSum, matrix_state
+from tvm_scan.extraction.nest import Nest, accesses_of, find_nest
+from tvm_scan.extraction.preconditions import (
+    check_aliasing,
+    check_rectangular,
+    inline_bindings,
+)
+from tvm_scan.extraction.statements import stores_in
+from tvm_scan.extraction.step_loops import NotUnderstood
+from tvm_scan.recurrence import Axis, Refusal, RefusalKind
+
+__all__ = ["extract_delta"]
+
+
+def extract_delta(func: tirx.PrimFunc, stmt: Any) -> DeltaRule | Refusal:
+    """Prove that a nest is a delta rule.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        The function that the nest belongs to.
+    stmt : Stmt
+        One of ``root_nests(func)``.
+
+    Returns
+    -------
+    DeltaRule or Refusal
+    """
+    tree = flatten(stmt)
+    if isinstance(tree, Refusal):
+        return tree
+    external = buffers_outside(func, stmt)
+    refusals: list[Refusal] = []
+    for interchange in (True, False):
+        nest = find_nest(tree.body, tree.reduced, external, interchange=interchange)
+        if isinstance(nest, Refusal):
+            return nest
+        found = inline_bindings(nest) or check_rectangular(nest) or check_aliasing(func, nest)
+        if found is not None:
+            return found
+        try:
+            return _rule(func, stmt, nest, external)
+        except NotUnderstood as reason:
+            refusals.append(_refused(func, reason, nest))
+    return refusals[0]
+
+
+def _refused(func: tirx.PrimFunc, reason: NotUnderstood, nest: Nest) -> Refusal:
+    return Refusal(
+        RefusalKind.COUPLED_CARRIES,
+        reason.origin or nest.time.origin,
+        "expected a delta rule, S' = diag(g) S + p (w + r (q . S)) with the same g, p and q for "
+        f"all columns of S, found {reason.detail}",
+        "the forms of the delta rule that are taken are listed in docs/families.md",
+        func,
+    )
+
+
+def _rule(func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap) -> DeltaRule:
+    everything = [*nest.before, nest.time, *nest.after]
+    written = tir.VarMap((store.buffer, True) for store in stores_in(everything))
+    if nest.guards:
+        raise NotUnderstood("a condition on the lanes")
+    step = ArrayStep(written)
+    step.run(nest.time.body)
+    matrix = matrix_state(nest, step, external)
+    if tir.contains_var(matrix.place, [nest.time.var]):
+        raise NotUnderstood("a state that is indexed by time")
+    proof = _Proof(matrix, nest)
+    gate, into, source, rate, drive = proof.update()
+    reads: list[Read] = []
+    stores = step_stores(nest, step, matrix, external, lambda s: proof.read(s, reads), reads)
+    initial, final, finish = around_time(nest, step, matrix, external)
+    read = tir.VarMap(
+        (a.buffer, True)
+        for a in accesses_of(everything)
+        if not a.is_store and (a.buffer not in written or a.buffer in external)
+    )
+    return DeltaRule(
+        func, stmt, tuple(matrix.lanes), matrix.rows, matrix.columns,
+        Axis(nest.time.var, nest.time.extent),
+        matrix.buffer, tuple(matrix.place), initial, matrix.buffer in external,
+        gate, into, source, rate, drive, tuple(reads), tuple(stores), final, tuple(finish),
+        tuple(read.keys()), tuple(b for b in written.keys() if b in external),
+    )  # fmt: skip
+
+
+class _Proof:
+    """The theorem's conditions, on the step of one cell; each raises ``NotUnderstood``."""
+
+    def __init__(self, matrix: MatrixState, nest: Nest) -> None:
+        self.matrix, self.nest = matrix, nest
+        self.dtype = tir.dtype_of(matrix.buffer)
+        #: All that an expression may depend on besides inputs.
+        self.axes = [*(lane.var for lane in matrix.lanes), nest.time.var]
+        self.inner = [loop.var for s in matrix.sums for loop in s.loops if loop is not None]
+
+    def update(self) -> tuple[Any, Any, Any, Any, Any]:
+        """Gate, vector, read vector, rate and drive."""
+        matrix, total = self.matrix, tirx.Var("total", self.dtype)
+        row, column = matrix.rows.var, matrix.columns.var
+        found: list[MatrixSum] = []
+
+        def on_load(load: Any) -> Any:
+            one_sum = matrix.sum_of(load)
+            if one_sum is None:
+                return load
+            if one_sum not in found:
+                found.append(one_sum)
+            for loop, index in zip(one_sum.loops, load.indices, strict=False):
+                if loop is not None or not (isinstance(index, Var) and index.same_as(column)):
+                    raise NotUnderstood("a sum of another column than the step's own")
+            return total
+
+        step = map_known(self._over_first(matrix.cells[-1]), on_load)
+        if len(found) != 1:
+            raise NotUnderstood(f"{len(found)} sums over the state in its update")
+        source, after = self._weight(found[0])
+        if after:
+            raise NotUnderstood("an update by a sum over the state that it updates")
+        cell = matrix.cells[0]
+        gate, rest = _affine(step, cell)
+        into, amount = factored(
+            zero(self.dtype) if rest is None else rest, row, [total, column, cell]
+        )
+        rate, drive = _affine(amount, total)
+        gate = one(self.dtype) if gate is None else gate
+        rate = one(self.dtype) if rate is None else rate
+        drive = zero(self.dtype) if drive is None else drive
+        for what, expr, allowed in (
+            ("gate", gate, row),
+            ("vector", into, row),
+            ("read vector", source, row),
+            ("rate", rate, column),
+            ("amount", drive, column),
+        ):
+            self._check(what, expr, [*self.axes, allowed], total)
+        return gate, into, source, rate, drive
+
+    def read(self, one_sum: MatrixSum, reads: list[Read]) -> Read:
+        """A read of the state, over the sum's own loops where it has any."""
+        weight, after = self._weight(one_sum)
+        self._check("read vector", weight, [*self.axes, self.matrix.rows.var, *self.inner], None)
+        return Read(tirx.Var(f"read{len(reads)}", self.dtype), weight, after)
+
+    def _over_first(self, expr: Any, last: bool = False) -> Any:
+        """``expr`` with later cells written out over the first; the last one kept if ``last``."""
+        matrix = self.matrix
+        pairs = list(zip(matrix.cells[1:], matrix.steps, strict=True))
+        for cell, step in reversed(pairs[:-1] if last else pairs):
+            expr = tir.substitute(expr, tir.VarMap([(cell, step)]))
+        return expr
+
+    def _weight(self, one_sum: MatrixSum) -> tuple[Any, bool]:
+        """What the sum weighs the state with, and whether that is the state after the step."""
+        cells = self.matrix.cells
+        after = tir.contains_var(one_sum.term, [cells[-1]])
+        term = self._over_first(one_sum.term, last=after)
+        cell = cells[-1] if after else cells[0]
+        if any(self.matrix.sum_of(load) for load in tir.loads(term)):
+            raise NotUnderstood("a sum over a state that another sum went into")
+        if tir.contains_var(term, [c for c in cells if not c.same_as(cell)]):
+            raise NotUnderstood("a sum over states of two times")
+        weight, rest = _affine(term, cell)
+        if rest is not None:
+            raise NotUnderstood("a sum that adds more than the state")
+        return one(self.dtype) if weight is None else weight, after
+
+    def _check(self, what: str, expr: Any, allowed: list[Var], total: Var | None) -> None:
+        matrix = self.matrix
+        every = [*self.axes, *self.inner, *matrix.cells, matrix.rows.var, matrix.columns.var]
+        wrong = [v for v in [*every, total] if v is not None and not _in(v, allowed)]
+        for var in wrong:
+            if tir.contains_var(expr, [var]):
+                raise NotUnderstood(f"a {what} that depends on {var.name}: {expr}")
+        if any(matrix.sum_of(load) for load in tir.loads(expr)):
+            raise NotUnderstood(f"a {what} that depends on a sum over the state")
+
+
+def _in(var: Var, among: list[Var]) -> bool:
+    return any(var.same_as(other) for other in among)
+
+
+def _affine(expr: Any, var: Var) -> tuple[Any, Any]:
+    found = coefficients(expr, var)
+    if isinstance(found, NotInFamily):
+        raise NotUnderstood(f"{found.reason}: {found.expr}")
+    return found
