@@ -39,7 +39,7 @@ def associative_scan(
         `dim`), and returns one. It must be associative; it need not commute. What torch's own
         tracer records is what is run.
     xs : pytree of Tensor
-        Leaves on the CPU with the same extent along `dim`. Halves are combined in float32.
+        Leaves with the same extent along `dim`. Halves are combined in float32.
     dim : int
         The time axis of every leaf.
     reverse : bool
@@ -118,7 +118,7 @@ def scan(
     init : pytree of Tensor
         The carry before the walk.
     xs : pytree of Tensor
-        Leaves on the CPU with the same extent along `dim`.
+        Leaves with the same extent along `dim`.
     dim : int
         The time axis of every leaf.
     reverse : bool

@@ -128,7 +128,7 @@ def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
         return_last_state: bool = False,
         **options: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        if hidden_states.device.type not in ("cpu", "meta"):
+        if hidden_states.device.type not in ("cpu", "cuda", "meta"):
             return original(
                 hidden_states,
                 dt,

@@ -44,7 +44,7 @@ def selective_scan(
     Parameters
     ----------
     u, delta : Tensor
-        (batch, channels, length), floating point, on the CPU. `u`, `delta`, `B`, `C` and `z` are
+        (batch, channels, length), floating point. `u`, `delta`, `B`, `C` and `z` are
         promoted to one dtype. The state is float32, or float64 with float64 inputs.
     A : Tensor
         (channels, states), real or complex.
@@ -78,7 +78,7 @@ def selective_scan(
     Raises
     ------
     ValueError
-        If a shape or dtype is not as above, or a tensor is not on the CPU.
+        If a shape or dtype is not as above, or tensors are on different devices.
 
     Notes
     -----

@@ -8,7 +8,8 @@ from tvm_scan.library.lfilter import lfilter
 from .affine import affine
 from .cumulative import cumulative, logcumsumexp, positions_of_keys, positions_packed, running_keys
 from .outer import outer_products
-from .selective import selective_backward_chunk, selective_forward
+from .selective import selective_forward
+from .selective_adjoint import selective_backward_chunk
 from .step import pointwise_step, sliced_step
 
 __all__ = [
