@@ -211,16 +211,17 @@ def _resets(owner: str, cu_seqlens: Tensor, u: Tensor, reverse: bool) -> Tensor:
     batch, _, length = u.shape
     check(batch == 1, owner, "one row of packed sequences", f"batch {batch}", "pack them")
     offsets = cu_seqlens.to(torch.int64)
-    rises = offsets.dim() == 1 and offsets.numel() >= 1 and bool((offsets.diff() >= 0).all())
-    check(
-        rises and int(offsets[0]) == 0 and int(offsets[-1]) == length,
-        owner,
-        f"cu_seqlens rising from 0 to {length}",
-        cu_seqlens.tolist(),
-        "give the start of every sequence, and the length",
-    )
-    nonempty = offsets[:-1][offsets.diff() > 0]
-    ends = offsets[1:][offsets.diff() > 0] - 1
-    mask = torch.zeros((1, length), dtype=torch.bool)
-    mask[0, ends if reverse else nonempty] = True
-    return mask
+    if not offsets.is_cuda:  # whose values cannot be asked without waiting for the GPU
+        rises = offsets.dim() == 1 and offsets.numel() >= 1 and bool((offsets.diff() >= 0).all())
+        check(
+            rises and int(offsets[0]) == 0 and int(offsets[-1]) == length,
+            owner,
+            f"cu_seqlens rising from 0 to {length}",
+            cu_seqlens.tolist(),
+            "give the start of every sequence, and the length",
+        )
+    # One place more than there are steps: a sequence that is empty has no first or last one.
+    mask = torch.zeros((1, length + 1), dtype=torch.bool, device=u.device)
+    if reverse:
+        return mask.index_fill_(1, offsets[1:], True)[:, 1:]
+    return mask.index_fill_(1, offsets[:-1], True)[:, :-1]
