@@ -13,7 +13,7 @@ from tvm_scan.torch.places import Place, target_of
 if TYPE_CHECKING:
     from tvm_scan.torch.kernels import KernelSpec
 
-__all__ = ["SERIAL", "build_kernel", "exported", "loop_of"]
+__all__ = ["SERIAL", "build_for_gpu", "build_kernel", "exported", "loop_of"]
 
 #: Stands for the plan of a loop that runs as it is.
 SERIAL = "serial"
@@ -37,12 +37,19 @@ def build_kernel(spec: KernelSpec, plan: str, place: Place) -> Any:
     scheduled = scheduled.with_attr("global_symbol", "main")
     if place.kind == "cpu":
         return tvm.compile(scheduled, target=target)
+    return build_for_gpu(scheduled, target, spec.sizes)
+
+
+def build_for_gpu(scheduled: Any, target: Any, sizes: tuple[str, ...]) -> Any:
+    """Build a scheduled function called ``main`` and the one that `workspace` adds to it."""
+    import tvm
+
     from tvm_scan._toolkit import toolkit_environment
     from tvm_scan.torch.workspace import with_scratch
 
     os.environ.update(toolkit_environment())
     with target:
-        return tvm.compile(with_scratch(scheduled, spec.sizes), target=target)
+        return tvm.compile(with_scratch(scheduled, sizes), target=target)
 
 
 def _one_thread_a_lane(loop: Any) -> Any:

@@ -21,7 +21,6 @@ __all__ = [
     "ALIGNMENT",
     "aligned_empty",
     "configure_threads",
-    "in_forked_child",
     "launch",
     "load_runtime",
     "prepared",
@@ -33,7 +32,7 @@ ALIGNMENT = 64
 _loaded: set[str] = set()
 # In a forked child the workers of TVM's thread pool do not exist, and a kernel that waits for
 # them waits for ever. The pool is one per calling thread, so there a new thread does the calls.
-_substitute: ThreadPoolExecutor | None = None
+substitute: ThreadPoolExecutor | None = None
 
 
 def configure_threads() -> None:
@@ -81,22 +80,17 @@ def _load_library(name: str) -> None:
     )
 
 
-def in_forked_child() -> bool:
-    """Whether kernels must be run by `launch`."""
-    return _substitute is not None
-
-
 def launch(call: Callable[..., Any], *arguments: Any) -> None:
     """Run a kernel, also in a forked child."""
-    if _substitute is None:
+    if substitute is None:
         call(*arguments)
     else:
-        _substitute.submit(call, *arguments).result()
+        substitute.submit(call, *arguments).result()
 
 
 def _after_fork() -> None:
-    global _substitute
-    _substitute = ThreadPoolExecutor(1, thread_name_prefix="tvm_scan")
+    global substitute
+    substitute = ThreadPoolExecutor(1, thread_name_prefix="tvm_scan")
 
 
 if hasattr(os, "register_at_fork"):
