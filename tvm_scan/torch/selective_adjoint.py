@@ -14,6 +14,7 @@ from tvm_scan.torch.expanded import expanded
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import ALIGNMENT, aligned_empty
+from tvm_scan.torch.turning import turned
 
 __all__ = ["CHUNK", "head_of", "head_width", "one_by_one", "selective_scan_backward", "spec_of"]
 
@@ -70,16 +71,18 @@ def selective_scan_backward(
     options = {f"has_{name}": tensor is not None for name, tensor in present.items()}
     options |= {"softplus": softplus, "reverse": reverse}
     # On a GPU torch's products of matrices add up faster than a thread a sum would.
-    options["sums"] = sums = places.place_of(u) is places.CPU
+    options["sums"] = fused = places.place_of(u) is places.CPU
     spec = spec_of("selective_backward_chunk", u, states, **options, dtype=_name(wide))
     # All sequences with time before channels, in the carry's dtype.
-    z_turned = None if z is None else _turned(z, wide)
-    u_turned, g_turned = _turned(u, wide), _turned(g_out, wide)
-    inputs = (u_turned, _turned(delta, wide), A, _turned(B, wide), _turned(C, wide))
+    z_turned = None if z is None else turned(z, wide)
+    u_turned, g_turned = turned(u, wide), turned(g_out, wide)
+    inputs = (u_turned, turned(delta, wide), A, turned(B, wide), turned(C, wide))
     inputs = [t.contiguous() for t in (*inputs, D, z_turned, bias, reset) if t is not None]
     grads = {n: _like(u_turned) for n in ("u", "delta", *(["z"] if z is not None else []))}
-    grads |= {"B": _like(inputs[3]), "C": _like(inputs[4])}
-    g_A = aligned_empty((A.shape[0], states, A.shape[1]), wide, u.device).zero_()
+    sums = {"B": _like(inputs[3]), "C": _like(inputs[4])}
+    small = {"D": D, "bias": bias}
+    small = {n: torch.zeros_like(t) for n, t in small.items() if t is not None}
+    g_A = aligned_empty((*u.shape[:3], states), wide, u.device).zero_()
     carry = aligned_empty((*u.shape[:3], states), wide, u.device)
     carry.zero_() if g_last is None else carry.copy_(g_last)
     scratch: list[Tensor] = []
@@ -89,44 +92,33 @@ def selective_scan_backward(
         if not scratch or scratch[1].shape[2] != steps:  # the last chunk, which is shorter
             scratch = _scratch(u, states, steps, wide)
         head = head_of(heads, index, tuple(carry.shape))
-        written = (carry, *scratch, *grads.values(), g_A)
-        sizes = (*u.shape, steps)
-        written = written if sums else written[:-3]
-        run_kernel(spec, sizes, start, steps, *inputs, head, g_turned, *written)
-        if not sums:
+        written = [carry, *scratch, g_A, *grads.values()]
+        if fused:
+            written += [*sums.values(), *small.values()]
+        run_kernel(spec, (*u.shape, steps), start, steps, *inputs, head, g_turned, *written)
+        if not fused:
             first = length - start - steps if reverse else start
-            _add_up(scratch, first, steps, reverse, grads["B"], grads["C"], g_A)
-    results = {n: g.transpose(2, 3).contiguous().to(u.dtype) for n, g in grads.items()}
-    g_y = g_turned if z_turned is None else F.silu(z_turned).mul_(g_turned)
+            _add_up(scratch, first, steps, reverse, *sums.values())
+    if not fused and D is not None:
+        g_y = g_turned if z_turned is None else F.silu(z_turned).mul_(g_turned)
+        small["D"] = g_y.mul(u_turned).sum((0, 2))
+    if not fused and bias is not None:
+        small["bias"] = grads["delta"].sum((0, 2))
+    results = {n: turned(g, u.dtype) for n, g in (grads | sums).items()}
     absent = u.new_empty(0, dtype=wide)
-    results["A"] = g_A.transpose(1, 2).contiguous()
-    results["D"] = absent if D is None else g_y.mul(u_turned).sum((0, 2))
-    results["bias"] = absent if bias is None else grads["delta"].sum((0, 2))
-    results.setdefault("z", absent.to(u.dtype))
+    results = {"z": absent.to(u.dtype), "D": absent, "bias": absent, **results, **small}
+    results["A"] = g_A.sum(0) if len(g_A) > 1 else g_A[0]
     return *(results[name] for name in _DIFFERENTIABLE[:8]), carry
 
 
 def _add_up(
-    scratch: list[Tensor],
-    first: int,
-    steps: int,
-    reverse: bool,
-    g_B: Tensor,
-    g_C: Tensor,
-    g_A: Tensor,
+    scratch: list[Tensor], first: int, steps: int, reverse: bool, g_B: Tensor, g_C: Tensor
 ) -> None:
-    """The sums over channels, and over time, of one chunk that lies at the step `first`."""
-    history, adjoint, through, step, drive, gated = scratch
+    """The sums over channels of one chunk that lies at the step `first`."""
+    history, adjoint, _, drive, gated = scratch
     for grad, states, weights in ((g_B, adjoint, drive), (g_C, history[:, :, 1:], gated)):
         found = (states @ weights.unsqueeze(-1)).squeeze(-1)
         grad.narrow(2, first, steps).copy_(found.flip(2) if reverse else found)
-    g_A += torch.einsum("bgknd,bgkd->gnd", through, step)
-
-
-def _turned(tensor: Tensor, wide: torch.dtype) -> Tensor:
-    """Put time before channels, or before states."""
-    out = aligned_empty(tensor.transpose(2, 3).shape, wide, tensor.device)
-    return out.copy_(tensor.transpose(2, 3))
 
 
 def _like(tensor: Tensor) -> Tensor:
@@ -134,9 +126,9 @@ def _like(tensor: Tensor) -> Tensor:
 
 
 def _scratch(u: Tensor, states: int, steps: int, wide: torch.dtype) -> list[Tensor]:
-    """History, adjoint, through, step, drive and gated of one chunk; see the loop."""
+    """History, adjoint, step, drive and gated of one chunk; see the loop."""
     batch, groups, channels, _ = u.shape
-    shapes = [(batch, groups, n, states, channels) for n in (steps + 1, steps, steps)]
+    shapes = [(batch, groups, n, states, channels) for n in (steps + 1, steps)]
     shapes += [(batch, groups, steps, channels)] * 3
     return [aligned_empty(shape, wide, u.device) for shape in shapes]
 

@@ -11,6 +11,7 @@ from .outer import outer_products
 from .selective import selective_forward
 from .selective_adjoint import selective_backward_chunk
 from .step import pointwise_step, sliced_step
+from .turn import turn
 
 __all__ = [
     "affine",
@@ -25,4 +26,5 @@ __all__ = [
     "selective_backward_chunk",
     "selective_forward",
     "sliced_step",
+    "turn",
 ]

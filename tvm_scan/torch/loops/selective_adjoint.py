@@ -38,17 +38,16 @@ def selective_backward_chunk(
     """Build the adjoint of `steps` steps from `start`, two recurrences and two sums.
 
     ``chunk(start, steps, u, delta, A, B, C, [D, z, bias, reset,] head, g_out, carry, history,
-    adjoint, through, step, drive, gated, g_u, g_delta, [g_z,] g_B, g_C, g_A)``. Sequences have
-    time before channels, (batch, groups, length, channels), B and C (batch, groups, length,
+    adjoint, step, drive, gated, g_A, g_u, g_delta, [g_z,] g_B, g_C, [g_D, g_bias])``. Sequences
+    have time before channels, (batch, groups, length, channels), B and C (batch, groups, length,
     states): channels a page of memory apart would evict each other from the cache.
 
     The first recurrence walks forward from the state `head` and fills ``history`` with the states
     of this chunk alone; the second walks back, with the adjoint of the state in ``carry``, from
-    after this chunk to before it. Of each step it leaves ``adjoint`` (that of the state),
-    ``through`` (the adjoint times the decayed state before), ``step`` (dt), ``drive`` (dt u) and
-    ``gated`` (that of the output before the gate), from which sums
-    over channels give the gradients of B and C, and sums over time, added to ``g_A``, that of A;
-    without `sums` those are left to the caller.
+    after this chunk to before it, and the gradient of A, to which every chunk adds. Of each step
+    it leaves ``adjoint`` (that of the state), ``step`` (dt), ``drive`` (dt u) and ``gated`` (that
+    of the output before the gate). Sums over channels of these are the gradients of B and C, sums
+    over time are added to those of D and the bias; without `sums` both are left to the caller.
     """
     option = Options(dtype, dtype, softplus, has_bias, has_D, has_z, has_reset)
     nb, ng, nd, nl, nk, N = batch, groups, channels, length, steps, states
@@ -86,16 +85,17 @@ def selective_backward_chunk(
         carry: T.Buffer((nb, ng, nd, N), dtype),
         history: T.Buffer((nb, ng, nk + 1, N, nd), dtype),
         adjoint: T.Buffer(scratch, dtype),
-        through: T.Buffer(scratch, dtype),
         step: T.Buffer((nb, ng, nk, nd), dtype),
         drive: T.Buffer((nb, ng, nk, nd), dtype),
         gated: T.Buffer((nb, ng, nk, nd), dtype),
+        g_A: T.Buffer((nb, ng, nd, N), dtype),
         g_u: T.Buffer(sequence, dtype),
         g_delta: T.Buffer(sequence, dtype),
         g_z: T.Buffer(sequence, dtype),
         g_B: T.Buffer(projection, dtype),
         g_C: T.Buffer(projection, dtype),
-        g_A: T.Buffer((ng, N, nd), dtype),
+        g_D: T.Buffer((ng, nd), dtype),
+        g_bias: T.Buffer((ng, nd), dtype),
     ) -> None:
         T.func_attr(ATTRS)
         state = T.sblock_alloc_buffer((nb, ng, nd, N), dtype)
@@ -149,7 +149,7 @@ def selective_backward_chunk(
                         )
                         passed[0] = kept[0] * history[vb, vg, vk, n, vd]
                         adjoint[vb, vg, vk, n, vd] = total[0]
-                        through[vb, vg, vk, n, vd] = passed[0]
+                        g_A[vb, vg, vd, n] = g_A[vb, vg, vd, n] + passed[0] * step[vb, vg, vk, vd]
                         to_u[0] = to_u[0] + total[0] * B[vb, vg, time, n]
                         to_dt[0] = to_dt[0] + passed[0] * A[vg, vd, n]
                         if has_z:
@@ -192,18 +192,21 @@ def selective_backward_chunk(
                             at_C[0] = at_C[0] + history[vb, vg, vk + 1, n, d] * gated[vb, vg, vk, d]
                         g_B[vb, vg, time, n] = _total(at_B)
                         g_C[vb, vg, time, n] = _total(at_C)
-            for r in T.parallel(ng * N):
+            for r in T.parallel(ng):
                 with T.sblock("sums_over_time"):
-                    vr = T.axis.spatial(ng * N, r)
+                    vr = T.axis.spatial(ng, r)
                     for b, k, d in T.grid(nb, nk, nd):
-                        g_A[vr // N, vr % N, d] = (
-                            g_A[vr // N, vr % N, d]
-                            + through[b, vr // N, k, vr % N, d] * step[b, vr // N, k, d]
-                        )
+                        at = T.meta_var((b, vr, time_of(start, k), d))
+                        if has_bias:
+                            g_bias[vr, d] = g_bias[vr, d] + g_delta[at]
+                        if has_D:
+                            g_D[vr, d] = g_D[vr, d] + gated[b, vr, k, d] * u[at]
 
     names = ["start", "u", "delta", "A", "B", "C", *option.names(), "head", "g_out", "carry"]
-    names += ["history", "adjoint", "through", "step", "drive", "gated", "g_u", "g_delta"]
-    names += [*(["g_z"] if has_z else []), *(["g_B", "g_C", "g_A"] if sums else [])]
+    names += ["history", "adjoint", "step", "drive", "gated", "g_A", "g_u", "g_delta"]
+    names += ["g_z"] if has_z else []
+    if sums:
+        names += ["g_B", "g_C", *(["g_D"] if has_D else []), *(["g_bias"] if has_bias else [])]
     return bind_steps(keep_parameters(main, names), steps)
 
 
