@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -160,8 +161,9 @@ def scan(
         whole = [_stretched(leaf, dim, shape) for leaf in leaves]
         length = leaves[0].shape[dim]
         whole += [s.expand(length, *shape) for s in shared]
-        flat = [t.reshape(1, length, -1) for t in whole]
-        inits = [s.reshape(1, -1) for s in starts]
+        inner = math.prod(shape)  # -1 would not do for 0 elements
+        flat = [t.reshape(1, length, inner) for t in whole]
+        inits = [s.reshape(1, inner) for s in starts]
         found = scan_elements([*inits, *flat], graph, count, False, reverse)
         results = [r.view(shape) for r in found[:count]]
         results += [r.view(length, *shape) for r in found[count:]]
