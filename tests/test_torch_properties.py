@@ -4,6 +4,8 @@ Options and values have tests of their own. Here each function runs once for eac
 small inputs, so that what is missing shows as an entry of `HOLES`.
 """
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -56,6 +58,14 @@ FUNCTIONS = {
     "scan": ([(None, 2), (None, 2)], "++", scanned),
 }
 
+#: Where derivatives are checked whose kernels take seconds to build.
+ELSEWHERE = {
+    "gla": "test_torch_gated.py",
+    "rwkv6": "test_torch_gated.py",
+    "selective_scan_fn": "test_torch_selective.py",
+    "ssd": "test_torch_ssd.py",
+}
+
 #: What does not hold, and what the error says.
 HOLES = {}
 
@@ -89,6 +99,12 @@ def holds(name, holding):
 
 @pytest_names
 def test_derivatives(name):
+    if name in ELSEWHERE:
+        text = (Path(__file__).parent / ELSEWHERE[name]).read_text()
+        assert f"ts.{name.removesuffix('_fn')}(" in text
+        assert "gradgradcheck(" in text
+        return
+
     def derivatives():
         inputs, call = inputs_of(name), call_of(name)
         # Along one random direction: the files of the functions check every entry.
