@@ -2,11 +2,12 @@
 
 ``python -m bench.torch_bench`` prints a page and writes bench/results/torch.json. The methods of a
 case take turns in one process. Peak memory is measured in a process of its own for each method:
-the resident set's maximum during one forward and backward pass, less what it was before.
+the resident set's maximum during one forward and backward pass, less what it was before (on a GPU,
+what torch allocated). ``--device cuda`` measures on a GPU, and writes torch_cuda.json.
 
-Methods: ``tvm_scan``; ``loop``: one step after another in PyTorch, as mamba-ssm's reference and
-transformers' eager path do it; ``doubling``: the log-depth scan over all states at once, as
-mamba.py's and accelerated-scan's reference do it; ``torch``: PyTorch's own function.
+Methods: ``tvm_scan``; ``torch``: PyTorch's own function; those of `bench.torch_peers`, and
+``compiled``: its doubling through torch.compile. transformers' eager path is measured on short
+sequences alone: its backward pass grows with the square of the length, to minutes at 2048 steps.
 """
 
 from __future__ import annotations
@@ -19,52 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 import tvm_scan.torch as ts
+from bench import torch_peers as peers
 
 RESULTS = Path(__file__).parent / "results" / "torch.json"
-
-
-def doubling(a: Tensor, x: Tensor) -> Tensor:
-    """``h[t] = a[t] h[t-1] + x[t]`` along the last axis in log2(L) passes over all of it."""
-    reach = 1
-    while reach < x.shape[-1]:
-        x = torch.cat((x[..., :reach], x[..., reach:] + a[..., reach:] * x[..., :-reach]), -1)
-        a = torch.cat((a[..., :reach], a[..., reach:] * a[..., :-reach]), -1)
-        reach *= 2
-    return x
-
-
-def linear_loop(a: Tensor, x: Tensor) -> Tensor:
-    state, states = torch.zeros_like(x[..., 0]), []
-    for gate, value in zip(a.unbind(-1), x.unbind(-1), strict=True):
-        state = gate * state + value
-        states.append(state)
-    return torch.stack(states, -1)
-
-
-def selective(scan: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    def run(u, delta, A, B, C, D, z, bias) -> Tensor:
-        dt = F.softplus(delta + bias[:, None])
-        decay = torch.exp(dt[:, :, None] * A[:, :, None])
-        drive = (dt * u)[:, :, None] * B[:, None]
-        y = (scan(decay, drive) * C[:, None]).sum(2) + D[:, None] * u
-        return y * F.silu(z)
-
-    return run
-
-
-def selective_loop(u, delta, A, B, C, D, z, bias) -> Tensor:
-    dt = F.softplus(delta + bias[:, None])
-    decay = torch.exp(dt[:, :, None] * A[:, :, None])  # as both references: before the loop
-    drive = (dt * u)[:, :, None] * B[:, None]
-    h, ys = u.new_zeros(u.shape[0], *A.shape), []
-    for t in range(u.shape[2]):
-        h = decay[..., t] * h + drive[..., t]
-        ys.append((h * C[:, None, :, t]).sum(-1))
-    return (torch.stack(ys, 2) + D[:, None] * u) * F.silu(z)
 
 
 def selective_inputs(batch, channels, length, states):
@@ -80,12 +40,22 @@ def linear_inputs(*shape):
     return [torch.rand(shape), torch.randn(shape)]
 
 
-SELECTIVE = {
-    "tvm_scan": lambda *t: ts.selective_scan_fn(*t, delta_softplus=True),
-    "loop": selective_loop,
-    "doubling": selective(doubling),
+def _ours(*tensors):
+    return ts.selective_scan_fn(*tensors, delta_softplus=True)
+
+
+LONG = {"tvm_scan": _ours, "loop": peers.selective_loop, "sweeps": peers.selective(peers.sweeps)}
+SELECTIVE = LONG | {
+    "doubling": peers.selective(peers.doubling),
+    "compiled": torch.compile(peers.selective(peers.doubling)),
+    "tree": peers.selective(peers.tree),
 }
-LINEAR = {"tvm_scan": ts.linear_recurrence, "loop": linear_loop, "doubling": doubling}
+SHORT = {"tvm_scan": _ours, "transformers": peers.transformers, "loop": peers.selective_loop}
+LINEAR = {
+    "tvm_scan": ts.linear_recurrence,
+    **{name: getattr(peers, name) for name in ("doubling", "sweeps", "tree")},
+    "loop": peers.linear_loop,
+}
 
 
 def pair(name, pick=lambda out: out):
@@ -97,7 +67,8 @@ def pair(name, pick=lambda out: out):
 
 # case -> inputs, methods
 CASES = {
-    "selective_scan(1, 384, 2048, 16)": (lambda: selective_inputs(1, 384, 2048, 16), SELECTIVE),
+    "selective_scan(1, 1536, 2048, 16)": (lambda: selective_inputs(1, 1536, 2048, 16), LONG),
+    "selective_scan(1, 1536, 128, 16)": (lambda: selective_inputs(1, 1536, 128, 16), SHORT),
     "selective_scan(2, 256, 512, 16)": (lambda: selective_inputs(2, 256, 512, 16), SELECTIVE),
     "linear_recurrence(512, 4096)": (lambda: linear_inputs(512, 4096), LINEAR),
     "cumsum(512, 4096)": (lambda: [torch.randn(512, 4096)], pair("cumsum")),
@@ -110,23 +81,25 @@ CASES = {
 }
 
 
-def passes(case: str, method: str) -> Callable[[], None]:
+def passes(case: str, method: str, device: str) -> Callable[[], None]:
     """One forward and backward pass."""
     torch.manual_seed(0)
     make, methods = CASES[case]
-    inputs = [t.requires_grad_() for t in make()]
+    inputs = [t.to(device).requires_grad_() for t in make()]
     upstream = torch.randn_like(inputs[-1] if len(inputs) < 8 else inputs[0])
 
     def run() -> None:
         torch.autograd.grad(methods[method](*inputs), inputs, upstream)
+        if device == "cuda":
+            torch.cuda.synchronize()
 
     return run
 
 
-def peak_bytes(case: str, method: str) -> int:
-    """Extra resident memory of one pass, in a process of its own."""
+def peak_bytes(case: str, method: str, device: str) -> int:
+    """Extra memory of one pass, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench.torch_bench", "--peak", case, method],
+        [sys.executable, "-m", "bench.torch_bench", "--device", device, "--peak", case, method],
         capture_output=True,
         text=True,
         check=True,
@@ -134,12 +107,20 @@ def peak_bytes(case: str, method: str) -> int:
     return int(done.stdout)
 
 
-def print_peak(case: str, method: str) -> None:
+def print_peak(case: str, method: str, device: str) -> None:
+    if device == "cuda":
+        run = passes(case, method, device)
+        run()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        print(torch.cuda.max_memory_allocated() - before)
+        return
     # A small pass first: libraries and kernels are loaded, the threads are started.
     small = CASES["selective_scan(2, 256, 512, 16)"][0]()
     small = [t[..., :8].contiguous().requires_grad_() if t.dim() == 3 else t for t in small]
     torch.autograd.grad(SELECTIVE["tvm_scan"](*small).sum(), small[0])
-    run = passes(case, method)
+    run = passes(case, method, device)
     # Not getrusage: its maximum is inherited from the process that started this one.
     Path("/proc/self/clear_refs").write_text("5")
     before = _resident_peak()
@@ -153,22 +134,25 @@ def _resident_peak() -> int:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
 
 
-def overhead() -> dict[str, float]:
+def overhead(device: str) -> dict[str, float]:
     """Microseconds of a call on (2, 8) elements, without gradients."""
     from bench.timing import interleaved
 
-    x, out = torch.ones(1, 8, 2), torch.empty(1, 8, 2)
-    compiled = ts.compile(_cumsum_loop())
-    flat, target = torch.ones(2, 8), torch.empty(2, 8)
+    x, out = torch.ones(1, 8, 2, device=device), torch.empty(1, 8, 2, device=device)
     operator = torch.ops.tvm_scan.cumulative.default
     calls = {
         "tvm_scan.torch.cumsum": lambda: ts.cumsum(x, 1),
         "the operator under it": lambda: operator(x, "add", False, False),
-        "tvm_scan.torch.compile(..)(x, out)": lambda: compiled(flat, target),
-        "its kernel alone": lambda: compiled._call(flat, target),
         "torch.cumsum": lambda: torch.cumsum(x, 1),
         "torch.cumsum(out=)": lambda: torch.cumsum(x, 1, out=out),
     }
+    if device == "cpu":
+        compiled = ts.compile(_cumsum_loop())
+        flat, target = torch.ones(2, 8), torch.empty(2, 8)
+        calls |= {
+            "tvm_scan.torch.compile(..)(x)": lambda: compiled(flat),
+            "tvm_scan.torch.compile(..)(x, out)": lambda: compiled(flat, target),
+        }
     with torch.no_grad():
         return {name: t.median * 1e6 for name, t in interleaved(calls, seconds=1.0).items()}
 
@@ -179,16 +163,16 @@ def _cumsum_loop():
     return library.cumsum(None, None)
 
 
-def measure(case: str, seconds: float) -> dict[str, dict[str, float]]:
+def measure(case: str, seconds: float, device: str) -> dict[str, dict[str, float]]:
     from bench.timing import interleaved
 
     methods = CASES[case][1]
-    times = interleaved({m: passes(case, m) for m in methods}, seconds=seconds, least=3)
+    times = interleaved({m: passes(case, m, device) for m in methods}, seconds=seconds, least=3)
     return {
         m: {
             "milliseconds": t.median * 1e3,
             "spread": t.spread,
-            "peak_bytes": peak_bytes(case, m),
+            "peak_bytes": peak_bytes(case, m, device),
         }
         for m, t in times.items()
     }
@@ -215,18 +199,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each case")
     parser.add_argument("--only", nargs="*", default=list(CASES), help="cases to measure")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--peak", nargs=2, metavar=("CASE", "METHOD"), help="for this script")
     chosen = parser.parse_args()
     if chosen.peak:
-        print_peak(*chosen.peak)
+        print_peak(*chosen.peak, chosen.device)
         return
-    results = {case: measure(case, chosen.seconds) for case in chosen.only}
-    calls = overhead()
+    results = {case: measure(case, chosen.seconds, chosen.device) for case in chosen.only}
+    calls = overhead(chosen.device)
     from bench.timing import machine
     from tvm_scan.schedules.default import host_target
 
     about = machine(host_target()) | {"torch": torch.__version__}
-    RESULTS.write_text(
+    if chosen.device == "cuda":
+        about["gpu"] = torch.cuda.get_device_name()
+    results_file = RESULTS if chosen.device == "cpu" else RESULTS.with_name("torch_cuda.json")
+    results_file.write_text(
         json.dumps({"machine": about, "passes": results, "calls_us": calls}, indent=1) + "\n",
         encoding="utf-8",
     )

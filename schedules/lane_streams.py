@@ -56,11 +56,8 @@ def _along_time(recurrence: Recurrence, buffer: Var, indices: Any) -> bool:
     if any(tir.contains_var(index, [time]) for index in others):
         return False
     moves = any(tir.contains_var(index, [lane]) for index in others)
-    known = tir.VarMap((axis.var, True) for axis in (*recurrence.lanes, recurrence.time))
-    for axis in (*recurrence.lanes, recurrence.time):
-        for var in tir.variables(axis.extent).keys():
-            known[var] = True
-    fixed = all(var in known for var in tir.variables(list(indices)).keys())
+    inner = tir.variables_bound(recurrence.body)
+    fixed = not any(var in inner for var in tir.variables(list(indices)).keys())
     return moves and fixed and square_side(tir.wide_dtype(tir.dtype_of(buffer))) > 0
 
 
@@ -101,7 +98,8 @@ def shared_loads(recurrence: Recurrence, steps: int) -> list[Shared]:
     """What all lanes read along time within constant loops, with tiles of ``steps`` steps."""
     time, lane = recurrence.time.var, recurrence.lanes[-1].var
     written = tir.VarMap((b, True) for b in recurrence.outputs)
-    known = tir.VarMap((axis.var, True) for axis in recurrence.lanes)
+    bound = tir.variables_bound(recurrence.body)
+    bound[time] = True
     found: list[Shared] = []
     for value, loops in values_of(recurrence.body):
         for load in unconditional_loads(value):
@@ -112,7 +110,7 @@ def shared_loads(recurrence: Recurrence, steps: int) -> list[Shared]:
                 continue
             names = tir.VarMap((v, True) for v, _ in inner)
             others = [*load.indices[:-1], last[1]]
-            free = all(v in known or v in names for v in tir.variables(others).keys())
+            free = all(v in names or v not in bound for v in tir.variables(others).keys())
             if (
                 free
                 and prod(sizes) <= _CELLS

@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op, PrimType, Range, Var
 from tvm.ir.expr import TensorLoad
+from tvm.s_tir import SBlock
 from tvm.sym import Analyzer
 
 __all__ = [
@@ -172,6 +173,28 @@ def buffers_stored(stmt: Any) -> VarMap:
         found[store.buffer] = True
 
     tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, visit)])
+    return found
+
+
+def variables_bound(stmt: Any) -> VarMap:
+    """Variables that a loop, a let or a block inside ``stmt`` gives values."""
+    found = VarMap()
+
+    def on_block(block: SBlock) -> None:
+        for axis in block.iter_vars:
+            found[axis.var] = True
+
+    def on_loop(loop: tirx.For) -> None:
+        found[loop.loop_var] = True
+
+    def on_bind(bind: tirx.Bind) -> None:
+        found[bind.var] = True
+
+    def on_let(let: tirx.Let) -> None:
+        found[let.var] = True
+
+    handlers = [(SBlock, on_block), (tirx.For, on_loop), (tirx.Bind, on_bind), (tirx.Let, on_let)]
+    tvm_ffi.structural_walk(stmt, handlers)
     return found
 
 

@@ -24,6 +24,7 @@ from tvm_scan.torch.linear import linear_recurrence
 from tvm_scan.torch.mamba import selective_scan, selective_scan_fn
 from tvm_scan.torch.matrix import gla, rwkv6
 from tvm_scan.torch.runtime import configure_threads
+from tvm_scan.torch.ssd import mamba_chunk_scan_combined, ssd
 
 if TYPE_CHECKING:
     from tvm_scan.torch import nn, store
@@ -49,6 +50,7 @@ __all__ = [
     "lfilter",
     "linear_recurrence",
     "logcumsumexp",
+    "mamba_chunk_scan_combined",
     "nn",
     "patch_transformers",
     "rglru",
@@ -56,6 +58,7 @@ __all__ = [
     "scan",
     "selective_scan",
     "selective_scan_fn",
+    "ssd",
     "store",
 ]
 

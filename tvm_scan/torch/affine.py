@@ -110,6 +110,8 @@ def first(tensor: Tensor, reverse: bool) -> Tensor:
 
 def shifted(tensor: Tensor, before: Tensor | None, reverse: bool) -> Tensor:
     """Return the value of the step before, and `before` (zero if None) where there is none."""
+    if not tensor.shape[1]:
+        return tensor
     head = torch.zeros_like(first(tensor, reverse)) if before is None else before
     head = head.unsqueeze(1)
     if reverse:

@@ -215,5 +215,7 @@ def _carry(
     # Every map takes part, so that no process has a gather without an adjoint.
     for other in reversed(range(size)) if reverse else range(size):
         before = other > rank if reverse else other < rank
-        carry = torch.where(torch.tensor(before), maps[other, 0] * carry + maps[other, 1], carry)
+        passed = maps[other, 0] * carry + maps[other, 1]
+        # Through the map also where it is not used, without its numbers: they may be infinite.
+        carry = torch.where(torch.full((), before, device=carry.device), passed, carry)
     return carry

@@ -55,8 +55,9 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 def _delayed(x: Tensor, steps: int) -> Tensor:
     """``x`` moved along time, backwards where `steps` is negative, with zeros at the end."""
-    padded = torch.nn.functional.pad(x, (steps, -steps))
-    return padded if steps or x.shape[-1] else x
+    if abs(steps) >= x.shape[-1]:
+        return torch.zeros_like(x)
+    return torch.nn.functional.pad(x, (steps, -steps))
 
 
 _lfilter.gradient(_backward, _setup)
@@ -86,7 +87,8 @@ def lfilter(waveform: Tensor, a_coeffs: Tensor, b_coeffs: Tensor, clamp: bool = 
     Parameters
     ----------
     waveform : Tensor
-        (..., time), or (..., channels, time) where each channel has a filter; float32 or float64.
+        (..., time), or (..., channels, time) where each channel has a filter; any
+        floating-point dtype. Halves are filtered in float32.
     a_coeffs, b_coeffs : Tensor
         (taps,), or (channels, taps); ``a_coeffs[..., 0]`` is not 0.
     clamp : bool
@@ -103,9 +105,11 @@ def lfilter(waveform: Tensor, a_coeffs: Tensor, b_coeffs: Tensor, clamp: bool = 
         If the arguments do not fit, or the order is above 4.
     """
     dtypes = {t.dtype for t in (waveform, a_coeffs, b_coeffs)}
+    if dtypes in ({torch.float16}, {torch.bfloat16}):
+        return lfilter(waveform.float(), a_coeffs.float(), b_coeffs.float(), clamp).to(*dtypes)
     if len(dtypes) > 1 or waveform.dtype not in (torch.float32, torch.float64):
         raise TypeError(
-            "lfilter: expected waveform and coefficients of one dtype, float32 or float64, got "
+            "lfilter: expected waveform and coefficients of one floating-point dtype, got "
             f"{', '.join(str(t.dtype) for t in (waveform, a_coeffs, b_coeffs))}; convert them"
         )
     if a_coeffs.shape != b_coeffs.shape or a_coeffs.dim() not in (1, 2):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tvm_scan.torch import cumulative as ops
 from tvm_scan.torch.direct import direct
+from tvm_scan.torch.places import is_placed
 
 __all__ = [
     "SMALL_INTEGERS",
@@ -43,12 +44,12 @@ def check(holds: bool, owner: str, expected: str, found: object, fix: str) -> No
 
 
 def check_tensor(owner: str, name: str, value: object) -> None:
-    """Raise unless `value` is a tensor on the CPU."""
+    """Raise unless `value` is a tensor on a CPU or a GPU."""
     if not isinstance(value, Tensor):
         found = type(value).__name__
         check(False, owner, f"{name} to be a tensor", found, "convert it with torch.as_tensor")
-    elif not value.is_cpu and value.device.type != "meta":
-        check(False, owner, f"{name} on the CPU", value.device, "move it with .cpu()")
+    elif not is_placed(value) and value.device.type != "meta":
+        check(False, owner, f"{name} on a CPU or GPU", value.device, "move it with .cpu()")
 
 
 def axis_of(owner: str, x: Tensor, dim: int) -> int:
@@ -81,7 +82,7 @@ def cumsum(
     Parameters
     ----------
     x : Tensor
-        Any shape, on the CPU: floats, complex, integers or bool. Integers and bool are summed
+        Any shape: floats, complex, integers or bool. Integers and bool are summed
         as int64; halves carry in float32.
     dim : int
         The time axis.
@@ -100,7 +101,7 @@ def cumsum(
     Raises
     ------
     ValueError
-        If `x` is no tensor on the CPU, or has no such axis.
+        If `x` is no tensor, or has no such axis.
     """
     return _cumulative("cumsum", x, dim, "add", dtype, reverse, exclusive)
 
@@ -148,7 +149,7 @@ def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> Extremum:
     Parameters
     ----------
     x : Tensor
-        Any shape, on the CPU: floats, integers or bool.
+        Any shape: floats, integers or bool.
     dim : int
         The time axis.
     reverse : bool
@@ -164,7 +165,7 @@ def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> Extremum:
     Raises
     ------
     ValueError
-        If `x` is no tensor on the CPU, is complex, or has no such axis.
+        If `x` is no tensor, is complex, or has no such axis.
     """
     return _extremum("cummax", x, dim, False, reverse)
 
@@ -190,7 +191,7 @@ def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     Parameters
     ----------
     x : Tensor
-        Any shape, floating point, on the CPU.
+        Any shape, floating point.
     dim : int
         The time axis.
     reverse : bool
@@ -204,7 +205,7 @@ def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     Raises
     ------
     ValueError
-        If `x` is no floating-point tensor on the CPU, or has no such axis.
+        If `x` is no floating-point tensor, or has no such axis.
     """
     owner = "logcumsumexp"
     check_tensor(owner, "x", x)

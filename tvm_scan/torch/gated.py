@@ -34,7 +34,7 @@ def rglru(
     Parameters
     ----------
     x, input_gate, recurrence_gate : Tensor
-        (batch, length, channels), floating point, on the CPU; the gates before their sigmoid.
+        (batch, length, channels), floating point; the gates before their sigmoid.
     decay : Tensor
         (channels,): the parameter Lambda of the paper.
     h0 : Tensor, optional
@@ -57,7 +57,7 @@ def rglru(
     Raises
     ------
     ValueError
-        If a shape or dtype is not as above, or a tensor is not on the CPU.
+        If a shape or dtype is not as above, or tensors are on different devices.
 
     Notes
     -----
@@ -99,7 +99,7 @@ def hgrn(
     Parameters
     ----------
     x, forget_gate : Tensor
-        (batch, length, channels), floating point, on the CPU; the gate before its sigmoid.
+        (batch, length, channels), floating point; the gate before its sigmoid.
     h0 : Tensor, optional
         The state before the walk, (batch, channels); 0 if None.
     lower_bound : Tensor or float
@@ -117,7 +117,7 @@ def hgrn(
     Raises
     ------
     ValueError
-        If a shape or dtype is not as above, or a tensor is not on the CPU.
+        If a shape or dtype is not as above, or tensors are on different devices.
 
     Notes
     -----

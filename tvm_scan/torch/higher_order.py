@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ def associative_scan(
         `dim`), and returns one. It must be associative; it need not commute. What torch's own
         tracer records is what is run.
     xs : pytree of Tensor
-        Leaves on the CPU with the same extent along `dim`. Halves are combined in float32.
+        Leaves with the same extent along `dim`. Halves are combined in float32.
     dim : int
         The time axis of every leaf.
     reverse : bool
@@ -118,7 +119,7 @@ def scan(
     init : pytree of Tensor
         The carry before the walk.
     xs : pytree of Tensor
-        Leaves on the CPU with the same extent along `dim`.
+        Leaves with the same extent along `dim`.
     dim : int
         The time axis of every leaf.
     reverse : bool
@@ -160,8 +161,9 @@ def scan(
         whole = [_stretched(leaf, dim, shape) for leaf in leaves]
         length = leaves[0].shape[dim]
         whole += [s.expand(length, *shape) for s in shared]
-        flat = [t.reshape(1, length, -1) for t in whole]
-        inits = [s.reshape(1, -1) for s in starts]
+        inner = math.prod(shape)  # -1 would not do for 0 elements
+        flat = [t.reshape(1, length, inner) for t in whole]
+        inits = [s.reshape(1, inner) for s in starts]
         found = scan_elements([*inits, *flat], graph, count, False, reverse)
         results = [r.view(shape) for r in found[:count]]
         results += [r.view(length, *shape) for r in found[count:]]

@@ -1,8 +1,7 @@
-"""Hugging Face's Mamba models on our scan.
+"""Hugging Face's Mamba models on our scans.
 
 transformers calls the scan of these models by a name in the module of the model; that name is
-replaced, and put back. Mamba-2 is not among them: its scan is a product of matrices chunk by
-chunk, which a scan element by element does not beat.
+replaced, and put back.
 """
 
 from __future__ import annotations
@@ -17,13 +16,19 @@ from typing import Any
 from torch import Tensor
 
 from tvm_scan.torch.mamba import selective_scan
+from tvm_scan.torch.ssd import mamba_chunk_scan_combined
 
 __all__ = ["Patch", "patch_transformers"]
 
-_FAMILY = ("mamba", "falcon_mamba", "jamba")
-_NAME = "mamba_selective_scan"
+#: By the name of their scan: the model types, of which a version has some.
+_FAMILIES = {
+    "mamba_selective_scan": ("mamba", "falcon_mamba", "jamba"),
+    "mamba2_chunk_scan": (
+        *("mamba2", "bamba", "falcon_h1", "granitemoehybrid", "nemotron_h", "zamba2"),
+    ),
+}
 _lock = threading.Lock()
-_originals: dict[str, Callable[..., Any]] = {}
+_originals: dict[tuple[str, str], Callable[..., Any]] = {}
 _patches = 0
 
 
@@ -50,8 +55,8 @@ class Patch:
             _patches -= 1
             if _patches:
                 return
-            for model, original in _originals.items():
-                setattr(_module(model), _NAME, original)
+            for (model, name), original in _originals.items():
+                setattr(_module(model), name, original)
             _originals.clear()
 
     def __enter__(self) -> Patch:
@@ -67,9 +72,10 @@ class Patch:
 
 
 def patch_transformers() -> Patch:
-    """Let transformers' Mamba, FalconMamba and Jamba run their scan here, on CPU tensors.
+    """Let transformers' models with Mamba's or Mamba-2's scan run it here, on a CPU or a GPU.
 
-    It holds for models that exist already and for those made later, for training and for
+    Mamba, FalconMamba, Jamba; Mamba-2, Bamba, FalconH1, GraniteMoeHybrid, NemotronH, Zamba2. It
+    holds for models that exist already and for those made later, for training and for
     ``generate``; tensors on other devices go to transformers' own scan as before.
 
     Returns
@@ -85,35 +91,45 @@ def patch_transformers() -> Patch:
     global _patches
     with _lock:
         if not _originals:
-            found = {}
-            for model in _FAMILY:
-                original = getattr(_module(model), _NAME, None)
-                if original is not None:
-                    found[model] = original
+            found = {
+                (model, name): original
+                for name, models in _FAMILIES.items()
+                for model in models
+                if (original := getattr(_module(model), name, None)) is not None
+            }
             if not found:
                 raise RuntimeError(
-                    f"tvm_scan.torch.patch_transformers: expected a function {_NAME} in the Mamba "
-                    f"models of transformers, found none in {metadata.version('transformers')}; "
-                    "install transformers>=5.23,<6"
+                    "tvm_scan.torch.patch_transformers: expected a function "
+                    f"{' or '.join(_FAMILIES)} in the Mamba models of transformers, found none in "
+                    f"{metadata.version('transformers')}; install transformers>=5.23,<6"
                 )
-            for model, original in found.items():
-                setattr(_module(model), _NAME, _replacement(original))
+            for (model, name), original in found.items():
+                make = _selective if name == "mamba_selective_scan" else _chunked
+                setattr(_module(model), name, make(original))
             _originals.update(found)
         _patches += 1
-        return Patch(tuple(_originals))
+        return Patch(tuple(model for model, _ in _originals))
 
 
 def _module(model: str) -> Any:
+    """The module of a model type; None where this version has no such model."""
+    name = f"transformers.models.{model}"
     try:
-        return import_module(f"transformers.models.{model}.modeling_{model}")
+        return import_module(f"{name}.modeling_{model}")
     except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith(name):
+            return None
         raise RuntimeError(
             "tvm_scan.torch.patch_transformers: expected transformers with its model "
             f"{model!r}, got {error}; install transformers>=5.23,<6"
         ) from error
 
 
-def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
+def _here(tensor: Tensor) -> bool:
+    return tensor.device.type in ("cpu", "cuda", "meta")
+
+
+def _selective(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def scan(
         hidden_states: Tensor,
@@ -128,7 +144,7 @@ def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
         return_last_state: bool = False,
         **options: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        if hidden_states.device.type not in ("cpu", "meta"):
+        if not _here(hidden_states):
             return original(
                 hidden_states,
                 dt,
@@ -157,3 +173,30 @@ def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return scan
+
+
+def _chunked(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def scan(
+        hidden_states: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        chunk_size: int,
+        D: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        if not _here(hidden_states):
+            return original(hidden_states, dt, A, B, C, chunk_size, D=D, **options)
+        known = {name: options[name] for name in _CHUNKED if options.get(name) is not None}
+        # Its own form returns float32, which the models' norms go on with.
+        x = hidden_states.float()
+        return mamba_chunk_scan_combined(x, dt, A, B, C, chunk_size, D, **known)
+
+    return scan
+
+
+#: What the models pass on; other options are of their own kernels.
+_CHUNKED = ("z", "dt_bias", "initial_states", "seq_idx", "cu_seqlens", "dt_softplus", "dt_limit")
+_CHUNKED += ("return_final_states",)

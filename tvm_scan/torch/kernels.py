@@ -13,11 +13,10 @@ import json
 import logging
 import os
 import platform
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module, metadata, util
+from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,11 @@ import torch
 
 import tvm_scan
 from tvm_scan._resources import shipped_text
-from tvm_scan.torch import store
-from tvm_scan.torch.runtime import launch, load_runtime, prepared
+from tvm_scan.torch import places, store
+from tvm_scan.torch.building import SERIAL, build_kernel, exported, loop_of
+from tvm_scan.torch.places import CPU, Place
+from tvm_scan.torch.runtime import load_runtime, prepared
+from tvm_scan.torch.scratch import QUESTION, shapes_of
 
 __all__ = ["KernelSpec", "loop_of", "run_kernel"]
 
@@ -67,11 +69,28 @@ class KernelSpec:
 
 
 _LOG = logging.getLogger("tvm_scan")
-#: Stands for the plan of a loop that runs as it is.
-_SERIAL = "serial"
 
-_calls: dict[tuple[KernelSpec, tuple[int, ...]], Callable[..., Any]] = {}
-_libraries: dict[tuple[KernelSpec, str], Callable[..., Any]] = {}
+
+class _Built:
+    """A kernel that may be called: its function, and on a GPU what it needs beside it."""
+
+    def __init__(self, library: Any, place: Place) -> None:
+        self.call: Callable[..., Any] = library["main"]
+        self._question = None if place.kind == "cpu" else library[QUESTION]
+        self._shapes: dict[tuple[int, ...], list[tuple[tuple[int, ...], torch.dtype]]] = {}
+
+    def scratch(self, sizes: tuple[int, ...], device: torch.device) -> list[torch.Tensor]:
+        """Memory of torch's allocator for the parameters at the end of a GPU's kernel."""
+        shapes = self._shapes.get(sizes)
+        if shapes is None:
+            if len(self._shapes) > 4096:
+                self._shapes.clear()
+            shapes = self._shapes[sizes] = shapes_of(self._question, sizes)
+        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+
+
+_calls: dict[tuple[KernelSpec, tuple[int, ...], Place], _Built] = {}
+_libraries: dict[tuple[KernelSpec, str, Place], _Built] = {}
 _building = threading.RLock()
 
 
@@ -85,75 +104,58 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     sizes : tuple of int
         Its extents, all at least 1; they select the plan.
     *arguments : Tensor or int
-        The parameters of the loop in order. Inputs may be strided or misaligned and are copied
-        then; outputs must be contiguous and aligned.
+        The parameters of the loop in order, a tensor last. Inputs may be strided or misaligned
+        and are copied then; outputs must be contiguous and aligned.
     """
-    key = (spec, tuple([size.bit_length() for size in sizes]))
-    call = _calls.get(key)
-    if call is None:
+    place = places.place_of(arguments[-1])
+    key = (spec, tuple([size.bit_length() for size in sizes]), place)
+    built = _calls.get(key)
+    if built is None:
+        places.check_not_capturing(place, spec.text())
         with _building:
-            call = _calls.get(key) or _calls.setdefault(key, _obtain(*key))
+            built = _calls.get(key) or _calls.setdefault(key, _obtain(*key))
     usable = []
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
             usable.append(prepared(argument.detach() if argument.requires_grad else argument))
         else:
             usable.append(argument)
-    launch(call, *usable)
+    if place is not CPU:
+        usable += built.scratch(sizes, arguments[-1].device)
+    places.run_at(place, built.call, usable)
 
 
-def _obtain(spec: KernelSpec, bits: tuple[int, ...]) -> Callable[..., Any]:
-    plan = _plan_text(spec, bits)
-    found = _libraries.get((spec, plan))
+def _obtain(spec: KernelSpec, bits: tuple[int, ...], place: Place) -> _Built:
+    plan = _plan_text(spec, bits, place)
+    found = _libraries.get((spec, plan, place))
     if found is None:
-        found = _libraries[spec, plan] = _load(spec, plan)
+        found = _libraries[spec, plan, place] = _Built(_load(spec, plan, place), place)
     return found
 
 
-def _load(spec: KernelSpec, plan: str) -> Callable[..., Any]:
+def _load(spec: KernelSpec, plan: str, place: Place) -> Any:
+    """The library of a kernel, from the cache where it is there."""
     import tvm_ffi
 
-    key = _key("library", spec, plan)
+    key = _key("library", spec, plan, place)
     with store.locked(key):
         path = store.fetch(key, ".so")
         if path is None:
-            executable = _compile(spec, plan)
-            content = _export(executable) if store.cache_folder() is not None else None
+            executable = build_kernel(spec, plan, place)
+            content = exported(executable) if store.cache_folder() is not None else None
             path = content and store.insert(key, ".so", content, spec.text())
             if not path:
-                return executable["main"]
-    load_runtime()
+                return executable
+    load_runtime(place.kind)
     try:
-        return tvm_ffi.load_module(str(path))["main"]
+        return tvm_ffi.load_module(str(path))
     except RuntimeError:  # another process made room in the cache meanwhile
-        return _compile(spec, plan)["main"]
+        return build_kernel(spec, plan, place)
 
 
-def _compile(spec: KernelSpec, plan: str) -> Any:
-    import tvm
-
-    from tvm_scan.schedules import ScanPlan, parallelize
-
-    target = tvm.target.Target.from_device("cpu")
-    loop = loop_of(spec, (None,) * len(spec.sizes))
-    scheduled = loop if plan == _SERIAL else parallelize(loop, target, ScanPlan.parse(plan))
-    return tvm.compile(scheduled.with_attr("global_symbol", "main"), target=target)
-
-
-def _export(executable: Any) -> bytes | None:
-    """Return the built library as a file's content; None without a linker."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.so"
-        try:
-            executable.export_library(str(path))
-        except (OSError, RuntimeError):  # no C++ compiler to link with: keep it in memory
-            return None
-        return path.read_bytes()
-
-
-def _plan_text(spec: KernelSpec, bits: tuple[int, ...]) -> str:
+def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> str:
     """Return the plan of a range of sizes, from the cache where it is there."""
-    key = _key("plan", spec, bits)
+    key = _key("plan", spec, bits, place)
     path = store.fetch(key, ".txt")
     if path is not None:
         return path.read_text(encoding="utf-8")
@@ -164,10 +166,10 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...]) -> str:
 
     found = extract(loop_of(spec, tuple(1 << (b - 1) for b in bits)))
     if not isinstance(found, Refusal):
-        text = str(chosen_plan(None, found))
+        text = str(chosen_plan(places.target_of(place), found))
     elif spec.or_serial:
         _LOG.info("one step after another: %s", found.message())
-        text = _SERIAL
+        text = SERIAL
     else:
         raise RefusalError(found.message(), found)
     tops = ", ".join(str(1 << b) for b in bits)
@@ -175,21 +177,11 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...]) -> str:
     return text
 
 
-def loop_of(spec: KernelSpec, extents: tuple[int | None, ...]) -> Any:
-    """Return the sequential loop of a kernel; extents that are None are symbolic."""
-    from tvm_scan.library.arguments import make_extent
-
-    loops = import_module("tvm_scan.torch.loops")
-    made = {
-        name: make_extent(spec.factory, name, extent)
-        for name, extent in zip(spec.sizes, extents, strict=True)
-    }
-    return getattr(loops, spec.factory)(**made, **dict(spec.options))
-
-
-def _key(kind: str, spec: KernelSpec, detail: Any) -> str:
+def _key(kind: str, spec: KernelSpec, detail: Any, place: Place = CPU) -> str:
     """Hash of everything that a built kernel depends on."""
-    parts = [kind, spec.factory, spec.options, spec.sizes, detail, _environment()]
+    parts = [kind, spec.factory, spec.options, spec.sizes, detail, str(place), _environment()]
+    if place is not CPU:
+        parts.append(sorted(i for i in os.environ.items() if i[0].startswith("TVM_CUDA_")))
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:40]
 
 

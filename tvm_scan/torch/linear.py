@@ -30,7 +30,7 @@ def linear_recurrence(
     a : Tensor or number
         The gates; broadcast to the shape of `x`.
     x : Tensor
-        The inputs, any shape, on the CPU: floats, complex or int32/int64. All tensors are
+        The inputs, any shape: floats, complex or int32/int64. All tensors are
         promoted to one dtype; halves carry in float32.
     h0 : Tensor, optional
         The state before the walk, broadcast to the shape of `x` without `dim`; 0 if None.
@@ -54,7 +54,7 @@ def linear_recurrence(
     Raises
     ------
     ValueError
-        If an argument is no tensor on the CPU, does not broadcast, or has a dtype without
+        If an argument is no tensor, does not broadcast, or has a dtype without
         recurrences (bool and integers below 32 bits).
     """
     owner = "linear_recurrence"

@@ -12,7 +12,7 @@ from tvm_scan.torch.expanded import expanded
 from tvm_scan.torch.functions import check, check_tensor
 from tvm_scan.torch.selective import selective_scan_grouped
 
-__all__ = ["selective_scan", "selective_scan_fn"]
+__all__ = ["packed_resets", "selective_scan", "selective_scan_fn"]
 
 
 def selective_scan(
@@ -44,7 +44,7 @@ def selective_scan(
     Parameters
     ----------
     u, delta : Tensor
-        (batch, channels, length), floating point, on the CPU. `u`, `delta`, `B`, `C` and `z` are
+        (batch, channels, length), floating point. `u`, `delta`, `B`, `C` and `z` are
         promoted to one dtype. The state is float32, or float64 with float64 inputs.
     A : Tensor
         (channels, states), real or complex.
@@ -78,7 +78,7 @@ def selective_scan(
     Raises
     ------
     ValueError
-        If a shape or dtype is not as above, or a tensor is not on the CPU.
+        If a shape or dtype is not as above, or tensors are on different devices.
 
     Notes
     -----
@@ -109,7 +109,8 @@ def selective_scan(
     shaped("reset", reset, (batch, length))
     check(u.is_floating_point(), owner, "a floating-point u", u.dtype, "convert it")
     if cu_seqlens is not None:
-        starts = _resets(owner, cu_seqlens, u, reverse)
+        check(batch == 1, owner, "one row of packed sequences", f"batch {batch}", "pack them")
+        starts = packed_resets(owner, cu_seqlens, length, u.device, reverse)
         reset = starts if reset is None else reset | starts
 
     B, C = (_projection(owner, n, t, u, A) for n, t in (("B", B), ("C", C)))
@@ -206,21 +207,23 @@ def _projection(owner: str, name: str, tensor: Tensor, u: Tensor, A: Tensor) -> 
     return tensor
 
 
-def _resets(owner: str, cu_seqlens: Tensor, u: Tensor, reverse: bool) -> Tensor:
+def packed_resets(
+    owner: str, cu_seqlens: Tensor, length: int, device: torch.device, reverse: bool
+) -> Tensor:
+    """Return where sequences that are packed into one row begin, bool (1, length)."""
     check_tensor(owner, "cu_seqlens", cu_seqlens)
-    batch, _, length = u.shape
-    check(batch == 1, owner, "one row of packed sequences", f"batch {batch}", "pack them")
     offsets = cu_seqlens.to(torch.int64)
-    rises = offsets.dim() == 1 and offsets.numel() >= 1 and bool((offsets.diff() >= 0).all())
-    check(
-        rises and int(offsets[0]) == 0 and int(offsets[-1]) == length,
-        owner,
-        f"cu_seqlens rising from 0 to {length}",
-        cu_seqlens.tolist(),
-        "give the start of every sequence, and the length",
-    )
-    nonempty = offsets[:-1][offsets.diff() > 0]
-    ends = offsets[1:][offsets.diff() > 0] - 1
-    mask = torch.zeros((1, length), dtype=torch.bool)
-    mask[0, ends if reverse else nonempty] = True
-    return mask
+    if not offsets.is_cuda:  # whose values cannot be asked without waiting for the GPU
+        rises = offsets.dim() == 1 and offsets.numel() >= 1 and bool((offsets.diff() >= 0).all())
+        check(
+            rises and int(offsets[0]) == 0 and int(offsets[-1]) == length,
+            owner,
+            f"cu_seqlens rising from 0 to {length}",
+            cu_seqlens.tolist(),
+            "give the start of every sequence, and the length",
+        )
+    # One place more than there are steps: a sequence that is empty has no first or last one.
+    mask = torch.zeros((1, length + 1), dtype=torch.bool, device=device)
+    if reverse:
+        return mask.index_fill_(1, offsets[1:], True)[:, 1:]
+    return mask.index_fill_(1, offsets[:-1], True)[:, :-1]

@@ -33,7 +33,7 @@ def gla(
     Parameters
     ----------
     q, k, g : Tensor
-        (batch, length, heads, keys), floating point, on the CPU; `g` are the logarithms of the
+        (batch, length, heads, keys), floating point; `g` are the logarithms of the
         gates, at most 0 for a state that stays bounded.
     v : Tensor
         (batch, length, heads, values).
@@ -55,7 +55,7 @@ def gla(
     Raises
     ------
     ValueError
-        If a shape or dtype is not as above, or a tensor is not on the CPU.
+        If a shape or dtype is not as above, or tensors are on different devices.
 
     Notes
     -----
@@ -91,7 +91,7 @@ def rwkv6(
     Parameters
     ----------
     r, k, w : Tensor
-        (batch, length, heads, keys), floating point, on the CPU; `w` are the logarithms of the
+        (batch, length, heads, keys), floating point; `w` are the logarithms of the
         decays: ``-exp`` of what the model projects.
     v : Tensor
         (batch, length, heads, values).
@@ -108,7 +108,7 @@ def rwkv6(
     Raises
     ------
     ValueError
-        If a shape or dtype is not as above, or a tensor is not on the CPU.
+        If a shape or dtype is not as above, or tensors are on different devices.
     """
     _check_matrix("rwkv6", r, k, v, w, h0)
     check_shape("rwkv6", r.shape[2:], 2, u=u)

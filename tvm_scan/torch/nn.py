@@ -172,7 +172,7 @@ class LRU(nn.Module):
 
     def initial_state(self, batch: int) -> Tensor:
         """Return the state before the first step: complex zeros (batch, d_state)."""
-        return torch.zeros(batch, len(self.nu_log), dtype=self.B.dtype.to_complex())
+        return self.B.new_zeros(batch, len(self.nu_log), dtype=self.B.dtype.to_complex())
 
     def _drive(self, x: Tensor, gates: Tensor) -> Tensor:
         B = torch.view_as_complex(self.B)

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from tvm_scan.torch.places import is_placed
+
 __all__ = ["Operator", "operator", "sees_nothing"]
 
 _NAMESPACE = "tvm_scan"
@@ -36,11 +38,11 @@ def _is_watched() -> bool:
 
 
 def _is_plain(arguments: Iterable[Any]) -> bool:
-    """Whether all tensors are on the CPU, and of torch's own class, and need no gradient."""
+    """Whether all tensors are on a CPU or GPU, and of torch's own class, and need no gradient."""
     recorded = torch.is_grad_enabled()
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
-            if type(argument) not in _PLAIN or not argument.is_cpu:
+            if type(argument) not in _PLAIN or not is_placed(argument):
                 return False
             if recorded and argument.requires_grad:
                 return False
@@ -59,6 +61,7 @@ class Operator:
         schema = torch.library.infer_schema(function, mutates_args=())
         _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         _library.impl(name, function, "CPU")
+        _library.impl(name, function, "CUDA")
         self.name, self.__doc__ = f"{_NAMESPACE}::{name}", function.__doc__
         self._implementation = function
         self._function: type[torch.autograd.Function] | None = None

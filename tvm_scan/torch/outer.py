@@ -6,7 +6,8 @@ On arrays (batch, length, heads, .): for each batch and head, with the state H (
 - ``exclusive``: ``y = H c; H = diag(w) H + x a'``
 - ``late``: ``H = H + x a'; y = H c; H = diag(w) H``
 
-where the decay ``w = exp(g)`` belongs to the lanes or to the states. Every gradient is one of
+where the decay ``w = exp(g)`` belongs to the lanes, to the states, or is one for the head, and
+then has no last axis. Every gradient is one of
 the three again, the other way round in time, or with lanes and states swapped, or a cumulative
 sum; no history of states is ever stored.
 
@@ -29,7 +30,7 @@ from tvm_scan.torch.runtime import aligned_empty
 __all__ = ["outer_scan"]
 
 _ADJOINT = {"inclusive": "late", "late": "inclusive", "exclusive": "exclusive"}
-_OTHER = {"lane": "state", "state": "lane"}
+_OTHER = {"lane": "state", "state": "lane", "head": "head"}
 _SIZES = ("batch", "heads", "lanes", "length")
 
 
@@ -83,8 +84,10 @@ def _backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]
     da, _ = outer_scan(g, dy, c, x, d_last.mT, other, back, not reverse)
     dg = None
     if ctx.needs_input_grad[0]:
-        gained, lost = (y * dy, x * dx) if gate == "lane" else (c * dc, a * da)
-        axis = -1 if gate == "lane" else -2
+        gained, lost = (c * dc, a * da) if gate == "state" else (y * dy, x * dx)
+        axis = {"lane": (-1,), "state": (-2,), "head": (-2, -1)}[gate]
+        if gate == "head":
+            gained, lost = gained.sum(-1), lost.sum(-1)
         if emit == "late":
             held = (d_h0 * h0).sum(axis)
             change, backward, sums = lost - gained, reverse, None

@@ -21,7 +21,6 @@ __all__ = [
     "ALIGNMENT",
     "aligned_empty",
     "configure_threads",
-    "in_forked_child",
     "launch",
     "load_runtime",
     "prepared",
@@ -30,10 +29,10 @@ __all__ = [
 #: TVM declares buffers as aligned to this many bytes and uses it in vector loads.
 ALIGNMENT = 64
 
-_loaded = False
+_loaded: set[str] = set()
 # In a forked child the workers of TVM's thread pool do not exist, and a kernel that waits for
 # them waits for ever. The pool is one per calling thread, so there a new thread does the calls.
-_substitute: ThreadPoolExecutor | None = None
+substitute: ThreadPoolExecutor | None = None
 
 
 def configure_threads() -> None:
@@ -47,49 +46,51 @@ def configure_threads() -> None:
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 
 
-def load_runtime() -> None:
-    """Load TVM's runtime library, which every built kernel calls.
+def load_runtime(kind: str = "cpu") -> None:
+    """Load TVM's runtime libraries, which every built kernel calls.
+
+    Parameters
+    ----------
+    kind : str
+        ``cuda`` also needs the library that launches on a GPU.
 
     Raises
     ------
     RuntimeError
-        If the library is not where the installed TVM keeps it.
+        If a library is not where the installed TVM keeps it.
     """
-    global _loaded
-    if _loaded or "tvm" in sys.modules:
-        _loaded = True
-        return
+    for name in ["libtvm_runtime"] + (["libtvm_runtime_cuda"] if kind == "cuda" else []):
+        if name not in _loaded and "tvm" not in sys.modules:
+            _load_library(name)
+        _loaded.add(name)
+
+
+def _load_library(name: str) -> None:
     spec = util.find_spec("tvm")
     home = Path(spec.origin).parent if spec is not None and spec.origin else Path()
     for folder in (home / "lib", home / "lib64", home):
         for suffix in (".so", ".dylib", ".dll"):
-            path = folder / f"libtvm_runtime{suffix}"
+            path = folder / f"{name}{suffix}"
             if path.is_file():
                 ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
-                _loaded = True
                 return
     raise RuntimeError(
-        f"tvm_scan.torch: expected libtvm_runtime in the package of TVM at {home}, found none; "
+        f"tvm_scan.torch: expected {name} in the package of TVM at {home}, found none; "
         "reinstall apache-tvm"
     )
 
 
-def in_forked_child() -> bool:
-    """Whether kernels must be run by `launch`."""
-    return _substitute is not None
-
-
 def launch(call: Callable[..., Any], *arguments: Any) -> None:
     """Run a kernel, also in a forked child."""
-    if _substitute is None:
+    if substitute is None:
         call(*arguments)
     else:
-        _substitute.submit(call, *arguments).result()
+        substitute.submit(call, *arguments).result()
 
 
 def _after_fork() -> None:
-    global _substitute
-    _substitute = ThreadPoolExecutor(1, thread_name_prefix="tvm_scan")
+    global substitute
+    substitute = ThreadPoolExecutor(1, thread_name_prefix="tvm_scan")
 
 
 if hasattr(os, "register_at_fork"):

@@ -8,8 +8,10 @@ from tvm_scan.library.lfilter import lfilter
 from .affine import affine
 from .cumulative import cumulative, logcumsumexp, positions_of_keys, positions_packed, running_keys
 from .outer import outer_products
-from .selective import selective_backward_chunk, selective_forward
+from .selective import selective_forward
+from .selective_adjoint import selective_backward_chunk
 from .step import pointwise_step, sliced_step
+from .turn import turn
 
 __all__ = [
     "affine",
@@ -24,4 +26,5 @@ __all__ = [
     "selective_backward_chunk",
     "selective_forward",
     "sliced_step",
+    "turn",
 ]

@@ -26,17 +26,19 @@ def outer_products(
     """Build ``outer_products(w, a, x, c, first, last, y)``.
 
     Arrays are (batch, length, heads, .): `x` and `y` have an entry a lane, `a` and `c` one a
-    state of it, `w` one a lane or a state as `gate` says. The states are (batch, heads, lanes,
-    states). `emit` is ``inclusive``, ``exclusive`` or ``late``, as in `affine`.
+    state of it, `w` one a lane, a state or a head as `gate` says. The states are (batch, heads,
+    lanes, states). `emit` is ``inclusive``, ``exclusive`` or ``late``, as in `affine`.
     """
     nb, nh, nd, nl, N = batch, heads, lanes, length, states
 
     def at(b: Expr, h: Expr, step: Expr, i: Expr) -> tuple:
         return (b, nl - 1 - step if reverse else step, h, i)
 
+    gates = {"lane": (nb, nl, nh, nd), "state": (nb, nl, nh, N), "head": (nb, nl, nh)}[gate]
+
     @T.prim_func(s_tir=True)
     def main(
-        w: T.Buffer((nb, nl, nh, nd if gate == "lane" else N), dtype),
+        w: T.Buffer(gates, dtype),
         a: T.Buffer((nb, nl, nh, N), dtype),
         x: T.Buffer((nb, nl, nh, nd), dtype),
         c: T.Buffer((nb, nl, nh, N), dtype),
@@ -59,7 +61,9 @@ def outer_products(
                     total[0] = const(0, dtype)
                     for n in range(N):
                         state = T.meta_var(at(vb, vh, vt, n))
-                        decay = T.meta_var(w[lane] if gate == "lane" else w[state])
+                        decay = T.meta_var(
+                            w[{"lane": lane, "state": state, "head": lane[:3]}[gate]]
+                        )
                         if emit == "inclusive":
                             last[vb, vh, vd, n] = decay * last[vb, vh, vd, n] + x[lane] * a[state]
                             total[0] = total[0] + last[vb, vh, vd, n] * c[state]

@@ -1,0 +1,148 @@
+"""Mamba-2's recurrence against its equation, step after step."""
+
+import inspect
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+import tvm_scan.torch as ts  # noqa: E402
+
+
+def inputs(length=5, groups=1, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+
+    def leaf(*shape):
+        made = torch.randn(*shape, generator=generator, dtype=torch.float64)
+        return made.to(dtype).requires_grad_()
+
+    batch, heads, features, states = 2, 2, 3, 2
+    return {
+        "x": leaf(batch, length, heads, features),
+        "dt": leaf(batch, length, heads),
+        "A": (-leaf(heads).detach().abs()).requires_grad_(),
+        "B": leaf(batch, length, groups, states),
+        "C": leaf(batch, length, groups, states),
+        "D": leaf(heads),
+        "z": leaf(batch, length, heads, features),
+        "dt_bias": leaf(heads),
+        "h0": leaf(batch, heads, features, states),
+    }
+
+
+def loop(x, dt, A, B, C, D=None, z=None, dt_bias=None, h0=None, reset=None, reverse=False):
+    share = x.shape[2] // B.shape[2]
+    B, C = (t.repeat_interleave(share, 2) for t in (B, C))
+    d = F.softplus(dt if dt_bias is None else dt + dt_bias)
+    S = x.new_zeros(*x.shape[::2], x.shape[3], B.shape[3]) if h0 is None else h0
+    out = [None] * x.shape[1]
+    for t in range(x.shape[1])[:: -1 if reverse else 1]:
+        if reset is not None:
+            S = S * ~reset[:, t, None, None, None]
+        added = (d[:, t, :, None] * x[:, t])[..., None] * B[:, t, :, None]
+        S = (d[:, t] * A).exp()[..., None, None] * S + added
+        out[t] = (S * C[:, t, :, None]).sum(-1)
+    y = torch.stack(out, 1)
+    if D is not None:
+        y = y + x * (D if D.dim() == 2 else D[:, None])
+    return (y if z is None else y * F.silu(z)), S
+
+
+def run(given, **options):
+    return ts.ssd(**given, dt_softplus=True, return_last=True, **options)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_values_and_derivatives(groups, full, reverse):
+    given = inputs(3, groups)
+    reset = torch.tensor([[False, True, False], [False, False, True]]) if full else None
+    if not full:
+        given = {n: given[n] for n in ("x", "dt", "A", "B", "C")}
+    names, leaves = list(given), tuple(given.values())
+
+    def call(*tensors):
+        return run(dict(zip(names, tensors, strict=True)), reset=reset, reverse=reverse)
+
+    torch.testing.assert_close(call(*leaves), loop(**given, reset=reset, reverse=reverse))
+    assert torch.autograd.gradcheck(call, leaves)
+    if groups == 2:
+        assert torch.autograd.gradgradcheck(call, leaves)
+
+
+def test_pieces_and_packed_rows():
+    given = {n: t.detach() for n, t in inputs(40).items()}
+    whole, last = run(given)
+    varying = ("x", "dt", "B", "C", "z")
+    head = {n: t[:, :15] if n in varying else t for n, t in given.items()}
+    tail = {n: t[:, 15:] if n in varying else t for n, t in given.items()}
+    first, state = run(head)
+    rest, end = run({**tail, "h0": state})
+    torch.testing.assert_close((torch.cat((first, rest), 1), end), (whole, last))
+    row = {n: t[:1] if n in (*varying, "h0") else t for n, t in given.items()}
+    del row["h0"]
+    offsets = [0, 0, 7, 33, 33, 40]
+    packed, _ = run(row, cu_seqlens=torch.tensor(offsets))
+    index = torch.arange(40).unsqueeze(0)
+    seq_idx = (index >= 7).int() + (index >= 33).int()
+    by_index = ts.mamba_chunk_scan_combined(
+        *(row[n] for n in ("x", "dt", "A", "B", "C")),
+        16,
+        **{n: row[n] for n in ("D", "z", "dt_bias")},
+        seq_idx=seq_idx,
+        dt_softplus=True,
+    )
+    for start, stop in ((0, 7), (7, 33), (33, 40)):
+        part = {n: t[:, start:stop] if n in varying else t for n, t in row.items()}
+        torch.testing.assert_close(packed[:, start:stop], run(part)[0])
+    torch.testing.assert_close(by_index, packed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_dtypes_and_a_skip_of_every_feature(dtype):
+    given = {n: t.detach() for n, t in inputs(100, dtype=dtype).items()}
+    given["D"] = torch.randn(2, 3, dtype=dtype)
+    out, last = run(given)
+    want, state = loop(**{n: t.double() for n, t in given.items()})
+    assert (out.dtype, last.dtype) == (dtype, torch.float32)
+    torch.testing.assert_close(out.double(), want, rtol=4 * torch.finfo(dtype).eps, atol=2e-3)
+    torch.testing.assert_close(last.double(), state, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_short(length):
+    given = inputs(length)
+    out, last = run(given)
+    (out.sum() + last.sum()).backward()
+    assert out.shape == (2, length, 2, 3)
+    assert all(t.grad is not None for t in given.values())
+
+
+def test_limits_of_the_step():
+    given = {n: t.detach() for n, t in inputs(9).items() if n in ("x", "dt", "A", "B", "C")}
+    got = ts.ssd(**given, dt_softplus=True, dt_limit=(0.2, 0.9))
+    clamped = F.softplus(given["dt"]).clamp(0.2, 0.9)
+    inverse = clamped.expm1().log()
+    torch.testing.assert_close(got, loop(**{**given, "dt": inverse})[0])
+
+
+def test_signature_is_that_of_mamba_ssm():
+    names = list(inspect.signature(ts.mamba_chunk_scan_combined).parameters)
+    assert names[:6] == ["x", "dt", "A", "B", "C", "chunk_size"]
+    assert names[6:] == [
+        *("D", "z", "dt_bias", "initial_states", "seq_idx", "cu_seqlens"),
+        *("dt_softplus", "dt_limit", "return_final_states"),
+    ]
+
+
+def test_bad_calls():
+    given = {n: t.detach() for n, t in inputs().items()}
+    with pytest.raises(ValueError, match=r"expected dt of shape \(2, 5, 2\), got"):
+        run({**given, "dt": given["dt"][..., :1]})
+    with pytest.raises(ValueError, match="groups that divide the 2 heads"):
+        run({**given, "B": torch.zeros(2, 5, 3, 2), "C": torch.zeros(2, 5, 3, 2)})
+    with pytest.raises(ValueError, match=r"reset of shape \(2, 5\)"):
+        run(given, reset=torch.zeros(2, 4, dtype=torch.bool))

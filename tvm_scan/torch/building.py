@@ -1,0 +1,87 @@
+"""From the name of a kernel to a built library: the loop, its schedule, the compiler."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tvm_scan.torch.places import Place, target_of
+
+if TYPE_CHECKING:
+    from tvm_scan.torch.kernels import KernelSpec
+
+__all__ = ["SERIAL", "build_for_gpu", "build_kernel", "exported", "loop_of"]
+
+#: Stands for the plan of a loop that runs as it is.
+SERIAL = "serial"
+
+
+def build_kernel(spec: KernelSpec, plan: str, place: Place) -> Any:
+    """Build a kernel with symbolic extents; an executable with a function ``main``.
+
+    On a GPU it also has the function that `tvm_scan.torch.workspace` asks.
+    """
+    import tvm
+
+    from tvm_scan.schedules import ScanPlan, parallelize
+
+    target = target_of(place)
+    loop = loop_of(spec, (None,) * len(spec.sizes))
+    if plan != SERIAL:
+        scheduled = parallelize(loop, target, ScanPlan.parse(plan))
+    else:
+        scheduled = loop if place.kind == "cpu" else _one_thread_a_lane(loop)
+    scheduled = scheduled.with_attr("global_symbol", "main")
+    if place.kind == "cpu":
+        return tvm.compile(scheduled, target=target)
+    return build_for_gpu(scheduled, target, spec.sizes)
+
+
+def build_for_gpu(scheduled: Any, target: Any, sizes: tuple[str, ...]) -> Any:
+    """Build a scheduled function called ``main`` and the one that `workspace` adds to it."""
+    import tvm
+
+    from tvm_scan._toolkit import toolkit_environment
+    from tvm_scan.torch.workspace import with_scratch
+
+    os.environ.update(toolkit_environment())
+    with target:
+        return tvm.compile(with_scratch(scheduled, sizes), target=target)
+
+
+def _one_thread_a_lane(loop: Any) -> Any:
+    """A GPU's form of a loop that is no scan: lanes side by side, each one step after another."""
+    from tvm.s_tir import Schedule
+
+    from tvm_scan.schedules.leftover import bind_leftovers
+    from tvm_scan.schedules.splice import ensure_blocks
+
+    sch = Schedule(ensure_blocks(loop))
+    bind_leftovers(sch)
+    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+def exported(executable: Any) -> bytes | None:
+    """Return the built library as a file's content; None without a linker."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.so"
+        try:
+            executable.export_library(str(path))
+        except (OSError, RuntimeError):  # no C++ compiler to link with: keep it in memory
+            return None
+        return path.read_bytes()
+
+
+def loop_of(spec: KernelSpec, extents: tuple[int | None, ...]) -> Any:
+    """Return the sequential loop of a kernel; extents that are None are symbolic."""
+    from tvm_scan.library.arguments import make_extent
+
+    loops = import_module("tvm_scan.torch.loops")
+    made = {
+        name: make_extent(spec.factory, name, extent)
+        for name, extent in zip(spec.sizes, extents, strict=True)
+    }
+    return getattr(loops, spec.factory)(**made, **dict(spec.options))

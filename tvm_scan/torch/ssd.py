@@ -1,0 +1,230 @@
+"""The state-space duality of Mamba-2: matrix states with one gate a head.
+
+Dao and Gu 2024, arXiv 2405.21060.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tvm_scan.torch.functions import check, check_tensor
+from tvm_scan.torch.gated import check_shape, wide
+from tvm_scan.torch.mamba import packed_resets
+from tvm_scan.torch.outer import outer_scan
+
+__all__ = ["mamba_chunk_scan_combined", "ssd"]
+
+
+def ssd(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    *,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, math.inf),
+    h0: Tensor | None = None,
+    reset: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    reverse: bool = False,
+    return_last: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run the recurrence of Mamba-2.
+
+    ::
+
+        d[t]   = clamp(softplus(dt[t] + dt_bias), *dt_limit)
+        S[t]   = exp(d[t] A) S[t-1] + d[t] x[t] B[t]'         for each head
+        y[t]   = S[t] C[t] + D x[t]
+        out[t] = y[t] silu(z[t])
+
+    Parameters
+    ----------
+    x : Tensor
+        (batch, length, heads, features), floating point.
+    dt : Tensor
+        (batch, length, heads).
+    A : Tensor
+        (heads,): one decay a head, negative for a state that stays bounded.
+    B, C : Tensor
+        (batch, length, groups, states): the heads of a group share them.
+    D : Tensor, optional
+        (heads,) or (heads, features). Without it there is no skip connection.
+    z : Tensor, optional
+        The gate, with the shape of `x`.
+    dt_bias : Tensor, optional
+        (heads,).
+    dt_softplus : bool
+        Whether dt goes through softplus.
+    dt_limit : pair of float
+        The least and greatest d.
+    h0 : Tensor, optional
+        The state before the walk, (batch, heads, features, states); 0 if None.
+    reset : Tensor, optional
+        (batch, length), bool: where it is True the state starts anew from 0 before the step.
+    cu_seqlens : Tensor, optional
+        Offsets of sequences packed into one row, from 0 to the length; batch must be 1.
+    reverse : bool
+        Walk from the last step to the first.
+    return_last : bool
+        Also return the state after the walk.
+
+    Returns
+    -------
+    Tensor, or tuple of Tensor
+        The outputs, with the shape and dtype of `x`; with `return_last` also the last state
+        (batch, heads, features, states), in float32 or float64.
+
+    Raises
+    ------
+    ValueError
+        If a shape or dtype is not as above, or tensors are on different devices.
+
+    Notes
+    -----
+    Halves are computed in float32. No history of states is stored, for no derivative; `B` and
+    `C` are repeated for the heads of their group.
+    """
+    owner = "ssd"
+    _check(owner, x, dt, A, B, C, D, z, dt_bias, h0)
+    batch, length, heads, features = x.shape
+    groups = B.shape[2]
+    if cu_seqlens is not None:
+        check(batch == 1, owner, "one row of packed sequences", f"batch {batch}", "pack them")
+        starts = packed_resets(owner, cu_seqlens, length, x.device, reverse)
+        reset = starts if reset is None else reset | starts
+    tensors = [wide(t) for t in (x, dt, A, B, C)]
+    common = tensors[0].dtype
+    for tensor in tensors[1:]:
+        common = torch.promote_types(common, tensor.dtype)
+    x_wide, dt_wide, A_wide, B_wide, C_wide = (t.to(common) for t in tensors)
+    if dt_bias is not None:
+        dt_wide = dt_wide + dt_bias.to(common)
+    if dt_softplus:
+        dt_wide = F.softplus(dt_wide)
+    if tuple(dt_limit) != (0.0, math.inf) or not dt_softplus:
+        dt_wide = dt_wide.clamp(*dt_limit)
+    gates = dt_wide * A_wide
+    if reset is not None:
+        check_tensor(owner, "reset", reset)
+        found = tuple(reset.shape)
+        check(found == (batch, length), owner, f"reset of shape {(batch, length)}", found, "")
+        gates = gates.masked_fill(reset.bool().unsqueeze(2), -math.inf)
+    shared = heads // groups if groups else 1
+    B_wide, C_wide = (t.repeat_interleave(shared, 2) for t in (B_wide, C_wide))
+    states = B.shape[3]
+    first = x_wide.new_zeros((batch, heads, features, states)) if h0 is None else h0.to(common)
+    drive = x_wide * dt_wide.unsqueeze(3)
+    y, last = outer_scan(gates, B_wide, drive, C_wide, first, "head", "inclusive", reverse)
+    if D is not None:
+        y = y + x_wide * (D if D.dim() == 2 else D.unsqueeze(1)).to(common)
+    if z is not None:
+        y = y * F.silu(z.to(common))
+    y = y.to(x.dtype)
+    return (y, last) if return_last else y
+
+
+def mamba_chunk_scan_combined(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk_size: int,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, math.inf),
+    return_final_states: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run `ssd` with the arguments of mamba-ssm's function of this name.
+
+    Parameters
+    ----------
+    x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, cu_seqlens
+        As in `ssd`.
+    chunk_size : int
+        Ignored: the plan of the kernel says how time is cut.
+    initial_states : Tensor, optional
+        The state before the walk.
+    seq_idx : Tensor, optional
+        (batch, length), integers: where the number changes, another sequence begins.
+    return_final_states : bool
+        Also return the state after the walk.
+
+    Returns
+    -------
+    Tensor, or tuple of Tensor
+        As in `ssd`.
+
+    Raises
+    ------
+    ValueError
+        As in `ssd`.
+    """
+    reset = None
+    if seq_idx is not None:
+        check_tensor("mamba_chunk_scan_combined", "seq_idx", seq_idx)
+        reset = F.pad(seq_idx[:, 1:] != seq_idx[:, :-1], (1, 0))
+    return ssd(
+        x,
+        dt,
+        A,
+        B,
+        C,
+        D,
+        z,
+        dt_bias,
+        dt_softplus=dt_softplus,
+        dt_limit=dt_limit,
+        h0=initial_states,
+        reset=reset,
+        cu_seqlens=cu_seqlens,
+        return_last=return_final_states,
+    )
+
+
+def _check(
+    owner: str,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    h0: Tensor | None,
+) -> None:
+    check_tensor(owner, "x", x)
+    check_shape(owner, x.shape, 4, x=x)
+    heads, features = x.shape[2:]
+    check_shape(owner, x.shape[:3], 3, dt=dt)
+    check_shape(owner, x.shape[2:3], 1, A=A)
+    check_tensor(owner, "B", B)
+    check(B.dim() == 4, owner, "B with 4 axes", tuple(B.shape), "reshape it")
+    groups, states = B.shape[2:]
+    check_shape(owner, torch.Size((*x.shape[:2], groups, states)), 4, B=B, C=C)
+    fits = groups > 0 and heads % groups == 0
+    check(fits, owner, f"groups that divide the {heads} heads", groups, "reshape B and C")
+    if D is not None:
+        check_tensor(owner, "D", D)
+        check_shape(owner, x.shape[2:] if D.dim() == 2 else x.shape[2:3], D.dim(), D=D)
+    if z is not None:
+        check_shape(owner, x.shape, 4, z=z)
+    if dt_bias is not None:
+        check_shape(owner, x.shape[2:3], 1, dt_bias=dt_bias)
+    if h0 is not None:
+        check_shape(owner, torch.Size((x.shape[0], heads, features, states)), 4, h0=h0)
