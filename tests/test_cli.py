@@ -152,7 +152,7 @@ def test_explain_what_a_plan_costs():
 def test_explain_predicts_a_plan_for_the_gpu():
     code, text, _ = tvm_scan("explain", "library:cumsum", "--target", "cuda", "--cost", "--json")
     cost = json.loads(text)["predicted"]
-    bounds = [cost[name] for name in ("memory", "exponentials", "issue", "chain")]
+    bounds = [cost[name] for name in ("memory", "exponentials", "issue", "lines", "chain")]
     assert (code, cost["exponentials"]) == (0, 0)
     assert max(bounds) < cost["seconds"] < max(bounds) + 1e-5
     code, text, _ = tvm_scan("explain", "library:cumsum", "--cost", "--json")
