@@ -69,6 +69,12 @@ class BlellochTree:
             ),
         ]
 
+    def fold(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+        """Statements of a scan of which only the aggregate is wanted: the upsweep."""
+        shared, nodes = self.shared[stage], (self.left[stage], self.right[stage])
+        copy = self.replica.copy(shared, [padded(self.thread)], mine, [])
+        return [copy, *_upsweep(self.replica, shared, total, *nodes, self.thread, self.threads)]
+
     def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
         """In shared memory."""
         return self.shared[stage], [padded(self.thread)]
@@ -107,11 +113,8 @@ def _block_scan(
     list of Stmt
     """
     levels = threads.bit_length() - 1
-    stmts: list[Any] = []
-    for level in range(levels):
-        stmts += _level(replica, shared, left, right, thread, threads >> (level + 1), level, True)
     last = [int_const(padded(threads - 1), "int32")]
-    stmts.append(replica.copy(total, [], shared, last))
+    stmts = _upsweep(replica, shared, total, left, right, thread, threads)
     stmts.append(
         tirx.IfThenElse(
             tirx.EQ(thread, tir.zero_like(thread)), replica.set_identity(shared, last), None
@@ -120,6 +123,23 @@ def _block_scan(
     for level in reversed(range(levels)):
         stmts += _level(replica, shared, left, right, thread, threads >> (level + 1), level, False)
     return stmts
+
+
+def _upsweep(
+    replica: Replica,
+    shared: Elements,
+    total: Elements,
+    left: Elements,
+    right: Elements,
+    thread: Var,
+    threads: int,
+) -> list[Any]:
+    """Sums of spans that double, the last of which is the aggregate; see ``_block_scan``."""
+    stmts: list[Any] = []
+    for level in range(threads.bit_length() - 1):
+        stmts += _level(replica, shared, left, right, thread, threads >> (level + 1), level, True)
+    last = [int_const(padded(threads - 1), "int32")]
+    return [*stmts, replica.copy(total, [], shared, last)]
 
 
 def _level(

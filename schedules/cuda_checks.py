@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits
+from tvm_scan.schedules.ordered_memory import is_word
 from tvm_scan.schedules.state_split import StateSplit, split_of
 from tvm_scan.schedules.warp_tree import can_shuffle
 
@@ -27,7 +28,10 @@ __all__ = [
 #: The trees over the threads of a block.
 TREES = ("blelloch", "kogge_stone", "warp")
 _BANKS = 32
+_TREE_ALGORITHMS = ("serial_tiles", "three_phase", "single_pass")
 _WARP = 32
+#: Bytes by which a block tells its threads which tile it has.
+_TICKET = 4
 #: TVM aligns every shared array to this many bytes.
 _ALIGNMENT = 64
 
@@ -53,7 +57,7 @@ def takes_warp_tree(recurrence: Recurrence) -> bool:
 
 def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
     """Shared memory of one block in bytes: every part of every element, in the tree's places."""
-    if plan.device != "cuda" or plan.algorithm not in ("serial_tiles", "three_phase"):
+    if plan.device != "cuda" or plan.algorithm not in _TREE_ALGORITHMS:
         return 0
     threads = plan.threads_per_block
     if plan.algorithm == "three_phase":
@@ -62,6 +66,8 @@ def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
     for slots in _slots(plan.block_tree, threads):
         for cells, dtype in element_parts(recurrence):
             used = -(-used // _ALIGNMENT) * _ALIGNMENT + slots * cells * tir.byte_size(dtype)
+    if plan.algorithm == "single_pass":
+        used = -(-used // _ALIGNMENT) * _ALIGNMENT + _TICKET
     return used
 
 
@@ -140,6 +146,8 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
             f"at most {limits.threads}",
             "use another tree",
         )
+    if plan.algorithm == "single_pass":
+        _check_single_pass(plan, recurrence)
     used = shared_bytes(plan, recurrence)
     plan.require(
         used <= limits.shared_bytes,
@@ -182,6 +190,26 @@ def _check_shared_lanes(plan: ScanPlan, recurrence: Recurrence) -> None:
         f"{states} states, threads_per_lane={shared}",
         "use fewer threads per lane",
     )
+
+
+def _check_single_pass(plan: ScanPlan, recurrence: Recurrence) -> None:
+    carried = [dtype for _, dtype in element_parts(recurrence)]
+    carried += [tir.dtype_of(carry.register.buffer) for carry in recurrence.carries]
+    plan.require(
+        all(is_word(dtype) for dtype in carried),
+        "elements and carries of 32 or 64 bits for a single pass",
+        ", ".join(dict.fromkeys(carried)),
+        "use algorithm three_phase",
+    )
+    extents = [tir.as_int(axis.extent) for axis in (*recurrence.lanes, recurrence.time)]
+    if None not in extents:
+        tiles = -(-int(extents[-1] or 0) // plan.tile) * prod(int(e or 0) for e in extents[:-1])
+        plan.require(
+            tiles < 1 << 31,
+            "fewer than 2^31 tiles, which tickets of 32 bits count",
+            f"{tiles} tiles",
+            "use larger tiles",
+        )
 
 
 def _check_tree(plan: ScanPlan, recurrence: Recurrence) -> None:

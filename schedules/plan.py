@@ -18,7 +18,7 @@ from tvm_scan.schedules.limits import device_of, limits_of
 
 __all__ = ["ALGORITHMS", "ScanPlan"]
 
-ALGORITHMS = ("sequential", "lanes", "serial_tiles", "three_phase")
+ALGORITHMS = ("sequential", "lanes", "serial_tiles", "three_phase", "single_pass")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class ScanPlan:
         threads. ``serial_tiles`` (CUDA): one block per lane walks tiles of
         ``threads_per_block * items_per_thread`` steps with a running carry. ``three_phase``:
         chunks of time are reduced to elements, the elements are scanned, the chunks replayed.
+        ``single_pass`` (CUDA, experimental): one block per tile, which waits for the elements of
+        the tiles before it.
     threads_per_block : int
         CUDA threads in a block; a power of two for the tree.
     items_per_thread : int

@@ -26,6 +26,8 @@ from tvm_scan.meta import decisions
 CPU = Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 EXAMPLES = int(os.environ.get("TVM_SCAN_EXAMPLES", "0"))
 
+pytestmark = pytest.mark.timeout(0 if EXAMPLES else 600)
+
 
 def profile(examples):
     """The same few examples in every run, or many others."""
@@ -34,8 +36,8 @@ def profile(examples):
         derandomize=not EXAMPLES,
         database=None,
         deadline=None,
-        # An example takes a second: shrinking is for a person who looks for the cause.
-        phases=list(Phase) if EXAMPLES else [Phase.generate],
+        # An example takes a second: shrinking one takes minutes, and says little more.
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
 

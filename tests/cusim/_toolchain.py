@@ -19,7 +19,7 @@ RUNTIME = HERE / "runtime"
 
 DRIVER = "libcuda.so.1"
 CUDART = "libcudart.so.13"
-DRIVER_SOURCES = ("driver.cc", "scheduler.cc", "race.cc", "memory.cc")
+DRIVER_SOURCES = ("driver.cc", "launch.cc", "scheduler.cc", "race.cc", "ordered.cc", "memory.cc")
 
 # Kernels older than this are removed from the cache when the runtime is loaded.
 KEEP_KERNELS_SECONDS = 7 * 24 * 3600
@@ -42,6 +42,12 @@ _KERNEL = re.compile(
 
 _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:(?:__align__|alignas)\(\d+\)\s+)?([\w ]+?)\s+(\w+)\[\];"
+)
+
+# A function in which TVM wraps a load or store with an order.
+_ORDERED = re.compile(
+    r"(void tvm_builtin_ptx_(ld|st)_(acquire|release|relaxed)_gpu_global_\w+\()([^)]*)(\) \{\n)"
+    r'  asm volatile\("[^\n]*\n'
 )
 
 
@@ -163,7 +169,20 @@ def library_path(key: str, race: bool) -> Path:
     return cache_directory() / "kernels" / (f"{key}.race.so" if race else f"{key}.so")
 
 
+def _ordered_access(match: re.Match[str]) -> str:
+    """The simulator's function for the instruction; messages name the line of the call."""
+    head, kind, order, parameters, brace = match.groups()
+    operands = "__d, __addr" if kind == "ld" else "__addr, __value"
+    call = {"ld": "load", "st": "store"}[kind]
+    orders = int(order != "relaxed")
+    return (
+        f"{head}{parameters}, int line = __builtin_LINE(){brace}"
+        f"  cusim::ordered_{call}({operands}, {orders}, line);\n"
+    )
+
+
 def _translation_unit(source: str, key: str) -> str:
+    source = _ORDERED.sub(_ordered_access, source)
     # Dynamic shared memory becomes a pointer to the arena, on the same line.
     source, dynamic = _DYNAMIC_SHARED.subn(r"\1* const \2 = (\1*)cusim::dynamic_arena();", source)
     lines = ["#define CUSIM_DYNAMIC_SHARED 1"] if dynamic else []

@@ -45,6 +45,8 @@ void cusim_block_barrier(int line);
 uint64_t cusim_warp(int operation, unsigned mask, uint64_t value, int source_lane, int line);
 int cusim_lane();
 void cusim_atomic_access(void* address, size_t size, int line);
+void cusim_ordered_load(const void* address, void* value, size_t size, int acquires, int line);
+void cusim_ordered_store(void* address, const void* value, size_t size, int releases, int line);
 }
 
 // ---- keywords -----------------------------------------------------------------------------------
@@ -181,6 +183,25 @@ inline T atomicCAS(T* address, U expected, V desired, int line = __builtin_LINE(
   auto update = [=](T old) -> T { return old == (T)expected ? (T)desired : old; };
   return cusim::atomic_update(address, line, update);
 }
+
+namespace cusim {
+
+// What TVM's inline PTX for ordered loads and stores is replaced by (see ../_toolchain.py).
+template <class T>
+inline void ordered_load(T& value, const void* address, int acquires, int line) {
+  T loaded;  // not `value`: the race detector would see its address
+  cusim_ordered_load(address, &loaded, sizeof loaded, acquires, line);
+  value = loaded;
+}
+
+template <class T>
+inline void ordered_store(const void* address, T value, int releases, int line) {
+  cusim_ordered_store((void*)address, &value, sizeof value, releases, line);
+}
+
+}  // namespace cusim
+
+inline void __nanosleep(unsigned) {}
 
 template <class T>
 inline T __ldg(const T* address) {
