@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cuda_exponentials import OF, exponentials_in_base_two
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.ordered_memory import is_word
 from tvm_scan.schedules.state_split import StateSplit, split_of
@@ -22,6 +23,7 @@ __all__ = [
     "element_bytes",
     "element_parts",
     "shared_bytes",
+    "takes_single_pass",
     "takes_warp_tree",
 ]
 
@@ -53,6 +55,16 @@ def element_bytes(recurrence: Recurrence) -> int:
 def takes_warp_tree(recurrence: Recurrence) -> bool:
     """Whether every part of the elements can be shuffled."""
     return all(can_shuffle(dtype) for _, dtype in element_parts(recurrence))
+
+
+def takes_single_pass(recurrence: Recurrence) -> bool:
+    """Whether blocks can hand elements and carries to each other."""
+    return all(is_word(dtype) for dtype in _handed_over(recurrence))
+
+
+def _handed_over(recurrence: Recurrence) -> list[str]:
+    carried = [dtype for _, dtype in element_parts(recurrence)]
+    return [*carried, *(carry.dtype for carry in recurrence.carries)]
 
 
 def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
@@ -109,6 +121,7 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
         With the number that was expected and the one that was found.
     """
     threads = plan.threads_per_block
+    check_share(plan, recurrence)
     if plan.algorithm in ("sequential", "lanes"):
         plan.require(
             1 <= threads <= limits.threads,
@@ -192,13 +205,30 @@ def _check_shared_lanes(plan: ScanPlan, recurrence: Recurrence) -> None:
     )
 
 
-def _check_single_pass(plan: ScanPlan, recurrence: Recurrence) -> None:
-    carried = [dtype for _, dtype in element_parts(recurrence)]
-    carried += [tir.dtype_of(carry.register.buffer) for carry in recurrence.carries]
+def check_share(plan: ScanPlan, recurrence: Recurrence) -> None:
+    """Check the share of exponentials that polynomials compute."""
+    if plan.exp_share == 0:
+        return
     plan.require(
-        all(is_word(dtype) for dtype in carried),
+        0 < plan.exp_share <= OF and plan.threads_per_lane > 1,
+        f"an exp_share of 0 to {OF}, with several threads per lane",
+        f"exp_share={plan.exp_share}, threads_per_lane={plan.threads_per_lane}",
+        "leave it at 0",
+    )
+    plan.require(
+        exponentials_in_base_two(recurrence) > 0,
+        "exponentials exp(x a) of float32 in the loop over the states, where a is an input that "
+        "does not change with time",
+        "none",
+        "leave exp_share at 0",
+    )
+
+
+def _check_single_pass(plan: ScanPlan, recurrence: Recurrence) -> None:
+    plan.require(
+        takes_single_pass(recurrence),
         "elements and carries of 32 or 64 bits for a single pass",
-        ", ".join(dict.fromkeys(carried)),
+        ", ".join(dict.fromkeys(_handed_over(recurrence))),
         "use algorithm three_phase",
     )
     extents = [tir.as_int(axis.extent) for axis in (*recurrence.lanes, recurrence.time)]

@@ -51,6 +51,9 @@ class ScanPlan:
     threads_per_lane : int
         CUDA ``lanes``: threads that share the states of a lane and walk time together,
         ``threads_per_lane * items_per_thread`` steps at a time; 1 for a thread with all states.
+    exp_share : int
+        CUDA, several threads per lane: of 16 exponentials in base 2 over the states, how many a
+        polynomial computes while the others take the special function unit.
     lane_block : int
         CPU: lanes that advance together, in a vector or interleaved.
     vectorize : bool
@@ -92,6 +95,7 @@ class ScanPlan:
     library_math: bool = False
     vector_loads: bool = False
     threads_per_lane: int = 1
+    exp_share: int = 0
 
     def __str__(self) -> str:
         shown = [

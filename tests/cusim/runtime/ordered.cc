@@ -101,7 +101,11 @@ extern "C" void cusim_ordered_store(void* address, const void* value, size_t siz
   Store made{address, size, 0, thread, running.barriers};
   std::memcpy(&made.bits, value, size);
   running.stores.push_back(made);
-  if (!releases) return;
   unsigned now = running.barriers;
-  flush(running, [=](const Store& store) { return store.thread == thread || store.barriers < now; });
+  if (releases)
+    flush(running,
+          [=](const Store& store) { return store.thread == thread || store.barriers < now; });
+  else if (by_chance && chance() % 2 == 0)
+    flush(running, [](const Store& store) { return &store == &running.stores.back(); });
+  maybe_stop_block();
 }
