@@ -4,6 +4,9 @@ A multiprocessor makes 16 special functions per clock, and 128 multiply-adds. ``
 ``a`` a load that time does not change, becomes ``exp2(x (a log2 e))``, whose product with
 ``log2 e`` is made once per lane. Of these a plan may have some computed by a polynomial of degree
 6 on the units that multiply and add, while others are made by the special function unit.
+
+The latter are its bare instruction, ``ex2.approx.ftz.f32``, off by 2 ulp at most as ``exp2f`` is;
+what that spends on results below 2^-126 is left out: they are zero.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
+from tvm.script import tirx as T
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
@@ -28,6 +32,13 @@ __all__ = ["OF", "BaseTwo", "exponentials_in_base_two", "in_base_two", "with_sha
 
 #: ``ScanPlan.exp_share`` counts exponentials of this many.
 OF = 16
+_BARE = """
+__forceinline__ __device__ float scan_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +133,18 @@ def _run(loop: tirx.For, first: int, end: int, pool: Pool | None) -> Any:
     var = tirx.Var(loop.loop_var.name, tir.dtype_of(loop.loop_var))
     place = var + tirx.IntImm(tir.dtype_of(var), first)
     body = tir.substitute(tir.fresh_copy(loop.body), tir.VarMap([(loop.loop_var, place)]))
-    body = body if pool is None else _by_polynomials(body, pool)
+    body = _by_instructions(body) if pool is None else _by_polynomials(body, pool)
     zero, extent = tir.zero_like(var), tirx.IntImm(tir.dtype_of(var), end - first)
     return tirx.For(var, zero, extent, loop.kind, body)
+
+
+def _by_instructions(stmt: Any) -> Any:
+    def on_call(call: Call) -> Any:
+        if not _is_exp2(call):
+            return call
+        return T.cuda.func_call("scan_exp2", call.args[0], source_code=_BARE, return_type="float32")
+
+    return tvm_ffi.structural_map(stmt, (Call, on_call))
 
 
 def _by_polynomials(stmt: Any, pool: Pool) -> Any:

@@ -303,8 +303,7 @@ class _Walk:
 
         split = self.split.with_dims(dims)
         stmt = split.part(tir.map_loads(part, on_load), self.owner, self.own, registers)
-        if self.plan.exp_share:
-            stmt = with_share(stmt, k, self.plan.exp_share, self.pool)
+        stmt = with_share(stmt, k, self.plan.exp_share, self.pool)
         return self.replica.place(stmt, None, time)
 
     def _after(self, mine: Any) -> Any:

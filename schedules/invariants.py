@@ -131,7 +131,7 @@ def _replaced(body: Any, expr: Any, by: Any) -> Any:
 
 
 def fold_exponent(body: Any, expr: Any) -> Any:
-    """``exp(x * expr)`` as ``exp2(x * expr)``, if ``expr`` is used nowhere else; else None."""
+    """``body`` with ``exp2(x * expr)`` for ``exp(x * expr)``; None if ``expr`` has other uses."""
     if tir.dtype_of(expr) != "float32":
         return None
     uses = folded = 0

@@ -146,9 +146,9 @@ def exp2(x: Any, let: Values) -> Any:
 
 
 def exp2_in_range(x: Any, let: Values) -> Any:
-    """``2^x`` in float32 by fewer instructions: at most 2 ulp where the result is normal.
+    """``2^x`` in float32 by fewer instructions: at most 2 ulp for results of 2^-125 and more.
 
-    Below 2^-126.5 the result is zero. Infinities, NaN and whole numbers are exact.
+    Smaller ones are zero, or as accurate. Infinities, NaN and whole numbers are exact.
 
     Parameters
     ----------
@@ -161,12 +161,12 @@ def exp2_in_range(x: Any, let: Values) -> Any:
     -------
     Expr
     """
-    x = _between(let(x), -127.0, 128.0, let)
+    x = _between(let(x), -126.0, 128.0, let)
     n, bits = _nearest(x, let)
-    value = let(_horner(_EXP2, let(x - n)))
-    # The power of two is 0 at -127 and infinite at 128.
-    scale = tirx.shift_left(bits, _i(23)) + _i(127 << 23)
-    return value * tirx.reinterpret(_F32, scale)
+    twice = let(_horner(tuple(2 * c for c in _EXP2), let(x - n)))
+    # 2^(n - 1), which is 0 where n is -126; of 2^n, that of 128 would be infinite.
+    scale = tirx.shift_left(bits, _i(23)) + _i(126 << 23)
+    return twice * tirx.reinterpret(_F32, scale)
 
 
 def _between(x: Any, low: float, high: float, let: Values) -> Any:

@@ -132,7 +132,7 @@ PINNED = {
                     "vector_loads": (0, 1),
                 },
             )
-            for algorithm in ("serial_tiles", "three_phase")
+            for algorithm in ("serial_tiles", "three_phase", "single_pass")
             for threads, tree in (
                 ((8, 16, 32, 64, 128, 256, 512, 1024), ""),
                 ((32, 64, 128, 256, 512, 1024), ", block_tree=warp"),

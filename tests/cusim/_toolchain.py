@@ -50,6 +50,9 @@ _ORDERED = re.compile(
     r'  asm volatile\("[^\n]*\n'
 )
 
+# The special function unit's power of two, as the project's kernels ask for it.
+_EX2 = re.compile(r'asm\("ex2\.approx\.ftz\.f32 %0, %1;" : "=f"\((\w+)\) : "f"\((\w+)\)\);')
+
 
 class KernelBuildError(RuntimeError):
     """The emitted CUDA source does not compile; the message holds the compiler's words."""
@@ -183,6 +186,7 @@ def _ordered_access(match: re.Match[str]) -> str:
 
 def _translation_unit(source: str, key: str) -> str:
     source = _ORDERED.sub(_ordered_access, source)
+    source = _EX2.sub(r"\1 = cusim::exp2_without_denormals(\2);", source)
     # Dynamic shared memory becomes a pointer to the arena, on the same line.
     source, dynamic = _DYNAMIC_SHARED.subn(r"\1* const \2 = (\1*)cusim::dynamic_arena();", source)
     lines = ["#define CUSIM_DYNAMIC_SHARED 1"] if dynamic else []

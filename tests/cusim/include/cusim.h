@@ -265,6 +265,16 @@ inline double min(double a, float b) { return fmin(a, b); }
 
 // ---- arithmetic that the C library lacks --------------------------------------------------------
 
+namespace cusim {
+
+// ex2.approx.ftz.f32: denormal operands and results are zero.
+inline float exp2_without_denormals(float x) {
+  float y = exp2f(x);
+  return fabsf(y) < 1.17549435e-38f ? 0.0f : y;
+}
+
+}  // namespace cusim
+
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 inline float __expf(float x) { return expf(x); }
