@@ -83,7 +83,9 @@ class _Clock:
 def _checked(target: Target, tiny: bool, clock: _Clock, say: Callable[[str], None]) -> list[Any]:
     device, rows = tvm.cuda(0), []
     for case in check_cases(tiny):
-        for name, plan in _plans(case).items():
+        # In small sizes the halves say nothing that float32 does not, but for the default.
+        plans = {"default": None} if tiny and case.dtype == "bfloat16" else _plans(case)
+        for name, plan in plans.items():
             if clock.over():
                 return rows
             try:

@@ -10,7 +10,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cuda_exponentials import OF, exponentials_in_base_two
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.ordered_memory import is_word
-from tvm_scan.schedules.state_split import StateSplit, split_of
+from tvm_scan.schedules.state_split import NoSplit, StateSplit, split_of
 from tvm_scan.schedules.warp_tree import can_shuffle
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _check_shared_lanes(plan: ScanPlan, recurrence: Recurrence) -> None:
     plan.require(
         isinstance(found, StateSplit),
         "a step whose states are independent but for sums over them",
-        str(found),
+        str(found) if isinstance(found, NoSplit) else "one",
         "leave threads_per_lane at 1",
     )
     states = found.states if isinstance(found, StateSplit) else 0

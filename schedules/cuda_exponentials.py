@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -80,6 +81,7 @@ def in_base_two(loops: Sequence[tirx.For], recurrence: Recurrence) -> BaseTwo:
     return BaseTwo(tuple(made), tuple(scaled))
 
 
+@lru_cache(maxsize=64)
 def exponentials_in_base_two(recurrence: Recurrence) -> int:
     """How many exponentials of a step, over all states, a share can be taken of."""
     split = split_of(recurrence)
