@@ -41,7 +41,7 @@ def shuffled(kind: str, value: Any, lane: Any, width: int = WARP) -> Any:
         Whether ``lane`` is the number of the thread within ``width``, how far below it is, or
         what its number differs by.
     value : Expr
-        Of a dtype that ``can_shuffle``.
+        Of a dtype that ``can_shuffle``, or a half.
     lane : Expr or int
         Which thread.
     width : int
@@ -52,7 +52,8 @@ def shuffled(kind: str, value: Any, lane: Any, width: int = WARP) -> Any:
     Expr
     """
     dtype = tir.dtype_of(value)
-    word = dtype if dtype in _WORDS else "int32"
+    # A half is sent as the float32 that it is.
+    word = dtype if dtype in _WORDS else "float32" if tir.is_half(dtype) else "int32"
     moved = tirx.call_intrin(
         word,
         f"tirx.tvm_warp_shuffle{kind}",
