@@ -62,7 +62,9 @@ def test_without_the_sanitizer_it_is_said(monkeypatch):
 
 
 def test_the_ladders_plans_fit_their_cases():
-    for case in {c.family: c for c in timed_cases()}.values():
+    # With halves the share of polynomials is refused, and its row says so.
+    singles = [case for case in timed_cases() if case.dtype == "float32"]
+    for case in {c.family: c for c in singles}.values():
         recurrence = extract(case.func)
         for plan in ladder(case).values():
             plan.check(CUDA_TARGET, recurrence)
