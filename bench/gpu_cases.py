@@ -7,82 +7,15 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 from tvm import tirx
-from tvm.script import tirx as T
 
+from bench.gpu_loops import affine, affine_steps, rwkv6, rwkv6_steps, selective_halves
 from tvm_scan import ScanPlan, library, tir
+from tvm_scan.errors import PlanError
 from tvm_scan.library import LIBRARY
 
 __all__ = ["LADDERS", "Case", "check_cases", "ladder", "timed_cases"]
 
 Arrays = dict[str, np.ndarray]
-
-
-def affine(rows: int, length: int, dtype: str) -> tirx.PrimFunc:
-    """``H[t] = A[t] H[t-1] + X[t]`` over any float, carried in float32 for halves."""
-
-    @T.prim_func(s_tir=True)
-    def func(
-        A: T.Buffer((rows, length), dtype),
-        X: T.Buffer((rows, length), dtype),
-        H: T.Buffer((rows, length), dtype),
-    ):
-        for r in range(T.int64(rows)):
-            for t in range(T.int64(length)):
-                H[r, t] = (
-                    A[r, t] * T.if_then_else(t > T.int64(0), H[r, t - T.int64(1)], T.cast(0, dtype))
-                    + X[r, t]
-                )
-
-    return func
-
-
-def rwkv6(heads: int, length: int, size: int) -> tirx.PrimFunc:
-    """RWKV-6: ``y = r (S + u k v)``, then ``S = w S + k v``; a lane is a column of a head."""
-    keys = (heads, length, size)
-
-    @T.prim_func(s_tir=True)
-    def func(
-        R: T.Buffer(keys, "float32"),
-        K: T.Buffer(keys, "float32"),
-        V: T.Buffer(keys, "float32"),
-        W: T.Buffer(keys, "float32"),
-        U: T.Buffer((heads, size), "float32"),
-        Y: T.Buffer(keys, "float32"),
-    ):
-        for h, v in T.grid(heads, size):
-            S = T.sblock_alloc_buffer((size,), "float32")
-            y = T.sblock_alloc_buffer((1,), "float32")
-            for k in range(size):
-                S[k] = T.float32(0)
-            for t in range(length):
-                y[0] = T.float32(0)
-                for k in range(size):
-                    y[0] = y[0] + R[h, t, k] * (S[k] + U[h, k] * K[h, t, k] * V[h, t, v])
-                    S[k] = W[h, t, k] * S[k] + K[h, t, k] * V[h, t, v]
-                Y[h, t, v] = y[0]
-
-    return func
-
-
-def affine_steps(inputs: Arrays) -> Arrays:
-    """The affine loop in float64."""
-    a, x = (inputs[name].astype(np.float64) for name in ("A", "X"))
-    h, out = np.zeros(len(a)), np.empty(a.shape)
-    for t in range(a.shape[1]):
-        h = a[:, t] * h + x[:, t]
-        out[:, t] = h
-    return {"H": out}
-
-
-def rwkv6_steps(inputs: Arrays) -> Arrays:
-    """The RWKV-6 loop in float64."""
-    r, k, v, w, u = (inputs[name].astype(np.float64) for name in "RKVWU")
-    state, out = np.zeros((len(r), r.shape[2], r.shape[2])), np.empty(r.shape)
-    for t in range(r.shape[1]):
-        outer = k[:, t, :, None] * v[:, t, None, :]
-        out[:, t] = np.einsum("hk,hkv->hv", r[:, t], state + u[:, :, None] * outer)
-        state = w[:, t, :, None] * state + outer
-    return {"Y": out}
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +48,8 @@ class Case:
             return rwkv6(*self.sizes)
         if self.family == "cumsum":
             return library.cumsum(*self.sizes, self.dtype)
+        if self.dtype == "bfloat16":
+            return selective_halves(*self.sizes, self.dtype)
         return library.selective_scan(*self.sizes, self.dtype)
 
     @property
@@ -161,7 +96,8 @@ class Case:
         if self.family == "rwkv6":
             return rwkv6_steps(inputs)
         name = "cumsum" if self.family == "cumsum" else "selective_scan"
-        found: Arrays = LIBRARY[name].expected(inputs)
+        wide = {key: array.astype(np.float64) for key, array in inputs.items()}
+        found: Arrays = LIBRARY[name].expected(wide)
         return found
 
 
@@ -172,6 +108,7 @@ def check_cases(tiny: bool) -> list[Case]:
             Case("affine", (2, 72)),
             Case("affine", (2, 72), "bfloat16"),
             Case("selective", (1, 8, 24, 16)),
+            Case("selective", (1, 8, 24, 16), "bfloat16"),
         ]
     return [
         Case("affine", (8 * 1536, 1024)),
@@ -180,34 +117,44 @@ def check_cases(tiny: bool) -> list[Case]:
         Case("cumsum", (64, 32768)),
         Case("cumsum", (1, 1 << 20)),
         Case("selective", (2, 2048, 512, 16)),
+        Case("selective", (2, 2048, 512, 16), "bfloat16"),
         Case("rwkv6", (32, 512, 64)),
     ]
 
 
 def timed_cases() -> list[Case]:
     """Cases in the order in which they are timed: those of the targets first."""
-    affines = [Case("affine", (8 * 1536, 1 << k), d) for k in (12, 16, 9, 14, 7, 10) for d in _BOTH]
-    sums = [(1, 1 << 28), (64, 32768), (2048, 4096), (1, 1 << 24), (1, 1 << 20), (1, 1 << 16)]
-    scans = [
-        (b, d, length, 16) for length in (2048, 512, 8192, 65536) for b in (8, 1) for d in _WIDE
-    ]
-    few = [s for s in scans if s[0] * s[1] * s[2] <= 1 << 28]
+    lengths = (12, 16, 9, 14, 7, 10, 8, 11, 13, 15)
+    affines = [Case("affine", (8 * 1536, 1 << k), d) for k in lengths for d in _BOTH]
+    rows = [(1, 1 << k) for k in (24, 20, 16, 26, 22, 18)]
+    sums = [(1, 1 << 28), (64, 32768), (2048, 4096), *rows]
+    times = (2048, 512, 8192, 65536, 1024, 4096, 16384, 32768)
+    scans = [(b, d, length, 16) for length in times for b in (8, 1) for d in _WIDE]
+    few = [s for s in scans if s[0] * s[1] * s[2] <= _MOST]
+    halves = [(b, 2048, 2048, 16) for b in (8, 1)]
     return [
         *affines[:2],
+        # What is compared with a CUDA sequential kernel.
+        Case("affine", (1536, 1024)),
         *(Case("cumsum", s) for s in sums[:3]),
         *(Case("selective", s) for s in few[:4]),
+        *(Case("selective", s, "bfloat16") for s in halves),
         Case("rwkv6", (32, 1024, 64)),
         *affines[2:],
         *(Case("cumsum", s) for s in sums[3:]),
         *(Case("selective", s) for s in few[4:]),
-        *(Case("rwkv6", (32, t, 64)) for t in (128, 8192)),
+        *(Case("selective", s, "bfloat16") for s in few if s not in halves),
+        *(Case("rwkv6", (32, t, 64)) for t in (128, 8192, 512, 2048, 256, 4096)),
     ]
 
 
 _BOTH = ("float32", "bfloat16")
+#: Elements of an array of a selective scan, of which five are held at once.
+_MOST = 1 << 30
 _WIDE = (2048, 4096)
 
 _TILES = "cuda/serial_tiles(threads_per_block=128, items_per_thread="
+_WALK = "cuda/lanes(threads_per_block=128, items_per_thread=4, vector_loads=True, threads_per_lane="
 #: The ablation: every step adds one of the choices of the plan.
 LADDERS: dict[str, dict[str, str]] = {
     "affine": {
@@ -218,24 +165,36 @@ LADDERS: dict[str, dict[str, str]] = {
         "Kogge-Stone": _TILES + "8, block_tree=kogge_stone, vector_loads=True)",
         "shuffles": _TILES + "8, block_tree=warp, vector_loads=True)",
         "16 items": _TILES + "16, block_tree=warp, vector_loads=True)",
+        "padded exchange": _TILES + "8, block_tree=warp, vector_loads=True, block_load=transposed)",
+        "double buffered": _TILES
+        + "8, block_tree=warp, vector_loads=True, block_load=transposed, stages=2)",
+        "single pass": "cuda/single_pass(threads_per_block=256, items_per_thread=16, "
+        "block_tree=warp, vector_loads=True)",
     },
     "selective": {
         "thread per lane": "cuda/lanes(threads_per_block=128)",
         "tree": _TILES + "4)",
         "tree, shuffles": _TILES + "4, block_tree=warp, vector_loads=True)",
-        **{
-            f"{s} threads per lane": "cuda/lanes(threads_per_block=128, items_per_thread=4, "
-            f"vector_loads=True, threads_per_lane={s})"
-            for s in (2, 4, 8, 16)
-        },
+        **{f"{s} threads per lane": f"{_WALK}{s})" for s in (2, 4, 8, 16)},
+        "4, of 16 exps 4 by polynomial": f"{_WALK}4, exp_share=4)",
+        "4, lanes shared": f"{_WALK}4, block_load=transposed)",
+        "4, double buffered": f"{_WALK}4, block_load=transposed, stages=2)",
     },
 }
 LADDERS["cumsum"] = LADDERS["affine"]
 LADDERS["rwkv6"] = {
-    k: v for k, v in LADDERS["selective"].items() if k.startswith(("thread", "8", "16"))
+    k: v
+    for k, v in LADDERS["selective"].items()
+    if k.startswith(("thread", "8 threads", "16 threads"))
 }
 
 
 def ladder(case: Case) -> dict[str, ScanPlan]:
-    """Plans of a case by name."""
-    return {name: ScanPlan.parse(text) for name, text in LADDERS[case.family].items()}
+    """Plans of a case by name: those whose decisions ``ScanPlan`` has."""
+    found = {}
+    for name, text in LADDERS[case.family].items():
+        try:
+            found[name] = ScanPlan.parse(text)
+        except PlanError:
+            continue
+    return found

@@ -7,7 +7,8 @@ from typing import Any
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.cuda_checks import element_bytes, takes_warp_tree
+from tvm_scan.schedules.cuda_checks import element_bytes, takes_single_pass, takes_warp_tree
+from tvm_scan.schedules.cuda_exponentials import exponentials_in_base_two
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.shared_layout import along_time
@@ -63,10 +64,14 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
         )
         choices: tuple[Any, ...] = (("threads_per_block", tuple(t for t in threads if t <= 256)),)
         choices += (("items_per_thread", (1, 2, 4, 8)), ("threads_per_lane", shared))
+        if exponentials_in_base_two(recurrence):
+            choices += (("exp_share", (0, 4, 8)),)
         found.append((base, choices))
         found.append((base.with_(block_load="transposed"), (*choices, _stages(limits))))
     length = extent_of(recurrence.time.extent)
-    for algorithm in ("serial_tiles", "three_phase"):
+    for algorithm in ("serial_tiles", "three_phase", "single_pass"):
+        if algorithm == "single_pass" and not takes_single_pass(recurrence):
+            continue
         # A block of more than two times the length has no work for most of its threads.
         in_block = tuple(t for t in powers(8, 1024) if t <= limits.threads and t <= 2 * length)
         items = tuple(i for i in powers(1, 64) if in_block and i * in_block[0] <= 2 * length)
@@ -80,7 +85,8 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
                     if has_vectors(recurrence):
                         choices += (("vector_loads", (0, 1)),)
                     found.append((base, choices))
-            found += _through_shared_memory(base, in_block, items, limits, recurrence)
+            if algorithm != "single_pass":
+                found += _through_shared_memory(base, in_block, items, limits, recurrence)
     return found
 
 

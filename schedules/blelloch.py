@@ -79,6 +79,14 @@ class BlellochTree:
             ),
         ]
 
+    def fold(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+        """Statements of a scan of which only the aggregate is wanted: the upsweep."""
+        shared, nodes = self.shared[stage], (self.left[stage], self.right[stage])
+        row = self.row.at
+        copy = self.replica.copy(shared, [*row, padded(self.thread)], mine, [])
+        spans = _upsweep(self.replica, shared, total, *nodes, self.thread, self.threads, row)
+        return [copy, *spans]
+
     def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
         """In shared memory."""
         return self.shared[stage], [*self.row.at, padded(self.thread)]
@@ -120,13 +128,8 @@ def _block_scan(
     list of Stmt
     """
     levels = threads.bit_length() - 1
-    stmts: list[Any] = []
-    for level in range(levels):
-        stmts += _level(
-            replica, shared, left, right, thread, threads >> (level + 1), level, True, row
-        )
     last = [*row, int_const(padded(threads - 1), "int32")]
-    stmts.append(replica.copy(total, [], shared, last))
+    stmts = _upsweep(replica, shared, total, left, right, thread, threads, row)
     stmts.append(
         tirx.IfThenElse(
             tirx.EQ(thread, tir.zero_like(thread)), replica.set_identity(shared, last), None
@@ -137,6 +140,26 @@ def _block_scan(
             replica, shared, left, right, thread, threads >> (level + 1), level, False, row
         )
     return stmts
+
+
+def _upsweep(
+    replica: Replica,
+    shared: Elements,
+    total: Elements,
+    left: Elements,
+    right: Elements,
+    thread: Var,
+    threads: int,
+    row: list[Any],
+) -> list[Any]:
+    """Sums of spans that double, the last of which is the aggregate; see ``_block_scan``."""
+    stmts: list[Any] = []
+    for level in range(threads.bit_length() - 1):
+        stmts += _level(
+            replica, shared, left, right, thread, threads >> (level + 1), level, True, row
+        )
+    last = [*row, int_const(padded(threads - 1), "int32")]
+    return [*stmts, replica.copy(total, [], shared, last)]
 
 
 def _level(

@@ -47,6 +47,9 @@ class BlockTree(Protocol):
         holds the aggregate of the block. TVM inserts the barriers.
         """
 
+    def fold(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+        """Statements of one scan that leaves no prefixes, only ``total``."""
+
     def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
         """The prefix of the thread: its elements, and the place in them."""
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cuda_exponentials import OF, exponentials_in_base_two
 from tvm_scan.schedules.limits import Limits
+from tvm_scan.schedules.ordered_memory import is_word
 from tvm_scan.schedules.staging_checks import check_staging, check_walk_staging, tile_bytes
-from tvm_scan.schedules.state_split import StateSplit, split_of
+from tvm_scan.schedules.state_split import NoSplit, StateSplit, split_of
 from tvm_scan.schedules.warp_tree import can_shuffle
 
 if TYPE_CHECKING:
@@ -22,13 +24,17 @@ __all__ = [
     "element_bytes",
     "element_parts",
     "shared_bytes",
+    "takes_single_pass",
     "takes_warp_tree",
 ]
 
 #: The trees over the threads of a block.
 TREES = ("blelloch", "kogge_stone", "warp")
 _BANKS = 32
+_TREE_ALGORITHMS = ("serial_tiles", "three_phase", "single_pass")
 _WARP = 32
+#: Bytes by which a block tells its threads which tile it has.
+_TICKET = 4
 #: TVM aligns every shared array to this many bytes.
 _ALIGNMENT = 64
 
@@ -52,6 +58,16 @@ def takes_warp_tree(recurrence: Recurrence) -> bool:
     return all(can_shuffle(dtype) for _, dtype in element_parts(recurrence))
 
 
+def takes_single_pass(recurrence: Recurrence) -> bool:
+    """Whether blocks can hand elements and carries to each other."""
+    return all(is_word(dtype) for dtype in _handed_over(recurrence))
+
+
+def _handed_over(recurrence: Recurrence) -> list[str]:
+    carried = [dtype for _, dtype in element_parts(recurrence)]
+    return [*carried, *(carry.dtype for carry in recurrence.carries)]
+
+
 def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
     """Shared memory of one block in bytes: every part of every element, in the tree's places."""
     if plan.device != "cuda" or plan.algorithm == "sequential":
@@ -66,7 +82,8 @@ def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
         for slots in _slots(plan.block_tree, threads)
         for cells, dtype in element_parts(recurrence)
     ]
-    return _aligned([*arrays, *tile_bytes(plan, recurrence)])
+    ticket = [_TICKET] if plan.algorithm == "single_pass" else []
+    return _aligned([*arrays, *tile_bytes(plan, recurrence), *ticket])
 
 
 def _aligned(sizes: list[int]) -> int:
@@ -115,6 +132,7 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
         With the number that was expected and the one that was found.
     """
     threads = plan.threads_per_block
+    check_share(plan, recurrence)
     if plan.algorithm in ("sequential", "lanes"):
         plan.require(
             1 <= threads <= limits.threads,
@@ -155,6 +173,8 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
             f"at most {limits.threads}",
             "use another tree",
         )
+    if plan.algorithm == "single_pass":
+        _check_single_pass(plan, recurrence)
     _check_memory(plan, limits, recurrence)
 
 
@@ -192,7 +212,7 @@ def _check_shared_lanes(plan: ScanPlan, recurrence: Recurrence) -> None:
     plan.require(
         isinstance(found, StateSplit),
         "a step whose states are independent but for sums over them",
-        str(found),
+        str(found) if isinstance(found, NoSplit) else "one",
         "leave threads_per_lane at 1",
     )
     states = found.states if isinstance(found, StateSplit) else 0
@@ -202,6 +222,49 @@ def _check_shared_lanes(plan: ScanPlan, recurrence: Recurrence) -> None:
         f"{states} states, threads_per_lane={shared}",
         "use fewer threads per lane",
     )
+
+
+def check_share(plan: ScanPlan, recurrence: Recurrence) -> None:
+    """Check the share of exponentials that polynomials compute."""
+    if plan.exp_share == 0:
+        return
+    plan.require(
+        0 < plan.exp_share <= OF and plan.threads_per_lane > 1,
+        f"an exp_share of 0 to {OF}, with several threads per lane",
+        f"exp_share={plan.exp_share}, threads_per_lane={plan.threads_per_lane}",
+        "leave it at 0",
+    )
+    plan.require(
+        exponentials_in_base_two(recurrence) > 0,
+        "exponentials exp(x a) of float32 in the loop over the states, where a is an input that "
+        "does not change with time",
+        "none",
+        "leave exp_share at 0",
+    )
+
+
+def _check_single_pass(plan: ScanPlan, recurrence: Recurrence) -> None:
+    plan.require(
+        plan.block_load == "direct" and plan.lanes_per_block == 1,
+        "block_load=direct and lanes_per_block=1 in a single pass",
+        f"block_load={plan.block_load}, lanes_per_block={plan.lanes_per_block}",
+        "leave them, or use algorithm serial_tiles",
+    )
+    plan.require(
+        takes_single_pass(recurrence),
+        "elements and carries of 32 or 64 bits for a single pass",
+        ", ".join(dict.fromkeys(_handed_over(recurrence))),
+        "use algorithm three_phase",
+    )
+    extents = [tir.as_int(axis.extent) for axis in (*recurrence.lanes, recurrence.time)]
+    if None not in extents:
+        tiles = -(-int(extents[-1] or 0) // plan.tile) * prod(int(e or 0) for e in extents[:-1])
+        plan.require(
+            tiles < 1 << 31,
+            "fewer than 2^31 tiles, which tickets of 32 bits count",
+            f"{tiles} tiles",
+            "use larger tiles",
+        )
 
 
 def _check_tree(plan: ScanPlan, recurrence: Recurrence) -> None:

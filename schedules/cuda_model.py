@@ -27,6 +27,7 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cuda_checks import carry_threads, element_bytes, shared_bytes
+from tvm_scan.schedules.cuda_exponentials import OF, exponentials_in_base_two
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.staging_model import bytes_ahead, lines_of_step, shared_accesses
@@ -45,10 +46,15 @@ _MEMORY, _LEVEL, _BARRIER, _EXP = 700.0, 35.0, 40.0, 60.0
 _LAUNCH = 2.5e-6
 #: Instructions around a special function; threads that a multiprocessor holds at 64 registers.
 _AROUND, _RESIDENT = 6.0, 1024
+#: Instructions of ``exp2_in_range``: 4 of the interval, 3 of the reduction, 6 multiply-adds, 2 of
+#: the power of two.
+_POLYNOMIAL = 15.0
 #: Steps that the compiler overlaps in a serial loop.
 _UNROLLED = 4
 _SPECIALS = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow", "sqrt", "rsqrt")
 _UNKNOWN = 4096
+#: What a byte from the second-level cache costs, as a share of one from memory.
+_CACHED = 0.4
 
 
 @dataclass(frozen=True)
@@ -238,7 +244,10 @@ def _serial(
     levels, together = log2(shared), shared * items
     width = 4.0 if plan.vector_loads and along_time else 1.0
     exchanged = shared * (2 + 2 * levels)
-    issued = steps * (special + exchanged + 2 * step.accesses / width) / 32
+    # Some of the states' exponentials are polynomials.
+    poly = exponentials_in_base_two(recurrence) * plan.exp_share / OF
+    more = poly * (_POLYNOMIAL - _AROUND)
+    issued = steps * (special + more + exchanged + 2 * step.accesses / width) / 32
     # The steps of a group overlap but for the state; what they share is shuffled.
     one = _EXP + _LEVEL * (1 + levels) / _UNROLLED + special / shared
     groups = length / together
@@ -249,7 +258,7 @@ def _serial(
         waits = tiles * (_MEMORY + _BARRIER) if plan.stages == 1 else _MEMORY + tiles * _BARRIER
         chain = groups * together * one / 2 + waits
     moved = steps * step.bytes
-    return moved, steps * step.specials, issued, 0.0, 0.0, rows * shared, chain, 0.0, 1.0
+    return moved, steps * (step.specials - poly), issued, 0.0, 0.0, rows * shared, chain, 0.0, 1.0
 
 
 def _tree(
@@ -301,6 +310,17 @@ def _tree(
             0.0,
             1.0,
         )
+    if plan.algorithm == "single_pass":
+        # Every tile hands over its element, and reads those of half a window on average.
+        looked_up = min(tiles, threads) / 2 * (words + 1) * 4
+        handed = rows * tiles * (4 * words + 12)
+        moved = steps * step.bytes * coalesced + handed + rows * tiles * looked_up * _CACHED
+        # Windows follow one another by two trips through the cache.
+        chain = 2 * one + _MEMORY
+        once = 2 * _MEMORY * ceil(tiles / threads)
+        count = rows * tiles * threads
+        specials = 2 * steps * step.specials
+        return moved, specials, issued, 2 * barriers + 2, shared, count, chain, once, 2.0
     scratch = 16.0 * rows * tiles * words
     moved = 2 * steps * step.bytes * coalesced * 0.85 + scratch
     # The elements of a lane are scanned in chunks by one block; each chunk waits for memory twice.

@@ -13,6 +13,7 @@ share (B and C of a selective scan) comes from the first-level cache but for the
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -21,9 +22,11 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cuda_exponentials import in_base_two, with_share
 from tvm_scan.schedules.ir import Kernel, as_dtype, each, int_const, local, loop, threads_over, when
 from tvm_scan.schedules.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.polynomials import Pool
 from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.result import Built
 from tvm_scan.schedules.staging import StagedItems, steady_loads
@@ -61,7 +64,9 @@ class _Walk:
         self, recurrence: Recurrence, plan: ScanPlan, lanes: list[Any], owner: Any, slot: Var
     ) -> None:
         self.recurrence, self.plan, self.owner = recurrence, plan, owner
-        self.split = split_states(recurrence)
+        split = split_states(recurrence)
+        self.base_two = in_base_two(split.loops, recurrence)
+        self.split, self.pool = replace(split, loops=self.base_two.loops), Pool(1)
         self.own = self.split.states // plan.threads_per_lane
         self.replica = Replica(recurrence, lanes, unroll=True)
         items, time = plan.items_per_thread, recurrence.time.var
@@ -97,7 +102,14 @@ class _Walk:
             if s.access.source in read
         ]
         self.loads = StateLoads(
-            recurrence, plan, self.split, self.replica, owner, self.own, self.tiles
+            recurrence,
+            plan,
+            self.split,
+            self.replica,
+            owner,
+            self.own,
+            self.tiles,
+            self.base_two.scale,
         )
         self.results = [
             local(f"{cell.source.name}_sum", [items], tir.dtype_of(cell))
@@ -116,7 +128,16 @@ class _Walk:
         kept = [buffer for _, buffer in self.kept]
         now = [buffer for _, buffer in self.current]
         loaded = [*self.loads.buffers, *self.tiles.buffers]
-        return [*states, *rest, *kept, *now, *loaded, *self.results, *self.staged.buffers]
+        return [
+            *states,
+            *rest,
+            *self.pool.buffers,
+            *kept,
+            *now,
+            *loaded,
+            *self.results,
+            *self.staged.buffers,
+        ]
 
     def _part(self, stmt: Any) -> Any:
         """A part of the recurrence over the thread's own states."""
@@ -274,6 +295,7 @@ class _Walk:
 
         split = self.split.with_dims(dims)
         stmt = split.part(tir.map_loads(part, on_load), self.owner, self.own, registers)
+        stmt = with_share(stmt, k, self.plan.exp_share, self.pool)
         return self.replica.place(stmt, None, time)
 
     def _after(self, mine: Any) -> Any:

@@ -94,7 +94,7 @@ class _Phases:
                 when(tile.guard, tile.replica.prologue()),
                 when(tile.guard, tile.running.fetch(self.carries, lead, range(stage))),
                 tile.load(lead[1]),
-                *tile.scan(lead[1], stage + 1),
+                *tile.fold(lead[1], stage),
                 tirx.IfThenElse(tile.is_owner(), save, None),
             ]
         )

@@ -120,17 +120,22 @@ class Tile:
         """``stmt`` with what is staged read from where it is."""
         return self.tables.use(self.staged.use(stmt, item, time), tile, item, time)
 
-    def scan(self, tile: Any, stages: int | None = None) -> list[Any]:
-        """All stages (or the first few): elements of the items, and the tree over the threads.
+    def scan(self, tile: Any) -> list[Any]:
+        """All stages: elements of the items, and the tree over the threads.
 
         Afterwards the tree holds the exclusive prefix of every thread and ``total`` the
         aggregate of the tile.
         """
-        count = self.recurrence.stages if stages is None else stages
-        return [stmt for stage in range(count) for stmt in self._stage(stage, tile)]
+        stages = range(self.recurrence.stages)
+        return [stmt for stage in stages for stmt in self._stage(stage, tile)]
 
-    def _stage(self, stage: int, tile: Any) -> list[Any]:
-        mine = self.mine[stage]
+    def fold(self, tile: Any, stage: int) -> list[Any]:
+        """The aggregate of one stage, in ``total``: no prefix of the last tree is made."""
+        before = [stmt for earlier in range(stage) for stmt in self._stage(earlier, tile)]
+        return [*before, *self._stage(stage, tile, fold=True)]
+
+    def _stage(self, stage: int, tile: Any, fold: bool = False) -> list[Any]:
+        mine, tree = self.mine[stage], self.tree.fold if fold else self.tree.scan
 
         def extend(k: Any, time: Any) -> Any:
             return self._use(tile, self.replica.extend(mine, [], time), k, time)
@@ -140,7 +145,7 @@ class Tile:
             *(self._restore(earlier) for earlier in range(stage)),
             self.replica.set_identity(mine, []),
             self.items(tile, extend),
-            *self.tree.scan(stage, mine, self.total[stage]),
+            *tree(stage, mine, self.total[stage]),
         ]
 
     def _restore(self, stage: int) -> Any:

@@ -22,9 +22,17 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence, Register
 from tvm_scan.schedules.ir import each, local
 
-__all__ = ["Invariants", "Loops", "hold_invariants", "register_of", "values_of"]
+__all__ = [
+    "LOG2E",
+    "Invariants",
+    "Loops",
+    "fold_exponent",
+    "hold_invariants",
+    "register_of",
+    "values_of",
+]
 
-_LOG2E = 1.4426950408889634
+LOG2E = 1.4426950408889634
 #: Arrays, and cells of one for each lane: what stays in the first-level cache beside the rest.
 _MOST = 8
 _CELLS = 64
@@ -82,9 +90,9 @@ def hold_invariants(recurrence: Recurrence, *, fold: bool = True) -> Invariants:
         load = tirx.BufferLoad(held, place or [tirx.IntImm("int32", 0)])
         scale = 1.0
         if fold:
-            folded = _fold_exponent(body, one.expr)
+            folded = fold_exponent(body, one.expr)
             if folded is not None:
-                body, scale = folded, _LOG2E
+                body, scale = folded, LOG2E
         body = _replaced(body, one.expr, load)
         stores.append(_fill(held, one, scale))
         registers.append(register_of(held))
@@ -122,8 +130,8 @@ def _replaced(body: Any, expr: Any, by: Any) -> Any:
     return tvm_ffi.structural_map(body, (type(expr), on_node))
 
 
-def _fold_exponent(body: Any, expr: Any) -> Any:
-    """``exp(x * expr)`` as ``exp2(x * expr)``, if ``expr`` is used nowhere else; else None."""
+def fold_exponent(body: Any, expr: Any) -> Any:
+    """``body`` with ``exp2(x * expr)`` for ``exp(x * expr)``; None if ``expr`` has other uses."""
     if tir.dtype_of(expr) != "float32":
         return None
     uses = folded = 0

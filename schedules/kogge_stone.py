@@ -61,6 +61,22 @@ class KoggeStoneTree:
 
     def scan(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""
+        last = self._last(stage)
+        return [
+            *self.fold(stage, mine, total),
+            tirx.IfThenElse(
+                tirx.EQ(self.thread, tir.zero_like(self.thread)),
+                self.replica.set_identity(mine, []),
+                self.replica.copy(mine, [], last, [*self.row.at, self.thread - 1]),
+            ),
+        ]
+
+    def _last(self, stage: int) -> Elements:
+        """Where the inclusive prefixes are in the end."""
+        return (self.ping[stage], self.pong[stage])[(self.threads - 1).bit_length() % 2]
+
+    def fold(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+        """Statements of a scan of which only the aggregate is wanted."""
         buffers, left = (self.ping[stage], self.pong[stage]), self.left[stage]
         here, stmts = [*self.row.at, self.thread], []
         distances = [1 << k for k in range((self.threads - 1).bit_length())]
@@ -68,17 +84,10 @@ class KoggeStoneTree:
             shared = buffers[level % 2]
             stmts.append(self.replica.copy(shared, here, mine, []))
             stmts.append(self._combine(shared, left, mine, distance))
-        last = buffers[len(distances) % 2]
+        last = self._last(stage)
         stmts.append(self.replica.copy(last, here, mine, []))
         end = int_const(self.threads - 1, self.thread)
         stmts.append(self.replica.copy(total, [], last, [*self.row.at, end]))
-        stmts.append(
-            tirx.IfThenElse(
-                tirx.EQ(self.thread, tir.zero_like(self.thread)),
-                self.replica.set_identity(mine, []),
-                self.replica.copy(mine, [], last, [*self.row.at, self.thread - 1]),
-            )
-        )
         return stmts
 
     def _combine(self, shared: Elements, left: Elements, mine: Elements, distance: int) -> Any:

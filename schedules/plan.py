@@ -18,7 +18,7 @@ from tvm_scan.schedules.limits import device_of, limits_of
 
 __all__ = ["ALGORITHMS", "ScanPlan"]
 
-ALGORITHMS = ("sequential", "lanes", "serial_tiles", "three_phase")
+ALGORITHMS = ("sequential", "lanes", "serial_tiles", "three_phase", "single_pass")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class ScanPlan:
         threads. ``serial_tiles`` (CUDA): one block per lane walks tiles of
         ``threads_per_block * items_per_thread`` steps with a running carry. ``three_phase``:
         chunks of time are reduced to elements, the elements are scanned, the chunks replayed.
+        ``single_pass`` (CUDA, experimental): one block per tile, which waits for the elements of
+        the tiles before it.
     threads_per_block : int
         CUDA threads in a block; a power of two for the tree.
     items_per_thread : int
@@ -58,6 +60,9 @@ class ScanPlan:
     lanes_per_block : int
         CUDA trees: lanes of a block, each with ``threads_per_block`` threads; with
         ``block_load=transposed`` they read once what they share.
+    exp_share : int
+        CUDA, several threads per lane: of 16 exponentials in base 2 over the states, how many a
+        polynomial computes while the others take the special function unit.
     lane_block : int
         CPU: lanes that advance together, in a vector or interleaved.
     vectorize : bool
@@ -106,6 +111,7 @@ class ScanPlan:
     block_load: str = "direct"
     stages: int = 1
     lanes_per_block: int = 1
+    exp_share: int = 0
 
     def __str__(self) -> str:
         shown = [

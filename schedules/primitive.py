@@ -20,7 +20,7 @@ from tvm_scan.annotations import IS_SCHEDULED, PLAN_PREFIX
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal
-from tvm_scan.schedules import cpu, cpu_three_phase, cuda, cuda_three_phase
+from tvm_scan.schedules import cpu, cpu_three_phase, cuda, cuda_single_pass, cuda_three_phase
 from tvm_scan.schedules.annotated import first_annotated, is_annotated, plan_of
 from tvm_scan.schedules.default import host_target
 from tvm_scan.schedules.delta import as_delta, build_chunks
@@ -242,6 +242,7 @@ def build(recurrence: Recurrence, plan: ScanPlan) -> Built:
         "lanes": cuda.build_lanes,
         "serial_tiles": cuda.build_serial_tiles,
         "three_phase": cuda_three_phase.build_three_phase,
+        "single_pass": cuda_single_pass.build_single_pass,
     }
     return builders[plan.algorithm](recurrence, plan)
 

@@ -177,7 +177,7 @@ class Replica:
         extents = [int(axis.extent) for axis in axes]
         return each(extents, make, self.unroll and prod(extents) <= _UNROLL_LIMIT)
 
-    def _for_carries(self, stages: range, make: Callable[[int, list[Any]], Any]) -> Any:
+    def for_carries(self, stages: range, make: Callable[[int, list[Any]], Any]) -> Any:
         """``make(carry index, place)`` for every carry cell of some stages."""
         r = self.recurrence
         return tir.seq(
@@ -202,7 +202,7 @@ class Replica:
         def one(i: int, place: list[Any]) -> Any:
             return tirx.BufferStore(scratch[i], self.get_carry(i, place), [*lead, *place])
 
-        return self._for_carries(range(stage, stage + 1), one)
+        return self.for_carries(range(stage, stage + 1), one)
 
     def fetch(self, scratch: Sequence[Var], lead: Sequence[Any], stages: range) -> Any:
         """``carry = scratch[lead]`` for every carry cell of some stages."""
@@ -210,7 +210,7 @@ class Replica:
         def one(i: int, place: list[Any]) -> Any:
             return self.set_carry(i, place, tirx.BufferLoad(scratch[i], [*lead, *place]))
 
-        return self._for_carries(stages, one)
+        return self.for_carries(stages, one)
 
     # ---- elements -----------------------------------------------------------------------------
 

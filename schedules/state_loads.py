@@ -6,6 +6,7 @@ that do not move are loaded once. The others stay where they stand in the loop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -40,6 +41,8 @@ class StateLoads:
         States of a thread.
     tiles : WalkTiles
         Loads that the block has brought to shared memory.
+    scale : callable
+        ``scale(load, value)``: what the loops take for a value that time does not change.
     """
 
     def __init__(
@@ -51,9 +54,10 @@ class StateLoads:
         owner: Any,
         own: int,
         tiles: WalkTiles,
+        scale: Callable[[TensorLoad, Any], Any],
     ) -> None:
         self.split, self.replica, self.owner, self.own = split, replica, owner, own
-        self.tiles = tiles
+        self.tiles, self.scale = tiles, scale
         time, items = recurrence.time.var, plan.items_per_thread
         self._timed: list[tuple[TensorLoad, Var, VectorAccess]] = []
         self._fixed: list[tuple[TensorLoad, Var]] = []
@@ -113,7 +117,7 @@ class StateLoads:
             self.replica.place(tir.substitute(index, table), None, time) for index in load.indices
         ]
         value = tirx.BufferLoad(load.source, v.ramp(indices) if v else indices)
-        return tirx.BufferStore(buffer, value, to)
+        return tirx.BufferStore(buffer, value if v else self.scale(load, value), to)
 
     def read(self, load: TensorLoad, state: Var, k: int) -> Any:
         """What stands for ``load`` in step ``k`` of its owner, for the thread's ``state``."""

@@ -42,7 +42,7 @@ def shuffled(kind: str, value: Any, lane: Any, width: int = WARP) -> Any:
         Whether ``lane`` is the number of the thread within ``width``, how far below it is, or
         what its number differs by.
     value : Expr
-        Of a dtype that ``can_shuffle``.
+        Of a dtype that ``can_shuffle``, or a half.
     lane : Expr or int
         Which thread.
     width : int
@@ -53,7 +53,8 @@ def shuffled(kind: str, value: Any, lane: Any, width: int = WARP) -> Any:
     Expr
     """
     dtype = tir.dtype_of(value)
-    word = dtype if dtype in _WORDS else "int32"
+    # A half is sent as the float32 that it is.
+    word = dtype if dtype in _WORDS else "float32" if tir.is_half(dtype) else "int32"
     moved = tirx.call_intrin(
         word,
         f"tirx.tvm_warp_shuffle{kind}",
@@ -108,22 +109,42 @@ class WarpTree:
         if self.warps == 1:
             stmts.append(self._shuffle(total, mine, "", WARP - 1))
             return [*stmts, *self._exclusive(mine, left)]
-        shared, sums = self.shared[stage], self.sums[stage]
-        last = int_const(WARP - 1, self.thread)
-        store = self.replica.copy(shared, [*self.row.at, self.warp], mine, [])
-        stmts.append(tirx.IfThenElse(tirx.EQ(self.lane, last), store, None))
+        sums = self.sums[stage]
+        stmts.append(self._keep_total(stage, mine))
         stmts += self._exclusive(mine, left)
-        # Threads beyond the warps' number repeat totals that nobody asks them for.
-        place = self.lane % int_const(self.warps, self.lane)
-        stmts.append(self.replica.copy(sums, [], shared, [*self.row.at, place]))
-        stmts += self._inclusive(sums, left, self.warps)
-        stmts.append(self._shuffle(total, sums, "", self.warps - 1))
+        stmts += self._scan_totals(stage, total)
         # The totals of the warps before this one; the first warp has none, and asks for any.
         one = int_const(1, self.warp)
         stmts.append(self._shuffle(left, sums, "", tirx.Max(self.warp - one, one - one)))
         after_first = self.warp > tir.zero_like(self.warp)
         stmts.append(tirx.IfThenElse(after_first, self._combine(left, mine), None))
         return stmts
+
+    def fold(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+        """Statements of a scan of which only the aggregate is wanted."""
+        left = self.left[stage]
+        stmts = self._inclusive(mine, left, WARP)
+        if self.warps == 1:
+            return [*stmts, self._shuffle(total, mine, "", WARP - 1)]
+        stmts.append(self._keep_total(stage, mine))
+        return [*stmts, *self._scan_totals(stage, total)]
+
+    def _keep_total(self, stage: int, mine: Elements) -> Any:
+        """The last thread of every warp leaves the warp's total in shared memory."""
+        last = int_const(WARP - 1, self.thread)
+        store = self.replica.copy(self.shared[stage], [*self.row.at, self.warp], mine, [])
+        return tirx.IfThenElse(tirx.EQ(self.lane, last), store, None)
+
+    def _scan_totals(self, stage: int, total: Elements) -> list[Any]:
+        """Every warp scans the totals of all of them, the last of which is the block's."""
+        sums = self.sums[stage]
+        # Threads beyond the warps' number repeat totals that nobody asks them for.
+        place = self.lane % int_const(self.warps, self.lane)
+        return [
+            self.replica.copy(sums, [], self.shared[stage], [*self.row.at, place]),
+            *self._inclusive(sums, self.left[stage], self.warps),
+            self._shuffle(total, sums, "", self.warps - 1),
+        ]
 
     def _inclusive(self, mine: Elements, left: Elements, count: int) -> list[Any]:
         """Doubling distances within the first ``count`` threads of every warp."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
+from bench.gpu_cases import Case as GpuCase
 from tests.cuda_harness import CUDA_TARGET, check_nvcc, compile_cuda, emitted_source, run_cuda
 from tests.cusim import nvcc
 from tests.recurrence_cases import Case, check_exact, check_random, exact_inputs, random_inputs
@@ -147,3 +148,16 @@ def test_the_compiler_sees_vectors_and_one_exponential_per_state_and_step():
     (taken,) = check_nvcc(scheduled).values()
     assert taken.stack == taken.shared_bytes == 0
     assert taken.registers <= 80
+
+
+@pytest.mark.gpu
+def test_halves_are_sent_whole():
+    """Inputs that every state reads come from the thread that loaded them, not rounded."""
+    case = GpuCase("selective", (1, 8, 24, 16), "bfloat16")
+    plan = PLAN.with_(threads_per_block=32)
+    inputs = case.inputs(np.random.default_rng(1))
+    want = case.expected(inputs)["out"]
+    func = parallelize(case.func, CUDA_TARGET, plan)
+    got = run_cuda(func, [*inputs.values(), np.full(want.shape, 77, case.numpy_dtype)])[-1]
+    # One rounding to a bfloat16 of 8 bits, and float32's, which are far below.
+    assert (np.abs(got.astype("float64") - want) <= 2.0**-8 * np.abs(want) + 1e-4).all()

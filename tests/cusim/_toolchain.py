@@ -19,7 +19,15 @@ RUNTIME = HERE / "runtime"
 
 DRIVER = "libcuda.so.1"
 CUDART = "libcudart.so.13"
-DRIVER_SOURCES = ("driver.cc", "scheduler.cc", "race.cc", "async_copy.cc", "memory.cc")
+DRIVER_SOURCES = (
+    "driver.cc",
+    "launch.cc",
+    "scheduler.cc",
+    "race.cc",
+    "ordered.cc",
+    "async_copy.cc",
+    "memory.cc",
+)
 
 # Kernels older than this are removed from the cache when the runtime is loaded.
 KEEP_KERNELS_SECONDS = 7 * 24 * 3600
@@ -49,6 +57,15 @@ _ASYNC = re.compile(
     r"(void tvm_builtin_ptx_cp_async_\w+\()([^)]*)(\) \{\n)"
     r'  asm volatile\("cp\.async\.([\w.]+)([^"]*)"[^\n]*\n'
 )
+
+# A function in which TVM wraps a load or store with an order.
+_ORDERED = re.compile(
+    r"(void tvm_builtin_ptx_(ld|st)_(acquire|release|relaxed)_gpu_global_\w+\()([^)]*)(\) \{\n)"
+    r'  asm volatile\("[^\n]*\n'
+)
+
+# The special function unit's power of two, as the project's kernels ask for it.
+_EX2 = re.compile(r'asm\("ex2\.approx\.ftz\.f32 %0, %1;" : "=f"\((\w+)\) : "f"\((\w+)\)\);')
 
 
 class KernelBuildError(RuntimeError):
@@ -186,8 +203,22 @@ def _async_copies(match: re.Match[str]) -> str:
     return f"{head}{parameters}{brace}  {call};\n" if call else match[0]
 
 
+def _ordered_access(match: re.Match[str]) -> str:
+    """The simulator's function for the instruction; messages name the line of the call."""
+    head, kind, order, parameters, brace = match.groups()
+    operands = "__d, __addr" if kind == "ld" else "__addr, __value"
+    call = {"ld": "load", "st": "store"}[kind]
+    orders = int(order != "relaxed")
+    return (
+        f"{head}{parameters}, int line = __builtin_LINE(){brace}"
+        f"  cusim::ordered_{call}({operands}, {orders}, line);\n"
+    )
+
+
 def _translation_unit(source: str, key: str) -> str:
     source = _ASYNC.sub(_async_copies, source)
+    source = _ORDERED.sub(_ordered_access, source)
+    source = _EX2.sub(r"\1 = cusim::exp2_without_denormals(\2);", source)
     # Dynamic shared memory becomes a pointer to the arena, on the same line.
     source, dynamic = _DYNAMIC_SHARED.subn(r"\1* const \2 = (\1*)cusim::dynamic_arena();", source)
     lines = ["#define CUSIM_DYNAMIC_SHARED 1"] if dynamic else []

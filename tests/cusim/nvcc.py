@@ -7,11 +7,20 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Resources", "compile_ptx", "compile_resources", "nvcc_available", "nvcc_path"]
+__all__ = [
+    "Resources",
+    "compile_ptx",
+    "compile_resources",
+    "nvcc_available",
+    "nvcc_path",
+    "nvdisasm_path",
+    "sass",
+]
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,18 @@ def nvcc_path() -> str | None:
         if root and (Path(root) / "bin" / "nvcc").exists():
             return str(Path(root) / "bin" / "nvcc")
     return None
+
+
+@functools.cache
+def nvdisasm_path() -> str | None:
+    """The nvdisasm on the PATH, beside nvcc, or of the package ``nvidia-cuda-nvdisasm``."""
+    found = shutil.which("nvdisasm")
+    if found is not None:
+        return found
+    compiler = nvcc_path()
+    places = [Path(compiler).parent] if compiler else []
+    places += [Path(root) / "nvidia" / "cu13" / "bin" for root in sys.path]
+    return next((str(p / "nvdisasm") for p in places if (p / "nvdisasm").exists()), None)
 
 
 def nvcc_available() -> bool:
@@ -106,11 +127,31 @@ def compile_ptx(source: str, arch: str = "sm_90") -> str:
     RuntimeError
         If there is no nvcc, or with its messages if it rejects the source.
     """
-    return _compiled(source, arch, ["-ptx"])[1]
+    return _compiled(source, arch, ["-ptx"])[1].decode()
 
 
-def _compiled(source: str, arch: str, options: list[str]) -> tuple[str, str]:
-    """What nvcc says, and what it writes if that is text."""
+def sass(source: str, arch: str = "sm_90") -> str:
+    """The machine code of emitted CUDA source, disassembled.
+
+    Raises
+    ------
+    RuntimeError
+        If nvcc or nvdisasm is missing, or with nvcc's messages if it rejects the source.
+    """
+    disassembler = nvdisasm_path()
+    if disassembler is None:
+        raise RuntimeError("nvdisasm: expected it on the PATH, got none; see nvdisasm_path")
+    with tempfile.TemporaryDirectory(prefix="cusim-nvcc-") as scratch:
+        cubin = Path(scratch) / "kernel.cubin"
+        cubin.write_bytes(_compiled(source, arch, ["-cubin"])[1])
+        done = subprocess.run([disassembler, str(cubin)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"nvdisasm: {done.stderr[:2000]}")
+    return done.stdout
+
+
+def _compiled(source: str, arch: str, options: list[str]) -> tuple[str, bytes]:
+    """What nvcc says, and what it writes."""
     nvcc = nvcc_path()
     if nvcc is None:
         raise RuntimeError("nvcc: expected nvcc on the PATH or in $CUDA_HOME/bin, got none")
@@ -125,5 +166,5 @@ def _compiled(source: str, arch: str, options: list[str]) -> tuple[str, str]:
         )
         if outcome.returncode != 0:
             raise RuntimeError(f"nvcc: the source is rejected:\n{outcome.stderr[:4000]}")
-        made = unit.with_suffix(".out").read_bytes().decode(errors="replace")
+        made = unit.with_suffix(".out").read_bytes()
     return outcome.stderr + outcome.stdout, made

@@ -83,7 +83,7 @@ def tree_svg(found: Recurrence, plan: ScanPlan) -> str:
     name = str((found.func.attrs or {}).get("global_symbol", "recurrence"))
     canvas.text(24, 34, f"{name}: {lanes} lanes of {number(found.time.extent)} steps", "title")
     canvas.text(24, 58, str(plan), "small")
-    if plan.algorithm in ("serial_tiles", "three_phase") and plan.device == "cuda":
+    if plan.algorithm not in ("sequential", "lanes") and plan.device == "cuda":
         _block_tree(canvas, plan)
     elif plan.algorithm == "three_phase":
         _chunks(canvas, plan)

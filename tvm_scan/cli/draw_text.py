@@ -42,6 +42,7 @@ def tree_text(found: Recurrence, plan: ScanPlan) -> str:
     grid = {
         "serial_tiles": f"one block per lane walks tiles of {plan.tile} steps, carry in registers",
         "three_phase": f"tiles of {plan.tile} steps: reduce all, scan their elements, replay all",
+        "single_pass": f"tiles of {plan.tile} steps: each waits for the elements of those before",
     }[plan.algorithm]
     shared = f"{plan.smem_bytes(found)} bytes of shared memory"
     tree = {

@@ -50,6 +50,8 @@ unsigned cusim_shared_offset(const void* address);
 void cusim_async_copy(unsigned to, const void* from, size_t size, int line);
 void cusim_async_commit();
 void cusim_async_wait(int left);
+void cusim_ordered_load(const void* address, void* value, size_t size, int acquires, int line);
+void cusim_ordered_store(void* address, const void* value, size_t size, int releases, int line);
 }
 
 // ---- keywords -----------------------------------------------------------------------------------
@@ -189,6 +191,25 @@ inline T atomicCAS(T* address, U expected, V desired, int line = __builtin_LINE(
   return cusim::atomic_update(address, line, update);
 }
 
+namespace cusim {
+
+// What TVM's inline PTX for ordered loads and stores is replaced by (see ../_toolchain.py).
+template <class T>
+inline void ordered_load(T& value, const void* address, int acquires, int line) {
+  T loaded;  // not `value`: the race detector would see its address
+  cusim_ordered_load(address, &loaded, sizeof loaded, acquires, line);
+  value = loaded;
+}
+
+template <class T>
+inline void ordered_store(const void* address, T value, int releases, int line) {
+  cusim_ordered_store((void*)address, &value, sizeof value, releases, line);
+}
+
+}  // namespace cusim
+
+inline void __nanosleep(unsigned) {}
+
 template <class T>
 inline T __ldg(const T* address) {
   return *address;
@@ -250,6 +271,16 @@ inline double max(double a, float b) { return fmax(a, b); }
 inline double min(double a, float b) { return fmin(a, b); }
 
 // ---- arithmetic that the C library lacks --------------------------------------------------------
+
+namespace cusim {
+
+// ex2.approx.ftz.f32: denormal operands and results are zero.
+inline float exp2_without_denormals(float x) {
+  float y = exp2f(x);
+  return fabsf(y) < 1.17549435e-38f ? 0.0f : y;
+}
+
+}  // namespace cusim
 
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }

@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "runtime.h"
@@ -46,6 +47,16 @@ void begin_block(const Image& kernel_image, const Launch& launch) {
   at_once = launch.seed % 2 == 1;
   watched = launch.race;
   all.assign((size_t)launch.block.x * launch.block.y * launch.block.z, Copies());
+}
+
+std::shared_ptr<void> stop_block() {
+  auto stopped = std::make_shared<std::vector<Copies>>();
+  stopped->swap(all);
+  return stopped;
+}
+
+void resume_block(const std::shared_ptr<void>& stopped) {
+  all.swap(*(std::vector<Copies>*)stopped.get());
 }
 
 }  // namespace async_copy

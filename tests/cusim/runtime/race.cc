@@ -8,12 +8,15 @@
 // An asynchronous copy writes from its beginning until its thread has waited for it: any access to
 // its target in between is a race, by that thread too.
 //
-// The order is exact within a warp (vector clocks), exact between warps (a count of the block
-// barriers), and blocks are never ordered.
+// The order is exact within a warp (vector clocks), and exact between warps (a count of the block
+// barriers).  Blocks are ordered by a release that another block acquires: what the releasing
+// thread did before it, and its block before the last barrier, happens before what the acquiring
+// thread does after it, and its block after the next barrier.
 
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <set>
 #include <tuple>
@@ -64,6 +67,12 @@ unsigned thread_count, dynamic_bytes;
 uint32_t epoch;
 std::vector<std::array<uint32_t, kWarp>> clocks;  // of each thread: what it knows of its warp
 std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages;
+// Of other blocks, what is ordered before: of (block, thread), or (block, -1) for all its threads,
+// the accesses before that many barriers.
+using Known = std::map<std::pair<uint32_t, int>, uint32_t>;
+Known known_by_block;
+std::unordered_map<int, Known> known_by_thread;  // beside what its block knows
+std::unordered_map<uintptr_t, Known> released;   // by the store to that address
 uintptr_t last_key = 0;
 Page* last_page = nullptr;
 std::unordered_map<uintptr_t, Access> pending;  // words that asynchronous copies still write
@@ -86,8 +95,24 @@ bool in_shared(uintptr_t address) {
   return address >= image.shared_begin && address < image.shared_end;
 }
 
+bool is_known(const Known& known, const Access& earlier) {
+  for (int thread : {-1, (int)earlier.thread}) {
+    auto found = known.find({earlier.block, thread});
+    if (found != known.end() && earlier.epoch < found->second) return true;
+  }
+  return false;
+}
+
+void merge(Known& into, const Known& from) {
+  for (const auto& [who, barriers] : from) into[who] = std::max(into[who], barriers);
+}
+
 bool happens_before(const Access& earlier, const Access& later) {
-  if (earlier.block != later.block) return false;
+  if (earlier.block != later.block) {
+    if (is_known(known_by_block, earlier)) return true;
+    auto own = known_by_thread.find(later.thread);
+    return own != known_by_thread.end() && is_known(own->second, earlier);
+  }
   if (earlier.thread == later.thread || earlier.epoch < later.epoch) return true;
   return earlier.warp() == later.warp() &&
          clocks[later.thread][earlier.thread % kWarp] > earlier.clock;
@@ -138,8 +163,8 @@ void remember_read(Cell& cell, const Access& access) {
       return;
     }
   }
-  // Two reads of different blocks leave no writer that both happen before; nor, within a block,
-  // two reads of different warps.
+  // Two reads of different blocks leave no writer that both happen before, unless it acquired
+  // from both; nor, within a block, two reads of different warps.
   bool one_block = cell.read1.block == cell.read2.block;
   bool other_block = access.block != cell.read1.block;
   bool one_warp = cell.read1.warp() == cell.read2.warp();
@@ -231,11 +256,14 @@ void begin_launch(const Image& kernel_image, unsigned threads, unsigned dynamic_
   reported.clear();
   report_text.clear();
   race_count = 0;
+  released.clear();
 }
 
 void begin_block() {
   epoch = 0;
   pending.clear();
+  known_by_block.clear();
+  known_by_thread.clear();
   clocks.assign(thread_count, {});
   active = true;
 }
@@ -248,7 +276,73 @@ void end_block() {
     pages.erase(key);
 }
 
-void block_barrier() { ++epoch; }
+void block_barrier() {
+  ++epoch;
+  for (const auto& [thread, known] : known_by_thread) merge(known_by_block, known);
+  known_by_thread.clear();
+}
+
+namespace {
+
+// What belongs to one block: its place in the order, and the shadow of its shared memory.
+struct Stopped {
+  uint32_t epoch;
+  std::vector<std::array<uint32_t, kWarp>> clocks;
+  Known known_by_block;
+  std::unordered_map<int, Known> known_by_thread;
+  std::unordered_map<uintptr_t, std::unique_ptr<Page>> shared;
+  std::unordered_map<uintptr_t, Access> pending;
+};
+
+}  // namespace
+
+std::shared_ptr<void> stop_block() {
+  active = false;
+  auto block = std::make_shared<Stopped>();
+  block->epoch = epoch;
+  block->clocks.swap(clocks);
+  block->known_by_block.swap(known_by_block);
+  block->known_by_thread.swap(known_by_thread);
+  block->pending.swap(pending);
+  last_page = nullptr;
+  for (uintptr_t key = image.shared_begin / kPage; key * kPage < image.shared_end; ++key) {
+    auto found = pages.find(key);
+    if (found == pages.end()) continue;
+    block->shared[key] = std::move(found->second);
+    pages.erase(found);
+  }
+  return block;
+}
+
+void resume_block(const std::shared_ptr<void>& stopped) {
+  auto& block = *(Stopped*)stopped.get();
+  epoch = block.epoch;
+  clocks.swap(block.clocks);
+  known_by_block.swap(block.known_by_block);
+  known_by_thread.swap(block.known_by_thread);
+  pending.swap(block.pending);
+  last_page = nullptr;
+  for (auto& [key, page] : block.shared) pages[key] = std::move(page);
+  active = true;
+}
+
+void ordered_access(const void* address, size_t size, bool write, bool orders, int line) {
+  if (!active) return;
+  access(address, size, write, true, kIsLine | (uint32_t)line);
+  if (!orders) return;
+  int thread = current_thread();
+  if (!write) {
+    auto found = released.find((uintptr_t)address);
+    if (found != released.end()) merge(known_by_thread[thread], found->second);
+    return;
+  }
+  Known known = known_by_block;
+  auto own = known_by_thread.find(thread);
+  if (own != known_by_thread.end()) merge(known, own->second);
+  known[{current_block(), -1}] = epoch;
+  known[{current_block(), thread}] = epoch + 1;
+  released[(uintptr_t)address] = std::move(known);
+}
 
 void warp_barrier(int warp, unsigned mask) {
   size_t base = (size_t)warp * kWarp;
@@ -298,6 +392,7 @@ std::string end_launch() {
 
 extern "C" void cusim_atomic_access(void* address, size_t size, int line) {
   cusim::access(address, size, true, true, cusim::kIsLine | (uint32_t)line);
+  cusim::note_change();
 }
 
 #define CUSIM_HOOK(NAME, SIZE, WRITE, ATOMIC)                                     \

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "../include/cusim.h"
@@ -29,6 +30,11 @@ struct Launch {
   bool race;
 };
 
+// launch.cc: where a kernel lies, and what a launch must hold to.
+Image find_image(const Kernel& kernel);
+void poison_shared_memory(const Image& image, unsigned dynamic_shared, unsigned char poison);
+std::string check_launch(const Launch& launch, const Image& image);
+
 // scheduler.cc: runs the grid; returns an empty string or what went wrong.
 std::string run(const Launch& launch);
 
@@ -39,6 +45,12 @@ std::string run(const Launch& launch);
 int current_thread();
 unsigned current_block();
 bool on_a_stack(uintptr_t address);
+
+// Memory that blocks poll has changed; the running block makes room for others, if the seed says so;
+// the running thread looks at an address, and waits if nothing has changed since it looked there.
+void note_change();
+void maybe_stop_block();
+void before_poll(const void* address, int line);
 
 // memory.cc: device memory is host memory.
 void* allocate(size_t size, unsigned char poison);
@@ -53,6 +65,11 @@ void begin_block();
 void end_block();
 void block_barrier();
 void warp_barrier(int warp, unsigned mask);
+// What belongs to the running block only, while another one runs.
+std::shared_ptr<void> stop_block();
+void resume_block(const std::shared_ptr<void>& stopped);
+// A load or store that is relaxed, or acquires or releases.
+void ordered_access(const void* address, size_t size, bool write, bool orders, int line);
 // Ends the detection; an empty string or one line per pair of places that race.
 std::string end_launch();
 // An asynchronous copy by the running thread: between the two, nobody may touch its target.
@@ -63,6 +80,20 @@ void end_copy(void* to, size_t size, int line);
 // async_copy.cc: copies that a thread begins and waits for.
 namespace async_copy {
 void begin_block(const Image& image, const Launch& launch);
+// The copies of the running block, while another one runs.
+std::shared_ptr<void> stop_block();
+void resume_block(const std::shared_ptr<void>& stopped);
 }  // namespace async_copy
+
+// ordered.cc: stores that others see late, in any order but for releases.
+namespace ordered {
+void begin_launch(unsigned seed);
+void begin_block();
+void block_barrier();
+void end_block();
+std::shared_ptr<void> stop_block();
+void resume_block(const std::shared_ptr<void>& stopped);
+void make_visible(const std::shared_ptr<void>& stopped);
+}  // namespace ordered
 
 }  // namespace cusim

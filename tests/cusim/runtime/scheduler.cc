@@ -1,14 +1,19 @@
-// Runs a grid: blocks one after the other, the threads of a block as fibers of the calling thread.
+// Runs a grid: the threads of a block as fibers of the calling thread, and blocks one after the
+// other, unless they wait for each other.
 //
 // A fiber runs until it waits at a barrier or ends.  When none can run, the scheduler completes the
 // barriers whose threads have all come; if that frees nobody, the kernel would hang on a device,
 // and the launch fails with the reason.
+//
+// A block whose threads poll memory stops when nothing that they look at can change without others,
+// and (by the seed) where it hands something to them.  Few blocks are held at a time, as on a
+// device; when all of those wait for what none of them writes, that is a deadlock.
 
-#include <link.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -37,7 +42,7 @@ __asm__(
 namespace cusim {
 namespace {
 
-enum class State { kReady, kAtBlockBarrier, kAtWarp, kDone };
+enum class State { kReady, kAtBlockBarrier, kAtWarp, kPolling, kDone };
 
 struct Thread {
   Fiber fiber;
@@ -51,6 +56,20 @@ struct Thread {
   uint64_t value;
   int source_lane;
   uint64_t result;
+  // What it looked at last, and how often memory had changed by then.
+  const void* polled;
+  uint64_t seen;
+};
+
+// A block that has begun and that others run instead of.
+struct Stopped {
+  unsigned number;
+  Dim index;
+  int slot;
+  std::vector<Thread> threads;
+  std::vector<char> shared;
+  std::shared_ptr<void> watched, stores, copies;
+  uint64_t seen;  // as above, if all its threads wait
 };
 
 // Enough for a kernel with a few thousand local elements; the word at its end tells an overflow.
@@ -59,16 +78,25 @@ constexpr uint64_t kCanary = 0x6375736963616e61;
 
 char* stacks = nullptr;
 std::vector<Thread> threads;
+int slot = 0;  // whose stacks the threads of the running block have
 Fiber scheduler;
 Thread* current = nullptr;
 unsigned block_number = 0;
 unsigned char poison = 0;
 const Launch* launch = nullptr;
 std::string failure;
+uint64_t changes = 0;  // of memory that blocks may poll
+bool stop_requested = false;
+unsigned most_blocks = 1;
+std::mt19937 switches;
+constexpr uint64_t kNever = UINT64_MAX;
+constexpr int kSlots = 8;
 
 // The first stack's worth of the area is spare, for what overflows thread 0's.
 constexpr size_t kStackArea = (kMaxThreads + 1) * kStack;
-char* stack_of(int linear) { return stacks + (size_t)(linear + 1) * kStack; }
+char* stack_of(int linear) {
+  return stacks + slot * kStackArea + (size_t)(linear + 1) * kStack;
+}
 
 void wait(State state) {
   current->state = state;
@@ -172,17 +200,23 @@ std::string complete_block_barrier(int done) {
            std::to_string(threads.size()) + " threads ended before the barrier at " +
            at_line(first->line);
   if (launch->race) race::block_barrier();
+  ordered::block_barrier();
   for (Thread& thread : threads) thread.state = State::kReady;
   return "";
 }
 
-std::string run_block(std::mt19937& random) {
+// Runs a block until it ends, or until it stops for others; `seen` says whether it waits for them.
+std::string run_block(std::mt19937& random, bool& ended, uint64_t& seen) {
+  ended = false;
+  seen = kNever;
   std::vector<int> order(threads.size());
   std::iota(order.begin(), order.end(), 0);
   if (launch->seed == 1) std::reverse(order.begin(), order.end());
   for (;;) {
     if (launch->seed > 1) std::shuffle(order.begin(), order.end(), random);
     for (int i : order) {
+      if (threads[i].state == State::kPolling && threads[i].seen != changes)
+        threads[i].state = State::kReady;
       if (threads[i].state != State::kReady) continue;
       current = &threads[i];
       cusim_thread_idx = current->index;
@@ -192,85 +226,30 @@ std::string run_block(std::mt19937& random) {
       // At once: the neighbour whose stack was overwritten must not run any more.
       if (std::memcmp(stack_of(i), &kCanary, sizeof kCanary) != 0)
         return "stack overflow: the local variables of " + name(threads[i]) + " exceed 64 KiB";
+      if (stop_requested) {
+        stop_requested = false;
+        return "";
+      }
     }
     bool progress = false;
     for (Thread& thread : threads)
       if (thread.state == State::kAtWarp) progress |= complete_warp_operation(thread);
     if (progress) continue;
-    int done = 0, at_block_barrier = 0;
+    int done = 0, at_block_barrier = 0, polling = 0;
     for (const Thread& thread : threads) {
       done += thread.state == State::kDone;
       at_block_barrier += thread.state == State::kAtBlockBarrier;
+      polling += thread.state == State::kPolling;
+      progress |= thread.state == State::kPolling && thread.seen != changes;
     }
-    if (done == (int)threads.size()) return "";
+    if (progress) continue;
+    ended = done == (int)threads.size();
+    if (polling > 0) seen = changes;
+    if (ended || polling > 0) return "";
     if (done + at_block_barrier != (int)threads.size()) return why_stuck(done, at_block_barrier);
     std::string error = complete_block_barrier(done);
     if (!error.empty()) return error;
   }
-}
-
-Image find_image(const Kernel& kernel) {
-  kernel.shared_anchor();
-  struct Search {
-    uintptr_t code;
-    Image image;
-  } search{(uintptr_t)kernel.call, {}};
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void* data) {
-        auto& search = *(Search*)data;
-        uintptr_t low = UINTPTR_MAX, high = 0, shared = 0;
-        for (int i = 0; i < info->dlpi_phnum; ++i) {
-          const auto& header = info->dlpi_phdr[i];
-          if (header.p_type == PT_LOAD) {
-            low = std::min<uintptr_t>(low, info->dlpi_addr + header.p_vaddr);
-            high = std::max<uintptr_t>(high, info->dlpi_addr + header.p_vaddr + header.p_memsz);
-          }
-          if (header.p_type == PT_TLS) shared = header.p_memsz;
-        }
-        if (search.code < low || search.code >= high) return 0;
-        search.image.base = info->dlpi_addr;
-        search.image.begin = low;
-        search.image.end = high;
-        search.image.shared_begin = (uintptr_t)info->dlpi_tls_data;
-        search.image.shared_end = search.image.shared_begin + shared;
-        return 1;
-      },
-      &search);
-  if (kernel.dynamic_arena != nullptr) search.image.arena_begin = (uintptr_t)kernel.dynamic_arena();
-  return search.image;
-}
-
-// Shared memory holds rubbish when a block begins.
-void poison_shared_memory(const Image& image, unsigned dynamic_shared) {
-  uintptr_t begin = image.shared_begin, end = image.shared_end, arena = image.arena_begin;
-  if (arena == 0) {
-    std::memset((void*)begin, poison, end - begin);
-    return;
-  }
-  std::memset((void*)begin, poison, arena - begin);
-  std::memset((void*)arena, poison, dynamic_shared);
-  std::memset((void*)(arena + kDynamicArenaBytes), poison, end - arena - kDynamicArenaBytes);
-}
-
-std::string check_launch(const Launch& launch, const Image& image) {
-  Dim b = launch.block, g = launch.grid;
-  size_t count = (size_t)b.x * b.y * b.z;
-  std::string shape = "(" + std::to_string(b.x) + "," + std::to_string(b.y) + "," +
-                      std::to_string(b.z) + ")";
-  if (count == 0 || count > kMaxThreads || b.z > 64)
-    return "invalid block size: " + shape + ", at most 1024 threads and 64 in z";
-  if (count > launch.kernel->max_threads)
-    return "invalid block size: " + shape + " exceeds __launch_bounds__(" +
-           std::to_string(launch.kernel->max_threads) + ")";
-  if (g.x == 0 || g.y == 0 || g.z == 0 || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535)
-    return "invalid grid size: (" + std::to_string(g.x) + "," + std::to_string(g.y) + "," +
-           std::to_string(g.z) + "), each at least 1, at most 2147483647 in x, 65535 in y and z";
-  size_t arena = image.arena_begin != 0 ? kDynamicArenaBytes : 0;
-  size_t fixed = image.shared_end - image.shared_begin - arena;
-  constexpr size_t kPadding = 1088;  // the anchor, and the arena's alignment
-  if (fixed > 48 * 1024 + kPadding)
-    return "too much static shared memory: " + std::to_string(fixed) + " bytes, at most 49152";
-  return "";
 }
 
 }  // namespace
@@ -280,7 +259,25 @@ int current_thread() { return current == nullptr ? -1 : current->linear; }
 unsigned current_block() { return block_number; }
 
 bool on_a_stack(uintptr_t address) {
-  return address - (uintptr_t)stacks < kStackArea;
+  return address - (uintptr_t)stacks < kSlots * kStackArea;
+}
+
+void note_change() { ++changes; }
+
+void maybe_stop_block() {
+  if (current == nullptr || most_blocks == 1) return;
+  if (launch->seed > 1 && switches() % 2 == 0) return;
+  stop_requested = true;
+  wait(State::kReady);
+}
+
+void before_poll(const void* address, int line) {
+  if (current->polled == address && current->seen == changes) {
+    current->line = line;
+    wait(State::kPolling);
+  }
+  current->polled = address;
+  current->seen = changes;
 }
 
 void fail(const std::string& message) {
@@ -289,12 +286,95 @@ void fail(const std::string& message) {
   __builtin_unreachable();
 }
 
+namespace {
+
+// Copies the shared memory of the running block: out of its place, or back.
+void copy_shared_memory(const Image& image, std::vector<char>& kept, bool back) {
+  std::pair<uintptr_t, size_t> parts[3] = {{image.shared_begin, 0}, {0, 0}, {0, 0}};
+  if (image.arena_begin == 0) {
+    parts[0].second = image.shared_end - image.shared_begin;
+  } else {
+    uintptr_t after = image.arena_begin + kDynamicArenaBytes;
+    parts[0].second = image.arena_begin - image.shared_begin;
+    parts[1] = {image.arena_begin, launch->dynamic_shared};
+    parts[2] = {after, image.shared_end - after};
+  }
+  kept.resize(parts[0].second + parts[1].second + parts[2].second);
+  char* place = kept.data();
+  for (auto [address, size] : parts) {
+    if (size != 0) std::memcpy(back ? (void*)address : place, back ? place : (void*)address, size);
+    place += size;
+  }
+}
+
+void begin_block(const Image& image, unsigned block) {
+  const Dim b = launch->block, g = launch->grid;
+  block_number = block;
+  cusim_block_idx = {block % g.x, block / g.x % g.y, block / g.x / g.y};
+  threads.assign((size_t)b.x * b.y * b.z, Thread());
+  for (int i = 0; i < (int)threads.size(); ++i) {
+    Thread& thread = threads[i];
+    thread.linear = i;
+    thread.index = {i % b.x, i / b.x % b.y, i / b.x / b.y};
+    thread.state = State::kReady;
+    std::memcpy(stack_of(i), &kCanary, sizeof kCanary);
+    thread.fiber.prepare(stack_of(i), kStack, thread_entry);
+  }
+  poison_shared_memory(image, launch->dynamic_shared, poison);
+  if (launch->race) race::begin_block();
+  async_copy::begin_block(image, *launch);
+  ordered::begin_block();
+}
+
+Stopped stop_block(const Image& image, uint64_t seen) {
+  Stopped block{block_number, cusim_block_idx, slot, {}, {}, nullptr, nullptr, nullptr, seen};
+  block.threads.swap(threads);
+  copy_shared_memory(image, block.shared, false);
+  if (launch->race) block.watched = race::stop_block();
+  block.copies = async_copy::stop_block();
+  block.stores = ordered::stop_block();
+  return block;
+}
+
+void resume_block(const Image& image, Stopped& block) {
+  block_number = block.number;
+  cusim_block_idx = block.index;
+  slot = block.slot;
+  threads.swap(block.threads);
+  copy_shared_memory(image, block.shared, true);
+  if (launch->race) race::resume_block(block.watched);
+  async_copy::resume_block(block.copies);
+  ordered::resume_block(block.stores);
+}
+
+std::string why_blocks_wait(const Stopped& block, size_t held, size_t waiting) {
+  for (const Thread& thread : block.threads)
+    if (thread.state == State::kPolling)
+      return "deadlock: " + name(thread) + " waits at " + at_line(thread.line) +
+             " for a value that none of the " + std::to_string(held) +
+             " blocks that have begun will write; the device holds no more, and " +
+             std::to_string(waiting) + " have not begun";
+  return "deadlock";
+}
+
+// Which of the held blocks goes on, or `held.size()` for one that has not begun, or -1 for none.
+int next_block(const std::vector<Stopped>& held, bool may_begin) {
+  std::vector<int> able;
+  for (int i = 0; i < (int)held.size(); ++i)
+    if (held[i].seen != changes) able.push_back(i);
+  if (may_begin) able.push_back((int)held.size());
+  if (able.size() < 2) return able.empty() ? -1 : able[0];
+  return able[switches() % able.size()];
+}
+
+}  // namespace
+
 std::string run(const Launch& request) {
   Image image = find_image(*request.kernel);
   std::string error = check_launch(request, image);
   if (!error.empty()) return error;
   if (stacks == nullptr)
-    stacks = (char*)mmap(nullptr, kStackArea, PROT_READ | PROT_WRITE,
+    stacks = (char*)mmap(nullptr, kSlots * kStackArea, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   launch = &request;
   poison = poison_of(request.seed);
@@ -302,37 +382,57 @@ std::string run(const Launch& request) {
   const Dim b = request.block, g = request.grid;
   cusim_block_dim = b;
   cusim_grid_dim = g;
-  threads.assign((size_t)b.x * b.y * b.z, Thread());
-  if (request.race) race::begin_launch(image, (unsigned)threads.size(), request.dynamic_shared);
+  size_t count = (size_t)b.x * b.y * b.z;
+  if (request.race) race::begin_launch(image, (unsigned)count, request.dynamic_shared);
+  ordered::begin_launch(request.seed);
 
   std::vector<unsigned> blocks((size_t)g.x * g.y * g.z);
   std::iota(blocks.begin(), blocks.end(), 0u);
   std::mt19937 random(request.seed);
   if (request.seed == 1) std::reverse(blocks.begin(), blocks.end());
   if (request.seed > 1) std::shuffle(blocks.begin(), blocks.end(), random);
+  // How many blocks the device holds: one, several, or as many as the seed says.
+  switches.seed(request.seed);
+  most_blocks = request.seed == 0 ? 1 : request.seed == 1 ? 4 : 1 + switches() % kSlots;
+  stop_requested = false;
+  changes = 0;
 
-  for (unsigned block : blocks) {
-    block_number = block;
-    cusim_block_idx = {block % g.x, block / g.x % g.y, block / g.x / g.y};
-    for (int i = 0; i < (int)threads.size(); ++i) {
-      Thread& thread = threads[i];
-      thread.linear = i;
-      thread.index = {i % b.x, i / b.x % b.y, i / b.x / b.y};
-      thread.state = State::kReady;
-      std::memcpy(stack_of(i), &kCanary, sizeof kCanary);
-      thread.fiber.prepare(stack_of(i), kStack, thread_entry);
+  std::vector<Stopped> held;
+  size_t begun = 0;
+  while (error.empty() && (begun < blocks.size() || !held.empty())) {
+    bool may_begin = begun < blocks.size() && held.size() < most_blocks;
+    int chosen = next_block(held, may_begin);
+    if (chosen < 0) {
+      // What a block has written becomes visible some time, even if nothing orders it.
+      for (Stopped& block : held) ordered::make_visible(block.stores);
+      if (next_block(held, false) >= 0) continue;
+      cusim_block_idx = held[0].index;
+      error = why_blocks_wait(held[0], held.size(), blocks.size() - begun);
+    } else {
+      if (chosen < (int)held.size()) {
+        resume_block(image, held[chosen]);
+        held.erase(held.begin() + chosen);
+      } else {
+        for (slot = 0;; ++slot) {
+          auto uses = [](const Stopped& block) { return block.slot == slot; };
+          if (std::none_of(held.begin(), held.end(), uses)) break;
+        }
+        begin_block(image, blocks[begun++]);
+      }
+      bool ended;
+      uint64_t seen;
+      error = run_block(random, ended, seen);
+      if (error.empty() && !ended) {
+        held.push_back(stop_block(image, seen));
+      } else {
+        ordered::end_block();
+        if (request.race) race::end_block();
+      }
     }
-    poison_shared_memory(image, request.dynamic_shared);
-    if (request.race) race::begin_block();
-    async_copy::begin_block(image, request);
-    error = run_block(random);
-    if (request.race) race::end_block();
-    if (!error.empty()) {
+    if (!error.empty())
       error = "block (" + std::to_string(cusim_block_idx.x) + "," +
               std::to_string(cusim_block_idx.y) + "," + std::to_string(cusim_block_idx.z) +
               "): " + error;
-      break;
-    }
   }
   std::string races = request.race ? race::end_launch() : "";
   if (!races.empty()) error += (error.empty() ? "" : "\n") + races;

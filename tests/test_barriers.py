@@ -1,0 +1,87 @@
+"""Barriers of every builder and tree, by formula; widths of loads and stores in machine code.
+
+For T threads and L = log2 T, a scan over a block takes
+
+| tree | scan | its aggregate alone | why |
+|---|---|---|---|
+| warp | 1 (0 for one warp) | the same | between the warps' totals and their readers |
+| Kogge-Stone | L + 1 | the same | one for each distance, and one before the last look |
+| Blelloch | 4 L + 3 | 2 L + 1 | see below |
+
+and a walk over tiles one more, before the memory of one tile is used for the next (Kogge-Stone
+with an odd L has the other buffer for that, and Blelloch its first barrier). Blelloch's
+sweeps need one barrier per level, as no node is read by two threads of a level; TVM, which
+cannot tell, puts another one between a level's reads and its writes.
+"""
+
+import re
+
+import pytest
+
+from tests.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source
+from tests.cusim import nvcc
+from tests.test_resources import barriers
+from tvm_scan import ScanPlan, library, parallelize
+
+pytestmark = pytest.mark.gpu
+
+
+def scan(tree, levels):
+    return {"warp": int(levels > 5), "kogge_stone": levels + 1, "blelloch": 4 * levels + 3}[tree]
+
+
+def fold(tree, levels):
+    return 2 * levels + 1 if tree == "blelloch" else scan(tree, levels)
+
+
+def counts(algorithm, tree, threads):
+    plan = ScanPlan("cuda", algorithm, threads, 2, tree)
+    func = parallelize(library.linear_recurrence(3, 10000), CUDA_TARGET, plan)
+    return barriers(emitted_source(compile_cuda(func)))
+
+
+SIZES = [("warp", 32), ("warp", 64), ("warp", 512), ("kogge_stone", 16), ("blelloch", 8)]
+
+
+@pytest.mark.parametrize(("tree", "threads"), SIZES)
+def test_the_count_is_what_the_trees_need(tree, threads):
+    levels = threads.bit_length() - 1
+    whole, total = scan(tree, levels), fold(tree, levels)
+    # What keeps one tile from the memory of the one before.
+    again = 0 if tree == "blelloch" else int(whole > 0)
+    assert counts("serial_tiles", tree, threads) == [whole + again]
+    reduce, _, replay = counts("three_phase", tree, threads)
+    assert (reduce, replay) == (total, whole)
+    # One for the ticket; the tree's memory is used twice.
+    assert counts("single_pass", tree, threads) == [0, 1 + whole + again + total]
+
+
+def test_shared_lanes_wait_for_nobody():
+    plan = ScanPlan("cuda", "lanes", 64, 4, vector_loads=True, threads_per_lane=4)
+    func = parallelize(library.selective_scan(1, 16, 256, 16), CUDA_TARGET, plan)
+    assert barriers(emitted_source(compile_cuda(func))) == [0]
+
+
+TILES = ScanPlan("cuda", "serial_tiles", 64, 8, "warp", vector_loads=True)
+WALK = ScanPlan("cuda", "lanes", 128, 4, vector_loads=True, threads_per_lane=4)
+
+
+@pytest.mark.skipif(nvcc.nvdisasm_path() is None, reason="nvdisasm is missing: no SASS to read")
+@pytest.mark.skipif(not nvcc.nvcc_available(), reason="nvcc is missing: no SASS to read")
+@pytest.mark.parametrize("arch", ["sm_90"])
+def test_widths_in_machine_code(arch):
+    """128 bits wherever alignment allows, and nothing narrower but what is made for one lane."""
+
+    def accesses(func, plan):
+        source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
+        return re.findall(r"\b(LDG|STG)\.E(?:\.\w+)*?(\.128)?(?:\.\w+)*\s", nvcc.sass(source, arch))
+
+    affine = accesses(library.linear_recurrence(3, 4096), TILES)
+    # Two inputs and one output of eight items: two vectors each.
+    assert sorted(affine) == [("LDG", ".128")] * 4 + [("STG", ".128")] * 2
+    scan = accesses(library.selective_scan(8, 2048, 2048, 16), WALK)
+    # delta, u, z, and B and C of four states; those of A, D and the bias are single.
+    assert scan.count(("LDG", ".128")) >= 3 + 2 * 4
+    assert scan.count(("STG", ".128")) == 1 and ("STG", "") not in scan
+    odd = accesses(library.linear_recurrence(3, 4097), TILES)
+    assert all(width == "" for _, width in odd), "a row of 4097 has no aligned vectors"

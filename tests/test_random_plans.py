@@ -1,0 +1,179 @@
+"""Random plans of random recurrences of random shapes, against the loop.
+
+The plans come from the search space, so that every decision of a plan is drawn. The examples are
+the same in every run; ``TVM_SCAN_EXAMPLES=2000 pytest tests/test_random_plans.py`` draws as many
+others, at random.
+"""
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+from tvm.target import Target
+
+from tests import cusim
+from tests.cuda_harness import CUDA_TARGET, compile_cuda
+from tests.random_recurrences import FAMILIES, Shape, inputs_of, source_of, twin
+from tests.recurrence_cases import Case, exact_inputs
+from tvm_scan import extract, library, parallelize
+from tvm_scan.meta import decisions
+
+CPU = Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+EXAMPLES = int(os.environ.get("TVM_SCAN_EXAMPLES", "0"))
+
+pytestmark = pytest.mark.timeout(0 if EXAMPLES else 600)
+
+
+def profile(examples):
+    """The same few examples in every run, or many others."""
+    return settings(
+        max_examples=EXAMPLES or examples,
+        derandomize=not EXAMPLES,
+        database=None,
+        deadline=None,
+        # An example takes a second: shrinking one takes minutes, and says little more.
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+# Around a warp, a block, and several tiles of a block; none, one, and primes.
+LENGTHS = st.sampled_from((0, 1, 2, 7, 31, 32, 33, 64, 97, 128, 211, 256, 509, 640))
+ROWS = st.sampled_from((1, 2, 3, 5, 8, 17, 33))
+SHAPES = st.builds(Shape, ROWS, LENGTHS, st.booleans(), st.booleans(), st.booleans(), st.booleans())
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A loop, its arguments with outputs that nobody wrote, what they become, and a tolerance."""
+
+    name: str
+    shape: Shape
+    func: tvm.tirx.PrimFunc = field(repr=False)
+    args: list[np.ndarray] = field(repr=False)
+    want: list[np.ndarray] = field(repr=False)
+    tolerance: float
+
+
+@st.composite
+def problems(draw):
+    name = draw(st.sampled_from([*FAMILIES, "selective scan"]))
+    shape = draw(SHAPES)
+    if name != "selective scan":
+        family = FAMILIES[name]
+        inputs = inputs_of(family, shape, seed=shape.length)
+        want = twin(family, shape, inputs)
+        func, tolerance = source_of(family, shape), family.tolerance
+    else:
+        options = {
+            "initial_state": shape.exclusive,
+            "final_state": shape.reverse,
+            "layout": "bld" if shape.lanes_last else "bdl",
+        }
+        sizes = (("channels", shape.rows % 7), ("batch", 2), ("states", draw(STATES)))
+        case = Case("selective_scan", options=tuple(options.items()), sizes=sizes)
+        length = shape.length % 200
+        options, arrays, outputs = exact_inputs(case, length)
+        func = case.function(None if shape.symbolic else length, options)
+        inputs, want, tolerance = list(arrays.values()), list(outputs.values()), 0.0
+        want = [array.astype(case.dtype) for array in want]
+    rubbish = [np.full_like(array, 77) for array in want]
+    return Problem(name, shape, func, [*inputs, *rubbish], want, tolerance)
+
+
+STATES = st.sampled_from((1, 3, 4, 8, 16))
+
+
+def drawn_plan(data, target, func):
+    """One of the recurrence's plans; every algorithm and tree is as likely."""
+    recurrence = extract(func)
+    branches = decisions.branches(target, recurrence)
+    branch = data.draw(st.sampled_from(branches))
+    fitting = [p for p in branch.plans() if decisions.fits(p, target, recurrence)]
+    plan = data.draw(st.sampled_from(fitting))
+    note(str(plan))
+    return plan
+
+
+def check(got, want, tolerance):
+    for array, expected in zip(got, want, strict=True):
+        if tolerance:
+            np.testing.assert_allclose(array, expected, rtol=tolerance, atol=tolerance)
+        else:
+            np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.gpu
+@profile(24)
+@given(problems(), st.data())
+def test_cuda(problem, data):
+    """One order of threads and blocks, drawn, after a run under the race detector."""
+    want = problem.want
+    plan = drawn_plan(data, CUDA_TARGET, problem.func)
+    executable = compile_cuda(parallelize(problem.func, CUDA_TARGET, plan))
+    results = []
+    for race, seed in ((True, 0), (False, data.draw(st.integers(1, 1 << 20), label="order"))):
+        with cusim.settings(seed=seed, race=race):
+            tensors = [tvm.runtime.tensor(array, tvm.cuda(0)) for array in problem.args]
+            executable["main"](*tensors)
+            results.append([tensor.numpy() for tensor in tensors[-len(want) :]])
+        check(results[-1], want, problem.tolerance)
+    for one, other in zip(*results, strict=True):
+        assert one.tobytes() == other.tobytes(), "other bits in another order of threads"
+
+
+@profile(40)
+@given(problems(), st.data())
+def test_cpu(problem, data):
+    plan = drawn_plan(data, CPU, problem.func)
+    tensors = [tvm.runtime.tensor(array) for array in problem.args]
+    executable = tvm.compile(parallelize(problem.func, CPU, plan), target=CPU)
+    executable["main"](*tensors)
+    results = [tensor.numpy() for tensor in tensors[-len(problem.want) :]]
+    check(results, problem.want, problem.tolerance)
+
+
+@pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
+def test_every_decision_is_drawn(target):
+    """Of each field that can differ, the spaces that are drawn from hold several values."""
+    shape = Shape(33, 640, lanes_last=True, symbolic=True)
+    funcs = [source_of(FAMILIES[name], shape) for name in ("affine", "logsumexp")]
+    funcs += [source_of(FAMILIES["affine"], Shape(33, 640)), library.selective_scan(2, 5, 97, 4)]
+    found = defaultdict(set)
+    for func in funcs:
+        for branch in decisions.branches(target, extract(func)):
+            for plan in branch.plans():
+                for decision in fields(plan):
+                    found[decision.name].add(getattr(plan, decision.name))
+    single = {name for name, values in found.items() if len(values) < 2} - {"device"}
+    assert single == NOT_DECIDED[str(target.kind.name)]
+
+
+#: Fields of the other device, and what the target of these tests leaves no choice in.
+NOT_DECIDED = {
+    "cuda": {
+        "lane_block",
+        "vectorize",
+        "chunks",
+        "time_vector",
+        "cache_steps",
+        "transpose",
+        "prefetch",
+        "nontemporal",
+        "ldexp",
+        "library_math",
+    },
+    "llvm": {
+        "threads_per_block",
+        "items_per_thread",
+        "block_tree",
+        "vector_loads",
+        "threads_per_lane",
+        "ldexp",  # of AVX-512
+    },
+}
