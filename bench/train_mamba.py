@@ -1,7 +1,7 @@
 """A byte-level Mamba language model, trained on Python's own documentation.
 
 Twice from the same weights on the same batches: with the scan of tvm_scan, and with the scan as
-one step after another in PyTorch, as in mamba-ssm's reference and transformers' eager path. The
+one step after another in PyTorch, with the arithmetic of mamba-ssm's reference. The
 losses must agree; the times are those of whole training steps.
 
 python -m bench.train_mamba [--steps 150] [--plot docs/images/train_mamba.svg] [--json FILE]
@@ -65,9 +65,10 @@ def _loop(
     decay = torch.exp(dt.unsqueeze(2) * A.unsqueeze(-1))
     drive = (dt * u).unsqueeze(2) * B.unsqueeze(1)
     h, ys = h0, []
-    for t in range(u.shape[2]):
-        h = decay[..., t] * h + drive[..., t]
-        ys.append((h * C[:, None, :, t]).sum(2))
+    # Slices by unbind: the gradient of an index would be as large as the whole, at every step.
+    for gate, added, read in zip(*(t.unbind(-1) for t in (decay, drive, C)), strict=True):
+        h = gate * h + added
+        ys.append((h * read.unsqueeze(1)).sum(2))
     return (torch.stack(ys, 2) + D[:, None] * u) * F.silu(z), h
 
 
