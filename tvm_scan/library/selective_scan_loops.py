@@ -133,9 +133,9 @@ def blocks_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
                         vb, vd = T.axis.remap("SS", [b, d])
                         vt = T.axis.scan(nl, t)
                         vn = T.axis.spatial(nn, n)
-                        h[vb, vd, vn] = T.exp(dt[vb, vd] * A[vd, vn]) * h[vb, vd, vn] + dt[
+                        h[vb, vd, vn] = T.exp(dt[vb, vd] * A[vd, vn]) * h[vb, vd, vn] + driven[
                             vb, vd
-                        ] * load(B[at(vb, vn, vt)]) * load(u[at(vb, vd, vt)])
+                        ] * load(B[at(vb, vn, vt)])
                 for n in range(nn):
                     with T.sblock("contract"):
                         vb, vd = T.axis.remap("SS", [b, d])
@@ -193,9 +193,9 @@ def step_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
                     driven[0] = dt[0] * load(u[at(vb, vd, vt)])
                     y[0] = tirx.const(0, wide)
                     for n in range(nn):
-                        h[vb, vd, n] = T.exp(dt[0] * A[vd, n]) * h[vb, vd, n] + dt[0] * load(
+                        h[vb, vd, n] = T.exp(dt[0] * A[vd, n]) * h[vb, vd, n] + driven[0] * load(
                             B[at(vb, n, vt)]
-                        ) * load(u[at(vb, vd, vt)])
+                        )
                         y[0] = y[0] + h[vb, vd, n] * load(C[at(vb, n, vt)])
                     out[at(vb, vd, vt)] = finish(y[0], D, vd, u[at(vb, vd, vt)], z, at(vb, vd, vt))
 
