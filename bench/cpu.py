@@ -53,13 +53,21 @@ LARGE = [
     Workload("selective scan bfloat16", (2, 1536, 512)),
     Workload("selective scan bfloat16", (2, 1536, 2048)),
 ]
+#: Kind, leading extents, the factor from one length to the next, and the last power of it.
+_GROWTH = [
+    ("cumsum", (1,), 4, 12),
+    ("affine", (1,), 4, 11),
+    ("selective scan", (1, 64), 4, 6),
+    ("selective scan bfloat16", (1, 64), 4, 6),
+    ("cumsum rows", (1024,), 16, 3),
+    ("cummax", (64,), 16, 4),
+    ("segmented", (64,), 16, 4),
+    ("order 2", (64,), 16, 4),
+    ("logsumexp", (64,), 16, 4),
+]
 GROWING = {
-    kind: [Workload(kind, (*lead, 4**k)) for k in range(most + 1)]
-    for kind, lead, most in (
-        ("cumsum", (1,), 12),
-        ("affine", (1,), 11),
-        ("selective scan", (1, 64), 6),
-    )
+    kind: [Workload(kind, (*lead, factor**k)) for k in range(most + 1)]
+    for kind, lead, factor, most in _GROWTH
 }
 
 

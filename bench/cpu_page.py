@@ -86,8 +86,13 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     kinds = list(dict.fromkeys(row["workload"]["kind"] for row in rows))
-    figure, axes = plt.subplots(1, len(kinds), figsize=(4.6 * len(kinds), 4.2), squeeze=False)
-    for axis, kind in zip(axes[0], kinds, strict=True):
+    columns = min(3, len(kinds))
+    rows_of_panels = -(-len(kinds) // columns)
+    size = (4.6 * columns, 3.9 * rows_of_panels)
+    figure, axes = plt.subplots(rows_of_panels, columns, figsize=size, squeeze=False)
+    for axis in axes.flat[len(kinds) :]:
+        axis.set_visible(False)
+    for axis, kind in zip(axes.flat, kinds, strict=False):
         mine = [row for row in rows if row["workload"]["kind"] == kind]
         for name in dict.fromkeys(n for row in mine for n in row["seconds"]):
             pairs = [

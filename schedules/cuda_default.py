@@ -70,7 +70,8 @@ def _candidates(limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
     if (length is not None and length <= 32) or 2 * size > 4 * _ELEMENT_WORDS:
         return
     known = all(tir.as_int(a.extent) is not None for a in (*recurrence.lanes, recurrence.time))
-    items = 8 if size <= 16 else 4
+    # Of lengths that are not known, small tiles leave fewer threads without steps.
+    items = 8 if size <= 16 and known else 4
     warp = takes_warp_tree(recurrence)
     vectors = has_vectors(recurrence, items)
     for algorithm in ("serial_tiles", "three_phase"):

@@ -84,7 +84,7 @@ def test_the_bench_tunes_measures_and_writes(tmp_path, monkeypatch, capsys):
     words += ["--write-records", "--records", str(tmp_path / "records")]
     words += ["--database", str(tmp_path / "work")]
     assert bench.tuned.main(words) == 0
-    assert asked == [("cumsum", 5), ("torch:affine", 5)]
+    assert asked == [("cumsum 1x4096", 5), ("torch:affine 64x1x4096", 5)]
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]
     assert [row["tuned"] for row in rows] == [str(PAIRS)] * 2
     assert all(row["least"] <= row["gain"] <= row["most"] for row in rows)

@@ -96,6 +96,7 @@ def test_runs_keep_the_order_of_time(name):
             np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("runs", [False, True])
 def test_a_product_of_gates_that_overflows_inside_a_vector(runs):
     """The one vector that needs care takes it: a zero state stays zero, others overflow."""
     func = source_of(CASES["affine"], "float32")

@@ -102,7 +102,10 @@ def _executed(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise CommandError(f"expected a Python file, got {path.name}; give it the ending .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(spec.name, module)
+    # TVM's parser looks for the source of a class in the module of that name, which another file
+    # may have taken.
+    before = sys.modules.get(spec.name)
+    sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -113,6 +116,9 @@ def _executed(path: Path) -> ModuleType:
             f"expected {path.name} to run, got {type(error).__name__} in {path}{line}: "
             f"{text[0] if text else ''}; mend the file"
         ) from error
+    finally:
+        if before is not None:
+            sys.modules[spec.name] = before
     return module
 
 

@@ -89,7 +89,7 @@ class SelectiveScanForm:
 
 
 def blocks_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
-    """Build the nest with one block per stage: step size, drive, state, contraction, output."""
+    """Build the nest with one block per stage: step size, state, contraction, output."""
     nb, nd, nl, nn, dtype = form.batch, form.channels, form.length, form.states, form.dtype
     at, attrs, final_state = form.at, form.attrs, form.final_state
     step_size, initial, finish = form.step_size, form.initial, form.finish
@@ -112,7 +112,6 @@ def blocks_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
         T.func_attr(attrs)
         h = T.meta_var(h_final if final_state else alloc_state(form.state_shape, wide))
         dt = T.sblock_alloc_buffer((nb, nd), wide)
-        driven = T.sblock_alloc_buffer((nb, nd), wide)
         y = T.sblock_alloc_buffer((nb, nd), wide)
         for b, d in T.grid(nb, nd):
             for n in range(nn):
@@ -124,18 +123,14 @@ def blocks_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
                     vb, vd = T.axis.remap("SS", [b, d])
                     vt = T.axis.scan(nl, t)
                     dt[vb, vd] = step_size(delta[at(vb, vd, vt)], delta_bias, vd)
-                with T.sblock("drive"):
-                    vb, vd = T.axis.remap("SS", [b, d])
-                    vt = T.axis.scan(nl, t)
-                    driven[vb, vd] = dt[vb, vd] * load(u[at(vb, vd, vt)])
                 for n in range(nn):
                     with T.sblock("state"):
                         vb, vd = T.axis.remap("SS", [b, d])
                         vt = T.axis.scan(nl, t)
                         vn = T.axis.spatial(nn, n)
-                        h[vb, vd, vn] = T.exp(dt[vb, vd] * A[vd, vn]) * h[vb, vd, vn] + driven[
+                        h[vb, vd, vn] = T.exp(dt[vb, vd] * A[vd, vn]) * h[vb, vd, vn] + dt[
                             vb, vd
-                        ] * load(B[at(vb, vn, vt)])
+                        ] * load(B[at(vb, vn, vt)]) * load(u[at(vb, vd, vt)])
                 for n in range(nn):
                     with T.sblock("contract"):
                         vb, vd = T.axis.remap("SS", [b, d])
@@ -187,15 +182,13 @@ def step_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
                     vb, vd = T.axis.remap("SS", [b, d])
                     vt = T.axis.scan(nl, t)
                     dt = T.sblock_alloc_buffer((1,), wide)
-                    driven = T.sblock_alloc_buffer((1,), wide)
                     y = T.sblock_alloc_buffer((1,), wide)
                     dt[0] = step_size(delta[at(vb, vd, vt)], delta_bias, vd)
-                    driven[0] = dt[0] * load(u[at(vb, vd, vt)])
                     y[0] = tirx.const(0, wide)
                     for n in range(nn):
-                        h[vb, vd, n] = T.exp(dt[0] * A[vd, n]) * h[vb, vd, n] + driven[0] * load(
+                        h[vb, vd, n] = T.exp(dt[0] * A[vd, n]) * h[vb, vd, n] + dt[0] * load(
                             B[at(vb, n, vt)]
-                        )
+                        ) * load(u[at(vb, vd, vt)])
                         y[0] = y[0] + h[vb, vd, n] * load(C[at(vb, n, vt)])
                     out[at(vb, vd, vt)] = finish(y[0], D, vd, u[at(vb, vd, vt)], z, at(vb, vd, vt))
 

@@ -130,17 +130,15 @@ def selective_forward(
                     vb, vg, vd = T.axis.remap("SSS", [b, g, d])
                     vt = T.axis.scan(nk, t)
                     dt = T.sblock_alloc_buffer((1,), wide)
-                    driven = T.sblock_alloc_buffer((1,), wide)
                     y = T.sblock_alloc_buffer((1,), wide)
                     time = T.meta_var(time_of(start, vt))
                     at = T.meta_var((vb, vg, vd, time))
                     dt[0] = option.step_size(load(delta, at), bias, vg, vd)
-                    driven[0] = dt[0] * load(u, at)
                     y[0] = const(0, wide)
                     for n in range(N):
                         tail[vb, vg, vd, n] = decay(reset, vb, time, dt[0] * A[vg, vd, n]) * tail[
                             vb, vg, vd, n
-                        ] + driven[0] * load(B, (vb, vg, n, time))
+                        ] + dt[0] * load(B, (vb, vg, n, time)) * load(u, at)
                         y[0] = y[0] + tail[vb, vg, vd, n] * load(C, (vb, vg, n, time))
                     out[at] = finish(y[0], load(u, at), D, z, at)
 
