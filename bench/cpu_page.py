@@ -142,7 +142,9 @@ Every peer's time over ours:
 
 {peers}
 
-How the time grows with the length, from one step on.
+How the time grows with the length, from one step on. In a process with several tools' pools of
+threads, waking one's own costs the parallel peers (C, numba, transformers) up to 8 ms now and then:
+the peaks of their short lengths are that, and say little about them.
 
 ![Time against length](images/cpu.svg)
 
