@@ -46,10 +46,11 @@ _INTERLEAVE = 4
 #: A state of several cells costs about this many simple steps per cell (it has an exp).
 _STATE_COST = 4
 #: Lengths from which vectors of time pay for one lane, for several lanes (shorter ones have
-#: neighbours that hide their latency), and for one lane on several cores.
+#: neighbours that hide their latency), and for one lane on several cores: waking these twice takes
+#: up to 0.2 ms where they sleep, which is what one core needs for 2^19 steps.
 _VECTOR_LENGTH = 1 << 8
 _LONG_ROW = 1 << 9
-_SHARED_LENGTH = 1 << 16
+_SHARED_LENGTH = 1 << 19
 #: Lanes that fill a vector.
 _TILE_LANES = 16
 #: Stand-in for an extent that is not known until run time.
