@@ -63,6 +63,9 @@ WORKLOADS: tuple[tuple[str, tuple[int, ...], dict[str, Any]], ...] = (
     *(("torch:affine", s, _SCAN) for s in ((1, 1, 1 << 16), (64, 1, 4096))),
 )
 RECORDS = Path(__file__).resolve().parents[1] / "meta" / "records"
+#: Idle seconds before each turn, after which a method wakes its own threads untimed: else whoever
+#: comes after the loop on one core would pay for the sleeping pool of all.
+GAP = 0.004
 #: Gain from which a record is worth its bytes; measurements of it, and how many must agree.
 WORTH, REPEATS, AGREE = 1.05, 5, 4
 #: Plans of a search that go into the first run in turns.
@@ -143,11 +146,12 @@ def measure(case: Case, target: Target, entries: list[Entry], seconds: float) ->
         for p in {loop, plan, *(entry.plans[0] for entry in entries)}
     }
     calls = {str(p): (lambda f=f["main"]: f(*arguments)) for p, f in built.items()}
-    first = interleaved(calls, seconds=seconds / 2)
+    first = interleaved(calls, seconds=seconds / 2, gap=GAP)
     entry = min(entries, key=lambda one: first[str(one.plans[0])].median)
     tuned = entry.plans[0]
     finals = {str(p): calls[str(p)] for p in (loop, plan, tuned)}
-    runs = [interleaved(finals, seconds=seconds / 2 / REPEATS) for _ in range(REPEATS)]
+    each = seconds / 2 / REPEATS
+    runs = [interleaved(finals, seconds=each, gap=GAP) for _ in range(REPEATS)]
     micro = [median(run[str(p)].median for run in runs) * 1e6 for p in (loop, plan, tuned)]
     gains = [run[str(plan)].median / run[str(tuned)].median for run in runs]
     worth = sum(gain >= WORTH for gain in gains) >= AGREE
