@@ -21,14 +21,11 @@ from bench.cpu_page import OWN, Workload, page, plot, table
 from bench.cpu_peers import peers_of
 from bench.floors import floor_of
 from bench.memory import peak_bytes
-from bench.timing import interleaved, machine
+from bench.timing import GAP, interleaved, machine
 from tvm_scan import Recurrence, default_plan, extract, parallelize
 from tvm_scan.schedules.default import host_target
 
 __all__ = ["main"]
-
-#: Seconds between two methods, whose pools of threads else spin against each other.
-_GAP = 0.004
 
 
 LARGE = [
@@ -100,7 +97,7 @@ def measure(workload: Workload, seconds: float, *, large: bool) -> dict[str, Any
     inputs = [a for n, a in arrays.items() if n != "out"]
     if (floor := floor_of(inputs, arrays["out"])) is not None:
         calls["floor"] = floor
-    times = interleaved(calls, seconds=seconds, least=3, gap=_GAP)
+    times = interleaved(calls, seconds=seconds, least=3, gap=GAP)
     medians = {n: t.median for n, t in times.items() if n not in OWN}
     best = min(medians, key=lambda n: medians[n])
     mine = times["tvm_scan"].median

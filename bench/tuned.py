@@ -31,7 +31,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from bench.here import Here
-from bench.timing import interleaved, machine
+from bench.timing import GAP, interleaved, machine
 from tvm_scan import Recurrence, ScanPlan, __version__, default_plan, extract, parallelize
 from tvm_scan._versions import tvm_version
 from tvm_scan.library import LIBRARY
@@ -63,9 +63,6 @@ WORKLOADS: tuple[tuple[str, tuple[int, ...], dict[str, Any]], ...] = (
     *(("torch:affine", s, _SCAN) for s in ((1, 1, 1 << 16), (64, 1, 4096))),
 )
 RECORDS = Path(__file__).resolve().parents[1] / "meta" / "records"
-#: Idle seconds before each turn, after which a method wakes its own threads untimed: else whoever
-#: comes after the loop on one core would pay for the sleeping pool of all.
-GAP = 0.004
 #: Gain from which a record is worth its bytes; measurements of it, and how many must agree.
 WORTH, REPEATS, AGREE = 1.05, 5, 4
 #: Plans of a search that go into the first run in turns.

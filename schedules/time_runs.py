@@ -18,7 +18,6 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.base import Combine
 from tvm_scan.recurrence import Group
-from tvm_scan.schedules.elements import store_all
 from tvm_scan.schedules.vector_values import Lanes, names, on_vectors
 
 if TYPE_CHECKING:
@@ -183,8 +182,8 @@ class TimeRuns:
     def _scanned(self, i: int) -> list[Lanes]:
         return self.totals[i][(self.width.bit_length() - 2) % 2]
 
-    def hand_over(self, i: int, group: Group, apply: Combine) -> list[Any]:
-        """The carries before every step, and after the last one.
+    def befores(self, i: int, group: Group, apply: Combine) -> list[Any]:
+        """The carries before every step.
 
         Parameters
         ----------
@@ -224,6 +223,4 @@ class TimeRuns:
             for v, row in enumerate(rows):
                 buffer, cell = many.carry(c, [], tirx.Ramp(v * self.width, 1, self.width))
                 out.append(tirx.BufferStore(buffer, row, cell))
-        after = apply(self.last(i), tuple(carries))
-        out.append(store_all([one.carry(c, []) for c in group.carries], after))
         return out

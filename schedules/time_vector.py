@@ -26,7 +26,7 @@ from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.time_fold import TimeFold
 from tvm_scan.schedules.time_runs import TimeRuns
 from tvm_scan.schedules.vector_math import Pool, hoist_first_iteration, with_vector_math
-from tvm_scan.schedules.vector_values import Lanes, blend, blend_shifted, names, on_vectors, shift
+from tvm_scan.schedules.vector_values import Lanes, blend, names, on_vectors, shift
 
 __all__ = ["TimeVector"]
 
@@ -157,12 +157,14 @@ class TimeVector:
         levels = self.width.bit_length() - 1
         last = write if levels % 2 else read
         lifted = self.lift(i, read, first)
+        total = runs.last(i) if runs else tuple(element.at(self.width - 1) for element in last)
 
         def scanned(combine: Combine) -> list[Any]:
             return runs.levels(i, group, read, combine) if runs else self._levels(i, group, combine)
 
         def handed(apply: Combine) -> list[Any]:
-            return runs.hand_over(i, group, apply) if runs else self._hand_over(group, last, apply)
+            made = runs.befores(i, group, apply) if runs else self._befores(group, last, apply)
+            return [*made, self._after(group, total, apply)]
 
         careful = [lifted, *scanned(algebra.combine), *handed(algebra.apply)]
         plain = algebra.plainly()
@@ -172,26 +174,18 @@ class TimeVector:
         if plain.exact is None:
             return [lifted, *levelled, *usual]
         # One test of the whole vector for the rare one that needs care.
-        total = runs.last(i) if runs else tuple(element.at(self.width - 1) for element in last)
         everywhere = plain.exact(total)
         rare = tirx.IfThenElse(everywhere, tir.seq(usual), tir.seq(careful))
         return [tir.fresh_copy(lifted), *levelled, rare]
 
-    def _before(self, element: list[Lanes], by: int, identity: Element | None) -> list[Any]:
-        """Lane ``v - by`` in lane ``v``; the first lanes are the identity, or any."""
-        if identity is None:
-            return [shift(part.load(), by, self.width) for part in element]
-        return [
-            blend_shifted(tirx.Broadcast(none, self.width), part.load(), by, self.width)
-            for none, part in zip(identity, element, strict=True)
-        ]
+    def _before(self, element: list[Lanes], by: int) -> list[Any]:
+        """Lane ``v - by`` in lane ``v``; the first lanes are any."""
+        return [shift(part.load(), by, self.width) for part in element]
 
-    def _levels(
-        self, i: int, group: Group, combine: Combine, identity: Element | None = None
-    ) -> list[Any]:
+    def _levels(self, i: int, group: Group, combine: Combine) -> list[Any]:
         """The scan of the elements, from one set to the other and back.
 
-        Without an identity the lanes that no earlier one meets are kept by a blend.
+        The lanes that no earlier one meets are kept by a blend.
         """
         width = self.width
         read, write = self.elements[i]
@@ -202,37 +196,37 @@ class TimeVector:
         while by < width:
             vectors = [e.load() for e in read]
             table = tir.VarMap(zip(right, vectors, strict=True))
-            for var, vector in zip(left, self._before(read, by, identity), strict=True):
+            for var, vector in zip(left, self._before(read, by), strict=True):
                 table[var] = vector
             for target, vector, value in zip(write, vectors, combined, strict=True):
                 scanned = on_vectors(value, table, width)
-                kept = scanned if identity else blend(vector, scanned, by, width)
-                out.append(target.store(kept))
+                out.append(target.store(blend(vector, scanned, by, width)))
             read, write = write, read
             by *= 2
         return out
 
-    def _hand_over(
-        self, group: Group, last: list[Lanes], apply: Combine, identity: Element | None = None
-    ) -> list[Any]:
-        """The carries before every step, and after the last one."""
+    def _befores(self, group: Group, last: list[Lanes], apply: Combine) -> list[Any]:
+        """The carries before every step."""
         width = self.width
         dtypes = [self.recurrence.carries[c].dtype for c in group.carries]
         left, _, old = names(group.algebra, dtypes)
         carries = [self.one.get_carry(c, []) for c in group.carries]
         table = tir.VarMap((o, tirx.Broadcast(c, width)) for o, c in zip(old, carries, strict=True))
-        for var, vector in zip(left, self._before(last, 1, identity), strict=True):
+        for var, vector in zip(left, self._before(last, 1), strict=True):
             table[var] = vector
         out = []
         for c, carry, value in zip(group.carries, carries, apply(left, old), strict=True):
             before = on_vectors(value, table, width)
-            if identity is None:
-                before = blend(tirx.Broadcast(carry, width), before, 1, width)
+            before = blend(tirx.Broadcast(carry, width), before, 1, width)
             buffer, cell = self.many.carry(c, [], tirx.Ramp(0, 1, width))
             out.append(tirx.BufferStore(buffer, before, cell))
-        after = apply(tuple(element.at(width - 1) for element in last), tuple(carries))
-        out.append(store_all([self.one.carry(c, []) for c in group.carries], after))
         return out
+
+    def _after(self, group: Group, total: Element, apply: Combine) -> Any:
+        """The carries after the last step, which the element of all steps makes."""
+        carries = tuple(self.one.get_carry(c, []) for c in group.carries)
+        places = [self.one.carry(c, []) for c in group.carries]
+        return store_all(places, apply(total, carries))
 
     def _keep_last(self) -> Any:
         """Registers that are no carries, as the last step of the last vector left them."""

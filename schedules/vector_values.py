@@ -13,7 +13,7 @@ from tvm_scan.algebra import Algebra
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.ir import local
 
-__all__ = ["Lanes", "blend", "blend_shifted", "names", "on_vectors", "shift", "takes_time_vectors"]
+__all__ = ["Lanes", "blend", "names", "on_vectors", "shift", "takes_time_vectors"]
 
 _BINARY = (
     tirx.Add,
@@ -80,12 +80,6 @@ def shift(vector: Any, by: int, width: int) -> Any:
 def blend(first: Any, rest: Any, count: int, width: int) -> Any:
     """``count`` lanes of ``first``, then those of ``rest`` at the same places."""
     return tirx.Shuffle([first, rest], [v if v < count else width + v for v in range(width)])
-
-
-def blend_shifted(first: Any, rest: Any, by: int, width: int) -> Any:
-    """``by`` lanes of ``first``, then those of ``rest`` from its first one on."""
-    places = [v if v < by else width + v - by for v in range(width)]
-    return tirx.Shuffle([first, rest], places)
 
 
 def on_vectors(expr: Any, table: tir.VarMap, width: int) -> Any:

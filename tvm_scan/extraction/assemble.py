@@ -16,11 +16,7 @@ from tvm_scan.extraction.carries import make_group
 from tvm_scan.extraction.coupling import draft_steps, find_groups, one_group
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.nest import Nest, accesses_of, find_nest
-from tvm_scan.extraction.preconditions import (
-    check_aliasing,
-    check_rectangular,
-    inline_bindings,
-)
+from tvm_scan.extraction.preconditions import check_preconditions
 from tvm_scan.extraction.rewrite import BodyWriter
 from tvm_scan.extraction.statements import stores_in
 from tvm_scan.extraction.surroundings import surroundings
@@ -108,7 +104,7 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
 def _of_nest(
     func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap
 ) -> Recurrence | Refusal:
-    refusal = inline_bindings(nest) or check_rectangular(nest) or check_aliasing(func, nest)
+    refusal = check_preconditions(func, nest)
     if refusal is not None:
         return refusal
     found = _step(func, stmt, nest, external)

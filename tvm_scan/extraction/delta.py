@@ -28,11 +28,7 @@ from tvm_scan.extraction.factors import factored
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.matrix_state import MatrixState, MatrixSum, matrix_state
 from tvm_scan.extraction.nest import Nest, accesses_of, find_nest
-from tvm_scan.extraction.preconditions import (
-    check_aliasing,
-    check_rectangular,
-    inline_bindings,
-)
+from tvm_scan.extraction.preconditions import check_preconditions
 from tvm_scan.extraction.statements import stores_in
 from tvm_scan.extraction.step_loops import NotUnderstood
 from tvm_scan.recurrence import Axis, Refusal, RefusalKind
@@ -63,7 +59,7 @@ def extract_delta(func: tirx.PrimFunc, stmt: Any) -> DeltaRule | Refusal:
         nest = find_nest(tree.body, tree.reduced, external, interchange=interchange)
         if isinstance(nest, Refusal):
             return nest
-        found = inline_bindings(nest) or check_rectangular(nest) or check_aliasing(func, nest)
+        found = check_preconditions(func, nest)
         if found is not None:
             return found
         try:

@@ -10,10 +10,15 @@ from tvm_scan.extraction.nest import Nest, accesses_of, rename
 from tvm_scan.extraction.statements import Let, stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind
 
-__all__ = ["check_aliasing", "check_rectangular", "inline_bindings"]
+__all__ = ["check_preconditions"]
 
 
-def inline_bindings(nest: Nest) -> Refusal | None:
+def check_preconditions(func: tirx.PrimFunc, nest: Nest) -> Refusal | None:
+    """Write out the bindings of a nest, and check its extents and its buffers."""
+    return _inline_bindings(nest) or _check_rectangular(nest) or _check_aliasing(func, nest)
+
+
+def _inline_bindings(nest: Nest) -> Refusal | None:
     """Write out bindings before the time loop, so that every chunk of time knows them.
 
     A binding of what the nest only reads has the same value wherever it is evaluated.
@@ -36,7 +41,7 @@ def inline_bindings(nest: Nest) -> Refusal | None:
     return None
 
 
-def check_rectangular(nest: Nest) -> Refusal | None:
+def _check_rectangular(nest: Nest) -> Refusal | None:
     """Lanes and time must form a box: no extent may depend on another of them, or on data."""
     loops = [*nest.lanes, nest.time]
     for loop in loops:
@@ -51,7 +56,7 @@ def check_rectangular(nest: Nest) -> Refusal | None:
     return None
 
 
-def check_aliasing(func: tirx.PrimFunc, nest: Nest) -> Refusal | None:
+def _check_aliasing(func: tirx.PrimFunc, nest: Nest) -> Refusal | None:
     """A store to one of two buffers on one allocation may be a read of the other."""
     views = tir.VarMap()
 

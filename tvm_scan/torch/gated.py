@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from tvm_scan.torch.functions import check, check_tensor
 from tvm_scan.torch.linear import linear_recurrence
 
-__all__ = ["check_shape", "hgrn", "rglru", "wide"]
+__all__ = ["check_shape", "hgrn", "rglru", "wide", "widened"]
 
 
 def rglru(
@@ -153,6 +155,13 @@ def _narrow(
 def wide(tensor: Tensor) -> Tensor:
     """Convert to float32, unless it is float64."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def widened(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Convert to the one dtype to which they are promoted, float32 at least."""
+    made = [wide(tensor) for tensor in tensors]
+    common = functools.reduce(torch.promote_types, (tensor.dtype for tensor in made))
+    return tuple(tensor.to(common) for tensor in made)
 
 
 def check_shape(owner: str, shape: torch.Size, axes: int, **tensors: Tensor) -> None:

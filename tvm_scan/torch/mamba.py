@@ -12,7 +12,7 @@ from tvm_scan.torch.expanded import expanded
 from tvm_scan.torch.functions import check, check_tensor
 from tvm_scan.torch.selective import selective_scan_grouped
 
-__all__ = ["packed_resets", "selective_scan", "selective_scan_fn"]
+__all__ = ["selective_scan", "selective_scan_fn", "with_packed"]
 
 
 def selective_scan(
@@ -108,10 +108,7 @@ def selective_scan(
     shaped("h0", h0, (batch, channels, states))
     shaped("reset", reset, (batch, length))
     check(u.is_floating_point(), owner, "a floating-point u", u.dtype, "convert it")
-    if cu_seqlens is not None:
-        check(batch == 1, owner, "one row of packed sequences", f"batch {batch}", "pack them")
-        starts = packed_resets(owner, cu_seqlens, length, u.device, reverse)
-        reset = starts if reset is None else reset | starts
+    reset = with_packed(owner, reset, cu_seqlens, (batch, length), u.device, reverse)
 
     B, C = (_projection(owner, n, t, u, A) for n, t in (("B", B), ("C", C)))
     groups = max(B.shape[1], C.shape[1])
@@ -207,7 +204,24 @@ def _projection(owner: str, name: str, tensor: Tensor, u: Tensor, A: Tensor) -> 
     return tensor
 
 
-def packed_resets(
+def with_packed(
+    owner: str,
+    reset: Tensor | None,
+    cu_seqlens: Tensor | None,
+    shape: tuple[int, int],
+    device: torch.device,
+    reverse: bool,
+) -> Tensor | None:
+    """Return `reset` (batch, length) with the beginnings of sequences packed into one row."""
+    if cu_seqlens is None:
+        return reset
+    batch, length = shape
+    check(batch == 1, owner, "one row of packed sequences", f"batch {batch}", "pack them")
+    starts = _packed_resets(owner, cu_seqlens, length, device, reverse)
+    return starts if reset is None else reset | starts
+
+
+def _packed_resets(
     owner: str, cu_seqlens: Tensor, length: int, device: torch.device, reverse: bool
 ) -> Tensor:
     """Return where sequences that are packed into one row begin, bool (1, length)."""

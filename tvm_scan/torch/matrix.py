@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.functions import check, check_tensor
-from tvm_scan.torch.gated import check_shape, wide
+from tvm_scan.torch.gated import check_shape, wide, widened
 from tvm_scan.torch.outer import outer_scan
 
 __all__ = ["gla", "rwkv6"]
@@ -123,21 +123,11 @@ def _matrix(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, h0: Tensor | None, emit: str, reverse: bool
 ) -> tuple[Tensor, Tensor]:
     """Outputs, and the last state as (batch, heads, keys, values)."""
-    q, k, v, g = (wide(t) for t in (q, k, v, g))
-    common = _common(q, k, v, g)
-    q, k, v, g = (t.to(common) for t in (q, k, v, g))
+    q, k, v, g = widened(q, k, v, g)
     shape = (q.shape[0], q.shape[2], v.shape[3], q.shape[3])
-    first = q.new_zeros(shape) if h0 is None else h0.to(common).mT
+    first = q.new_zeros(shape) if h0 is None else h0.to(q.dtype).mT
     y, last = outer_scan(g, k, v, q, first, "state", emit, reverse)
     return y, last.mT
-
-
-def _common(*tensors: Tensor) -> torch.dtype:
-    """The dtype that all tensors are promoted to."""
-    common = tensors[0].dtype
-    for tensor in tensors[1:]:
-        common = torch.promote_types(common, tensor.dtype)
-    return common
 
 
 def _check_matrix(

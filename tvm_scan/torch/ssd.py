@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tvm_scan.torch.functions import check, check_tensor
-from tvm_scan.torch.gated import check_shape, wide
-from tvm_scan.torch.mamba import packed_resets
+from tvm_scan.torch.gated import check_shape, widened
+from tvm_scan.torch.mamba import with_packed
 from tvm_scan.torch.outer import outer_scan
 
 __all__ = ["mamba_chunk_scan_combined", "ssd"]
@@ -97,15 +97,9 @@ def ssd(
     _check(owner, x, dt, A, B, C, D, z, dt_bias, h0)
     batch, length, heads, features = x.shape
     groups = B.shape[2]
-    if cu_seqlens is not None:
-        check(batch == 1, owner, "one row of packed sequences", f"batch {batch}", "pack them")
-        starts = packed_resets(owner, cu_seqlens, length, x.device, reverse)
-        reset = starts if reset is None else reset | starts
-    tensors = [wide(t) for t in (x, dt, A, B, C)]
-    common = tensors[0].dtype
-    for tensor in tensors[1:]:
-        common = torch.promote_types(common, tensor.dtype)
-    x_wide, dt_wide, A_wide, B_wide, C_wide = (t.to(common) for t in tensors)
+    reset = with_packed(owner, reset, cu_seqlens, (batch, length), x.device, reverse)
+    x_wide, dt_wide, A_wide, B_wide, C_wide = widened(x, dt, A, B, C)
+    common = x_wide.dtype
     if dt_bias is not None:
         dt_wide = dt_wide + dt_bias.to(common)
     if dt_softplus:
