@@ -63,138 +63,68 @@ class BlellochTree:
         return [b for stages in parts for elements in stages for b in elements.buffers]
 
     def scan(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
-        """Statements of one scan; see ``BlockTree``."""
-        shared = self.shared[stage]
-        return [
-            self.replica.copy(shared, [*self.row.at, padded(self.thread)], mine, []),
-            *_block_scan(
-                self.replica,
-                shared,
-                total,
-                self.left[stage],
-                self.right[stage],
-                self.thread,
-                self.threads,
-                self.row.at,
-            ),
-        ]
+        """Statements of one scan; see ``BlockTree``.
+
+        No barrier follows the last write: the reader's is inserted by TVM.
+        """
+        shared, last = self.shared[stage], self._last
+        first = tirx.EQ(self.thread, tir.zero_like(self.thread))
+        clear = tirx.IfThenElse(first, self.replica.set_identity(shared, last), None)
+        stmts = [*self.fold(stage, mine, total), clear]
+        for level in reversed(range(self._levels)):
+            stmts += self._level(stage, level, up=False)
+        return stmts
 
     def fold(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
-        """Statements of a scan of which only the aggregate is wanted: the upsweep."""
-        shared, nodes = self.shared[stage], (self.left[stage], self.right[stage])
-        row = self.row.at
-        copy = self.replica.copy(shared, [*row, padded(self.thread)], mine, [])
-        spans = _upsweep(self.replica, shared, total, *nodes, self.thread, self.threads, row)
-        return [copy, *spans]
+        """Statements of a scan of which only the aggregate is wanted: the upsweep.
+
+        Sums of spans that double, the last of which is the aggregate.
+        """
+        shared = self.shared[stage]
+        stmts = [self.replica.copy(shared, self._own, mine, [])]
+        for level in range(self._levels):
+            stmts += self._level(stage, level, up=True)
+        return [*stmts, self.replica.copy(total, [], shared, self._last)]
 
     def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
         """In shared memory."""
-        return self.shared[stage], [*self.row.at, padded(self.thread)]
+        return self.shared[stage], self._own
 
+    @property
+    def _levels(self) -> int:
+        return self.threads.bit_length() - 1
 
-def _block_scan(
-    replica: Replica,
-    shared: Elements,
-    total: Elements,
-    left: Elements,
-    right: Elements,
-    thread: Var,
-    threads: int,
-    row: list[Any],
-) -> list[Any]:
-    """Exclusive scan over the threads of a block.
+    @property
+    def _own(self) -> list[Any]:
+        """Place of the thread's element."""
+        return [*self.row.at, padded(self.thread)]
 
-    Given: ``shared[padded(thread)]`` holds each thread's element. Result: the exclusive prefix
-    of the thread is at the same place, and ``total`` (registers of every thread) holds the
-    aggregate of the block. No barrier follows the last write: the reader's is inserted by TVM.
+    @property
+    def _last(self) -> list[Any]:
+        """Place of the last thread's element."""
+        return [*self.row.at, int_const(padded(self.threads - 1), "int32")]
 
-    Parameters
-    ----------
-    replica : Replica
-        Gives the loop over groups and cells, and the algebra.
-    shared : Elements
-        Padded shared memory.
-    total, left, right : Elements
-        Registers: the aggregate, and the operands of one tree node.
-    thread : Var
-        Thread index.
-    threads : int
-        Threads of the lane, a power of two.
-    row : list of Expr
-        Leading indices into shared memory.
+    def _level(self, stage: int, level: int, *, up: bool) -> list[Any]:
+        """One level, of threads each with a node that spans ``2 << level`` elements."""
+        replica, shared, row = self.replica, self.shared[stage], self.row.at
+        left, right = self.left[stage], self.right[stage]
+        span, end = 2 << level, self.thread + 1
+        high = [*row, padded(end * span - 1)]
+        low = [*row, padded(end * span - 1 - (span >> 1))]
+        chosen = self.thread < int_const(self.threads >> (level + 1), self.thread)
 
-    Returns
-    -------
-    list of Stmt
-    """
-    levels = threads.bit_length() - 1
-    last = [*row, int_const(padded(threads - 1), "int32")]
-    stmts = _upsweep(replica, shared, total, left, right, thread, threads, row)
-    stmts.append(
-        tirx.IfThenElse(
-            tirx.EQ(thread, tir.zero_like(thread)), replica.set_identity(shared, last), None
-        )
-    )
-    for level in reversed(range(levels)):
-        stmts += _level(
-            replica, shared, left, right, thread, threads >> (level + 1), level, False, row
-        )
-    return stmts
+        def write(i: int, place: list[Any]) -> Any:
+            algebra = replica.recurrence.groups[i].algebra
+            earlier, later = left.load(i, [], place), right.load(i, [], place)
+            if up:
+                return shared.store(i, high, place, algebra.combine(earlier, later))
+            # Going down, the node's prefix is at ``high`` and its left subtree's sum at ``low``:
+            # the left child inherits the prefix, the right child gets prefix then left sum.
+            swap = shared.store(i, low, place, later)
+            return tir.seq([swap, shared.store(i, high, place, algebra.combine(later, earlier))])
 
-
-def _upsweep(
-    replica: Replica,
-    shared: Elements,
-    total: Elements,
-    left: Elements,
-    right: Elements,
-    thread: Var,
-    threads: int,
-    row: list[Any],
-) -> list[Any]:
-    """Sums of spans that double, the last of which is the aggregate; see ``_block_scan``."""
-    stmts: list[Any] = []
-    for level in range(threads.bit_length() - 1):
-        stmts += _level(
-            replica, shared, left, right, thread, threads >> (level + 1), level, True, row
-        )
-    last = [*row, int_const(padded(threads - 1), "int32")]
-    return [*stmts, replica.copy(total, [], shared, last)]
-
-
-def _level(
-    replica: Replica,
-    shared: Elements,
-    left: Elements,
-    right: Elements,
-    thread: Var,
-    active: int,
-    level: int,
-    up: bool,
-    row: list[Any],
-) -> list[Any]:
-    """One level: ``active`` threads, each with a node that spans ``2 << level`` elements."""
-    span = 2 << level
-    high = padded((thread + 1) * span - 1)
-    low = padded((thread + 1) * span - 1 - (span >> 1))
-    chosen = thread < int_const(active, thread)
-
-    def write(i: int, place: list[Any]) -> Any:
-        algebra = replica.recurrence.groups[i].algebra
-        earlier, later = left.load(i, [], place), right.load(i, [], place)
-        if up:
-            return shared.store(i, [*row, high], place, algebra.combine(earlier, later))
-        # Going down, the node's prefix is at ``high`` and its left subtree's sum at ``low``:
-        # the left child inherits the prefix, the right child gets prefix then left sum.
-        swap = shared.store(i, [*row, low], place, later)
-        return tir.seq(
-            [swap, shared.store(i, [*row, high], place, algebra.combine(later, earlier))]
-        )
-
-    reads = tir.seq(
-        [replica.copy(left, [], shared, [*row, low]), replica.copy(right, [], shared, [*row, high])]
-    )
-    return [
-        tirx.IfThenElse(chosen, reads, None),
-        tirx.IfThenElse(chosen, replica.for_each_element(shared.stage, write), None),
-    ]
+        reads = [replica.copy(left, [], shared, low), replica.copy(right, [], shared, high)]
+        return [
+            tirx.IfThenElse(chosen, tir.seq(reads), None),
+            tirx.IfThenElse(chosen, replica.for_each_element(shared.stage, write), None),
+        ]
