@@ -34,13 +34,16 @@ class Here:
     def __init__(self, config: ms.runner.EvaluatorConfig) -> None:
         self.config = config
         self.programs: dict[str, Any] = {}
+        self.made = 0
         self.cases = Path()
 
     def build(self, inputs: list[Any]) -> list[Any]:
-        """Give every candidate a name; it is compiled when its turn to run comes."""
+        """Give every candidate a name; it is compiled at its first turn, those before are gone."""
         out = []
+        self.programs = {}
         for item in inputs:
-            name = f"/nowhere/{len(self.programs)}/a"
+            name = f"/nowhere/{self.made}/a"
+            self.made += 1
             self.programs[name] = item
             out.append(ms.builder.BuilderResult(name, None))
         return out
@@ -55,10 +58,13 @@ class Here:
         return [_Done(self._measured(str(item.artifact_path))) for item in inputs]
 
     def _measured(self, name: str) -> Any:
-        item, device = self.programs[name], tvm.cpu()
-        self.programs[name] = None  # it is not needed again
+        device = tvm.cpu()
         try:
-            module = tvm.compile(expand_scans(item.mod), target=item.target).mod
+            item = self.programs[name]
+            if isinstance(item, ms.builder.BuilderInput):
+                item = tvm.compile(expand_scans(item.mod), target=item.target).mod
+                self.programs[name] = item
+            module = item
             arguments = allocate(self.cases, device, None, 1)
             seconds = run_checked(self.cases, module, device, self.config, arguments)
         except (ScanError, RuntimeError, ValueError, TypeError) as error:

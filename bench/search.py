@@ -140,6 +140,7 @@ def race(
                     strategy=strategy,
                     builder=table,
                     runner=lambda _cases, table=table: table,
+                    confirm=False,
                     progress=False,
                 )
             curves.append(result.functions[0].curve())

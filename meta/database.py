@@ -127,7 +127,12 @@ class RecordStore:
     # ---- writing ----------------------------------------------------------------------------
 
     def commit(
-        self, mod: IRModule, record: ms.database.TuningRecord, facts: dict[str, Any]
+        self,
+        mod: IRModule,
+        record: ms.database.TuningRecord,
+        facts: dict[str, Any],
+        *,
+        instead_of: str | None = None,
     ) -> Entry:
         """Add one record, in one step for every other process.
 
@@ -139,6 +144,8 @@ class RecordStore:
             Its trace and times.
         facts : dict
             Its provenance.
+        instead_of : str, optional
+            Digest of the record whose place it takes, where one plan was measured again.
 
         Returns
         -------
@@ -152,7 +159,12 @@ class RecordStore:
         workload = ms.database.Workload(mod).as_json()
         body = json.loads(json.dumps(record.as_json()))
         entry = Entry(digest_of(workload, body), workload, body, facts)
-        self.update(lambda entries: [*entries, entry])
+
+        def change(entries: list[Entry]) -> list[Entry]:
+            kept = [entry if e.digest == instead_of else e for e in entries]
+            return kept if entry in kept else [*kept, entry]
+
+        self.update(change)
         return entry
 
     def update(

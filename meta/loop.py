@@ -1,9 +1,11 @@
-"""The loop of a search: propose, build, check and time, record, learn."""
+"""The loop of a search: propose, build, check and time, record, learn; then confirm."""
 
 from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,6 +26,7 @@ from tvm_scan.meta.candidates import (
 )
 from tvm_scan.meta.check import WRONG, recurrences_of
 from tvm_scan.meta.database import RecordStore
+from tvm_scan.meta.finals import PASSES, ROUNDS, contenders
 from tvm_scan.meta.progress import Progress, Stop, shielded
 from tvm_scan.meta.provenance import provenance
 from tvm_scan.meta.result import FunctionResult, Trial
@@ -36,6 +39,9 @@ __all__ = ["FunctionSearch"]
 _LOG = logging.getLogger("tvm_scan")
 #: Candidates that are built together: a builder starts its processes anew for every batch.
 _BATCH = 8
+
+Built = tuple[Candidate, ms.runner.RunnerInput]
+Tell = Callable[[Candidate, ms.runner.RunnerResult], None]
 
 
 class FunctionSearch:
@@ -80,6 +86,7 @@ class FunctionSearch:
         self.facts = {**provenance(target, seed), "shapes": shapes}
         self.result = FunctionResult(name, space_size(self.mod, target))
         self.known: dict[Any, ms.runner.RunnerResult] = {}
+        self.recorded: dict[Any, tuple[Candidate, str]] = {}
 
     def run(self, builder: Any, runner: Any, trials: int, strategy: str) -> None:
         """Measure until trials, time or space run out."""
@@ -101,6 +108,51 @@ class FunctionSearch:
         while self._left() and (more := rest.next(min(_BATCH, self._left()))):
             self._measure(more)
         self.bar.end(len(self.result.trials))
+
+    def confirm(self) -> None:
+        """Measure the fastest and the default again, in turns, until the first place is held.
+
+        A time that was measured once is the lower the luckier the moment was, and the least of
+        many is the luckiest. The new times take the place of the old ones, in the records, too.
+        """
+        for _ in range(PASSES):
+            group = contenders(self.result.trials)
+            if self.stop or not group:
+                return
+            turns: dict[Any, list[ms.runner.RunnerResult]] = {t.plans: [] for t in group}
+
+            def tell(candidate: Candidate, measured: Any, turns: Any = turns) -> None:
+                turns[candidate.plans].append(measured)
+
+            made = [self.recorded[trial.plans][0] for trial in group]
+            with self._built(made, tell) as waiting:
+                for _ in range(ROUNDS):
+                    self._each(waiting, tell)
+            if self.stop:
+                return  # some have had more turns than others
+            for plans, results in turns.items():
+                self._confirmed(plans, results)
+
+    def _confirmed(self, plans: Any, turns: list[ms.runner.RunnerResult]) -> None:
+        candidate, earlier = self.recorded[plans]
+        errors = [str(turn.error_msg) for turn in turns if turn.error_msg is not None]
+        seconds = [float(t) for turn in turns for t in turn.run_secs or []]
+        if any(WRONG in error for error in errors):
+            # It was right before: what depends on the moment is wrong.
+            self.store.update(lambda entries: [e for e in entries if e.digest != earlier])
+            trial = self._wrong(plans, next(error for error in errors if WRONG in error))
+        elif seconds:
+            trial = Trial(plans, median(seconds), confirmed=True)
+            self._record(candidate, seconds, instead_of=earlier)
+        else:
+            return
+        places = [one.plans for one in self.result.trials]
+        self.result.trials[places.index(plans)] = trial
+
+    def _wrong(self, plans: Any, error: str) -> Trial:
+        trial = Trial(plans, None, error, wrong=True)
+        _LOG.error("%s with %s\n%s", self.result.name, trial, _line_with(WRONG, error))
+        return trial
 
     def _left(self) -> int:
         return 0 if self.stop else self.trials - len(self.result.trials)
@@ -124,61 +176,74 @@ class FunctionSearch:
     def _measure(self, candidates: list[Candidate]) -> list[ms.runner.RunnerResult]:
         """Build, check, time and record; what was measured before is not measured again."""
         new = [c for c in candidates if c.plans not in self.known]
-        inputs = [ms.builder.BuilderInput(c.measure.sch.mod, self.target) for c in new]
-        built = list(shielded(lambda: self.builder.build(inputs))) if inputs else []
-        kind = "cuda" if device_of(self.target) == "cuda" else "cpu"
-        waiting = []
-        for candidate, artifact in zip(new, built, strict=True):
-            if artifact.error_msg is not None:
-                self._note(candidate, _nothing(str(artifact.error_msg)))
-                continue
-            given = ms.runner.RunnerInput(artifact.artifact_path, kind, candidate.measure.args_info)
-            waiting.append((candidate, artifact, given))
-        for group in self._groups(waiting):
-            if not self.stop:
-                given = [item for _, _, item in group]
-                futures = shielded(partial(self.runner.run, given))
-                for (candidate, _, _), future in zip(group, futures, strict=True):
-                    self._note(candidate, shielded(future.result))
-        for _, artifact, _ in waiting:
-            shutil.rmtree(Path(str(artifact.artifact_path)).parent, ignore_errors=True)
+        with self._built(new, self._note) as waiting:
+            self._each(waiting, self._note)
         nothing = _nothing("not measured")
         return [self.known.get(c.plans, nothing) for c in candidates]
 
-    def _groups(self, waiting: list[Any]) -> list[list[Any]]:
-        """One by one where there is one device, so that each result is kept at once."""
+    @contextmanager
+    def _built(self, candidates: list[Candidate], tell: Tell) -> Iterator[list[Built]]:
+        """Build, and tell what cannot be; the artifacts are gone afterwards."""
+        inputs = [ms.builder.BuilderInput(c.measure.sch.mod, self.target) for c in candidates]
+        built = list(shielded(lambda: self.builder.build(inputs))) if inputs else []
+        kind = "cuda" if device_of(self.target) == "cuda" else "cpu"
+        waiting: list[Built] = []
+        for candidate, artifact in zip(candidates, built, strict=True):
+            if artifact.error_msg is not None:
+                tell(candidate, _nothing(str(artifact.error_msg)))
+                continue
+            given = ms.runner.RunnerInput(artifact.artifact_path, kind, candidate.measure.args_info)
+            waiting.append((candidate, given))
+        try:
+            yield waiting
+        finally:
+            for _, given in waiting:
+                shutil.rmtree(Path(str(given.artifact_path)).parent, ignore_errors=True)
+
+    def _each(self, waiting: list[Built], tell: Tell) -> None:
+        """Check and time; one by one where there is one device, so that each result is kept."""
         at_once = getattr(self.runner, "at_once", 1)
-        return [waiting[i : i + at_once] for i in range(0, len(waiting), at_once)]
+        for start in range(0, len(waiting), at_once):
+            if self.stop:
+                return
+            group = waiting[start : start + at_once]
+            futures = shielded(partial(self.runner.run, [given for _, given in group]))
+            for (candidate, _), future in zip(group, futures, strict=True):
+                tell(candidate, shielded(future.result))
 
     def _note(self, candidate: Candidate, measured: ms.runner.RunnerResult) -> None:
         error = None if measured.error_msg is None else str(measured.error_msg)
         if error is not None and self.stop.interrupted:
             return  # the worker was stopped, too
-        wrong = error is not None and WRONG in error
-        seconds = median(float(t) for t in measured.run_secs) if measured.run_secs else None
-        trial = Trial(candidate.plans, seconds, error, wrong)
         self.known[candidate.plans] = measured
-        self.result.trials.append(trial)
-        if wrong:
-            _LOG.error("%s with %s\n%s", self.result.name, trial, _line_with(WRONG, error or ""))
-        elif error is not None:
-            _LOG.info("%s with %s did not run: %s", self.result.name, trial, error)
+        if error is None:
+            seconds = [float(t) for t in measured.run_secs]
+            trial = Trial(candidate.plans, median(seconds))
+            self._record(candidate, seconds)
+        elif WRONG in error:
+            trial = self._wrong(candidate.plans, error)
         else:
-            self._record(candidate, measured)
+            trial = Trial(candidate.plans, None, error)
+            _LOG.info("%s with %s did not run: %s", self.result.name, trial, error)
+        self.result.trials.append(trial)
         best = self.result.best
         self.bar.advance(None if best is None else best.seconds)
 
-    def _record(self, candidate: Candidate, measured: ms.runner.RunnerResult) -> None:
+    def _record(
+        self, candidate: Candidate, seconds: list[float], instead_of: str | None = None
+    ) -> None:
+        # TVM orders records by the mean: of one number it is the median, too, by which we do.
         record = ms.database.TuningRecord(
             candidate.measure.sch.trace,
             ms.database.Workload(self.mod),
-            list(measured.run_secs),
+            [median(seconds)],
             self.target,
             candidate.measure.args_info,
         )
         plans = [str(plan) for plan in candidate.plans]
-        facts = {**self.facts, "function": self.result.name, "plans": plans}
-        self.store.commit(self.mod, record, facts)
+        facts = {**self.facts, "function": self.result.name, "plans": plans, "samples": seconds}
+        entry = self.store.commit(self.mod, record, facts, instead_of=instead_of)
+        self.recorded[candidate.plans] = (candidate, entry.digest)
 
 
 def _nothing(reason: str) -> ms.runner.RunnerResult:

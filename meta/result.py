@@ -24,12 +24,15 @@ class Trial:
         Why there is no time.
     wrong : bool
         Whether its result differed from the loop's.
+    confirmed : bool
+        Whether the time is that of the finals, in turns with the other fastest candidates.
     """
 
     plans: tuple[ScanPlan, ...]
     seconds: float | None
     error: str | None = None
     wrong: bool = False
+    confirmed: bool = False
 
     def __str__(self) -> str:
         return " + ".join(str(plan) for plan in self.plans)

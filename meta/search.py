@@ -1,7 +1,7 @@
 """``tune``: find the plan of every recurrence of a program, and record what was measured.
 
 Candidates come from ``candidates``, are built in worker processes, compared with the loop and timed
-in others, recorded, and learnt from; ``loop`` goes round.
+in others, recorded, and learnt from; ``loop`` goes round, and the fastest meet in ``finals``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ __all__ = ["tune"]
 
 Program = tirx.PrimFunc | IRModule | Mapping[str, tirx.PrimFunc]
 RunnerFactory = Callable[[Path], ms.runner.Runner]
+#: Seconds that a budget leaves for the finals of a function, or a fifth of its share.
+_FINALS = 20.0
 
 
 def tune(
@@ -49,6 +51,7 @@ def tune(
     config: ms.runner.EvaluatorConfig | None = None,
     initializer: Callable[[], None] | None = None,
     inputs: Mapping[str, np.ndarray] | None = None,
+    confirm: bool = True,
     progress: bool = True,
 ) -> TuningResult:
     """Measure plans for every recurrence of a program, and keep the records.
@@ -82,6 +85,8 @@ def tune(
         Runs first in every worker process of the default builder and runner.
     inputs : mapping of str to ndarray, optional
         For the check and the timing, by parameter name, where invented ones mean nothing.
+    confirm : bool
+        Whether the fastest candidates and the default are measured again, in turns, at the end.
     progress : bool
         Whether to draw a bar on the terminal.
 
@@ -108,6 +113,7 @@ def tune(
     begin = monotonic()
     result = TuningResult(Path(database))
     stop = Stop()
+    end = stop.deadline
     noise = np.random.get_state()  # TVM's cost model draws from NumPy's global generator
     np.random.seed(seed)
     try:
@@ -115,8 +121,9 @@ def tune(
             builder = builder or shielded(lambda: local_builder(initializer=initializer))
             for number, (name, func) in enumerate(functions):
                 if budget is not None:
-                    left = budget * 60 - (monotonic() - begin)
-                    stop.deadline = monotonic() + left / (len(functions) - number)
+                    share = (begin + budget * 60 - monotonic()) / (len(functions) - number)
+                    end = monotonic() + share
+                    stop.deadline = end - (min(share / 5, _FINALS) if confirm else 0.0)
                 with tempfile.TemporaryDirectory(prefix="tvm-scan-tune-") as folder:
                     cases = Path(folder) / "cases"
                     save_cases(make_cases(func, seed=seed, inputs=inputs), cases)
@@ -129,6 +136,9 @@ def tune(
                     result.functions.append(search.result)
                     try:
                         search.run(builder, made, trials, strategy)
+                        stop.deadline = end
+                        if confirm:
+                            search.confirm()
                     finally:
                         _close(made)
                 if stop.interrupted:

@@ -1,5 +1,6 @@
 """The search: end to end on this CPU, wrong candidates, budgets, seeds."""
 
+import hashlib
 import logging
 import re
 import time
@@ -163,6 +164,68 @@ def pretend(folder, func, pause=0.0, **options):
         progress=False,
         **options,
     )
+
+
+class Moods(FakeRunner):
+    """Its first answer is up to a tenth too good; the program ``wrong`` fails from then on."""
+
+    def __init__(self, builder, wrong=""):
+        super().__init__(builder)
+        self.wrong, self.seen = wrong, {}
+
+    def run(self, inputs):
+        out = []
+        for item, future in zip(inputs, super().run(inputs), strict=True):
+            text = self.builder.built[int(str(item.artifact_path).split("/")[2])]
+            turn = self.seen[text] = self.seen.get(text, 0) + 1
+            luck = 0.9 + (hash_of(text) % 1000) / 10000 if turn == 1 else 1.0
+            future.seconds *= luck
+            out.append(Wrong() if turn > 1 and text == self.wrong else future)
+        return out
+
+
+class Wrong:
+    def result(self):
+        return ms.runner.RunnerResult(None, f"{WRONG}: expected 1, got 2")
+
+
+def hash_of(text):
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+
+
+def with_moods(folder, **options):
+    builder = FakeBuilder()
+    runner = Moods(builder, **options)
+    func = library.cumsum(64, 4096)
+    made = {"builder": builder, "runner": lambda _: runner, "progress": False}
+    tuned = tune(func, CPU, folder, trials=16, **made)
+    return tuned.functions[0], runner, RecordStore(folder).best(func, CPU)
+
+
+def test_luck_does_not_win(tmp_path):
+    found, runner, entry = with_moods(tmp_path)
+    assert found.best.confirmed and found.default.confirmed
+    assert found.best.seconds <= found.default.seconds
+    assert tuple(entry.plans) == found.best.plans and entry.seconds == found.best.seconds
+    again = [trial for trial in found.trials if trial.confirmed]
+    assert 2 <= len(again) <= 24
+    texts = [text for text, turns in runner.seen.items() if turns > 1]
+    assert len(texts) == len(again) and {runner.seen[t] % 3 for t in texts} == {1}
+    assert len(RecordStore(tmp_path).entries()) == len(found.trials)
+
+
+def test_a_candidate_that_is_wrong_in_the_finals_loses_its_record(tmp_path, caplog):
+    found, runner, _ = with_moods(tmp_path / "right")
+    fastest = min(
+        (text for text, turns in runner.seen.items() if turns > 1), key=lambda text: len(text)
+    )
+    with caplog.at_level(logging.ERROR, "tvm_scan"):
+        bad, _, entry = with_moods(tmp_path / "wrong", wrong=fastest)
+    (trial,) = bad.wrong
+    assert trial.plans == found.best.plans and trial.plans != tuple(entry.plans)
+    assert WRONG in caplog.text
+    recorded = {tuple(e.plans) for e in RecordStore(tmp_path / "wrong").entries()}
+    assert recorded == {t.plans for t in bad.trials if not t.wrong}
 
 
 @pytest.mark.parametrize("strategy", ["auto", "random"])

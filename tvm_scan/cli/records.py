@@ -128,11 +128,15 @@ def show_record(folder: Path, digest: str, svg: Path | None, as_json: bool) -> N
             if not svg.parent.is_dir():
                 raise CommandError(f"expected a folder at {svg.parent}, found none; create it")
             svg.write_text(tree_svg(found, plan), encoding="utf-8")
+    provenance = dict(entry.facts or {})
+    times = provenance.pop("samples", None)
+    if not (isinstance(times, list) and times and all(isinstance(t, float) for t in times)):
+        times = [float(t) for t in entry.json[1]]  # written by TVM alone, or by another hand
     report = {
         **_row(entry, None),
-        "times": [float(t) for t in entry.json[1]],
+        "times": times,
         "target_attributes": str(entry.target),
-        "provenance": entry.facts or {},
+        "provenance": provenance,
         "recurrences": parts,
         "trace": str(entry.record.trace),
     }
