@@ -3,9 +3,9 @@
 Reading order: ``decisions`` (what may be decided), ``space`` (the rule that samples it), ``expand``
 (the postproc), ``mutator`` (moves), ``costs`` and ``features`` (what the cost model sees),
 ``candidates`` (where they come from), ``check`` (against the loop), ``workers`` (what runs in other
-processes), ``search`` and ``loop`` (``tune``), ``checked`` (the same check in TVM's own search),
-``database``, ``entry`` and ``files`` (the records), ``replay``, ``nearest`` and ``dispatch`` (their
-use).
+processes), ``search``, ``loop`` and ``finals`` (``tune``), ``checked`` (the same check in TVM's own
+search), ``database``, ``entry`` and ``files`` (the records), ``replay``, ``nearest`` and
+``dispatch`` (their use).
 """
 
 from importlib import import_module
