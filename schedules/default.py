@@ -175,9 +175,8 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
             strip = max(strip, min(lanes // 32 * 32, _PAGE))
         width = max(strip, 32 if lanes >= 64 else 16 if lanes >= 16 else 8)
         return ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
-    if contiguous_axis(recurrence) == "time" and _waits_for_itself(recurrence):
-        # Float sums wait for their own additions; scanned in registers, one lane waits for memory.
-        # Four vectors of the machine.
+    if contiguous_axis(recurrence) == "time" and _gains_in_vectors(recurrence, limits):
+        # Scanned in registers, one lane waits for memory. Four vectors of the machine.
         steps = 64 if limits.ldexp else 32 if limits.line_stores else 16
         vectors = ScanPlan("cpu", "lanes", time_vector=steps, time_runs=True)
         if rows == 1 and length >= _VECTOR_LENGTH:
@@ -236,12 +235,21 @@ def _is_light(recurrence: Recurrence) -> bool:
     )
 
 
-def _waits_for_itself(recurrence: Recurrence) -> bool:
-    """Whether all carries are float sums, products or affine, and fit into vectors of time."""
+def _gains_in_vectors(recurrence: Recurrence, limits: Limits) -> bool:
+    """Whether all carries fit into vectors of time, and are faster there than one by one."""
     return takes_time_vectors(recurrence) and all(
-        is_float(a.dtype) and (isinstance(a, Affine) or getattr(a, "op", "") in ("add", "mul"))
-        for a in recurrence.algebras
+        _is_faster_in_vectors(algebra, limits) for algebra in recurrence.algebras
     )
+
+
+def _is_faster_in_vectors(algebra: Algebra, limits: Limits) -> bool:
+    if is_float(algebra.dtype) and not _is_quick(algebra):
+        # Float sums, products and affine steps wait for their own additions.
+        return isinstance(algebra, Affine | Reduce)
+    # The others take a step a cycle or two: it needs many lanes to be ahead of that. A float's
+    # maximum is three instructions, for NaN.
+    wide = limits.ldexp if is_float(algebra.dtype) else limits.line_stores
+    return isinstance(algebra, Reduce) and tir.byte_size(algebra.dtype) == 4 and wide
 
 
 def _is_quick(algebra: Algebra) -> bool:
