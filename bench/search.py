@@ -6,8 +6,9 @@ is the choice of candidates alone, and no noise of the clock is taken for skill.
 
     python -m bench.search --write     # the JSON, the plot, and its part of docs/tuning.md
 
-On two quiet cores the whole takes about eight minutes: every plan is timed alone, then the races,
-in which nothing is timed, share the cores.
+On two quiet cores the whole takes about a quarter of an hour: every plan is timed alone, then the
+races, in which nothing is timed, share the cores. With ``--keep FILE``, a run that was ended goes
+on after the last workload that it finished.
 """
 
 from __future__ import annotations
@@ -158,7 +159,12 @@ def race_named(
 
 
 def run(
-    target: Target, trials: int, seeds: int, only: str | None, earlier: dict[str, Any]
+    target: Target,
+    trials: int,
+    seeds: int,
+    only: str | None,
+    earlier: dict[str, Any],
+    keep: Path | None = None,
 ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     """Measure and race every workload: what the JSON file holds, and the curves."""
     measured = {}
@@ -168,6 +174,9 @@ def run(
         known = earlier.get("workloads", {}).get(name, {}).get("times", {})
         measured[name] = measure(make(), target, known)
         print(f"{name:32}{len(measured[name]):4} plans measured", flush=True)
+        if keep is not None:
+            kept = {n: {"times": {t: s for t, (_, s) in m.items()}} for n, m in measured.items()}
+            keep.write_text(json.dumps({"machine": machine(target), "workloads": kept}))
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         jobs = {
@@ -217,6 +226,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", help="workloads whose name has this in it")
     parser.add_argument("--replay", type=Path, help="result of an earlier run with its times")
+    parser.add_argument("--keep", type=Path, help="file of the times so far, to go on from")
     parser.add_argument("--json", type=Path, help="where to write the result")
     parser.add_argument("--plot", type=Path, help="where to write the curve, .svg")
     parser.add_argument("--markdown", type=Path, help="page whose marked part is replaced")
@@ -227,13 +237,15 @@ def main(argv: list[str] | None = None) -> int:
         args.plot = args.plot or ROOT / "docs" / "images" / "search.svg"
         args.markdown = args.markdown or ROOT / "docs" / "tuning.md"
     target = Target.from_device("cpu")
+    if args.keep and args.keep.is_file():
+        args.replay = args.replay or args.keep
     earlier = json.loads(args.replay.read_text()) if args.replay else {}
     threads = machine(target)["TVM_NUM_THREADS"]
     if earlier and earlier["machine"]["TVM_NUM_THREADS"] != threads:
         # The space and the default plan follow the number of threads.
         wanted = earlier["machine"]["TVM_NUM_THREADS"]
         parser.error(f"expected TVM_NUM_THREADS={wanted}, as it was measured")
-    result, curves = run(target, args.trials, args.seeds, args.only, earlier)
+    result, curves = run(target, args.trials, args.seeds, args.only, earlier, args.keep)
     if args.plot:
         plot(curves, args.plot)
     if args.json:
