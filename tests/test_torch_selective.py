@@ -109,6 +109,32 @@ def test_constant_and_shared_projections():
     )
 
 
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize(
+    ("kind_B", "kind_C"), [("groups", "constant"), ("constant", "groups"), (3, 2)]
+)
+def test_projections_of_different_kinds(kind_B, kind_C, is_complex):
+    """One constant in time and another with groups, or with another number of groups."""
+    given = {n: inputs(2, 1, 6, 5, 3)[n].detach() for n in ["u", "delta", "A"]}
+    dtype = torch.complex128 if is_complex else torch.float64
+    if is_complex:
+        given["A"] = torch.complex(given["A"], torch.randn_like(given["A"]))
+
+    def both(kind):
+        """As mamba-ssm takes it, and for every channel and step."""
+        if kind == "constant":
+            tensor = torch.randn(6, 3, dtype=dtype)
+            return tensor, tensor[None, :, :, None].expand(2, 6, 3, 5)
+        groups = 2 if kind == "groups" else kind
+        tensor = torch.randn(2, groups, 3, 5, dtype=dtype)
+        pairs = torch.view_as_real(tensor).flatten(3) if is_complex else tensor
+        return pairs, tensor
+
+    (B, every_B), (C, every_C) = both(kind_B), both(kind_C)
+    got = ts.selective_scan_fn(**given, B=B, C=C)
+    torch.testing.assert_close(got, oracle({**given, "B": every_B, "C": every_C}, False)[0])
+
+
 def test_complex_state_matrix():
     given = {n: inputs(2, 1, 4, 6, 3)[n].detach() for n in ["u", "delta", "A", "B", "C"]}
     A = torch.complex(given["A"], torch.randn_like(given["A"]))

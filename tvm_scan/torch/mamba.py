@@ -5,6 +5,8 @@ Gu and Dao 2023, arXiv 2312.00752.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -111,8 +113,8 @@ def selective_scan(
     reset = with_packed(owner, reset, cu_seqlens, (batch, length), u.device, reverse)
 
     B, C = (_projection(owner, n, t, u, A) for n, t in (("B", B), ("C", C)))
-    groups = max(B.shape[1], C.shape[1])
-    B, C = (t.expand(batch, groups, states, length) for t in (B, C))
+    groups = math.lcm(B.shape[1], C.shape[1])  # B may vary with the channel where C has groups
+    B, C = (t.repeat_interleave(groups // t.shape[1], 1) for t in (B, C))
     split = (groups, channels // groups)
 
     common = u.dtype
