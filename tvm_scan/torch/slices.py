@@ -62,7 +62,7 @@ def _slice_outputs(
     lasts = [] if prefix else found[:carries]
     emits = found if prefix else found[carries:]
     return [make(shape, dtype, x.device) for shape, dtype in lasts] + [
-        make((len(x), *shape), dtype, x.device) for shape, dtype in emits
+        make((x.shape[0], *shape), dtype, x.device) for shape, dtype in emits
     ]
 
 
