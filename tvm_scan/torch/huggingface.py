@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from tvm_scan.torch.mamba import selective_scan
-from tvm_scan.torch.ssd import mamba_chunk_scan_combined
+from tvm_scan.torch.mamba_ssm import mamba_chunk_scan_combined
 
 __all__ = ["Patch", "patch_transformers"]
 
