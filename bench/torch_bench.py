@@ -1,9 +1,11 @@
 """Forward and backward of the torch functions against PyTorch: time in turns, memory apart.
 
-``python -m bench.torch_bench`` prints a page and writes bench/results/torch.json. The methods of a
-case take turns in one process. Peak memory is measured in a process of its own for each method:
-the resident set's maximum during one forward and backward pass, less what it was before (on a GPU,
-what torch allocated). ``--device cuda`` measures on a GPU, and writes torch_cuda.json.
+``python -m bench.torch_bench`` prints a table and writes bench/results/torch.json after every case;
+``--resume`` goes on from there, ``--write`` puts the table into docs/torch/measurements.md. The
+methods of a case take turns in one process. Peak memory is measured in a process of its own for
+each method: the resident set's maximum during one forward and backward pass, less what it was
+before (on a GPU, what torch allocated). ``--device cuda`` measures on a GPU, and writes
+torch_cuda.json.
 
 Methods: ``tvm_scan``; ``torch``: PyTorch's own function; those of `bench.torch_peers`, and
 ``compiled``: its doubling through torch.compile. transformers' eager path is measured on short
@@ -17,11 +19,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata, util
 from pathlib import Path
 
 import torch
 
 import tvm_scan.torch as ts
+from bench import torch_page
 from bench import torch_peers as peers
 
 RESULTS = Path(__file__).parent / "results" / "torch.json"
@@ -50,7 +54,9 @@ SELECTIVE = LONG | {
     "compiled": torch.compile(peers.selective(peers.doubling)),
     "tree": peers.selective(peers.tree),
 }
-SHORT = {"tvm_scan": _ours, "transformers": peers.transformers, "loop": peers.selective_loop}
+SHORT = {"tvm_scan": _ours, "loop": peers.selective_loop}
+if util.find_spec("transformers"):
+    SHORT["transformers"] = peers.transformers
 LINEAR = {
     "tvm_scan": ts.linear_recurrence,
     **{name: getattr(peers, name) for name in ("doubling", "sweeps", "tree")},
@@ -178,21 +184,13 @@ def measure(case: str, seconds: float, device: str) -> dict[str, dict[str, float
     }
 
 
-def page(results: dict, calls: dict[str, float]) -> str:
-    lines = [
-        "| case | method | ms | spread | times tvm_scan | peak MB |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
-    for case, methods in results.items():
-        ours = methods["tvm_scan"]["milliseconds"]
-        for method, found in methods.items():
-            lines.append(
-                f"| {case} | {method} | {found['milliseconds']:.1f} | {found['spread']:.0%} | "
-                f"{found['milliseconds'] / ours:.1f} | {found['peak_bytes'] / 1e6:.0f} |"
-            )
-    lines += ["", "| call on (8, 2), no gradient | microseconds |", "|---|---:|"]
-    lines += [f"| {name} | {value:.1f} |" for name, value in calls.items()]
-    return "\n".join(lines)
+def known_cases(file: Path, about: dict, seconds: float) -> dict[str, dict]:
+    """What an earlier run on this machine, with these settings, has measured already."""
+    if not file.is_file():
+        return {}
+    found = json.loads(file.read_text(encoding="utf-8"))
+    there = found["machine"] | {"date": about["date"]}
+    return found["passes"] if there == about and found.get("seconds") == seconds else {}
 
 
 def main() -> None:
@@ -201,24 +199,35 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(CASES), help="cases to measure")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--peak", nargs=2, metavar=("CASE", "METHOD"), help="for this script")
+    parser.add_argument("--resume", action="store_true", help="leave out cases that are measured")
+    parser.add_argument("--write", action="store_true", help="write docs/torch/measurements.md")
     chosen = parser.parse_args()
     if chosen.peak:
         print_peak(*chosen.peak, chosen.device)
         return
-    results = {case: measure(case, chosen.seconds, chosen.device) for case in chosen.only}
-    calls = overhead(chosen.device)
     from bench.timing import machine
     from tvm_scan.schedules.default import host_target
 
     about = machine(host_target()) | {"torch": torch.__version__}
+    if util.find_spec("transformers"):
+        about["transformers"] = metadata.version("transformers")
     if chosen.device == "cuda":
         about["gpu"] = torch.cuda.get_device_name()
-    results_file = RESULTS if chosen.device == "cpu" else RESULTS.with_name("torch_cuda.json")
-    results_file.write_text(
-        json.dumps({"machine": about, "passes": results, "calls_us": calls}, indent=1) + "\n",
-        encoding="utf-8",
-    )
-    print(page(results, calls))
+    file = RESULTS if chosen.device == "cpu" else RESULTS.with_name("torch_cuda.json")
+    done = known_cases(file, about, chosen.seconds) if chosen.resume else {}
+    result = {"machine": about, "seconds": chosen.seconds, "passes": done, "calls_us": {}}
+    for case in chosen.only:
+        if case not in done:
+            done[case] = measure(case, chosen.seconds, chosen.device)
+            # After every case, so that a run that is cut off goes on from there.
+            file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result["calls_us"] = overhead(chosen.device)
+    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(torch_page.passes(result))
+    if chosen.write:
+        torch_page.write(
+            torch_page.DOCS / "measurements.md", "torch_bench", torch_page.passes(result)
+        )
 
 
 if __name__ == "__main__":

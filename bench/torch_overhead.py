@@ -1,6 +1,6 @@
 """What a call costs beside the kernel: tiny tensors through every way in, in one run.
 
-python -m bench.torch_overhead [--calls 2000] [--json bench/results/torch_overhead.json]
+python -m bench.torch_overhead [--calls 2000] [--json bench/results/torch_overhead.json] [--write]
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from tvm.target import Target
 
 import tvm_scan.torch as ts
+from bench import torch_page
 from bench.timing import machine
 from tvm_scan import library
 
@@ -51,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=2000, help="calls in a round")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--write", action="store_true", help="write docs/torch/measurements.md")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     measured: dict[str, list[float]] = {}
@@ -63,12 +65,13 @@ def main(argv: list[str] | None = None) -> int:
             measured.setdefault(name, []).append(seconds / args.calls * 1e6)
     for name, found in measured.items():
         print(f"{name:30} best {min(found):7.2f} us, median {median(found):7.2f} us")
+    about = machine(Target.from_device("cpu")) | {"torch": torch.__version__}
+    us = {n: {"best": min(f), "median": median(f)} for n, f in measured.items()}
+    result = {"machine": about, "us": us}
     if args.json:
-        result = {n: {"best": min(f), "median": median(f)} for n, f in measured.items()}
-        args.json.write_text(
-            json.dumps({"machine": machine(Target.from_device("cpu")), "us": result}, indent=1)
-            + "\n"
-        )
+        args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if args.write:
+        torch_page.write(torch_page.DOCS / "measurements.md", "calls", torch_page.calls(result))
     return 0
 
 

@@ -4,7 +4,7 @@ Twice from the same weights on the same batches: with the scan of tvm_scan, and 
 one step after another in PyTorch, with the arithmetic of mamba-ssm's reference. The
 losses must agree; the times are those of whole training steps.
 
-python -m bench.train_mamba [--steps 150] [--plot docs/images/train_mamba.svg] [--json FILE]
+python -m bench.train_mamba [--steps 150] [--plot docs/images/train_mamba.svg] [--write]
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from tvm.target import Target
 
 import tvm_scan.torch.nn as layers
+from bench import torch_page
 from bench.timing import machine
 
 __all__ = ["ByteModel", "main", "reference", "text", "train"]
@@ -171,6 +172,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tolerance", type=float, default=0.02, help="of the losses, in bits")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--write", action="store_true", help="write docs/torch/training.md")
     args = parser.parse_args(argv)
     runs = {"tvm_scan": train(args)}
     with reference():
@@ -187,10 +189,13 @@ def main(argv: list[str] | None = None) -> int:
     print(f"losses at most {max(apart):.1e} bits apart; a step {faster:.1f} times as fast")
     if args.plot:
         plot(args.plot, runs, args)
+    options = {n: v for n, v in vars(args).items() if type(v) in (int, float)}
+    known = machine(Target.from_device("cpu")) | {"torch": torch.__version__}
+    result = {"machine": known, "options": options, **runs}
     if args.json:
-        options = {n: v for n, v in vars(args).items() if isinstance(v, (int, float))}
-        known = machine(Target.from_device("cpu"))
-        args.json.write_text(json.dumps({"machine": known, "options": options, **runs}) + "\n")
+        args.json.write_text(json.dumps(result) + "\n", encoding="utf-8")
+    if args.write:
+        torch_page.write(torch_page.DOCS / "training.md", "training", torch_page.training(result))
     return 0 if max(apart) <= args.tolerance and runs["tvm_scan"]["losses"][-1] < 8 else 1
 
 

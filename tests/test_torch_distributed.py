@@ -144,3 +144,26 @@ def test_a_lost_process_is_an_error(tmp_path):
 def test_without_a_group():
     with pytest.raises(ValueError, match="expected a process group, got none"):
         sequence_parallel(torch.zeros(2), torch.zeros(2))
+
+
+def _halves(rank, port, results):
+    _group(rank, 2, port)
+    a, x = half_problem()
+    mine = slice(0, 300) if rank == 0 else slice(300, 400)
+    torch.save(sequence_parallel(a[:, mine], x[:, mine], dim=1), f"{results}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def half_problem():
+    generator = torch.Generator().manual_seed(0)
+    gates = 1 - 0.004 * torch.rand(2, 400, 3, generator=generator)
+    return gates.bfloat16(), torch.rand(2, 400, 3, generator=generator).bfloat16()
+
+
+def test_halves(tmp_path):
+    """The gates of a slice are multiplied in float32: 8 bits would round 300 times."""
+    mp.spawn(_halves, args=(free_port(), str(tmp_path)), nprocs=2)
+    got = torch.cat([torch.load(tmp_path / f"{rank}.pt") for rank in range(2)], 1)
+    want = ts.linear_recurrence(*half_problem(), dim=1)
+    # The state between the slices is rounded once, and the results once.
+    torch.testing.assert_close(got, want, rtol=3 * 2**-8, atol=0)

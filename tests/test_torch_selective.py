@@ -109,6 +109,32 @@ def test_constant_and_shared_projections():
     )
 
 
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize(
+    ("kind_B", "kind_C"), [("groups", "constant"), ("constant", "groups"), (3, 2)]
+)
+def test_projections_of_different_kinds(kind_B, kind_C, is_complex):
+    """One constant in time and another with groups, or with another number of groups."""
+    given = {n: inputs(2, 1, 6, 5, 3)[n].detach() for n in ["u", "delta", "A"]}
+    dtype = torch.complex128 if is_complex else torch.float64
+    if is_complex:
+        given["A"] = torch.complex(given["A"], torch.randn_like(given["A"]))
+
+    def both(kind):
+        """As mamba-ssm takes it, and for every channel and step."""
+        if kind == "constant":
+            tensor = torch.randn(6, 3, dtype=dtype)
+            return tensor, tensor[None, :, :, None].expand(2, 6, 3, 5)
+        groups = 2 if kind == "groups" else kind
+        tensor = torch.randn(2, groups, 3, 5, dtype=dtype)
+        pairs = torch.view_as_real(tensor).flatten(3) if is_complex else tensor
+        return pairs, tensor
+
+    (B, every_B), (C, every_C) = both(kind_B), both(kind_C)
+    got = ts.selective_scan_fn(**given, B=B, C=C)
+    torch.testing.assert_close(got, oracle({**given, "B": every_B, "C": every_C}, False)[0])
+
+
 def test_complex_state_matrix():
     given = {n: inputs(2, 1, 4, 6, 3)[n].detach() for n in ["u", "delta", "A", "B", "C"]}
     A = torch.complex(given["A"], torch.randn_like(given["A"]))
@@ -120,7 +146,7 @@ def test_complex_state_matrix():
 
 
 def test_packed_sequences_are_those_sequences():
-    given = {n: t.detach() for n, t in inputs(1, 1, 4, 40, 3).items() if n != "h0"}
+    given = {n: t.detach() for n, t in inputs(1, 1, 4, 40, 3).items()}
     offsets = [0, 7, 7, 33, 40]
     cu_seqlens = torch.tensor(offsets, dtype=torch.int32)
     for reverse in (False, True):
@@ -128,9 +154,11 @@ def test_packed_sequences_are_those_sequences():
         for start, stop in itertools.pairwise(offsets):
             if start < stop:
                 part = {
-                    n: t if n in ("A", "D", "delta_bias") else t[..., start:stop]
+                    n: t if n in ("A", "D", "delta_bias", "h0") else t[..., start:stop]
                     for n, t in given.items()
                 }
+                first = stop == 40 if reverse else start == 0
+                part["h0"] = part["h0"] if first else None
                 alone = ts.selective_scan(**part, reverse=reverse)
                 torch.testing.assert_close(packed[..., start:stop], alone)
 

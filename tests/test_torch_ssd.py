@@ -1,6 +1,7 @@
 """Mamba-2's recurrence against its equation, step after step."""
 
 import inspect
+import itertools
 
 import pytest
 
@@ -101,6 +102,53 @@ def test_pieces_and_packed_rows():
     torch.testing.assert_close(by_index, packed)
 
 
+def test_states_of_packed_sequences():
+    """Each as if its sequence were alone; the initial state is that of the first."""
+    given = {n: t.detach() for n, t in inputs(40, groups=2).items()}
+    varying = ("x", "dt", "B", "C", "z")
+    row = {n: t[:1] if n in (*varying, "h0") else t for n, t in given.items()}
+    offsets, leaves = [0, 7, 33, 33, 40], [row[n].requires_grad_() for n in row]
+
+    def packed(**options):
+        named = {n: t for n, t in row.items() if n != "h0"}
+        cu_seqlens = torch.tensor(offsets, dtype=torch.int32)
+        return ts.mamba_chunk_scan_combined(
+            **named,
+            chunk_size=16,
+            initial_states=row["h0"],
+            cu_seqlens=cu_seqlens,
+            dt_softplus=True,
+            return_varlen_states=True,
+            **options,
+        )
+
+    out, last, states = packed(return_final_states=True)
+    want_out, want_states = [], []
+    for start, stop in itertools.pairwise(offsets):
+        part = {n: t[:, start:stop] if n in varying else t for n, t in row.items()}
+        part["h0"] = row["h0"] if start == 0 else torch.zeros_like(row["h0"])
+        found = run(part)
+        want_out.append(found[0])
+        want_states.append(found[1])
+    want_out, want_states = torch.cat(want_out, 1), torch.cat(want_states)
+    torch.testing.assert_close((out, states), (want_out, want_states))
+    torch.testing.assert_close(last[0], states[-1])
+    upstream = torch.randn_like(states)
+    grads = [
+        torch.autograd.grad(s, leaves, upstream, allow_unused=True, materialize_grads=True)
+        for s in (states, want_states)
+    ]
+    torch.testing.assert_close(*grads)
+    index = torch.arange(40).unsqueeze(0)
+    seq_idx = 1 + (index >= 7).int() + (index >= 33).int()  # no number 0: no initial state
+    without = packed(seq_idx=seq_idx)[1]
+    row["h0"] = torch.zeros_like(row["h0"])
+    torch.testing.assert_close(without, packed()[1])
+    plain = [row[n] for n in ("x", "dt", "A", "B", "C")]
+    with pytest.raises(ValueError, match="expected cu_seqlens with return_varlen_states"):
+        ts.mamba_chunk_scan_combined(*plain, 16, return_varlen_states=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_dtypes_and_a_skip_of_every_feature(dtype):
     given = {n: t.detach() for n, t in inputs(100, dtype=dtype).items()}
@@ -134,7 +182,7 @@ def test_signature_is_that_of_mamba_ssm():
     assert names[:6] == ["x", "dt", "A", "B", "C", "chunk_size"]
     assert names[6:] == [
         *("D", "z", "dt_bias", "initial_states", "seq_idx", "cu_seqlens"),
-        *("dt_softplus", "dt_limit", "return_final_states"),
+        *("dt_softplus", "dt_limit", "return_final_states", "return_varlen_states"),
     ]
 
 

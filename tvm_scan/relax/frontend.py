@@ -36,7 +36,8 @@ def from_exported(
     What TVM 0.27 does not import becomes loops that ``ParallelizeScans`` then schedules: the
     higher-order operators ``scan``, ``associative_scan`` and, where it counts through the steps of
     arrays, ``while_loop``; ``logcumsumexp``, ``cummax`` and
-    ``cummin`` with indices; ``cumsum`` and ``cumprod`` get torch's dtypes for integers.
+    ``cummin`` with indices; every operator of ``tvm_scan.torch``; ``cumsum`` and ``cumprod`` get
+    torch's dtypes for integers.
 
     A loop that Python unrolled is rolled up again where its steps are exactly alike; what was
     rolled is logged to ``tvm_scan`` at INFO.

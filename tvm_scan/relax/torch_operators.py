@@ -13,6 +13,7 @@ from tvm_scan.library.lfilter import lfilter
 from tvm_scan.relax.cumulative_loops import extremum_loop, logsumexp_loop
 from tvm_scan.relax.loops import Shape, call_loop
 from tvm_scan.relax.operators import emit_along_axis
+from tvm_scan.relax.torch_scans import SCAN_CONVERTERS
 
 __all__ = ["CONVERTERS", "loop_converter"]
 
@@ -115,6 +116,7 @@ def _arithmetic(name: str, operator: Callable[..., relax.Expr]) -> Converter:
 
 #: Converters by the name of the overload, for ``custom_convert_map`` of TVM's importer.
 CONVERTERS: dict[str, Converter] = {
+    **SCAN_CONVERTERS,
     "cumsum.default": _cumulative(relax.op.cumsum),
     "cumprod.default": _cumulative(relax.op.cumprod),
     "logcumsumexp.default": _logcumsumexp,

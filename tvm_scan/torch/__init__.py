@@ -22,9 +22,10 @@ from tvm_scan.torch.gated import hgrn, rglru
 from tvm_scan.torch.higher_order import associative_scan, scan
 from tvm_scan.torch.linear import linear_recurrence
 from tvm_scan.torch.mamba import selective_scan, selective_scan_fn
+from tvm_scan.torch.mamba_ssm import mamba_chunk_scan_combined
 from tvm_scan.torch.matrix import gla, rwkv6
 from tvm_scan.torch.runtime import configure_threads
-from tvm_scan.torch.ssd import mamba_chunk_scan_combined, ssd
+from tvm_scan.torch.ssd import ssd
 
 if TYPE_CHECKING:
     from tvm_scan.torch import nn, store

@@ -96,8 +96,7 @@ def _(
     return out.unflatten(0, (info.batch_size, -1)), 0
 
 
-@operator
-def positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
+def _positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
     """Say where the running maximum (or minimum) along the middle axis was taken.
 
     As torch does it: of equal values the latest, and a NaN beats every number. The values are
@@ -114,6 +113,9 @@ def positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
     else:
         _run("positions_packed", x, (x, out), **options)
     return out
+
+
+positions = operator(_positions, "positions", discrete=True)
 
 
 @positions.fake

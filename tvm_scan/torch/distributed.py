@@ -115,7 +115,9 @@ def sequence_parallel(
         gates = gates.masked_fill(reset, 0)
     options = {"dim": dim, "reverse": reverse}
     _, last = linear_recurrence(gates, x, None, return_last=True, **options)
-    total = gates.prod(dim).to(last.dtype)
+    # A product of many halves is one of float32, as the states are.
+    is_half = gates.dtype in (torch.float16, torch.bfloat16)
+    total = gates.prod(dim, dtype=torch.float32 if is_half else gates.dtype).to(last.dtype)
     carry = _carry(total, last, h0, group, reverse, timeout)
     return linear_recurrence(
         gates, x, carry, exclusive=exclusive, return_last=return_last, **options

@@ -28,6 +28,8 @@ __all__ = [
 
 #: Dtypes without recurrences of their own.
 SMALL_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16)
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = {*_FLOATS, *SMALL_INTEGERS, torch.int32, torch.int64, torch.complex64, torch.complex128}
 
 
 class Extremum(NamedTuple):
@@ -50,6 +52,11 @@ def check_tensor(owner: str, name: str, value: object) -> None:
         check(False, owner, f"{name} to be a tensor", found, "convert it with torch.as_tensor")
     elif not is_placed(value) and value.device.type != "meta":
         check(False, owner, f"{name} on a CPU or GPU", value.device, "move it with .cpu()")
+    elif value.dtype not in _DTYPES:
+        expected = f"{name} of floats of 16 bits or more, of complex64, integers or bool"
+        check(False, owner, expected, value.dtype, "convert it with .to")
+    elif value.layout is not torch.strided:
+        check(False, owner, f"{name} with strides", value.layout, "convert it with .to_dense()")
 
 
 def axis_of(owner: str, x: Tensor, dim: int) -> int:

@@ -16,13 +16,13 @@ from typing import Any
 from torch import Tensor
 
 from tvm_scan.torch.mamba import selective_scan
-from tvm_scan.torch.ssd import mamba_chunk_scan_combined
+from tvm_scan.torch.mamba_ssm import mamba_chunk_scan_combined
 
 __all__ = ["Patch", "patch_transformers"]
 
 #: By the name of their scan: the model types, of which a version has some.
 _FAMILIES = {
-    "mamba_selective_scan": ("mamba", "falcon_mamba", "jamba"),
+    "mamba_selective_scan": ("mamba", "falcon_mamba", "jamba", "zamba"),
     "mamba2_chunk_scan": (
         *("mamba2", "bamba", "falcon_h1", "granitemoehybrid", "nemotron_h", "zamba2"),
     ),
@@ -74,8 +74,8 @@ class Patch:
 def patch_transformers() -> Patch:
     """Let transformers' models with Mamba's or Mamba-2's scan run it here, on a CPU or a GPU.
 
-    Mamba, FalconMamba, Jamba; Mamba-2, Bamba, FalconH1, GraniteMoeHybrid, NemotronH, Zamba2. It
-    holds for models that exist already and for those made later, for training and for
+    Mamba, FalconMamba, Jamba, Zamba; Mamba-2, Bamba, FalconH1, GraniteMoeHybrid, NemotronH,
+    Zamba2. It holds for models that exist already and for those made later, for training and for
     ``generate``; tensors on other devices go to transformers' own scan as before.
 
     Returns

@@ -94,6 +94,16 @@ _libraries: dict[tuple[KernelSpec, str, Place], _Built] = {}
 _building = threading.RLock()
 
 
+def _after_fork() -> None:
+    """Another thread of the parent may have been building; it will not let go in the child."""
+    global _building
+    _building = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> None:
     """Run a kernel on tensors, which it reads and writes in place.
 

@@ -5,6 +5,8 @@ Gu and Dao 2023, arXiv 2312.00752.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -63,7 +65,8 @@ def selective_scan(
     reset : Tensor, optional
         (batch, length), bool: where it is True the state starts anew from 0 before the step.
     cu_seqlens : Tensor, optional
-        Offsets of sequences packed into one row, from 0 to the length; batch must be 1.
+        Offsets of sequences packed into one row, from 0 to the length; batch must be 1. `h0` is
+        the state before the one that is walked first, the others start from 0.
     reverse : bool
         Walk from the last step to the first.
     return_last : bool
@@ -111,8 +114,8 @@ def selective_scan(
     reset = with_packed(owner, reset, cu_seqlens, (batch, length), u.device, reverse)
 
     B, C = (_projection(owner, n, t, u, A) for n, t in (("B", B), ("C", C)))
-    groups = max(B.shape[1], C.shape[1])
-    B, C = (t.expand(batch, groups, states, length) for t in (B, C))
+    groups = math.lcm(B.shape[1], C.shape[1])  # B may vary with the channel where C has groups
+    B, C = (t.repeat_interleave(groups // t.shape[1], 1) for t in (B, C))
     split = (groups, channels // groups)
 
     common = u.dtype
@@ -221,13 +224,18 @@ def with_packed(
     return starts if reset is None else reset | starts
 
 
+def _is_mapped(tensor: Tensor) -> bool:
+    return bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
 def _packed_resets(
     owner: str, cu_seqlens: Tensor, length: int, device: torch.device, reverse: bool
 ) -> Tensor:
     """Return where sequences that are packed into one row begin, bool (1, length)."""
     check_tensor(owner, "cu_seqlens", cu_seqlens)
     offsets = cu_seqlens.to(torch.int64)
-    if not offsets.is_cuda:  # whose values cannot be asked without waiting for the GPU
+    # Values cannot be asked without waiting for a GPU, and not at all while a program is traced.
+    if not (offsets.is_cuda or torch.compiler.is_compiling() or _is_mapped(offsets)):
         rises = offsets.dim() == 1 and offsets.numel() >= 1 and bool((offsets.diff() >= 0).all())
         check(
             rises and int(offsets[0]) == 0 and int(offsets[-1]) == length,
@@ -236,8 +244,8 @@ def _packed_resets(
             cu_seqlens.tolist(),
             "give the start of every sequence, and the length",
         )
-    # One place more than there are steps: a sequence that is empty has no first or last one.
+    # One place more than there are steps: a sequence that is empty has no first or last one. The
+    # walk itself begins with the first sequence (or the last), whose state may be given.
     mask = torch.zeros((1, length + 1), dtype=torch.bool, device=device)
-    if reverse:
-        return mask.index_fill_(1, offsets[1:], True)[:, 1:]
-    return mask.index_fill_(1, offsets[:-1], True)[:, :-1]
+    mask = mask.index_fill(1, offsets[1:-1], True)
+    return mask[:, 1:] if reverse else mask[:, :-1]

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from tvm_scan.torch.places import is_placed
 
-__all__ = ["Operator", "operator", "sees_nothing"]
+__all__ = ["Operator", "forward_mode", "operator", "sees_nothing"]
 
 _NAMESPACE = "tvm_scan"
 _library = torch.library.Library(_NAMESPACE, "FRAGMENT")
@@ -34,7 +35,30 @@ def sees_nothing(arguments: Iterable[Any]) -> bool:
 
 
 def _is_watched() -> bool:
-    return bool(torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack())
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or forward_ad._current_level >= 0  # a level of dual numbers is open
+    )
+
+
+def _refuse_tangents(name: str, arguments: Iterable[Any]) -> None:
+    """Raise where a dual number comes in: what comes out would silently have no tangent."""
+    for argument in arguments:
+        if isinstance(argument, (list, tuple)):
+            _refuse_tangents(name, argument)
+        elif isinstance(argument, torch.Tensor) and (
+            forward_ad.unpack_dual(argument).tangent is not None
+        ):
+            raise NotImplementedError(forward_mode(name))
+
+
+def forward_mode(name: str) -> str:
+    """Say that there are no derivatives in forward mode."""
+    return (
+        f"{name}: expected tensors without tangents, got a derivative in forward mode (jvp, "
+        "jacfwd, hessian); take torch.func.vjp or jacrev, and jacrev of jacrev for a Hessian"
+    )
 
 
 def _is_plain(arguments: Iterable[Any]) -> bool:
@@ -57,7 +81,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 class Operator:
     """A torch operator; made by `operator`, called like the function that it was made of."""
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, discrete: bool) -> None:
+        self._discrete = discrete
         schema = torch.library.infer_schema(function, mutates_args=())
         _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         _library.impl(name, function, "CPU")
@@ -74,8 +99,13 @@ class Operator:
             return self._overload(*arguments)
         # torch.func differentiates autograd.Functions, not derivatives registered to operators.
         if torch._C._are_functorch_transforms_active():
-            call = self._overload if self._function is None else self._function.apply
-            return call(*arguments)
+            if self._function is not None:
+                return self._function.apply(*arguments)
+            if forward_ad._current_level >= 0 and not self._discrete:
+                raise NotImplementedError(forward_mode(self.name))
+            return self._overload(*arguments)
+        if forward_ad._current_level >= 0 and not self._discrete:
+            _refuse_tangents(self.name, arguments)
         if not _is_watched() and _is_plain(arguments):
             return self._implementation(*arguments)
         return self._overload(*arguments)
@@ -106,11 +136,20 @@ class Operator:
                 assert operator._rule is not None  # every operator of this package has one
                 return operator._rule(info, in_dims, *arguments)
 
+            @staticmethod
+            def jvp(ctx: Any, *tangents: Any) -> Any:
+                raise NotImplementedError(forward_mode(operator.name))
+
         Function.setup_context = staticmethod(setup)  # type: ignore[assignment, method-assign]
         Function.backward = staticmethod(backward)  # type: ignore[assignment, method-assign]
         self._function = Function
 
 
-def operator(function: Callable[..., Any], name: str | None = None) -> Operator:
-    """Make a torch operator ``tvm_scan::<name>`` of a function with annotated arguments."""
-    return Operator(function, name or function.__name__)
+def operator(
+    function: Callable[..., Any], name: str | None = None, *, discrete: bool = False
+) -> Operator:
+    """Make a torch operator ``tvm_scan::<name>`` of a function with annotated arguments.
+
+    What is `discrete` gives integers, which have no derivative.
+    """
+    return Operator(function, name or function.__name__, discrete)

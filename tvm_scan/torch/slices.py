@@ -62,7 +62,7 @@ def _slice_outputs(
     lasts = [] if prefix else found[:carries]
     emits = found if prefix else found[carries:]
     return [make(shape, dtype, x.device) for shape, dtype in lasts] + [
-        make((len(x), *shape), dtype, x.device) for shape, dtype in emits
+        make((x.shape[0], *shape), dtype, x.device) for shape, dtype in emits
     ]
 
 
@@ -74,3 +74,17 @@ def _(
         return torch.empty(shape, dtype=dtype, device=device)
 
     return _slice_outputs(tensors, graph, carries, slices, prefix, make)
+
+
+@scan_slices.vmap
+def _(info: Any, in_dims: Any, tensors: Sequence[Tensor], *rest: Any) -> Any:
+    """Run one mapped element after another: the graph is of slices of one shape."""
+    dims = in_dims[0]
+    rows = [
+        scan_slices(
+            [t if d is None else t.select(d, i) for t, d in zip(tensors, dims, strict=True)], *rest
+        )
+        for i in range(info.batch_size)
+    ]
+    found = [torch.stack(parts) for parts in zip(*rows, strict=True)]
+    return found, [0] * len(found)

@@ -16,7 +16,7 @@ from tvm_scan.torch.gated import check_shape, widened
 from tvm_scan.torch.mamba import with_packed
 from tvm_scan.torch.outer import outer_scan
 
-__all__ = ["mamba_chunk_scan_combined", "ssd"]
+__all__ = ["ssd", "terms"]
 
 
 def ssd(
@@ -71,7 +71,8 @@ def ssd(
     reset : Tensor, optional
         (batch, length), bool: where it is True the state starts anew from 0 before the step.
     cu_seqlens : Tensor, optional
-        Offsets of sequences packed into one row, from 0 to the length; batch must be 1.
+        Offsets of sequences packed into one row, from 0 to the length; batch must be 1. `h0` is
+        the state before the one that is walked first, the others start from 0.
     reverse : bool
         Walk from the last step to the first.
     return_last : bool
@@ -98,25 +99,17 @@ def ssd(
     batch, length, heads, features = x.shape
     groups = B.shape[2]
     reset = with_packed(owner, reset, cu_seqlens, (batch, length), x.device, reverse)
-    x_wide, dt_wide, A_wide, B_wide, C_wide = widened(x, dt, A, B, C)
-    common = x_wide.dtype
-    if dt_bias is not None:
-        dt_wide = dt_wide + dt_bias.to(common)
-    if dt_softplus:
-        dt_wide = F.softplus(dt_wide)
-    if tuple(dt_limit) != (0.0, math.inf) or not dt_softplus:
-        dt_wide = dt_wide.clamp(*dt_limit)
-    gates = dt_wide * A_wide
     if reset is not None:
         check_tensor(owner, "reset", reset)
         found = tuple(reset.shape)
         check(found == (batch, length), owner, f"reset of shape {(batch, length)}", found, "")
-        gates = gates.masked_fill(reset.bool().unsqueeze(2), -math.inf)
+    x_wide, dt_wide, A_wide, B_wide, C_wide = widened(x, dt, A, B, C)
+    common = x_wide.dtype
+    gates, drive = terms(x_wide, dt_wide, A_wide, dt_bias, dt_softplus, dt_limit, reset)
     shared = heads // groups if groups else 1
     B_wide, C_wide = (t.repeat_interleave(shared, 2) for t in (B_wide, C_wide))
     states = B.shape[3]
     first = x_wide.new_zeros((batch, heads, features, states)) if h0 is None else h0.to(common)
-    drive = x_wide * dt_wide.unsqueeze(3)
     y, last = outer_scan(gates, B_wide, drive, C_wide, first, "head", "inclusive", reverse)
     if D is not None:
         y = y + x_wide * (D if D.dim() == 2 else D.unsqueeze(1)).to(common)
@@ -126,68 +119,26 @@ def ssd(
     return (y, last) if return_last else y
 
 
-def mamba_chunk_scan_combined(
+def terms(
     x: Tensor,
     dt: Tensor,
     A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    chunk_size: int,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-    initial_states: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    dt_softplus: bool = False,
-    dt_limit: tuple[float, float] = (0.0, math.inf),
-    return_final_states: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Run `ssd` with the arguments of mamba-ssm's function of this name.
-
-    Parameters
-    ----------
-    x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, cu_seqlens
-        As in `ssd`.
-    chunk_size : int
-        Ignored: the plan of the kernel says how time is cut.
-    initial_states : Tensor, optional
-        The state before the walk.
-    seq_idx : Tensor, optional
-        (batch, length), integers: where the number changes, another sequence begins.
-    return_final_states : bool
-        Also return the state after the walk.
-
-    Returns
-    -------
-    Tensor, or tuple of Tensor
-        As in `ssd`.
-
-    Raises
-    ------
-    ValueError
-        As in `ssd`.
-    """
-    reset = None
-    if seq_idx is not None:
-        check_tensor("mamba_chunk_scan_combined", "seq_idx", seq_idx)
-        reset = F.pad(seq_idx[:, 1:] != seq_idx[:, :-1], (1, 0))
-    return ssd(
-        x,
-        dt,
-        A,
-        B,
-        C,
-        D,
-        z,
-        dt_bias,
-        dt_softplus=dt_softplus,
-        dt_limit=dt_limit,
-        h0=initial_states,
-        reset=reset,
-        cu_seqlens=cu_seqlens,
-        return_last=return_final_states,
-    )
+    dt_bias: Tensor | None,
+    softplus: bool,
+    limit: tuple[float, float],
+    reset: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return logarithms of the gates, (batch, length, heads), and what is added, without B."""
+    if dt_bias is not None:
+        dt = dt + dt_bias.to(x.dtype)
+    if softplus:
+        dt = F.softplus(dt)
+    if tuple(limit) != (0.0, math.inf) or not softplus:
+        dt = dt.clamp(*limit)
+    gates = dt * A
+    if reset is not None:
+        gates = gates.masked_fill(reset.bool().unsqueeze(2), -math.inf)
+    return gates, x * dt.unsqueeze(3)
 
 
 def _check(

@@ -12,7 +12,7 @@ from torch import Tensor
 from tvm_scan.torch.adjoint import solve_adjoint
 from tvm_scan.torch.affine import SIZES, first, fold, frame_of, shifted
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
-from tvm_scan.torch.operator import operator
+from tvm_scan.torch.operator import forward_mode, operator
 from tvm_scan.torch.runtime import aligned_empty
 from tvm_scan.torch.trace import graph_module, may_be_serial, with_outputs
 
@@ -247,3 +247,7 @@ class _Transformed(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
         out, dims = _mapped(info.batch_size, in_dims[4:], arguments[4:], *arguments[:4])
         return tuple(out), tuple(dims)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError(forward_mode(step_scan.name))

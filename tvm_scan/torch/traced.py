@@ -165,16 +165,32 @@ for _constant in (_constant_operator, _constant_step):
 
 
 def _apart(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call in a thread of its own, whose doings torch.export does not record."""
+    """Call in a thread of its own, whose doings no transform and no export sees."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function, *arguments).result()
 
 
-def _expect_none(owner: str, shared: list[Tensor]) -> None:
+def _apart_from_transforms(
+    flat: Callable[..., Sequence[Tensor]], slices: list[Tensor], owner: str
+) -> tuple[str, list[Tensor]]:
+    try:
+        text, shared = _apart(trace, (flat, slices, owner))
+    except RuntimeError as error:
+        # What a transform has wrapped cannot be read in another thread.
+        raise ValueError(
+            f"tvm_scan.torch.{owner}: expected a function of its arguments alone under torch.func, "
+            f"got one that fails without the transform ({error}); pass the tensors that it reads "
+            "as leaves of xs"
+        ) from error
+    _expect_none(owner, shared, "torch.func")
+    return text, shared
+
+
+def _expect_none(owner: str, shared: list[Tensor], under: str = "torch.compile") -> None:
     check(
         not shared,
         owner,
-        "a function of its arguments alone under torch.compile",
+        f"a function of its arguments alone under {under}",
         f"one that reads {len(shared)} other tensors",
         "pass them as leaves of xs",
     )
@@ -215,7 +231,10 @@ def _kept_trace(
         if entry is not None:
             return entry[0], [], entry[1]
     slices = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
-    text, shared = trace(flat, slices, owner)
+    if torch._C._are_functorch_transforms_active():  # which the trace would be a part of
+        text, shared = _apart_from_transforms(flat, slices, owner)
+    else:
+        text, shared = trace(flat, slices, owner)
     if state is not None and not shared:
         entries = _kept.setdefault(function, {})
         if len(entries) >= _LIMIT:
