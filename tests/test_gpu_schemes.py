@@ -8,6 +8,7 @@ import pytest
 
 from bench.gpu_cases import Case
 from tests import cusim
+from tests.cusim import nvcc
 
 pytestmark = [
     pytest.mark.gpu,
@@ -68,6 +69,18 @@ def arguments(case):
     (name,) = case.outputs
     want = case.expected(inputs)[name]
     return [*inputs.values(), np.empty(want.shape, "float32")], want
+
+
+@pytest.mark.skipif(not nvcc.nvcc_available(), reason="nvcc is missing: no resources to read")
+def test_nothing_spills():
+    found = nvcc.compile_resources(SOURCE)
+    assert found.keys() == {
+        "block_per_row",
+        "block_per_channel",
+        "block_per_head",
+        "thread_per_row",
+    }
+    assert not any(taken.spill_stores or taken.stack for taken in found.values())
 
 
 def close(got, want, steps):
