@@ -171,9 +171,7 @@ def run(
     found: dict[str, Any] = {"machine": _machine(), "errors": [], "peer_errors": []}
     found |= {"times": [], "left_out": []}
     with tempfile.TemporaryDirectory(prefix="tvm_scan-bench-") as scratch:
-        libraries: dict[str, Path | str] = dict.fromkeys(
-            gpu_native.LIBRARIES, "not compiled in a dry run"
-        )
+        libraries = gpu_native.none_of_them("not compiled in a dry run")
         if not small:
             folder = Path(scratch) if carried is None else carried / "built"
             libraries = gpu_native.compiled(folder, arch, carried, say)

@@ -20,7 +20,7 @@ import tvm
 from bench.gpu_cases import Case
 from bench.gpu_ours import Times, summary
 
-__all__ = ["LIBRARIES", "PEERS", "build", "compiled", "copy_rate", "error_of", "sources"]
+__all__ = ["PEERS", "build", "compiled", "copy_rate", "error_of", "none_of_them", "sources"]
 
 _HERE = Path(__file__).parent
 _HALVES = "-U__CUDA_NO_HALF_OPERATORS__ -U__CUDA_NO_HALF_CONVERSIONS__ "
@@ -31,7 +31,6 @@ _OPTIONS = {
     "mamba": "--use_fast_math --expt-relaxed-constexpr --expt-extended-lambda " + _HALVES,
     "accelerated": "--fmad=false " + _HALVES,
 }
-LIBRARIES = tuple(_OPTIONS)
 #: Library -> pattern of the file of a package that it includes.
 _INCLUDES = {
     "mamba": "**/csrc/selective_scan/selective_scan_fwd_kernel.cuh",
@@ -102,6 +101,11 @@ def build(folder: Path, arch: str, nvcc: str, peers: Path | None = None) -> dict
     return found
 
 
+def none_of_them(why: str) -> dict[str, Path | str]:
+    """What ``build`` would return, were nothing there for this reason."""
+    return dict.fromkeys(_OPTIONS, why)
+
+
 def compiled(
     folder: Path, arch: str, carried: Path | None, say: Callable[[str], None]
 ) -> dict[str, Path | str]:
@@ -122,7 +126,7 @@ def compiled(
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         say("no nvcc on the PATH: no peers in CUDA")
-        return dict.fromkeys(LIBRARIES, "no nvcc on the PATH")
+        return none_of_them("no nvcc on the PATH")
     made = build(folder, arch, nvcc, carried)
     for name, found in made.items():
         if isinstance(found, str):
