@@ -8,6 +8,7 @@ algebra with several builders; ``TVM_SCAN_TABLE=full pytest tests/test_cuda_tabl
 
 import os
 import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -65,6 +66,7 @@ def plan_of(builder):
     return ScanPlan.parse(BUILDERS[builder])
 
 
+@cache
 def loop_of(algebra):
     """With symbolic sizes; backwards, and exclusive where that is said of the family."""
     if algebra == "selective scan":
@@ -83,9 +85,14 @@ def lengths_of(plan):
     return sorted({0, 1, 9, 13, tile - 1, tile, tile + 1, 3 * tile + 5})
 
 
+@cache
+def recurrence_of(algebra):
+    return extract(loop_of(algebra))
+
+
 def refusal(builder, algebra):
     try:
-        plan_of(builder).check(CUDA_TARGET, extract(loop_of(algebra)))
+        plan_of(builder).check(CUDA_TARGET, recurrence_of(algebra))
     except PlanError as error:
         return str(error)
     return None
