@@ -13,7 +13,15 @@ from tvm_scan import ScanPlan, library, tir
 from tvm_scan.errors import PlanError
 from tvm_scan.library import LIBRARY
 
-__all__ = ["LADDERS", "Case", "check_cases", "ladder", "timed_cases"]
+__all__ = [
+    "LADDERS",
+    "Case",
+    "check_cases",
+    "dry_cases",
+    "ladder",
+    "peer_cases",
+    "timed_cases",
+]
 
 Arrays = dict[str, np.ndarray]
 
@@ -122,29 +130,52 @@ def check_cases(tiny: bool) -> list[Case]:
     ]
 
 
-def timed_cases() -> list[Case]:
-    """Cases in the order in which they are timed: those of the targets first."""
-    lengths = (12, 16, 9, 14, 7, 10, 8, 11, 13, 15)
-    affines = [Case("affine", (8 * 1536, 1 << k), d) for k in lengths for d in _BOTH]
-    rows = [(1, 1 << k) for k in (24, 20, 16, 26, 22, 18)]
-    sums = [(1, 1 << 28), (64, 32768), (2048, 4096), *rows]
+def timed_cases() -> tuple[list[Case], list[Case]]:
+    """Cases of the targets, of which the first of a family has the ladder; and all others."""
+    lengths = (16, 9, 14, 7, 10, 8, 11, 13, 15)
+    rows = 8 * 1536
+    sums = [(1, 1 << k) for k in (24, 20, 16, 26, 22, 18, 17, 19, 21, 23, 25, 27)]
     times = (2048, 512, 8192, 65536, 1024, 4096, 16384, 32768)
     scans = [(b, d, length, 16) for length in times for b in (8, 1) for d in _WIDE]
     few = [s for s in scans if s[0] * s[1] * s[2] <= _MOST]
-    halves = [(b, 2048, 2048, 16) for b in (8, 1)]
-    return [
-        *affines[:2],
+    first = [
+        Case("affine", (rows, 4096)),
+        Case("cumsum", (1, 1 << 28)),
+        *(Case("selective", s) for s in few[:4]),
+        Case("rwkv6", (32, 1024, 64)),
         # What is compared with a CUDA sequential kernel.
         Case("affine", (1536, 1024)),
-        *(Case("cumsum", s) for s in sums[:3]),
-        *(Case("selective", s) for s in few[:4]),
-        *(Case("selective", s, "bfloat16") for s in halves),
-        Case("rwkv6", (32, 1024, 64)),
-        *affines[2:],
-        *(Case("cumsum", s) for s in sums[3:]),
+        Case("affine", (rows, 4096), "bfloat16"),
+        *(Case("cumsum", s) for s in ((64, 32768), (2048, 4096))),
+        *(Case("selective", (b, 2048, 2048, 16), "bfloat16") for b in (8, 1)),
+    ]
+    rest = [
+        *(Case("affine", (rows, 1 << k), dtype) for k in lengths for dtype in _BOTH),
+        # Of no power of two, and of no whole vectors.
+        *(Case("affine", (rows, n)) for n in (4095, 5000)),
+        *(Case("cumsum", s) for s in sums),
         *(Case("selective", s) for s in few[4:]),
-        *(Case("selective", s, "bfloat16") for s in few if s not in halves),
+        *(Case("selective", s, "bfloat16") for s in few),
         *(Case("rwkv6", (32, t, 64)) for t in (128, 8192, 512, 2048, 256, 4096)),
+    ]
+    return first, [case for case in rest if str(case) not in map(str, first)]
+
+
+def dry_cases() -> tuple[list[Case], list[Case]]:
+    """The same in a moment."""
+    return [Case("affine", (2, 64)), Case("selective", (1, 8, 32, 16))], [Case("cumsum", (1, 70))]
+
+
+def peer_cases() -> list[Case]:
+    """Cases in which peers in CUDA are compared with float64: all their sizes of blocks."""
+    return [
+        Case("affine", (16, 256)),
+        Case("affine", (16, 8192)),
+        Case("affine", (16, 256), "bfloat16"),
+        Case("cumsum", (1, 5000)),
+        *(Case("selective", (2, 8, length, 16)) for length in (512, 1024, 4096)),
+        Case("selective", (2, 8, 4096, 16), "bfloat16"),
+        Case("rwkv6", (2, 64, 64)),
     ]
 
 

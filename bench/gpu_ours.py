@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from statistics import median, quantiles
+from typing import Any
 
 import numpy as np
 import tvm
@@ -11,9 +13,21 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from bench.gpu_cases import Case
-from tvm_scan import ScanPlan, default_plan, extract, parallelize
+from tvm_scan import ScanPlan, cuda_math, default_plan, extract, parallelize
 
-__all__ = ["Times", "copied", "device_tensors", "error_of", "plan_for", "summary", "timed"]
+__all__ = [
+    "Expected",
+    "Times",
+    "built",
+    "cold_times",
+    "copied",
+    "device_tensors",
+    "error_of",
+    "filled_tensor",
+    "plan_for",
+    "summary",
+    "timed",
+]
 
 #: More than the second-level cache of any current GPU.
 _FLUSH_BYTES = 256 << 20
@@ -42,26 +56,44 @@ def summary(seconds: list[float]) -> Times:
     return Times(middle, (high - low) / middle)
 
 
-def _filled(count: int, dtype: str, low: float, high: float) -> tvm.tirx.PrimFunc:
-    """Values in ``[low, high)`` that look random, made on the device."""
-    blocks = -(-count // 256)
-    step = (high - low) / 65536
+@cache
+def _fill(dtype: str, target: Target) -> Any:
+    """Values in ``[low, low + 65536 step)`` that look random, made on the device."""
 
     @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((T.int64(count),), dtype)):
-        for b in T.thread_binding(T.int64(blocks), "blockIdx.x"):
+    def main(p: T.handle, low: T.float32, step: T.float32):
+        n = T.int64()
+        X = T.match_buffer(p, (n,), dtype)
+        for b in T.thread_binding((n + T.int64(255)) // T.int64(256), "blockIdx.x"):
             for t in T.thread_binding(T.int64(256), "threadIdx.x"):
                 with T.sblock("fill"):
-                    i = T.axis.spatial(T.int64(blocks * 256), b * T.int64(256) + t)
-                    if i < T.int64(count):
+                    i = T.axis.spatial(
+                        (n + T.int64(255)) // T.int64(256) * T.int64(256), b * T.int64(256) + t
+                    )
+                    if i < n:
                         X[i] = T.cast(
                             T.cast((i * T.int64(40503) + T.int64(2531)) % T.int64(65536), "float32")
-                            * T.float32(step)
-                            + T.float32(low),
+                            * step
+                            + low,
                             dtype,
                         )
 
-    return main
+    return built(main, target)["main"]
+
+
+def filled_tensor(
+    shape: tuple[int, ...],
+    dtype: str,
+    bounds: tuple[float, float],
+    target: Target,
+    device: tvm.runtime.Device,
+) -> tvm.runtime.Tensor:
+    """A tensor on the device with values in ``[low, high)``."""
+    tensor = tvm.runtime.empty(shape, dtype, device)
+    low, high = bounds
+    flat = tensor._create_view((int(np.prod(shape)),))
+    _fill(dtype, target)(flat, low, (high - low) / 65536)
+    return tensor
 
 
 def _copy(count: int) -> tvm.tirx.PrimFunc:
@@ -83,27 +115,26 @@ def _copy(count: int) -> tvm.tirx.PrimFunc:
     return main
 
 
-def _built(func: tvm.tirx.PrimFunc, target: Target) -> tvm.runtime.Executable:
-    with target:
-        return tvm.compile(func.with_attr("global_symbol", "main"), target=target)
+def built(func: tvm.tirx.PrimFunc, target: Target) -> tvm.runtime.Executable:
+    """Compile as the library does: without fast math."""
+    return cuda_math.build(func.with_attr("global_symbol", "main"), target)
 
 
-def _timer(
-    executable: tvm.runtime.Executable, device: tvm.runtime.Device, repeat: int, cold: bool
-) -> object:
-    flush = _FLUSH_BYTES if cold else 0
-    return executable.mod.time_evaluator(
-        "main", device, number=1, repeat=repeat, cache_flush_bytes=flush
+def cold_times(
+    executable: tvm.runtime.Executable, device: tvm.runtime.Device, repeat: int, tensors: list[Any]
+) -> Times:
+    """Times of single calls, the second-level cache cold."""
+    timer = executable.mod.time_evaluator(
+        "main", device, number=1, repeat=repeat, cache_flush_bytes=_FLUSH_BYTES
     )
+    return summary(list(timer(*tensors).results))
 
 
 def copied(target: Target, device: tvm.runtime.Device, count: int, repeat: int) -> float:
     """Bytes per second of a copy: the ceiling of everything that streams."""
-    executable = _built(_copy(count), target)
-    x = tvm.runtime.tensor(np.zeros(count, "float32"), device)
-    y = tvm.runtime.empty((count,), "float32", device)
-    found = _timer(executable, device, repeat, cold=True)(x, y)
-    return 8.0 * count / median(found.results)
+    executable = built(_copy(count), target)
+    tensors = [filled_tensor((count,), "float32", (0.0, 1.0), target, device) for _ in range(2)]
+    return 8.0 * count / cold_times(executable, device, repeat, tensors).median
 
 
 def plan_for(case: Case, plan: ScanPlan | None, target: Target) -> ScanPlan:
@@ -111,17 +142,23 @@ def plan_for(case: Case, plan: ScanPlan | None, target: Target) -> ScanPlan:
     return plan or default_plan(target, extract(case.func))
 
 
+class Expected:
+    """Inputs of a case and its float64 results, made once for all plans."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.inputs = case, case.inputs(np.random.default_rng(1))
+        self.outputs = case.expected(self.inputs)
+
+
 def error_of(
-    case: Case, plan: ScanPlan | None, target: Target, device: tvm.runtime.Device
+    exact: Expected, plan: ScanPlan | None, target: Target, device: tvm.runtime.Device
 ) -> float:
     """Largest difference from float64 over the largest magnitude of a result.
 
     Infinite where a second run has other bits.
     """
-    rng = np.random.default_rng(1)
-    inputs = case.inputs(rng)
-    want = case.expected(inputs)
-    executable = _built(parallelize(case.func, target, plan), target)
+    case, inputs, want = exact.case, exact.inputs, exact.outputs
+    executable = built(parallelize(case.func, target, plan), target)
     shapes = case.shapes()
     tensors = {
         name: tvm.runtime.tensor(inputs.get(name, np.full(shape, np.nan, case.numpy_dtype)), device)
@@ -147,24 +184,21 @@ def timed(
     target: Target,
     device: tvm.runtime.Device,
     repeat: int,
-    cold: bool = True,
+    tensors: list[Any],
 ) -> Times:
-    """Seconds of one call, on inputs made on the device."""
-    executable = _built(parallelize(case.func, target, plan), target)
-    found = _timer(executable, device, repeat, cold)(*device_tensors(case, target, device))
-    return summary(list(found.results))
+    """Seconds of one call on tensors of ``device_tensors``."""
+    executable = built(parallelize(case.func, target, plan), target)
+    return cold_times(executable, device, repeat, tensors)
 
 
 def device_tensors(
     case: Case, target: Target, device: tvm.runtime.Device
 ) -> list[tvm.runtime.Tensor]:
     """Inputs made on the device, and outputs, in the order of the parameters."""
-    tensors, ranges = [], case.ranges()
-    for name, shape in case.shapes().items():
-        tensor = tvm.runtime.empty(shape, case.dtype, device)
-        if name in ranges:
-            count = int(np.prod(shape))
-            fill = _built(_filled(count, case.dtype, *ranges[name]), target)
-            fill["main"](tensor._create_view((count,)))
-        tensors.append(tensor)
-    return tensors
+    ranges = case.ranges()
+    return [
+        filled_tensor(shape, case.dtype, ranges[name], target, device)
+        if name in ranges
+        else tvm.runtime.empty(shape, case.dtype, device)
+        for name, shape in case.shapes().items()
+    ]

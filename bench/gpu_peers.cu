@@ -1,43 +1,15 @@
-// Peers of bench/gpu.py that need no Python: a copy, CUB's look-back scans, sequential kernels.
-// All pointers are of the device; ms receives one time per call, the second-level cache cold.
-#include <cuda_runtime.h>
-
+// Peers of bench/gpu.py that need nothing but the toolkit: a copy, CUB's look-back scans, and our
+// own kernels after published schemes. All pointers are of the device.
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 #include <thrust/iterator/transform_output_iterator.h>
 
 #include <cub/device/device_scan.cuh>
 
-#define CHECK(call)                          \
-  do {                                       \
-    cudaError_t status = (call);             \
-    if (status != cudaSuccess) return (int)status; \
-  } while (0)
+#include "gpu_schemes.cuh"
+#include "gpu_timing.cuh"
 
 namespace {
-
-constexpr size_t kFlush = size_t(256) << 20;
-
-template <class F>
-int timed(F call, int repeat, float* ms) {
-  void* flush = nullptr;
-  cudaEvent_t begin, end;
-  CHECK(cudaMalloc(&flush, kFlush));
-  CHECK(cudaEventCreate(&begin));
-  CHECK(cudaEventCreate(&end));
-  for (int i = -1; i < repeat; ++i) {  // the first call warms up
-    CHECK(cudaMemset(flush, i & 255, kFlush));
-    CHECK(cudaEventRecord(begin));
-    call();
-    CHECK(cudaEventRecord(end));
-    CHECK(cudaEventSynchronize(end));
-    if (i >= 0) CHECK(cudaEventElapsedTime(ms + i, begin, end));
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  cudaFree(flush);
-  return (int)cudaGetLastError();
-}
 
 // The affine map of a step; the first step of a row forgets, which keeps the rows apart.
 struct Step {
@@ -57,14 +29,6 @@ struct Combine {
 struct Second {
   __device__ float operator()(float2 value) const { return value.y; }
 };
-
-__global__ void affine_kernel(const float* a, const float* x, float* h, int rows, int length) {
-  int row = blockIdx.x * blockDim.x + threadIdx.x;
-  if (row >= rows) return;
-  float state = 0;
-  for (size_t i = (size_t)row * length, end = i + length; i < end; ++i)
-    h[i] = state = a[i] * state + x[i];
-}
 
 }  // namespace
 
@@ -100,10 +64,40 @@ extern "C" int peer_cub_affine(const float* a, const float* x, float* h, size_t 
   return status;
 }
 
-extern "C" int peer_sequential_affine(const float* a, const float* x, float* h, size_t rows,
-                                      size_t length, int repeat, float* ms) {
+extern "C" int peer_thread_per_row(const float* a, const float* x, float* h, size_t rows,
+                                   size_t length, int repeat, float* ms) {
   auto call = [=] {
-    affine_kernel<<<((int)rows + 127) / 128, 128>>>(a, x, h, (int)rows, (int)length);
+    thread_per_row<<<((int)rows + 127) / 128, 128>>>(a, x, h, (int)rows, (int)length);
   };
+  return timed(call, repeat, ms);
+}
+
+extern "C" int peer_block_per_row(const float* a, const float* x, float* h, size_t rows,
+                                  size_t length, int repeat, float* ms) {
+  if (length % 4) return (int)cudaErrorInvalidValue;
+  const int warps = length >= 4096 ? 32 : (int)(length + 127) / 128;
+  auto call = [=] { block_per_row<<<(int)rows, 32 * warps>>>(a, x, h, (int)length); };
+  return timed(call, repeat, ms);
+}
+
+extern "C" int peer_block_per_channel(const float* u, const float* delta, const float* A,
+                                      const float* B, const float* C, const float* D,
+                                      const float* z, const float* bias, float* out, size_t batch,
+                                      size_t dim, size_t length, size_t states, int repeat,
+                                      float* ms) {
+  if (length % 4) return (int)cudaErrorInvalidValue;
+  const int threads = length <= 512 ? 32 : length <= 1024 ? 64 : 128;
+  auto call = [=] {
+    block_per_channel<<<(int)(batch * dim), threads>>>(u, delta, A, B, C, D, z, bias, out,
+                                                       (int)dim, (int)length, (int)states);
+  };
+  return timed(call, repeat, ms);
+}
+
+extern "C" int peer_block_per_head(const float* r, const float* k, const float* v, const float* w,
+                                   const float* u, float* y, size_t heads, size_t length,
+                                   size_t size, int repeat, float* ms) {
+  if (size != KEYS) return (int)cudaErrorInvalidValue;
+  auto call = [=] { block_per_head<<<(int)heads, KEYS>>>(r, k, v, w, u, y, (int)length); };
   return timed(call, repeat, ms);
 }

@@ -1,64 +1,19 @@
-"""Peers that ``bench.gpu`` finds on the machine; one that is missing says why, and is left out."""
+"""Peers in Python that ``bench.gpu`` finds on the machine; one that is missing says why.
+
+They run in a process of their own, see ``bench.gpu_worker``.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import tvm
-from tvm.target import Target
-
 from bench.gpu_cases import Case
-from bench.gpu_ours import Times, device_tensors, summary
+from bench.gpu_ours import Times, summary
 
-__all__ = ["build_native", "native_copy", "peer_times"]
+__all__ = ["PEERS", "device_inputs"]
 
-_SOURCE = Path(__file__).with_name("gpu_peers.cu")
 _FLUSH_BYTES = 256 << 20
-
-
-def build_native(folder: Path, arch: str, nvcc: str) -> ctypes.CDLL:
-    """Compile the peers in CUDA, with CUB from the toolkit's own headers.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the library goes.
-    arch : str
-        Such as ``sm_90``.
-    nvcc : str
-        The compiler.
-
-    Returns
-    -------
-    ctypes.CDLL
-    """
-    made = folder / "gpu_peers.so"
-    options = ["-std=c++17", "-O3", f"-arch={arch}", "--extended-lambda", "-shared"]
-    command = [nvcc, *options, "-Xcompiler", "-fPIC", "-o", str(made), str(_SOURCE)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"nvcc rejects {_SOURCE.name}:\n{done.stderr[:2000]}")
-    return ctypes.CDLL(str(made))
-
-
-def _native(function: Any, tensors: list[Any], sizes: list[int], repeat: int) -> Times:
-    """Call one of the functions of the library on TVM's tensors."""
-    found = (ctypes.c_float * repeat)()
-    pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
-    status = function(*pointers, *map(ctypes.c_size_t, sizes), ctypes.c_int(repeat), found)
-    if status != 0:
-        raise RuntimeError(f"CUDA error {status}")
-    return summary([ms / 1000 for ms in found])
-
-
-def native_copy(library: ctypes.CDLL, device: Any, count: int, repeat: int) -> float:
-    """Bytes per second of ``cudaMemcpy`` from device to device."""
-    tensors = [tvm.runtime.empty((count,), "float32", device) for _ in range(2)]
-    return 8.0 * count / _native(library.peer_copy, tensors, [count], repeat).median
 
 
 def _on_events(call: Callable[[], Any], repeat: int) -> Times:
@@ -93,9 +48,18 @@ def _on_host(call: Callable[[], Any], repeat: int) -> Times:
     return summary(seconds)
 
 
-def _inputs(case: Case) -> list[Any]:
+def device_inputs(case: Case) -> list[Any]:
+    """Inputs of a case on the device, in the order of the parameters.
+
+    Raises
+    ------
+    Exception
+        Where there is no torch, or none that sees a GPU.
+    """
     import torch
 
+    if not torch.cuda.is_available():
+        raise RuntimeError("torch sees no GPU")
     made, shapes = [], case.shapes()
     for name, (low, high) in case.ranges().items():
         values = torch.rand(shapes[name], device="cuda", dtype=getattr(torch, case.dtype))
@@ -103,67 +67,9 @@ def _inputs(case: Case) -> list[Any]:
     return made
 
 
-def peer_times(
-    case: Case, library: ctypes.CDLL | None, target: Target, repeat: int
-) -> Iterator[tuple[str, Times | str]]:
-    """Time every peer of a case, one after the other.
-
-    Parameters
-    ----------
-    case : Case
-        What to run.
-    library : ctypes.CDLL or None
-        Of ``build_native``.
-    target : tvm.target.Target
-        The GPU, for the kernels that make inputs.
-    repeat : int
-        Calls of each.
-
-    Yields
-    ------
-    (str, Times or str)
-        The peer's name, and its times or the reason why it has none.
-    """
-    for name, call in _NATIVE.get(case.family, {}).items():
-        try:
-            _needs(library is not None, "no nvcc")
-            _needs(case.dtype == "float32", "written for float32")
-            tensors = device_tensors(case, target, tvm.cuda(0))
-            yield name, call(case, tensors, library, repeat)
-        except Exception as error:
-            yield name, f"{type(error).__name__}: {str(error)[:200]}"
-    try:
-        import torch
-
-        _needs(torch.cuda.is_available(), "torch sees no GPU")
-    except Exception as error:
-        yield "all that torch calls", f"{type(error).__name__}: {error}"
-        return
-    inputs = _inputs(case)
-    for name, run in _PEERS[case.family].items():
-        try:
-            yield name, run(case, inputs, repeat)
-        except Exception as error:
-            yield name, f"{type(error).__name__}: {str(error)[:200]}"
-    del inputs
-    torch.cuda.empty_cache()
-
-
 def _needs(holds: bool, what: str) -> None:
     if not holds:
         raise NotImplementedError(what)
-
-
-def _cub(case: Case, tensors: list[Any], library: Any, repeat: int) -> Times:
-    rows, length = case.sizes
-    if case.family == "cumsum":
-        _needs(rows == 1, "CUB scans one row")
-        return _native(library.peer_cub_sum, tensors, [length], repeat)
-    return _native(library.peer_cub_affine, tensors, [rows, length], repeat)
-
-
-def _sequential(case: Case, tensors: list[Any], library: Any, repeat: int) -> Times:
-    return _native(library.peer_sequential_affine, tensors, list(case.sizes), repeat)
 
 
 def _torch_cumsum(case: Case, inputs: list[Any], repeat: int) -> Times:
@@ -190,7 +96,7 @@ def _torch_compiled(case: Case, inputs: list[Any], repeat: int) -> Times:
     import torch
     from torch._higher_order_ops.associative_scan import associative_scan
 
-    _needs(case.sizes[-1] <= 4096, "compiled for at most 4096 steps here")
+    _needs(case.sizes[-1] in (512, 4096), "compiling takes long: timed at 512 and 4096 steps")
 
     def combine(f: Any, g: Any) -> Any:
         return f[0] * g[0], g[0] * f[1] + g[1]
@@ -244,11 +150,8 @@ def _fla(case: Case, inputs: list[Any], repeat: int) -> Times:
     return _on_events(lambda: chunk_rwkv6(*args, u), repeat)
 
 
-_NATIVE: dict[str, dict[str, Callable[..., Times]]] = {
-    "affine": {"CUB DeviceScan": _cub, "CUDA, sequential": _sequential},
-    "cumsum": {"CUB DeviceScan": _cub},
-}
-_PEERS: dict[str, dict[str, Callable[..., Times]]] = {
+#: Family -> name of a peer -> how it is called.
+PEERS: dict[str, dict[str, Callable[..., Times]]] = {
     "affine": {
         "Triton associative_scan": _triton,
         "accelerated-scan": _accelerated_scan,

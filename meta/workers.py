@@ -15,6 +15,7 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner.utils import run_evaluator_common
 
+from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import Case, compare, load_cases
 from tvm_scan.schedules import expand_scans
@@ -43,10 +44,8 @@ def build_candidate(mod: tvm.IRModule, target: tvm.target.Target, _params: Any) 
     -------
     Module
     """
-    from tvm.driver import build
-
     with target:
-        return build(expand_scans(mod), target=target)
+        return build(expand_scans(mod), target).mod
 
 
 def evaluator_config(quick: bool = False) -> ms.runner.EvaluatorConfig:

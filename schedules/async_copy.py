@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 from tvm_scan import tir
 from tvm_scan.schedules.ir import int_const
 
-__all__ = ["begin_ahead", "can_copy", "copy", "next_tile"]
+__all__ = ["barrier", "begin_ahead", "can_copy", "copy", "next_tile"]
 
 
 def can_copy(count: int) -> bool:
@@ -68,7 +68,7 @@ def next_tile(stages: int, fetch: Callable[[Any], Any], tile: Any) -> Any:
     ahead = stages - 1
     if ahead == 0:
         return fetch(tile)
-    return tir.seq([_wait(ahead - 1), _barrier(), fetch(tile + int_const(ahead, tile)), _commit()])
+    return tir.seq([_wait(ahead - 1), barrier(), fetch(tile + int_const(ahead, tile)), _commit()])
 
 
 def _commit() -> Any:
@@ -81,6 +81,6 @@ def _wait(left: int) -> Any:
     return tirx.Evaluate(T.ptx["cp.async.wait_group"](left))
 
 
-def _barrier() -> Any:
+def barrier() -> Any:
     """All threads of the block wait for one another."""
     return tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cuda_blocks import check_blocks
 from tvm_scan.schedules.cuda_exponentials import OF, exponentials_in_base_two
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.ordered_memory import is_word
@@ -144,6 +145,7 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
             _check_shared_lanes(plan, recurrence)
         check_walk_staging(plan, limits, recurrence)
         _check_memory(plan, limits, recurrence)
+        check_blocks(plan, recurrence)
         return
     plan.require(
         plan.threads_per_lane == 1,
@@ -176,6 +178,7 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
     if plan.algorithm == "single_pass":
         _check_single_pass(plan, recurrence)
     _check_memory(plan, limits, recurrence)
+    check_blocks(plan, recurrence)
 
 
 def _check_memory(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:

@@ -14,6 +14,7 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.algebra import Automaton, Segmented
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.cuda_math import build
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract
 from tvm_scan.recurrence import Recurrence, Refusal
@@ -108,7 +109,7 @@ def verify(
     name = str((func.attrs or {}).get("global_symbol", "main"))
     named = func.with_attr("global_symbol", name)
     loop = tvm.compile(named, target=host_target())[name]
-    scan = tvm.compile(parallelize(named, target, plan), target=target)[name]
+    scan = build(parallelize(named, target, plan), target)[name]
     written = [str(p.name) for p in func.params if p in tir.buffers_stored(func.body)]
     out: list[Comparison] = []
     for kind in _CASES:

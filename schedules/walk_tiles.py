@@ -93,7 +93,10 @@ class WalkTiles:
 
     def load(self, tile: Any) -> Any:
         """A tile into its buffer, and the next ones on their way."""
-        return async_copy.next_tile(self.plan.stages, self.fetch, tile)
+        if self.plan.stages > 1:
+            return async_copy.next_tile(self.plan.stages, self.fetch, tile)
+        # Barriers of our own: TVM puts none where the lanes may be none, which is a condition.
+        return tir.seq([async_copy.barrier(), self.fetch(tile), async_copy.barrier()])
 
     def fetch(self, tile: Any) -> Any:
         """Begin to copy a tile."""

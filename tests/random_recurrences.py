@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import ml_dtypes  # noqa: F401 - NumPy then knows bfloat16
 import numpy as np
 import tvm
 from tvm.script import tirx as T
@@ -129,6 +130,18 @@ FAMILIES: Mapping[str, Family] = {
         dict.fromkeys(("p", "q", "r", "s"), ("float32", ())) | {"x": ("float32", (-1, 0, 2))},
         ("n: p * h + q * c + x", "c: r * h + s * c", "h: n"),
         lambda h, c, p, q, r, s, x: (p * h + q * c + x, r * h + s * c),
+    ),
+    "complex": Family(
+        {"h": ("float32", 1.0), "c": ("float32", -2.0)},
+        dict.fromkeys(("p", "q"), ("float32", ())) | {"x": ("float32", (-1, 0, 2))},
+        ("n: p * h - q * c + x", "c: q * h + p * c", "h: n"),
+        lambda h, c, p, q, x: (p * h - q * c + x, q * h + p * c),
+    ),
+    "affine of halves": Family(
+        {"h": ("float32", 2.0)},
+        {"g": ("bfloat16", (-1, 1, 1, 0)), "x": ("float16", (-3, -1, 0, 2))},
+        ("h: T.Cast('float32', g) * h + T.Cast('float32', x)",),
+        lambda h, g, x: (g.astype("float32") * h + x,),
     ),
     "automaton": Family(
         {"h": ("int32", 1)},

@@ -8,7 +8,8 @@ import pytest
 from tests.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source, run_cuda
 from tests.recurrence_cases import Case, check_exact, exact_inputs
 from tests.test_numerics_cuda import subscripts
-from tvm_scan import ScanPlan, library, parallelize
+from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
+from tvm_scan.errors import PlanError
 
 pytestmark = pytest.mark.gpu
 
@@ -65,3 +66,43 @@ def test_so_have_those_of_lanes_that_threads_share():
     source = source.replace("((int)((int64_t)threadIdx.x))", "threadIdx.x")
     check_wide(source, ["delta", "u", "z", "out"], 4)
     assert "blockIdx.y" not in source
+
+
+SINGLE = "cuda/single_pass(threads_per_block=32, items_per_thread=3, block_tree=warp)"
+
+
+@pytest.mark.parametrize(
+    ("plan", "rows", "length"),
+    [
+        ("one buffer", 1, 1 << 33),
+        ("phases", 1, 1 << 33),
+        ("single pass", 1, 1 << 33),
+        ("two buffers", 3, 3 << 30),
+        ("single pass", 3, 3 << 30),
+    ],
+)
+def test_so_have_those_of_few_and_very_long_rows(plan, rows, length):
+    func = library.cumsum(rows, length)
+    chosen = ScanPlan.parse({**PLANS, "single pass": SINGLE}[plan])
+    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, chosen)))
+    check_wide(source.replace("ticket_own_ptr[0]", "ticket"), ["X", "Y"], 1)
+    assert "blockIdx.y" not in source
+
+
+def test_a_single_pass_over_large_arrays():
+    func = library.linear_recurrence(70_000, 40_000, initial_state=True)
+    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, ScanPlan.parse(SINGLE))))
+    check_wide(source.replace("ticket_own_ptr[0]", "ticket"), ["A", "X", "H"], 3)
+    assert "blockIdx.y" not in source
+
+
+def test_more_blocks_than_a_grid_has():
+    """A block per row, or per tile, of 2^31 rows is refused; threads per row are not as many."""
+    found = extract(library.cumsum(1 << 31, 40))
+    for text in (PLANS["one buffer"], PLANS["phases"]):
+        with pytest.raises(PlanError, match=r"fewer than 2\^31 blocks.*got 2147483648 blocks"):
+            ScanPlan.parse(text).check(CUDA_TARGET, found)
+    ScanPlan.parse(PLANS["several lanes"]).check(CUDA_TARGET, found)
+    default_plan(CUDA_TARGET, found).check(CUDA_TARGET, found)
+    with pytest.raises(PlanError, match=r"fewer than 2\^31 tiles"):
+        ScanPlan.parse(SINGLE).check(CUDA_TARGET, extract(library.cumsum(1, 1 << 38)))

@@ -1,34 +1,55 @@
 """The bench for GPUs: its path without one, its bounds, and its peers in CUDA."""
 
+import os
 import shutil
+import subprocess
+import sys
+import zipfile
 from itertools import product
 
 import pytest
 
-from bench import gpu, gpu_peers
-from bench.gpu_cases import Case, ladder, timed_cases
+from bench import gpu, gpu_checks, gpu_fetch, gpu_gelu, gpu_native
+from bench.gpu_cases import Case, check_cases, dry_cases, ladder, timed_cases
+from bench.gpu_ours import Times
+from bench.gpu_table import table
+from bench.gpu_worker import Peers
+from tests import cusim
 from tests.cuda_harness import CUDA_TARGET
 from tvm_scan import extract
 
 pytestmark = pytest.mark.gpu
 
 
-def test_a_dry_run_compares_every_plan_with_float64():
-    lines = []
-    found = gpu.run(dry_run=True, seconds=300, say=lines.append)
+def test_a_dry_run_compares_every_plan_with_float64_and_times_the_ladders():
+    lines, saved = [], []
+    save = lambda found: saved.append(len(found["times"]))  # noqa: E731
+    found = gpu.run(dry_run=True, seconds=300, say=lines.append, save=save)
     checked = {row["plan"] for row in found["errors"]}
-    ours = {name for case in gpu.check_cases(True) for name in ladder(case)}
+    ours = {name for case in check_cases(True) for name in ladder(case)}
     assert checked == {"default", *ours} and len(ours) > 12
     assert all(0 < row["error"] <= row["bound"] for row in found["errors"])
-    timed = {row["name"] for row in found["times"] if "median" in row}
-    assert timed == {"default", *ladder(Case("affine", (2, 64)))}
-    assert any(line.startswith("  shuffles") for line in lines)
+    first, rest = dry_cases()
+    rows = found["times"]
+    timed = {row["name"] for row in rows if "median" in row and row["case"] == str(first[0])}
+    assert timed == {"default", *ladder(first[0])}
+    steps = [row for row in rows if row["case"].startswith("gelu")]
+    assert [row["name"] for row in steps] == list(gpu_gelu.LADDER)
+    # Rounding of results below 4, and tanh's 2 ulp.
+    assert all(row["error"] < 4 * 4 * 2.0**-24 for row in steps)
+    assert any(line.endswith("  shuffles") for line in lines)
+    # Peers are asked for, and each says why it has no time here.
+    failed = {row["name"]: row["failed"] for row in rows if row.get("peer")}
+    assert failed["CUB DeviceScan"] == "NotImplementedError: not compiled in a dry run"
+    assert {"Triton associative_scan", "mamba-ssm", "torch.cumsum"} <= failed.keys()
+    assert saved == sorted(saved) and len(saved) > len(first) + len(rest)
 
 
 def test_a_wrong_result_is_told(monkeypatch):
-    monkeypatch.setattr(gpu, "error_of", lambda *_: 0.5)
+    monkeypatch.setattr(gpu_checks, "error_of", lambda *_: 0.5)
+    monkeypatch.setattr(gpu_checks, "Expected", lambda _: None)
     lines = []
-    rows = gpu._checked(CUDA_TARGET, True, gpu._Clock(60), lines.append)
+    rows = gpu_checks.checked(CUDA_TARGET, True, gpu_checks.Clock(60), lines.append)
     assert all(row["error"] > row["bound"] for row in rows)
     assert sum(line.startswith("WRONG") for line in lines) == len(rows)
 
@@ -36,34 +57,35 @@ def test_a_wrong_result_is_told(monkeypatch):
 def test_nothing_begins_when_the_time_is_over():
     found = gpu.run(dry_run=True, seconds=0, say=lambda _: None)
     assert found["errors"] == found["times"] == []
-    assert found["left_out"] == [str(Case("affine", (2, 64)))]
+    assert {str(case) for cases in dry_cases() for case in cases} <= set(found["left_out"])
 
 
 def test_every_size_that_is_asked_for_is_timed():
-    sizes = {(c.family, c.sizes, c.dtype) for c in timed_cases()}
+    cases = [case for part in timed_cases() for case in part]
+    sizes = {(c.family, c.sizes, c.dtype) for c in cases}
     for dtype in ("float32", "bfloat16"):
         for k in range(7, 17):
             assert ("affine", (8 * 1536, 1 << k), dtype) in sizes
         for b, d, k in product((1, 8), (2048, 4096), range(9, 17)):
             fits = b * d << k <= 1 << 30
             assert (("selective", (b, d, 1 << k, 16), dtype) in sizes) == fits
-    for shape in ((1, 1 << 16), (1, 1 << 28), (64, 32768), (2048, 4096)):
+    for shape in (*((1, 1 << k) for k in range(16, 29)), (64, 32768), (2048, 4096)):
         assert ("cumsum", shape, "float32") in sizes
     for k in range(7, 14):
         assert ("rwkv6", (32, 1 << k, 64), "float32") in sizes
-    assert len(sizes) == len(timed_cases())
+    assert len(sizes) == len(cases)
 
 
 def test_without_the_sanitizer_it_is_said(monkeypatch):
-    monkeypatch.setattr(gpu.shutil, "which", lambda _: None)
+    monkeypatch.setattr(gpu_checks.shutil, "which", lambda _: None)
     lines = []
-    assert gpu._sanitized(lines.append)
+    assert gpu_checks.sanitized(lines.append)
     assert lines == ["compute-sanitizer: none on the PATH, nothing checked"]
 
 
 def test_the_ladders_plans_fit_their_cases():
     # With halves the share of polynomials is refused, and its row says so.
-    singles = [case for case in timed_cases() if case.dtype == "float32"]
+    singles = [case for case in timed_cases()[0] if case.dtype == "float32"]
     for case in {c.family: c for c in singles}.values():
         recurrence = extract(case.func)
         for plan in ladder(case).values():
@@ -75,10 +97,114 @@ def test_bytes_are_those_of_every_array_once():
     assert Case("affine", (3, 10), "bfloat16").moved == 3 * 3 * 10 * 2
 
 
-def test_a_peer_that_is_missing_says_why():
-    for _, reason in gpu_peers.peer_times(Case("affine", (2, 64)), None, CUDA_TARGET, 1):
-        assert isinstance(reason, str)
-        assert "Error" in reason
+FAKE = """
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <thread>
+typedef size_t n;
+extern "C" int peer_block_per_row(void*, void*, void*, n, n, int, float* ms) {
+  return ms[0] = 2, 0;
+}
+extern "C" int peer_thread_per_row(void*, void*, void*, n, n, int, float*) { abort(); }
+extern "C" int peer_cub_affine(void*, void*, void*, n, n, int, float*) {
+  return std::this_thread::sleep_for(std::chrono::seconds(60)), 0;
+}
+extern "C" int peer_cub_sum(void*, void*, n, int, float*) { return 2; }
+"""
+
+
+@pytest.mark.skipif(not cusim.is_simulated(), reason="a real device would run the real peers")
+def test_a_peer_that_crashes_or_hangs_takes_nobody_with_it(tmp_path):
+    source, library = tmp_path / "fake.cc", tmp_path / "fake.so"
+    source.write_text(FAKE)
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    peers = Peers({"peers": library, "mamba": "no compiler"}, [], "sm_90", simulated=True)
+    case = Case("affine", (2, 64))
+    try:
+        answer = peers.ask(Case("cumsum", (1, 70)), "CUB DeviceScan", 1, 120)
+        assert answer == "RuntimeError: CUDA error 2", "out of memory, say"
+        answer = peers.ask(Case("selective", (1, 8, 32, 16)), "mamba-ssm's kernel", 1, 60)
+        assert answer == "NotImplementedError: no compiler"
+        assert peers.ask(case, "CUDA, sequential", 1, 60) == "its process ended with -6"
+        # What is lost is not asked again, and the others are, in another process.
+        assert peers.ask(case, "CUDA, sequential", 1, 0) == "its process ended with -6"
+        assert peers.ask(case, "block per row (scheme)", 1, 120) == Times(0.002, 0.0)
+        assert peers.ask(case, "CUB DeviceScan", 1, 0.5) == "not done in 0 s"
+    finally:
+        peers.close()
+
+
+def test_too_little_memory_is_told(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(gpu, "device_tensors", fail)
+    (row,) = gpu._timed_plans(Case("affine", (2, 64)), {"default": None}, None, 1.0, None, 1)
+    assert row["failed"] == "RuntimeError: out of memory"
+
+
+def test_the_table_says_what_is_missed():
+    def row(case, name, median, **more):
+        found = {"case": case, "name": name, "median": median, "spread": 0.0}
+        return {**found, "gbps": 1.0, "of_copy": 0.5 / median, **more}
+
+    large, scan = "affine 12288x4096 float32", "selective 8x2048x2048x16 float32"
+    rows = [
+        row(large, "default", 1.0),
+        row(large, "CUB DeviceScan", 0.5, peer=True),
+        row(large, "shuffles", 3.0, step=True),
+        row(scan, "default", 1.0),
+        row(scan, "mamba-ssm's kernel", 1.5, peer=True),
+        {"case": scan, "name": "mamba-ssm", "failed": "ImportError: none"},
+    ]
+    text = "\n".join(table(rows, 4e12))
+    assert f"{large}: 50 % of a copy, 90 % asked for" in text
+    assert f"{large}: 0.50 times CUB DeviceScan, 1.0 asked for" in text
+    assert f"{scan}: 1.50 times mamba-ssm's kernel, 2.0 asked for" in text
+    assert "targets missed: 3" in text
+    assert "mamba-ssm: ImportError: none" in text
+    assert "ladder of affine" in text
+
+
+def test_without_nvcc_the_peers_say_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_native.shutil, "which", lambda _: None)
+    lines = []
+    found = gpu_native.compiled(tmp_path, "sm_90", None, lines.append)
+    assert set(found.values()) == {"no nvcc on the PATH"}
+    assert lines == ["no nvcc on the PATH: no peers in CUDA"]
+
+
+def test_carried_sources_are_unpacked_and_found(tmp_path):
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    with zipfile.ZipFile(archives / "some-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("accelerated_scan/warp.cuh", "kernel")
+    gpu_fetch.unpack(tmp_path)
+    found = gpu_native.sources(tmp_path)
+    assert found["accelerated"] == tmp_path / "packages" / "accelerated_scan"
+    assert "mamba" not in found and gpu_native.sources(None) == {"peers": None}
+
+
+def test_the_sanitizer_runs_the_comparisons(tmp_path, monkeypatch):
+    """The command that it is given runs, on the simulated device here."""
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(
+        '#!/bin/sh\necho "$@" >> "$(dirname "$0")/told"\n[ "$2" = racecheck ] && exit 9\nexit 0\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    lines = []
+    assert not gpu_checks.sanitized(lines.append)
+    assert [line.split(":")[1] for line in lines][0::2] == [" clean", " clean"]
+    told = (tmp_path / "told").read_text().split("\n")
+    assert told[0].startswith("--tool memcheck --error-exitcode 9 ")
+    assert told[0].endswith(f"{sys.executable} -m bench.gpu --check-only")
+    lines.clear()
+    monkeypatch.setattr(gpu_checks, "check_cases", lambda _: [Case("affine", (2, 40))])
+    found = gpu.run(dry_run=False, check_only=True, seconds=300, say=lines.append)
+    assert found["times"] == [] and len(found["errors"]) == 11
+    assert lines[-1] == f"compared with float64: {len(found['errors'])} plans, 0 wrong"
 
 
 @pytest.mark.slow
@@ -86,5 +212,8 @@ def test_the_peers_in_cuda_compile(tmp_path):
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("nvcc is missing")
-    library = gpu_peers.build_native(tmp_path, "sm_90", nvcc)
+    assert gpu_native.build(tmp_path, "sm_90", nvcc) == {"peers": tmp_path / "peers-sm_90.so"}
+    library = gpu_native.ctypes.CDLL(str(tmp_path / "peers-sm_90.so"))
+    for family in gpu_native.PEERS.values():
+        assert all(kind in ("peers", "mamba", "accelerated") for kind, _ in family.values())
     assert library.peer_cub_affine and library.peer_cub_sum and library.peer_copy

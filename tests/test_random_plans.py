@@ -2,17 +2,23 @@
 
 The plans come from the search space, so that every decision of a plan is drawn. The examples are
 the same in every run; ``TVM_SCAN_EXAMPLES=2000 pytest tests/test_random_plans.py`` draws as many
-others, at random.
+others, from a seed of their own. A failure names its loop, shape, plan and order of threads, and
+the seed that draws it again (``TVM_SCAN_SEED``); what a crash or a kernel that never ends leaves
+is the file ``tvm_scan-random-plans-<test>.txt`` in the temporary directory.
 """
 
 import os
+import random
+import tempfile
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tvm
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from tvm.target import Target
 
@@ -25,13 +31,14 @@ from tvm_scan.meta import decisions
 
 CPU = Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 EXAMPLES = int(os.environ.get("TVM_SCAN_EXAMPLES", "0"))
+SEED = int(os.environ.get("TVM_SCAN_SEED") or random.SystemRandom().randrange(1 << 32))
 
 pytestmark = pytest.mark.timeout(0 if EXAMPLES else 600)
 
 
 def profile(examples):
     """The same few examples in every run, or many others."""
-    return settings(
+    chosen = settings(
         max_examples=EXAMPLES or examples,
         derandomize=not EXAMPLES,
         database=None,
@@ -40,6 +47,23 @@ def profile(examples):
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
+    return (lambda test: seed(SEED)(chosen(test))) if EXAMPLES else chosen
+
+
+@contextmanager
+def named(test, *example):
+    """An example that fails says what it was, whatever Hypothesis makes of the exception."""
+    text = "\n".join(str(part) for part in example)
+    again = f"TVM_SCAN_EXAMPLES={EXAMPLES} TVM_SCAN_SEED={SEED}" if EXAMPLES else "as ever"
+    if EXAMPLES:
+        path = Path(tempfile.gettempdir()) / f"tvm_scan-random-plans-{test}.txt"
+        path.write_text(f"{text}\ndrawn by: {again}\n")
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(
+            f"{text}\ndrawn by: {again}\n{type(error).__name__}: {error}"
+        ) from error
 
 
 # Around a warp, a block, and several tiles of a block; none, one, and primes.
@@ -95,9 +119,7 @@ def drawn_plan(data, target, func):
     branches = decisions.branches(target, recurrence)
     branch = data.draw(st.sampled_from(branches))
     fitting = [p for p in branch.plans() if decisions.fits(p, target, recurrence)]
-    plan = data.draw(st.sampled_from(fitting))
-    note(str(plan))
-    return plan
+    return data.draw(st.sampled_from(fitting))
 
 
 def check(got, want, tolerance):
@@ -113,12 +135,18 @@ def check(got, want, tolerance):
 @given(problems(), st.data())
 def test_cuda(problem, data):
     """One order of threads and blocks, drawn, after a run under the race detector."""
-    want = problem.want
     plan = drawn_plan(data, CUDA_TARGET, problem.func)
+    order = data.draw(st.integers(1, 1 << 20), label="order")
+    with named("cuda", problem, plan, f"order of threads {order}"):
+        run_cuda(problem, plan, order)
+
+
+def run_cuda(problem, plan, order):
+    want = problem.want
     executable = compile_cuda(parallelize(problem.func, CUDA_TARGET, plan))
     results = []
-    for race, seed in ((True, 0), (False, data.draw(st.integers(1, 1 << 20), label="order"))):
-        with cusim.settings(seed=seed, race=race):
+    for race, turn in ((True, 0), (False, order)):
+        with cusim.settings(seed=turn, race=race):
             tensors = [tvm.runtime.tensor(array, tvm.cuda(0)) for array in problem.args]
             executable["main"](*tensors)
             results.append([tensor.numpy() for tensor in tensors[-len(want) :]])
@@ -131,11 +159,19 @@ def test_cuda(problem, data):
 @given(problems(), st.data())
 def test_cpu(problem, data):
     plan = drawn_plan(data, CPU, problem.func)
-    tensors = [tvm.runtime.tensor(array) for array in problem.args]
-    executable = tvm.compile(parallelize(problem.func, CPU, plan), target=CPU)
-    executable["main"](*tensors)
-    results = [tensor.numpy() for tensor in tensors[-len(problem.want) :]]
-    check(results, problem.want, problem.tolerance)
+    with named("cpu", problem, plan):
+        tensors = [tvm.runtime.tensor(array) for array in problem.args]
+        executable = tvm.compile(parallelize(problem.func, CPU, plan), target=CPU)
+        executable["main"](*tensors)
+        results = [tensor.numpy() for tensor in tensors[-len(problem.want) :]]
+        check(results, problem.want, problem.tolerance)
+
+
+def test_a_failure_names_its_example():
+    problem = Problem("affine", Shape(3, 7), None, [], [], 0.0)
+    expected = r"(?s)'affine'.*length=7.*cpu/lanes\(.*other bits"
+    with pytest.raises(AssertionError, match=expected), named("cpu", problem, "cpu/lanes()"):
+        raise ValueError("other bits")
 
 
 @pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def compile_resources(source: str, arch: str = "sm_90") -> dict[str, Resources]:
     return parse_resources(_compiled(source, arch, ["-Xptxas", "-v", "-cubin"])[0])
 
 
-def compile_ptx(source: str, arch: str = "sm_90") -> str:
+def compile_ptx(source: str, arch: str = "sm_90", options: Sequence[str] = ()) -> str:
     """The PTX of emitted CUDA source: what the compiler made of its loads and stores.
 
     Raises
@@ -127,7 +128,7 @@ def compile_ptx(source: str, arch: str = "sm_90") -> str:
     RuntimeError
         If there is no nvcc, or with its messages if it rejects the source.
     """
-    return _compiled(source, arch, ["-ptx"])[1].decode()
+    return _compiled(source, arch, ["-ptx", *options])[1].decode()
 
 
 def sass(source: str, arch: str = "sm_90") -> str:

@@ -15,6 +15,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_scan import tir
 from tvm_scan.cli.failure import CommandError
+from tvm_scan.cuda_math import build
 
 __all__ = ["Bound", "bind", "interleaved_medians", "interleaved_samples", "prepare"]
 
@@ -140,7 +141,7 @@ def prepare(
             "use tvm-scan explain --target cuda --source to see the kernel"
         )
     name = "main" if func.attrs is None else str(func.attrs.get("global_symbol") or "main")
-    compiled = tvm.compile(func.with_attr("global_symbol", name), target=target)[name]
+    compiled = build(func.with_attr("global_symbol", name), target)[name]
     tensors = {key: tvm.runtime.tensor(array, device) for key, array in bound.arrays.items()}
     ordered = [tensors[key] for key in bound.names]
 

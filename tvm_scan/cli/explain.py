@@ -13,6 +13,7 @@ from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.cli.equation import describe, number
 from tvm_scan.cli.failure import REFUSED, CommandError
 from tvm_scan.cli.load import load_func, make_target, plan_for
+from tvm_scan.cuda_math import build
 from tvm_scan.meta.costs import costs_of
 from tvm_scan.meta.operations import arithmetic_of
 from tvm_scan.schedules.cuda_model import predict
@@ -86,9 +87,7 @@ def explain(
 
 
 def _source(func: Any, target: Any, plan: ScanPlan) -> str:
-    import tvm
-
-    compiled = tvm.compile(parallelize(func, target, plan), target=target)
+    compiled = build(parallelize(func, target, plan), target)
     if plan.device == "cuda":
         return str(compiled.mod.imports[0].inspect_source())
     return str(compiled.mod.inspect_source("ll"))

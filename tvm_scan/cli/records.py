@@ -13,6 +13,7 @@ from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.cli.failure import BAD_INPUT, NO_RECORD, CommandError
 from tvm_scan.cli.load import make_target
 from tvm_scan.cli.tune import is_model, load_program
+from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import recurrences_of
 from tvm_scan.meta.costs import costs_of
@@ -232,7 +233,7 @@ def apply_records(
         raise CommandError(f"expected --output as a .so file, got {output.name}; name it so")
     if not output.parent.is_dir():
         raise CommandError(f"expected a folder at {output.parent}, found none; create it")
-    tvm.compile(mod, target=target).export_library(str(output))
+    build(mod, target).export_library(str(output))
     if as_json:
         print(json.dumps({"library": str(output), "functions": applied}))
         return

@@ -11,6 +11,7 @@ from tvm.target import Target
 
 from tvm_scan.cli.failure import NO_RECORD, WRONG_RESULT, CommandError
 from tvm_scan.cli.records import open_store
+from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import Case, compare, make_cases
 from tvm_scan.meta.entry import Entry
@@ -74,7 +75,7 @@ def _run(entry: Entry, known: dict[tuple[str, ...], list[Case]]) -> Row:
         if key not in known:
             known[key] = make_cases(entry.func)
         func = replay_record(entry.record, entry.mod, entry.func, entry.target)
-        built = tvm.compile(func.with_attr("global_symbol", "main"), target=entry.target)["main"]
+        built = build(func.with_attr("global_symbol", "main"), entry.target)["main"]
     except (ScanError, RuntimeError, ValueError, TypeError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return _row(entry, "wrong", f"expected a record that can be built, got: {lines[-1]}")

@@ -22,6 +22,7 @@ from tvm.runtime import _ffi_api
 from tvm.support import nvcc
 from tvm.target import Target
 
+from tvm_scan.cuda_math import exact_math
 from tvm_scan.errors import ScanError
 
 __all__ = ["compiled_kernels", "kernel_format"]
@@ -99,7 +100,7 @@ def _compiler() -> str:
 
 def _cubin(source: str, target: Target) -> bytes:
     arch = str(target.attrs.get("arch", "sm_50"))
-    with target:
+    with exact_math(), target:
         made = nvcc.compile_cuda(source, target_format="cubin", arch=arch, compiler=_compiler())
     return bytes(made)
 

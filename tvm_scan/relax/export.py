@@ -11,7 +11,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import tvm
 from tvm import relax
 from tvm.ir import IRModule
 from tvm.support import cc
@@ -19,6 +18,7 @@ from tvm.target import Target
 
 from tvm_scan import __version__, tir
 from tvm_scan.artifact import FORMAT, MANIFEST, sha256_of
+from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.nearest import tuned_function
 from tvm_scan.relax.cubins import compiled_kernels, kernel_format
@@ -82,7 +82,7 @@ def export(
         for name, func in mod.functions_items()
         if isinstance(func, relax.Function) and (func.attrs or {}).get("global_symbol")
     }
-    built = tvm.compile(mod, target=target, relax_pipeline=get_pipeline(target, database))
+    built = build(mod, target, relax_pipeline=get_pipeline(target, database))
     folder.mkdir(parents=True, exist_ok=True)
     form = kernel_format(built.mod)
     library = _write(built, folder, target, linker, form)

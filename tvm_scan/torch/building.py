@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from importlib import import_module
 from pathlib import Path
@@ -42,14 +41,10 @@ def build_kernel(spec: KernelSpec, plan: str, place: Place) -> Any:
 
 def build_for_gpu(scheduled: Any, target: Any, sizes: tuple[str, ...]) -> Any:
     """Build a scheduled function called ``main`` and the one that `workspace` adds to it."""
-    import tvm
-
-    from tvm_scan._toolkit import toolkit_environment
+    from tvm_scan.cuda_math import build
     from tvm_scan.torch.workspace import with_scratch
 
-    os.environ.update(toolkit_environment())
-    with target:
-        return tvm.compile(with_scratch(scheduled, sizes), target=target)
+    return build(with_scratch(scheduled, sizes), target)
 
 
 def _one_thread_a_lane(loop: Any) -> Any:

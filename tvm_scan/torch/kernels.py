@@ -69,6 +69,8 @@ class KernelSpec:
 
 
 _LOG = logging.getLogger("tvm_scan")
+#: Variables that decide how CUDA code is compiled begin so.
+_CUDA_VARIABLES = ("TVM_CUDA_", "TVM_SCAN_FAST_MATH")
 
 
 class _Built:
@@ -191,7 +193,7 @@ def _key(kind: str, spec: KernelSpec, detail: Any, place: Place = CPU) -> str:
     """Hash of everything that a built kernel depends on."""
     parts = [kind, spec.factory, spec.options, spec.sizes, detail, str(place), _environment()]
     if place is not CPU:
-        parts.append(sorted(i for i in os.environ.items() if i[0].startswith("TVM_CUDA_")))
+        parts.append(sorted(i for i in os.environ.items() if i[0].startswith(_CUDA_VARIABLES)))
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:40]
 
 
