@@ -66,7 +66,7 @@ def cumulative_loop(
 
 
 @lru_cache(maxsize=256)
-def logsumexp_loop(shape: Shape, source: str, dtype: str) -> tirx.PrimFunc:
+def logsumexp_loop(shape: Shape, source: str, dtype: str, reverse: bool = False) -> tirx.PrimFunc:
     """Build ``y[t] = log(exp(x[0]) + ... + exp(x[t]))`` as the running pair of maximum and sum.
 
     Parameters
@@ -75,6 +75,8 @@ def logsumexp_loop(shape: Shape, source: str, dtype: str) -> tirx.PrimFunc:
         ``(outer, length, inner)``.
     source, dtype : str
         Dtype of the input and of the result, floats; halves are computed in float32.
+    reverse : bool
+        Walk from the last step to the first.
 
     Returns
     -------
@@ -96,7 +98,8 @@ def logsumexp_loop(shape: Shape, source: str, dtype: str) -> tirx.PrimFunc:
 
     # Not minus infinity: exp(-inf - -inf) is no number, exp(lowest - lowest) is one.
     initial = {"largest": tirx.min_value(carried), "total": tirx.const(0.0, carried)}
-    return build_loop("logcumsumexp", shape, {"X": source}, {"Y": dtype}, initial, step)
+    writes = {"Y": dtype}
+    return build_loop("logcumsumexp", shape, {"X": source}, writes, initial, step, reverse=reverse)
 
 
 @lru_cache(maxsize=256)

@@ -13,6 +13,7 @@ from tvm.ir import IRModule
 
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.higher_order import convert_associative_scan, convert_scan
+from tvm_scan.relax.own_operators import OWN
 from tvm_scan.relax.roll import RolledLoop, roll_loops
 from tvm_scan.relax.torch_operators import CONVERTERS, Converter
 from tvm_scan.relax.while_loops import scans_from_while_loops
@@ -36,7 +37,8 @@ def from_exported(
     What TVM 0.27 does not import becomes loops that ``ParallelizeScans`` then schedules: the
     higher-order operators ``scan``, ``associative_scan`` and, where it counts through the steps of
     arrays, ``while_loop``; ``logcumsumexp``, ``cummax`` and
-    ``cummin`` with indices; ``cumsum`` and ``cumprod`` get torch's dtypes for integers.
+    ``cummin`` with indices; the operators of ``tvm_scan.torch``; ``cumsum`` and ``cumprod`` get
+    torch's dtypes for integers.
 
     A loop that Python unrolled is rolled up again where its steps are exactly alike; what was
     rolled is logged to ``tvm_scan`` at INFO.
@@ -93,7 +95,7 @@ def from_exported(
     scans_from_while_loops(program.graph_module, constants)
     for loop in rolled:
         _LOG.info("%s", loop)
-    converters: dict[str, Converter] = dict(CONVERTERS)
+    converters: dict[str, Converter] = {**CONVERTERS, **OWN}
     for name, convert in _HIGHER_ORDER.items():
         # A step may use every converter, a nested loop too.
         converters[name] = partial(convert, converters=converters)
