@@ -107,10 +107,6 @@ def test_infinities_of_logcumsumexp():
     check(lambda x: torch.logcumsumexp(x, 1), x)
 
 
-def test_an_index_from_the_end():
-    check(lambda x: (x[:, -1], x[-2], x[1]), torch.randn(4, 5))
-
-
 def linear_step(h, inputs):
     a, x = inputs
     h = h * a + x

@@ -87,6 +87,16 @@ def _select_scatter(node: Any, importer: Any) -> relax.Expr:
     return builder.emit(relax.op.slice_scatter(base, source, index, index + 1, 1, axis=axis))
 
 
+def _cat(node: Any, importer: Any) -> relax.Expr:
+    """``cat`` without vectors of no elements, which torch leaves out: caches begin with one."""
+    parts = [importer.env[part] for part in node.args[0]]
+    kept = [p for p in parts if [tir.as_int(n) for n in p.ty.shape.values] != [0]] or parts[:1]
+    axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))
+    if len(kept) == 1:
+        return kept[0]
+    return importer.block_builder.emit(relax.op.concat(kept, axis=axis))
+
+
 def _arithmetic(name: str, operator: Callable[..., relax.Expr]) -> Converter:
     """An operator of two operands; TVM 0.27 takes a Python float for an integer beside one."""
 
@@ -121,6 +131,7 @@ CONVERTERS: dict[str, Converter] = {
     "cummax.default": _extremum("cummax"),
     "cummin.default": _extremum("cummin"),
     "lfilter.default": _lfilter,
+    "cat.default": _cat,
     "select.int": _select,
     "select_scatter.default": _select_scatter,
     "add.Tensor": _arithmetic("add.Tensor", relax.op.add),
