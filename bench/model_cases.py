@@ -109,7 +109,14 @@ class _Case:
         return float(np.abs(got.numpy() - self.want).max() / np.abs(self.want).max())
 
     def ours(self) -> list[Any]:
-        """Compile with tvm_scan, fill in the row, and give the results."""
+        """Compile with tvm_scan, fill in the row, and give the results; none if that fails."""
+        try:
+            return self._ours()
+        except Exception as failed:
+            self.row = replace(self.row, scans=_said(failed))
+            return []
+
+    def _ours(self) -> list[Any]:
         seconds, mod, self.call = self._compile(from_exported, get_pipeline(self.target))
         results = self.call()
         found, names = _scans(mod, self.target)
@@ -134,18 +141,22 @@ class _Case:
             seconds, _, call = self._compile(frontend.from_exported_program, default)
             error = self._error(call()[0])
         except Exception as failed:
-            said = f"{type(failed).__name__}: {str(failed).splitlines()[0][:120]}"
-            self.row = replace(self.row, tvm_says=said)
+            self.row = replace(self.row, tvm_says=_said(failed))
             return
         says = "same result" if error <= TOLERANCE else f"another result, error {error:.1e}"
-        times = _milliseconds({"ours": self.call, "theirs": call})
+        ours = {} if self.row.error is None else {"ours": self.call}
+        times = _milliseconds({**ours, "theirs": call})
         self.row = replace(
             self.row,
-            run_ms=times["ours"],
+            run_ms=times.get("ours"),
             tvm_compile_s=seconds,
             tvm_run_ms=times["theirs"],
             tvm_says=says,
         )
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
 
 
 def _scans(mod: Any, target: Target) -> tuple[str, set[str]]:
@@ -212,19 +223,20 @@ def measure_model(
         with torch.no_grad():
             want, *eager = prefill(ids[:, :length])
         case = _Case(Row(name, "prefill", length), prefill, [ids[:, :length]], want.numpy(), real)
-        _, *states = (torch.from_numpy(r.numpy().copy()) for r in case.ours())
+        states = [torch.from_numpy(r.numpy().copy()) for r in case.ours()[1:]]
         cases.append(case)
         told()
-        if at == 0 and decode:
+        if at == 0 and decode and states:
             token = ids[:, length : length + 1]
             with torch.no_grad():
                 want = Decode(model, length)(token, *eager)[0].numpy()
                 long = Prefill(model)(ids[:, : length + 1])[0].numpy()[:, -1]
             module = Decode(model, length)
             case = _Case(Row(name, "decode", length + 1), module, [token, *states], want, real)
-            got = case.ours()[0].numpy()[:, -1]
-            to_long = float(np.abs(got - long).max() / np.abs(long).max())
-            case.row = replace(case.row, error_long=to_long)
+            if results := case.ours():
+                got = results[0].numpy()[:, -1]
+                to_long = float(np.abs(got - long).max() / np.abs(long).max())
+                case.row = replace(case.row, error_long=to_long)
             cases.append(case)
             told()
     for case in cases:
