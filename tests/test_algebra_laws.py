@@ -186,3 +186,40 @@ def test_overflowed_gates_keep_a_zero_state():
     assert exact.apply((float("inf"), 0), 0) == 0
     assert exact.apply((float("inf"), 2), 1) == float("inf")
     assert math.isnan(exact.apply((NAN, 0), 0))
+
+
+@pytest.mark.parametrize(
+    ("test", "flipped", "op"),
+    [
+        (lambda x, h: x > h, False, "max"),
+        (lambda x, h: x >= h, True, "max"),
+        (lambda x, h: h > x, False, "min"),
+        (lambda x, h: x <= h, True, "min"),
+    ],
+)
+def test_a_maximum_in_which_nan_wins_is_found_and_obeys_the_laws(test, flipped, op):
+    h, x = variable("h", "float64"), variable("x", "float64")
+    either = (test(x, h), tirx.isnan(x))
+    step = tirx.Select(tirx.Or(*(either if flipped else either[::-1])), x, h)
+    algebra = classify(System((step,), (h,), ("float64",)))
+    assert isinstance(algebra, Reduce)
+    assert (algebra.op, algebra.flagged) == (op, False)
+
+    def sequential(h, at):
+        return at["x"] if math.isnan(at["x"]) or test(at["x"], h) else h
+
+    for values in itertools.product([NAN, math.inf, -math.inf, 1.0], repeat=3):
+        for start in (0.0, NAN, -math.inf):
+            check_laws(Exact(algebra, "x"), [{"x": v} for v in values], start, sequential)
+
+
+def test_near_misses_of_it_are_refused():
+    h, x, y = (variable(n, "float64") for n in "hxy")
+    for step in (
+        tirx.Select(tirx.Or(tirx.isnan(y), x > h), x, h),  # another value's NaN
+        tirx.Select(tirx.Or(tirx.isnan(x), y > h), x, h),  # another value compared
+        tirx.Select(tirx.Or(tirx.isnan(x), h > x), h, x),  # a NaN is passed over
+        tirx.Select(tirx.Or(tirx.isnan(h), x > h), x, h),  # the carry's NaN is passed over
+        tirx.Select(tirx.And(tirx.isnan(x), x > h), x, h),
+    ):
+        assert isinstance(classify(System((step,), (h,), ("float64",))), NotInFamily), step

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from tvm_scan.meta import RecordStore
 from tvm_scan.meta.candidates import candidate_of
 from tvm_scan.meta.provenance import provenance
 from tvm_scan.relax import FuseScans, ParallelizeScans, get_pipeline
+from tvm_scan.relax.cumulative_loops import extremum_loop
 from tvm_scan.relax.export import export
+from tvm_scan.relax.operators import emit_along_axis
 from tvm_scan.relax.tasks import scan_tasks
 from tvm_scan.schedules.splice import ensure_blocks
 
@@ -63,6 +66,30 @@ def test_what_tune_found_is_used(tmp_path, caplog):
     built = tvm.compile(module(), target=CPU, relax_pipeline=get_pipeline(CPU, store))
     got = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_array_equal(got, np.cumsum(x, 1))
+
+
+def test_every_function_that_is_scheduled_is_tuned(tmp_path):
+    """The operators of two results, too, and what a model walks from its end."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([ROWS, LENGTH], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            outs = [
+                emit_along_axis(builder, partial(extremum_loop, n, dtype="float32"), [x], 1, n)[i]
+                for i, n in enumerate(("cummax", "cummin"))
+            ]
+            back = builder.emit(relax.op.cumsum(builder.emit(relax.op.flip(x, 1)), 1))
+            outs.append(builder.emit(relax.op.flip(back, 1)))
+            out = builder.emit_output(relax.Tuple(outs))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    tasks, symbolic = scan_tasks(mod, CPU)
+    assert (sorted(tasks), symbolic) == (["cummax", "cummin", "cumsum"], {})
+    pretend(tmp_path / "records", tasks, trials=2)
+    path = export(mod, CPU, tmp_path / "model", database=RecordStore(tmp_path / "records"))
+    scans = json.loads(path.read_text())["scans"]
+    assert sorted(scan["function"] for scan in scans) == sorted(tasks)
+    assert all("from a tuning record" in scan["plan"] for scan in scans)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from tvm_scan.relax import ParallelizeScans, get_pipeline
 from tvm_scan.relax.short import keep_for_one_step
 
 HEADS, SIZE = 2, 8
-LENGTHS = [1, 2, 33, 1000]
+#: Batch and length.
+SIZES = [(3, 1), (3, 2), (2, 21), (1, 1000)]
 KERNELS = {"five": make_wkv_five(HEADS, SIZE), "six": make_wkv_six(HEADS, SIZE)}
 
 
@@ -37,19 +38,19 @@ def module(name):
     return builder.get()
 
 
-def arguments(name, length):
+def arguments(name, batch, length):
     rng = np.random.default_rng(length)
-    ins, outs = types(name, 1, length)
+    ins, outs = types(name, batch, length)
     arrays = [rng.integers(-1, 2, s).astype("float32") for s in ins]
     arrays[4] = rng.choice(np.float32([-1, 0, 1]), ins[4])
     return arrays, [np.zeros(s, "float32") for s in outs]
 
 
-def runs(name, target, device, lengths, every_order):
+def runs(name, target, device, sizes, every_order):
     built = tvm.compile(module(name), target=target, relax_pipeline=get_pipeline(target))
     machine = relax.VirtualMachine(built, device)
-    for length in lengths:
-        ins, outs = arguments(name, length)
+    for size in sizes:
+        ins, outs = arguments(name, *size)
         want = run_loop(KERNELS[name], [*ins, *outs])[-2:]
 
         def call(ins=ins):
@@ -63,14 +64,14 @@ def runs(name, target, device, lengths, every_order):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_cpu(name):
-    runs(name, CPU, tvm.cpu(), LENGTHS, every_order=False)
+    runs(name, CPU, tvm.cpu(), SIZES, every_order=False)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", KERNELS)
 def test_cuda(name):
-    runs(name, CUDA_TARGET, tvm.cuda(), LENGTHS[:3], every_order=True)
-    runs(name, CUDA_TARGET, tvm.cuda(), LENGTHS[3:], every_order=False)
+    runs(name, CUDA_TARGET, tvm.cuda(), SIZES[:3], every_order=True)
+    runs(name, CUDA_TARGET, tvm.cuda(), SIZES[3:], every_order=False)
 
 
 @pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])

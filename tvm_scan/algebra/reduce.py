@@ -2,74 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tvm import tirx
-from tvm.ir import Var
 
-from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import Element, Forgetting, NotInFamily, Plain, System
-from tvm_scan.algebra.choices import as_choice
-from tvm_scan.algebra.literal import (
-    all_ones,
-    is_float,
-    largest,
-    one,
-    smallest,
-    zero,
-    zero_keeping_product,
-)
+from tvm_scan.algebra.literal import is_float, zero, zero_keeping_product
+from tvm_scan.algebra.reduce_match import OPERATORS, Choice, match_choice, match_operator
 
 __all__ = ["Reduce"]
-
-
-@dataclass(frozen=True, eq=False)
-class _Operator:
-    symbol: str
-    apply: Callable[[Any, Any], Any]
-    identity: Callable[[str], Any]
-
-
-def _bits(word: str, logic: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def run(left: Any, right: Any) -> Any:
-        if tir.dtype_of(left) == "bool":
-            return logic(left, right)
-        return getattr(tirx, word)(left, right)
-
-    return run
-
-
-def _xor(left: Any, right: Any) -> Any:
-    if tir.dtype_of(left) == "bool":
-        return tirx.NE(left, right)
-    return tirx.bitwise_xor(left, right)
-
-
-OPERATORS: dict[str, _Operator] = {
-    "add": _Operator("+", lambda l, r: l + r, zero),
-    "mul": _Operator("*", lambda l, r: l * r, one),
-    "max": _Operator("max", lambda l, r: tirx.Max(l, r), smallest),
-    "min": _Operator("min", lambda l, r: tirx.Min(l, r), largest),
-    "and": _Operator("&", _bits("bitwise_and", lambda l, r: tirx.And(l, r)), all_ones),
-    "or": _Operator("|", _bits("bitwise_or", lambda l, r: tirx.Or(l, r)), zero),
-    "xor": _Operator("^", _xor, zero),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class _Choice:
-    """``h > x ? h : x`` and its kin: a max or min with a meaning of its own for NaN."""
-
-    test: Any
-    carry_left: bool
-    keeps: bool
-
-    def run(self, h: Any, x: Any) -> Any:
-        cond = self.test(h, x) if self.carry_left else self.test(x, h)
-        return tirx.Select(cond, h, x) if self.keeps else tirx.Select(cond, x, h)
 
 
 #: Flag of a floating-point max or min over no steps at all; 1 means "the carry was forgotten".
@@ -95,11 +38,13 @@ class Reduce(Forgetting):
     x: Any
     dtype: str
     carry_first: bool = True
-    choice: _Choice | None = None
+    choice: Choice | None = None
 
     @property
     def flagged(self) -> bool:
         """Whether elements carry the "forgotten" flag."""
+        if self.choice is not None and self.choice.nan_wins:
+            return False
         return self.op in ("max", "min") and is_float(self.dtype)
 
     @classmethod
@@ -114,10 +59,10 @@ class Reduce(Forgetting):
             if b is None and not _is_zero(a):
                 return cls("mul", a, dtype)
             return NotInFamily(step, "both a gate and an offset: affine, not a reduction")
-        if is_float(dtype) and (chosen := _float_choice(step, old)) is not None:
+        if is_float(dtype) and (chosen := match_choice(step, old)) is not None:
             op, x, choice = chosen
             return cls(op, x, dtype, choice=choice)
-        matched = _match(step, old)
+        matched = match_operator(step, old)
         if matched is None:
             return NotInFamily(step, "not one associative operator of the carry and an input")
         op, x, carry_first = matched
@@ -240,99 +185,3 @@ class Reduce(Forgetting):
 
 def _is_zero(expr: Any) -> bool:
     return isinstance(expr, tirx.FloatImm | tirx.IntImm) and float(expr.value) == 0.0
-
-
-_NODES: tuple[tuple[Any, str], ...] = ((tirx.Max, "max"), (tirx.Min, "min"))
-_CALLS = {
-    "tirx.bitwise_and": "and",
-    "tirx.bitwise_or": "or",
-    "tirx.bitwise_xor": "xor",
-    "prim.bitwise_and": "and",
-    "prim.bitwise_or": "or",
-    "prim.bitwise_xor": "xor",
-}
-
-
-def _operands(e: Any) -> tuple[str, Any, Any] | None:
-    for node, op in _NODES:
-        if isinstance(e, node):
-            return op, e.a, e.b
-    if tir.dtype_of(e) == "bool":
-        if isinstance(e, tirx.And):
-            return "and", e.a, e.b
-        if isinstance(e, tirx.Or):
-            return "or", e.a, e.b
-        if isinstance(e, tirx.NE) and tir.dtype_of(e.a) == "bool":
-            return "xor", e.a, e.b
-    for kind, op in ((tirx.BitwiseAnd, "and"), (tirx.BitwiseOr, "or"), (tirx.BitwiseXor, "xor")):
-        if isinstance(kind, type) and isinstance(e, kind):
-            return op, e.a, e.b
-    op = _CALLS.get(tir.call_name(e) or "")
-    return None if op is None else (op, e.args[0], e.args[1])
-
-
-def _match(e: Any, old: Var) -> tuple[str, Any, bool] | None:
-    """``(op, x, carry stands first)`` with ``e == old op x``, ``x`` free of ``old``.
-
-    ``(h op x1) op x2`` is matched as ``h op (x1 op x2)``: the same associativity that the scan
-    itself uses. Bool and integer operators commute exactly, so their order is not kept; that of
-    floating-point max and min is (they differ on NaN), and a mixture of both orders is refused.
-    """
-    found = _operands(e) or _selected(e, old)
-    if found is None:
-        return None
-    op, left, right = found
-    in_left, in_right = tir.contains_var(left, [old]), tir.contains_var(right, [old])
-    if in_left == in_right:
-        return None
-    inner, x, first = (left, right, True) if in_left else (right, left, False)
-    if isinstance(inner, Var) and inner.same_as(old):
-        return op, x, first
-    nested = _match(inner, old)
-    if nested is None or nested[0] != op:
-        return None
-    floats = is_float(tir.dtype_of(e))
-    if floats:
-        # NaN makes regrouping inside one step inexact; take it only where it cannot matter.
-        return None
-    return op, OPERATORS[op].apply(nested[1], x), True
-
-
-def _selected(e: Any, old: Var) -> tuple[str, Any, Any] | None:
-    """``select(h > x, h, x)`` and its kin, for integers (floats differ from max on NaN)."""
-    found = as_choice(e)
-    if found is None or is_float(tir.dtype_of(e)):
-        return None
-    cond, yes, no = found
-    for node, op in ((tirx.GT, "max"), (tirx.GE, "max"), (tirx.LT, "min"), (tirx.LE, "min")):
-        if isinstance(cond, node):
-            same = tir.structurally_equal(cond.a, yes) and tir.structurally_equal(cond.b, no)
-            swapped = tir.structurally_equal(cond.a, no) and tir.structurally_equal(cond.b, yes)
-            if same:
-                return op, yes, no
-            if swapped:
-                return {"max": "min", "min": "max"}[op], yes, no
-    return None
-
-
-_TESTS = ((tirx.GT, True), (tirx.GE, True), (tirx.LT, False), (tirx.LE, False))
-
-
-def _float_choice(e: Any, old: Var) -> tuple[str, Any, _Choice] | None:
-    """``(op, x, choice)`` for a choice between the carry and ``x`` by comparing the two."""
-    found = as_choice(e)
-    if found is None:
-        return None
-    cond, yes, no = found
-    for test, greater in _TESTS:
-        if not isinstance(cond, test):
-            continue
-        for h, x, keeps in ((yes, no, True), (no, yes, False)):
-            if not (isinstance(h, Var) and h.same_as(old)) or tir.contains_var(x, [old]):
-                continue
-            for carry_left, (left, right) in ((True, (h, x)), (False, (x, h))):
-                same = tir.structurally_equal(cond.a, left)
-                if same and tir.structurally_equal(cond.b, right):
-                    op = "max" if greater == (carry_left == keeps) else "min"
-                    return op, x, _Choice(test, carry_left, keeps)
-    return None

@@ -13,7 +13,6 @@ offset ``-k c`` there reads what step ``t - k`` wrote.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -21,93 +20,18 @@ from tvm.ir import Range, Var
 from tvm.sym import Analyzer
 
 from tvm_scan import tir
-from tvm_scan.extraction.nest import Access, Nest, accesses_of, linear_in
-from tvm_scan.extraction.statements import Loop, lets_in, stores_in
+from tvm_scan.extraction.accesses import Access, accesses_of
+from tvm_scan.extraction.disjoint import lanes_apart
+from tvm_scan.extraction.layouts import Box, Layouts, Split
+from tvm_scan.extraction.nest import Nest, linear_in
+from tvm_scan.extraction.statements import stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind, Register
 
-__all__ = ["Box", "Layouts", "classify_accesses", "lanes_apart"]
+__all__ = ["classify_accesses"]
 
 _MAX_REGISTERS = 1024
 #: Steps that a read may lie back: elements of order k hold k (k + 1) numbers.
 _MAX_LAG = 4
-
-
-@dataclass(eq=False)
-class Box:
-    """Layout of one written buffer: what is fixed, what moves with time, what varies."""
-
-    buffer: Var
-    base: list[Any]
-    time_dim: int | None
-    time_step: int
-    lower: list[int]
-    upper: list[int]
-    lags: int = 0
-
-    @property
-    def extents(self) -> list[int]:
-        """Extents of the register array."""
-        return [high - low + 1 for low, high in zip(self.lower, self.upper, strict=True)]
-
-
-class Layouts:
-    """The boxes of a nest, with the questions that later phases ask of them."""
-
-    def __init__(self, nest: Nest, external: tir.VarMap) -> None:
-        self.nest = nest
-        self.external = external
-        self.boxes: tir.VarMap = tir.VarMap()
-        self.registers: tir.VarMap = tir.VarMap()
-        self._ranges = [(l.var, l.extent) for l in nest.lanes]
-        self.bound = tir.VarMap(
-            (let.var, True) for let in lets_in([*nest.before, nest.time, *nest.after])
-        )
-
-    def __contains__(self, buffer: Var) -> bool:
-        return buffer in self.boxes
-
-    def steps_back(self, buffer: Var, index: Any, step: Any) -> int | None:
-        """How many steps before ``step`` the time index is; None where that is not constant."""
-        box: Box = self.boxes[buffer]
-        distance = tir.as_int(tir.simplify(box.base[box.time_dim] + step * box.time_step - index))
-        if distance is None or distance % box.time_step:
-            return None
-        return distance // box.time_step
-
-    def split(self, buffer: Var, indices: list[Any], inner: list[Loop]) -> _Split | Refusal | None:
-        """Offsets of an access relative to the box; None where they cannot be computed."""
-        box: Box = self.boxes[buffer]
-        zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in inner)
-        local: list[Any] = []
-        lag = 0
-        for dim, index in enumerate(indices):
-            if tir.loads(index) or tir.contains_var(index, self.bound.keys()):
-                return None  # an index that depends on data
-            part = linear_in(index, self.nest.time.var)
-            if part is None or part[0] != (box.time_step if dim == box.time_dim else 0):
-                return None
-            fixed = tir.substitute(part[1], zero)
-            distance = tir.as_int(tir.simplify(fixed - box.base[dim]))
-            if distance is None:
-                return None
-            varying = tir.simplify(part[1] - fixed, self._ranges)
-            if dim == box.time_dim:
-                if tir.as_int(varying) != 0 or distance % box.time_step:
-                    return None
-                lag = -distance // box.time_step
-                local.append(tirx.IntImm(tir.dtype_of(index), 0))
-                continue
-            allowed = tir.VarMap((loop.var, True) for loop in inner)
-            if any(var not in allowed for var in tir.variables(varying).keys()):
-                return None
-            local.append(tir.simplify(varying + distance))
-        return _Split(lag, local)
-
-
-@dataclass(eq=False)
-class _Split:
-    lag: int
-    offsets: list[Any]
 
 
 def classify_accesses(nest: Nest, external: tir.VarMap, written: list[Var]) -> Layouts | Refusal:
@@ -231,7 +155,7 @@ def _extend(
     return None
 
 
-def _widen(box: Box, split: _Split, access: Access) -> Refusal | None:
+def _widen(box: Box, split: Split, access: Access) -> Refusal | None:
     analyzer = Analyzer()
     for loop in access.inner:
         zero = tirx.IntImm(tir.dtype_of(loop.var), 0)
@@ -335,70 +259,6 @@ def _check_injective(buffer: Var, layouts: Layouts) -> Refusal | None:
         f"{', '.join(lane.var.name for lane in nest.lanes)}",
         "index every written buffer with every lane variable",
     )
-
-
-def lanes_apart(buffer: Var, layouts: Layouts, extra_steps: int = 0) -> bool:
-    """Whether no two lanes meet in a cell of ``buffer``, ``extra_steps`` before time included.
-
-    Lanes whose iterations have cells of their own (``nest.private``) need no index of theirs.
-    """
-    nest, box = layouts.nest, layouts.boxes[buffer]
-    undetermined = tir.VarMap(
-        (lane.var, tir.as_int(lane.extent))
-        for lane, private in zip(nest.lanes, nest.private, strict=True)
-        if buffer not in private
-    )
-    progress = True
-    while len(undetermined) and progress:
-        progress = False
-        for dim in range(len(box.base)):
-            found = _determined_by(dim, box, nest, undetermined, extra_steps)
-            if found:
-                progress = True
-                undetermined = tir.VarMap(
-                    (v, e) for v, e in undetermined.items() if not any(v.same_as(f) for f in found)
-                )
-    return not len(undetermined)
-
-
-def _determined_by(
-    dim: int, box: Box, nest: Nest, undetermined: tir.VarMap, extra_steps: int
-) -> list[Var]:
-    """Lanes that the index of one dimension determines.
-
-    Theorem. Let an index be ``sum c_i v_i + r`` with ``0 <= v_i < n_i`` and ``r`` fixed by lanes
-    that are already determined. If, ordered by ``|c_i|``, each ``|c_i|`` exceeds the sum of
-    ``|c_j| (n_j - 1)`` over the smaller ones, the index determines every ``v_i`` (mixed radix).
-    The cells of one step and time itself count as variables.
-    """
-    rest = box.base[dim]
-    terms: list[tuple[int, int | None]] = []
-    lanes: list[Var] = []
-    for var, extent in undetermined.items():
-        if not tir.contains_var(rest, [var]):
-            continue
-        part = linear_in(rest, var)
-        if part is None or part[0] == 0:
-            return []
-        rest = part[1]
-        terms.append((abs(part[0]), extent))
-        lanes.append(var)
-    if not lanes or any(tir.contains_var(rest, [var]) for var in lanes):
-        return []
-    if dim == box.time_dim:
-        steps = tir.as_int(nest.time.extent)
-        terms.append((abs(box.time_step), None if steps is None else steps + extra_steps))
-    if box.extents[dim] > 1:
-        terms.append((1, box.extents[dim]))
-    reach = 0
-    for position, (coefficient, extent) in enumerate(sorted(terms, key=lambda term: term[0])):
-        if coefficient <= reach:
-            return []
-        if extent is None:
-            # Only the slowest variable may have an extent that is not known.
-            return lanes if position == len(terms) - 1 else []
-        reach += coefficient * max(extent - 1, 0)
-    return lanes
 
 
 def _store_of(buffer: Var, nest: Nest) -> Any:

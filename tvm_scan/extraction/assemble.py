@@ -10,12 +10,14 @@ from tvm.s_tir import SBlockRealize
 
 from tvm_scan import tir
 from tvm_scan.annotations import DECLARED
-from tvm_scan.extraction.access import Layouts, classify_accesses
+from tvm_scan.extraction.access import classify_accesses
+from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.boundary import without_time_tests
 from tvm_scan.extraction.carries import make_group
 from tvm_scan.extraction.coupling import draft_steps, find_groups, one_group
 from tvm_scan.extraction.flatten import flatten
-from tvm_scan.extraction.nest import Nest, accesses_of, find_nest
+from tvm_scan.extraction.layouts import Layouts
+from tvm_scan.extraction.nest import Nest, find_nest
 from tvm_scan.extraction.preconditions import check_preconditions
 from tvm_scan.extraction.rewrite import BodyWriter
 from tvm_scan.extraction.statements import stores_in

@@ -15,18 +15,21 @@ from tvm_scan import tir
 from tvm_scan.algebra import Algebra, System, classify
 from tvm_scan.algebra.base import Forgetting, NotInFamily
 from tvm_scan.algebra.literal import zero
-from tvm_scan.extraction.access import Layouts, lanes_apart
+from tvm_scan.extraction.accesses import Access, accesses_of, without_conditions
 from tvm_scan.extraction.boundary import (
     Boundary,
     decide_time_tests,
     joint_initial_values,
     split_boundary,
 )
+from tvm_scan.extraction.cells import Cell
 from tvm_scan.extraction.coupling import Draft
-from tvm_scan.extraction.nest import Access, Nest, accesses_of, linear_in, without_conditions
+from tvm_scan.extraction.disjoint import lanes_apart
+from tvm_scan.extraction.layouts import Layouts
+from tvm_scan.extraction.nest import Nest, linear_in
 from tvm_scan.extraction.rewrite import BodyWriter
 from tvm_scan.extraction.statements import stores_in
-from tvm_scan.extraction.symbolic import Cell, StepState
+from tvm_scan.extraction.symbolic import StepState
 from tvm_scan.recurrence import Carry, Refusal, RefusalKind, Register
 
 __all__ = ["MadeGroup", "make_group"]

@@ -14,9 +14,10 @@ from typing import Any
 from tvm import tirx
 
 from tvm_scan import tir
-from tvm_scan.extraction.access import Layouts
+from tvm_scan.extraction.cells import Cell
+from tvm_scan.extraction.layouts import Layouts
 from tvm_scan.extraction.nest import Nest
-from tvm_scan.extraction.symbolic import Cell, StepState
+from tvm_scan.extraction.symbolic import StepState
 from tvm_scan.recurrence import Axis, Refusal, RefusalKind
 
 __all__ = ["Draft", "draft_steps", "find_groups", "one_group"]

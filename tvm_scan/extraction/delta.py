@@ -21,13 +21,14 @@ from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import NotInFamily
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule, Read
+from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.array_step import ArrayStep, map_known
 from tvm_scan.extraction.assemble import buffers_outside
 from tvm_scan.extraction.delta_stores import around_time, step_stores
 from tvm_scan.extraction.factors import factored
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.matrix_state import MatrixState, MatrixSum, matrix_state
-from tvm_scan.extraction.nest import Nest, accesses_of, find_nest
+from tvm_scan.extraction.nest import Nest, find_nest
 from tvm_scan.extraction.preconditions import check_preconditions
 from tvm_scan.extraction.statements import stores_in
 from tvm_scan.extraction.step_loops import NotUnderstood

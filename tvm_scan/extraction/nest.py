@@ -22,12 +22,10 @@ from tvm.ir import Var
 from tvm.sym import detect_linear_equation
 
 from tvm_scan import tir
+from tvm_scan.extraction.accesses import accesses_of, private_in, rename
 from tvm_scan.extraction.statements import (
-    Alloc,
     Condition,
-    Let,
     Loop,
-    Store,
     allocated_in,
     rebuild,
     stores_in,
@@ -35,28 +33,7 @@ from tvm_scan.extraction.statements import (
 )
 from tvm_scan.recurrence import Refusal, RefusalKind
 
-__all__ = [
-    "Access",
-    "Nest",
-    "accesses_of",
-    "find_nest",
-    "is_private",
-    "lane_path",
-    "linear_in",
-    "rename",
-    "without_conditions",
-]
-
-
-@dataclass(eq=False)
-class Access:
-    """One load or store of a written buffer, and the loops around it inside the scope."""
-
-    buffer: Var
-    indices: list[Any]
-    is_store: bool
-    inner: list[Loop]
-    origin: Any
+__all__ = ["Nest", "find_nest", "lane_path", "linear_in"]
 
 
 @dataclass(eq=False)
@@ -74,32 +51,6 @@ class Nest:
     interchanged: bool = False
 
 
-def accesses_of(stmts: list[Any], inner: list[Loop] | None = None) -> list[Access]:
-    """Every load and store in ``stmts``, in program order."""
-    inner = inner or []
-    out: list[Access] = []
-
-    def read(expr: Any, origin: Any) -> None:
-        for load in tir.loads(expr):
-            out.append(Access(load.source, list(load.indices), False, inner, origin))
-
-    for stmt in stmts:
-        if isinstance(stmt, Store):
-            read(stmt.value, stmt.origin)
-            for index in stmt.indices:
-                read(index, stmt.origin)
-            out.append(Access(stmt.buffer, stmt.indices, True, inner, stmt.origin))
-        elif isinstance(stmt, Let):
-            read(stmt.value, stmt.origin)
-        elif isinstance(stmt, Condition):
-            read(stmt.cond, stmt.origin)
-            out += accesses_of(stmt.then, inner) + accesses_of(stmt.orelse, inner)
-        elif isinstance(stmt, Loop):
-            read(stmt.extent, stmt.origin)
-            out += accesses_of(stmt.body, [*inner, stmt])
-    return out
-
-
 def linear_in(expr: Any, var: Var) -> tuple[int, Any] | None:
     """``(c, r)`` with ``expr == c var + r``, ``c`` a constant and ``r`` free of ``var``."""
     if not tir.contains_var(expr, [var]):
@@ -113,68 +64,9 @@ def linear_in(expr: Any, var: Var) -> tuple[int, Any] | None:
     return coefficient, found[1]
 
 
-def is_private(buffer: Var, body: list[Any]) -> bool:
-    """Whether each run of ``body`` overwrites all of ``buffer`` before reading any of it."""
-    for access in accesses_of(without_conditions(body)):
-        if access.buffer.same_as(buffer):
-            first = access
-            break
-    else:
-        return False
-    return (
-        first.is_store
-        and _first_access_is(buffer, body, first)
-        and all(
-            _covers(index, extent, first.inner)
-            for index, extent in zip(first.indices, tir.shape_of(buffer), strict=True)
-        )
-    )
-
-
-def without_conditions(stmts: list[Any]) -> list[Any]:
-    """``stmts`` less everything that a condition guards, at any depth."""
-    out: list[Any] = []
-    for s in stmts:
-        if isinstance(s, Loop):
-            out.append(Loop(s.var, s.extent, without_conditions(s.body), s.origin, s.thread))
-        elif not isinstance(s, Condition):
-            out.append(s)
-    return out
-
-
-def _first_access_is(buffer: Var, body: list[Any], first: Access) -> bool:
-    for access in accesses_of(body):
-        if access.buffer.same_as(buffer):
-            return access.origin is first.origin and access.is_store == first.is_store
-    return False
-
-
-def _covers(index: Any, extent: Any, inner: list[Loop]) -> bool:
-    """Whether ``index`` runs through ``[0, extent)`` as the inner loops run."""
-    if tir.as_int(extent) == 1:
-        return True
-    for loop in inner:
-        if isinstance(index, Var) and index.same_as(loop.var):
-            return (
-                tir.structurally_equal(tir.simplify(loop.extent), tir.simplify(extent))
-                or tir.as_int(loop.extent) == tir.as_int(extent) is not None
-            )
-    return False
-
-
-def _private_in(body: list[Any], external: tir.VarMap) -> tir.VarMap:
-    """Buffers that live inside an iteration, or that it overwrites in whole before it reads."""
-    private = tir.VarMap((buffer, True) for buffer in allocated_in(body))
-    for store in stores_in(body):
-        buffer = store.buffer
-        if buffer not in private and buffer not in external and is_private(buffer, body):
-            private[buffer] = True
-    return private
-
-
 def _is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
     """Whether ``loop`` satisfies the theorem above; ``body`` is all that runs inside it."""
-    private = _private_in(body, external)
+    private = private_in(body, external)
     written = tir.VarMap(
         (store.buffer, True) for store in stores_in(body) if store.buffer not in private
     )
@@ -258,7 +150,7 @@ def find_nest(
                 lane, stmts = fused
                 lanes.append(lane)
             loop = Loop(time.var, time.extent, stmts, time.origin, time.thread)
-            private = [_private_in(lane.body, external) for lane in lanes]
+            private = [private_in(lane.body, external) for lane in lanes]
             moved = bool(inner) or fused is not None
             return Nest(lanes, guards, before, loop, after, private, moved)
         guards += [cond for cond, _ in conditions]
@@ -380,28 +272,6 @@ def _fuse_around(
         taken.append(lane)
         before, after = matched
     return taken, before, after
-
-
-def rename(stmts: list[Any], table: tir.VarMap) -> list[Any]:
-    """``stmts`` with variables replaced."""
-
-    def sub(expr: Any) -> Any:
-        return tir.substitute(expr, table)
-
-    out: list[Any] = []
-    for s in stmts:
-        if isinstance(s, Store):
-            out.append(Store(s.buffer, [sub(i) for i in s.indices], sub(s.value), s.origin))
-        elif isinstance(s, Let):
-            out.append(Let(s.var, sub(s.value), s.origin))
-        elif isinstance(s, Condition):
-            then, orelse = rename(s.then, table), rename(s.orelse, table)
-            out.append(Condition(sub(s.cond), then, orelse, s.origin))
-        elif isinstance(s, Alloc):
-            out.append(s)
-        else:
-            out.append(Loop(s.var, sub(s.extent), rename(s.body, table), s.origin, s.thread))
-    return out
 
 
 def lane_path(body: list[Any], external: tir.VarMap) -> tuple[list[Loop], Any, list[Var]]:

@@ -6,7 +6,8 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_scan import tir
-from tvm_scan.extraction.nest import Nest, accesses_of, rename
+from tvm_scan.extraction.accesses import accesses_of, rename
+from tvm_scan.extraction.nest import Nest
 from tvm_scan.extraction.statements import Let, stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind
 

@@ -9,9 +9,9 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.extraction.access import Layouts
+from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.halves import widen
-from tvm_scan.extraction.nest import accesses_of
+from tvm_scan.extraction.layouts import Layouts
 from tvm_scan.extraction.statements import Alloc, Condition, Let, Loop, Store, rebuild
 from tvm_scan.recurrence import Register
 

@@ -9,7 +9,7 @@ from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
-from tvm_scan.extraction.nest import accesses_of
+from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.statements import Loop, Store, stores_in
 
 __all__ = ["NotUnderstood", "addend", "check_own", "has_loop", "is_sum", "loop_of"]

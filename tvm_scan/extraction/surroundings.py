@@ -7,8 +7,9 @@ from typing import Any
 from tvm import tirx
 
 from tvm_scan import tir
-from tvm_scan.extraction.access import Layouts
-from tvm_scan.extraction.nest import Nest, accesses_of
+from tvm_scan.extraction.accesses import accesses_of
+from tvm_scan.extraction.layouts import Layouts
+from tvm_scan.extraction.nest import Nest
 from tvm_scan.extraction.rewrite import BodyWriter
 from tvm_scan.extraction.statements import keep_stores, rebuild, stores_in
 from tvm_scan.recurrence import Carry, Refusal, RefusalKind

@@ -15,136 +15,17 @@ from tvm.ir import Range, Var
 from tvm.sym import Analyzer
 
 from tvm_scan import tir
-from tvm_scan.extraction.access import Layouts
+from tvm_scan.extraction.accesses import accesses_of, rename
+from tvm_scan.extraction.cells import Cells, Key
 from tvm_scan.extraction.halves import widen
-from tvm_scan.extraction.nest import accesses_of, rename
+from tvm_scan.extraction.layouts import Layouts
 from tvm_scan.extraction.statements import Alloc, Condition, Let, Loop, Store, stores_in
 
-__all__ = ["Cell", "StepState", "execute_step"]
-
-Key = tuple[Any, ...]
+__all__ = ["StepState", "execute_step"]
 
 
-class Cell:
-    """A carried cell: its buffer, its place in the register array, the variable before a step.
-
-    While the body is executed, the value before the step is a load of ``before`` at the index
-    that the body used; ``resolve`` turns loads of the cell's own place into ``old``.
-    """
-
-    def __init__(
-        self, buffer: Var, key: Key, lag: int, old: Var, before: Var, place: list[Any]
-    ) -> None:
-        self.buffer = buffer
-        self.key = key
-        self.lag = lag
-        self.old = old
-        self.before = before
-        self.place = place
-
-    def is_read_by(self, load: Any) -> bool:
-        """Whether ``load`` is the value of this cell before the step, at its own place."""
-        return bool(load.source.same_as(self.before)) and all(
-            tir.as_int(a) == b if isinstance(b, int) else tir.structurally_equal(a, b)
-            for a, b in zip(load.indices, self.place, strict=True)
-        )
-
-
-class StepState:
-    """Values of all cells at one point of the body."""
-
-    def __init__(self, layouts: Layouts, half: bool) -> None:
-        self.layouts = layouts
-        self.half = half
-        self.values: dict[tuple[int, Key], Any] = {}
-        self.cells: dict[tuple[int, Key, int], Cell] = {}
-        self.preloaded: tir.VarMap = tir.VarMap()
-        self.opaque: tir.VarMap = tir.VarMap()
-        self.lets: tir.VarMap = tir.VarMap()
-        self.state_vars: dict[tuple[int, int], Var] = {}
-        self.befores: dict[tuple[int, int], Var] = {}
-        self.running: dict[int, list[Any]] = {}
-        self.stored_by: dict[tuple[int, Key], list[tuple[Var, Var]]] = {}
-        self.inner: list[Loop] = []
-        self.origins: dict[tuple[int, Key], Any] = {}
-
-    # ---- cells --------------------------------------------------------------------------
-
-    @staticmethod
-    def _id(buffer: Var) -> int:
-        return buffer.__hash__()
-
-    def state_var(self, buffer: Var, dim: int) -> Var:
-        """Variable that runs over dimension ``dim`` of the register array of ``buffer``."""
-        slot = (self._id(buffer), dim)
-        if slot not in self.state_vars:
-            self.state_vars[slot] = tirx.Var(f"{buffer.name}_s{dim}", "int32")
-        return self.state_vars[slot]
-
-    def _key(self, buffer: Var, offsets: list[Any]) -> tuple[Key, list[tuple[Var, Var]]] | None:
-        """Canonical key of a cell, and the loop variables that its state variables stand for."""
-        box = self.layouts.boxes[buffer]
-        key: list[Any] = []
-        pairs: list[tuple[Var, Var]] = []
-        for dim, offset in enumerate(offsets):
-            place = tir.simplify(offset - box.lower[dim])
-            constant = tir.as_int(place)
-            if box.extents[dim] == 1:
-                key.append(0)
-            elif constant is not None:
-                key.append(constant)
-            else:
-                loop = next(
-                    (l for l in self.inner if isinstance(place, Var) and place.same_as(l.var)), None
-                )
-                if loop is None or tir.as_int(loop.extent) != box.extents[dim]:
-                    return None
-                if any(loop.var.same_as(var) for var, _ in pairs):
-                    return None  # one loop in two dimensions walks a diagonal, not all cells
-                key.append("s")
-                pairs.append((loop.var, self.state_var(buffer, dim)))
-        return tuple(key), pairs
-
-    def _overlaps(self, buffer: Var, key: Key) -> bool:
-        """Whether another key that is in use names some of the same cells."""
-        ident = self._id(buffer)
-        used = {slot[1] for slot in (*self.values, *self.cells) if slot[0] == ident} - {key}
-        return any(
-            all(a == b or "s" in (a, b) for a, b in zip(key, other, strict=True)) for other in used
-        )
-
-    def _old(self, buffer: Var, key: Key, pairs: list[tuple[Var, Var]], lag: int = 1) -> Any:
-        """The cells ``key`` as they were ``lag`` steps ago, at the loop variables of ``pairs``."""
-        for each in range(1, lag + 1):  # what was two steps ago was one step ago, a step ago
-            cell = self._cell(buffer, key, each)
-        load = tirx.BufferLoad(cell.before, cell.place)
-        return tir.substitute(load, tir.VarMap((s, n) for n, s in pairs))
-
-    def _cell(self, buffer: Var, key: Key, lag: int) -> Cell:
-        ident = self._id(buffer)
-        if (ident, key, lag) not in self.cells:
-            dtype = tir.wide_dtype(tir.dtype_of(buffer))
-            late = f"_{lag}" if lag > 1 else ""
-            if (ident, lag) not in self.befores:
-                extents = self.layouts.boxes[buffer].extents
-                before = tirx.decl_buffer(extents, dtype, f"{buffer.name}_before{late}")
-                self.befores[(ident, lag)] = before
-            place = [self.state_var(buffer, d) if k == "s" else k for d, k in enumerate(key)]
-            suffix = "".join(f"_{k}" for k in key if isinstance(k, int) and k)
-            old = tirx.Var(f"{buffer.name}{suffix}{late}", dtype)
-            before = self.befores[(ident, lag)]
-            self.cells[(ident, key, lag)] = Cell(buffer, key, lag, old, before, place)
-        return self.cells[(ident, key, lag)]
-
-    def resolve(self, expr: Any, cell: Cell) -> Any:
-        """``expr`` with the cell's own value before the step as ``cell.old``."""
-        return tir.map_loads(expr, lambda load: cell.old if cell.is_read_by(load) else load)
-
-    def new_opaque(self, dtype: str, depends: list[Any]) -> Var:
-        """A value that is not known as an expression, with what it may depend on."""
-        var = tirx.Var(f"opaque{len(self.opaque)}", dtype)
-        self.opaque[var] = depends
-        return var
+class StepState(Cells):
+    """Cells, and the statements of a body that give them new values."""
 
     # ---- expressions --------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_scan import tir
-from tvm_scan.extraction.nest import rename
+from tvm_scan.extraction.accesses import rename
 from tvm_scan.extraction.statements import Condition, Let, Loop
 
 __all__ = ["unrolled_body"]

@@ -66,7 +66,7 @@ def cumulative_loop(
 
 
 @lru_cache(maxsize=256)
-def logsumexp_loop(shape: Shape, source: str, dtype: str) -> tirx.PrimFunc:
+def logsumexp_loop(shape: Shape, source: str, dtype: str, reverse: bool = False) -> tirx.PrimFunc:
     """Build ``y[t] = log(exp(x[0]) + ... + exp(x[t]))`` as the running pair of maximum and sum.
 
     Parameters
@@ -75,6 +75,8 @@ def logsumexp_loop(shape: Shape, source: str, dtype: str) -> tirx.PrimFunc:
         ``(outer, length, inner)``.
     source, dtype : str
         Dtype of the input and of the result, floats; halves are computed in float32.
+    reverse : bool
+        Walk from the last step to the first.
 
     Returns
     -------
@@ -96,7 +98,8 @@ def logsumexp_loop(shape: Shape, source: str, dtype: str) -> tirx.PrimFunc:
 
     # Not minus infinity: exp(-inf - -inf) is no number, exp(lowest - lowest) is one.
     initial = {"largest": tirx.min_value(carried), "total": tirx.const(0.0, carried)}
-    return build_loop("logcumsumexp", shape, {"X": source}, {"Y": dtype}, initial, step)
+    writes = {"Y": dtype}
+    return build_loop("logcumsumexp", shape, {"X": source}, writes, initial, step, reverse=reverse)
 
 
 @lru_cache(maxsize=256)
@@ -120,20 +123,24 @@ def extremum_loop(name: str, shape: Shape, dtype: str) -> tirx.PrimFunc:
     tirx.PrimFunc
         ``(X, V, I)``: values in `dtype` and indices in int64 are written.
     """
-    zero = tirx.IntImm("int64", 0)
+    floats = "float" in dtype
+    if floats:
+        worst = tirx.const(float("-inf" if name == "cummax" else "inf"), dtype)
+    else:
+        worst = (tirx.min_value if name == "cummax" else tirx.max_value)(dtype)
 
     def step(at: Step) -> None:
         x, best = at.read("X"), at.get("best")
         wins = tirx.GE(x, best) if name == "cummax" else tirx.LE(x, best)
-        if "float" in dtype:
-            wins = tirx.Or(tirx.isnan(x), tirx.And(wins, tirx.Not(tirx.isnan(best))))
-        wins = tirx.Or(tirx.EQ(at.time, zero), wins)
+        if floats:  # no comparison with a NaN holds, so that a NaN carry stays
+            wins = tirx.Or(tirx.isnan(x), wins)
         at.set("where", tirx.Select(wins, at.time, at.get("where")))
         at.set("best", tirx.Select(wins, x, best))
         at.emit("V", at.get("best"))
         at.emit("I", at.get("where"))
 
-    initial = {"best": tirx.const(0, dtype), "where": zero}
+    # The first step wins over the worst value, also where it is as bad.
+    initial = {"best": worst, "where": tirx.IntImm("int64", 0)}
     return build_loop(name, shape, {"X": dtype}, {"V": dtype, "I": "int64"}, initial, step)
 
 

@@ -13,6 +13,7 @@ from tvm.ir import IRModule
 
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.higher_order import convert_associative_scan, convert_scan
+from tvm_scan.relax.own_operators import OWN
 from tvm_scan.relax.roll import RolledLoop, roll_loops
 from tvm_scan.relax.torch_operators import CONVERTERS, Converter
 from tvm_scan.relax.while_loops import scans_from_while_loops
@@ -94,7 +95,7 @@ def from_exported(
     scans_from_while_loops(program.graph_module, constants)
     for loop in rolled:
         _LOG.info("%s", loop)
-    converters: dict[str, Converter] = dict(CONVERTERS)
+    converters: dict[str, Converter] = {**CONVERTERS, **OWN}
     for name, convert in _HIGHER_ORDER.items():
         # A step may use every converter, a nested loop too.
         converters[name] = partial(convert, converters=converters)

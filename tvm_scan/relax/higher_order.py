@@ -18,7 +18,7 @@ from tvm_scan.schedules.law_checks import check_laws
 
 Converters = Mapping[str, Callable[[Any, Any], Any]]
 
-__all__ = ["convert_associative_scan", "convert_scan", "lower_graph"]
+__all__ = ["convert_associative_scan", "convert_scan", "declared", "lower_graph"]
 
 
 def convert_scan(node: Any, importer: Any, converters: Converters) -> list[relax.Expr]:
@@ -40,15 +40,26 @@ def convert_associative_scan(node: Any, importer: Any, converters: Converters) -
     types = [*slices, *slices, *(e.ty for e in shared)]
     step = lower_graph(importer, converters, importer.env[combine], types)
     loop = time_loop(step, length=_length(xs), carries=len(xs), slices=len(xs), prefix=True)
-    loop = _declared(loop, len(xs))
+    loop = declared(loop, len(xs))
     return call_loop(importer.block_builder, loop, [*xs, *shared], "associative_scan")
 
 
-def _declared(loop: tirx.PrimFunc, parts: int) -> tirx.PrimFunc:
-    """`loop` with torch's word for it that its operator is associative, where no proof is found.
+def declared(loop: tirx.PrimFunc, parts: int) -> tirx.PrimFunc:
+    """Give `loop` torch's word for it that its operator is associative, where no proof is found.
 
     The word is tried on samples; where it does not hold, the loop stays a loop, which gives the
     result of the order in which it is written.
+
+    Parameters
+    ----------
+    loop : tirx.PrimFunc
+        An inclusive scan.
+    parts : int
+        How many of its first parameters are the operands.
+
+    Returns
+    -------
+    tirx.PrimFunc
     """
     if isinstance(extract(loop), Recurrence):
         return loop

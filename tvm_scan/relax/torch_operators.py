@@ -13,7 +13,6 @@ from tvm_scan.library.lfilter import lfilter
 from tvm_scan.relax.cumulative_loops import extremum_loop, logsumexp_loop
 from tvm_scan.relax.loops import Shape, call_loop
 from tvm_scan.relax.operators import emit_along_axis
-from tvm_scan.relax.torch_scans import SCAN_CONVERTERS
 
 __all__ = ["CONVERTERS", "loop_converter"]
 
@@ -88,6 +87,16 @@ def _select_scatter(node: Any, importer: Any) -> relax.Expr:
     return builder.emit(relax.op.slice_scatter(base, source, index, index + 1, 1, axis=axis))
 
 
+def _cat(node: Any, importer: Any) -> relax.Expr:
+    """``cat`` without vectors of no elements, which torch leaves out: caches begin with one."""
+    parts = [importer.env[part] for part in node.args[0]]
+    kept = [p for p in parts if [tir.as_int(n) for n in p.ty.shape.values] != [0]] or parts[:1]
+    axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))
+    if len(kept) == 1:
+        return kept[0]
+    return importer.block_builder.emit(relax.op.concat(kept, axis=axis))
+
+
 def _arithmetic(name: str, operator: Callable[..., relax.Expr]) -> Converter:
     """An operator of two operands; TVM 0.27 takes a Python float for an integer beside one."""
 
@@ -116,13 +125,13 @@ def _arithmetic(name: str, operator: Callable[..., relax.Expr]) -> Converter:
 
 #: Converters by the name of the overload, for ``custom_convert_map`` of TVM's importer.
 CONVERTERS: dict[str, Converter] = {
-    **SCAN_CONVERTERS,
     "cumsum.default": _cumulative(relax.op.cumsum),
     "cumprod.default": _cumulative(relax.op.cumprod),
     "logcumsumexp.default": _logcumsumexp,
     "cummax.default": _extremum("cummax"),
     "cummin.default": _extremum("cummin"),
     "lfilter.default": _lfilter,
+    "cat.default": _cat,
     "select.int": _select,
     "select_scatter.default": _select_scatter,
     "add.Tensor": _arithmetic("add.Tensor", relax.op.add),
