@@ -42,7 +42,7 @@ def copy(target: Var, to: list[Any], source: Var, where: list[Any], count: int) 
     return tirx.Evaluate(T.ptx[name](to_address, from_address, int_const(count, "int32")))
 
 
-def begin_ahead(stages: int, fetch: Callable[[Any], Any], dtype: str) -> Any:
+def begin_ahead(stages: int, fetch: Callable[[Any], Any], first: Any) -> Any:
     """Before the first tile: the copies of those that are under way while it is computed.
 
     Parameters
@@ -51,10 +51,10 @@ def begin_ahead(stages: int, fetch: Callable[[Any], Any], dtype: str) -> Any:
         Buffers.
     fetch : callable
         ``fetch(tile)`` begins to copy a tile to its buffer; nothing beyond the last one.
-    dtype : str
-        Of a tile's number.
+    first : Expr
+        Number of the first tile.
     """
-    parts = [[fetch(int_const(tile, dtype)), _commit()] for tile in range(stages - 1)]
+    parts = [[fetch(first + int_const(tile, first)), _commit()] for tile in range(stages - 1)]
     return tir.seq([stmt for part in parts for stmt in part])
 
 
