@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.chunk_checks import takes_chunks
 from tvm_scan.schedules.cuda_checks import element_bytes, takes_single_pass, takes_warp_tree
 from tvm_scan.schedules.cuda_exponentials import exponentials_in_base_two
 from tvm_scan.schedules.limits import Limits
@@ -22,6 +23,8 @@ __all__ = ["cuda_branches", "extent_of", "powers", "registers_fit"]
 Bare = tuple[ScanPlan, tuple[tuple[str, tuple[int, ...]], ...]]
 #: Stand-in for an extent that is not known until run time.
 _UNKNOWN = 1 << 16
+#: Lanes of a multiprocessor that leave no room for more, and steps of a chunk at least.
+_FULL, _LEAST_CHUNK = 1024, 64
 #: Threads of a warp.
 _WARP = 32
 #: 32-bit registers of a multiprocessor, and of one thread; the rest of a thread's own state.
@@ -49,7 +52,7 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
     rows = prod(extent_of(lane.extent) for lane in recurrence.lanes)
     if threads and rows > 1:
         base = ScanPlan("cuda", "lanes", threads_per_block=threads[0])
-        found.append((base, (("threads_per_block", threads),)))
+        found.append((base, (("threads_per_block", threads), *_chunks(1, limits, recurrence))))
     split = split_of(recurrence)
     counts = () if isinstance(split, NoSplit) else powers(2, min(32, split.states))
     shared = tuple(s for s in counts if split.states % s == 0)
@@ -66,6 +69,7 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
         choices += (("items_per_thread", (1, 2, 4, 8)), ("threads_per_lane", shared))
         if exponentials_in_base_two(recurrence):
             choices += (("exp_share", (0, 4, 8)),)
+        choices += _chunks(shared[0], limits, recurrence)
         found.append((base, choices))
         found.append((base.with_(block_load="transposed"), (*choices, _stages(limits))))
     length = extent_of(recurrence.time.extent)
@@ -88,6 +92,16 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
             if algorithm != "single_pass":
                 found += _through_shared_memory(base, in_block, items, limits, recurrence)
     return found
+
+
+def _chunks(shared: int, limits: Limits, recurrence: Recurrence) -> tuple[Any, ...]:
+    """Chunks of time, where lanes alone leave the chip half empty and chunks have some lines."""
+    rows = prod(extent_of(lane.extent) for lane in recurrence.lanes)
+    if rows >= limits.multiprocessors * _FULL or not takes_chunks(shared, recurrence):
+        return ()
+    length = extent_of(recurrence.time.extent)
+    few = tuple(c for c in (8, 32, 128) if c * _LEAST_CHUNK <= length)
+    return (("chunks", (0, *few)),) if few else ()
 
 
 def _stages(limits: Limits) -> tuple[str, tuple[int, ...]]:
