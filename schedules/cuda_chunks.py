@@ -162,9 +162,10 @@ class _SharedChunks(_Chunks):
         begin, after = parts(walk, threads.row, chunk)
 
         def kernel(inside: Any) -> Kernel:
-            code = walk.run(inside, begin, first, units, when(inside, after) if after else None)
+            ends = when(inside, after) if after else None
+            code = walk.run(inside, threads.any_lane, begin, first, units, ends)
             reads = [*self.recurrence.inputs, *([] if reduces else self.carries)]
-            return Kernel(name, reads, writes, when(threads.any_lane, code), [*walk.buffers, *more])
+            return Kernel(name, reads, writes, code, [*walk.buffers, *more])
 
         block = self.plan.threads_per_block
         return chunks_over(kernel, threads.slot, threads.count, chunk, chunks, block)

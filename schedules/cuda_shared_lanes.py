@@ -40,7 +40,7 @@ def build_shared_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
     walk = Walk(recurrence, plan, threads.lanes, threads.owner, threads.slot, split)
 
     def kernel(inside: Any) -> Kernel:
-        code = when(threads.any_lane, walk.code(inside))
+        code = walk.code(inside, threads.any_lane)
         return Kernel("scan_shared", recurrence.inputs, recurrence.outputs, code, walk.buffers)
 
     return Built([threads_over(kernel, threads.slot, threads.count, plan.threads_per_block)], [])
@@ -65,13 +65,14 @@ class SharedThreads:
 class Walk(WalkRegisters):
     """One thread's part of a lane, or of a chunk of its time."""
 
-    def code(self, inside: Any) -> Any:
-        """All of a lane: ``inside`` says that the thread's lane exists, and is not repeated."""
+    def code(self, inside: Any, any_lane: Any) -> Any:
+        """All of a lane; see ``run``."""
         r = self.recurrence
         unit = int_const(self.unit, r.time.extent)
         units = tir.simplify((r.time.extent + unit - 1) // unit)
         ends = when(inside, self.part(r.finish)) if r.finish is not None else None
-        return self.run(inside, self.part(r.start), tir.zero_like(units), units, ends)
+        first = tir.zero_like(units)
+        return self.run(inside, any_lane, self.part(r.start), first, units, ends)
 
     @property
     def unit(self) -> int:
@@ -80,13 +81,16 @@ class Walk(WalkRegisters):
             return self.plan.threads_per_lane * self.plan.items_per_thread
         return self.tiles.steps
 
-    def run(self, inside: Any, begin: Any, first: Any, units: Any, end: Any) -> Any:
+    def run(self, inside: Any, any_lane: Any, begin: Any, first: Any, units: Any, end: Any) -> Any:
         """A walk over some units of time.
 
         Parameters
         ----------
         inside : Expr
             Whether the thread's lane exists, and is not repeated.
+        any_lane : Expr
+            Whether there is a lane at all. No barrier may stand under a condition, so that without
+            lanes the walk has no steps.
         begin, end : Stmt
             Before the first step and after the last one.
         first, units : Expr
@@ -117,13 +121,16 @@ class Walk(WalkRegisters):
 
             return tir.seq([self.tiles.load(tile), loop("g", in_tile, one)])
 
+        if not tir.is_true(any_lane):
+            units = tirx.Select(any_lane, units, tir.zero_like(units))
         if self.tiles.is_empty:
             zero = int_const(0, "int32")
             walk = loop("group", units, lambda g: group(_sum(first, g), None, zero))
         else:
-            tiles = loop("tile", units, lambda tile: of_tile(_sum(first, tile)))
-            walk = tir.seq([self.tiles.begin(first), tiles])
-        return tir.seq([self.part(self.recurrence.prologue), begin, *self.loads.begin(), walk, end])
+            walk = loop("tile", units, lambda tile: of_tile(_sum(first, tile)))
+        ahead = None if self.tiles.is_empty else self.tiles.begin(first)
+        before = [self.part(self.recurrence.prologue), begin, *self.loads.begin(), ahead]
+        return tir.seq([when(any_lane, tir.seq(before)), walk, end])
 
     def _valid(self, time: Any) -> Any:
         return time < self.recurrence.time.extent
