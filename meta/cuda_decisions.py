@@ -71,7 +71,8 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
             choices += (("exp_share", (0, 4, 8)),)
         choices += _chunks(shared[0], limits, recurrence)
         found.append((base, choices))
-        found.append((base.with_(block_load="transposed"), (*choices, _stages(limits))))
+        stages = _walk_stages(limits, recurrence)
+        found.append((base.with_(block_load="transposed"), (*choices, stages)))
     length = extent_of(recurrence.time.extent)
     for algorithm in ("serial_tiles", "three_phase", "single_pass"):
         if algorithm == "single_pass" and not takes_single_pass(recurrence):
@@ -106,6 +107,13 @@ def _chunks(shared: int, limits: Limits, recurrence: Recurrence) -> tuple[Any, .
 
 def _stages(limits: Limits) -> tuple[str, tuple[int, ...]]:
     return "stages", (1, 2, 3) if limits.async_copies else (1,)
+
+
+def _walk_stages(limits: Limits, recurrence: Recurrence) -> tuple[str, tuple[int, ...]]:
+    """Buffers of a walk: with one, and sizes that are not known, ptxas spills some bytes."""
+    known = all(tir.as_int(a.extent) is not None for a in (*recurrence.lanes, recurrence.time))
+    name, counts = _stages(limits)
+    return name, counts if known or len(counts) == 1 else counts[1:]
 
 
 def _through_shared_memory(

@@ -39,7 +39,6 @@ RESULTS = {
     "polynomials": (scan(), SHARED.with_(exp_share=8), (64,)),
     "a thread per lane": (scan(STEPS), LANES, (70,)),
 }
-_NAMES = ["direct", "staged", "alone"]
 
 
 @pytest.mark.gpu
@@ -49,10 +48,24 @@ def test_selective_scan(name):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("plan", [SHARED, STAGED.with_(stages=1), LANES], ids=_NAMES)
-def test_symbolic_lengths(plan):
-    """No step, chunks without steps, chunks that are not full."""
+@pytest.mark.parametrize("plan", [SHARED, LANES], ids=["direct", "alone"])
+def test_symbolic_sizes(plan):
+    """No step, chunks without steps, chunks that are not full; lanes symbolic too."""
     run(scan(channels=16), plan, (0, 33, 130), symbolic=True)
+
+
+@pytest.mark.gpu
+def test_symbolic_lengths():
+    """Tiles beyond the end of a chunk are not copied."""
+    case, plan = scan(channels=16), STAGED
+    options, _, _ = exact_inputs(case, 1)
+    func = parallelize(library.selective_scan(2, 16, None, 8, **options), CUDA_TARGET, plan)
+    executable = compile_cuda(func)
+    for length in (1, 130):
+        _, inputs, want = exact_inputs(case, length)
+        outputs = [np.full(array.shape, 77, case.dtype) for array in want.values()]
+        got = run_cuda(func, [*inputs.values(), *outputs], executable=executable)
+        check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
 
 
 def run(case, plan, lengths, *, symbolic=False):

@@ -1,5 +1,6 @@
 """The instructions that the cost model counts for a walk, beside those that nvcc makes of it."""
 
+import itertools
 import re
 
 import pytest
@@ -65,7 +66,7 @@ def per_step(loops, steps):
             nest.append(loop)
     assert len(nest) <= len(steps), f"expected {len(steps)} loops, one in another, got {nest}"
     sizes = [end - first for first, end in nest] + [0]
-    own = [size - inner for size, inner in zip(sizes, sizes[1:], strict=False)]
+    own = [size - inner for size, inner in itertools.pairwise(sizes)]
     return sum(size / count for size, count in zip(own, steps[: len(own)], strict=True))
 
 
