@@ -25,6 +25,8 @@ Bare = tuple[ScanPlan, tuple[tuple[str, tuple[int, ...]], ...]]
 _UNKNOWN = 1 << 16
 #: Lanes of a multiprocessor that leave no room for more, and steps of a chunk at least.
 _FULL, _LEAST_CHUNK = 1024, 64
+#: Threads of a block of a walk in chunks.
+_SOME = (64, 128)
 #: Threads of a warp.
 _WARP = 32
 #: 32-bit registers of a multiprocessor, and of one thread; the rest of a thread's own state.
@@ -69,10 +71,10 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
         choices += (("items_per_thread", (1, 2, 4, 8)), ("threads_per_lane", shared))
         if exponentials_in_base_two(recurrence):
             choices += (("exp_share", (0, 4, 8)),)
-        choices += _chunks(shared[0], limits, recurrence)
         found.append((base, choices))
         stages = _walk_stages(limits, recurrence)
         found.append((base.with_(block_load="transposed"), (*choices, stages)))
+        found += _shared_in_chunks(base, shared, limits, recurrence)
     length = extent_of(recurrence.time.extent)
     for algorithm in ("serial_tiles", "three_phase", "single_pass"):
         if algorithm == "single_pass" and not takes_single_pass(recurrence):
@@ -103,6 +105,24 @@ def _chunks(shared: int, limits: Limits, recurrence: Recurrence) -> tuple[Any, .
     length = extent_of(recurrence.time.extent)
     few = tuple(c for c in (8, 32, 128) if c * _LEAST_CHUNK <= length)
     return (("chunks", (0, *few)),) if few else ()
+
+
+def _shared_in_chunks(
+    base: ScanPlan, shared: tuple[int, ...], limits: Limits, recurrence: Recurrence
+) -> list[Bare]:
+    """The same in chunks, with what else is decided as the default does."""
+    chunks = _chunks(shared[0], limits, recurrence)
+    if not chunks or limits.threads < _SOME[-1]:
+        return []
+    ((_, (_, *counts)),) = chunks
+    base = base.with_(threads_per_block=_SOME[0], items_per_thread=4, chunks=counts[0])
+    choices = (
+        ("threads_per_block", _SOME),
+        ("threads_per_lane", shared),
+        ("chunks", tuple(counts)),
+    )
+    staged = base.with_(block_load="transposed", stages=2)
+    return [(b, choices) for b in ([base, staged] if limits.async_copies else [base])]
 
 
 def _stages(limits: Limits) -> tuple[str, tuple[int, ...]]:

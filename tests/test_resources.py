@@ -35,7 +35,6 @@ WORKLOADS = {
         2, 64, 2048, 16, layout="bld", form="step", initial_state=True, final_state=True
     ),
     "selective scan, in chunks": lambda: library.selective_scan(1, 2048, 65536, 16),
-    "linear, in chunks": lambda: library.linear_recurrence(1536, 16384, layout="ld"),
     "rwkv6": lambda: rwkv6(32, 1024, 64),
     "rwkv6, in chunks": lambda: rwkv6(32, 8192, 64),
     "selective scan, few": lambda: library.selective_scan(1, 8, 65536, 16),
