@@ -12,6 +12,7 @@ from tests.cusim import nvcc
 from tests.random_recurrences import FAMILIES, Shape, inputs_of, source_of, twin
 from tests.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
+from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.state_reduction import reduction_of
 from tvm_scan.schedules.state_split import NoSplit, split_of
@@ -204,3 +205,9 @@ def test_what_the_compiler_makes_of_it():
     assert copies == [2 * (2 * 2 + 1), 2 * (3 * 2 + 2)]
     # Nothing but its element leaves the reduction.
     assert len(re.findall(r"st\.global", reduce)) <= 2 * 4
+
+
+def test_explain_names_the_chunks():
+    found = extract(library.selective_scan(1, 64, 256, 16))
+    assert "chunks  3 of time: reduce all but the last" in tree_text(found, SHARED)
+    assert "chunks" not in tree_text(found, SHARED.with_(chunks=0))
