@@ -210,6 +210,7 @@ LADDERS: dict[str, dict[str, str]] = {
         "4, of 16 exps 4 by polynomial": f"{_WALK}4, exp_share=4)",
         "4, lanes shared": f"{_WALK}4, block_load=transposed)",
         "4, double buffered": f"{_WALK}4, block_load=transposed, stages=2)",
+        "4, in 8 chunks": f"{_WALK}4, block_load=transposed, stages=2, chunks=8)",
     },
 }
 LADDERS["cumsum"] = LADDERS["affine"]

@@ -12,7 +12,8 @@ from typing import Any
 
 from tvm.target import Target
 
-from tvm_scan import default_plan, extract, library
+from bench.gpu_loops import rwkv6
+from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.schedules.cuda_model import BANDWIDTH, CLOCK, CudaCost, predict
 from tvm_scan.schedules.limits import limits_of
 
@@ -40,21 +41,29 @@ CASES = {
     "affine 1024 x 12288, lanes last": lambda: library.linear_recurrence(12288, 1024, layout="ld"),
     "selective 8 x 2048 x 2048": lambda: library.selective_scan(8, 2048, 2048, 16),
     "selective 1 x 2048 x 2048": lambda: library.selective_scan(1, 2048, 2048, 16),
+    "selective 1 x 2048 x 65536": lambda: library.selective_scan(1, 2048, 65536, 16),
     "selective 1 x 8 x 65536": lambda: library.selective_scan(1, 8, 65536, 16),
+    **{f"rwkv6 32 x {t} x 64 x 64": (lambda t=t: rwkv6(32, t, 64)) for t in (128, 1024, 8192)},
 }
+#: A thread for each lane, which walks its whole length: what others call sequential.
+_SEQUENTIAL = ScanPlan("cuda", "sequential", threads_per_block=32)
 
 
-def predictions() -> list[tuple[str, str, CudaCost]]:
-    """Return name, default plan and prediction of every case."""
+Row = tuple[str, str, CudaCost, CudaCost]
+
+
+def predictions() -> list[Row]:
+    """Return name, default plan, its prediction and that of the sequential loop, by case."""
     rows = []
     for name, make in CASES.items():
         found = extract(make())
         plan = default_plan(_TARGET, found)
-        rows.append((name, str(plan), predict(plan, found, limits_of(_TARGET))))
+        costs = [predict(p, found, limits_of(_TARGET)) for p in (plan, _SEQUENTIAL)]
+        rows.append((name, str(plan), costs[0], costs[1]))
     return rows
 
 
-def _draw(rows: list[tuple[str, str, CudaCost]], path: Path) -> None:
+def _draw(rows: list[Row], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("svg")
@@ -66,7 +75,7 @@ def _draw(rows: list[tuple[str, str, CudaCost]], path: Path) -> None:
     peak = _ISSUED * _WARP * _MULTIPROCESSORS * CLOCK / 1e12
     x = np.logspace(-2, 1.5, 100)
     axes.loglog(x, np.minimum(x * BANDWIDTH / 1e12, peak), "k", label="4.3 TB/s, and issue")
-    for name, _, cost in rows:
+    for name, _, cost, _ in rows:
         instructions = cost.instructions * _WARP
         place = instructions / cost.bytes, instructions / cost.seconds / 1e12
         axes.plot(*place, "o", label=name)
@@ -78,13 +87,13 @@ def _draw(rows: list[tuple[str, str, CudaCost]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def _table(rows: list[tuple[str, str, CudaCost]]) -> list[str]:
+def _table(rows: list[Row]) -> list[str]:
     lines = [
-        "| case | plan | memory | exp | issue | lines | chain | predicted |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| case | plan | memory | exp | issue | lines | chain | predicted | sequential |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, plan, c in rows:
-        bounds: Any = (c.memory, c.exponentials, c.issue, c.lines, c.chain, c.seconds)
+    for name, plan, c, loop in rows:
+        bounds: Any = (c.memory, c.exponentials, c.issue, c.lines, c.chain, c.seconds, loop.seconds)
         numbers = " | ".join(f"{1e6 * seconds:.1f}" for seconds in bounds)
         lines.append(f"| {name} | `{plan}` | {numbers} |")
     return lines

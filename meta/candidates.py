@@ -118,7 +118,8 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
 
     def kind_of(plan: ScanPlan) -> tuple[Any, ...]:
         transposed = plan.transpose or plan.block_load == "transposed"
-        return plan.algorithm, plan.vectorize, plan.time_vector > 0, transposed
+        chunks = plan.device == "cuda" and plan.chunks > 0
+        return plan.algorithm, plan.vectorize, plan.time_vector > 0, transposed, chunks
 
     kinds = dict.fromkeys(kind_of(p) for space in spaces for p in space)
     guesses = []

@@ -177,7 +177,15 @@ def _cuda(
         work = rows * length * (1 + log2(shared) * COMBINE)
         # Tiles in shared memory are a line of steps at least.
         waits = _barriers(plan) * length / walk_steps(plan)
-        return _of(work, length, blocks, at_once, once, waits, registers)
+        if plan.chunks == 0:
+            return _of(work, length, blocks, at_once, once, waits, registers)
+        # Every chunk is reduced and replayed; elements and carries pass through memory.
+        chunks = float(plan.chunks)
+        depth = (1 + COMBINE) * length / chunks + chunks * COMBINE
+        work = work * (1 + COMBINE) + rows * chunks * COMBINE
+        at_once = min(rows * shared * chunks, machine)
+        moved = 2 * once + 4 * rows * chunks * width
+        return _of(work, depth, blocks * chunks, at_once, moved, 2 * waits / chunks, registers)
     tiles = ceil(length / (threads * items))
     levels, combines, exchanges = _tree(plan)
     exchanges += _barriers(plan)

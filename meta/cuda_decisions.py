@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.chunk_checks import takes_chunks
 from tvm_scan.schedules.cuda_checks import element_bytes, takes_single_pass, takes_warp_tree
 from tvm_scan.schedules.cuda_exponentials import exponentials_in_base_two
 from tvm_scan.schedules.limits import Limits
@@ -22,6 +23,10 @@ __all__ = ["cuda_branches", "extent_of", "powers", "registers_fit"]
 Bare = tuple[ScanPlan, tuple[tuple[str, tuple[int, ...]], ...]]
 #: Stand-in for an extent that is not known until run time.
 _UNKNOWN = 1 << 16
+#: Lanes of a multiprocessor that leave no room for more, and steps of a chunk at least.
+_FULL, _LEAST_CHUNK = 1024, 64
+#: Threads of a block of a walk in chunks.
+_SOME = (64, 128)
 #: Threads of a warp.
 _WARP = 32
 #: 32-bit registers of a multiprocessor, and of one thread; the rest of a thread's own state.
@@ -49,7 +54,7 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
     rows = prod(extent_of(lane.extent) for lane in recurrence.lanes)
     if threads and rows > 1:
         base = ScanPlan("cuda", "lanes", threads_per_block=threads[0])
-        found.append((base, (("threads_per_block", threads),)))
+        found.append((base, (("threads_per_block", threads), *_chunks(1, limits, recurrence))))
     split = split_of(recurrence)
     counts = () if isinstance(split, NoSplit) else powers(2, min(32, split.states))
     shared = tuple(s for s in counts if split.states % s == 0)
@@ -67,7 +72,9 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
         if exponentials_in_base_two(recurrence):
             choices += (("exp_share", (0, 4, 8)),)
         found.append((base, choices))
-        found.append((base.with_(block_load="transposed"), (*choices, _stages(limits))))
+        stages = _walk_stages(limits, recurrence)
+        found.append((base.with_(block_load="transposed"), (*choices, stages)))
+        found += _shared_in_chunks(base, shared, limits, recurrence)
     length = extent_of(recurrence.time.extent)
     for algorithm in ("serial_tiles", "three_phase", "single_pass"):
         if algorithm == "single_pass" and not takes_single_pass(recurrence):
@@ -90,8 +97,43 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
     return found
 
 
+def _chunks(shared: int, limits: Limits, recurrence: Recurrence) -> tuple[Any, ...]:
+    """Chunks of time, where lanes alone leave the chip half empty and chunks have some lines."""
+    rows = prod(extent_of(lane.extent) for lane in recurrence.lanes)
+    if rows >= limits.multiprocessors * _FULL or not takes_chunks(shared, recurrence):
+        return ()
+    length = extent_of(recurrence.time.extent)
+    few = tuple(c for c in (8, 32, 128) if c * _LEAST_CHUNK <= length)
+    return (("chunks", (0, *few)),) if few else ()
+
+
+def _shared_in_chunks(
+    base: ScanPlan, shared: tuple[int, ...], limits: Limits, recurrence: Recurrence
+) -> list[Bare]:
+    """The same in chunks, with what else is decided as the default does."""
+    chunks = _chunks(shared[0], limits, recurrence)
+    if not chunks or limits.threads < _SOME[-1]:
+        return []
+    ((_, (_, *counts)),) = chunks
+    base = base.with_(threads_per_block=_SOME[0], items_per_thread=4, chunks=counts[0])
+    choices = (
+        ("threads_per_block", _SOME),
+        ("threads_per_lane", shared),
+        ("chunks", tuple(counts)),
+    )
+    staged = base.with_(block_load="transposed", stages=2)
+    return [(b, choices) for b in ([base, staged] if limits.async_copies else [base])]
+
+
 def _stages(limits: Limits) -> tuple[str, tuple[int, ...]]:
     return "stages", (1, 2, 3) if limits.async_copies else (1,)
+
+
+def _walk_stages(limits: Limits, recurrence: Recurrence) -> tuple[str, tuple[int, ...]]:
+    """Buffers of a walk: with one, and sizes that are not known, ptxas spills some bytes."""
+    known = all(tir.as_int(a.extent) is not None for a in (*recurrence.lanes, recurrence.time))
+    name, counts = _stages(limits)
+    return name, counts if known or len(counts) == 1 else counts[1:]
 
 
 def _through_shared_memory(

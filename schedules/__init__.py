@@ -2,9 +2,9 @@
 
 Reading order: ``plan`` (the decisions), ``default`` (a plan without tuning), ``primitive``
 (check, build, replace), ``replica`` (a recurrence's statements, once per use), ``cpu`` and
-``cuda``, ``cuda_shared_lanes``, ``cuda_three_phase`` and ``cuda_single_pass`` (the builders),
-``block_trees`` (how threads exchange), ``cuda_model`` (costs on paper), ``splice`` (surgery on the
-schedule),
+``cuda``, ``cuda_shared_lanes``, ``cuda_chunks``, ``cuda_three_phase`` and ``cuda_single_pass`` (the
+builders), ``block_trees`` (how threads exchange), ``cuda_model`` (costs on paper), ``splice``
+(surgery on the schedule),
 ``verification`` and ``law_checks`` (a scan beside its loop, an algebra beside its laws),
 ``shape_key``, ``nearest`` and ``shipped`` (plans that were measured, by shape), ``dispatch``
 (several plans in one function).

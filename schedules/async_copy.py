@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 from tvm_scan import tir
 from tvm_scan.schedules.ir import int_const
 
-__all__ = ["barrier", "begin_ahead", "can_copy", "copy", "next_tile"]
+__all__ = ["begin_ahead", "can_copy", "copy", "next_tile"]
 
 
 def can_copy(count: int) -> bool:
@@ -42,7 +42,7 @@ def copy(target: Var, to: list[Any], source: Var, where: list[Any], count: int) 
     return tirx.Evaluate(T.ptx[name](to_address, from_address, int_const(count, "int32")))
 
 
-def begin_ahead(stages: int, fetch: Callable[[Any], Any], dtype: str) -> Any:
+def begin_ahead(stages: int, fetch: Callable[[Any], Any], first: Any) -> Any:
     """Before the first tile: the copies of those that are under way while it is computed.
 
     Parameters
@@ -51,10 +51,10 @@ def begin_ahead(stages: int, fetch: Callable[[Any], Any], dtype: str) -> Any:
         Buffers.
     fetch : callable
         ``fetch(tile)`` begins to copy a tile to its buffer; nothing beyond the last one.
-    dtype : str
-        Of a tile's number.
+    first : Expr
+        Number of the first tile.
     """
-    parts = [[fetch(int_const(tile, dtype)), _commit()] for tile in range(stages - 1)]
+    parts = [[fetch(first + int_const(tile, first)), _commit()] for tile in range(stages - 1)]
     return tir.seq([stmt for part in parts for stmt in part])
 
 
@@ -68,7 +68,7 @@ def next_tile(stages: int, fetch: Callable[[Any], Any], tile: Any) -> Any:
     ahead = stages - 1
     if ahead == 0:
         return fetch(tile)
-    return tir.seq([_wait(ahead - 1), barrier(), fetch(tile + int_const(ahead, tile)), _commit()])
+    return tir.seq([_wait(ahead - 1), _barrier(), fetch(tile + int_const(ahead, tile)), _commit()])
 
 
 def _commit() -> Any:
@@ -81,6 +81,6 @@ def _wait(left: int) -> Any:
     return tirx.Evaluate(T.ptx["cp.async.wait_group"](left))
 
 
-def barrier() -> Any:
+def _barrier() -> Any:
     """All threads of the block wait for one another."""
     return tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared"))

@@ -12,6 +12,7 @@ from tvm import tirx
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cuda_chunks import build_chunks
 from tvm_scan.schedules.cuda_grid import Place, lane_exists, tile_count
 from tvm_scan.schedules.cuda_shared_lanes import build_shared_lanes
 from tvm_scan.schedules.cuda_tile import Tile
@@ -29,6 +30,7 @@ from tvm_scan.schedules.lanes import (
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.result import Built
+from tvm_scan.schedules.time_cut import TimeCut
 
 __all__ = ["build_lanes", "build_serial_tiles"]
 
@@ -37,8 +39,12 @@ def build_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
     """One thread per lane walks time serially; no exchange.
 
     Neighbouring threads take neighbouring lanes, so that memory is read in full lines where the
-    lane axis is contiguous.
+    lane axis is contiguous. With ``plan.chunks``, see ``cuda_chunks``.
     """
+    if plan.chunks:
+        cut = TimeCut(recurrence, plan)
+        if cut.count > 1:
+            return build_chunks(recurrence, plan, cut)
     if plan.threads_per_lane > 1:
         return build_shared_lanes(recurrence, plan)
     rows, time = lane_count(recurrence), recurrence.time

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.chunk_checks import check_chunks
 from tvm_scan.schedules.cuda_blocks import check_blocks
 from tvm_scan.schedules.cuda_exponentials import OF, exponentials_in_base_two
 from tvm_scan.schedules.limits import Limits
@@ -134,6 +135,7 @@ def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
     """
     threads = plan.threads_per_block
     check_share(plan, recurrence)
+    check_chunks(plan, recurrence)
     if plan.algorithm in ("sequential", "lanes"):
         plan.require(
             1 <= threads <= limits.threads,

@@ -13,7 +13,6 @@ share (B and C of a selective scan) comes from the first-level cache but for the
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -22,146 +21,95 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.cuda_exponentials import in_base_two, with_share
-from tvm_scan.schedules.ir import Kernel, as_dtype, each, int_const, local, loop, threads_over, when
+from tvm_scan.schedules.cuda_exponentials import with_share
+from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, loop, threads_over, when
 from tvm_scan.schedules.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.polynomials import Pool
-from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.result import Built
-from tvm_scan.schedules.staging import StagedItems, steady_loads
-from tvm_scan.schedules.state_loads import StateLoads
 from tvm_scan.schedules.state_split import split_states
-from tvm_scan.schedules.walk_tiles import WalkTiles
+from tvm_scan.schedules.walk_registers import WalkRegisters
 from tvm_scan.schedules.warp_tree import shuffled
 
-__all__ = ["build_shared_lanes"]
+__all__ = ["SharedThreads", "Walk", "build_shared_lanes"]
 
 
 def build_shared_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
     """``plan.threads_per_lane`` threads per lane; see the module."""
-    rows = lane_count(recurrence)
-    slots = tir.simplify(rows * int_const(plan.threads_per_lane, rows))
-    slot = tirx.Var("v_slot", tir.dtype_of(rows))
-    threads = int_const(plan.threads_per_lane, slot)
-    # Every thread takes part in the shuffles: those beyond the last lane repeat it.
-    last = tirx.Max(rows - int_const(1, rows), tir.zero_like(rows))
-    row = tirx.Min(slot // threads, last)
-    owner = as_dtype(slot % threads, "int32")
-    walk = _Walk(recurrence, plan, decode_lanes(recurrence, row), owner, slot)
+    threads = SharedThreads(recurrence, plan)
+    split = split_states(recurrence)
+    walk = Walk(recurrence, plan, threads.lanes, threads.owner, threads.slot, split)
 
     def kernel(inside: Any) -> Kernel:
-        code = when(tir.simplify(rows > tir.zero_like(rows)), walk.code(inside))
+        code = walk.code(inside, threads.any_lane)
         return Kernel("scan_shared", recurrence.inputs, recurrence.outputs, code, walk.buffers)
 
-    return Built([threads_over(kernel, slot, slots, plan.threads_per_block)], [])
+    return Built([threads_over(kernel, threads.slot, threads.count, plan.threads_per_block)], [])
 
 
-class _Walk:
-    """One thread's part of a lane."""
+class SharedThreads:
+    """Which lane a thread of the grid works on, and which of the lane's threads it is."""
 
-    def __init__(
-        self, recurrence: Recurrence, plan: ScanPlan, lanes: list[Any], owner: Any, slot: Var
-    ) -> None:
-        self.recurrence, self.plan, self.owner = recurrence, plan, owner
-        split = split_states(recurrence)
-        self.base_two = in_base_two(split.loops, recurrence)
-        self.split, self.pool = replace(split, loops=self.base_two.loops), Pool(1)
-        self.own = self.split.states // plan.threads_per_lane
-        self.replica = Replica(recurrence, lanes, unroll=True)
-        items, time = plan.items_per_thread, recurrence.time.var
-        self.states = tir.VarMap()
-        for old, dim in self.split.dims.items():
-            shape = [self.own if i == dim else e for i, e in enumerate(tir.shape_of(old))]
-            self.states[old] = local(f"{old.name}_own", shape, tir.dtype_of(old))
-        self.tiles = WalkTiles(recurrence, plan, slot, self.split.states)
-        outside = tir.seq([*self.split.before, *self.split.after])
-        found = steady_loads(outside, recurrence, [time])
-        for part in self.split.loops:
-            for load in steady_loads(part.body, recurrence, [time]):
-                if not any(tir.structurally_equal(load, other) for other in found):
-                    found.append(load)
-        self.staged = StagedItems(
-            recurrence,
-            self.replica,
-            items,
-            plan.vector_loads,
-            found,
-            [part.stream for part, _ in self.tiles.streams],
-        )
-        # What the loops read that the steps' owners know: registers, and loads.
-        read = tir.buffers_loaded(tir.seq(self.split.loops))
-        written = tir.buffers_stored(tir.seq(self.split.before)).keys()
-        self.kept = [(old, self._kept(old, items)) for old in written]
-        sums = tir.VarMap((cell.source, True) for cell in self.split.sums)
-        self.sent = [(o, k) for o, k in self.kept if o in read and o not in sums]
-        # Of loads in the loops: those that every state of a step shares.
-        self.current = [
-            (s, local(f"{s.access.source.name}_now", [1], tir.dtype_of(s.access)))
-            for s in self.staged.loads
-            if s.access.source in read
-        ]
-        self.loads = StateLoads(
-            recurrence,
-            plan,
-            self.split,
-            self.replica,
-            owner,
-            self.own,
-            self.tiles,
-            self.base_two.scale,
-        )
-        self.results = [
-            local(f"{cell.source.name}_sum", [items], tir.dtype_of(cell))
-            for cell in self.split.sums
-        ]
+    def __init__(self, recurrence: Recurrence, plan: ScanPlan) -> None:
+        rows = lane_count(recurrence)
+        self.count = tir.simplify(rows * int_const(plan.threads_per_lane, rows))
+        self.slot = tirx.Var("v_slot", tir.dtype_of(rows))
+        threads = int_const(plan.threads_per_lane, self.slot)
+        # Every thread takes part in the shuffles: those beyond the last lane repeat it.
+        last = tirx.Max(rows - int_const(1, rows), tir.zero_like(rows))
+        self.row = tirx.Min(self.slot // threads, last)
+        self.owner = as_dtype(self.slot % threads, "int32")
+        self.lanes = decode_lanes(recurrence, self.row)
+        self.any_lane = tir.simplify(rows > tir.zero_like(rows))
 
-    def _kept(self, old: Var, items: int) -> Var:
-        return local(f"{old.name}_kept", [items, *tir.shape_of(old)], tir.dtype_of(old))
+
+class Walk(WalkRegisters):
+    """One thread's part of a lane, or of a chunk of its time."""
+
+    def code(self, inside: Any, any_lane: Any) -> Any:
+        """All of a lane; see ``run``."""
+        r = self.recurrence
+        unit = int_const(self.unit, r.time.extent)
+        units = tir.simplify((r.time.extent + unit - 1) // unit)
+        ends = when(inside, self.part(r.finish)) if r.finish is not None else None
+        first = tir.zero_like(units)
+        return self.run(inside, any_lane, self.part(r.start), first, units, ends)
 
     @property
-    def buffers(self) -> list[Var]:
-        """Registers to allocate."""
-        states = [new for _, new in self.states.items()]
-        whole = [self.replica._registers[old] for old, _ in self.split.dims.items()]
-        rest = [b for b in self.replica.buffers if not any(b.same_as(w) for w in whole)]
-        kept = [buffer for _, buffer in self.kept]
-        now = [buffer for _, buffer in self.current]
-        loaded = [*self.loads.buffers, *self.tiles.buffers]
-        return [
-            *states,
-            *rest,
-            *self.pool.buffers,
-            *kept,
-            *now,
-            *loaded,
-            *self.results,
-            *self.staged.buffers,
-        ]
+    def unit(self) -> int:
+        """Steps that the walk takes at a time: of a tile, or of all the lane's threads."""
+        if self.tiles.is_empty:
+            return self.plan.threads_per_lane * self.plan.items_per_thread
+        return self.tiles.steps
 
-    def _part(self, stmt: Any) -> Any:
-        """A part of the recurrence over the thread's own states."""
-        if stmt is None:
-            return None
-        return self.replica.place(self.split.part(stmt, self.owner, self.own, self.states))
+    def run(self, inside: Any, any_lane: Any, begin: Any, first: Any, units: Any, end: Any) -> Any:
+        """A walk over some units of time.
 
-    def code(self, inside: Any) -> Any:
-        """All of a lane: ``inside`` says that the thread's lane exists, and is not repeated."""
-        r, plan = self.recurrence, self.plan
-        extent = r.time.extent
-        dtype, items = tir.dtype_of(extent), plan.items_per_thread
-        together = int_const(plan.threads_per_lane * items, extent)
-        in_tile = self.tiles.steps // (plan.threads_per_lane * items)
+        Parameters
+        ----------
+        inside : Expr
+            Whether the thread's lane exists, and is not repeated.
+        any_lane : Expr
+            Whether there is a lane at all. No barrier may stand under a condition, so that without
+            lanes the walk has no steps.
+        begin, end : Stmt
+            Before the first step and after the last one.
+        first, units : Expr
+            The first unit, and how many.
+        """
+        extent = self.recurrence.time.extent
+        dtype, items = tir.dtype_of(extent), self.plan.items_per_thread
+        together = int_const(self.plan.threads_per_lane * items, extent)
+        in_tile = self.tiles.steps // (self.plan.threads_per_lane * items)
 
         def group(number: Any, tile: Any, within: Any) -> Any:
             """All steps of a group; ``within`` is its number in the tile."""
-            first = number * together
-            mine = first + as_dtype(self.owner, dtype) * int_const(items, extent)
-            start = within * int_const(plan.threads_per_lane * items, "int32")
+            time = number * together
+            mine = time + as_dtype(self.owner, dtype) * int_const(items, extent)
+            start = within * int_const(self.plan.threads_per_lane * items, "int32")
             return tir.seq(
                 [
                     self._before(mine, tile, start),
-                    self._steps(first, tile, start),
+                    self._steps(time, tile, start),
                     when(inside, self._after(mine)),
                 ]
             )
@@ -173,22 +121,16 @@ class _Walk:
 
             return tir.seq([self.tiles.load(tile), loop("g", in_tile, one)])
 
-        steps = int_const(self.tiles.steps, extent)
+        if not tir.is_true(any_lane):
+            units = tirx.Select(any_lane, units, tir.zero_like(units))
         if self.tiles.is_empty:
-            groups = tir.simplify((extent + together - 1) // together)
-            walk = loop("group", groups, lambda number: group(number, None, int_const(0, "int32")))
+            zero = int_const(0, "int32")
+            walk = loop("group", units, lambda g: group(_sum(first, g), None, zero))
         else:
-            tiles = tir.simplify((extent + steps - 1) // steps)
-            walk = tir.seq([self.tiles.begin(), loop("tile", tiles, of_tile)])
-        return tir.seq(
-            [
-                self._part(r.prologue),
-                self._part(r.start),
-                *self.loads.begin(),
-                walk,
-                when(inside, self._part(r.finish)) if r.finish is not None else None,
-            ]
-        )
+            walk = loop("tile", units, lambda tile: of_tile(_sum(first, tile)))
+        ahead = None if self.tiles.is_empty else self.tiles.begin(first)
+        before = [self.part(self.recurrence.prologue), begin, *self.loads.begin(), ahead]
+        return tir.seq([when(any_lane, tir.seq(before)), walk, end])
 
     def _valid(self, time: Any) -> Any:
         return time < self.recurrence.time.extent
@@ -205,19 +147,13 @@ class _Walk:
             return [when(self._valid(first), tir.seq([stmt for stmt, _ in found]))]
         return [when(self._valid(time), stmt) for stmt, time in found]
 
-    def _registers(self, old: Var, make: Any) -> Any:
-        """``make(register, place)`` for every cell of a register array."""
-        new = self.replica._registers[old]
-        shape = [int(e) for e in tir.shape_of(new)]
-        return each(shape, lambda place: make(new, place), True)
-
     def _before(self, mine: Any, tile: Any, start: Any) -> Any:
         def one(k: Any, time: Any) -> Any:
             placed = self.replica.place(tir.seq(self.split.before), None, time)
             stmts = [self.staged.use(placed, k, time)]
             for old, kept in self.kept:
                 stmts.append(
-                    self._registers(
+                    self.for_cells(
                         old,
                         lambda new, at, kept=kept: tirx.BufferStore(
                             kept, tirx.BufferLoad(new, at), [k, *at]
@@ -259,26 +195,22 @@ class _Walk:
                 value = tirx.BufferLoad(kept, [int_const(k, "int32"), *at])
                 return tirx.BufferStore(new, shuffled("", value, q, width), at)
 
-            stmts.append(self._registers(old, receive))
+            stmts.append(self.for_cells(old, receive))
         for staged, now in self.current:
             value = tirx.BufferLoad(staged.registers, [int_const(staged.vectors.slot(k), "int32")])
             stmts.append(tirx.BufferStore(now, shuffled("", value, q, width), [0]))
         for cell in self.split.sums:
-            stmts.append(self._set_sum(cell, tirx.const(0, tir.dtype_of(cell))))
+            stmts.append(self.set_sum(cell, tirx.const(0, tir.dtype_of(cell))))
         stmts += [self._loop(part, k, time) for part in self.split.loops]
         for cell, result in zip(self.split.sums, self.results, strict=True):
             distance = 1
             while distance < width:
                 part = self.replica.place(cell)
-                stmts.append(self._set_sum(cell, part + shuffled("_xor", part, distance)))
+                stmts.append(self.set_sum(cell, part + shuffled("_xor", part, distance)))
                 distance *= 2
             keep = tirx.BufferStore(result, self.replica.place(cell), [int_const(k, "int32")])
             stmts.append(tirx.IfThenElse(tirx.EQ(self.owner, q), keep, None))
         return tir.seq(stmts)
-
-    def _set_sum(self, cell: TensorLoad, value: Any) -> Any:
-        register = self.replica._registers[cell.source]
-        return tirx.BufferStore(register, value, list(cell.indices))
 
     def _loop(self, part: tirx.For, k: int, time: Any) -> Any:
         """A loop over the thread's states, what it loads taken from registers."""
@@ -303,7 +235,7 @@ class _Walk:
             stmts: list[Any] = []
             for old, kept in self.kept:
                 stmts.append(
-                    self._registers(
+                    self.for_cells(
                         old,
                         lambda new, at, kept=kept: tirx.BufferStore(
                             new, tirx.BufferLoad(kept, [k, *at]), at
@@ -312,7 +244,7 @@ class _Walk:
                 )
             for cell, result in zip(self.split.sums, self.results, strict=True):
                 total = self.replica.place(cell) + tirx.BufferLoad(result, [k])
-                stmts.append(self._set_sum(cell, total))
+                stmts.append(self.set_sum(cell, total))
             placed = self.replica.place(tir.seq(self.split.after), None, time)
             stmts.append(self.staged.use(placed, k, time))
             return tir.seq(stmts)
@@ -321,3 +253,7 @@ class _Walk:
         if self.staged.stores:
             stores = self._items(mine, self.staged.empty, self.staged.group)
         return tir.seq([*self._items(mine, one), *stores])
+
+
+def _sum(first: Any, number: Any) -> Any:
+    return number if tir.as_int(first) == 0 else first + number

@@ -19,6 +19,7 @@ __all__ = [
     "as_dtype",
     "at_least_one",
     "bound_loop",
+    "chunks_over",
     "each",
     "int_const",
     "local",
@@ -251,6 +252,28 @@ def threads_over(kernel: Callable[[Any], Kernel], row: Var, total: Any, threads:
         lambda bx: bound_loop(
             "tx", "threadIdx.x", count, lambda tx: made.block([(*axis, bx * count + tx)])
         ),
+    )
+
+
+def chunks_over(
+    kernel: Callable[[Any], Kernel], row: Var, total: Any, chunk: Var, chunks: int, threads: int
+) -> Any:
+    """As ``threads_over`` for each of ``chunks`` chunks; all threads of a block have the same."""
+    count = int_const(threads, total)
+    of_chunk = at_least_one(tir.simplify((total + count - 1) // count))
+    blocks = tir.simplify(of_chunk * int_const(chunks, total))
+    made = kernel(row < total)
+
+    def thread(bx: Any, tx: Any) -> Any:
+        place = (row, of_chunk * count, bx % of_chunk * count + tx)
+        number = (chunk, int_const(chunks, chunk), as_dtype(bx // of_chunk, tir.dtype_of(chunk)))
+        return made.block([place, number])
+
+    return bound_loop(
+        "bx",
+        "blockIdx.x",
+        blocks,
+        lambda bx: bound_loop("tx", "threadIdx.x", count, lambda tx: thread(bx, tx)),
     )
 
 

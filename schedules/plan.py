@@ -68,7 +68,8 @@ class ScanPlan:
     vectorize : bool
         CPU: whether the lanes of a block are vector lanes (else they are interleaved).
     chunks : int
-        CPU ``three_phase``: chunks per lane.
+        CPU ``three_phase``, CUDA ``lanes``: chunks of time per lane. On CUDA each is walked by
+        threads of its own: reduced first, and replayed from its carry; 0 for none.
     time_vector : int
         CPU: steps of time that are the lanes of a vector, scanned by shuffles; 0 for none.
     time_runs : bool

@@ -198,7 +198,7 @@ class SharedItems:
         dtype = tir.dtype_of(self.recurrence.time.extent)
         if not self._has_inputs:
             return None
-        return async_copy.begin_ahead(self.plan.stages, self.fetch, dtype)
+        return async_copy.begin_ahead(self.plan.stages, self.fetch, int_const(0, dtype))
 
     def load(self, tile: Any) -> Any:
         """The thread's items of a tile into registers, and the next copies on their way."""

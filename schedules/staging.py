@@ -59,6 +59,8 @@ class StagedItems:
         What to stage; if not given, every steady load unless the state has many cells.
     streams : sequence of Stream
         What the block moves between memory and registers: ``fill`` and ``empty`` leave it out.
+    writes : bool
+        Whether outputs are written.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class StagedItems:
         vectors: bool,
         loads: list[TensorLoad] | None = None,
         streams: Sequence[Stream] = (),
+        *,
+        writes: bool = True,
     ) -> None:
         self.recurrence, self.replica, self.items = recurrence, replica, items
         self.loads: list[_Staged] = []
@@ -85,7 +89,7 @@ class StagedItems:
         for load in loads[:MAX_STAGED]:
             self.loads.append(self._staged(load, load.source, "in", vectors, streams))
         taken = [s.access for s in streams if s.stored]
-        for store in steady_stores(recurrence) if vectors or taken else []:
+        for store in steady_stores(recurrence) if writes and (vectors or taken) else []:
             staged = self._staged(store, store.buffer, "out", vectors, streams)
             if staged.vectors.lanes > 1 or staged.stream is not None:
                 self.stores.append(staged)

@@ -21,7 +21,7 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 
-__all__ = ["NoSplit", "StateSplit", "split_of", "split_states"]
+__all__ = ["NoSplit", "StateSplit", "split_of", "split_states", "statements"]
 
 
 class NoSplit(Exception):
@@ -125,7 +125,7 @@ def split_states(recurrence: Recurrence) -> StateSplit:
     loops: list[tirx.For] = []
     after: list[Any] = []
     sums: list[TensorLoad] = []
-    for stmt in _statements(recurrence.body):
+    for stmt in statements(recurrence.body):
         touched = [b for b in tir.variables(stmt).keys() if b in dims]
         if not touched:
             (after if loops else before).append(stmt)
@@ -164,7 +164,8 @@ def _state_dimensions(recurrence: Recurrence) -> tuple[tir.VarMap, int]:
     return dims, extents.pop()
 
 
-def _statements(stmt: Any) -> list[Any]:
+def statements(stmt: Any) -> list[Any]:
+    """The statements of a sequence, or of one alone."""
     if stmt is None or tir.is_empty(stmt):
         return []
     return list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt]
@@ -175,7 +176,7 @@ def _checked_loop(
 ) -> tirx.For:
     """The loop without its sums' first values, which are appended to ``before``."""
     state, kept = loop.loop_var, []
-    for stmt in _statements(loop.body):
+    for stmt in statements(loop.body):
         first = _first_value(stmt, state)
         if first is not None:
             if any(b in dims for b in tir.variables(first).keys()) or _is_sum(first.buffer, sums):
@@ -248,7 +249,7 @@ def _check_sums(before: list[Any], loops: list[tirx.For], sums: list[TensorLoad]
         if any(cell.source.same_as(other.source) for other in sums[:number]):
             raise NoSplit("a register with two sums")
     for loop in loops:
-        for stmt in _statements(loop.body):
+        for stmt in statements(loop.body):
             own = stmt.buffer
             for buffer in tir.buffers_loaded(stmt).keys():
                 if not buffer.same_as(own) and _is_sum(buffer, sums):
@@ -260,13 +261,13 @@ def _check_outside(stmt: Any, dims: tir.VarMap, states: int, all_of_it: bool) ->
 
     ``all_of_it``: and nothing else is done, so that no two threads write the same.
     """
-    for part in _statements(stmt):
+    for part in statements(stmt):
         touched = [b for b in tir.variables(part).keys() if b in dims]
         if not touched and not all_of_it:
             continue
         if not isinstance(part, tirx.For) or tir.as_int(part.extent) != states:
             raise NoSplit("states used outside of a loop over all of them")
-        for store in _statements(part.body):
+        for store in statements(part.body):
             if not isinstance(store, tirx.BufferStore):
                 raise NoSplit("a loop over the states with more than stores in it")
             if all_of_it and not tir.contains_var(list(store.indices), [part.loop_var]):

@@ -114,25 +114,34 @@ def walk_steps(plan: ScanPlan) -> int:
     return together * max(1, _LINE_STEPS // together)
 
 
-def walk_layout(plan: ScanPlan, recurrence: Recurrence) -> WalkLayout:
-    """What a plan stages; nothing unless it is transposed and its threads share lanes."""
-    split = split_of(recurrence)
+def walk_layout(
+    plan: ScanPlan, recurrence: Recurrence, split: StateSplit | NoSplit | None = None
+) -> WalkLayout:
+    """What a plan stages; nothing unless it is transposed and its threads share lanes.
+
+    ``split`` are the parts of the step that are walked, if those are not all.
+    """
+    split = split_of(recurrence) if split is None else split
     shared, lanes = plan.threads_per_lane, plan.threads_per_block // plan.threads_per_lane
     if plan.block_load == "direct" or shared == 1 or isinstance(split, NoSplit) or lanes == 0:
         return WalkLayout((), ())
     if split.states % shared:
         return WalkLayout((), ())
     return _layout(
-        recurrence, shared, plan.items_per_thread, lanes, walk_steps(plan), plan.vector_loads
+        recurrence, split, shared, plan.items_per_thread, lanes, walk_steps(plan), plan.vector_loads
     )
 
 
 @lru_cache(maxsize=128)
 def _layout(
-    recurrence: Recurrence, shared: int, items: int, lanes: int, steps: int, vectors: bool
+    recurrence: Recurrence,
+    split: StateSplit,
+    shared: int,
+    items: int,
+    lanes: int,
+    steps: int,
+    vectors: bool,
 ) -> WalkLayout:
-    split = split_of(recurrence)
-    assert isinstance(split, StateSplit)
     time = recurrence.time.var
     outside = tir.seq([*split.before, *split.after])
     loads = steady_loads(outside, recurrence, [time])

@@ -21,6 +21,7 @@ from tvm_scan.schedules.ir import as_dtype, int_const, local, loop, when
 from tvm_scan.schedules.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
+from tvm_scan.schedules.state_split import StateSplit
 from tvm_scan.schedules.walk_layout import LaneRows, Table, walk_layout, walk_steps
 
 __all__ = ["WalkTiles"]
@@ -37,20 +38,30 @@ class WalkTiles:
         Whose arrays, and how the threads share lanes.
     slot : Var
         Number of the thread in the grid.
-    states : int
-        Cells of a lane's state.
+    split : StateSplit
+        The parts of the step that are walked.
+    end : Expr, optional
+        Step before which the walk ends, where that is before the last one.
     """
 
-    def __init__(self, recurrence: Recurrence, plan: ScanPlan, slot: Var, states: int) -> None:
-        self.recurrence, self.plan, self.states = recurrence, plan, states
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        plan: ScanPlan,
+        slot: Var,
+        split: StateSplit,
+        end: Any = None,
+    ) -> None:
+        self.recurrence, self.plan, self.states = recurrence, plan, split.states
+        self.end = recurrence.time.extent if end is None else end
         self.steps, self.shared = walk_steps(plan), plan.threads_per_lane
-        self.own = states // self.shared
+        self.own = self.states // self.shared
         threads = int_const(plan.threads_per_block, slot)
         self.thread = as_dtype(slot % threads, "int32")
         lanes = plan.threads_per_block // self.shared
         self.first_row = slot // threads * int_const(lanes, slot)
         self.lanes = lanes
-        found = walk_layout(plan, recurrence)
+        found = walk_layout(plan, recurrence, split)
         self.streams = [(part, self._memory(part, part.stream.buffer)) for part in found.streams]
         self.tables = [(part, *self._table_memory(part)) for part in found.tables]
 
@@ -86,17 +97,13 @@ class WalkTiles:
 
     # ---- from global to shared memory ---------------------------------------------------------
 
-    def begin(self) -> Any:
-        """Before the first tile."""
-        dtype = tir.dtype_of(self.recurrence.time.extent)
-        return async_copy.begin_ahead(self.plan.stages, self.fetch, dtype)
+    def begin(self, first: Any) -> Any:
+        """Before the first tile, whose number is ``first``."""
+        return async_copy.begin_ahead(self.plan.stages, self.fetch, first)
 
     def load(self, tile: Any) -> Any:
         """A tile into its buffer, and the next ones on their way."""
-        if self.plan.stages > 1:
-            return async_copy.next_tile(self.plan.stages, self.fetch, tile)
-        # Barriers of our own: TVM puts none where the lanes may be none, which is a condition.
-        return tir.seq([async_copy.barrier(), self.fetch(tile), async_copy.barrier()])
+        return async_copy.next_tile(self.plan.stages, self.fetch, tile)
 
     def fetch(self, tile: Any) -> Any:
         """Begin to copy a tile."""
@@ -159,7 +166,7 @@ class WalkTiles:
             place = y * int_const(part.pitch, "int32") + step
             to = [self.slot(tile), place]
             copy = self._copy(memory, to, stream.access, indices, lanes, part.size)
-            return when(time < self.recurrence.time.extent, copy)
+            return when(time < self.end, copy)
 
         return self._elements(self.lanes, self.steps // lanes, one)
 
@@ -179,7 +186,7 @@ class WalkTiles:
                 place = step * int_const(part.pitch, "int32") + state
             to = [self.slot(tile), place]
             copy = self._copy(memory, to, part.load, indices, lanes, part.size)
-            return when(time < self.recurrence.time.extent, copy)
+            return when(time < self.end, copy)
 
         if part.along_time:
             return self._elements(self.states, self.steps // lanes, one)

@@ -124,7 +124,7 @@ def combinations(plan: ScanPlan | None, length: int) -> int:
     if plan.device == "cpu":
         return plan.chunks
     if plan.algorithm in ("sequential", "lanes"):
-        return 0
+        return plan.chunks
     tiles = -(-length // plan.tile)
     return tiles + 2 * plan.threads_per_block.bit_length()
 

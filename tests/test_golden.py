@@ -38,6 +38,7 @@ TRANSPOSED = (
 )
 TREES.append(("cumsum", TRANSPOSED))
 TREES.append(("selective_scan", SHARED + "threads_per_lane=2, block_load=transposed, stages=2)"))
+TREES.append(("selective_scan", SHARED + "threads_per_lane=2, chunks=2)"))
 
 
 def compare(path, text, update):
@@ -59,6 +60,7 @@ def test_tree(name, plan, request):
     target = CUDA_TARGET if chosen.device == "cuda" else host_target()
     scheduled = parallelize(FUNCTIONS[name](), target, chosen)
     kind = "-transposed" if chosen.block_load == "transposed" else ""
+    kind += "-chunks" if chosen.device == "cuda" and chosen.chunks else ""
     path = FOLDER / f"{name}-{chosen.device}-{chosen.algorithm}{kind}.txt"
     text = f"# {name} under {plan}\n{scheduled.script(show_meta=False)}\n"
     compare(path, text, request.config.getoption("--update-golden"))

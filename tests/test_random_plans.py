@@ -195,7 +195,6 @@ NOT_DECIDED = {
     "cuda": {
         "lane_block",
         "vectorize",
-        "chunks",
         "time_vector",
         "time_runs",
         "cache_steps",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.gpu_loops import rwkv6
 from tests.cuda_harness import CUDA_TARGET, check_nvcc, compile_cuda, emitted_source
 from tests.cusim import nvcc
 from tvm_scan import default_plan, extract, library, parallelize
@@ -33,6 +34,9 @@ WORKLOADS = {
     "selective scan, channels last": lambda: library.selective_scan(
         2, 64, 2048, 16, layout="bld", form="step", initial_state=True, final_state=True
     ),
+    "selective scan, in chunks": lambda: library.selective_scan(1, 2048, 65536, 16),
+    "rwkv6": lambda: rwkv6(32, 1024, 64),
+    "rwkv6, in chunks": lambda: rwkv6(32, 8192, 64),
     "selective scan, few": lambda: library.selective_scan(1, 8, 65536, 16),
 }
 

@@ -43,9 +43,10 @@ def test_exact(name):
 
 
 @pytest.mark.gpu
-def test_symbolic_lengths():
-    """No step, one, a tile that is not full, more tiles than buffers."""
-    run(scan(), PLAN, (0, 1, 33, 130), symbolic=True)
+@pytest.mark.parametrize(("stages", "lengths"), [(1, (0, 33)), (2, (0, 1, 33, 130))])
+def test_symbolic_lengths(stages, lengths):
+    """No step, one, a tile that is not full, more tiles than buffers; lanes symbolic too."""
+    run(scan(), PLAN.with_(stages=stages), lengths, symbolic=True)
 
 
 def run(case, plan, lengths, *, symbolic=False):

@@ -32,9 +32,11 @@ def tree_text(found: Recurrence, plan: ScanPlan) -> str:
     if plan.device == "cpu":
         return "\n".join([head, *_cpu(plan, length)])
     if plan.algorithm in ("sequential", "lanes"):
+        cut = "chunks  {} of time: reduce all but the last, scan their elements, replay all"
         return "\n".join(
             [
                 head,
+                *([cut.format(plan.chunks)] if plan.chunks else []),
                 f"grid    {_of_lane(plan)} per lane, {plan.threads_per_block} threads per block",
                 f"thread  ─▶ t = 0 ─▶ 1 ─▶ 2 ─▶ … ─▶ {length} - 1   {_exchange(plan)}",
             ]

@@ -1,0 +1,55 @@
+"""What an H200 does per clock and how long it waits, and what a plan asks of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["BANDWIDTH", "CLOCK", "Work"]
+
+#: Bytes per second of a measured copy, and the clock under load.
+BANDWIDTH, CLOCK = 4.3e12, 1.755e9
+#: Per clock and multiprocessor: special functions, instructions of warps.
+SPECIAL, ISSUE = 16.0, 4.0
+#: Cycles until memory answers, a level of shuffles or of a tree, a barrier, an exponential.
+MEMORY, LEVEL, BARRIER, EXP = 700.0, 35.0, 40.0, 60.0
+#: Seconds of a launch after another one.
+LAUNCH = 2.5e-6
+#: In a tree, instructions around a special function; threads that a multiprocessor holds at 64
+#: registers.
+AROUND, RESIDENT = 6.0, 1024
+#: Steps that the compiler overlaps in a serial loop.
+UNROLLED = 4
+#: What a byte from the second-level cache costs, as a share of one from memory; its bytes.
+CACHED, CACHE_BYTES = 0.4, 30e6
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a plan does, before it is known how fast.
+
+    Attributes
+    ----------
+    moved, specials, issued : float
+        Bytes, special functions, instructions of warps.
+    barriers, shared : float
+        Barriers of a block, accesses of a thread to shared memory.
+    threads : float
+        All of them.
+    chain, once : float
+        Cycles that every block waits for itself; cycles that only pass once.
+    launches : float
+        Kernels.
+    lines : float
+        Cycles in which a multiprocessor's load and store unit is busy, of all of them together.
+    """
+
+    moved: float
+    specials: float
+    issued: float
+    barriers: float
+    shared: float
+    threads: float
+    chain: float
+    once: float
+    launches: float
+    lines: float
