@@ -35,7 +35,8 @@ def check_blocks(plan: ScanPlan, recurrence: Recurrence) -> None:
     *lanes, length = (int(extent or 0) for extent in extents)
     rows = prod(lanes)
     if plan.algorithm in ("sequential", "lanes"):
-        blocks = -(-rows * plan.threads_per_lane // max(1, plan.threads_per_block))
+        threads = rows * plan.threads_per_lane * max(1, plan.chunks)
+        blocks = -(-threads // max(1, plan.threads_per_block))
     else:
         blocks = -(-rows // plan.lanes_per_block)
         if plan.algorithm == "three_phase":
