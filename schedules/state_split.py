@@ -176,7 +176,7 @@ def _checked_loop(
 ) -> tirx.For:
     """The loop without its sums' first values, which are appended to ``before``."""
     state, kept = loop.loop_var, []
-    for stmt in statements(loop.body):
+    for stmt in _without_lets(loop):
         first = _first_value(stmt, state)
         if first is not None:
             if any(b in dims for b in tir.variables(first).keys()) or _is_sum(first.buffer, sums):
@@ -190,6 +190,23 @@ def _checked_loop(
         _check_cells(stmt, state, dims)
         kept.append(stmt)
     return tirx.For(state, loop.min, loop.extent, loop.kind, tir.seq(kept))
+
+
+def _without_lets(loop: tirx.For) -> list[Any]:
+    """The statements of a loop, with what `let` names in its place.
+
+    Only of values that no statement of the loop changes: the place of a name does not matter then.
+    """
+    written, table, kept = tir.buffers_stored(loop.body), tir.VarMap(), []
+    for stmt in statements(loop.body):
+        stmt = tir.substitute(stmt, table)
+        if not isinstance(stmt, tirx.Bind):
+            kept.append(stmt)
+        elif any(buffer in written for buffer in tir.buffers_loaded(stmt.value).keys()):
+            raise NoSplit("a name in a loop over the states for what the loop changes")
+        else:
+            table[stmt.var] = stmt.value
+    return kept
 
 
 def _is_sum(buffer: Var, sums: list[TensorLoad]) -> bool:

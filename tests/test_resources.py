@@ -11,6 +11,7 @@ import pytest
 from bench.gpu_loops import rwkv6
 from tests.cuda_harness import CUDA_TARGET, check_nvcc, compile_cuda, emitted_source
 from tests.cusim import nvcc
+from tests.serving_programs import make_wkv_five, make_wkv_six
 from tvm_scan import default_plan, extract, library, parallelize
 
 pytestmark = pytest.mark.gpu
@@ -37,6 +38,8 @@ WORKLOADS = {
     "selective scan, in chunks": lambda: library.selective_scan(1, 2048, 65536, 16),
     "rwkv6": lambda: rwkv6(32, 1024, 64),
     "rwkv6, in chunks": lambda: rwkv6(32, 8192, 64),
+    "rwkv6 as served": lambda: make_wkv_six(32, 64),
+    "rwkv5 as served": lambda: make_wkv_five(32, 64),
     "selective scan, few": lambda: library.selective_scan(1, 8, 65536, 16),
 }
 
