@@ -6,9 +6,9 @@ is the choice of candidates alone, and no noise of the clock is taken for skill.
 
     python -m bench.search --write     # the JSON, the plot, and its part of docs/tuning.md
 
-On two quiet cores the whole takes about a quarter of an hour: every plan is timed alone, then the
-races, in which nothing is timed, share the cores. With ``--keep FILE``, a run that was ended goes
-on after the last workload that it finished.
+On two quiet cores the whole takes about ten minutes: every plan is timed alone, then the races, in
+which nothing is timed, share the cores. With ``--keep FILE``, a run that was ended goes on after the
+last workload that it finished.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tvm.tirx import PrimFunc
 
 from bench.search_page import STRATEGIES, mean, plot, write_markdown
 from bench.timing import machine
-from tvm_scan import Recurrence, extract, library, parallelize
+from tvm_scan import Recurrence, ScanPlan, extract, library, parallelize
 from tvm_scan.meta import tune
 from tvm_scan.meta.candidates import candidate_of
 from tvm_scan.meta.check import compare, make_cases
@@ -95,28 +95,48 @@ class _Known:
         return ms.runner.RunnerResult([self.seconds], None)
 
 
-def measure(func: PrimFunc, target: Target, known: dict[str, float]) -> dict[str, Any]:
-    """Check and time every plan of the space, or take known times; text to plans and seconds."""
+def spaces(name: str, target: Target) -> tuple[PrimFunc, list[ScanPlan]]:
+    """A workload's loop and every plan for it."""
+    func = WORKLOADS[name]()
     found = extract(func)
     assert isinstance(found, Recurrence), found
-    plans = enumerate_plans(target, found)
+    return func, list(enumerate_plans(target, found))
+
+
+def built(name: str, numbers: range, folder: str) -> None:
+    """Compile some plans of a workload into a folder, in a process of its own."""
+    target = Target.from_device("cpu")
+    func, plans = spaces(name, target)
+    for number in numbers:
+        scan = parallelize(func, target, plans[number]).with_attr("global_symbol", "main")
+        tvm.compile(scan, target=target).export_library(f"{folder}/{number}.so")
+
+
+def measure(name: str, target: Target, known: dict[str, float], pool: Any) -> dict[str, Any]:
+    """Check and time every plan of the space, or take known times; text to plans and seconds.
+
+    All cores compile first; then nothing else runs beside what is timed.
+    """
+    func, plans = spaces(name, target)
     if known:
         return {str(plan): ((plan,), known[str(plan)]) for plan in plans if str(plan) in known}
     cases = make_cases(func)
     tensors = [tvm.runtime.tensor(array) for array in cases[0].inputs]
     out = {}
-    for plan in plans:
-        # In this process: a worker and a file for each would take five times as long.
-        scan = parallelize(func, target, plan).with_attr("global_symbol", "main")
-        module = tvm.compile(scan, target=target)
-        for case in cases:
-            arrays = [tvm.runtime.tensor(array) for array in case.inputs]
-            module["main"](*arrays)
-            wrong = compare(case, [arrays[i].numpy() for i, _ in case.expected])
-            assert wrong is None, f"{plan}: {wrong}"
-        timer = module.mod.time_evaluator("main", tvm.cpu(), number=1, repeat=5, min_repeat_ms=5)
-        # The least of five means: what else runs on the machine can only add.
-        out[str(plan)] = ((plan,), float(min(timer(*tensors).results)))
+    with tempfile.TemporaryDirectory() as folder:
+        parts = [range(first, len(plans), 8) for first in range(8)]
+        for job in [pool.submit(built, name, part, folder) for part in parts]:
+            job.result()
+        for number, plan in enumerate(plans):
+            module = tvm.runtime.load_module(f"{folder}/{number}.so")
+            for case in cases:
+                arrays = [tvm.runtime.tensor(array) for array in case.inputs]
+                module["main"](*arrays)
+                wrong = compare(case, [arrays[i].numpy() for i, _ in case.expected])
+                assert wrong is None, f"{plan}: {wrong}"
+            timer = module.time_evaluator("main", tvm.cpu(), number=1, repeat=5, min_repeat_ms=5)
+            # The least of five means: what else runs on the machine can only add.
+            out[str(plan)] = ((plan,), float(min(timer(*tensors).results)))
     return out
 
 
@@ -154,7 +174,7 @@ def race_named(
 ) -> dict[str, np.ndarray]:
     """``race`` of a workload by its name, for a process of its own: nothing is timed in it."""
     func, target = WORKLOADS[name](), Target.from_device("cpu")
-    times = measure(func, target, seconds)
+    times = measure(name, target, seconds, None)
     return race(func, target, times, min(trials, len(times)), seeds)
 
 
@@ -168,17 +188,17 @@ def run(
 ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     """Measure and race every workload: what the JSON file holds, and the curves."""
     measured = {}
-    for name, make in WORKLOADS.items():
-        if only and only not in name:
-            continue
-        known = earlier.get("workloads", {}).get(name, {}).get("times", {})
-        measured[name] = measure(make(), target, known)
-        print(f"{name:32}{len(measured[name]):4} plans measured", flush=True)
-        if keep is not None:
-            kept = {n: {"times": {t: s for t, (_, s) in m.items()}} for n, m in measured.items()}
-            keep.write_text(json.dumps({"machine": machine(target), "workloads": kept}))
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+        for name in WORKLOADS:
+            if only and only not in name:
+                continue
+            known = earlier.get("workloads", {}).get(name, {}).get("times", {})
+            measured[name] = measure(name, target, known, pool)
+            print(f"{name:32}{len(measured[name]):4} plans measured", flush=True)
+            if keep is not None:
+                of = {n: {"times": {t: s for t, (_, s) in m.items()}} for n, m in measured.items()}
+                keep.write_text(json.dumps({"machine": machine(target), "workloads": of}))
         jobs = {
             name: pool.submit(
                 race_named, name, {t: s for t, (_, s) in times.items()}, trials, seeds
