@@ -7,8 +7,8 @@ is the choice of candidates alone, and no noise of the clock is taken for skill.
     python -m bench.search --write     # the JSON, the plot, and its part of docs/tuning.md
 
 On two quiet cores the whole takes about ten minutes: every plan is timed alone, then the races, in
-which nothing is timed, share the cores. With ``--keep FILE``, a run that was ended goes on after the
-last workload that it finished.
+which nothing is timed, share the cores. With ``--keep FILE``, a run that was ended goes on after
+the last workload that it finished.
 """
 
 from __future__ import annotations
