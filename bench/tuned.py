@@ -172,8 +172,8 @@ def write_records(folder: Path, target: Target, made: list[tuple[Case, Entry, Ro
             continue
         times = {"seconds": row.tuned_us / 1e6, "default_seconds": row.default_us / 1e6}
         facts = {**(entry.facts or {}), "function": case.label, **times}
-        for key in ("host", "samples"):  # whose machine it was is nobody's business
-            facts.pop(key, None)
+        facts.pop("host", None)  # whose machine it was is nobody's business
+        facts.pop("samples", None)
         kept.append(Entry(entry.digest, without_paths(entry.workload), entry.json, facts))
     about = {"machine": key, "tvm": tvm_version(), "tvm_scan": __version__, "defaults": defaults}
     store.update(lambda _: kept, compact=True, about=about)
