@@ -75,10 +75,11 @@ def _draw(rows: list[Row], path: Path) -> None:
     peak = _ISSUED * _WARP * _MULTIPROCESSORS * CLOCK / 1e12
     x = np.logspace(-2, 1.5, 100)
     axes.loglog(x, np.minimum(x * BANDWIDTH / 1e12, peak), "k", label="4.3 TB/s, and issue")
-    for name, _, cost, _ in rows:
+    for number, (name, _, cost, _) in enumerate(rows):
         instructions = cost.instructions * _WARP
         place = instructions / cost.bytes, instructions / cost.seconds / 1e12
-        axes.plot(*place, "o", label=name)
+        # The colours begin again behind the tenth.
+        axes.plot(*place, "os"[number // 10], label=name)
     axes.set_xlabel("thread instructions per byte")
     axes.set_ylabel("10$^{12}$ thread instructions per second")
     axes.set_title("Default plans under the roofs of an H200, predicted")
