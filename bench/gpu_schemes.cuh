@@ -6,6 +6,11 @@
 // What a thread's steps do to a state: f, then g.
 static __device__ float2 then(float2 f, float2 g) { return make_float2(g.x * f.x, g.x * f.y + g.y); }
 
+// Four elements; zeros behind the end.
+static __device__ float4 four(const float* from, bool inside) {
+  return inside ? *(const float4*)from : make_float4(0, 0, 0, 0);
+}
+
 static __device__ float2 from_below(float2 value, int distance) {
   float2 found;
   found.x = __shfl_up_sync(0xffffffffu, value.x, distance);
@@ -81,12 +86,9 @@ extern "C" __global__ void __launch_bounds__(128)
     float step[CHANNEL_STEPS], input[CHANNEL_STEPS], y[CHANNEL_STEPS];
 #pragma unroll
     for (int k = 0; k < CHANNEL_STEPS; k += 4) {
-      float4 now = make_float4(0, 0, 0, 0), wait = make_float4(0, 0, 0, 0);
       const bool inside = first + k < length;
-      if (inside) {
-        now = *(const float4*)(u + row + first + k);
-        wait = *(const float4*)(delta + row + first + k);
-      }
+      const float4 now = four(u + row + first + k, inside);
+      const float4 wait = four(delta + row + first + k, inside);
       const float inputs[4] = {now.x, now.y, now.z, now.w};
       const float waits[4] = {wait.x, wait.y, wait.z, wait.w};
 #pragma unroll
@@ -105,8 +107,7 @@ extern "C" __global__ void __launch_bounds__(128)
       float2 fold = make_float2(1, 0);
 #pragma unroll
       for (int k = 0; k < CHANNEL_STEPS; k += 4) {
-        float4 now = make_float4(0, 0, 0, 0);
-        if (first + k < length) now = *(const float4*)(B + shared + first + k);
+        const float4 now = four(B + shared + first + k, first + k < length);
         const float weights[4] = {now.x, now.y, now.z, now.w};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -118,8 +119,7 @@ extern "C" __global__ void __launch_bounds__(128)
       float state = state_before(fold, carry + n, warps);
 #pragma unroll
       for (int k = 0; k < CHANNEL_STEPS; k += 4) {
-        float4 now = make_float4(0, 0, 0, 0);
-        if (first + k < length) now = *(const float4*)(C + shared + first + k);
+        const float4 now = four(C + shared + first + k, first + k < length);
         const float weights[4] = {now.x, now.y, now.z, now.w};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {

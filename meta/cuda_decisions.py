@@ -12,6 +12,7 @@ from tvm_scan.schedules.cuda_checks import element_bytes, takes_single_pass, tak
 from tvm_scan.schedules.cuda_exponentials import exponentials_in_base_two
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.shape_key import sizes_of
 from tvm_scan.schedules.shared_layout import along_time
 from tvm_scan.schedules.shared_tables import tables_of
 from tvm_scan.schedules.state_split import NoSplit, split_of
@@ -131,9 +132,8 @@ def _stages(limits: Limits) -> tuple[str, tuple[int, ...]]:
 
 def _walk_stages(limits: Limits, recurrence: Recurrence) -> tuple[str, tuple[int, ...]]:
     """Buffers of a walk: with one, and sizes that are not known, ptxas spills some bytes."""
-    known = all(tir.as_int(a.extent) is not None for a in (*recurrence.lanes, recurrence.time))
     name, counts = _stages(limits)
-    return name, counts if known or len(counts) == 1 else counts[1:]
+    return name, counts[1:] if None in sizes_of(recurrence) and len(counts) > 1 else counts
 
 
 def _through_shared_memory(

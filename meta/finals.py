@@ -28,13 +28,11 @@ def contenders(trials: Sequence[Trial]) -> list[Trial]:
         The fastest, those that are nearly as fast, and the default plans; none where the first
         place is held by a confirmed time, or by the default with nothing near it.
     """
-    ran = sorted(
-        (trial for trial in trials if trial.seconds is not None), key=lambda t: t.seconds or 0.0
-    )
-    if not ran or ran[0].confirmed:
+    timed = [(trial.seconds, trial) for trial in trials if trial.seconds is not None]
+    ran = sorted(timed, key=lambda pair: pair[0])
+    if not ran or ran[0][1].confirmed:
         return []
-    limit = (ran[0].seconds or 0.0) * _NEAR
-    near = [trial for trial in ran if (trial.seconds or 0.0) <= limit][:_MOST]
+    near = [trial for seconds, trial in ran if seconds <= ran[0][0] * _NEAR][:_MOST]
     if trials[0].seconds is not None and trials[0] not in near:
         near.append(trials[0])
     return near if len(near) > 1 else []

@@ -135,12 +135,12 @@ class FunctionSearch:
 
     def _confirmed(self, plans: Any, turns: list[ms.runner.RunnerResult]) -> None:
         candidate, earlier = self.recorded[plans]
-        errors = [str(turn.error_msg) for turn in turns if turn.error_msg is not None]
+        wrong = next((t for turn in turns if WRONG in (t := str(turn.error_msg))), None)
         seconds = [float(t) for turn in turns for t in turn.run_secs or []]
-        if any(WRONG in error for error in errors):
+        if wrong is not None:
             # It was right before: what depends on the moment is wrong.
             self.store.update(lambda entries: [e for e in entries if e.digest != earlier])
-            trial = self._wrong(plans, next(error for error in errors if WRONG in error))
+            trial = self._wrong(plans, wrong)
         elif seconds:
             trial = Trial(plans, median(seconds), confirmed=True)
             self._record(candidate, seconds, instead_of=earlier)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.shape_key import sizes_of
 from tvm_scan.schedules.state_reduction import reduction_of
 from tvm_scan.schedules.state_split import NoSplit
 
@@ -46,10 +46,10 @@ def check_chunks(plan: ScanPlan, recurrence: Recurrence) -> None:
         str(reduction_of(recurrence)),
         "leave chunks at 0, or threads_per_lane at 1",
     )
-    extents = [tir.as_int(lane.extent) for lane in recurrence.lanes]
+    rows, _ = sizes_of(recurrence)
     cells = max(prod(int(a.extent) for a in c.state_axes) for c in recurrence.carries)
-    if None not in extents:
-        total = prod(int(e or 0) for e in extents) * plan.chunks * cells
+    if rows is not None:
+        total = rows * plan.chunks * cells
         plan.require(
             total < 1 << 31,
             "fewer than 2^31 states of all lanes and chunks",

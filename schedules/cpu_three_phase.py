@@ -41,14 +41,7 @@ def build_three_phase(recurrence: Recurrence, plan: ScanPlan) -> Built:
     """
     if plan.time_vector:
         return build_vector_chunks(recurrence, plan)
-    chunks = _Chunks(recurrence, plan)
-    nests = [
-        nest
-        for stage in range(recurrence.stages)
-        for nest in (chunks.reduce(stage), chunks.scan(stage))
-    ]
-    scratch = [buffer for elements in chunks.elements for buffer in elements.buffers]
-    return Built([*nests, chunks.replay()], [*scratch, *chunks.carries])
+    return Built.of_phases(_Chunks(recurrence, plan), recurrence.stages)
 
 
 class _Chunks:

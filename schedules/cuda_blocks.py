@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING
 
-from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.shape_key import sizes_of
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.plan import ScanPlan
@@ -29,11 +28,9 @@ def check_blocks(plan: ScanPlan, recurrence: Recurrence) -> None:
     PlanError
         With the number of blocks.
     """
-    extents = [tir.as_int(axis.extent) for axis in (*recurrence.lanes, recurrence.time)]
-    if None in extents:
+    rows, length = sizes_of(recurrence)
+    if rows is None or length is None:
         return
-    *lanes, length = (int(extent or 0) for extent in extents)
-    rows = prod(lanes)
     if plan.algorithm in ("sequential", "lanes"):
         threads = rows * plan.threads_per_lane * max(1, plan.chunks)
         blocks = -(-threads // max(1, plan.threads_per_block))

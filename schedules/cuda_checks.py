@@ -12,6 +12,7 @@ from tvm_scan.schedules.cuda_blocks import check_blocks
 from tvm_scan.schedules.cuda_exponentials import OF, exponentials_in_base_two
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.ordered_memory import is_word
+from tvm_scan.schedules.shape_key import sizes_of
 from tvm_scan.schedules.staging_checks import check_staging, check_walk_staging, tile_bytes
 from tvm_scan.schedules.state_split import NoSplit, StateSplit, split_of
 from tvm_scan.schedules.warp_tree import can_shuffle
@@ -261,9 +262,9 @@ def _check_single_pass(plan: ScanPlan, recurrence: Recurrence) -> None:
         ", ".join(dict.fromkeys(_handed_over(recurrence))),
         "use algorithm three_phase",
     )
-    extents = [tir.as_int(axis.extent) for axis in (*recurrence.lanes, recurrence.time)]
-    if None not in extents:
-        tiles = -(-int(extents[-1] or 0) // plan.tile) * prod(int(e or 0) for e in extents[:-1])
+    rows, length = sizes_of(recurrence)
+    if rows is not None and length is not None:
+        tiles = rows * -(-length // plan.tile)
         plan.require(
             tiles < 1 << 31,
             "fewer than 2^31 tiles, which tickets of 32 bits count",

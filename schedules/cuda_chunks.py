@@ -41,14 +41,7 @@ __all__ = ["build_chunks"]
 def build_chunks(recurrence: Recurrence, plan: ScanPlan, cut: TimeCut) -> Built:
     """Three kernels for each stage of the carries, the replay last; see the module."""
     kind = _SharedChunks if plan.threads_per_lane > 1 else _Chunks
-    chunks = kind(recurrence, plan, cut)
-    nests = [
-        nest
-        for stage in range(recurrence.stages)
-        for nest in (chunks.reduce(stage), chunks.scan(stage))
-    ]
-    scratch = [buffer for elements in chunks.elements for buffer in elements.buffers]
-    return Built([*nests, chunks.replay()], [*scratch, *chunks.carries])
+    return Built.of_phases(kind(recurrence, plan, cut), recurrence.stages)
 
 
 class _Chunks:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from math import prod
 
-from tvm_scan import tir
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.async_copy import can_copy
@@ -14,6 +12,7 @@ from tvm_scan.schedules.cuda_checks import check_cuda, element_bytes, takes_warp
 from tvm_scan.schedules.cuda_model import predict
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.shape_key import sizes_of
 from tvm_scan.schedules.shared_layout import streams_of
 from tvm_scan.schedules.state_split import NoSplit, split_of
 from tvm_scan.schedules.vector_access import has_vectors
@@ -66,12 +65,11 @@ def cuda_default(limits: Limits, recurrence: Recurrence) -> ScanPlan:
 
 def _in_chunks(plans: list[ScanPlan], limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
     """Walks whose lanes leave the chip half empty, cut into chunks of some lines."""
-    extents = [tir.as_int(a.extent) for a in (*recurrence.lanes, recurrence.time)]
-    if None in extents:
+    rows, length = sizes_of(recurrence)
+    if rows is None or length is None:
         return
-    *lanes, length = (int(extent or 0) for extent in extents)
     for plan in plans:
-        threads = prod(lanes) * plan.threads_per_lane
+        threads = rows * plan.threads_per_lane
         if plan.algorithm == "lanes" and 0 < threads < limits.multiprocessors * _BUSY:
             for chunks in _CHUNKS:
                 if chunks * _LEAST_CHUNK <= length:
@@ -89,10 +87,10 @@ def _fits(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> bool:
 def _candidates(limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
     """Those of equal cost in the order in which they are preferred."""
     yield from _shared_lanes(limits, recurrence)
-    size, length = element_bytes(recurrence), tir.as_int(recurrence.time.extent)
+    size, (rows, length) = element_bytes(recurrence), sizes_of(recurrence)
     if (length is not None and length <= 32) or 2 * size > 4 * _ELEMENT_WORDS:
         return
-    known = all(tir.as_int(a.extent) is not None for a in (*recurrence.lanes, recurrence.time))
+    known = rows is not None and length is not None
     # Of lengths that are not known, small tiles leave fewer threads without steps.
     items = 8 if size <= 16 and known else 4
     warp = takes_warp_tree(recurrence)

@@ -44,14 +44,7 @@ def build_three_phase(recurrence: Recurrence, plan: ScanPlan) -> Built:
     Global traffic: inputs twice, outputs once, and one element per tile. The same bits on every
     run: no kernel waits for another block.
     """
-    phases = _Phases(recurrence, plan)
-    nests = [
-        nest
-        for stage in range(recurrence.stages)
-        for nest in (phases.reduce(stage), phases.scan(stage))
-    ]
-    scratch = [buffer for elements in phases.elements for buffer in elements.buffers]
-    return Built([*nests, phases.replay()], [*scratch, *phases.carries])
+    return Built.of_phases(_Phases(recurrence, plan), recurrence.stages)
 
 
 class _Phases:

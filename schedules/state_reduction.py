@@ -21,7 +21,7 @@ from tvm_scan.algebra.affine import Affine, coefficients
 from tvm_scan.algebra.base import NotInFamily
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.ir import int_const, local
-from tvm_scan.schedules.state_split import NoSplit, StateSplit, split_states, statements
+from tvm_scan.schedules.state_split import NoSplit, StateSplit, split_of, statements
 
 __all__ = ["StateReduction", "reduction_of"]
 
@@ -55,7 +55,9 @@ def reduction_of(recurrence: Recurrence) -> StateReduction | NoSplit:
 
 
 def _reduction(recurrence: Recurrence) -> StateReduction:
-    split = split_states(recurrence)
+    split = split_of(recurrence)
+    if isinstance(split, NoSplit):
+        raise split
     if recurrence.stages != 1 or not all(isinstance(a, Affine) for a in recurrence.algebras):
         raise NoSplit("states that are not affine in themselves alone")
     products, dims = tir.VarMap(), split.dims.copy()

@@ -12,6 +12,8 @@ from tvm.target import Target
 
 from tests import cusim
 from tests.cusim import nvcc
+from tests.recurrence_cases import Case, check_exact, exact_inputs
+from tvm_scan import ScanPlan, parallelize
 
 __all__ = [
     "CUDA_TARGET",
@@ -21,6 +23,7 @@ __all__ = [
     "emitted_source",
     "in_every_order",
     "run_cuda",
+    "run_exactly",
 ]
 
 CUDA_TARGET = Target(
@@ -188,3 +191,30 @@ def _resources(source: str) -> dict[str, nvcc.Resources]:
         spilled = taken.spill_stores + taken.spill_loads
         assert spilled == 0, f"nvcc: expected no spills, got {taken} for {name}"
     return resources
+
+
+def run_exactly(
+    case: Case, plan: ScanPlan, lengths: Sequence[int], *, symbolic: bool = False
+) -> None:
+    """Runs a recurrence of the library by a plan on exact inputs, and compares with its twin.
+
+    Parameters
+    ----------
+    case
+        The recurrence.
+    plan
+        For CUDA.
+    lengths
+        Steps, one run for each.
+    symbolic
+        Whether one kernel takes all lengths.
+    """
+    for length in lengths:
+        options, inputs, want = exact_inputs(case, length)
+        if not symbolic or length == lengths[0]:
+            func = case.function(None if symbolic else length, options)
+            func = parallelize(func, CUDA_TARGET, plan)
+            executable = compile_cuda(func)
+        outputs = [np.full(array.shape, 77, case.dtype) for array in want.values()]
+        got = run_cuda(func, [*inputs.values(), *outputs], executable=executable)
+        check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))

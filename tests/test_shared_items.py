@@ -2,15 +2,14 @@
 
 import re
 
-import numpy as np
 import pytest
 from tvm.target import Target
 
-from tests.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source, run_cuda
+from tests.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source, run_cuda, run_exactly
 from tests.cusim import nvcc
 from tests.family_programs import PROGRAMS
 from tests.half_recurrences import FUNCTIONS
-from tests.recurrence_cases import Case, check_exact, exact_inputs
+from tests.recurrence_cases import Case
 from tests.shared_memory import check_banks, conflicts
 from tests.test_extraction import sequential
 from tests.test_families import arguments, check
@@ -74,18 +73,6 @@ def test_the_kernel_hits_every_bank_once(change):
 # ---- results ------------------------------------------------------------------------------------
 
 
-def run(case, plan, lengths, *, symbolic=False):
-    for length in lengths:
-        options, inputs, want = exact_inputs(case, length)
-        if not symbolic or length == lengths[0]:
-            func = case.function(None if symbolic else length, options)
-            func = parallelize(func, CUDA_TARGET, plan)
-            executable = compile_cuda(func)
-        outputs = [np.full(array.shape, 77, case.dtype) for array in want.values()]
-        got = run_cuda(func, [*inputs.values(), *outputs], executable=executable)
-        check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
-
-
 def affine(*flags):
     options = (*((flag, True) for flag in flags), *STATES)
     return Case("linear_recurrence", options=options, sizes=(("lanes", 3),))
@@ -110,14 +97,14 @@ RESULTS = {
 @pytest.mark.parametrize("name", RESULTS)
 def test_exact(name):
     """An operator that does not commute, complete and incomplete tiles."""
-    run(*RESULTS[name])
+    run_exactly(*RESULTS[name])
 
 
 @pytest.mark.gpu
 def test_symbolic_lengths():
     """Scalar copies, none of them beyond the end; tiles fewer than buffers."""
     plan = TILES.with_(items_per_thread=3, stages=3)
-    run(FORWARD, plan, (0, 1, 33, 97, 500), symbolic=True)
+    run_exactly(FORWARD, plan, (0, 1, 33, 97, 500), symbolic=True)
 
 
 @pytest.mark.gpu
@@ -135,7 +122,7 @@ def test_a_state_of_many_cells():
     case = Case(
         "selective_scan", options=STATES, sizes=(("channels", 2), ("batch", 1), ("states", 2))
     )
-    run(case, TILES.with_(items_per_thread=4, stages=2), (160,))
+    run_exactly(case, TILES.with_(items_per_thread=4, stages=2), (160,))
 
 
 # ---- what the compiler sees ----------------------------------------------------------------------

@@ -7,7 +7,14 @@ import pytest
 from tvm.script import tirx as T
 
 from bench.gpu_cases import Case as GpuCase
-from tests.cuda_harness import CUDA_TARGET, check_nvcc, compile_cuda, emitted_source, run_cuda
+from tests.cuda_harness import (
+    CUDA_TARGET,
+    check_nvcc,
+    compile_cuda,
+    emitted_source,
+    run_cuda,
+    run_exactly,
+)
 from tests.cusim import nvcc
 from tests.random_recurrences import FAMILIES, Shape, inputs_of, source_of, twin
 from tests.recurrence_cases import Case, check_exact, exact_inputs
@@ -45,14 +52,14 @@ RESULTS = {
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", RESULTS)
 def test_selective_scan(name):
-    run(*RESULTS[name])
+    run_exactly(*RESULTS[name])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("plan", [SHARED, LANES], ids=["direct", "alone"])
 def test_symbolic_sizes(plan):
     """No step, chunks without steps, chunks that are not full; lanes symbolic too."""
-    run(scan(channels=16), plan, (0, 33, 130), symbolic=True)
+    run_exactly(scan(channels=16), plan, (0, 33, 130), symbolic=True)
 
 
 @pytest.mark.gpu
@@ -64,18 +71,6 @@ def test_symbolic_lengths():
     executable = compile_cuda(func)
     for length in (1, 130):
         _, inputs, want = exact_inputs(case, length)
-        outputs = [np.full(array.shape, 77, case.dtype) for array in want.values()]
-        got = run_cuda(func, [*inputs.values(), *outputs], executable=executable)
-        check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
-
-
-def run(case, plan, lengths, *, symbolic=False):
-    for length in lengths:
-        options, inputs, want = exact_inputs(case, length)
-        if not symbolic or length == lengths[0]:
-            func = case.function(None if symbolic else length, options)
-            func = parallelize(func, CUDA_TARGET, plan)
-            executable = compile_cuda(func)
         outputs = [np.full(array.shape, 77, case.dtype) for array in want.values()]
         got = run_cuda(func, [*inputs.values(), *outputs], executable=executable)
         check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))

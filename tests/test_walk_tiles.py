@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.cuda_harness import CUDA_TARGET, check_nvcc, compile_cuda, emitted_source, run_cuda
+from tests.cuda_harness import (
+    CUDA_TARGET,
+    check_nvcc,
+    compile_cuda,
+    emitted_source,
+    run_cuda,
+    run_exactly,
+)
 from tests.cusim import nvcc
-from tests.recurrence_cases import Case, check_exact, exact_inputs
+from tests.recurrence_cases import Case
 from tests.shared_memory import check_banks
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
@@ -39,26 +46,14 @@ RESULTS = {
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", RESULTS)
 def test_exact(name):
-    run(*RESULTS[name])
+    run_exactly(*RESULTS[name])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("stages", "lengths"), [(1, (0, 33)), (2, (0, 1, 33, 130))])
 def test_symbolic_lengths(stages, lengths):
     """No step, one, a tile that is not full, more tiles than buffers; lanes symbolic too."""
-    run(scan(), PLAN.with_(stages=stages), lengths, symbolic=True)
-
-
-def run(case, plan, lengths, *, symbolic=False):
-    for length in lengths:
-        options, inputs, want = exact_inputs(case, length)
-        if not symbolic or length == lengths[0]:
-            func = case.function(None if symbolic else length, options)
-            func = parallelize(func, CUDA_TARGET, plan)
-            executable = compile_cuda(func)
-        outputs = [np.full(array.shape, 77, case.dtype) for array in want.values()]
-        got = run_cuda(func, [*inputs.values(), *outputs], executable=executable)
-        check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
+    run_exactly(scan(), PLAN.with_(stages=stages), lengths, symbolic=True)
 
 
 def shared(channels, block=32):
