@@ -64,7 +64,7 @@ def page(rows: list[Row], missing: list[str], host: dict[str, Any], real: bool) 
         "",
         f"Measured on {host['date']} on {host['cores']} cores of {host['cpu']}, TVM {host['tvm']}, "
         f"transformers {host['transformers']}, by `python -m bench.relax_models"
-        f"{' --real' if real else ''}`. Two layers, "
+        f"{'' if real else ' --small'}`. Two layers, "
         "random weights, float32. Errors are against the library's own forward, relative to the "
         "largest logit. Export is `torch.export` alone, which both need; compile time is import "
         "and compilation; `TVM` is the same through TVM's importer and default pipeline without "

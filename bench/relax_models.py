@@ -6,7 +6,7 @@ of one token from the state of the first; the largest error against the library'
 (relative to the largest logit), and the time to import and compile, and to run, with and without
 tvm_scan. What a model has by its limit is kept, and written after every model.
 
-    python -m bench.relax_models [--real] [--lengths 16 64] [--json FILE] [--markdown FILE]
+    python -m bench.relax_models [--small] [--lengths 16 64] [--json FILE] [--markdown FILE]
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def main(argv: list[str] | None = None) -> int:
     """Print the table, and write it where asked, again after every model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--lengths", nargs="+", type=int, help="32 128; with --real 16 64 256")
-    parser.add_argument("--plain-up-to", type=int, help="longest length for TVM alone; 128, 64")
-    parser.add_argument("--real", action="store_true", help="real sizes of heads and states")
+    parser.add_argument("--lengths", nargs="+", type=int, help="16 64 256; with --small 32 128")
+    parser.add_argument("--plain-up-to", type=int, help="longest length for TVM alone; 64, 128")
+    parser.add_argument("--small", action="store_true", help="small heads and states: a check")
     parser.add_argument("--seconds", type=float, default=85, help="for each model")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
@@ -48,8 +48,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     # Two pools of threads that wait by spinning would slow each other down.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    lengths = args.lengths or (_REAL if args.real else _SMALL)
-    plain = args.plain_up_to or (64 if args.real else 128)
+    lengths = args.lengths or (_SMALL if args.small else _REAL)
+    plain = args.plain_up_to or (128 if args.small else 64)
     host = {**machine(Target.from_device("cpu")), "transformers": metadata.version("transformers")}
     rows = _earlier(args.json) if args.resume else []
     missing: list[str] = []
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         if any(row.model == name for row in rows):
             continue
         start = time.perf_counter()
-        found = within(args.seconds, measure_model, name, lengths, plain, args.real)
+        found = within(args.seconds, measure_model, name, lengths, plain, not args.small)
         rows += found or []
         missing += [] if found else [name]
         for row in found or []:
@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
             payload: dict[str, Any] = {"machine": host, "rows": [asdict(r) for r in rows]}
             args.json.write_text(json.dumps(payload, indent=1) + "\n")
         if args.markdown:
-            args.markdown.write_text(page(rows, missing, host, args.real))
+            args.markdown.write_text(page(rows, missing, host, not args.small))
     return 1 if missing else 0
 
 
