@@ -33,8 +33,6 @@ _LANE_WORK = 1 << 13
 _VECTOR_WORK = 1 << 18
 #: Length from which cutting a lane into chunks pays for the second pass.
 _CHUNK_LENGTH = 1 << 13
-#: Steps times lanes that no cache holds.
-_CACHED_WORK = 1 << 22
 #: Lanes of float32 in a page of memory, beyond which the prefetcher does not look.
 _PAGE = 1024
 #: Widest strip of lanes: its carries stay in the first-level cache.
@@ -112,6 +110,15 @@ def _bytes(buffer: Any) -> int:
     return cells * tir.byte_size(tir.dtype_of(buffer))
 
 
+def _streams(recurrence: Recurrence) -> int:
+    """Bytes of all that is read and written."""
+    return sum(map(_bytes, (*_read_only(recurrence), *recurrence.outputs)))
+
+
+def _read_only(recurrence: Recurrence) -> list[Any]:
+    return [b for b in recurrence.inputs if not any(b.same_as(o) for o in recurrence.outputs)]
+
+
 def _rounds_carries(recurrence: Recurrence) -> bool:
     return any(tir.is_half(tir.dtype_of(c.register.buffer)) for c in recurrence.carries)
 
@@ -161,17 +168,18 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
         lanes = _known(recurrence.lanes[-1].extent)
         # Strips of half a core's share keep the memory rows long for the prefetcher.
         strip = min(lanes // (2 * limits.cores) // 32 * 32, _WIDEST_STRIP)
+        from_memory = _streams(recurrence) >= limits.cache_bytes
         if time_is_outside(recurrence):
             # One core already streams whole rows; only wide rows are worth sharing.
             if strip < 128 or work < _VECTOR_WORK:
                 return sequential
-            if work >= _CACHED_WORK:
-                # From memory, strips narrower than a page cost more than a second core gives.
+            if from_memory:
+                # There, strips narrower than a page cost more than a second core gives.
                 strip = max(strip, min(lanes // 32 * 32, _PAGE))
         elif lanes < 8 or work < (_LANE_WORK // 2 if length >= 32 else 4 * _LANE_WORK):
             # LLVM unrolls few steps and then vectorises the lanes by itself.
             return sequential
-        elif work >= _CACHED_WORK and strip:
+        elif from_memory and strip:
             strip = max(strip, min(lanes // 32 * 32, _PAGE))
         width = max(strip, 32 if lanes >= 64 else 16 if lanes >= 16 else 8)
         return ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
@@ -207,8 +215,7 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
 
 def _cache_steps(limits: Limits, recurrence: Recurrence, length: int) -> int:
     """Steps whose inputs fill a quarter of the largest cache; 0 where all of them do."""
-    buffers = [b for b in recurrence.inputs if not any(b.same_as(o) for o in recurrence.outputs)]
-    each = sum(tir.byte_size(tir.dtype_of(b)) for b in buffers) or 4
+    each = sum(tir.byte_size(tir.dtype_of(b)) for b in _read_only(recurrence)) or 4
     if each * length <= limits.cache_bytes:
         return 0
     return 1 << max(10, (limits.cache_bytes // 4 // each).bit_length() - 1)
