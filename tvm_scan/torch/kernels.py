@@ -30,7 +30,7 @@ from tvm_scan.torch.places import CPU, Place
 from tvm_scan.torch.runtime import load_runtime, prepared
 from tvm_scan.torch.scratch import QUESTION, shapes_of
 
-__all__ = ["KernelSpec", "loop_of", "run_kernel"]
+__all__ = ["KernelSpec", "call_key", "kernel_at", "loop_of", "run_kernel"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ class _Built:
         return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
 
 
-_calls: dict[tuple[KernelSpec, tuple[int, ...], Place], _Built] = {}
+_CallKey = tuple[KernelSpec, tuple[int, ...], Place]
+_calls: dict[_CallKey, _Built] = {}
 _libraries: dict[tuple[KernelSpec, str, Place], _Built] = {}
 _building = threading.RLock()
 
@@ -120,12 +121,7 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
         and are copied then; outputs must be contiguous and aligned.
     """
     place = places.place_of(arguments[-1])
-    key = (spec, tuple([size.bit_length() for size in sizes]), place)
-    built = _calls.get(key)
-    if built is None:
-        places.check_not_capturing(place, spec.text())
-        with _building:
-            built = _calls.get(key) or _calls.setdefault(key, _obtain(*key))
+    built = kernel_at(call_key(spec, sizes, place))
     usable = []
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
@@ -135,6 +131,22 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     if place is not CPU:
         usable += built.scratch(sizes, arguments[-1].device)
     places.run_at(place, built.call, usable)
+
+
+def call_key(spec: KernelSpec, sizes: tuple[int, ...], place: Place) -> _CallKey:
+    """Return what `kernel_at` knows a kernel by; sizes up to a factor of two share it."""
+    return spec, tuple([size.bit_length() for size in sizes]), place
+
+
+def kernel_at(key: _CallKey) -> _Built:
+    """Return a kernel, built if it is asked for the first time."""
+    built = _calls.get(key)
+    if built is None:
+        spec, _, place = key
+        places.check_not_capturing(place, spec.text())
+        with _building:
+            built = _calls.get(key) or _calls.setdefault(key, _obtain(*key))
+    return built
 
 
 def _obtain(spec: KernelSpec, bits: tuple[int, ...], place: Place) -> _Built:
