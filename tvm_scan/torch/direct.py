@@ -72,7 +72,10 @@ def direct(
 
 
 def run_direct(
-    make: Callable[..., KernelSpec], options: tuple[object, ...], dim: int, inputs: tuple[Tensor, ...]
+    make: Callable[..., KernelSpec],
+    options: tuple[object, ...],
+    dim: int,
+    inputs: tuple[Tensor, ...],
 ) -> Tensor | None:
     """`direct` for the implementation of an operator: it knows that nothing watches."""
     x = inputs[-1]

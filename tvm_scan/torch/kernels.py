@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import platform
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata, util
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 
 import tvm_scan
+from tvm_scan._locks import ForkSafeLock
 from tvm_scan._resources import shipped_text
 from tvm_scan.torch import places, store
 from tvm_scan.torch.building import SERIAL, build_kernel, exported, loop_of
@@ -94,17 +94,7 @@ class _Built:
 _CallKey = tuple[KernelSpec, tuple[int, ...], Place]
 _calls: dict[_CallKey, _Built] = {}
 _libraries: dict[tuple[KernelSpec, str, Place], _Built] = {}
-_building = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Another thread of the parent may have been building; it will not let go in the child."""
-    global _building
-    _building = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_building = ForkSafeLock()
 
 
 def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> None:

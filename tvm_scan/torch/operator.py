@@ -19,6 +19,7 @@ __all__ = ["Operator", "forward_mode", "operator", "sees_nothing"]
 
 _NAMESPACE = "tvm_scan"
 
+
 class _Library(torch.library.Library):
     """Puts a shorter way in front of the derivatives that are registered.
 
