@@ -30,6 +30,8 @@ def ways() -> dict[str, Callable[[], object]]:
     h = torch.empty_like(x)
     leaf = x.clone().requires_grad_()
     compiled = ts.compile(library.linear_recurrence(None, None))
+    cumulative = torch.ops.tvm_scan.cumulative.default
+    affine, gates, framed = torch.ops.tvm_scan.affine_scan.default, a[None], x[None]
 
     def operand(p, q):
         return q[0] * p[0], q[0] * p[1] + q[1]
@@ -39,6 +41,8 @@ def ways() -> dict[str, Callable[[], object]]:
         "torch.cumsum": lambda: torch.cumsum(x, 1),
         "compile(...), output given": lambda: compiled(a, x, h),
         "compile(...), new output": lambda: compiled(a, x),
+        "torch.ops.tvm_scan.cumulative": lambda: cumulative(framed, "add", False, False),
+        "torch.ops.tvm_scan.affine_scan": lambda: affine(gates, framed, None, "inclusive", False),
         "cumsum": lambda: ts.cumsum(x, 1),
         "linear_recurrence": lambda: ts.linear_recurrence(a, x),
         "linear_recurrence, recorded": lambda: ts.linear_recurrence(a, leaf),
@@ -49,8 +53,8 @@ def ways() -> dict[str, Callable[[], object]]:
 def main(argv: list[str] | None = None) -> int:
     """Print microseconds a call: the best and the median of the rounds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--calls", type=int, default=2000, help="calls in a round")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--calls", type=int, default=100, help="calls in a round")
+    parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--json", type=Path, help="where to write the result")
     parser.add_argument("--write", action="store_true", help="write docs/torch/measurements.md")
     args = parser.parse_args(argv)

@@ -149,6 +149,45 @@ def test_states_of_packed_sequences():
         ts.mamba_chunk_scan_combined(*plain, 16, return_varlen_states=True)
 
 
+def test_states_of_packed_sequences_in_a_traced_program():
+    """What is traced calls an operator; it and its derivative are those of the loop."""
+    offsets = torch.tensor([0, 7, 33, 33, 40], dtype=torch.int32)
+    given = {n: t.detach() for n, t in inputs(40, groups=2).items()}
+    first = given.pop("h0")[:1].requires_grad_()
+    row = {n: t[:1] if n in ("x", "dt", "B", "C", "z") else t for n, t in given.items()}
+    leaves = [first, *(t.requires_grad_() for t in row.values())]
+
+    def packed(first, offsets, *tensors):
+        return ts.mamba_chunk_scan_combined(
+            **dict(zip(row, tensors, strict=True)),
+            chunk_size=16,
+            initial_states=first,
+            cu_seqlens=offsets,
+            dt_softplus=True,
+            return_varlen_states=True,
+        )
+
+    torch._dynamo.reset()
+    traced = torch.compile(packed, fullgraph=True, backend="aot_eager")
+    results = [call(first, offsets, *row.values()) for call in (traced, packed)]
+    torch.testing.assert_close(*results)
+    upstream = torch.randn_like(results[0][1])
+    grads = [
+        torch.autograd.grad(states, leaves, upstream, allow_unused=True, materialize_grads=True)
+        for _, states in results
+    ]
+    torch.testing.assert_close(*grads)
+    other = torch.tensor([0, 40, 40, 40, 40], dtype=torch.int32)  # no number is baked in
+    torch.testing.assert_close(
+        traced(first, other, *row.values()), packed(first, other, *row.values())
+    )
+    B = row["B"].detach().requires_grad_()
+    gates = -torch.rand(row["dt"].shape, dtype=B.dtype)
+    operands = (gates.requires_grad_(), row["x"].detach().requires_grad_(), B, first, offsets)
+    torch.library.opcheck(torch.ops.tvm_scan.sequence_states.default, operands)
+    torch.library.opcheck(torch.ops.tvm_scan.sequence_states.default, (*operands[:3], None, other))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_dtypes_and_a_skip_of_every_feature(dtype):
     given = {n: t.detach() for n, t in inputs(100, dtype=dtype).items()}

@@ -15,15 +15,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from threading import RLock
 from typing import Any
 
+from tvm_scan._locks import ForkSafeLock
 from tvm_scan._toolkit import toolkit_environment
 
 __all__ = ["build", "exact_math"]
 
 _FLAG = "--use_fast_math"
-_lock = RLock()
+_lock = ForkSafeLock()
 
 
 @contextmanager

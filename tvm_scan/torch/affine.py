@@ -18,26 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.direct import SIZES, frame_of, run_direct
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import aligned_empty
 
-__all__ = ["SIZES", "affine_scan", "affine_spec", "first", "frame_of", "shifted"]
+__all__ = ["affine_scan", "affine_spec", "first", "shifted"]
 
-#: The extents of every kernel over a frame.
-SIZES = ("outer", "inner", "length")
 _ADJOINT = {"inclusive": "late", "late": "inclusive", "exclusive": "exclusive"}
-
-
-def frame_of(tensor: Tensor) -> tuple[tuple[int, int, int], bool, tuple[int, ...]]:
-    """Return the sizes (outer, inner, length) of a kernel, whether time is last, and the shape.
-
-    Without an inner axis, time is contiguous, and the outer axis becomes the inner one.
-    """
-    outer, length, inner = tensor.shape
-    if inner == 1:
-        return (1, outer, length), True, (1, outer, length)
-    return (outer, inner, length), False, (outer, length, inner)
 
 
 @operator
@@ -45,9 +33,13 @@ def affine_scan(a: Tensor, x: Tensor, h0: Tensor | None, emit: str, reverse: boo
     """Run one of the three scans; `a` and `x` (outer, length, inner), `h0` (outer, inner)."""
     if x.is_complex():
         return _complex(a, x, h0, emit, reverse)
+    if h0 is None:
+        quick = run_direct(affine_spec, (emit, False, reverse), 1, (a, x))
+        if quick is not None:
+            return quick
     out = aligned_empty(x.shape, x.dtype, x.device)
     if x.numel():
-        sizes, time_last, shape = frame_of(x)
+        sizes, time_last, shape = frame_of(x.shape)
         spec = affine_spec(x.dtype, emit, h0 is not None, reverse, time_last)
         # Not .view: an input may have any strides.
         inputs = [a.reshape(shape), x.reshape(shape)]

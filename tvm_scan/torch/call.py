@@ -87,6 +87,9 @@ class CompiledScan:
         self._places = [i for i, name in enumerate(self.names) if name in self.outputs]
         self._count = len(self.names)
         self._given, self._recipes = signature.recipes()
+        # The input that the only output is like: the commonest case, at every call.
+        only = self._recipes[0] if len(self._recipes) == 1 else None
+        self._like = only if type(only) is int else None
         self._quick = signature.device == "cpu"
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
@@ -115,29 +118,32 @@ class CompiledScan:
                 pointer = tensor.data_ptr()
                 pointers.append(pointer)
                 bits |= pointer
-                if recorded and tensor.requires_grad:
+                if (recorded and tensor.requires_grad) or tensor.is_neg():
                     return self._careful(tensors)
             if bits % ALIGNMENT or runtime.substitute is not None:
                 return self._careful(tensors)
-            if count == self._given:
-                fresh = [
-                    _empty_like(tensors[r]) if type(r) is int else _made(r, tensors)
-                    for r in self._recipes
-                ]
-            elif count != self._count or not self._quick or self._meet(tensors, pointers):
-                return self._careful(tensors)
-            else:
-                fresh = []
-            # From here on TVM checks: number, dtype, device, shape and strides.
-            small = self._small
+            # TVM checks number, dtype, device, shape and strides of what is passed from here on.
+            call, small = self._call, self._small
             if small is not None and tensors[0].numel() < SMALL:
-                (small.call or small)(*tensors, *fresh)
-            else:
-                self._call(*tensors, *fresh)
+                call = small.call or small
+            if count != self._given:
+                if count != self._count or not self._quick or self._meet(tensors, pointers):
+                    return self._careful(tensors)
+                call(*tensors)
+                return None
+            if self._like is not None:
+                out = _empty_like(tensors[self._like])
+                call(*tensors, out)
+                return out
+            fresh = [
+                _empty_like(tensors[r]) if type(r) is int else _made(r, tensors)
+                for r in self._recipes
+            ]
+            call(*tensors, *fresh)
         except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
             # No tensor, or not the one that is expected: nothing has been written.
             return self._careful(tensors)
-        return None if not fresh else fresh[0] if len(fresh) == 1 else tuple(fresh)
+        return fresh[0] if len(fresh) == 1 else tuple(fresh)
 
     def _meet(self, tensors: tuple[torch.Tensor, ...], pointers: list[int]) -> bool:
         """Whether an output shares memory with another argument; all are contiguous."""

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.affine import SIZES, affine_scan, first, fold, frame_of, shifted
+from tvm_scan.torch.affine import affine_scan, first, fold, shifted
+from tvm_scan.torch.direct import SIZES, frame_of, run_direct
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import aligned_empty
@@ -19,7 +20,7 @@ __all__ = ["cumulative", "cumulative_spec", "log_sum_exp", "positions"]
 
 
 def _run(factory: str, x: Tensor, arrays: tuple[Tensor, ...], **options: Any) -> None:
-    sizes, time_last, shape = frame_of(x)
+    sizes, time_last, shape = frame_of(x.shape)
     options |= {"dtype": str(x.dtype).removeprefix("torch."), "time_last": time_last}
     spec = KernelSpec(factory, tuple(sorted(options.items())), SIZES)
     run_kernel(spec, sizes, *(array.reshape(shape) for array in arrays))
@@ -28,6 +29,9 @@ def _run(factory: str, x: Tensor, arrays: tuple[Tensor, ...], **options: Any) ->
 @operator
 def cumulative(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
     """Sum (``op="add"``) or multiply (``"mul"``) along the middle axis."""
+    quick = run_direct(cumulative_spec, (op, reverse, exclusive), 1, (x,))
+    if quick is not None:
+        return quick
     out = aligned_empty(x.shape, x.dtype, x.device)
     if x.is_complex():
         if op == "add":
@@ -38,7 +42,7 @@ def cumulative(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
         emit = "exclusive" if exclusive else "inclusive"
         return affine_scan(x, torch.zeros_like(x), start, emit, reverse)
     if x.numel():
-        sizes, time_last, shape = frame_of(x)
+        sizes, time_last, shape = frame_of(x.shape)
         spec = cumulative_spec(x.dtype, op, reverse, exclusive, time_last)
         run_kernel(spec, sizes, x.reshape(shape), out.view(shape))
     return out

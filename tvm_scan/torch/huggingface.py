@@ -7,7 +7,6 @@ replaced, and put back.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from importlib import import_module, metadata
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tvm_scan._locks import ForkSafeLock
 from tvm_scan.torch.mamba import selective_scan
 from tvm_scan.torch.mamba_ssm import mamba_chunk_scan_combined
 
@@ -27,7 +27,7 @@ _FAMILIES = {
         *("mamba2", "bamba", "falcon_h1", "granitemoehybrid", "nemotron_h", "zamba2"),
     ),
 }
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _originals: dict[tuple[str, str], Callable[..., Any]] = {}
 _patches = 0
 

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import platform
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata, util
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 
 import tvm_scan
+from tvm_scan._locks import ForkSafeLock
 from tvm_scan._resources import shipped_text
 from tvm_scan.torch import places, store
 from tvm_scan.torch.building import SERIAL, build_kernel, exported, loop_of
@@ -30,7 +30,7 @@ from tvm_scan.torch.places import CPU, Place
 from tvm_scan.torch.runtime import load_runtime, prepared
 from tvm_scan.torch.scratch import QUESTION, shapes_of
 
-__all__ = ["KernelSpec", "loop_of", "run_kernel"]
+__all__ = ["KernelSpec", "call_key", "kernel_at", "loop_of", "run_kernel"]
 
 
 @dataclass(frozen=True)
@@ -91,19 +91,10 @@ class _Built:
         return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
 
 
-_calls: dict[tuple[KernelSpec, tuple[int, ...], Place], _Built] = {}
+_CallKey = tuple[KernelSpec, tuple[int, ...], Place]
+_calls: dict[_CallKey, _Built] = {}
 _libraries: dict[tuple[KernelSpec, str, Place], _Built] = {}
-_building = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Another thread of the parent may have been building; it will not let go in the child."""
-    global _building
-    _building = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_building = ForkSafeLock()
 
 
 def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> None:
@@ -120,12 +111,7 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
         and are copied then; outputs must be contiguous and aligned.
     """
     place = places.place_of(arguments[-1])
-    key = (spec, tuple([size.bit_length() for size in sizes]), place)
-    built = _calls.get(key)
-    if built is None:
-        places.check_not_capturing(place, spec.text())
-        with _building:
-            built = _calls.get(key) or _calls.setdefault(key, _obtain(*key))
+    built = kernel_at(call_key(spec, sizes, place))
     usable = []
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
@@ -135,6 +121,22 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     if place is not CPU:
         usable += built.scratch(sizes, arguments[-1].device)
     places.run_at(place, built.call, usable)
+
+
+def call_key(spec: KernelSpec, sizes: tuple[int, ...], place: Place) -> _CallKey:
+    """Return what `kernel_at` knows a kernel by; sizes up to a factor of two share it."""
+    return spec, tuple([size.bit_length() for size in sizes]), place
+
+
+def kernel_at(key: _CallKey) -> _Built:
+    """Return a kernel, built if it is asked for the first time."""
+    built = _calls.get(key)
+    if built is None:
+        spec, _, place = key
+        places.check_not_capturing(place, spec.text())
+        with _building:
+            built = _calls.get(key) or _calls.setdefault(key, _obtain(*key))
+    return built
 
 
 def _obtain(spec: KernelSpec, bits: tuple[int, ...], place: Place) -> _Built:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.functions import check, check_tensor, cumsum
+from tvm_scan.torch.functions import check, check_tensor
 from tvm_scan.torch.gated import widened
+from tvm_scan.torch.packed_states import states_of_sequences
 from tvm_scan.torch.ssd import ssd, terms
 
 __all__ = ["mamba_chunk_scan_combined"]
@@ -95,24 +94,5 @@ def mamba_chunk_scan_combined(
         else:
             x, dt, A, B = widened(x, dt, A, B)
             gates, drive = terms(x, dt, A, dt_bias, dt_softplus, dt_limit, reset)
-            results.append(_sequence_states(gates, drive, B, initial_states, cu_seqlens.tolist()))
+            results.append(states_of_sequences(gates, drive, B, initial_states, cu_seqlens))
     return results[0] if len(results) == 1 else tuple(results)
-
-
-def _sequence_states(
-    gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, offsets: list[int]
-) -> Tensor:
-    """Return the state after each sequence of one row: what was added, times the gates since."""
-    heads, features = drive.shape[2:]
-    B = B[0].repeat_interleave(heads // B.shape[2], 1)
-    states = []
-    for start, stop in pairwise(offsets):
-        own = gates[0, start:stop]
-        since = cumsum(own, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
-        state = torch.einsum("lhd,lhn->hdn", since * drive[0, start:stop], B[start:stop])
-        if first is not None and start == 0 < stop:
-            state = state + own.sum(0).exp()[:, None, None] * first[0].to(state.dtype)
-        states.append(state)
-    if not states:
-        return drive.new_zeros((0, heads, features, B.shape[2]))
-    return torch.stack(states)

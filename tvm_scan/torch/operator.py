@@ -18,7 +18,58 @@ from tvm_scan.torch.places import is_placed
 __all__ = ["Operator", "forward_mode", "operator", "sees_nothing"]
 
 _NAMESPACE = "tvm_scan"
-_library = torch.library.Library(_NAMESPACE, "FRAGMENT")
+
+
+class _Library(torch.library.Library):
+    """Puts a shorter way in front of the derivatives that are registered.
+
+    torch's own kernel for them is a Python function that asks the dispatcher again; where nothing
+    is recorded and nothing else would see the call, the implementation can be called at once.
+    """
+
+    #: By operator: the implementation, and whether it gives integers.
+    implementations: dict[str, tuple[Callable[..., Any], bool]] = {}
+
+    def impl(self, op_name: str, fn: Any, dispatch_key: str = "", **options: Any) -> None:
+        """Register a kernel, as torch does."""
+        if dispatch_key == "Autograd" and op_name in self.implementations:
+            implementation, discrete = self.implementations[op_name]
+            fn = _unrecorded(fn, implementation, f"{_NAMESPACE}::{op_name}", discrete)
+        super().impl(op_name, fn, dispatch_key, **options)
+
+
+def _unrecorded(
+    recording: Callable[..., Any], implementation: Callable[..., Any], name: str, discrete: bool
+) -> Callable[..., Any]:
+    """Return a kernel that calls `recording` only where something is recorded or looks on."""
+    after = torch._C._after_autograd_keyset
+    implemented = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
+
+    def kernel(keyset: Any, *arguments: Any, **named: Any) -> Any:
+        if forward_ad._current_level >= 0 and not discrete:
+            _refuse_tangents(name, arguments)
+        # Modes, transforms, conjugation and the rest stand before the device's own key.
+        plain = (keyset & after).highestPriorityTypeId() in implemented
+        if not plain or named or _is_recorded(arguments):
+            return recording(keyset, *arguments, **named)
+        return implementation(*arguments)
+
+    return kernel
+
+
+def _is_recorded(arguments: Iterable[Any]) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            if argument.requires_grad:
+                return True
+        elif isinstance(argument, (list, tuple)) and _is_recorded(argument):
+            return True
+    return False
+
+
+_library = _Library(_NAMESPACE, "FRAGMENT")
 
 
 def sees_nothing(arguments: Iterable[Any]) -> bool:
@@ -70,6 +121,8 @@ def _is_plain(arguments: Iterable[Any]) -> bool:
                 return False
             if recorded and argument.requires_grad:
                 return False
+            if argument.is_neg() or argument.is_conj():  # torch resolves them on the way
+                return False
         elif isinstance(argument, (list, tuple)) and not _is_plain(argument):
             return False
     return True
@@ -85,6 +138,7 @@ class Operator:
         self._discrete = discrete
         schema = torch.library.infer_schema(function, mutates_args=())
         _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        _library.implementations[name] = function, discrete
         _library.impl(name, function, "CPU")
         _library.impl(name, function, "CUDA")
         self.name, self.__doc__ = f"{_NAMESPACE}::{name}", function.__doc__

@@ -20,6 +20,7 @@ import torch
 __all__ = [
     "ALIGNMENT",
     "aligned_empty",
+    "compact_strides",
     "configure_threads",
     "launch",
     "load_runtime",
@@ -110,6 +111,8 @@ def aligned_empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch
 
 def prepared(tensor: torch.Tensor) -> torch.Tensor:
     """Return `tensor` as TVM takes it: compact strides, aligned; a copy only where needed."""
+    if tensor.is_neg():  # torch has put off a change of sign
+        tensor = tensor.resolve_neg()
     shape = tensor.shape
     strides = _strides.get(shape)
     if strides is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import tvm
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from tvm_scan._locks import ForkSafeLock
 from tvm_scan.schedules import ScanPlan, parallelize
 
 __all__ = ["SMALL", "Small"]
@@ -22,7 +22,7 @@ class Small:
 
     def __init__(self, func: PrimFunc) -> None:
         self._func = func
-        self._building = threading.Lock()
+        self._building = ForkSafeLock()
         self.call: Any = None
 
     def __call__(self, *tensors: Any) -> None:

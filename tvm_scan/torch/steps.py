@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.adjoint import solve_adjoint
-from tvm_scan.torch.affine import SIZES, first, fold, frame_of, shifted
+from tvm_scan.torch.affine import first, fold, shifted
+from tvm_scan.torch.direct import SIZES, frame_of
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import forward_mode, operator
 from tvm_scan.torch.runtime import aligned_empty
@@ -58,7 +59,7 @@ def step_scan(
     and what is emitted; with `prefix` the carries at every step.
     """
     x = tensors[-1]
-    sizes, time_last, shape = frame_of(x)
+    sizes, time_last, shape = frame_of(x.shape)
     out = _outputs(tensors, graph, carries, prefix, lambda s, d: aligned_empty(s, d, x.device))
     inits = [] if prefix else tensors[:carries]
     if not x.numel():
