@@ -9,6 +9,7 @@ from math import inf, prod
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import GlobalVar, IRModule
 from tvm.target import Target
@@ -105,6 +106,7 @@ class _Fuser:
         self.builder: relax.BlockBuilder | None = None
         self.replaced: set[str] = set()
         self.made: dict[str, tirx.PrimFunc] = {}
+        self.plans: dict[int, list[tuple[tirx.PrimFunc, ScanPlan | None]]] = {}
         self.neighbours = Neighbours(mod, self.made)
 
     def rewrite(self, name: GlobalVar, func: relax.Function) -> None:
@@ -168,9 +170,15 @@ class _Fuser:
         return replay(self.database, func, self.target) is not None
 
     def _plan(self, func: tirx.PrimFunc) -> ScanPlan | None:
-        """The plan of the only recurrence of a function."""
+        """The plan of the only recurrence of a function; layers of a model share theirs."""
+        known = self.plans.setdefault(int(tvm_ffi.structural_hash(func)), [])
+        for other, plan in known:
+            if tir.structurally_equal(func, other):
+                return plan
         recurrences = [r for r in self.findings.of(func) if isinstance(r, Recurrence)]
-        return default_plan(self.target, recurrences[0]) if len(recurrences) == 1 else None
+        plan = default_plan(self.target, recurrences[0]) if len(recurrences) == 1 else None
+        known.append((func, plan))
+        return plan
 
     def _work(self, func: tirx.PrimFunc) -> float:
         """Steps of all lanes; infinite where that is not known."""

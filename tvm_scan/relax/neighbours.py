@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm import relax, tirx
 from tvm.ir import GlobalVar, IRModule, Op
+from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED
@@ -56,6 +57,10 @@ class Neighbour:
         found = self.part.strays
         return [i for i, b in enumerate(self.part.inputs) if any(b.same_as(s) for s in found)]
 
+    def large_strays(self, whole: relax.TensorType) -> list[int]:
+        """Those that are not small beside an array of type ``whole``."""
+        return [i for i in self.strays if not is_small(self.args[i].ty, whole)]
+
 
 class Neighbours:
     """The elementwise calls of a module.
@@ -70,6 +75,7 @@ class Neighbours:
 
     def __init__(self, mod: IRModule, made: Mapping[str, tirx.PrimFunc]) -> None:
         self._mod, self._made = mod, made
+        self._known: dict[int, tuple[Any, Neighbour | None]] = {}
 
     def function(self, call: relax.Call) -> tirx.PrimFunc | None:
         """The function that is called."""
@@ -85,6 +91,12 @@ class Neighbours:
 
     def of(self, call: Any) -> Neighbour | None:
         """An elementwise call of a function or an operator."""
+        key = call.__hash__()  # by identity; the call is kept, so that it stays its own
+        if key not in self._known:
+            self._known[key] = (call, self._of(call))
+        return self._known[key][1]
+
+    def _of(self, call: Any) -> Neighbour | None:
         if not isinstance(call, relax.Call) or not isinstance(call.op, Op):
             return None
         mod = self._mod
@@ -108,6 +120,9 @@ class Neighbours:
     ) -> Neighbour | None:
         """Take what makes the inputs, too, until all that is read out of order is small.
 
+        What only moves elements in front of that is taken as well: one question less for the
+        caller, whether the scan is still one.
+
         Parameters
         ----------
         flow : Dataflow
@@ -123,22 +138,31 @@ class Neighbours:
             None where a large array is left that would be read out of order: reading it along
             other strides would cost the scan more than the copy does.
         """
-        while True:
-            large = [i for i in made.strays if not is_small(made.args[i].ty, whole)]
-            if not large:
-                return made
+        while large := made.large_strays(whole):
             taken = self._taken(flow, made, large[0])
             if taken is None:
                 return None
             made = taken
+        at = 0
+        while at < len(made.args):
+            taken = self._taken(flow, made, at, only_moved=True)
+            if taken is None or taken.large_strays(whole):
+                at += 1
+            else:
+                made = taken
+        return made
 
-    def _taken(self, flow: Dataflow, made: Neighbour, at: int) -> Neighbour | None:
+    def _taken(
+        self, flow: Dataflow, made: Neighbour, at: int, *, only_moved: bool = False
+    ) -> Neighbour | None:
         """With what makes an input, computed where it is read."""
         arg = made.args[at]
         if not isinstance(arg, relax.Var) or flow.uses(arg) != 1:
             return None
         inner = self.of(flow.value(arg))
-        if inner is None or (inner.part.is_costly and not _reads_each_once(made.part, at)):
+        if inner is None or (only_moved and not isinstance(inner.part.value, TensorLoad)):
+            return None
+        if inner.part.is_costly and not _reads_each_once(made.part, at):
             return None
         kept = [*made.args[:at], *made.args[at + 1 :]]
         shared = [position(other, made.args) for other in inner.args]
