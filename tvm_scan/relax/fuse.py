@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
-from tvm.ir import GlobalVar, IRModule, Op
+from tvm.ir import GlobalVar, IRModule
 from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.annotations import DECLARED, IS_SCHEDULED
 from tvm_scan.meta.replay import replay
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.relax.calls import global_vars, legalized
+from tvm_scan.relax.calls import global_vars
 from tvm_scan.relax.dataflow import Dataflow
 from tvm_scan.relax.findings import Findings
 from tvm_scan.relax.merge import with_consumer, with_producer
-from tvm_scan.relax.pointwise import Pointwise, pointwise
+from tvm_scan.relax.neighbours import (
+    Neighbour,
+    Neighbours,
+    is_small,
+    largest,
+    position,
+    same_var,
+)
 from tvm_scan.schedules import ScanPlan, default_plan, parallelize
-from tvm_scan.schedules.branches import branches
 
 __all__ = ["FuseScans"]
 
@@ -42,6 +50,8 @@ class _Scan:
     args: list[relax.Expr]
     types: list[relax.TensorType]
     plan: ScanPlan
+    #: The type of the largest array that it walked before anything was fused.
+    largest: relax.TensorType
     taken: list[str]
     #: Whether it is a tuple of other types than it was, which is only taken apart.
     retyped: bool = False
@@ -96,6 +106,8 @@ class _Fuser:
         self.builder: relax.BlockBuilder | None = None
         self.replaced: set[str] = set()
         self.made: dict[str, tirx.PrimFunc] = {}
+        self.plans: dict[int, list[tuple[tirx.PrimFunc, ScanPlan | None]]] = {}
+        self.neighbours = Neighbours(mod, self.made)
 
     def rewrite(self, name: GlobalVar, func: relax.Function) -> None:
         """Fuse what one Relax function calls."""
@@ -137,7 +149,7 @@ class _Fuser:
     # ---- what is fused --------------------------------------------------------------------
 
     def _scan(self, var: relax.Var, call: relax.Call) -> _Scan | None:
-        callee, func = call.args[0], self._function(call, self.mod)
+        callee, func = call.args[0], self.neighbours.function(call)
         if func is None:
             return None
         if (func.attrs or {}).get(IS_SCHEDULED, False):
@@ -149,15 +161,8 @@ class _Fuser:
             return None
         types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
         args = list(call.args[1].fields)
-        return _Scan(var, str(callee.name_hint), func, args, types, plan, [])
-
-    def _function(self, call: relax.Call, mod: IRModule) -> tirx.PrimFunc | None:
-        callee = call.args[0]
-        if not isinstance(callee, GlobalVar) or len(call.args) > 2:
-            return None
-        func = self.made.get(str(callee.name_hint)) if mod.same_as(self.mod) else None
-        func = func or mod[callee]
-        return func if isinstance(func, tirx.PrimFunc) else None
+        whole = largest([*(arg.ty for arg in args), *types])
+        return _Scan(var, str(callee.name_hint), func, args, types, plan, whole, [])
 
     def _is_tuned(self, func: tirx.PrimFunc) -> bool:
         if self.database is None or self.target is None:
@@ -165,9 +170,15 @@ class _Fuser:
         return replay(self.database, func, self.target) is not None
 
     def _plan(self, func: tirx.PrimFunc) -> ScanPlan | None:
-        """The plan of the only recurrence of a function."""
+        """The plan of the only recurrence of a function; layers of a model share theirs."""
+        known = self.plans.setdefault(int(tvm_ffi.structural_hash(func)), [])
+        for other, plan in known:
+            if tir.structurally_equal(func, other):
+                return plan
         recurrences = [r for r in self.findings.of(func) if isinstance(r, Recurrence)]
-        return default_plan(self.target, recurrences[0]) if len(recurrences) == 1 else None
+        plan = default_plan(self.target, recurrences[0]) if len(recurrences) == 1 else None
+        known.append((func, plan))
+        return plan
 
     def _work(self, func: tirx.PrimFunc) -> float:
         """Steps of all lanes; infinite where that is not known."""
@@ -181,52 +192,45 @@ class _Fuser:
         for at, arg in enumerate(scan.args):
             if not isinstance(arg, relax.Var) or flow.uses(arg) != 1:
                 continue
-            made = self._pointwise(flow.value(arg), scan.plan)
+            made = self._neighbour(flow.value(arg), scan)
+            made = made and self.neighbours.in_order(flow, made, scan.largest)
             if made is None:
                 continue
-            name, part, args = made
-            shared = [_position(other, scan.args) for other in args]
-            func = with_producer(scan.func, at, len(scan.types), part, shared)
+            shared = [position(other, scan.args) for other in made.args]
+            func = with_producer(scan.func, at, len(scan.types), made.part, shared)
             if func is None or not self._accepts(func, scan):
                 continue
-            flow.remove(arg)
-            for other, k in zip(args, shared, strict=True):
-                if k is not None:
-                    flow.drop_use(other)
-            added = [a for a, k in zip(args, shared, strict=True) if k is None]
+            for var in (arg, *made.removed):
+                flow.remove(var)
+            for var in made.dropped:
+                flow.drop_use(var)
+            added = self._joined(flow, made, shared)
             scan.args = [*scan.args[:at], *scan.args[at + 1 :], *added]
             scan.func = func
-            scan.taken.append(name)
+            scan.taken += made.names
             return True
         return False
 
     def _take_consumer(self, flow: Dataflow, scan: _Scan) -> bool:
         for at, out in flow.results(scan.var, len(scan.types)):
             reader = flow.only_reader(out)
-            made = None if reader is None else self._pointwise(flow.value(reader), scan.plan)
-            if reader is None or made is None:
+            made = None if reader is None else self._neighbour(flow.value(reader), scan)
+            if reader is None or made is None or not self._may_follow(made, scan.types[at], scan):
                 continue
-            name, part, args = made
-            reads = [i for i, arg in enumerate(args) if _same(arg, out)]
-            others = [arg for arg in args if not _same(arg, out)]
+            reads = [i for i, arg in enumerate(made.args) if same_var(arg, out)]
+            others = [arg for arg in made.args if not same_var(arg, out)]
             if len(reads) != 1 or any(flow.depends(arg, scan.var) for arg in others):
                 continue
-            shared = [_position(other, scan.args) for other in args]
+            shared = [position(other, scan.args) for other in made.args]
             place = len(scan.args) + at
-            func = with_consumer(scan.func, place, len(scan.types), part, reads[0], shared)
+            func = with_consumer(scan.func, place, len(scan.types), made.part, reads[0], shared)
             if func is None or not self._accepts(func, scan):
                 continue
-            for other, k in zip(args, shared, strict=True):
-                if k is not None:
-                    flow.drop_use(other)
-            scan.args += [
-                a
-                for i, (a, k) in enumerate(zip(args, shared, strict=True))
-                if k is None and i != reads[0]
-            ]
+            added = self._joined(flow, made, shared)
+            scan.args += [arg for arg in added if not same_var(arg, out)]
             scan.types[at] = reader.ty
             scan.func = func
-            scan.taken.append(name)
+            scan.taken += made.names
             if len(scan.types) == 1:
                 flow.move(scan.var, reader)
                 scan.var = reader
@@ -236,34 +240,30 @@ class _Fuser:
             return True
         return False
 
+    def _neighbour(self, value: Any, scan: _Scan) -> Neighbour | None:
+        made = self.neighbours.of(value)
+        if made is not None and made.part.is_costly and scan.plan.algorithm == "sequential":
+            return None  # a loop of its own is vectorised, the time loop is not
+        return made
+
+    @staticmethod
+    def _may_follow(made: Neighbour, output: relax.TensorType, scan: _Scan) -> bool:
+        """Whether what is read or written out of order is little beside what the scan walks."""
+        strays = [made.args[i].ty for i in made.strays]
+        return not strays or all(is_small(kind, scan.largest) for kind in (*strays, output))
+
+    @staticmethod
+    def _joined(flow: Dataflow, made: Neighbour, shared: Sequence[int | None]) -> list[relax.Expr]:
+        """The arguments that the scan lacks; those that it has are read once less."""
+        for other, k in zip(made.args, shared, strict=True):
+            if k is not None:
+                flow.drop_use(other)
+        return [arg for arg, k in zip(made.args, shared, strict=True) if k is None]
+
     def _accepts(self, func: tirx.PrimFunc, scan: _Scan) -> bool:
         """Whether it still is one recurrence, scheduled as before."""
         plan = self._plan(func)
         return plan is not None and _kind(plan) == _kind(scan.plan)
-
-    def _pointwise(
-        self, call: Any, plan: ScanPlan
-    ) -> tuple[str, Pointwise, list[relax.Expr]] | None:
-        """Name, function and arguments of an elementwise call of a function or an operator."""
-        if not isinstance(call, relax.Call) or not isinstance(call.op, Op):
-            return None
-        mod = self.mod
-        if call.op.name != "relax.call_tir":
-            legal = legalized(call)
-            if legal is None:
-                return None
-            call, mod = legal
-        callee, func = call.args[0], self._function(call, mod)
-        if func is None:
-            return None
-        if isinstance(call.ty, relax.TupleType) or (func.attrs or {}).get(IS_SCHEDULED, False):
-            return None
-        part = pointwise(func)
-        if part is None or branches(part.value):
-            return None  # a choice would keep the time loop from being vectorised
-        if part.is_costly and plan.algorithm == "sequential":
-            return None  # a loop of its own is vectorised, the time loop is not
-        return str(callee.name_hint), part, list(call.args[1].fields)
 
     def _commit(self, flow: Dataflow, scan: _Scan) -> None:
         self.builder = self.builder or relax.BlockBuilder(self.mod)
@@ -282,11 +282,3 @@ class _Fuser:
 
 def _kind(plan: ScanPlan) -> tuple[str, bool]:
     return plan.algorithm, plan.time_vector > 0
-
-
-def _same(left: relax.Expr, right: relax.Expr) -> bool:
-    return isinstance(left, relax.Var) and isinstance(right, relax.Var) and left.same_as(right)
-
-
-def _position(arg: relax.Expr, args: list[relax.Expr]) -> int | None:
-    return next((i for i, other in enumerate(args) if _same(arg, other)), None)

@@ -13,7 +13,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.s_tir.analysis import get_sblock_access_region
 
 from tvm_scan import tir
-from tvm_scan.relax.occurrences import is_idle, is_read_once, stores_of
+from tvm_scan.relax.occurrences import first_reads, is_read_once, last_stores
 from tvm_scan.relax.pointwise import Pointwise
 from tvm_scan.schedules.splice import ensure_blocks
 
@@ -26,7 +26,8 @@ def with_producer(
     """Compute an input where it is read.
 
     Legal because the input is a function of its place: the element that a step reads is the
-    element that the producer would have stored there.
+    element that the producer would have stored there. What several places of a step read, and is
+    dear to compute or made of several arrays, a step computes once, in front of all of them.
 
     Parameters
     ----------
@@ -50,7 +51,9 @@ def with_producer(
     scan = ensure_blocks(scan)
     old = scan.params[at]
     sizes = _unified(producer.output, old)
-    if sizes is None or (producer.is_costly and not is_read_once(scan, old)):
+    again = not is_read_once(scan, old)
+    first = first_reads(scan, old) if again and _is_worth_keeping(producer) else None
+    if sizes is None or (again and producer.is_costly and first is None):
         return None
     names = _renamed(producer, scan, sizes, {i: scan.params[k] for i, k in _known(shared)})
     value = Pointwise(producer.inputs, old, producer.place, tir.substitute(producer.value, names))
@@ -58,11 +61,52 @@ def with_producer(
     def on_load(load: TensorLoad) -> Any:
         return value.at(list(load.indices)) if load.source.same_as(old) else load
 
+    def on_for(loop: tirx.For) -> Any:
+        if first is None or not loop.loop_var.same_as(first[0]):
+            return loop
+        return _with_body(loop, tir.seq([_filled(old, first[1], value), loop.body]))
+
     added = [names[b] for b, k in zip(producer.inputs, shared, strict=True) if k is None]
     inputs = [p for p in scan.params[: len(scan.params) - outputs] if not p.same_as(old)]
     params = [*inputs, *added, *scan.params[len(scan.params) - outputs :]]
-    body = tvm_ffi.structural_map(scan.body, (TensorLoad, on_load))
-    return _rebuilt(scan, params, body, [])
+    if first is None:
+        return _rebuilt(scan, params, tir.map_loads(scan.body, on_load), [])
+    return _rebuilt(scan, params, tvm_ffi.structural_map(scan.body, (tirx.For, on_for)), [old])
+
+
+def _is_worth_keeping(producer: Pointwise) -> bool:
+    """Whether computing an element again costs more than reading it again."""
+    return producer.is_costly or len(tir.loads(producer.value)) > 1
+
+
+def _with_body(loop: tirx.For, body: Any) -> tirx.For:
+    return tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind,
+        body,
+        loop.thread_binding,
+        loop.annotations,
+    )
+
+
+def _filled(buffer: Var, place: Sequence[Any], value: Pointwise) -> Any:
+    """The elements of a buffer at a place; an index of None runs over its extent."""
+    extents = tir.shape_of(buffer)
+    free = {
+        i: tirx.Var(f"i{i}", tir.dtype_of(extent))
+        for i, extent in enumerate(extents)
+        if place[i] is None and tir.as_int(extent) != 1
+    }
+    indices = [
+        free.get(i, tir.zero_like(extents[i]) if index is None else index)
+        for i, index in enumerate(place)
+    ]
+    stmt: Any = tirx.BufferStore(buffer, value.at(indices), indices)
+    for i, var in reversed(free.items()):
+        stmt = tirx.For(var, tir.zero_like(var), extents[i], tirx.ForKind.SERIAL, stmt)
+    return stmt
 
 
 def with_consumer(
@@ -75,9 +119,9 @@ def with_consumer(
 ) -> tirx.PrimFunc | None:
     """Store what is made of an output beside the output, which becomes local.
 
-    Legal because the consumer's element depends on the output's element at the same place and on
-    nothing that the scan writes: each store of the output is followed by the consumer's there, so
-    that the last one is made of the last value.
+    Legal because the consumer's element depends on one element of the output and on nothing else
+    that the scan writes: each element of the output, once its step is done with it, is followed
+    by the consumer's, so that the last one is made of the last value.
 
     Parameters
     ----------
@@ -102,29 +146,28 @@ def with_consumer(
     """
     scan = ensure_blocks(scan)
     old, source = scan.params[at], consumer.inputs[reads]
-    stores = stores_of(scan, old)
-    if len(stores) != 1 or is_idle(stores[0][1], stores[0][0].indices):
-        return None
+    last = last_stores(scan, old)
     sizes = _unified(source, old)
-    if sizes is None or not _same_shape(consumer.output, old, sizes):
+    if last is None or sizes is None:
         return None
-    for load in tir.loads(consumer.value):
-        if load.source.same_as(source) and not _is_place(load, consumer.place):
-            return None
+    reads_at = [load for load in tir.loads(consumer.value) if load.source.same_as(source)]
+    where = _inverted(reads_at, consumer)
+    if where is None:
+        return None
     given = {i: scan.params[k] for i, k in _known(shared)} | {reads: old}
     names = _renamed(consumer, scan, sizes, given)
     value = Pointwise(
         consumer.inputs, consumer.output, consumer.place, tir.substitute(consumer.value, names)
     )
+    shape = [tir.simplify(tir.substitute(e, sizes)) for e in tir.shape_of(consumer.output)]
     result = tirx.decl_buffer(
-        tir.shape_of(old), tir.dtype_of(consumer.output), name=_free_name(consumer.output, scan)
+        shape, tir.dtype_of(consumer.output), name=_free_name(consumer.output, scan)
     )
 
-    def on_store(store: tirx.BufferStore) -> Any:
-        if not store.buffer.same_as(old):
-            return store
-        indices = list(store.indices)
-        return tir.seq([store, tirx.BufferStore(result, value.at(indices), indices)])
+    def made(indices: Sequence[Any]) -> Any:
+        zeros = [tir.zero_like(extent) for extent in shape]
+        place = [zeros[i] if at is None else indices[at] for i, at in enumerate(where)]
+        return tirx.BufferStore(result, value.at(place), place)
 
     added = [
         names[b]
@@ -133,7 +176,7 @@ def with_consumer(
     ]
     first = len(scan.params) - outputs
     ends = [result if p.same_as(old) else p for p in scan.params[first:]]
-    body = tvm_ffi.structural_map(scan.body, (tirx.BufferStore, on_store))
+    body = last.followed_by(scan.body, made)
     return _rebuilt(scan, [*scan.params[:first], *added, *ends], body, [old])
 
 
@@ -155,14 +198,6 @@ def _unified(theirs: Var, ours: Var) -> tir.VarMap | None:
         for one, other in zip(left, right, strict=True)
     )
     return sizes if all(same) else None
-
-
-def _same_shape(theirs: Var, ours: Var, sizes: tir.VarMap) -> bool:
-    left, right = tir.shape_of(theirs), tir.shape_of(ours)
-    return len(left) == len(right) and all(
-        tir.structurally_equal(tir.simplify(tir.substitute(one, sizes)), tir.simplify(other))
-        for one, other in zip(left, right, strict=True)
-    )
 
 
 def _renamed(
@@ -192,11 +227,23 @@ def _free_name(buffer: Var, scan: tirx.PrimFunc, others: Sequence[Any] = ()) -> 
     return name
 
 
-def _is_place(load: TensorLoad, place: Sequence[Var | None]) -> bool:
-    return len(load.indices) == len(place) and all(
-        tir.as_int(index) == 0 if var is None else isinstance(index, Var) and index.same_as(var)
-        for index, var in zip(load.indices, place, strict=True)
-    )
+def _inverted(reads: Sequence[TensorLoad], consumer: Pointwise) -> list[int | None] | None:
+    """Which index of the read array each index of the consumer's output is; None for extent 1.
+
+    None if its elements are not those of the read array, one for one.
+    """
+    if not reads or not all(tir.structurally_equal(reads[0], load) for load in reads):
+        return None
+    indices = list(reads[0].indices)
+    shape = tir.shape_of(reads[0].source)
+    where: list[int | None] = []
+    for var in consumer.place:
+        found = [i for i, index in enumerate(indices) if var is not None and var.same_as(index)]
+        if len(found) != (0 if var is None else 1):
+            return None
+        where.append(found[0] if found else None)
+    rest = [tir.as_int(shape[i]) for i in range(len(indices)) if i not in where]
+    return where if all(extent == 1 for extent in rest) else None
 
 
 def _rebuilt(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
+from tvm.s_tir import SBlock
 
 from tvm_scan import tir
 from tvm_scan.extraction import root_nests
@@ -14,7 +17,7 @@ from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.statements import Condition, Loop, Store
 from tvm_scan.recurrence import Refusal
 
-__all__ = ["is_idle", "is_read_once", "stores_of"]
+__all__ = ["Last", "first_reads", "is_read_once", "last_stores"]
 
 
 def _walk(stmts: list[Any], loops: list[Loop], found: list[tuple[Any, list[Loop]]]) -> None:
@@ -39,13 +42,95 @@ def _statements(scan: tirx.PrimFunc) -> list[tuple[Any, list[Loop]]]:
     return found
 
 
-def stores_of(scan: tirx.PrimFunc, buffer: Var) -> list[tuple[Store, list[Loop]]]:
-    """Every store to a buffer, with the loops around it."""
-    return [
+@dataclass(frozen=True, eq=False)
+class Last:
+    """Behind what every element of a buffer has its value, until it is written again.
+
+    Attributes
+    ----------
+    buffer : Var
+        That is written.
+    loop : Var or None
+        The variable of the loop that sums an element up; None where one store makes it.
+    indices : tuple of Expr
+        The element, behind the loop.
+    """
+
+    buffer: Var
+    loop: Var | None
+    indices: tuple[Any, ...]
+
+    def followed_by(self, body: Any, make: Callable[[Sequence[Any]], Any]) -> Any:
+        """`body` with ``make(indices)`` behind every element."""
+
+        def on_store(store: tirx.BufferStore) -> Any:
+            if not store.buffer.same_as(self.buffer):
+                return store
+            return tir.seq([store, make(list(store.indices))])
+
+        def on_for(loop: tirx.For) -> Any:
+            return tir.seq([loop, make(self.indices)]) if loop.loop_var.same_as(self.loop) else loop
+
+        if self.loop is None:
+            return tvm_ffi.structural_map(body, (tirx.BufferStore, on_store))
+        return tvm_ffi.structural_map(body, (tirx.For, on_for))
+
+
+def last_stores(scan: tirx.PrimFunc, buffer: Var) -> Last | None:
+    """Find where the elements of an output are done.
+
+    One store is, if no loop comes by its place more than once. Several are behind the outermost
+    loop that does, if they all lie in it and write the same place: what it sums up.
+
+    Parameters
+    ----------
+    scan : tirx.PrimFunc
+        A function of loops.
+    buffer : Var
+        One of its outputs.
+
+    Returns
+    -------
+    Last or None
+        None where neither is so.
+    """
+    found = [
         (stmt, loops)
         for stmt, loops in _statements(scan)
         if isinstance(stmt, Store) and stmt.buffer.same_as(buffer)
     ]
+    if not found:
+        return None
+    first, around = found[0]
+    idle = [loop for loop in around if is_idle([loop], first.indices)]
+    if not idle:
+        return Last(buffer, None, ()) if len(found) == 1 else None
+    loop = idle[0]
+    at = around.index(loop)
+    inside = all(len(loops) > at and loops[at].var.same_as(loop.var) for _, loops in found)
+    same = all(
+        tir.structurally_equal(index, other)
+        for stmt, _ in found
+        for index, other in zip(stmt.indices, first.indices, strict=True)
+    )
+    idle_inside = all(is_idle([inner], first.indices) for inner in around[at:])
+    if not inside or not same or not idle_inside or not _is_plain(scan, loop.var):
+        return None
+    return Last(buffer, loop.var, tuple(first.indices))
+
+
+def _is_plain(scan: tirx.PrimFunc, var: Var) -> bool:
+    """Whether the loop of a variable is in the function as it stands, without blocks inside."""
+    found: list[bool] = []
+
+    def on_for(loop: tirx.For) -> None:
+        if loop.loop_var.same_as(var):
+            blocks: list[Any] = []
+            tvm_ffi.structural_walk(loop.body, [(SBlock, blocks.append)])
+            found.append(not blocks)
+
+    tvm_ffi.structural_walk(scan.body, [(tirx.For, on_for)])
+    return found == [True]
 
 
 def is_idle(loops: list[Loop], indices: Sequence[Any]) -> bool:
@@ -54,20 +139,67 @@ def is_idle(loops: list[Loop], indices: Sequence[Any]) -> bool:
     return any(loop.var not in used and tir.as_int(loop.extent) != 1 for loop in loops)
 
 
-def is_read_once(scan: tirx.PrimFunc, buffer: Var) -> bool:
-    """Whether no element of an input is read in two places or in two iterations."""
-    reads: list[Any] = []
+def _reads(scan: tirx.PrimFunc, buffer: Var) -> list[tuple[Any, list[Loop]]]:
+    """Every load of a buffer, with the loops around it."""
+    found = []
     for stmt, loops in _statements(scan):
         parts = [stmt.cond] if isinstance(stmt, Condition) else [getattr(stmt, "value", None)]
         parts += list(getattr(stmt, "indices", []))
-        for load in [load for part in parts if part is not None for load in tir.loads(part)]:
-            if not load.source.same_as(buffer):
-                continue
-            if is_idle(loops, load.indices):
-                return False
-            reads.append(load)
-    return all(
+        values = [part for part in parts if part is not None]
+        all_loads = [load for part in values for load in tir.loads(part)]
+        found += [(load, loops) for load in all_loads if load.source.same_as(buffer)]
+    return found
+
+
+def is_read_once(scan: tirx.PrimFunc, buffer: Var) -> bool:
+    """Whether no element of an input is read in two places or in two iterations."""
+    reads = _reads(scan, buffer)
+    return not any(is_idle(loops, load.indices) for load, loops in reads) and all(
         tir.structurally_equal(index, first)
-        for load in reads
-        for index, first in zip(load.indices, reads[0].indices, strict=True)
+        for load, _ in reads
+        for index, first in zip(load.indices, reads[0][0].indices, strict=True)
     )
+
+
+def first_reads(scan: tirx.PrimFunc, buffer: Var) -> tuple[Var, list[Any]] | None:
+    """Find where the elements of an input that a step reads again and again are read first.
+
+    Parameters
+    ----------
+    scan : tirx.PrimFunc
+        A function of loops.
+    buffer : Var
+        One of its inputs.
+
+    Returns
+    -------
+    tuple of Var and list, or None
+        The innermost loop around all reads that names what it reads, and for each index what it
+        is within one iteration of that loop; None for an index that runs over all of its extent.
+    """
+    reads = _reads(scan, buffer)
+    if not reads:
+        return None
+    indices = list(reads[0][0].indices)
+    common: list[Loop] = []
+    for at, loop in enumerate(reads[0][1]):
+        around = all(len(o) > at and o[at].var.same_as(loop.var) for _, o in reads)
+        if not around or is_idle([loop], indices):
+            break
+        common.append(loop)
+    if not common or not _is_plain(scan, common[-1].var):
+        return None
+    outer = [loop.var for loop in common]
+    place: list[Any] = []
+    for dim, index in enumerate(indices):
+        others = [load.indices[dim] for load, _ in reads]
+        if not any(tir.contains_var(other, outer) for other in others):
+            place.append(None)
+            continue
+        known = tir.VarMap((var, True) for var in outer)
+        if any(var not in known for var in tir.variables(index).keys()):
+            return None
+        if not all(tir.structurally_equal(index, other) for other in others):
+            return None
+        place.append(index)
+    return outer[-1], place

@@ -1,7 +1,8 @@
-"""Functions that compute each element of their output from elements at the same place."""
+"""Functions that compute each element of their output from elements at known places."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.statements import Loop, Store, without_allocs
 from tvm_scan.recurrence import Refusal
 
-__all__ = ["Pointwise", "pointwise"]
+__all__ = ["Pointwise", "composed", "pointwise"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,12 @@ class Pointwise:
         return tir.substitute(self.value, table)
 
     @property
+    def strays(self) -> tuple[Var, ...]:
+        """Inputs that are read in another order than the output's: permuted, cut or reshaped."""
+        found = [load.source for load in tir.loads(self.value) if not _in_order(load, self.place)]
+        return tuple(b for b in self.inputs if any(b.same_as(source) for source in found))
+
+    @property
     def is_costly(self) -> bool:
         """Whether it is worth keeping rather than computing again: it calls a function."""
         found: list[Any] = []
@@ -72,8 +79,8 @@ def pointwise(func: tirx.PrimFunc) -> Pointwise | None:
     Returns
     -------
     Pointwise or None
-        None for every other function, also for one that permutes or reshapes: read along other
-        strides, its inputs would cost the reader more than the copy does.
+        None for every other function. Inputs may be read anywhere; ``strays`` are those whose
+        reader would walk memory otherwise than the function does.
     """
     func = renew_defs(func)
     *inputs, output = func.params
@@ -82,22 +89,54 @@ def pointwise(func: tirx.PrimFunc) -> Pointwise | None:
     for nest in root_nests(func):
         tree = flatten(nest)
         found = None if isinstance(tree, Refusal) else _of_nest(tree.body, made)
-        if found is None or found[0] in made:
+        if found is None or found.output in made:
             return None
-        target, place, value = found
-        made[target] = Pointwise(tuple(inputs), target, place, value)
+        made[found.output] = Pointwise(tuple(inputs), found.output, found.place, found.value)
     given = tir.VarMap((buffer, True) for buffer in inputs)
     last = made.get(output)
-    if last is None or found is None or not found[0].same_as(output):
+    if last is None or found is None or not found.output.same_as(output):
         return None
-    if not all(
-        load.source in given and _in_order(load, last.place) for load in tir.loads(last.value)
-    ):
+    if not all(load.source in given for load in tir.loads(last.value)):
         return None
     return last
 
 
-def _of_nest(stmts: list[Any], made: tir.VarMap) -> tuple[Var, tuple[Var | None, ...], Any] | None:
+def composed(
+    outer: Pointwise, inner: Pointwise, at: int, shared: Sequence[int | None]
+) -> Pointwise:
+    """Compute an input of a function where the function reads it.
+
+    Parameters
+    ----------
+    outer, inner : Pointwise
+        The input ``at`` of ``outer`` is what ``inner`` computes, of the same shape.
+    at : int
+        Which input.
+    shared : sequence of int or None
+        For each input of ``inner``, the input of ``outer`` that holds the same array.
+
+    Returns
+    -------
+    Pointwise
+        Of the inputs of ``outer`` without ``at``, then those of ``inner`` that it lacked.
+    """
+    old = outer.inputs[at]
+    names = tir.VarMap(
+        (b, outer.inputs[k]) for b, k in zip(inner.inputs, shared, strict=True) if k is not None
+    )
+    part = Pointwise(inner.inputs, old, inner.place, tir.substitute(inner.value, names))
+
+    def on_load(load: Any) -> Any:
+        return part.at(list(load.indices)) if load.source.same_as(old) else load
+
+    value = _tidy(tir.map_loads(outer.value, on_load), outer)
+    added = [b for b, k in zip(inner.inputs, shared, strict=True) if k is None]
+    kept = [b for b in outer.inputs if not b.same_as(old)]
+    return Pointwise((*kept, *added), outer.output, outer.place, value)
+
+
+def _of_nest(stmts: list[Any], made: tir.VarMap) -> Pointwise | None:
+    """Without inputs yet."""
     loops = []
     while len(real := without_allocs(stmts)) == 1 and isinstance(real[0], Loop):
         loops.append(real[0])
@@ -107,7 +146,10 @@ def _of_nest(stmts: list[Any], made: tir.VarMap) -> tuple[Var, tuple[Var | None,
     store = real[0]
     extents = tir.VarMap((loop.var, loop.extent) for loop in loops)
     place: list[Var | None] = []
+    units = tir.VarMap((v, tir.zero_like(v)) for v, n in extents.items() if tir.as_int(n) == 1)
     for index, extent in zip(store.indices, tir.shape_of(store.buffer), strict=True):
+        if isinstance(index, Var) and index in units:
+            index = units[index]
         if isinstance(index, Var) and index in extents:
             if any(index.same_as(var) for var in place if var is not None):
                 return None
@@ -118,7 +160,7 @@ def _of_nest(stmts: list[Any], made: tir.VarMap) -> tuple[Var, tuple[Var | None,
             place.append(None)
         else:
             return None
-    if len(loops) != sum(var is not None for var in place):
+    if len(loops) - len(units) != sum(var is not None for var in place):
         return None
     if any(load.source.same_as(store.buffer) for load in tir.loads(store.value)):
         return None
@@ -127,7 +169,25 @@ def _of_nest(stmts: list[Any], made: tir.VarMap) -> tuple[Var, tuple[Var | None,
         source = made.get(load.source)
         return load if source is None else source.at(list(load.indices))
 
-    return store.buffer, tuple(place), tir.map_loads(store.value, earlier)
+    value = tir.map_loads(tir.substitute(store.value, units), earlier)
+    part = Pointwise((), store.buffer, tuple(place), value)
+    return Pointwise((), part.output, part.place, _tidy(value, part))
+
+
+def _tidy(value: Any, part: Pointwise) -> Any:
+    """Indices without the divisions of reshapes that the extents of the place decide."""
+    shape = tir.shape_of(part.output)
+    ranges = [(v, n) for v, n in zip(part.place, shape, strict=True) if v is not None]
+
+    def on_load(load: Any) -> Any:
+        sizes = tir.shape_of(load.source)
+        indices = [
+            tir.zero_like(index) if tir.as_int(extent) == 1 else tir.simplify(index, ranges)
+            for index, extent in zip(load.indices, sizes, strict=True)
+        ]
+        return tirx.BufferLoad(load.source, indices)
+
+    return tir.map_loads(value, on_load)
 
 
 def _in_order(load: Any, place: tuple[Var | None, ...]) -> bool:
