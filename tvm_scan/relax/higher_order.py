@@ -29,7 +29,7 @@ def convert_scan(node: Any, importer: Any, converters: Converters) -> list[relax
     types = [*(e.ty for e in inits), *slices, *(e.ty for e in shared)]
     step = lower_graph(importer, converters, importer.env[combine], types)
     loop = time_loop(step, length=_length(xs), carries=len(inits), slices=len(xs))
-    return call_loop(importer.block_builder, loop, [*inits, *xs, *shared], "scan")
+    return call_loop(importer.block_builder, loop, [*inits, *xs, *shared, *step.constants], "scan")
 
 
 def convert_associative_scan(node: Any, importer: Any, converters: Converters) -> list[relax.Expr]:
@@ -40,8 +40,8 @@ def convert_associative_scan(node: Any, importer: Any, converters: Converters) -
     types = [*slices, *slices, *(e.ty for e in shared)]
     step = lower_graph(importer, converters, importer.env[combine], types)
     loop = time_loop(step, length=_length(xs), carries=len(xs), slices=len(xs), prefix=True)
-    loop = declared(loop, len(xs))
-    return call_loop(importer.block_builder, loop, [*xs, *shared], "associative_scan")
+    loop, args = declared(loop, len(xs)), [*xs, *shared, *step.constants]
+    return call_loop(importer.block_builder, loop, args, "associative_scan")
 
 
 def declared(loop: tirx.PrimFunc, parts: int) -> tirx.PrimFunc:

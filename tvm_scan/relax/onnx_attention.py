@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tvm import relax, tirx
@@ -10,10 +11,12 @@ from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.linear_attention import LinearAttention
 from tvm_scan.relax.loops import call_loop
+from tvm_scan.relax.onnx_shapes import fitted
 from tvm_scan.relax.operators import viewed
 
 __all__ = ["linear_attention"]
 
+_OPERATOR = "LinearAttention"
 _RULES = ("linear", "gated", "delta", "gated_delta")
 _INPUTS = ("query", "key", "value", "past_state", "decay", "beta")
 
@@ -45,12 +48,15 @@ def linear_attention(
     given = dict(zip(_INPUTS, [*inputs, None, None, None], strict=False))
     op = _described(given, attrs)
     query = _shape(given, "query")
+    matrices = [query[0], *map(_wide, (op.heads, op.keys, op.values))]
     args = []
     for name, split in op.heads_of.items():
-        arg = given.get(name)
         if name == "past_state":
-            args.append(arg)
+            args.append(fitted(builder, _OPERATOR, name, given[name], matrices))
         elif name != "output":
+            # A view looks at memory alone: tokens of another number would be read askew.
+            tokens = [*query[:2], _wide(math.prod(split))]
+            arg = fitted(builder, _OPERATOR, name, given[name], tokens, op.dtype)
             args.append(viewed(builder, arg, [*query[:2], *map(_wide, split)]))
     output, present = call_loop(builder, op.loop(), args, "linear_attention")
     packed = [*query[:2], _wide(op.query_heads * op.values)]
@@ -109,7 +115,7 @@ def _shape(given: dict[str, Any], name: str) -> list[Any]:
 
 
 def _wrong(expected: str, found: str, fix: str) -> ScanError:
-    return ScanError(f"LinearAttention: expected {expected}, got {found}; {fix}")
+    return ScanError(f"{_OPERATOR}: expected {expected}, got {found}; {fix}")
 
 
 def _wide(value: int) -> tirx.IntImm:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
-from tvm import relax
+import numpy as np
+from tvm import relax, tirx
 from tvm.ir import GenericConst, IRModule
 
-from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.causal_conv import causal_conv
-from tvm_scan.relax.loops import call_loop
 from tvm_scan.relax.onnx_attention import linear_attention
-from tvm_scan.relax.step import lower_step, time_loop
+from tvm_scan.relax.onnx_scan import scan
 
 __all__ = ["from_onnx"]
 
@@ -63,21 +62,54 @@ def from_onnx(model: Any, shapes: dict[str, list[int]] | None = None) -> IRModul
 
 
 def _importer_class() -> type:
-    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, get_constant
+    from tvm.relax.frontend.onnx.onnx_frontend import (
+        ONNXGraphImporter,
+        get_constant,
+        parse_shape_name,
+    )
 
     class Importer(ONNXGraphImporter):
         """TVM's importer, with operators of ours before its own."""
+
+        def _parse_graph_input(self, graph: Any) -> None:
+            # TVM 0.27 takes all extents without a name for one and the same.
+            names: dict[str, tirx.Var] = {}
+
+            def extent(dim: Any) -> Any:
+                if dim.dim_value or dim.dim_param:
+                    return dim.dim_value or parse_shape_name(dim.dim_param, names)
+                return tirx.Var("unknown", "int64")
+
+            for value in graph.input:
+                kind = value.type.tensor_type
+                if kind.HasField("shape") and value.name not in self._nodes:
+                    self._shape.setdefault(value.name, [extent(d) for d in kind.shape.dim])
+            super()._parse_graph_input(graph)
 
         def _check_for_unsupported_ops(self, graph: Any) -> None:
             others = type(graph)()
             others.node.extend(node for node in graph.node if node.op_type not in _OPERATORS)
             super()._check_for_unsupported_ops(others)
 
+        def _construct_nodes(self, graph: Any) -> None:
+            for node in graph.node:
+                if node.op_type in _OPERATORS and node.domain not in ("", "ai.onnx"):
+                    raise ScanError(
+                        f"from_onnx: expected {node.op_type} of ONNX's own domain, got one of "
+                        f"{node.domain}; replace it"
+                    )
+            super()._construct_nodes(graph)
+
         def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+            if op_name == "Constant" and "value" not in attrs:
+                return _plain_constant(attrs)
+            if op_name in _PAIRWISE and not all(isinstance(v, GenericConst) for v in inputs):
+                # TVM stacks the operands and reduces over them, which hides a recurrence.
+                return reduce(lambda a, b: self.bb.normalize(_PAIRWISE[op_name](a, b)), inputs)
             if op_name not in _OPERATORS:
                 return super()._convert_operator(op_name, inputs, attrs, opset)
             if op_name == "Scan":
-                return relax.Tuple(_scan(self, list(inputs), attrs))
+                return scan(self, list(inputs), attrs, opset)
             if op_name in _STATEFUL:
                 given = [None if v is None else self.bb.normalize(v) for v in inputs]
                 return _STATEFUL[op_name](self.bb, given, attrs)
@@ -87,16 +119,31 @@ def _importer_class() -> type:
                     f"from_onnx: expected {op_name} along a constant axis, got {inputs[1]}; "
                     "store the axis as an initializer"
                 )
-            return _cumulative(
-                self.bb, _OPERATORS[op_name], inputs[0], int(axis.value.numpy().item()), attrs
-            )
+            return _cumulative(self.bb, op_name, inputs[0], int(axis.value.numpy().item()), attrs)
 
     return Importer
+
+
+def _plain_constant(attrs: dict[str, Any]) -> relax.Expr:
+    """A ``Constant`` whose value is a number or a list of numbers, which TVM 0.27 lacks."""
+    for name, dtype in (("int", "int64"), ("float", "float32")):
+        for key in (f"value_{name}", f"value_{name}s"):
+            if key in attrs:
+                return relax.const(np.asarray(attrs[key], dtype))
+    found = ", ".join(key for key in attrs if key != "tvm_custom")
+    raise ScanError(
+        f"from_onnx: expected a Constant of numbers, got {found or 'none'}; store a dense tensor"
+    )
 
 
 _STATEFUL: dict[str, Any] = {
     "LinearAttention": linear_attention,
     "CausalConvWithState": causal_conv,
+}
+_PAIRWISE: dict[str, Any] = {
+    "Max": relax.op.maximum,
+    "Min": relax.op.minimum,
+    "Sum": relax.op.add,
 }
 _OPERATORS: dict[str, Any] = {
     **_STATEFUL,
@@ -107,72 +154,16 @@ _OPERATORS: dict[str, Any] = {
 
 
 def _cumulative(
-    builder: relax.BlockBuilder, operator: Any, x: relax.Expr, axis: int, attrs: dict[str, Any]
+    builder: relax.BlockBuilder, name: str, x: relax.Expr, axis: int, attrs: dict[str, Any]
 ) -> relax.Expr:
+    rank, operator = builder.normalize(x).ty.ndim, _OPERATORS[name]
+    if rank == 0 or (rank > 0 and not -rank <= axis < rank):
+        raise ScanError(
+            f"from_onnx: expected {name} along an axis of its input, got axis {axis} of {rank}; "
+            "name an axis of the array"
+        )
     backwards = bool(attrs.get("reverse", 0))
     if backwards:  # LegalizeScans makes one walk from the end of the three
         x = builder.emit(relax.op.flip(x, axis))
     x = builder.emit(operator(x, axis, exclusive=bool(attrs.get("exclusive", 0))))
     return builder.emit(relax.op.flip(x, axis)) if backwards else x
-
-
-def _scan(importer: Any, inputs: list[relax.Expr], attrs: dict[str, Any]) -> list[relax.Expr]:
-    builder, body = importer.bb, attrs["body"]
-    slices = int(attrs["num_scan_inputs"])
-    carries = len(inputs) - slices
-    emits = len(body.output) - carries
-
-    def listed(name: str, count: int) -> list[int]:
-        return [int(v) for v in attrs.get(name, [0] * count)]
-
-    xs = []
-    directions = listed("scan_input_directions", slices)
-    for x, axis, back in zip(
-        inputs[carries:], listed("scan_input_axes", slices), directions, strict=True
-    ):
-        x = _moved(builder, x, axis % len(x.ty.shape.values), 0)
-        xs.append(builder.emit(relax.op.flip(x, 0)) if back else x)
-    inits = [builder.normalize(value) for value in inputs[:carries]]
-    captured = _captured(importer, body)
-    shared = [importer._nodes[name] for name in captured]
-    steps = [relax.TensorType(x.ty.shape.values[1:], x.ty.dtype) for x in xs]
-    types = [*(e.ty for e in inits), *steps, *(e.ty for e in shared)]
-    names = [*(value.name for value in body.input), *captured]
-
-    def write(inner: relax.BlockBuilder, params: list[relax.Var]) -> Sequence[relax.Expr]:
-        step = type(importer)({}, "float32")
-        step.bb, step.opset = inner, importer.opset
-        step._parse_graph_initializers(body)
-        step._nodes.update(zip(names, params, strict=True))
-        step._construct_nodes(body)
-        return [step._nodes[value.name] for value in body.output]
-
-    lowered = lower_step(types, write)
-    length = tir.as_int(xs[0].ty.shape.values[0])
-    loop = time_loop(lowered, length=length, carries=carries, slices=slices)
-    results = call_loop(builder, loop, [*inits, *xs, *shared], "scan")
-    finals, outputs = results[:carries], results[carries:]
-    directions = listed("scan_output_directions", emits)
-    for i, (axis, back) in enumerate(
-        zip(listed("scan_output_axes", emits), directions, strict=True)
-    ):
-        y = builder.emit(relax.op.flip(outputs[i], 0)) if back else outputs[i]
-        outputs[i] = _moved(builder, y, 0, axis % len(y.ty.shape.values))
-    return [*finals, *outputs]
-
-
-def _captured(importer: Any, body: Any) -> list[str]:
-    """Names of the enclosing graph that the body reads."""
-    own = {value.name for value in body.input} | {value.name for value in body.initializer}
-    own |= {name for node in body.node for name in node.output}
-    read = [name for node in body.node for name in node.input if name and name not in own]
-    read += [value.name for value in body.output if value.name not in own]
-    return [name for name in dict.fromkeys(read) if name in importer._nodes]
-
-
-def _moved(builder: relax.BlockBuilder, x: relax.Expr, source: int, target: int) -> relax.Expr:
-    if source == target:
-        return x
-    order = [i for i in range(len(x.ty.shape.values)) if i != source]
-    order.insert(target, source)
-    return builder.emit(relax.op.permute_dims(x, order))

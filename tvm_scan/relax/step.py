@@ -26,6 +26,7 @@ from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.statements import rebuild
 from tvm_scan.recurrence import Refusal
 from tvm_scan.relax.step_form import is_point, without_copies, without_unit_loops
+from tvm_scan.relax.step_primitive import fused_step
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks
 
 __all__ = ["LoweredStep", "lower_step", "time_loop"]
@@ -41,19 +42,22 @@ class LoweredStep:
     Attributes
     ----------
     inputs : tuple of Var
-        Buffer of each parameter.
+        Buffer of each parameter, then of each constant tensor of the step.
     outputs : tuple of Var
         Buffer of each result.
     body : tuple of Stmt
         Plain loop nests, in order.
     allocs : tuple of Var
         Buffers between the nests.
+    constants : tuple of GenericConst
+        Constant tensors of the step, which a call of the loop passes on: all steps share them.
     """
 
     inputs: tuple[Var, ...]
     outputs: tuple[Var, ...]
     body: tuple[Any, ...]
     allocs: tuple[Var, ...]
+    constants: tuple[GenericConst, ...] = ()
 
 
 def lower_step(types: Sequence[relax.TensorType], write: StepWriter) -> LoweredStep:
@@ -73,7 +77,7 @@ def lower_step(types: Sequence[relax.TensorType], write: StepWriter) -> LoweredS
     Raises
     ------
     ScanError
-        If the step has a constant tensor, or an operator of it cannot be lowered to TensorIR.
+        If an operator of the step cannot be lowered to TensorIR.
     """
     builder = relax.BlockBuilder()
     params = [relax.Var(f"p{i}", kind) for i, kind in enumerate(types)]
@@ -87,46 +91,21 @@ def lower_step(types: Sequence[relax.TensorType], write: StepWriter) -> LoweredS
                 results.append(result if is_var else builder.emit_te(topi.identity, result))
             out = builder.emit_output(relax.Tuple(results))
         step = builder.emit_func_output(out)
-    outer = [relax.Var(p.name, p.ty) for p in params]
-    with builder.function("main", outer):
-        with builder.dataflow():
-            out = builder.emit_output(relax.Call(step, outer))
-        builder.emit_func_output(out)
-    mod = relax.transform.LegalizeOps()(builder.get())
-    _check_constants(mod["step"])
-    mod = relax.transform.FuseTIR()(mod)
-    call = mod["main"].body.blocks[0].bindings[0].value
-    if not isinstance(call, relax.Call) or call.op.name != "relax.call_tir":
-        raise ScanError(
-            f"tvm_scan.relax: expected a step of operators that TVM lowers to TensorIR, got\n"
-            f"{mod.script()}\nmove the other operators out of the loop"
-        )
-    func = _inlined(mod[call.args[0]])
-    given = list(call.args[1].fields)
-    positions = {p.name: i for i, p in enumerate(outer)}
-    inputs = [_unread(f"unread{i}", kind) for i, kind in enumerate(types)]
-    for arg, buffer in zip(given, func.params, strict=False):
-        inputs[positions[arg.name]] = buffer
+    fused = fused_step(builder.get(), step)
+    func = _inlined(fused.func)
+    kinds = [*types, *(constant.ty for constant in fused.constants)]
+    inputs = [_unread(f"unread{i}", kind) for i, kind in enumerate(kinds)]
+    for position, buffer in zip(fused.reads, func.params, strict=False):
+        inputs[position] = buffer
     nests = []
     for nest in root_nests(func):
         tree = flatten(nest)
         if isinstance(tree, Refusal):
             raise ScanError(f"tvm_scan.relax: the step cannot be put into a loop: {tree}")
         nests.append(without_unit_loops(rebuild(tree.body)))
-    outputs, allocs = list(func.params[len(given) :]), list(func.body.block.alloc_buffers)
+    outputs, allocs = list(func.params[len(fused.reads) :]), list(func.body.block.alloc_buffers)
     nests, allocs = without_copies(nests, outputs, allocs)
-    return LoweredStep(tuple(inputs), tuple(outputs), tuple(nests), tuple(allocs))
-
-
-def _check_constants(step: relax.Function) -> None:
-    def visit(expr: Any) -> None:
-        if isinstance(expr, GenericConst) and isinstance(expr.ty, relax.TensorType):
-            raise ScanError(
-                "tvm_scan.relax: expected a step without constant tensors, got one of "
-                f"{expr.ty}; pass it to the loop as an input that all steps share"
-            )
-
-    relax.analysis.post_order_visit(step, visit)
+    return LoweredStep(tuple(inputs), tuple(outputs), tuple(nests), tuple(allocs), fused.constants)
 
 
 def _inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -165,7 +144,7 @@ def time_loop(
     ----------
     step : LoweredStep
         Its parameters are the carries, then what is one step of an input, then what all steps
-        share; its results are the carries after the step, then what is emitted.
+        share, its constants last; its results are the carries after the step, then what is emitted.
     length : int or None
         Number of steps; None is the leading extent of the inputs, which a call decides.
     carries, slices : int

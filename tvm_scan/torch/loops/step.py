@@ -46,7 +46,7 @@ def _lowered(graph: str, types: list[relax.TensorType]) -> LoweredStep:
     module = graph_module.__wrapped__(graph)
     FakeTensorProp(module).propagate(*stand_ins)
     try:
-        return lower_graph(ExportedProgramImporter(), {**CONVERTERS, **_PRODUCTS}, module, types)
+        step = lower_graph(ExportedProgramImporter(), {**CONVERTERS, **_PRODUCTS}, module, types)
     except AssertionError as error:
         if not str(error).startswith("Unsupported function types"):
             raise
@@ -55,6 +55,12 @@ def _lowered(graph: str, types: list[relax.TensorType]) -> LoweredStep:
             f"tvm_scan.torch: expected a step of operators that TVM imports, got {names}; write "
             "the step with others"
         ) from error
+    if step.constants:
+        raise ScanError(
+            "tvm_scan.torch: expected a step without constant tensors, got one of "
+            f"{step.constants[0].ty}; pass it to the loop as an input that all steps share"
+        )
+    return step
 
 
 def pointwise_step(

@@ -1,0 +1,68 @@
+"""Inputs of ONNX operators that must fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax
+
+from tvm_scan import tir
+from tvm_scan.errors import ScanError
+
+__all__ = ["fitted"]
+
+
+def fitted(
+    builder: relax.BlockBuilder,
+    operator: str,
+    name: str,
+    value: relax.Expr,
+    shape: Sequence[Any],
+    dtype: str | None = None,
+) -> relax.Expr:
+    """Give an input in the shape that it must have; what only a call can tell, a call checks.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+        Where to emit the check.
+    operator, name : str
+        Of the operator and of its input, for messages.
+    value : relax.Expr
+        The input.
+    shape : sequence of int or Expr
+        What it must have.
+    dtype : str, optional
+        What it must have; its own if left out.
+
+    Returns
+    -------
+    relax.Expr
+        `value` itself where its shape is known to fit.
+
+    Raises
+    ------
+    ScanError
+        If it is known not to fit.
+    """
+    found = getattr(value.ty, "shape", None)
+    extents = list(found.values) if isinstance(found, relax.ShapeExpr) else None
+    kind = str(value.ty.dtype)
+    known = extents is not None and [tir.as_int(n) for n in extents]
+    wanted = [tir.as_int(n) for n in shape]
+    apart = extents is not None and (
+        len(known) != len(wanted)
+        or any(None not in pair and len(set(pair)) > 1 for pair in zip(known, wanted, strict=True))
+    )
+    if apart or kind != (dtype or kind):
+        raise ScanError(
+            f"{operator}: expected {name} as {dtype or kind} of {[*shape]}, got {kind} of "
+            f"{extents}; give it this shape and dtype"
+        )
+    if extents is not None and all(
+        tir.structurally_equal(a, b) if None in (n, m) else True
+        for a, b, n, m in zip(extents, shape, known, wanted, strict=True)
+    ):
+        return value
+    return builder.match_cast(value, relax.TensorType([*shape], kind))
