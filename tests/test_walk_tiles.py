@@ -102,6 +102,24 @@ def test_the_compiler_sees_copies_of_128_bits_and_one_barrier():
     assert taken.registers <= 112
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not nvcc.nvcc_available(), reason="nvcc is missing: no spills to read")
+@pytest.mark.parametrize(("shared", "items", "threads"), [(2, 8, 64), (4, 4, 128), (16, 8, 64)])
+def test_one_buffer_and_symbolic_sizes_do_not_spill(shared, items, threads):
+    """Left alone, ptxas gives up registers for another block; it is told that one is enough."""
+    known = dict(STATES)
+    func = library.selective_scan(None, None, None, 16, **known)
+    plan = PLAN.with_(
+        threads_per_block=threads, items_per_thread=items, threads_per_lane=shared, stages=1
+    )
+    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
+    assert f"__launch_bounds__({threads}, 1)" in source
+    taken = [r for a in ("sm_80", "sm_90") for r in nvcc.compile_resources(source, a).values()]
+    assert all(r.spill_stores == r.spill_loads == r.stack == 0 for r in taken)
+    as_before = source.replace(f"({threads}, 1)", f"({threads})")
+    assert any(r.spill_stores for r in nvcc.compile_resources(as_before).values())
+
+
 @T.prim_func(s_tir=True)
 def attention_of_halves(
     W: T.Buffer((8,), "float32"),
