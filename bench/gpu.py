@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,17 +30,10 @@ from tvm.target import Target
 
 from bench import gpu_native
 from bench.gpu_cases import Case, dry_cases, ladder, timed_cases
-from bench.gpu_checks import Clock, checked, checked_peers, sanitized
-from bench.gpu_gelu import gelu_rows
-from bench.gpu_ours import (
-    Times,
-    copied,
-    device_tensors,
-    plan_for,
-    timed,
-)
+from bench.gpu_checks import Clock, checked, checked_peers, is_wrong, sanitized
+from bench.gpu_rows import Timing
 from bench.gpu_table import table
-from bench.gpu_worker import Peers
+from bench.gpu_worker import Worker
 
 __all__ = ["main", "run"]
 
@@ -51,59 +43,14 @@ _REPEAT = 25
 _PACKAGES = ("torch", "triton", "jax", "mamba-ssm", "accelerated-scan", "flash-linear-attention")
 #: Elements of the copy: a gigabyte in, a gigabyte out.
 _COPIED = 1 << 28
-#: Seconds after which a peer is given up; torch compiles for half of that.
-_PATIENCE = 60.0
+#: Seconds after which a plan or a peer is given up; on a simulated device, all of whose threads
+#: are one of the host's; for nvcc and the peers in CUDA.
+_PATIENCE, _SIMULATED_PATIENCE, _COMPILING = 60.0, 600.0, 150.0
 #: Of the time, what the comparisons with float64 may take.
 _FOR_CHECKS = 0.4
 
 Say = Callable[[str], None]
-
-
-def _row(case: Case, name: str, found: Times | str, copy: float, **more: Any) -> dict[str, Any]:
-    row = {"case": str(case), "name": name, **more}
-    if isinstance(found, str):
-        return {**row, "failed": found}
-    rate = case.moved / found.median
-    return {**row, **asdict(found), "gbps": rate / 1e9, "of_copy": rate / copy}
-
-
-def _timed_plans(
-    case: Case, plans: dict[str, Any], target: Target, copy: float, clock: Clock, repeat: int
-) -> list[dict[str, Any]]:
-    """Times of plans of ours; a plan of a ladder is a step."""
-    device, rows = tvm.cuda(0), []
-    try:
-        tensors = device_tensors(case, target, device)
-    except Exception as error:  # too little memory
-        return [_row(case, "default", _short(error), copy)]
-    for name, plan in plans.items():
-        if clock.over():
-            break
-        try:
-            found: Times | str = timed(case, plan, target, device, repeat, tensors)
-        except Exception as error:  # a plan that does not fit this size, or too little memory
-            found = _short(error)
-        more = {"step": True} if plan is not None else {}
-        if name == "default" and isinstance(found, Times):
-            more["plan"] = str(plan_for(case, plan, target))
-        rows.append(_row(case, name, found, copy, **more))
-    return rows
-
-
-def _timed_peers(
-    case: Case, peers: Peers, copy: float, clock: Clock, repeat: int
-) -> list[dict[str, Any]]:
-    rows = []
-    for name in peers.names(case.family):
-        if clock.over():
-            break
-        found = peers.ask(case, name, repeat, min(_PATIENCE, clock.left))
-        rows.append(_row(case, name, found, copy, peer=True))
-    return rows
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error)[-300:]}"
+Save = Callable[[dict[str, Any]], None]
 
 
 def _machine() -> dict[str, Any]:
@@ -119,12 +66,19 @@ def _machine() -> dict[str, Any]:
             "--query-gpu=name,driver_version,clocks.max.sm",
             "--format=csv,noheader",
         ]
-        found["gpu"] = subprocess.run(query, capture_output=True, text=True).stdout.strip()
+        found["gpu"] = _said(query)
     nvcc = shutil.which("nvcc")
     if nvcc is not None:
-        said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
-        found["nvcc"] = (said.strip().splitlines() or ["?"])[-1]
+        found["nvcc"] = (_said([nvcc, "--version"]).splitlines() or ["?"])[-1]
     return found
+
+
+def _said(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stdout.strip()
 
 
 def run(
@@ -134,7 +88,7 @@ def run(
     check_only: bool = False,
     carried: Path | None = None,
     say: Say = print,
-    save: Callable[[dict[str, Any]], None] = lambda _: None,
+    save: Save = lambda _: None,
 ) -> dict[str, Any]:
     """Measure everything that fits into the time.
 
@@ -145,7 +99,8 @@ def run(
     seconds : float
         When to begin nothing more.
     check_only : bool
-        Small sizes against float64, nothing timed: what compute-sanitizer watches.
+        Small sizes against float64 in this very process, nothing timed: what compute-sanitizer
+        watches.
     carried : Path, optional
         What ``bench.gpu_fetch`` made.
     say : callable
@@ -158,6 +113,11 @@ def run(
     dict
         ``machine``, ``copy`` in bytes per second, ``errors``, ``peer_errors``, ``times``, and the
         cases that were ``left_out``.
+
+    Raises
+    ------
+    SystemExit
+        Where there is no CUDA device, or none that can copy.
     """
     clock, device = Clock(seconds), tvm.cuda(0)
     if not device.exist:
@@ -165,33 +125,36 @@ def run(
     arch = f"sm_{device.compute_version.replace('.', '')}"
     limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
     target = Target({"kind": "cuda", "arch": arch, **limits}, host={"kind": "llvm"})
-    small = dry_run or check_only
-    repeat = 1 if dry_run else _REPEAT
-    copy = copied(target, device, 1 << 12 if small else _COPIED, 1 if small else _REPEAT)
+    small, simulated = dry_run or check_only, _is_simulated()
+    patience = _SIMULATED_PATIENCE if simulated else _PATIENCE
     found: dict[str, Any] = {"machine": _machine(), "errors": [], "peer_errors": []}
     found |= {"times": [], "left_out": []}
     with tempfile.TemporaryDirectory(prefix="tvm_scan-bench-") as scratch:
         libraries = gpu_native.none_of_them("not compiled in a dry run")
         if not small:
-            folder = Path(scratch) if carried is None else carried / "built"
-            libraries = gpu_native.compiled(folder, arch, carried, say)
-            made = libraries.get("peers")
-            if isinstance(made, Path):
-                copy = max(copy, gpu_native.copy_rate(made, device, _COPIED, _REPEAT))
-        say(f"copy: {copy / 1e9:.1f} GB/s")
-        found["copy"] = copy
-        checks = clock if small else Clock(_FOR_CHECKS * seconds)
-        found["errors"] = checked(target, small, checks, say)
-        save(found)
-        if check_only:
-            return found
-        peers = Peers(libraries, _paths(carried), arch, simulated=_is_simulated())
+            libraries = gpu_native.compiled(
+                Path(scratch), arch, carried, say, min(_COMPILING, max(0.0, clock.left))
+            )
+        worker = Worker(libraries, _paths(carried), arch, simulated=simulated, inside=check_only)
         try:
+            repeat = 1 if small else _REPEAT
+            copy = worker.copy_rate(1 << 12 if small else _COPIED, repeat, patience)
+            if isinstance(copy, str):
+                raise SystemExit(f"bench.gpu: expected a device that copies, got: {copy}")
+            say(f"copy: {copy / 1e9:.1f} GB/s")
+            found["copy"] = copy
+            save(found)
+            checks = clock if small else Clock(_FOR_CHECKS * seconds)
+            found["errors"] = checked(worker, target, small, checks, say, patience)
+            save(found)
+            if check_only:
+                return found
             if not small:
-                found["peer_errors"] = checked_peers(peers, clock, say)
-            _time_all(found, target, peers, clock, repeat, dry_run, save)
+                found["peer_errors"] = checked_peers(worker, clock, say, patience)
+                save(found)
+            _time_all(found, Timing(worker, target, clock, copy, repeat, patience), dry_run, save)
         finally:
-            peers.close()
+            worker.close()
     if found["left_out"]:
         say(f"time is over; left out: {', '.join(found['left_out'])}")
     for line in table(found["times"], copy):
@@ -209,42 +172,27 @@ def _paths(carried: Path | None) -> list[str]:
     return [] if carried is None else [str((carried / "packages").resolve())]
 
 
-def _time_all(
-    found: dict[str, Any],
-    target: Target,
-    peers: Peers,
-    clock: Clock,
-    repeat: int,
-    dry_run: bool,
-    save: Callable[[dict[str, Any]], None],
-) -> None:
+def _time_all(found: dict[str, Any], bench: Timing, dry_run: bool, save: Save) -> None:
     """Cases of the targets with peers, then the ladders, then the other cases."""
-    copy, rows = found["copy"], found["times"]
     first, rest = dry_cases() if dry_run else timed_cases()
 
-    def with_peers(cases: list[Case]) -> None:
-        for case in cases:
-            if clock.over():
-                found["left_out"].append(str(case))
-                continue
-            rows.extend(_timed_plans(case, {"default": None}, target, copy, clock, repeat))
-            rows.extend(_timed_peers(case, peers, copy, clock, repeat))
-            save(found)
+    def step(name: str, make: Callable[[], list[dict[str, Any]]]) -> None:
+        if bench.clock.over():
+            found["left_out"].append(name)
+            return
+        found["times"].extend(make())
+        save(found)
 
-    with_peers(first)
+    def with_peers(case: Case) -> None:
+        step(str(case), lambda: [*bench.plans(case, {"default": None}), *bench.peers(case)])
+
+    for case in first:
+        with_peers(case)
     for case in {c.family: c for c in reversed(first)}.values():
-        if clock.over():
-            found["left_out"].append(f"ladder of {case}")
-            continue
-        rows.extend(_timed_plans(case, ladder(case), target, copy, clock, repeat))
-        save(found)
-    if clock.over():
-        found["left_out"].append("ladder of gelu")
-    else:
-        count = 1 << 14 if dry_run else _COPIED
-        rows.extend(gelu_rows(target, tvm.cuda(0), count, repeat, copy))
-        save(found)
-    with_peers(rest)
+        step(f"ladder of {case}", lambda case=case: bench.plans(case, dict(ladder(case))))
+    step("ladder of gelu", lambda: bench.gelu(1 << 14 if dry_run else _COPIED))
+    for case in rest:
+        with_peers(case)
 
 
 def main() -> None:
@@ -268,7 +216,8 @@ def main() -> None:
         except ImportError:
             pass
     if chosen.sanitize:
-        raise SystemExit(0 if sanitized(print) else 1)
+        # Nothing checked is not clean.
+        raise SystemExit({True: 0, False: 1, None: 2}[sanitized(print)])
 
     def save(found: dict[str, Any]) -> None:
         if not chosen.dry_run and not chosen.check_only:
@@ -284,7 +233,7 @@ def main() -> None:
         save=save,
     )
     save(found)
-    if any(row["error"] > row["bound"] for row in found["errors"]):
+    if any(map(is_wrong, found["errors"])):
         raise SystemExit(1)
 
 

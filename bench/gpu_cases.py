@@ -15,6 +15,7 @@ from tvm_scan.library import LIBRARY
 
 __all__ = [
     "LADDERS",
+    "Arrays",
     "Case",
     "check_cases",
     "dry_cases",

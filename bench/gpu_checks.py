@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import sys
@@ -9,17 +10,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import tvm
 from tvm.target import Target
 
 from bench.gpu_cases import Case, check_cases, ladder, peer_cases
-from bench.gpu_ours import Expected, error_of
-from bench.gpu_worker import Peers
+from bench.gpu_worker import Worker
+from tvm_scan import ScanPlan, extract
 from tvm_scan.errors import PlanError
 
-__all__ = ["Clock", "checked", "checked_peers", "sanitized"]
+__all__ = ["SANITIZERS", "Clock", "checked", "checked_peers", "is_wrong", "sanitized"]
 
 Say = Callable[[str], None]
+#: Tools of compute-sanitizer: accesses out of bounds, races in shared memory, barriers that not
+#: all threads reach, reads of memory that nobody wrote.
+SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 
 
 class Clock:
@@ -46,14 +49,20 @@ def _bound(case: Case) -> float:
     return 4 * unit if case.dtype == "bfloat16" else 8 * unit * max(16.0, steps**0.5)
 
 
-def sanitized(say: Say) -> bool:
-    """Run the comparisons again under compute-sanitizer, where the machine has it."""
+def sanitized(say: Say) -> bool | None:
+    """Run the comparisons again under compute-sanitizer, by each of its tools.
+
+    Returns
+    -------
+    bool or None
+        Whether all were clean; None where the machine has no compute-sanitizer.
+    """
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         say("compute-sanitizer: none on the PATH, nothing checked")
-        return True
+        return None
     clean = True
-    for kind in ("memcheck", "racecheck", "synccheck"):
+    for kind in SANITIZERS:
         command = [tool, "--tool", kind, "--error-exitcode", "9", sys.executable, "-m", "bench.gpu"]
         done = subprocess.run([*command, "--check-only"], capture_output=True, text=True)
         clean &= done.returncode == 0
@@ -62,38 +71,93 @@ def sanitized(say: Say) -> bool:
     return clean
 
 
-def checked(target: Target, tiny: bool, clock: Clock, say: Say) -> list[Any]:
-    """Every plan of the ladders in the cases for it, while there is time."""
-    device, rows = tvm.cuda(0), []
+def checked(
+    worker: Worker, target: Target, tiny: bool, clock: Clock, say: Say, patience: float
+) -> list[Any]:
+    """Every plan of the ladders in the cases for it, while there is time.
+
+    Parameters
+    ----------
+    worker : Worker
+        Who is asked.
+    target : tvm.target.Target
+        The GPU.
+    tiny : bool
+        Which cases.
+    clock : Clock
+        When to begin nothing more.
+    say : callable
+        Takes a line.
+    patience : float
+        Seconds for each plan.
+
+    Returns
+    -------
+    list of dict
+        ``error`` and ``bound``; ``failed`` instead of an error where there is no finite one.
+    """
+    rows = []
     for case in check_cases(tiny):
         # The halves say nothing that float32 does not, but for the default.
         steps = {} if case.dtype == "bfloat16" else ladder(case)
-        exact = Expected(case)
         for name, plan in {"default": None, **steps}.items():
             if clock.over():
                 say(f"time for comparisons is over before {case}  {name}")
                 return rows
-            try:
-                error, bound = error_of(exact, plan, target, device), _bound(case)
-            except PlanError as refusal:
-                say(f"{case}  {name}: {refusal}")
+            refused = _refusal(case, plan, target)
+            if refused is not None:
+                say(f"{case}  {name}: {refused}")
                 continue
-            rows.append({"case": str(case), "plan": name, "error": error, "bound": bound})
-            if error > bound:
-                say(f"WRONG  {case}  {name}: error {error:.3g}, at most {bound:.3g} expected")
-    wrong = sum(row["error"] > row["bound"] for row in rows)
+            found = worker.plan_error(case, plan, min(patience, clock.left))
+            rows.append(_compared({"case": str(case), "plan": name}, found, _bound(case), say))
+    wrong = sum(is_wrong(row) for row in rows)
     say(f"compared with float64: {len(rows)} plans, {wrong} wrong")
     return rows
 
 
-def checked_peers(peers: Peers, clock: Clock, say: Say) -> list[Any]:
-    """What peers in CUDA differ by: a time of a wrong result would say nothing."""
-    rows = []
+def is_wrong(row: dict[str, Any]) -> bool:
+    """Whether a plan's result is not there, or not within its bound."""
+    return "failed" in row or bool(row["error"] > row["bound"])
+
+
+def _refusal(case: Case, plan: ScanPlan | None, target: Target) -> PlanError | None:
+    """Why a plan of a ladder is not for a case."""
+    if plan is None:
+        return None
+    try:
+        plan.check(target, extract(case.func))
+    except PlanError as refusal:
+        return refusal
+    return None
+
+
+def _compared(row: dict[str, Any], found: float | str, bound: float, say: Say) -> dict[str, Any]:
+    name = "  ".join(row.values())
+    if isinstance(found, float) and not math.isfinite(found):
+        found = "not finite, or other bits in a second run"
+    if isinstance(found, str):
+        say(f"WRONG  {name}: {found}")
+        return {**row, "failed": found, "bound": bound}
+    if found > bound:
+        say(f"WRONG  {name}: error {found:.3g}, at most {bound:.3g} expected")
+    return {**row, "error": found, "bound": bound}
+
+
+def checked_peers(worker: Worker, clock: Clock, say: Say, patience: float) -> list[Any]:
+    """What peers differ by: a time of a wrong result would say nothing."""
+    rows: list[Any] = []
     for case in peer_cases():
-        for name, error in peers.errors(case, clock.left).items():
-            rows.append({"case": str(case), "peer": name, "error": error, "bound": _bound(case)})
-            # Published kernels are compiled with fast math, as their packages do.
-            if isinstance(error, float) and error > 16 * _bound(case):
-                peers.lost[case.family, name] = f"wrong: an error of {error:.3g}"
-                say(f"WRONG  {case}  {name}: error {error:.3g}")
+        if clock.over():
+            say(f"time for comparisons is over before {case}")
+            return rows
+        # Published kernels are compiled with fast math, as their packages do.
+        bound = 16 * _bound(case)
+        for name, found in worker.peer_errors(case, min(patience, max(0.0, clock.left))):
+            row = {"case": str(case), "peer": name}
+            if isinstance(found, str):
+                rows.append({**row, "failed": found})  # Most are not there, which says no more.
+                continue
+            rows.append(_compared(row, found, bound, say))
+            if is_wrong(rows[-1]):
+                worker.lost[case.family, name] = f"wrong: an error of {found:.3g}"
     return rows

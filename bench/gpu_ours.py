@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import cache
 from statistics import median, quantiles
@@ -18,6 +19,7 @@ from tvm_scan import ScanPlan, cuda_math, default_plan, extract, parallelize
 __all__ = [
     "Expected",
     "Times",
+    "affordable",
     "built",
     "cold_times",
     "copied",
@@ -31,6 +33,8 @@ __all__ = [
 
 #: More than the second-level cache of any current GPU.
 _FLUSH_BYTES = 256 << 20
+#: Seconds that the calls of one plan or peer may take together, the first ones left out.
+_FOR_ONE = 2.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,11 @@ def summary(seconds: list[float]) -> Times:
         return Times(middle, 0.0)
     low, _, high = quantiles(seconds, n=4)
     return Times(middle, (high - low) / middle)
+
+
+def affordable(seconds: float, repeat: int) -> int:
+    """How often a call of so many seconds is repeated: at most ``repeat`` times, at least once."""
+    return max(1, min(repeat, int(_FOR_ONE / max(seconds, 1e-9))))
 
 
 @cache
@@ -123,7 +132,14 @@ def built(func: tvm.tirx.PrimFunc, target: Target) -> tvm.runtime.Executable:
 def cold_times(
     executable: tvm.runtime.Executable, device: tvm.runtime.Device, repeat: int, tensors: list[Any]
 ) -> Times:
-    """Times of single calls, the second-level cache cold."""
+    """Times of single calls, the second-level cache cold; fewer than ``repeat`` of slow ones."""
+    function = executable["main"]
+    function(*tensors)  # loads the kernel
+    device.sync()
+    begin = time.perf_counter()
+    function(*tensors)
+    device.sync()
+    repeat = affordable(time.perf_counter() - begin, repeat)
     timer = executable.mod.time_evaluator(
         "main", device, number=1, repeat=repeat, cache_flush_bytes=_FLUSH_BYTES
     )

@@ -219,7 +219,8 @@ def _tree(plan: ScanPlan) -> tuple[float, float, float]:
         return doublings + 1, doublings + 1, 2.0 if plan.threads_per_block > 32 else 0.0
     if plan.block_tree == "kogge_stone":
         return doublings, doublings, doublings + 2
-    return 2 * doublings, 2.0, 2 * doublings + 2
+    # As emitted: a barrier between the reads and the writes of a level, too.
+    return 2 * doublings, 2.0, 4 * doublings + 3
 
 
 def _of(

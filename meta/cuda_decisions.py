@@ -12,7 +12,6 @@ from tvm_scan.schedules.cuda_checks import element_bytes, takes_single_pass, tak
 from tvm_scan.schedules.cuda_exponentials import exponentials_in_base_two
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.shape_key import sizes_of
 from tvm_scan.schedules.shared_layout import along_time
 from tvm_scan.schedules.shared_tables import tables_of
 from tvm_scan.schedules.state_split import NoSplit, split_of
@@ -73,8 +72,7 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
         if exponentials_in_base_two(recurrence):
             choices += (("exp_share", (0, 4, 8)),)
         found.append((base, choices))
-        stages = _walk_stages(limits, recurrence)
-        found.append((base.with_(block_load="transposed"), (*choices, stages)))
+        found.append((base.with_(block_load="transposed"), (*choices, _stages(limits))))
         found += _shared_in_chunks(base, shared, limits, recurrence)
     length = extent_of(recurrence.time.extent)
     for algorithm in ("serial_tiles", "three_phase", "single_pass"):
@@ -128,12 +126,6 @@ def _shared_in_chunks(
 
 def _stages(limits: Limits) -> tuple[str, tuple[int, ...]]:
     return "stages", (1, 2, 3) if limits.async_copies else (1,)
-
-
-def _walk_stages(limits: Limits, recurrence: Recurrence) -> tuple[str, tuple[int, ...]]:
-    """Buffers of a walk: with one, and sizes that are not known, ptxas spills some bytes."""
-    name, counts = _stages(limits)
-    return name, counts[1:] if None in sizes_of(recurrence) and len(counts) > 1 else counts
 
 
 def _through_shared_memory(

@@ -17,6 +17,8 @@ LAUNCH = 2.5e-6
 #: In a tree, instructions around a special function; threads that a multiprocessor holds at 64
 #: registers.
 AROUND, RESIDENT = 6.0, 1024
+#: Threads, blocks and bytes of shared memory of a multiprocessor; bytes of a block beside its own.
+THREADS, BLOCKS, SHARED_BYTES, BLOCK_BYTES = 2048, 32, 228 << 10, 1 << 10
 #: Steps that the compiler overlaps in a serial loop.
 UNROLLED = 4
 #: What a byte from the second-level cache costs, as a share of one from memory; its bytes.
@@ -32,7 +34,8 @@ class Work:
     moved, specials, issued : float
         Bytes, special functions, instructions of warps.
     barriers, shared : float
-        Barriers of a block, accesses of a thread to shared memory.
+        Barriers that a block passes, of all kernels together; accesses of warps to shared memory,
+        each of 128 bytes at most.
     threads : float
         All of them.
     chain, once : float

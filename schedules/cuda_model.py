@@ -21,12 +21,16 @@ from math import prod
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cuda_chip import (
     BANDWIDTH,
+    BLOCK_BYTES,
+    BLOCKS,
     CLOCK,
     ISSUE,
     LAUNCH,
     MEMORY,
     RESIDENT,
+    SHARED_BYTES,
     SPECIAL,
+    THREADS,
 )
 from tvm_scan.schedules.cuda_model_trees import tree_work
 from tvm_scan.schedules.cuda_model_walks import walk_work
@@ -47,9 +51,11 @@ class CudaCost:
     bytes, specials, instructions : float
         Of the whole run; instructions are counted in warps.
     barriers, shared : float
-        Barriers of a block, and its accesses to shared memory per thread.
+        Barriers that a block passes, of all kernels together; accesses of warps to shared memory
+        in the whole run, each of 128 bytes at most.
     occupancy : float
-        Share of the threads that the chip holds.
+        Share of the threads that the chip holds: as many as there are, and as blocks of this size
+        and with this shared memory leave room for. Registers are not modelled.
     memory, exponentials, issue, lines, chain : float
         Bounds in seconds.
     seconds : float
@@ -99,7 +105,7 @@ def predict(plan: ScanPlan, recurrence: Recurrence, limits: Limits) -> CudaCost:
     waiting = 64.0 if plan.vector_loads else 32.0 if alone else 16.0
     under_way = threads * max(waiting, bytes_ahead(plan, recurrence))
     speed = min(1.0, under_way / (BANDWIDTH * MEMORY / CLOCK))
-    held = chip * 2048
+    held = chip * _threads_at_once(plan, recurrence)
     memory = work.moved / (BANDWIDTH * max(speed, 1e-6))
     # A multiprocessor without a block does nothing.
     blocks = max(1.0, threads / plan.threads_per_block)
@@ -116,7 +122,7 @@ def predict(plan: ScanPlan, recurrence: Recurrence, limits: Limits) -> CudaCost:
         work.issued,
         work.barriers,
         work.shared,
-        min(1.0, threads / held),
+        min(threads, held) / (chip * THREADS),
         memory,
         exponentials,
         issue,
@@ -124,3 +130,10 @@ def predict(plan: ScanPlan, recurrence: Recurrence, limits: Limits) -> CudaCost:
         latency,
         worst + work.launches * LAUNCH,
     )
+
+
+def _threads_at_once(plan: ScanPlan, recurrence: Recurrence) -> int:
+    """Threads that a multiprocessor holds at once: of whole blocks, and with their memory."""
+    block = plan.threads_per_block * plan.lanes_per_block
+    by_memory = SHARED_BYTES // (plan.smem_bytes(recurrence) + BLOCK_BYTES)
+    return block * max(1, min(BLOCKS, by_memory, THREADS // max(1, block)))

@@ -27,7 +27,7 @@ def tree_work(
     elif plan.block_tree == "kogge_stone":
         levels, barriers = doublings, doublings + 2
     else:
-        levels, barriers = 2 * doublings, 4 * doublings + 4
+        levels, barriers = 2 * doublings, 4 * doublings + 3
     exchange = levels * words * 4
     # Lifting costs about what the step costs, and a combine two operations per word.
     each = 2 * (step.flops + step.specials * AROUND) + 2 * words
@@ -39,7 +39,10 @@ def tree_work(
         barriers += 4.0 if plan.stages == 1 else 2.0
     at_memory = MEMORY if not step.specials else MEMORY + 2 * EXP * items
     one = at_memory + items * each + levels * (LEVEL + words) + barriers * BARRIER
-    shared = exchange if shared_bytes(plan, recurrence) else 0.0
+    # Warps' totals are written and read once; the other trees pass every level through memory.
+    passed = 2 * words if plan.block_tree == "warp" else exchange
+    passed = passed if shared_bytes(plan, recurrence) else 0.0
+    shared = made * (staged + passed / items) / 32
     steps = rows * length
     lines = steps * lines_of_step(plan, recurrence)
     coalesced = 1.0 if contiguous_axis(recurrence) != "lane" else 8.0
@@ -50,7 +53,8 @@ def tree_work(
             # All tiles but the first one are there when their turn comes.
             chain -= (tiles - 1) * (MEMORY - LEVEL)
         specials, count = 2 * steps * step.specials, rows * threads
-        return Work(moved, specials, issued, barriers, shared, count, chain, 0.0, 1.0, lines)
+        passed = tiles * barriers
+        return Work(moved, specials, issued, passed, shared, count, chain, 0.0, 1.0, lines)
     if plan.algorithm == "single_pass":
         # Every tile hands over its element, and reads those of half a window on average.
         looked_up = min(tiles, threads) / 2 * (words + 1) * 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log2
+from math import ceil, log2
 
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.chunk_carries import AHEAD
@@ -21,7 +21,7 @@ from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.strides import contiguous_axis
 from tvm_scan.schedules.time_cut import TimeCut
 from tvm_scan.schedules.walk_counts import WalkCounts, walk_counts
-from tvm_scan.schedules.walk_layout import walk_steps
+from tvm_scan.schedules.walk_layout import walk_layout, walk_steps
 
 __all__ = ["walk_work"]
 
@@ -43,8 +43,9 @@ def walk_work(plan: ScanPlan, recurrence: Recurrence, rows: float, length: float
     chain = _chain(plan, replay, length / count, along_time)
     issued, specials = steps * replay.instructions / 32, steps * replay.specials
     lines = steps * replay.accesses
+    barriers, touched = _barriers(plan, recurrence, length / count), steps * replay.shared
     if count == 1:
-        return Work(moved, specials, issued, 0.0, 0.0, threads, chain, 0.0, 1.0, lines)
+        return Work(moved, specials, issued, barriers, touched, threads, chain, 0.0, 1.0, lines)
     reduce, part = walk_counts(alone, recurrence, reduces=True), (count - 1) / count
     again = steps * reduce.bytes * part
     # What the second-level cache still holds when the replay asks for it.
@@ -58,7 +59,16 @@ def walk_work(plan: ScanPlan, recurrence: Recurrence, rows: float, length: float
     chain += _chain(plan, reduce, length / count, along_time)
     once = count * (MEMORY / AHEAD + _PASS_ON) * recurrence.stages
     launches = 1.0 + 2.0 * recurrence.stages
-    return Work(moved, specials, issued, 0.0, 0.0, threads, chain, once, launches, lines)
+    touched += steps * part * reduce.shared
+    barriers *= 2
+    return Work(moved, specials, issued, barriers, touched, threads, chain, once, launches, lines)
+
+
+def _barriers(plan: ScanPlan, recurrence: Recurrence, length: float) -> float:
+    """Barriers of a block that walks so many steps: around a tile, or between two with several."""
+    if not walk_layout(plan, recurrence).tile_bytes:
+        return 0.0
+    return ceil(length / walk_steps(plan)) * (2.0 if plan.stages == 1 else 1.0)
 
 
 def _chain(plan: ScanPlan, counts: WalkCounts, length: float, along_time: bool) -> float:

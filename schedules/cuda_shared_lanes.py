@@ -32,6 +32,9 @@ from tvm_scan.schedules.warp_tree import shuffled
 
 __all__ = ["SharedThreads", "Walk", "build_shared_lanes"]
 
+#: TVM's name for the second number of ``__launch_bounds__``.
+_MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+
 
 def build_shared_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
     """``plan.threads_per_lane`` threads per lane; see the module."""
@@ -130,7 +133,13 @@ class Walk(WalkRegisters):
             walk = loop("tile", units, lambda tile: of_tile(_sum(first, tile)))
         ahead = None if self.tiles.is_empty else self.tiles.begin(first)
         before = [self.part(self.recurrence.prologue), begin, *self.loads.begin(), ahead]
-        return tir.seq([when(any_lane, tir.seq(before)), walk, end])
+        stmt = tir.seq([when(any_lane, tir.seq(before)), walk, end])
+        if self.tiles.is_empty or self.plan.stages > 1:
+            return stmt
+        # Loads on their way to shared memory pass through registers. Left alone, ptxas gives some
+        # of those away for another block on the multiprocessor, and keeps what the walk does not
+        # need in local memory.
+        return tirx.AttrStmt("default", _MIN_BLOCKS, int_const(1, "int32"), stmt)
 
     def _valid(self, time: Any) -> Any:
         return time < self.recurrence.time.extent

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_STAGED", "StagedItems", "steady_loads"]
 
-#: Inputs that a thread keeps in registers at most.
-MAX_STAGED = 8
+#: Inputs that a thread keeps in registers at most; registers for them beside many cells.
+MAX_STAGED, _BESIDE_CELLS = 8, 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class StagedItems:
     vectors : bool
         Whether to move several items at once.
     loads : list of TensorLoad, optional
-        What to stage; if not given, every steady load unless the state has many cells.
+        What to stage; if not given, every steady load; of states of many cells, if there is room.
     streams : sequence of Stream
         What the block moves between memory and registers: ``fill`` and ``empty`` leave it out.
     writes : bool
@@ -80,9 +80,10 @@ class StagedItems:
         #: What the block moves, and the registers on the thread's side.
         self.by_block: list[tuple[Stream, Var]] = []
         if loads is None:
-            small = not any(carry.state_axes for carry in recurrence.carries)
-            time = recurrence.time.var
-            loads = steady_loads(recurrence.body, recurrence, [time]) if small else []
+            loads = steady_loads(recurrence.body, recurrence, [recurrence.time.var])
+            if any(carry.state_axes for carry in recurrence.carries):
+                # Elements of many cells leave few registers for what is read by vectors.
+                loads = loads if vectors and items * len(loads) <= _BESIDE_CELLS else []
             known = [s.access for s in streams if not s.stored]
             loads = [x for x in loads if not any(tir.structurally_equal(x, k) for k in known)]
             loads = [*known, *loads]

@@ -60,6 +60,8 @@ class WalkCounts:
         Special functions.
     bytes : float
         Of what is read and written, each element once.
+    shared : float
+        Accesses of warps to shared memory.
     """
 
     thread: float
@@ -67,6 +69,7 @@ class WalkCounts:
     accesses: float
     specials: float
     bytes: float
+    shared: float = 0.0
 
 
 @lru_cache(maxsize=512)
@@ -142,7 +145,17 @@ def _shared(plan: ScanPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
         (lines + once_lines) * shared / _WARP,
         split.states * (exps - poly) + specials_of(outside),
         array_bytes(buffers, recurrence),
+        _shared_accesses(plan, recurrence, split),
     )
+
+
+def _shared_accesses(plan: ScanPlan, recurrence: Recurrence, split: StateSplit) -> float:
+    """Of tiles: written by whole lines, read by vectors of a thread's items or states."""
+    found = walk_layout(plan, recurrence, split)
+    lanes = plan.threads_per_block // plan.threads_per_lane
+    streams = sum(2 * part.size for part in found.streams) / _LINE
+    copied = sum(split.states * part.size for part in found.tables) / _LINE / lanes
+    return streams + copied + sum(split.states / part.width for part in found.tables) / _WARP
 
 
 def _varies(load: TensorLoad, loops: tuple[Any, ...]) -> bool:

@@ -1,9 +1,10 @@
 """What a block whose threads share lanes stages in shared memory, and how it lies there.
 
-Two kinds of arrays. A *stream* belongs to a lane and is read once at every step, along time. A
-*table* is read by the loops over the states at every step, and is the same for all the lanes of a
-block: B and C of a selective scan, whose channels are neighbours. Of streams every lane has a row
-of a tile, of tables every state (or every step, where the states are neighbours in memory).
+Two kinds of arrays. A *stream* belongs to a lane and is read once at every step. A *table* is read
+by the loops over the states at every step, and is the same for all the lanes of a block: B and C of
+a selective scan, whose channels are neighbours. Of streams whose memory runs along time every lane
+has a row of a tile, and of those whose neighbours in memory are lanes every step
+(``step_rows``); of tables every state, or every step, where the states are neighbours.
 
 Theorem (tables). The lanes of block ``b`` are those numbered ``b n`` to ``b n + n - 1``. If the
 indices of a load, over the lane numbered ``b n + y`` with ``0 <= y < n``, simplify to terms
@@ -14,21 +15,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tvm import tirx
-from tvm.ir import Range, Var
+from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
-from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.ir import int_const
-from tvm_scan.schedules.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.shared_layout import PaddedLayout, Stream, direction_of, element_size
 from tvm_scan.schedules.staging import MAX_STAGED, steady_loads
 from tvm_scan.schedules.state_split import NoSplit, StateSplit, split_of
+from tvm_scan.schedules.step_rows import StepRows, placed_in_block, step_rows
 from tvm_scan.schedules.vector_access import VectorAccess, vector_access
 
 if TYPE_CHECKING:
@@ -99,7 +97,7 @@ class Table:
 class WalkLayout:
     """All that is staged."""
 
-    streams: tuple[LaneRows, ...]
+    streams: tuple[LaneRows | StepRows, ...]
     tables: tuple[Table, ...]
 
     @property
@@ -150,10 +148,12 @@ def _layout(
             new = not any(tir.structurally_equal(load, other) for other in loads)
             if new and not tir.contains_var(load, [part.loop_var]):
                 loads.append(load)
-    streams = []
+    streams: list[LaneRows | StepRows] = []
     for load in loads[:MAX_STAGED]:
         direction = direction_of(list(load.indices), recurrence)
         if direction == 0:
+            rows = step_rows(load, recurrence, shared, items, lanes, steps, vectors)
+            streams += [rows] if rows else []
             continue
         copies = VectorAccess()
         if vectors and direction > 0:
@@ -221,16 +221,5 @@ def _table(
 
 def is_common(load: TensorLoad, recurrence: Recurrence, lanes: int) -> bool:
     """Whether all lanes of a block load the same; see the theorem."""
-    total = lane_count(recurrence)
-    dtype = tir.dtype_of(total)
-    block, within = tirx.Var("b", dtype), tirx.Var("y", dtype)
-    row = block * int_const(lanes, dtype) + within
-    table = tir.VarMap(
-        (lane.var, value)
-        for lane, value in zip(recurrence.lanes, decode_lanes(recurrence, row), strict=True)
-    )
-    analyzer = Analyzer()
-    analyzer.bind(within, Range.from_min_extent(int_const(0, dtype), int_const(lanes, dtype)))
-    analyzer.bind(block, Range.from_min_extent(int_const(0, dtype), total))
-    placed: list[Any] = [tir.substitute(index, table) for index in load.indices]
+    placed, within, analyzer = placed_in_block(load, recurrence, lanes)
     return not any(tir.contains_var(analyzer.simplify(index), [within]) for index in placed)

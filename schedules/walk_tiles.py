@@ -22,6 +22,7 @@ from tvm_scan.schedules.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.state_split import StateSplit
+from tvm_scan.schedules.step_rows import StepRows
 from tvm_scan.schedules.walk_layout import LaneRows, Table, walk_layout, walk_steps
 
 __all__ = ["WalkTiles"]
@@ -65,7 +66,7 @@ class WalkTiles:
         self.streams = [(part, self._memory(part, part.stream.buffer)) for part in found.streams]
         self.tables = [(part, *self._table_memory(part)) for part in found.tables]
 
-    def _memory(self, part: LaneRows | Table, source: Var) -> Var:
+    def _memory(self, part: LaneRows | StepRows | Table, source: Var) -> Var:
         shape = [self.plan.stages, part.cells]
         return local(f"{source.name}_tile", shape, tir.dtype_of(source), "shared")
 
@@ -109,7 +110,7 @@ class WalkTiles:
         """Begin to copy a tile."""
         return tir.seq(
             [
-                *(self._fetch_rows(part, memory, tile) for part, memory in self.streams),
+                *(self._fetch_stream(part, memory, tile) for part, memory in self.streams),
                 *(self._fetch_table(part, memory, tile) for part, memory, _ in self.tables),
             ]
         )
@@ -152,6 +153,25 @@ class WalkTiles:
         ramp = [tirx.Ramp(i[-1], int_const(1, i[-1]), lanes) for i in (to, indices)]
         value = tirx.BufferLoad(load.source, [*indices[:-1], ramp[1]])
         return tirx.BufferStore(memory, value, [*to[:-1], ramp[0]])
+
+    def _fetch_stream(self, part: LaneRows | StepRows, memory: Var, tile: Any) -> Any:
+        if isinstance(part, StepRows):
+            return self._fetch_steps(part, memory, tile)
+        return self._fetch_rows(part, memory, tile)
+
+    def _fetch_steps(self, part: StepRows, memory: Var, tile: Any) -> Any:
+        load = part.stream.access
+
+        def one(step: Any, number: Any) -> Any:
+            lane, time = number * int_const(part.width, "int32"), self._time(tile, step)
+            row = self.first_row + as_dtype(lane, tir.dtype_of(self.first_row))
+            to = [self.slot(tile), part.place(step, lane)]
+            indices = self._placed(load, row, time)
+            return when(
+                time < self.end, self._copy(memory, to, load, indices, part.width, part.size)
+            )
+
+        return self._elements(self.steps, part.lanes // part.width, one)
 
     def _fetch_rows(self, part: LaneRows, memory: Var, tile: Any) -> Any:
         lanes, stream = part.stream.copies.lanes, part.stream
@@ -215,6 +235,9 @@ class WalkTiles:
         stmts = []
         for part, memory in self.streams:
             registers = next(r for stream, r in parts if stream is part.stream)
+            if isinstance(part, StepRows):
+                stmts.append(self._take_steps(part, memory, registers, y, slot, first))
+                continue
             unit = part.stream.layout.unit
             start = y * int_const(part.pitch, "int32") + first
 
@@ -228,6 +251,18 @@ class WalkTiles:
             count = part.stream.layout.items // unit
             stmts.append(loop("u", count, one, _UNROLLED))
         return stmts
+
+    def _take_steps(
+        self, part: StepRows, memory: Var, registers: Var, y: Any, slot: Any, first: Any
+    ) -> Any:
+        start = part.place(first, y)
+
+        def one(u: Any) -> Any:
+            # The steps of a thread lie between two paddings.
+            place = start + u * int_const(part.lanes, "int32")
+            return tirx.BufferStore(registers, tirx.BufferLoad(memory, [slot, place]), [u])
+
+        return loop("u", part.items, one, _UNROLLED)
 
     def fill(self, k: int, owner: Any, tile: Any, step: Any) -> list[Any]:
         """Before step ``step`` of the tile, the ``k``-th of a thread: what its states read."""

@@ -21,7 +21,9 @@ import pytest
 from tests.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source
 from tests.cusim import nvcc
 from tests.test_resources import barriers
-from tvm_scan import ScanPlan, library, parallelize
+from tvm_scan import ScanPlan, extract, library, parallelize
+from tvm_scan.schedules.cuda_model import predict
+from tvm_scan.schedules.limits import limits_of
 
 pytestmark = pytest.mark.gpu
 
@@ -50,6 +52,10 @@ def test_the_count_is_what_the_trees_need(tree, threads):
     # What keeps one tile from the memory of the one before.
     again = 0 if tree == "blelloch" else int(whole > 0)
     assert counts("serial_tiles", tree, threads) == [whole + again]
+    found = extract(library.linear_recurrence(3, 10000))
+    tiles = -(-10000 // (2 * threads))
+    plan = ScanPlan("cuda", "serial_tiles", threads, 2, tree)
+    assert predict(plan, found, limits_of(CUDA_TARGET)).barriers == tiles * (whole + again)
     reduce, _, replay = counts("three_phase", tree, threads)
     assert (reduce, replay) == (total, whole)
     # One for the ticket; the tree's memory is used twice.
@@ -60,6 +66,21 @@ def test_shared_lanes_wait_for_nobody():
     plan = ScanPlan("cuda", "lanes", 64, 4, vector_loads=True, threads_per_lane=4)
     func = parallelize(library.selective_scan(1, 16, 256, 16), CUDA_TARGET, plan)
     assert barriers(emitted_source(compile_cuda(func))) == [0]
+
+
+@pytest.mark.parametrize(("stages", "of_tile"), [(1, 2), (2, 1)])
+def test_those_of_staged_walks_are_counted_by_the_model(stages, of_tile):
+    plan = WALK.with_(block_load="transposed", stages=stages)
+    func = library.selective_scan(1, 64, 320, 16)
+    assert barriers(emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))) == [of_tile]
+    cost = predict(plan, extract(func), limits_of(CUDA_TARGET))
+    assert cost.barriers == 320 / 32 * of_tile
+    # Two blocks of 32 lanes. Of a tile of 32 steps each: three arrays of the lanes, and B and C of
+    # 16 states, written by lines; of these read a line of each lane, and four states at once.
+    streams, tables = 32 * (3 + 3), 16 * 2
+    assert cost.shared == 2 * 10 * (streams + tables + 32 * 32 * 2 * 4 / 32)
+    # Two blocks on a chip of 132 multiprocessors, each of which holds sixteen by their threads.
+    assert cost.occupancy == 2 * 128 / (132 * 2048)
 
 
 TILES = ScanPlan("cuda", "serial_tiles", 64, 8, "warp", vector_loads=True)

@@ -155,6 +155,14 @@ def test_explain_predicts_a_plan_for_the_gpu():
     bounds = [cost[name] for name in ("memory", "exponentials", "issue", "lines", "chain")]
     assert (code, cost["exponentials"]) == (0, 0)
     assert max(bounds) < cost["seconds"] < max(bounds) + 1e-5
+    _, text, _ = tvm_scan("explain", "library:cumsum", "--target", "cuda", "--cost")
+    shown = text.split("predicted, on paper\n")[1]
+    numbers = {
+        name: float(n.replace(",", "")) for name, n in re.findall(r"(\w+) +([\d,.]+)  ", shown)
+    }
+    assert numbers.keys() == cost.keys(), "every number that the model has, and its unit"
+    for name in ("memory", "lines", "chain", "seconds"):
+        assert numbers[name] == pytest.approx(1e6 * cost[name], abs=0.06), "in microseconds"
     code, text, _ = tvm_scan("explain", "library:cumsum", "--cost", "--json")
     assert (code, "predicted" in json.loads(text)) == (0, False)
 

@@ -47,8 +47,8 @@ def test_a_block_tree_is_logarithmic():
 
     (small, plan), (large, _) = at(32), at(1024)
     tiles = 4096 // (32 * 4)
-    assert small.barriers == tiles * (2 * math.log2(32) + 2)
-    assert large.barriers == 2 * math.log2(1024) + 2
+    assert small.barriers == tiles * (4 * math.log2(32) + 3)
+    assert large.barriers == 4 * math.log2(1024) + 3
     assert large.depth < small.depth
     assert small.smem == plan.smem_bytes(SUM)
 

@@ -1,9 +1,12 @@
-"""What the default plans' kernels take: registers, shared memory, barriers; kept in a file.
+"""What the default plans' kernels take, kept in a file: registers, shared memory, barriers, and
+how wide they load and store, read from the machine code.
 
 python -m pytest tests/test_resources.py --update-golden
 """
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,8 +20,8 @@ from tvm_scan import default_plan, extract, library, parallelize
 pytestmark = pytest.mark.gpu
 
 KEPT = Path(__file__).parent / "golden" / "resources.json"
-#: Releases of nvcc allocate registers a little differently.
-REGISTERS = 6
+#: Releases of nvcc allocate registers a little differently, and unroll the ends of loops so.
+REGISTERS, ACCESSES = 6, 0.25
 
 WORKLOADS = {
     "cumsum, long": lambda: library.cumsum(2, 1 << 20),
@@ -50,6 +53,22 @@ def barriers(source):
     return [b.count("__syncthreads()") for b in bodies if "{" in b.split(";")[0]]
 
 
+def accesses(source):
+    """Of every kernel: accesses to global memory by kind and bits; LDGSTS are copies to shared."""
+    found = {}
+    for part in re.split(r"\n\s*\.text\.", nvcc.sass(source))[1:]:
+        name = part.partition(":")[0]
+        made = re.findall(r"\b(LDG|STG|LDGSTS)\.E((?:\.\w+)*)", part)
+        width = [
+            next((b for b in ("128", "64", "U16", "U8") if b in more.split(".")), "32")
+            for _, more in made
+        ]
+        found[name] = dict(
+            Counter(f"{kind} {bits}" for (kind, _), bits in zip(made, width, strict=True))
+        )
+    return found
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_default_plans_take_what_they_took(name, request):
     """On sm_90: no spills, no stack, the shared memory of the plan, and as many registers."""
@@ -58,6 +77,7 @@ def test_default_plans_take_what_they_took(name, request):
     plan = default_plan(CUDA_TARGET, recurrence)
     scheduled = parallelize(func, CUDA_TARGET, plan)
     resources = check_nvcc(scheduled)
+    source = emitted_source(compile_cuda(scheduled))
     for kernel, taken in resources.items():
         assert taken.stack == 0, f"{kernel} keeps {taken.stack} bytes per thread in memory"
         assert taken.shared_bytes <= plan.smem_bytes(recurrence)
@@ -65,7 +85,8 @@ def test_default_plans_take_what_they_took(name, request):
         "plan": str(plan),
         "registers": {kernel: r.registers for kernel, r in sorted(resources.items())},
         "shared": {kernel: r.shared_bytes for kernel, r in sorted(resources.items())},
-        "barriers": barriers(emitted_source(compile_cuda(scheduled))),
+        "barriers": barriers(source),
+        "accesses": accesses(source) if nvcc.nvdisasm_path() else None,
     }
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     if request.config.getoption("--update-golden"):
@@ -73,12 +94,29 @@ def test_default_plans_take_what_they_took(name, request):
         KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
     was = kept[name]
     hint = "if the change is meant, update the golden file"
-    assert {k: v for k, v in now.items() if k != "registers"} == {
-        k: v for k, v in was.items() if k != "registers"
-    }, hint
+    for key in ("plan", "shared", "barriers"):
+        assert now[key] == was[key], f"{key}: {hint}"
     assert now["registers"].keys() == was["registers"].keys()
     for kernel, count in now["registers"].items():
         assert abs(count - was["registers"][kernel]) <= REGISTERS, f"{kernel}: {hint}"
+    for kernel, made in (now["accesses"] or {}).items():
+        assert made == pytest.approx(was["accesses"][kernel], rel=ACCESSES), f"{kernel}: {hint}"
+        if "vector_loads=True" in now["plan"] and "symbolic" not in name:
+            # Where nothing is read at every step, in the kernel of the carries, nothing is wide.
+            assert wide(made) or kernel.endswith("_kernel_1"), f"{kernel} reads nothing at 128 bits"
+
+
+def wide(made):
+    """Loads of 128 bits."""
+    return made.get("LDG 128", 0) + made.get("LDGSTS 128", 0)
+
+
+def test_the_table_has_every_workload_and_its_wide_loads():
+    kept = json.loads(KEPT.read_text())
+    assert kept.keys() == WORKLOADS.keys()
+    for row in kept.values():
+        assert row.keys() == {"plan", "registers", "shared", "barriers", "accesses"}
+        assert row["accesses"].keys() == row["registers"].keys() == row["shared"].keys()
 
 
 @pytest.mark.slow

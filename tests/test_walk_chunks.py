@@ -56,7 +56,9 @@ def test_selective_scan(name):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("plan", [SHARED, LANES], ids=["direct", "alone"])
+@pytest.mark.parametrize(
+    "plan", [SHARED, STAGED.with_(stages=1), LANES], ids=["direct", "one buffer", "alone"]
+)
 def test_symbolic_sizes(plan):
     """No step, chunks without steps, chunks that are not full; lanes symbolic too."""
     run_exactly(scan(channels=16), plan, (0, 33, 130), symbolic=True)

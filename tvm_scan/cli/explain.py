@@ -35,6 +35,22 @@ _UNITS = {
     "smem": "bytes of shared memory for a block",
     "registers": "of 32 bits for a thread or a task, at least",
 }
+_TIME = ("us, were nothing else to be waited for", 1e6)
+#: The same of what the model predicts for a GPU, and what it is multiplied by.
+_PREDICTED = {
+    "bytes": ("between main memory and the chip", 1.0),
+    "specials": ("special functions", 1.0),
+    "instructions": ("of warps", 1.0),
+    "barriers": ("of a block, of all kernels together", 1.0),
+    "shared": ("accesses of warps to shared memory", 1.0),
+    "occupancy": ("% of the threads that the chip holds; registers are not counted", 1e2),
+    "memory": _TIME,
+    "exponentials": _TIME,
+    "issue": _TIME,
+    "lines": _TIME,
+    "chain": _TIME,
+    "seconds": ("us: the largest of these, and the launches", 1e6),
+}
 
 
 def explain(
@@ -130,9 +146,9 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
             print(f"    {name:<10}{shown:>16}  {unit}")
     if "predicted" in report:
         print("predicted, on paper")
-        for key, value in report["predicted"].items():
-            timed = key in ("memory", "exponentials", "issue", "chain", "seconds")
-            print(f"    {key:<13} {f'{1e6 * value:.1f} us' if timed else f'{value:.4g}'}")
+        for key, (unit, scale) in _PREDICTED.items():
+            value = report["predicted"][key] * scale
+            print(f"    {key:<13}{f'{value:,.1f}' if scale > 1 else f'{value:,.0f}':>16}  {unit}")
     if "source" in report:
         print("source")
         print(report["source"])
