@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 import tvm_scan.torch as ts  # noqa: E402
 from tests.torch_oracles import linear_loop  # noqa: E402
 from tvm_scan.torch.affine import affine_scan  # noqa: E402
-from tvm_scan.torch.cumulative import cumulative, log_sum_exp, positions  # noqa: E402
+from tvm_scan.torch.cumulative import cumulative, log_sum_exp  # noqa: E402
+from tvm_scan.torch.extremum import extremum, extremum_gradient, positions  # noqa: E402
 from tvm_scan.torch.selective import selective_scan_grouped  # noqa: E402
 
 
@@ -35,15 +36,23 @@ def operator_calls():
     yield cumulative, (x, "mul", False, True)
     yield positions, (x, True, False)
     yield log_sum_exp, (x, True)
+    yield extremum, (x.float(), False, True)
+    yield extremum, (x, True, False)
+    yield extremum_gradient, (a, ts.cummax(x, 1, reverse=True).indices, True)
     yield selective_scan_grouped, (*selective_inputs(), True, False, True)
 
 
-@pytest.mark.parametrize("index", range(6))
+def _may_have_gradient(operator, argument):
+    if not isinstance(argument, torch.Tensor) or operator is positions:
+        return False
+    return argument.is_floating_point()
+
+
+@pytest.mark.parametrize("index", range(9))
 def test_opcheck(index):
     operator, arguments = list(operator_calls())[index]
     arguments = tuple(
-        a.requires_grad_() if isinstance(a, torch.Tensor) and operator is not positions else a
-        for a in arguments
+        a.requires_grad_() if _may_have_gradient(operator, a) else a for a in arguments
     )
     overload = getattr(torch.ops.tvm_scan, operator.name.split("::")[1]).default
     torch.library.opcheck(overload, arguments)

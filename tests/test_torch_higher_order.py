@@ -1,6 +1,9 @@
 """`associative_scan` of functions, against torch's, jax's, and its definition."""
 
+import ast
 import importlib.util
+import math
+import os
 import subprocess
 import sys
 
@@ -11,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
 from tvm_scan import ScanError  # noqa: E402
+from tvm_scan.torch import kept_traces  # noqa: E402
 
 
 def affine(p, q):
@@ -220,3 +224,59 @@ def test_a_circle_of_five_carries():
         strict=True,
     ):
         torch.testing.assert_close(g, w)
+
+
+_CHILD = """
+import sys, torch, tvm_scan.torch as ts
+x = torch.arange(1.0, 7.0)
+def combine(p, q):
+    return {body}
+print(ts.associative_scan(combine, x).tolist(), "torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_trace_serves_the_next_process(tmp_path):
+    """Which then does without torch's compiler; a function that differs finds another trace."""
+
+    def answer(body, head=""):
+        done = subprocess.run(
+            [sys.executable, "-c", head + _CHILD.replace("{body}", body)],
+            env={**os.environ, "TVM_SCAN_CACHE": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        values, _, imported = done.stdout.strip().rpartition(" ")
+        return ast.literal_eval(values), ast.literal_eval(imported)
+
+    first = [1, 3, 6, 10, 15, 21]
+    assert answer("p + q") == (first, True)
+    assert answer("p + q") == (first, False)
+    assert answer("p * q") == ([1, 2, 6, 24, 120, 720], True)
+    assert answer("p + q * K", "K = 1.0\n") == (first, True)
+    assert answer("p + q * K", "K = 0.0\n") == ([1] * 6, True)  # what it reads is in the key
+    assert answer("torch.max(p, q)") == ([1, 2, 3, 4, 5, 6], True)
+
+
+def test_a_trace_depends_on_what_torch_is_set_to():
+    def combine(p, q):
+        return p + q + torch.tensor(0.1) * 0
+
+    def made(dtype):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            return kept_traces.key_of((combine.__code__,), "owner")
+        finally:
+            torch.set_default_dtype(before)
+
+    plain = made(torch.float32)
+    assert plain == made(torch.float32) != made(torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert made(torch.float32) != plain
+
+
+def test_what_has_no_name_is_not_kept_on_disk():
+    assert kept_traces.key_of((math, torch.Tensor), "owner") is not None
+    assert kept_traces.key_of((object(),), "owner") is None
+    assert kept_traces.key_of((lambda: 0,), "owner") is None

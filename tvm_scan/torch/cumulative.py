@@ -1,4 +1,4 @@
-"""Cumulative sums, products, extrema and sums of exponentials as torch operators.
+"""Cumulative sums, products and sums of exponentials as torch operators.
 
 On arrays (outer, length, inner); the adjoints are made of the same operators and of the affine
 scan, so that they have derivatives themselves.
@@ -12,18 +12,12 @@ from torch import Tensor
 
 from tvm_scan.torch.affine import affine_scan, first, fold, shifted
 from tvm_scan.torch.direct import SIZES, frame_of, run_direct
+from tvm_scan.torch.extremum import run_extremum, run_framed
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import aligned_empty
 
-__all__ = ["cumulative", "cumulative_spec", "log_sum_exp", "positions"]
-
-
-def _run(factory: str, x: Tensor, arrays: tuple[Tensor, ...], **options: Any) -> None:
-    sizes, time_last, shape = frame_of(x.shape)
-    options |= {"dtype": str(x.dtype).removeprefix("torch."), "time_last": time_last}
-    spec = KernelSpec(factory, tuple(sorted(options.items())), SIZES)
-    run_kernel(spec, sizes, *(array.reshape(shape) for array in arrays))
+__all__ = ["cumulative", "cumulative_spec", "log_sum_exp"]
 
 
 @operator
@@ -100,46 +94,13 @@ def _(
     return out.unflatten(0, (info.batch_size, -1)), 0
 
 
-def _positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
-    """Say where the running maximum (or minimum) along the middle axis was taken.
-
-    As torch does it: of equal values the latest, and a NaN beats every number. The values are
-    ``x.gather(1, positions)``, whose derivative is torch's own.
-    """
-    out = aligned_empty(x.shape, torch.int64, x.device)
-    if not x.numel():
-        return out
-    options = {"smallest": smallest, "reverse": reverse}
-    if x.dtype in (torch.float64, torch.int64):
-        keys = aligned_empty(x.shape, torch.int64, x.device)
-        _run("running_keys", x, (x, keys), **options)
-        _run("positions_of_keys", x, (x, keys, out), **options)
-    else:
-        _run("positions_packed", x, (x, out), **options)
-    return out
-
-
-positions = operator(_positions, "positions", discrete=True)
-
-
-@positions.fake
-def _(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
-    return torch.empty_like(x, dtype=torch.int64, memory_format=torch.contiguous_format)
-
-
-@positions.vmap
-def _(info: Any, in_dims: Any, x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, int]:
-    out = positions(fold(x, in_dims[0], info.batch_size), smallest, reverse)
-    return out.unflatten(0, (info.batch_size, -1)), 0
-
-
 @operator
 def log_sum_exp(x: Tensor, reverse: bool) -> Tensor:
     """``log(sum(exp(x)))`` along the middle axis, from the running maximum."""
     out = aligned_empty(x.shape, x.dtype, x.device)
     if x.numel():
-        top = x.gather(1, positions(x, False, reverse))
-        _run("logcumsumexp", x, (x, top, out), reverse=reverse)
+        top, _ = run_extremum(x, False, reverse)
+        run_framed("logcumsumexp", x, (x, top, out), reverse=reverse)
     return out
 
 

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from tvm_scan.torch import cumulative as ops
 from tvm_scan.torch.direct import direct
+from tvm_scan.torch.extremum import extremum, positions
 from tvm_scan.torch.places import is_placed
 
 __all__ = [
@@ -186,10 +188,12 @@ def _extremum(owner: str, x: Tensor, dim: int, smallest: bool, reverse: bool) ->
     check_tensor(owner, "x", x)
     check(not x.is_complex(), owner, "numbers with an order", x.dtype, "take .abs() or .real")
     dim = axis_of(owner, x, dim)
-    keys = x.detach()
-    keys = keys.to(torch.int32) if x.dtype in SMALL_INTEGERS else keys
-    indices = ops.positions(framed(keys, dim), smallest, reverse).view(x.shape)
-    return Extremum(x.gather(dim, indices), indices)
+    keys = x.to(torch.int32) if x.dtype in SMALL_INTEGERS else x
+    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+        indices = positions(framed(keys.detach(), dim), smallest, reverse).view(x.shape)
+        return Extremum(x.gather(dim, indices), indices)
+    values, indices = extremum(framed(keys, dim), smallest, reverse)
+    return Extremum(values.view(x.shape).to(x.dtype), indices.view(x.shape))
 
 
 def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:

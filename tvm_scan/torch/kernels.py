@@ -30,7 +30,7 @@ from tvm_scan.torch.places import CPU, Place
 from tvm_scan.torch.runtime import load_runtime, prepared
 from tvm_scan.torch.scratch import QUESTION, shapes_of
 
-__all__ = ["KernelSpec", "call_key", "kernel_at", "loop_of", "run_kernel"]
+__all__ = ["KernelSpec", "call_key", "kernel_at", "loop_of", "run_kernel", "source_digest"]
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def _environment() -> tuple[str, ...]:
     """Versions, sources, processor and threads."""
     return (
         *(metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")),
-        _sources(),
+        source_digest(),
         platform.system(),
         platform.machine(),
         _processor(),
@@ -214,7 +214,8 @@ def _environment() -> tuple[str, ...]:
     )
 
 
-def _sources() -> str:
+@functools.cache
+def source_digest() -> str:
     """Digest of this package's own code, so that a changed source never finds an old kernel."""
     digest = hashlib.sha256(tvm_scan.__version__.encode())
     homes = [Path(tvm_scan.__file__).parent]

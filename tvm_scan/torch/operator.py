@@ -8,7 +8,7 @@ schema, a CPU implementation, a fake kernel, a derivative, and a rule for vmap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.autograd import forward_ad
@@ -28,7 +28,7 @@ class _Library(torch.library.Library):
     """
 
     #: By operator: the implementation, and whether it gives integers.
-    implementations: dict[str, tuple[Callable[..., Any], bool]] = {}
+    implementations: ClassVar[dict[str, tuple[Callable[..., Any], bool]]] = {}
 
     def impl(self, op_name: str, fn: Any, dispatch_key: str = "", **options: Any) -> None:
         """Register a kernel, as torch does."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from tvm_scan.torch.functions import check
+from tvm_scan.torch.kept_traces import found_trace, global_state, keep_trace, key_of
 from tvm_scan.torch.steps import result_types
 from tvm_scan.torch.trace import is_pointwise, trace
 
@@ -225,9 +226,15 @@ def _kept_trace(
 ) -> tuple[str, list[Tensor], list[Any]]:
     """`trace` of `flat` and what it left in `structure`, from an earlier call where it holds."""
     state = _state(function)
-    key = (str(pattern), kinds, state)
+    key = (str(pattern), kinds, state, global_state())
+    written: str | None = None
     if state is not None:
         entry = _kept.get(function, {}).get(key)
+        if entry is None:
+            written = key_of(state, pattern, kinds, owner)
+            entry = found_trace(written) if written is not None else None
+            if entry is not None:
+                _remember(function, key, entry)
         if entry is not None:
             return entry[0], [], entry[1]
     slices = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
@@ -236,11 +243,17 @@ def _kept_trace(
     else:
         text, shared = trace(flat, slices, owner)
     if state is not None and not shared:
-        entries = _kept.setdefault(function, {})
-        if len(entries) >= _LIMIT:
-            entries.clear()
-        entries[key] = (text, list(structure))
+        _remember(function, key, (text, list(structure)))
+        if written is not None:
+            keep_trace(written, text, list(structure), getattr(function, "__qualname__", owner))
     return text, shared, list(structure)
+
+
+def _remember(function: Any, key: Any, entry: tuple[str, list[Any]]) -> None:
+    entries = _kept.setdefault(function, {})
+    if len(entries) >= _LIMIT:
+        entries.clear()
+    entries[key] = entry
 
 
 def _state(function: Any, seen: frozenset[int] = frozenset()) -> Any:

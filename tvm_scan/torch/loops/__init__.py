@@ -6,7 +6,14 @@ Imported only when a kernel is built: this is where TVM is needed.
 from tvm_scan.library.lfilter import lfilter
 
 from .affine import affine
-from .cumulative import cumulative, logcumsumexp, positions_of_keys, positions_packed, running_keys
+from .cumulative import cumulative, logcumsumexp
+from .extremum import (
+    extremum,
+    extremum_gradient,
+    positions_of_keys,
+    positions_packed,
+    running_keys,
+)
 from .outer import outer_products
 from .selective import selective_forward
 from .selective_adjoint import selective_backward_chunk
@@ -16,6 +23,8 @@ from .turn import turn
 __all__ = [
     "affine",
     "cumulative",
+    "extremum",
+    "extremum_gradient",
     "lfilter",
     "logcumsumexp",
     "outer_products",

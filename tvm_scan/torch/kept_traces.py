@@ -1,0 +1,115 @@
+"""Traces on disk: recording a function imports torch's compiler, which takes seconds.
+
+A trace is found again by what the function is, as text: its bytecode and constants, and all that
+it reads beside its arguments. What has no text that means the same in another process is not kept.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import sys
+import types
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from tvm_scan.torch import store
+from tvm_scan.torch.kernels import source_digest
+
+__all__ = ["found_trace", "global_state", "keep_trace", "key_of"]
+
+
+def global_state() -> tuple[Any, ...]:
+    """What torch makes of a function, beside what the function reads."""
+    cast = torch.is_autocast_enabled("cpu")
+    kind = torch.get_autocast_dtype("cpu") if cast else None
+    return torch.get_default_dtype(), cast, kind
+
+
+def key_of(state: tuple[Any, ...], *details: Any) -> str | None:
+    """Return the key of a trace, given the function's state (see `traced`); None if it has none."""
+    try:
+        parts = [_text(state), *map(str, details), str(global_state())]
+    except _NoTextError:
+        return None
+    parts += [torch.__version__, str(sys.implementation.cache_tag), source_digest()]
+    return hashlib.sha256(json.dumps(["trace", *parts]).encode()).hexdigest()[:40]
+
+
+def found_trace(key: str) -> tuple[str, list[Any]] | None:
+    """Return the graph and the structure of an earlier trace, of this process or another."""
+    path = store.fetch(key, ".txt")
+    if path is None:
+        return None
+    graph, structure = json.loads(path.read_text(encoding="utf-8"))
+    return graph, ast.literal_eval(structure)
+
+
+def keep_trace(key: str, graph: str, structure: list[Any], what: str) -> None:
+    """Keep a trace, if what goes with it can be written down."""
+    try:
+        same = ast.literal_eval(repr(structure)) == structure
+    except (ValueError, SyntaxError):
+        return
+    if same and _is_simple(structure):
+        content = json.dumps([graph, repr(structure)]).encode()
+        store.insert(key, ".txt", content, f"trace of {what}")
+
+
+def _is_simple(structure: Any) -> bool:
+    """Whether there are no types that only look like these."""
+    if type(structure) is dict:
+        return all(type(k) in (str, int) and _is_simple(v) for k, v in structure.items())
+    if type(structure) in (list, tuple):
+        return all(map(_is_simple, structure))
+    return structure is None or type(structure) in (int, str)
+
+
+class _NoTextError(Exception):
+    """There is no text that another process would understand."""
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return _code_text(value)
+    if type(value) is tuple:
+        return f"({','.join(map(_text, value))})"
+    if type(value) in (str, bytes, int, float, bool, type(None), type(...), complex):
+        return f"{type(value).__name__}:{value!r}"
+    if isinstance(value, torch.dtype):
+        return str(value)
+    return _name(value)
+
+
+def _code_text(code: types.CodeType) -> str:
+    parts = (
+        code.co_code,
+        code.co_consts,
+        *(code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
+        *(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags),
+        getattr(code, "co_exceptiontable", b""),
+    )
+    return f"code{_text(parts)}"
+
+
+def _name(value: Any) -> str:
+    """Name a module, class or function, if the name leads back to it."""
+    if isinstance(value, types.ModuleType):
+        if sys.modules.get(value.__name__) is value:
+            return f"module {value.__name__}"
+        raise _NoTextError
+    home, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(home, str) or not isinstance(name, str):
+        raise _NoTextError
+    try:
+        found: Any = import_module(home)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (AttributeError, ImportError):
+        raise _NoTextError from None
+    if found is not value:
+        raise _NoTextError
+    return f"{home}:{name}"
