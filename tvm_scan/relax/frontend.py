@@ -69,7 +69,7 @@ def from_exported(
     """
     import torch
     from torch.export import ExportedProgram, default_decompositions
-    from tvm.relax.frontend.torch import from_exported_program
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     if not isinstance(exported_program, ExportedProgram):
         raise TypeError(
@@ -86,7 +86,7 @@ def from_exported(
         table = default_decompositions()
         # y[:, t] = ... is what a loop collects its steps by; TVM imports it as it is.
         table.pop(torch.ops.aten.select_scatter.default, None)
-        program = program.run_decompositions(table)
+        program = _decomposed(program, table)
         if roll:
             # And after it, which has made writes into tensors functional.
             rolled += roll_loops(program.graph_module)
@@ -100,9 +100,11 @@ def from_exported(
         # A step may use every converter, a nested loop too.
         converters[name] = partial(convert, converters=converters)
     converters.update(custom_convert_map or {})
+    importer = ExportedProgramImporter()
+    bound = {name: _bound(convert, importer) for name, convert in converters.items()}
     try:
-        return from_exported_program(
-            program, custom_convert_map=converters, run_ep_decomposition=False, **options
+        return importer.from_exported_program(
+            program, *(options.pop(name, False) for name in _OPTIONS), bound, **options
         )
     except AssertionError as error:
         if not str(error).startswith("Unsupported function types"):
@@ -111,6 +113,32 @@ def from_exported(
         raise ScanError(
             f"from_exported: expected operators that TVM or tvm_scan imports, got {names}; pass "
             "converters for these as custom_convert_map (loop_converter makes one from a loop)"
+        ) from error
+
+
+#: Of TVM's importer, in its order.
+_OPTIONS = ("keep_params_as_input", "unwrap_unit_return_tuple", "no_bind_return_tuple")
+
+
+def _bound(convert: Converter, importer: Any) -> Converter:
+    """`convert` for TVM's importer, which names itself everywhere but in the branches of a cond."""
+
+    def converted(node: Any, within: Any = importer) -> Any:
+        return convert(node, within)
+
+    return converted
+
+
+def _decomposed(program: Any, table: Any) -> Any:
+    try:
+        return program.run_decompositions(table)
+    except RuntimeError as error:
+        if "FunctionalTensor" not in str(error):
+            raise
+        raise ScanError(
+            "from_exported: expected a program that torch can decompose, got a higher-order "
+            "operator whose function holds a tensor made outside of its arguments; pass it as an "
+            "argument of the model, or make it a buffer"
         ) from error
 
 

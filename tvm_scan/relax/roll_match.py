@@ -48,6 +48,12 @@ class RolledLoop:
         )
 
 
+def _kind(node: Any) -> tuple[Any, Any] | None:
+    """Shape and dtype of a tensor."""
+    value = node.meta.get("val")
+    return (tuple(value.shape), value.dtype) if hasattr(value, "shape") else None
+
+
 class _Mismatch(Exception):
     """The copies of the body are not alike."""
 
@@ -89,6 +95,8 @@ class LoopRoller:
             return self.known[vector]
         following = self._following(vector)
         if following is None and head.target is not present[1].target:
+            if vector[-1] is None:
+                raise _Mismatch
             # What a step reads before it computes the next: the state is met first as a carry.
             following = (*vector[1:], None)
             self._match(following)
@@ -117,6 +125,9 @@ class LoopRoller:
         return None
 
     def _carry(self, following: tuple[Any, ...], initial: Any) -> Any:
+        # A state that takes the dtype or the shape of what is added to it is none at first.
+        if _kind(initial) is None or _kind(initial) != _kind(following[0]):
+            raise _Mismatch
         if following not in self.carries:
             holder = self.graph.placeholder(f"carry_{len(self.carries)}")
             holder.meta = {"val": initial.meta["val"]}
@@ -141,7 +152,8 @@ class LoopRoller:
             if not all(isinstance(part, list | tuple) for part in parts):
                 raise _Mismatch
             return type(head)(self._match_args(parts, is_open))
-        if any(type(part) is not type(head) or part != head for part in parts):
+        # As text: 0.0 and -0.0 are equal, and no constant; NaN is one.
+        if any(type(part) is not type(head) or repr(part) != repr(head) for part in parts):
             raise _Mismatch
         return head
 

@@ -45,14 +45,25 @@ def _logcumsumexp(node: Any, importer: Any) -> relax.Expr:
 
 def _extremum(name: str) -> Converter:
     def convert(node: Any, importer: Any) -> list[relax.Expr]:
-        x = importer.env[node.args[0]]
+        x, builder = importer.env[node.args[0]], importer.block_builder
+        dtype = str(x.ty.dtype)
+        compared = _COMPARED.get(dtype, dtype)
+        if compared != dtype:
+            x = builder.emit(relax.op.astype(x, compared))
 
         def make(shape: Shape) -> tirx.PrimFunc:
-            return extremum_loop(name, shape, str(x.ty.dtype))
+            return extremum_loop(name, shape, compared)
 
-        return emit_along_axis(importer.block_builder, make, [x], int(node.args[1]), name)
+        values, indices = emit_along_axis(builder, make, [x], int(node.args[1]), name)
+        if compared != dtype:
+            values = builder.emit(relax.op.astype(values, dtype))
+        return [values, indices]
 
     return convert
+
+
+#: TVM has no smallest truth value, and cannot ask whether a bfloat16 is a number; both fit these.
+_COMPARED = {"bool": "int8", "bfloat16": "float32"}
 
 
 def _lfilter(node: Any, importer: Any) -> relax.Expr:
@@ -123,6 +134,39 @@ def _arithmetic(name: str, operator: Callable[..., relax.Expr]) -> Converter:
     return convert
 
 
+def _matmul(builder: relax.BlockBuilder, left: Any, right: Any, dtype: str) -> relax.Expr:
+    """A product in `dtype`, halves summed in float32; TVM 0.27 makes each one float32."""
+    wide = tir.wide_dtype(dtype)
+    return _as(builder, builder.emit(relax.op.matmul(left, right, out_dtype=wide)), dtype)
+
+
+def _as(builder: relax.BlockBuilder, value: relax.Expr, dtype: str) -> relax.Expr:
+    return value if str(value.ty.dtype) == dtype else builder.emit(relax.op.astype(value, dtype))
+
+
+def _product(node: Any, importer: Any) -> relax.Expr:
+    left, right = (importer.env[argument] for argument in node.args[:2])
+    return _matmul(importer.block_builder, left, right, str(left.ty.dtype))
+
+
+def _scaled_product(node: Any, importer: Any) -> relax.Expr:
+    """``beta * c + alpha * (a @ b)``; a `beta` of 0 leaves `c` out, NaN and all."""
+    builder = importer.block_builder
+    c, left, right = (importer.env[argument] for argument in node.args[:3])
+    alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
+    dtype = str(left.ty.dtype)
+    wide = tir.wide_dtype(dtype)
+    result = _matmul(builder, left, right, wide)
+    if alpha != 1:
+        result = builder.emit(relax.op.multiply(result, relax.const(alpha, wide)))
+    if beta != 0:
+        c = _as(builder, c, wide)
+        if beta != 1:
+            c = builder.emit(relax.op.multiply(c, relax.const(beta, wide)))
+        result = builder.emit(relax.op.add(c, result))
+    return _as(builder, result, dtype)
+
+
 #: Converters by the name of the overload, for ``custom_convert_map`` of TVM's importer.
 CONVERTERS: dict[str, Converter] = {
     "cumsum.default": _cumulative(relax.op.cumsum),
@@ -137,6 +181,8 @@ CONVERTERS: dict[str, Converter] = {
     "add.Tensor": _arithmetic("add.Tensor", relax.op.add),
     "sub.Tensor": _arithmetic("sub.Tensor", relax.op.subtract),
     "mul.Tensor": _arithmetic("mul.Tensor", relax.op.multiply),
+    **dict.fromkeys((f"{name}.default" for name in ("bmm", "dot", "matmul", "mm", "mv")), _product),
+    **dict.fromkeys(("addmm.default", "baddbmm.default"), _scaled_product),
     "div.Tensor": _arithmetic("div.Tensor", relax.op.divide),
 }
 

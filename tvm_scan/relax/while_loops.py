@@ -74,7 +74,9 @@ class _Counted:
         if start is None or grown.target is not self.aten.add.Tensor:
             return False
         base, self.stride = grown.args[:2]
-        if base is not self.holders[self.counter] or not isinstance(self.stride, int):
+        if base is not self.holders[self.counter] or grown.kwargs:
+            return False
+        if not isinstance(self.stride, int) or not isinstance(test.args[1], int):
             return False
         limit = test.args[1] + closed
         self.start, self.length = start, -(-(limit - start) // self.stride) if self.stride else 0
@@ -154,7 +156,9 @@ class _Counted:
             return None
         if any(k is not None for k in indices[:-1]) or not self._is_index(indices[-1]):
             return None
-        whole = (self.start, self.stride, self.length) == (0, 1, base.meta["val"].shape[axis])
+        extent = base.meta["val"].shape[axis]
+        # A dynamic extent has the value that it was traced with, and another one when it runs.
+        whole = isinstance(extent, int) and (self.start, self.stride, self.length) == (0, 1, extent)
         fits = len(value.meta["val"].shape) == len(base.meta["val"].shape)
         return (axis, value) if whole and fits else None
 
@@ -166,7 +170,8 @@ class _Counted:
         i = self.holders.index(source) if source in self.holders else -1
         is_kept = i >= len(self.carried)
         last = self.start + (self.length - 1) * self.stride
-        if not is_kept or not 0 <= self.start <= last < source.meta["val"].shape[axis]:
+        extent = source.meta["val"].shape[axis]
+        if not is_kept or not isinstance(extent, int) or not 0 <= self.start <= last < extent:
             return None
         axis %= len(source.meta["val"].shape)
         if (i, axis) not in self.slices:
@@ -181,7 +186,9 @@ class _Counted:
         aten, graph, table = self.aten, self.module.graph, self.table
         states = [table[self.holders[i]] for i in self.states]
         counter = table.get(self.holders[self.counter])
-        if counter is not None and not counter.users:
+        if not self.slices:  # something must say how many steps there are
+            counter = counter or self._holder("counter", self.holders[self.counter].meta["val"])
+        elif counter is not None and not counter.users:
             counter = None
         shared = range(len(self.carried), len(self.operands))
         ordered = [*states, *self.slices.values(), *([] if counter is None else [counter])]

@@ -67,6 +67,11 @@ def _of_one_step(operator: Any) -> Any:
             "whole_scans: expected an operator that torch.vmap maps over steps, found none in this "
             "version of torch; export without whole_scans, which decomposes the scan"
         )
+    import torch.utils._pytree as pytree
+
+    def flat(earlier: Any, later: Any) -> list[Any]:
+        return pytree.tree_leaves(own(earlier, later))
+
     return functools.partial(
-        operator.func, *operator.args, **{**operator.keywords, "combine_fn": own}
+        operator.func, *operator.args, **{**operator.keywords, "combine_fn": flat}
     )

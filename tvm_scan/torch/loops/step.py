@@ -22,15 +22,6 @@ from .frame import ATTRS, Frame
 __all__ = ["pointwise_step", "sliced_step"]
 
 
-def _product(node: Any, importer: Any) -> relax.Expr:
-    """A product in the inputs' dtype: TVM's importer makes each one float32."""
-    left, right = (importer.env[argument] for argument in node.args)
-    return importer.block_builder.emit(relax.op.matmul(left, right))
-
-
-_PRODUCTS = {f"{name}.default": _product for name in ("bmm", "matmul", "mm", "mv")}
-
-
 def _lowered(graph: str, types: list[relax.TensorType]) -> LoweredStep:
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
@@ -46,7 +37,7 @@ def _lowered(graph: str, types: list[relax.TensorType]) -> LoweredStep:
     module = graph_module.__wrapped__(graph)
     FakeTensorProp(module).propagate(*stand_ins)
     try:
-        step = lower_graph(ExportedProgramImporter(), {**CONVERTERS, **_PRODUCTS}, module, types)
+        step = lower_graph(ExportedProgramImporter(), CONVERTERS, module, types)
     except AssertionError as error:
         if not str(error).startswith("Unsupported function types"):
             raise
