@@ -14,10 +14,11 @@ from tvm.target import Target
 
 from bench.gpu_loops import rwkv6
 from tvm_scan import ScanPlan, default_plan, extract, library
-from tvm_scan.schedules.cuda_model import BANDWIDTH, CLOCK, CudaCost, predict
+from tvm_scan.schedules.cuda_chip import BANDWIDTH, CLOCK, ISSUE, SPECIAL
+from tvm_scan.schedules.cuda_model import CudaCost, predict
 from tvm_scan.schedules.limits import limits_of
 
-__all__ = ["main", "predictions"]
+__all__ = ["main", "predictions", "roofs", "table"]
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "roofline.svg"
 _TARGET = Target(
@@ -29,8 +30,8 @@ _TARGET = Target(
     },
     host={"kind": "llvm"},
 )
-#: Multiprocessors of an H200; threads of a warp; warps that one of them issues per clock.
-_MULTIPROCESSORS, _WARP, _ISSUED = 132, 32, 4
+#: Multiprocessors of an H200; threads of a warp; bytes of a line.
+_MULTIPROCESSORS, _WARP, _LINE = 132, 32, 128
 CASES = {
     "cumsum 1 x 2^28": lambda: library.cumsum(1, 1 << 28),
     "cumsum 64 x 32768": lambda: library.cumsum(64, 32768),
@@ -63,6 +64,28 @@ def predictions() -> list[Row]:
     return rows
 
 
+def roofs(cost: CudaCost) -> dict[str, tuple[float, float]]:
+    """Work of each kind that a multiprocessor is limited in.
+
+    Parameters
+    ----------
+    cost : CudaCost
+        A prediction.
+
+    Returns
+    -------
+    dict
+        Name -> how much of it a plan does, and how much the chip does in a second.
+    """
+    peak = _MULTIPROCESSORS * CLOCK
+    return {
+        "thread instructions": (cost.instructions * _WARP, peak * ISSUE * _WARP),
+        "special functions": (cost.specials, peak * SPECIAL),
+        # What touches a line: shared memory has a bandwidth of one per clock, the caches as well.
+        "bytes in lines of 128": (cost.lines * peak * _LINE, peak * _LINE),
+    }
+
+
 def _draw(rows: list[Row], path: Path) -> None:
     import matplotlib
 
@@ -71,24 +94,30 @@ def _draw(rows: list[Row], path: Path) -> None:
     import matplotlib.pyplot as plt
     import numpy as np
 
-    figure, axes = plt.subplots(figsize=(8, 5))
-    peak = _ISSUED * _WARP * _MULTIPROCESSORS * CLOCK / 1e12
-    x = np.logspace(-2, 1.5, 100)
-    axes.loglog(x, np.minimum(x * BANDWIDTH / 1e12, peak), "k", label="4.3 TB/s, and issue")
-    for number, (name, _, cost, _) in enumerate(rows):
-        instructions = cost.instructions * _WARP
-        place = instructions / cost.bytes, instructions / cost.seconds / 1e12
-        # The colours begin again behind the tenth.
-        axes.plot(*place, "os"[number // 10], label=name)
-    axes.set_xlabel("thread instructions per byte")
-    axes.set_ylabel("10$^{12}$ thread instructions per second")
-    axes.set_title("Default plans under the roofs of an H200, predicted")
-    axes.legend(fontsize=7, loc="lower right")
+    names = list(roofs(rows[0][2]))
+    figure, panels = plt.subplots(1, len(names), figsize=(14, 5))
+    for panel, kind in zip(panels, names, strict=True):
+        peak = roofs(rows[0][2])[kind][1]
+        ridge = peak / BANDWIDTH
+        x = np.logspace(np.log10(ridge) - 2, np.log10(ridge) + 1, 100)
+        roof = np.minimum(x * BANDWIDTH, peak)
+        panel.loglog(x, roof, "k", label="4.3 TB/s, and the chip's most")
+        for number, (name, _, cost, _) in enumerate(rows):
+            work = roofs(cost)[kind][0]
+            # The colours begin again behind the tenth.
+            mark, colour = "os"[number // 10], f"C{number % 10}"
+            if work:
+                panel.plot(work / cost.bytes, work / cost.seconds, mark, color=colour, label=name)
+        panel.set_xlabel(f"{kind} per byte of memory")
+        panel.set_ylabel(f"{kind} per second")
+    panels[0].legend(fontsize=6, loc="lower right")
+    figure.suptitle("Default plans under the roofs of an H200, predicted")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
 
-def _table(rows: list[Row]) -> list[str]:
+def table(rows: list[Row]) -> list[str]:
+    """The table of docs/cuda.md."""
     lines = [
         "| case | plan | memory | exp | issue | lines | chain | predicted | sequential |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -107,7 +136,7 @@ def main() -> None:
     chosen = parser.parse_args()
     rows = predictions()
     _draw(rows, chosen.out)
-    print("\n".join(_table(rows)))
+    print("\n".join(table(rows)))
 
 
 if __name__ == "__main__":
