@@ -1,6 +1,6 @@
 """Draw where the default plans lie under the roofs of an H200, by the cost model on paper.
 
-``python -m bench.roofline`` writes docs/images/roofline.svg and prints the table of docs/cuda.md.
+``python -m bench.roofline`` writes docs/images/roofline.svg and prints the tables of docs/cuda.md.
 Nothing is measured: what a GPU says is bench.gpu's to tell.
 """
 
@@ -12,24 +12,23 @@ from typing import Any
 
 from tvm.target import Target
 
-from bench.gpu_loops import rwkv6
+from bench.gpu_loops import affine, rwkv6, selective_halves
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.schedules.cuda_chip import BANDWIDTH, CLOCK, ISSUE, SPECIAL
 from tvm_scan.schedules.cuda_model import CudaCost, predict
 from tvm_scan.schedules.limits import limits_of
 
-__all__ = ["main", "predictions", "roofs", "table"]
+__all__ = ["main", "others", "predictions", "roofs", "table"]
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "roofline.svg"
-_TARGET = Target(
-    {
-        "kind": "cuda",
-        "arch": "sm_90",
-        "max_threads_per_block": 1024,
-        "max_shared_memory_per_block": 49152,
-    },
-    host={"kind": "llvm"},
-)
+
+
+def _target(arch: str) -> Target:
+    limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
+    return Target({"kind": "cuda", "arch": arch, **limits}, host={"kind": "llvm"})
+
+
+_TARGET = _target("sm_90")
 #: Multiprocessors of an H200; threads of a warp; bytes of a line.
 _MULTIPROCESSORS, _WARP, _LINE = 132, 32, 128
 CASES = {
@@ -46,6 +45,23 @@ CASES = {
     "selective 1 x 8 x 65536": lambda: library.selective_scan(1, 8, 65536, 16),
     **{f"rwkv6 32 x {t} x 64 x 64": (lambda t=t: rwkv6(32, t, 64)) for t in (128, 1024, 8192)},
 }
+#: The same loops in other dtypes and layouts, and of sizes that are not known.
+OTHERS = {
+    "affine 12288 x 65536, bfloat16": lambda: affine(12288, 65536, "bfloat16"),
+    "affine, sizes not known": lambda: library.linear_recurrence(None, None),
+    "affine, lanes last, sizes not known": lambda: library.linear_recurrence(
+        None, None, layout="ld"
+    ),
+    "maximum 512 x 4096, float64": lambda: library.cummax(512, 4096, "float64"),
+    "selective 8 x 2048 x 2048, bfloat16": lambda: selective_halves(8, 2048, 2048, 16, "bfloat16"),
+    "selective 1 x 2048 x 2048, bfloat16": lambda: selective_halves(1, 2048, 2048, 16, "bfloat16"),
+    "selective 1 x 2048 x 2048, channels last": lambda: library.selective_scan(
+        1, 2048, 2048, 16, layout="bld", form="step"
+    ),
+    "selective, batch and length not known": lambda: library.selective_scan(None, 2048, None, 16),
+    "selective, no size known": lambda: library.selective_scan(None, None, None, 16),
+}
+_ARCHES = ("sm_80", "sm_90", "sm_100")
 #: A thread for each lane, which walks its whole length: what others call sequential.
 _SEQUENTIAL = ScanPlan("cuda", "sequential", threads_per_block=32)
 
@@ -129,6 +145,20 @@ def table(rows: list[Row]) -> list[str]:
     return lines
 
 
+def others() -> list[str]:
+    """The other table of docs/cuda.md: default plans by architecture; equal ones share a row."""
+    lines = ["| case | multiprocessors | plan |", "|---|---|---|"]
+    for name, make in OTHERS.items():
+        found = extract(make())
+        plans: dict[str, list[str]] = {}
+        for arch in _ARCHES:
+            target = _target(arch)
+            count = limits_of(target).multiprocessors
+            plans.setdefault(str(default_plan(target, found)), []).append(str(count))
+        lines += [f"| {name} | {', '.join(c)} | `{plan}` |" for plan, c in plans.items()]
+    return lines
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -136,7 +166,7 @@ def main() -> None:
     chosen = parser.parse_args()
     rows = predictions()
     _draw(rows, chosen.out)
-    print("\n".join(table(rows)))
+    print("\n".join([*table(rows), "", *others()]))
 
 
 if __name__ == "__main__":
