@@ -1,6 +1,6 @@
 """Draw where the default plans lie under the roofs of an H200, by the cost model on paper.
 
-``python -m bench.roofline`` writes docs/images/roofline.svg and prints the table of docs/cuda.md.
+``python -m bench.roofline`` writes docs/images/roofline.svg and prints the tables of docs/cuda.md.
 Nothing is measured: what a GPU says is bench.gpu's to tell.
 """
 
@@ -12,25 +12,25 @@ from typing import Any
 
 from tvm.target import Target
 
-from bench.gpu_loops import rwkv6
+from bench.gpu_loops import affine, rwkv6, selective_halves
 from tvm_scan import ScanPlan, default_plan, extract, library
-from tvm_scan.schedules.cuda_model import BANDWIDTH, CLOCK, CudaCost, predict
+from tvm_scan.schedules.cuda_chip import BANDWIDTH, CLOCK, ISSUE, SPECIAL
+from tvm_scan.schedules.cuda_model import CudaCost, predict
 from tvm_scan.schedules.limits import limits_of
 
-__all__ = ["main", "predictions"]
+__all__ = ["main", "others", "predictions", "roofs", "table"]
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "roofline.svg"
-_TARGET = Target(
-    {
-        "kind": "cuda",
-        "arch": "sm_90",
-        "max_threads_per_block": 1024,
-        "max_shared_memory_per_block": 49152,
-    },
-    host={"kind": "llvm"},
-)
-#: Multiprocessors of an H200; threads of a warp; warps that one of them issues per clock.
-_MULTIPROCESSORS, _WARP, _ISSUED = 132, 32, 4
+
+
+def _target(arch: str) -> Target:
+    limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
+    return Target({"kind": "cuda", "arch": arch, **limits}, host={"kind": "llvm"})
+
+
+_TARGET = _target("sm_90")
+#: Multiprocessors of an H200; threads of a warp; bytes of a line.
+_MULTIPROCESSORS, _WARP, _LINE = 132, 32, 128
 CASES = {
     "cumsum 1 x 2^28": lambda: library.cumsum(1, 1 << 28),
     "cumsum 64 x 32768": lambda: library.cumsum(64, 32768),
@@ -45,6 +45,23 @@ CASES = {
     "selective 1 x 8 x 65536": lambda: library.selective_scan(1, 8, 65536, 16),
     **{f"rwkv6 32 x {t} x 64 x 64": (lambda t=t: rwkv6(32, t, 64)) for t in (128, 1024, 8192)},
 }
+#: The same loops in other dtypes and layouts, and of sizes that are not known.
+OTHERS = {
+    "affine 12288 x 65536, bfloat16": lambda: affine(12288, 65536, "bfloat16"),
+    "affine, sizes not known": lambda: library.linear_recurrence(None, None),
+    "affine, lanes last, sizes not known": lambda: library.linear_recurrence(
+        None, None, layout="ld"
+    ),
+    "maximum 512 x 4096, float64": lambda: library.cummax(512, 4096, "float64"),
+    "selective 8 x 2048 x 2048, bfloat16": lambda: selective_halves(8, 2048, 2048, 16, "bfloat16"),
+    "selective 1 x 2048 x 2048, bfloat16": lambda: selective_halves(1, 2048, 2048, 16, "bfloat16"),
+    "selective 1 x 2048 x 2048, channels last": lambda: library.selective_scan(
+        1, 2048, 2048, 16, layout="bld", form="step"
+    ),
+    "selective, batch and length not known": lambda: library.selective_scan(None, 2048, None, 16),
+    "selective, no size known": lambda: library.selective_scan(None, None, None, 16),
+}
+_ARCHES = ("sm_80", "sm_90", "sm_100")
 #: A thread for each lane, which walks its whole length: what others call sequential.
 _SEQUENTIAL = ScanPlan("cuda", "sequential", threads_per_block=32)
 
@@ -63,6 +80,28 @@ def predictions() -> list[Row]:
     return rows
 
 
+def roofs(cost: CudaCost) -> dict[str, tuple[float, float]]:
+    """Work of each kind that a multiprocessor is limited in.
+
+    Parameters
+    ----------
+    cost : CudaCost
+        A prediction.
+
+    Returns
+    -------
+    dict
+        Name -> how much of it a plan does, and how much the chip does in a second.
+    """
+    peak = _MULTIPROCESSORS * CLOCK
+    return {
+        "thread instructions": (cost.instructions * _WARP, peak * ISSUE * _WARP),
+        "special functions": (cost.specials, peak * SPECIAL),
+        # What touches a line: shared memory has a bandwidth of one per clock, the caches as well.
+        "bytes in lines of 128": (cost.lines * peak * _LINE, peak * _LINE),
+    }
+
+
 def _draw(rows: list[Row], path: Path) -> None:
     import matplotlib
 
@@ -71,24 +110,30 @@ def _draw(rows: list[Row], path: Path) -> None:
     import matplotlib.pyplot as plt
     import numpy as np
 
-    figure, axes = plt.subplots(figsize=(8, 5))
-    peak = _ISSUED * _WARP * _MULTIPROCESSORS * CLOCK / 1e12
-    x = np.logspace(-2, 1.5, 100)
-    axes.loglog(x, np.minimum(x * BANDWIDTH / 1e12, peak), "k", label="4.3 TB/s, and issue")
-    for number, (name, _, cost, _) in enumerate(rows):
-        instructions = cost.instructions * _WARP
-        place = instructions / cost.bytes, instructions / cost.seconds / 1e12
-        # The colours begin again behind the tenth.
-        axes.plot(*place, "os"[number // 10], label=name)
-    axes.set_xlabel("thread instructions per byte")
-    axes.set_ylabel("10$^{12}$ thread instructions per second")
-    axes.set_title("Default plans under the roofs of an H200, predicted")
-    axes.legend(fontsize=7, loc="lower right")
+    names = list(roofs(rows[0][2]))
+    figure, panels = plt.subplots(1, len(names), figsize=(14, 5))
+    for panel, kind in zip(panels, names, strict=True):
+        peak = roofs(rows[0][2])[kind][1]
+        ridge = peak / BANDWIDTH
+        x = np.logspace(np.log10(ridge) - 2, np.log10(ridge) + 1, 100)
+        roof = np.minimum(x * BANDWIDTH, peak)
+        panel.loglog(x, roof, "k", label="4.3 TB/s, and the chip's most")
+        for number, (name, _, cost, _) in enumerate(rows):
+            work = roofs(cost)[kind][0]
+            # The colours begin again behind the tenth.
+            mark, colour = "os"[number // 10], f"C{number % 10}"
+            if work:
+                panel.plot(work / cost.bytes, work / cost.seconds, mark, color=colour, label=name)
+        panel.set_xlabel(f"{kind} per byte of memory")
+        panel.set_ylabel(f"{kind} per second")
+    panels[0].legend(fontsize=6, loc="lower right")
+    figure.suptitle("Default plans under the roofs of an H200, predicted")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
 
-def _table(rows: list[Row]) -> list[str]:
+def table(rows: list[Row]) -> list[str]:
+    """The table of docs/cuda.md."""
     lines = [
         "| case | plan | memory | exp | issue | lines | chain | predicted | sequential |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -100,6 +145,20 @@ def _table(rows: list[Row]) -> list[str]:
     return lines
 
 
+def others() -> list[str]:
+    """The other table of docs/cuda.md: default plans by architecture; equal ones share a row."""
+    lines = ["| case | multiprocessors | plan |", "|---|---|---|"]
+    for name, make in OTHERS.items():
+        found = extract(make())
+        plans: dict[str, list[str]] = {}
+        for arch in _ARCHES:
+            target = _target(arch)
+            count = limits_of(target).multiprocessors
+            plans.setdefault(str(default_plan(target, found)), []).append(str(count))
+        lines += [f"| {name} | {', '.join(c)} | `{plan}` |" for plan, c in plans.items()]
+    return lines
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -107,7 +166,7 @@ def main() -> None:
     chosen = parser.parse_args()
     rows = predictions()
     _draw(rows, chosen.out)
-    print("\n".join(_table(rows)))
+    print("\n".join([*table(rows), "", *others()]))
 
 
 if __name__ == "__main__":

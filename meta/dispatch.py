@@ -15,8 +15,7 @@ from tvm_scan.meta.check import recurrences_of
 from tvm_scan.meta.database import RecordStore
 from tvm_scan.meta.nearest import known_plans
 from tvm_scan.recurrence import Axis, Recurrence
-from tvm_scan.schedules.dispatch import dispatch
-from tvm_scan.schedules.limits import device_of
+from tvm_scan.schedules.dispatch import dispatch, stands_in_branch
 from tvm_scan.schedules.nearest import nearest
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.shipped import chosen_plan
@@ -70,10 +69,9 @@ def plans_by_length(
         least = min(range(len(runs)), key=lambda i: len(runs[i]))
         beside = [i for i in (least - 1, least + 1) if 0 <= i < len(runs)]
         into = max(beside, key=lambda i: len(runs[i]))
-        first, second = sorted((least, into))
-        plan = chosen[runs[into][0]]
-        runs[first : second + 1] = [runs[first] + runs[second]]
-        chosen.update(dict.fromkeys(runs[first], plan))
+        chosen.update(dict.fromkeys(runs[least], chosen[runs[into][0]]))
+        # What was on both sides of it may be one plan.
+        runs = [list(run) for _, run in groupby(chosen, key=chosen.__getitem__)]
     # The plan of 2^k serves up to the middle, by ratio, between it and the next.
     ends: list[int | None] = [int((1 << run[-1]) * 2**0.5) for run in runs[:-1]]
     return list(zip([*ends, None], [chosen[run[0]] for run in runs], strict=True))
@@ -89,7 +87,8 @@ def dispatched(
     func : PrimFunc
         The sequential function.
     target : tvm.target.Target
-        A CPU; on a GPU TVM puts no barrier into a branch.
+        A CPU; or a GPU, where all plans must be walks over whole lanes or chunks of them, since TVM
+        puts no barrier into a branch.
     database : RecordStore, optional
         Records to ask first; a stock database is not asked.
 
@@ -102,11 +101,11 @@ def dispatched(
     found = recurrences_of(func)
     if len(found) != 1 or tir.as_int(found[0].time.extent) is not None:
         return None
-    if device_of(target) != "cpu":
-        return None
     store = database if isinstance(database, RecordStore) else None
     try:
         cases = plans_by_length(found[0], target, store)
-        return (dispatch(func, target, cases), cases) if len(cases) > 1 else None
+        if len(cases) < 2 or not all(stands_in_branch(plan) for _, plan in cases):
+            return None
+        return dispatch(func, target, cases), cases
     except (RefusalError, PlanError):
         return None

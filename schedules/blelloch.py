@@ -1,7 +1,13 @@
 """The block tree: Blelloch's work-efficient exclusive scan in padded shared memory.
 
-Source: G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990. Element ``i``
-lies at ``i + i / 32``, so that the strides 2, 4, .. of the tree do not meet in one bank.
+Source: G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990.
+
+*Banks.* Shared memory serves 128 bytes at once, of which a part of ``s`` bytes has ``N = 128 / s``.
+Element ``i`` lies at ``i + i / N + i / N^2``, with paddings of a word at least. Threads whose
+elements are ``d`` apart, ``d`` a power of two, come round to the same bank after ``N / d`` of them
+and have one padding more then, as long as ``d < N``; where ``d >= N`` every thread has ``d / N``
+paddings more than the one before, and comes round after ``N^2 / d`` of them. A block has at most
+1024 threads, so that the second padding is for parts of 8 bytes alone.
 
 For T threads: work 2 (T - 1) combines, span 2 log2 T levels. Each level is a read phase and a
 write phase in two conditions, because TVM places barriers between statements, never inside a
@@ -24,14 +30,22 @@ from tvm_scan.schedules.rows import ALONE, Row
 
 __all__ = ["BlellochTree", "padded"]
 
-_BANKS = 32
+_LINE, _WORD, _MOST_THREADS = 128, 4, 1024
 
 
-def padded(index: Any) -> Any:
-    """Place of element ``index`` in padded shared memory."""
-    if isinstance(index, int):
-        return index + index // _BANKS
-    return index + index // int_const(_BANKS, index)
+def padded(index: Any, dtype: str) -> Any:
+    """Place of element ``index`` in padded shared memory, in a part of a dtype."""
+    size = tir.byte_size(dtype)
+    period, unit = _LINE // size, max(1, _WORD // size)
+    places, every = index, period
+    while every < _MOST_THREADS:
+        if isinstance(index, int):
+            places += index // every * unit
+        else:
+            paddings = index // int_const(every, index)
+            places = places + (paddings * int_const(unit, index) if unit > 1 else paddings)
+        every *= period
+    return places
 
 
 class BlellochTree:
@@ -48,8 +62,8 @@ class BlellochTree:
         self.row = row
         self.replica, self.thread, self.threads = replica, thread, threads
         stages = range(recurrence.stages)
-        slots = [*row.lead, padded(threads - 1) + 1]
-        self.shared = [Elements(recurrence, "shared", slots, "shared", s) for s in stages]
+        slots = [*row.lead, threads]
+        self.shared = [Elements(recurrence, "shared", slots, "shared", s, padded) for s in stages]
         self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
         self.right = [Elements(recurrence, "right", [], "local", s) for s in stages]
 
@@ -97,20 +111,20 @@ class BlellochTree:
     @property
     def _own(self) -> list[Any]:
         """Place of the thread's element."""
-        return [*self.row.at, padded(self.thread)]
+        return [*self.row.at, self.thread]
 
     @property
     def _last(self) -> list[Any]:
         """Place of the last thread's element."""
-        return [*self.row.at, int_const(padded(self.threads - 1), "int32")]
+        return [*self.row.at, int_const(self.threads - 1, "int32")]
 
     def _level(self, stage: int, level: int, *, up: bool) -> list[Any]:
         """One level, of threads each with a node that spans ``2 << level`` elements."""
         replica, shared, row = self.replica, self.shared[stage], self.row.at
         left, right = self.left[stage], self.right[stage]
         span, end = 2 << level, self.thread + 1
-        high = [*row, padded(end * span - 1)]
-        low = [*row, padded(end * span - 1 - (span >> 1))]
+        high = [*row, end * span - 1]
+        low = [*row, end * span - 1 - (span >> 1)]
         chosen = self.thread < int_const(self.threads >> (level + 1), self.thread)
 
         def write(i: int, place: list[Any]) -> Any:

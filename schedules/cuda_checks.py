@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.blelloch import padded
 from tvm_scan.schedules.chunk_checks import check_chunks
 from tvm_scan.schedules.cuda_blocks import check_blocks
 from tvm_scan.schedules.cuda_exponentials import OF, exponentials_in_base_two
@@ -33,7 +34,6 @@ __all__ = [
 
 #: The trees over the threads of a block.
 TREES = ("blelloch", "kogge_stone", "warp")
-_BANKS = 32
 _TREE_ALGORITHMS = ("serial_tiles", "three_phase", "single_pass")
 _WARP = 32
 #: Bytes by which a block tells its threads which tile it has.
@@ -82,8 +82,8 @@ def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
         threads = max(threads, carry_threads(plan, recurrence))
     arrays = [
         slots * cells * tir.byte_size(dtype) * lanes
-        for slots in _slots(plan.block_tree, threads)
         for cells, dtype in element_parts(recurrence)
+        for slots in _slots(plan.block_tree, threads, dtype)
     ]
     ticket = [_TICKET] if plan.algorithm == "single_pass" else []
     return _aligned([*arrays, *tile_bytes(plan, recurrence), *ticket])
@@ -108,13 +108,13 @@ def carry_threads(plan: ScanPlan, recurrence: Recurrence) -> int:
     return 256 if element_bytes(recurrence) <= 64 else 128
 
 
-def _slots(tree: str, threads: int) -> list[int]:
+def _slots(tree: str, threads: int, dtype: str) -> list[int]:
     """Elements that each shared array of a tree holds."""
     if tree == "warp":
         return [threads // _WARP] if threads > _WARP else []
     if tree == "kogge_stone":
         return [threads, threads]
-    return [threads + (threads - 1) // _BANKS]
+    return [padded(threads - 1, dtype) + 1]
 
 
 def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from math import prod
 
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
@@ -15,6 +16,8 @@ from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.shape_key import sizes_of
 from tvm_scan.schedules.shared_layout import streams_of
 from tvm_scan.schedules.state_split import NoSplit, split_of
+from tvm_scan.schedules.step_counts import known_extent
+from tvm_scan.schedules.strides import contiguous_axis
 from tvm_scan.schedules.vector_access import has_vectors
 
 __all__ = ["cuda_default"]
@@ -64,14 +67,22 @@ def cuda_default(limits: Limits, recurrence: Recurrence) -> ScanPlan:
 
 
 def _in_chunks(plans: list[ScanPlan], limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
-    """Walks whose lanes leave the chip half empty, cut into chunks of some lines."""
-    rows, length = sizes_of(recurrence)
-    if rows is None or length is None:
-        return
+    """Walks whose lanes leave the chip half empty, cut into chunks of some lines.
+
+    Of sizes that are not known only lanes that are neighbours in memory, a thread each: a tree
+    reads eight times what it needs there, and a whole walk of few lanes waits for memory at every
+    step; chunks of many lanes read their inputs twice, which is the least evil.
+    """
+    known = None not in sizes_of(recurrence)
+    rows = prod(known_extent(lane.extent) for lane in recurrence.lanes)
+    length = known_extent(recurrence.time.extent)
     for plan in plans:
+        if not known and (plan.threads_per_lane > 1 or contiguous_axis(recurrence) != "lane"):
+            continue
         threads = rows * plan.threads_per_lane
         if plan.algorithm == "lanes" and 0 < threads < limits.multiprocessors * _BUSY:
-            for chunks in _CHUNKS:
+            # Of short sequences, most of many chunks would be empty.
+            for chunks in _CHUNKS if known else _CHUNKS[:2]:
                 if chunks * _LEAST_CHUNK <= length:
                     yield plan.with_(chunks=chunks)
 

@@ -18,7 +18,7 @@ from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.primitive import parallelize
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["Cases", "dispatch"]
+__all__ = ["Cases", "dispatch", "stands_in_branch"]
 
 #: Plans by the largest length that they are for, ascending; None for all that are longer.
 Cases = Sequence[tuple[int | None, ScanPlan]]
@@ -65,7 +65,7 @@ def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc
         raise PlanError(
             f"dispatch: expected ascending lengths and None at the end, got {borders}; order them"
         )
-    barred = [p for _, p in cases if p.device == "cuda" and p.algorithm not in _NO_BARRIERS]
+    barred = [p for _, p in cases if not stands_in_branch(p)]
     if barred and len(cases) > 1:
         raise PlanError(
             "dispatch: expected CUDA plans without barriers (cuda/lanes), since TVM puts none into "
@@ -81,6 +81,14 @@ def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc
     if len(variants) > 1:
         body = SBlockRealize([], True, SBlock([], [], [], "root", body))
     return last.with_body(body)
+
+
+def stands_in_branch(plan: ScanPlan) -> bool:
+    """Whether TVM has no barrier to put into a plan's kernels; several buffers have their own."""
+    if plan.device != "cuda":
+        return True
+    waits = plan.block_load == "transposed" and plan.stages == 1
+    return plan.algorithm in _NO_BARRIERS and not waits
 
 
 def _length(found: list[Recurrence]) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -30,12 +30,21 @@ class Elements:
         Storage scope.
     stage : int
         Whose groups.
+    place : callable, optional
+        ``place(i, dtype)``: where in a part of this dtype the element lies whose last leading index
+        is ``i``, if not at ``i``.
     """
 
     def __init__(
-        self, recurrence: Recurrence, name: str, lead: Sequence[Any], scope: str, stage: int = 0
+        self,
+        recurrence: Recurrence,
+        name: str,
+        lead: Sequence[Any],
+        scope: str,
+        stage: int = 0,
+        place: Callable[[Any, str], Any] | None = None,
     ) -> None:
-        self.stage = stage
+        self.stage, self._place = stage, place
         self.parts: dict[int, list[Var]] = {}
         self.state_first = scope.startswith("shared")
         for i, group in enumerate(recurrence.groups):
@@ -44,9 +53,8 @@ class Elements:
             states = [int(axis.extent) for axis in recurrence.state_axes(group)]
             # In shared memory the threads are the fastest dimension: neighbours hit
             # neighbouring banks, whatever the number of states.
-            shape = [*states, *lead] if self.state_first else [*lead, *states]
             self.parts[i] = [
-                local(f"{name}{i}{_letter(j)}", shape, dtype, scope)
+                local(f"{name}{i}{_letter(j)}", self._shape(lead, states, dtype), dtype, scope)
                 for j, dtype in enumerate(group.algebra.dtypes)
             ]
 
@@ -55,21 +63,33 @@ class Elements:
         """All buffers."""
         return [buffer for parts in self.parts.values() for buffer in parts]
 
-    def _index(self, lead: Sequence[Any], place: Sequence[Any]) -> list[Any]:
+    def _shape(self, lead: Sequence[Any], states: Sequence[int], dtype: str) -> list[Any]:
+        if self._place is not None:
+            *outer, last = lead
+            lead = [*outer, self._place(last - 1, dtype) + 1]
+        return [*states, *lead] if self.state_first else [*lead, *states]
+
+    def _index(self, lead: Sequence[Any], place: Sequence[Any], dtype: str) -> list[Any]:
+        if self._place is not None:
+            *outer, last = lead
+            lead = [*outer, self._place(last, dtype)]
         index = [*place, *lead] if self.state_first else [*lead, *place]
         return index or [int_const(0, "int32")]
 
+    def _targets(
+        self, group: int, lead: Sequence[Any], place: Sequence[Any]
+    ) -> list[tuple[Var, list[Any]]]:
+        return [(b, self._index(lead, place, tir.dtype_of(b))) for b in self.parts[group]]
+
     def load(self, group: int, lead: Sequence[Any], place: Sequence[Any]) -> tuple[Any, ...]:
         """Element of one cell of a group."""
-        index = self._index(lead, place)
-        return tuple(tirx.BufferLoad(buffer, index) for buffer in self.parts[group])
+        return tuple(tirx.BufferLoad(*target) for target in self._targets(group, lead, place))
 
     def store(
         self, group: int, lead: Sequence[Any], place: Sequence[Any], element: Sequence[Any]
     ) -> Any:
         """Store an element, whose parts may be computed from what the place held."""
-        index = self._index(lead, place)
-        return store_all([(buffer, index) for buffer in self.parts[group]], element)
+        return store_all(self._targets(group, lead, place), element)
 
 
 def store_all(targets: Sequence[tuple[Var, Sequence[Any]]], values: Sequence[Any]) -> Any:

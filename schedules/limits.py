@@ -17,6 +17,23 @@ from tvm_scan.errors import PlanError
 __all__ = ["Limits", "device_of", "limits_of"]
 
 
+#: Compute capability -> multiprocessors: V100, T4, A100, A40, Orin, L40, H100 and H200, B200, B300,
+#: Thor, RTX PRO 6000.
+_MULTIPROCESSORS = {
+    70: 80,
+    75: 40,
+    80: 108,
+    86: 84,
+    87: 16,
+    89: 142,
+    90: 132,
+    100: 148,
+    103: 148,
+    110: 20,
+    120: 188,
+}
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of a target that plans are checked against.
@@ -30,7 +47,8 @@ class Limits:
     cores : int
         CPU cores that TVM's thread pool may use.
     multiprocessors : int
-        Streaming multiprocessors assumed for the default plan.
+        Streaming multiprocessors: those of the largest device of the target's architecture, since a
+        target does not say; an H200's where it has no known one.
     ldexp : bool
         Whether vectors are scaled by powers of two in one instruction (AVX-512).
     line_stores : bool
@@ -75,6 +93,7 @@ def limits_of(target: Target) -> Limits:
         value: Any = attrs.get(name)
         return default if value is None else int(value)
 
+    capability = _compute_capability(str(attrs.get("arch") or ""))
     return Limits(
         threads=attr("max_threads_per_block", 1024) if device_of(target) == "cuda" else 1,
         shared_bytes=attr("max_shared_memory_per_block", 49152),
@@ -82,7 +101,8 @@ def limits_of(target: Target) -> Limits:
         ldexp=_has(target, "avx512f"),
         line_stores=_has(target, "avx"),
         cache_bytes=attr("l3-cache-size-bytes", host_cache()),
-        async_copies=_compute_capability(str(attrs.get("arch") or "")) >= 80,
+        multiprocessors=_MULTIPROCESSORS.get(capability, Limits.multiprocessors),
+        async_copies=capability >= 80,
     )
 
 

@@ -8,6 +8,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.limits import Limits
 from tvm_scan.schedules.shared_layout import streams_of
 from tvm_scan.schedules.shared_tables import tables_of
+from tvm_scan.schedules.state_reduction import StateReduction, reduction_of
 from tvm_scan.schedules.walk_layout import walk_layout
 
 if TYPE_CHECKING:
@@ -21,9 +22,17 @@ _MOST_STAGES = 3
 
 
 def tile_bytes(plan: ScanPlan, recurrence: Recurrence) -> list[int]:
-    """Shared memory of every array of which a plan keeps tiles, all its buffers together."""
+    """Shared memory of every array of which a plan keeps tiles, all its buffers together.
+
+    In chunks, of the kernel that has more of it: the one that reduces stages fewer arrays, but may
+    have room for one that the other has not.
+    """
     if plan.algorithm == "lanes":
-        return [size * plan.stages for size in walk_layout(plan, recurrence).tile_bytes]
+        found = [walk_layout(plan, recurrence).tile_bytes]
+        reduction = reduction_of(recurrence) if plan.chunks else None
+        if isinstance(reduction, StateReduction):
+            found.append(walk_layout(plan, recurrence, reduction.split).tile_bytes)
+        return [size * plan.stages for size in max(found, key=sum)]
     tables = [table.bytes * plan.stages for table in tables_of(plan, recurrence)]
     return tables + [
         stream.layout.cells(plan.tile)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["LaneRows", "Table", "WalkLayout", "is_common", "walk_layout", "walk_steps"]
 
 _VECTOR = 16
+#: Static shared memory of a block.
+_MOST_BYTES = 48 << 10
 #: Steps of a tile at least: a line of float32.
 _LINE_STEPS = 32
 
@@ -105,6 +107,20 @@ class WalkLayout:
         """Bytes of one buffer of every array."""
         return [part.cells * part.size for part in (*self.streams, *self.tables)]
 
+    def within(self, most: int) -> WalkLayout:
+        """The same with no more than ``most`` bytes, as far as leaving out rows of steps helps.
+
+        Of what is left out, threads read whole sectors of memory themselves; what the others bring
+        is more.
+        """
+        streams, left = [], most - sum(self.tile_bytes)
+        for part in reversed(self.streams):
+            if left < 0 and isinstance(part, StepRows):
+                left += part.cells * part.size
+                continue
+            streams.append(part)
+        return WalkLayout(tuple(reversed(streams)), self.tables)
+
 
 def walk_steps(plan: ScanPlan) -> int:
     """Steps of a tile: whole groups of the threads of a lane, a line of memory at least."""
@@ -125,9 +141,10 @@ def walk_layout(
         return WalkLayout((), ())
     if split.states % shared:
         return WalkLayout((), ())
-    return _layout(
+    found = _layout(
         recurrence, split, shared, plan.items_per_thread, lanes, walk_steps(plan), plan.vector_loads
     )
+    return found.within(_MOST_BYTES // plan.stages)
 
 
 @lru_cache(maxsize=128)

@@ -1,14 +1,24 @@
 """Several plans in one function: both sides of every border, and who makes such functions."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tvm
 from tvm import relax
 from tvm.target import Target
 
-from tests.cuda_harness import CUDA_TARGET, compile_cuda, in_every_order
+from tests.cuda_harness import (
+    CUDA_TARGET,
+    compile_cuda,
+    emitted_source,
+    in_every_order,
+    run_cuda,
+)
+from tests.recurrence_cases import Case, check_exact, exact_inputs
 from tests.test_meta_nearest import CHUNKS, PAIRS, commit
 from tests.test_relax import expected, module
+from tests.test_resources import barriers
 from tvm_scan import ScanPlan, extract, library
 from tvm_scan.errors import PlanError, RefusalError
 from tvm_scan.meta import RecordStore
@@ -100,6 +110,51 @@ def test_on_a_gpu_the_host_branches():
     tree = ScanPlan("cuda", "serial_tiles", threads_per_block=32, items_per_thread=2)
     with pytest.raises(PlanError, match="TVM puts none into a branch"):
         dispatch(library.cumsum(70, None), CUDA_TARGET, [(8, few), (None, tree)])
+
+
+WALK = ScanPlan.parse(
+    "cuda/lanes(threads_per_block=32, items_per_thread=4, vector_loads=True, threads_per_lane=4, "
+    "block_load=transposed, stages=2)"
+)
+
+
+@pytest.mark.gpu
+def test_walks_whole_and_in_chunks_by_length():
+    """Staged walks have barriers of their own, which may stand in a branch of the host."""
+    options = (("initial_state", True), ("final_state", True))
+    case = Case(
+        "selective_scan",
+        options=options,
+        sizes=(("batch", 1), ("channels", 8), ("states", 8)),
+    )
+    chosen, _, _ = exact_inputs(case, 1)
+    cases = [(40, WALK), (None, WALK.with_(chunks=4))]
+    func = dispatch(library.selective_scan(1, 8, None, 8, **chosen), CUDA_TARGET, cases)
+    executable = compile_cuda(func)
+    assert barriers(emitted_source(executable)).count(0) == 1, "all but the kernel of carries"
+    for length in (0, 1, 40, 41, 300):
+        _, inputs, want = exact_inputs(case, length)
+        outputs = [np.full(array.shape, 77, case.dtype) for array in want.values()]
+        got = run_cuda(func, [*inputs.values(), *outputs], executable=executable)
+        check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
+    with pytest.raises(PlanError, match="TVM puts none into a branch"):
+        dispatch(
+            library.selective_scan(1, 8, None, 8),
+            CUDA_TARGET,
+            [(8, WALK.with_(stages=1)), *cases[1:]],
+        )
+
+
+def test_the_length_decides_on_chunks():
+    """Of 2048 channels at batch 1, which leave the chip half empty: only long ones are cut."""
+    _, cases = dispatched(library.selective_scan(1, 2048, None, 16), CUDA_TARGET)
+    chunks = [plan.chunks for _, plan in cases]
+    assert chunks[0] == 0 and chunks[-1] >= 4
+    (border,) = (a for (a, one), (_, two) in itertools.pairwise(cases) if one.chunks < two.chunks)
+    assert 256 < border < 8192
+    assert all(a != b for (_, a), (_, b) in itertools.pairwise(cases))
+    many = dispatched(library.selective_scan(64, 2048, None, 16), CUDA_TARGET)
+    assert many is None or all(plan.chunks == 0 for _, plan in many[1]), "lanes fill the chip"
 
 
 def test_plans_by_length_come_from_defaults_and_records(tmp_path):

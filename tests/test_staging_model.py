@@ -68,3 +68,13 @@ def test_defaults(name):
     assert plan.block_load == block_load
     assert stages is None or plan.stages == stages
     assert default_plan(OLD, extract(func)).stages == 1
+
+
+def test_lanes_that_are_neighbours_are_cut_though_their_number_is_not_known():
+    """Neither a tree, of whose sectors an eighth is used, nor one chain per lane."""
+    for rows, length in ((None, None), (4096, None), (None, 4096), (4096, 4096)):
+        found = extract(library.linear_recurrence(rows, length, layout="ld"))
+        plan = default_plan(CUDA_TARGET, found)
+        assert plan.algorithm == "lanes" and plan.chunks >= 4, (rows, length)
+    along = extract(library.linear_recurrence(None, None))
+    assert default_plan(CUDA_TARGET, along).chunks == 0

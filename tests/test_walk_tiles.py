@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
+from bench.gpu_loops import rwkv6
 from tests.cuda_harness import (
     CUDA_TARGET,
     check_nvcc,
@@ -93,6 +94,20 @@ def test_what_a_block_stages_by_steps():
     assert rows(16) == dict.fromkeys(("delta", "u", "z"), (4, 8))
     assert rows(20) == rows(None) == {}, "a block would have lanes of two rows"
     assert rows(16, PLAN.with_(vector_loads=False))["u"] == (1, 8)
+
+
+def test_rows_of_steps_are_staged_while_there_is_room():
+    """Of two buffers for 64 lanes a block, two of three; tables and rows of lanes come first."""
+    func = library.selective_scan(2, 128, None, 16, layout="bld", form="step")
+    found, plan = extract(func), PLAN.with_(threads_per_block=256)
+    kept = walk_layout(plan, found)
+    assert [part.stream.buffer.name for part in kept.streams] == ["delta", "u"]
+    assert len(kept.tables) == 2 and plan.smem_bytes(found) <= 48 << 10
+    assert len(walk_layout(plan.with_(stages=1), found).streams) == 3
+    plan.check(CUDA_TARGET, found)
+    heads = extract(rwkv6(32, 1024, 64))
+    plan = PLAN.with_(threads_per_block=128, threads_per_lane=8)
+    assert not walk_layout(plan, heads).streams and len(walk_layout(plan, heads).tables) == 3
 
 
 @pytest.mark.parametrize("shared", [2, 4, 8, 16])
