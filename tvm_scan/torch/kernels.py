@@ -7,6 +7,7 @@ libraries, and ranges with the same plan share one library.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -171,8 +172,9 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> s
     """Return the plan of a range of sizes, from the cache where it is there."""
     key = _key("plan", spec, bits, place)
     path = store.fetch(key, ".txt")
-    if path is not None:
-        return path.read_text(encoding="utf-8")
+    with contextlib.suppress(FileNotFoundError):  # another process made room meanwhile
+        if path is not None:
+            return path.read_text(encoding="utf-8")
     from tvm_scan import extract
     from tvm_scan.errors import RefusalError
     from tvm_scan.recurrence import Refusal
