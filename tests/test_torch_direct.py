@@ -77,3 +77,94 @@ def test_a_watched_call_goes_through_torch():
     assert ts.cumsum(y, 1).requires_grad
     with torch.no_grad():
         assert not ts.cumsum(y, 1).requires_grad
+
+
+def test_a_sign_or_conjugate_that_is_put_off(scan):
+    """Such tensors hold other numbers than they stand for; the kernel must see the latter."""
+    x = torch._neg_view(torch.arange(1.0, 9.0).view(2, 4))
+    a = torch.full_like(x, 0.5)
+    assert x.is_neg()
+    plain = -torch.arange(1.0, 9.0).view(2, 4)
+    torch.testing.assert_close(ts.cumsum(x, 1), plain.cumsum(1))
+    torch.testing.assert_close(ts.cummax(x, 1).values, plain.cummax(1).values)
+    torch.testing.assert_close(ts.linear_recurrence(a, x), wanted(a, plain))
+    torch.testing.assert_close(scan(a, x), wanted(a, plain))
+    out = torch._neg_view(torch.zeros(2, 4))
+    scan(a, plain, out)
+    torch.testing.assert_close(out, wanted(a, plain))
+    one = torch.tensor([[1.0 + 2.0j]]).conj().imag  # one element: contiguous whatever its stride
+    assert ts.cumsum(one, 1).item() == -2
+    z = torch.randn(2, 4, dtype=torch.complex64)
+    for name in ("cumsum", "cumprod"):
+        torch.testing.assert_close(
+            getattr(ts, name)(z.conj(), 1), getattr(torch, name)(z.conj(), 1)
+        )
+
+
+def calls():
+    a, x = torch.rand(2, 3, 5, 2).unbind(0)
+    yield torch.ops.tvm_scan.affine_scan.default, (a, x, None, "inclusive", False)
+    yield torch.ops.tvm_scan.affine_scan.default, (a, x, torch.rand(3, 2), "late", True)
+    yield torch.ops.tvm_scan.cumulative.default, (x, "mul", True, False)
+    yield torch.ops.tvm_scan.log_sum_exp.default, (x, False)
+
+
+# torch's own use of what it has deprecated, on the way into forward mode
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("index", range(4))
+def test_an_operator_that_nothing_records(index):
+    """Its implementation is called at once, unless somebody looks on."""
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.autograd import forward_ad
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    operator, arguments = list(calls())[index]
+    tensors = [i for i, t in enumerate(arguments) if isinstance(t, torch.Tensor)]
+
+    def given(change):
+        return [change(t) if i in tensors else t for i, t in enumerate(arguments)]
+
+    plain = operator(*arguments)
+    names = [a.name for a in operator._schema.arguments]
+    assert torch.equal(operator(**dict(zip(names, arguments, strict=True))), plain)
+    recorded = operator(*given(lambda t: t.clone().requires_grad_()))
+    assert recorded.requires_grad and torch.equal(recorded, plain)
+    with torch.no_grad():
+        assert not operator(*given(lambda t: t.clone().requires_grad_())).requires_grad
+    with torch.inference_mode():
+        assert torch.equal(operator(*arguments), plain)
+
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        operator(*arguments)
+    assert operator in seen
+    mode = FakeTensorMode()
+    faked = given(mode.from_tensor)
+    with mode:
+        assert isinstance(operator(*faked), FakeTensor)
+    negative = given(lambda t: torch._neg_view(-t))
+    assert torch.equal(operator(*negative), plain)
+    with forward_ad.dual_level():
+        dual = given(lambda t: forward_ad.make_dual(t, torch.ones_like(t)))
+        with pytest.raises(NotImplementedError, match="without tangents, got a derivative in forw"):
+            operator(*dual)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_opcheck_where_nothing_is_recorded(index):
+    torch.library.opcheck(*list(calls())[index])
+
+
+def test_shapes_that_were_seen_before_in_another_layout():
+    for _ in range(2):
+        x = torch.rand(6, 4)
+        for view in (x, x.t(), x[:, ::2], x[:1].expand(6, 4), torch.rand(25)[1:].view(6, 4)):
+            torch.testing.assert_close(ts.cumsum(view, 1), view.cumsum(1))
+            torch.testing.assert_close(ts.cumsum(view, 0), view.cumsum(0))
+            torch.testing.assert_close(ts.linear_recurrence(view, view), wanted(view, view))

@@ -83,10 +83,13 @@ def _(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tensor]:
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     _, _, ctx.reverse = inputs
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # or torch makes zeros for the positions
     ctx.save_for_backward(output[1])
 
 
-def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return None, None, None
     (where,) = ctx.saved_tensors
     return extremum_gradient(grad, where, ctx.reverse), None, None
 

@@ -42,9 +42,13 @@ def key_of(state: tuple[Any, ...], *details: Any) -> str | None:
 def found_trace(key: str) -> tuple[str, list[Any]] | None:
     """Return the graph and the structure of an earlier trace, of this process or another."""
     path = store.fetch(key, ".txt")
-    if path is None:
+    try:
+        content = None if path is None else path.read_text(encoding="utf-8")
+    except FileNotFoundError:  # another process made room meanwhile
         return None
-    graph, structure = json.loads(path.read_text(encoding="utf-8"))
+    if content is None:
+        return None
+    graph, structure = json.loads(content)
     return graph, ast.literal_eval(structure)
 
 

@@ -7,6 +7,7 @@ libraries, and ranges with the same plan share one library.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -47,16 +48,19 @@ class KernelSpec:
         The names of its symbolic extents, in the order in which calls give them.
     or_serial : bool
         Whether a loop that is no provable scan runs as it is, instead of being refused.
+    no_scan : bool
+        Whether the loop is known to be none, so that there is nothing to plan.
     """
 
     factory: str
     options: tuple[tuple[str, Any], ...]
     sizes: tuple[str, ...]
     or_serial: bool = False
+    no_scan: bool = False
 
     def __post_init__(self) -> None:
         # Asked at every call.
-        parts = (self.factory, self.options, self.sizes, self.or_serial)
+        parts = (self.factory, self.options, self.sizes, self.or_serial, self.no_scan)
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
@@ -169,10 +173,13 @@ def _load(spec: KernelSpec, plan: str, place: Place) -> Any:
 
 def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> str:
     """Return the plan of a range of sizes, from the cache where it is there."""
+    if spec.no_scan:
+        return SERIAL
     key = _key("plan", spec, bits, place)
     path = store.fetch(key, ".txt")
-    if path is not None:
-        return path.read_text(encoding="utf-8")
+    with contextlib.suppress(FileNotFoundError):  # another process made room meanwhile
+        if path is not None:
+            return path.read_text(encoding="utf-8")
     from tvm_scan import extract
     from tvm_scan.errors import RefusalError
     from tvm_scan.recurrence import Refusal
