@@ -44,12 +44,14 @@ _QUICK_WORK = 1 << 16
 _INTERLEAVE = 4
 #: A state of several cells costs about this many simple steps per cell (it has an exp).
 _STATE_COST = 4
-#: Lengths from which vectors of time pay for one lane, for several lanes (shorter ones have
-#: neighbours that hide their latency), and for one lane on several cores: waking these twice takes
-#: up to 0.2 ms where they sleep, which is what one core needs for 2^19 steps.
+#: Lengths from which vectors of time pay for one lane, for several lanes with narrow vectors
+#: (shorter ones have neighbours that hide their latency), and for one lane on several cores: waking
+#: these twice takes up to 0.2 ms where they sleep, which is what one core needs for 2^19 steps.
 _VECTOR_LENGTH = 1 << 8
 _LONG_ROW = 1 << 9
 _SHARED_LENGTH = 1 << 19
+#: Steps from which the cost of a row's loop does not count.
+_UNROLLED = 3 << 5
 #: Lanes that fill a vector.
 _TILE_LANES = 16
 #: Stand-in for an extent that is not known until run time.
@@ -203,7 +205,9 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
             )
         # Several lanes hide their latency from one another, until memory is the limit.
         ahead = not walks_backwards(recurrence)
-        if rows > 1 and ahead and length >= _LONG_ROW and work >= _LANE_WORK:
+        # Wide vectors pay from one on that leaves little of the row, and from two on in any case.
+        wide = limits.line_stores and (0 <= length - steps <= steps // 4 or length >= 2 * steps)
+        if rows > 1 and ahead and (wide or length >= _LONG_ROW) and work >= _LANE_WORK:
             return vectors
     # A chain of one-cycle operations is bound by loads and stores, not by latency.
     quick = all(_is_quick(algebra) for algebra in recurrence.algebras)
@@ -212,7 +216,9 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
     if quick and (work < _QUICK_WORK or (tasks < 2 and limits.cores < 4)):
         return sequential
     if tasks and work >= _LANE_WORK and (2 * tasks >= limits.cores or length < _CHUNK_LENGTH):
-        return ScanPlan("cpu", "lanes", lane_block=interleave)
+        # Integers have no latency to hide: turns save short rows the cost of their loops only.
+        alone = length >= _UNROLLED and all(_is_one_cycle(a) for a in recurrence.algebras)
+        return ScanPlan("cpu", "lanes", lane_block=1 if alone else interleave)
     if length >= _CHUNK_LENGTH:
         chunks = interleave * limits.cores
         return ScanPlan("cpu", "three_phase", chunks=chunks, lane_block=interleave)
@@ -284,6 +290,10 @@ def _is_faster_in_vectors(algebra: Algebra, limits: Limits) -> bool:
     # maximum is three instructions, for NaN.
     wide = limits.ldexp if is_float(algebra.dtype) else limits.line_stores
     return isinstance(algebra, Reduce) and tir.byte_size(algebra.dtype) == 4 and wide
+
+
+def _is_one_cycle(algebra: Algebra) -> bool:
+    return _is_quick(algebra) and not is_float(algebra.dtype)
 
 
 def _is_quick(algebra: Algebra) -> bool:

@@ -17,7 +17,7 @@ from tvm_scan.relax.occurrences import first_reads, is_read_once, last_stores
 from tvm_scan.relax.pointwise import Pointwise
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["with_consumer", "with_producer"]
+__all__ = ["with_consumer", "with_producer", "with_unit_axes"]
 
 
 def with_producer(
@@ -178,6 +178,45 @@ def with_consumer(
     ends = [result if p.same_as(old) else p for p in scan.params[first:]]
     body = last.followed_by(scan.body, made)
     return _rebuilt(scan, [*scan.params[:first], *added, *ends], body, [old])
+
+
+def with_unit_axes(func: tirx.PrimFunc, shapes: Sequence[Sequence[Any]]) -> tirx.PrimFunc:
+    """Give parameters axes of extent 1, so that nobody has to reshape what is passed.
+
+    Parameters
+    ----------
+    func : tirx.PrimFunc
+        A function.
+    shapes : sequence of sequence of Expr
+        For each parameter its extents, with more of extent 1 between them.
+
+    Returns
+    -------
+    tirx.PrimFunc
+    """
+    buffers = tir.VarMap()
+    for old, shape in zip(func.params, shapes, strict=True):
+        extents = iter(tir.shape_of(old))
+        full = [extent if tir.as_int(extent) == 1 else next(extents) for extent in shape]
+        buffers[old] = tirx.decl_buffer(full, tir.dtype_of(old), name=str(old.name))
+
+    def place(buffer: Var, indices: Sequence[Any]) -> tuple[Var, list[Any]]:
+        if buffer not in buffers:
+            return buffer, list(indices)
+        rest = iter(indices)
+        full = tir.shape_of(buffers[buffer])
+        return buffers[buffer], [
+            tir.zero_like(e) if tir.as_int(e) == 1 else next(rest) for e in full
+        ]
+
+    def on_store(store: tirx.BufferStore) -> Any:
+        buffer, indices = place(store.buffer, store.indices)
+        return tirx.BufferStore(buffer, store.value, indices)
+
+    func = ensure_blocks(func)
+    body = tir.map_loads(func.body, lambda load: tirx.BufferLoad(*place(load.source, load.indices)))
+    body = tvm_ffi.structural_map(body, (tirx.BufferStore, on_store))
+    return _rebuilt(func, [b for _, b in buffers.items()], body, [])
 
 
 def _known(shared: Sequence[int | None]) -> list[tuple[int, int]]:

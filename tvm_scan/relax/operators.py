@@ -17,6 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_scan import tir
 from tvm_scan.relax.cumulative_loops import cumulative_loop
 from tvm_scan.relax.loops import Shape, call_loop, folded
+from tvm_scan.relax.merge import with_unit_axes
 from tvm_scan.relax.uses import uses_in
 
 __all__ = ["LegalizeScans", "emit_along_axis", "viewed"]
@@ -71,8 +72,20 @@ def emit_along_axis(
     known: Shape = tuple(tir.as_int(side) for side in sides)  # type: ignore[assignment]
     loop = make(known)
     array = [side for at, side in enumerate(sides) if at == 1 or known[at] != 1]
+    if (
+        axis is not None
+        and known[1] != 1
+        and _same([e for e in shape if tir.as_int(e) != 1], array)
+    ):
+        loop = with_unit_axes(loop, [shape] * len(loop.params))
+        return call_loop(builder, loop, args, name)
     inputs = [viewed(builder, arg, array) for arg in args]
     return [viewed(builder, out, result) for out in call_loop(builder, loop, inputs, name)]
+
+
+def _same(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Whether two shapes are the same."""
+    return len(left) == len(right) and all(map(tir.structurally_equal, left, right))
 
 
 def _extents(arg: relax.Expr, name: str) -> list[Any]:
@@ -87,10 +100,7 @@ def _extents(arg: relax.Expr, name: str) -> list[Any]:
 
 def viewed(builder: relax.BlockBuilder, value: relax.Expr, shape: list[Any]) -> relax.Expr:
     """Emit the same memory in another shape."""
-    now = list(value.ty.shape.values)
-    if len(now) == len(shape) and all(
-        tir.structurally_equal(a, b) for a, b in zip(now, shape, strict=True)
-    ):
+    if _same(list(value.ty.shape.values), shape):
         return value
     kind = relax.TensorType(shape, value.ty.dtype)
     return builder.emit(
@@ -205,7 +215,13 @@ def _can_legalize(call: relax.Call) -> bool:
     source = call.args[0]
     dtypes = (str(source.ty.dtype), _dtype(call))
     shaped = isinstance(source.ty.shape, relax.ShapeExpr)
+    if shaped and _axis(call) is not None and _steps(call) == 1:
+        return False  # no steps but one: what TVM makes of it is a copy
     return shaped and _dtype(call) != "bool" and all(d == "bool" or _is_number(d) for d in dtypes)
+
+
+def _steps(call: relax.Call) -> int | None:
+    return tir.as_int(call.args[0].ty.shape.values[_axis(call)])
 
 
 def _is_number(dtype: str) -> bool:
