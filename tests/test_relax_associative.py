@@ -80,6 +80,20 @@ def test_generic_mode_is_one_loop(options):
     assert DECLARED not in mod["associative_scan"].attrs
 
 
+class Tree(torch.nn.Module):
+    def forward(self, a, x):
+        def combine(left, right):
+            return {"a": left["a"] * right["a"], "x": [right["a"] * left["x"][0] + right["x"][0]]}
+
+        out = associative_scan(combine, {"a": a, "x": [x]}, 0, combine_mode="generic")
+        return out["a"], out["x"][0]
+
+
+def test_operands_in_a_dict():
+    mod = check(Tree(), torch.rand(37, 5), torch.rand(37, 5))
+    assert families(mod) == ["affine", "reduce"]
+
+
 def test_the_context_leaves_torch_as_it_was():
     model, x = Model(torch.add, dim=0), torch.rand(9)
     before = len(torch.export.export(model, (x,)).graph.nodes)

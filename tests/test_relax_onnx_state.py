@@ -150,3 +150,46 @@ def test_linear_attention_that_does_not_fit(change, drop, message):
     attrs = {"update_rule": "gated", "q_num_heads": 4, "kv_num_heads": 2, **change}
     with pytest.raises(ScanError, match=message):
         imported(model("LinearAttention", arrays, **attrs))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("key", (1, 5, 4), r"LinearAttention: expected key as float32 of"),
+        ("decay", (1, 5, 2), r"LinearAttention: expected decay as float32 of"),
+        ("past_state", (1, 2, 3, 2), r"LinearAttention: expected past_state as float32 of"),
+        ("query", (1, 4), r"LinearAttention: expected query of three known extents"),
+    ],
+)
+def test_linear_attention_on_tokens_of_another_number(name, shape, message):
+    # Their memory would be read askew, and no size would be wrong.
+    arrays = {n: np.zeros((1, 4, 4), "float32") for n in ("query", "key", "value")}
+    arrays["decay"] = np.zeros((1, 4, 2), "float32")
+    arrays |= {"past_state": np.zeros((1, 2, 2, 2), "float32"), name: np.zeros(shape, "float32")}
+    attrs = {"update_rule": "gated", "q_num_heads": 2, "kv_num_heads": 2}
+    with pytest.raises(ScanError, match=message):
+        imported(model("LinearAttention", arrays, **attrs))
+
+
+@pytest.mark.parametrize("rule", ["linear", "gated_delta"])
+@pytest.mark.parametrize("length", [0, 5])
+def test_linear_attention_with_a_rate_and_a_scale(rule, length):
+    onnx_model, arrays = attention(length, rule, heads=3, group=1)
+    onnx_model.graph.node[0].attribute.append(helper.make_attribute("scale", -2.5))
+    check(onnx_model, arrays)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weight": (5, 1, 4)}, "CausalConvWithState: expected weight as float32 of"),
+        ({"past_state": (2, 6, 4)}, "CausalConvWithState: expected past_state as float32 of"),
+        ({"bias": (1,)}, "CausalConvWithState: expected bias as float32 of"),
+        ({"input": (2, 6)}, "CausalConvWithState: expected input of three known extents"),
+    ],
+)
+def test_causal_conv_that_does_not_fit(change, message):
+    shapes = {"input": (2, 6, 5), "weight": (6, 1, 4), "bias": (6,), "past_state": (2, 6, 3)}
+    arrays = {n: np.zeros(s, "float32") for n, s in (shapes | change).items()}
+    with pytest.raises(ScanError, match=message):
+        imported(model("CausalConvWithState", arrays))

@@ -196,6 +196,58 @@ def test_a_loop_with_an_odd_step_stays(change, arrays):
     assert rolled(almost(change), *arrays) == []
 
 
+@pytest.mark.parametrize(
+    "initial",
+    [
+        torch.zeros(()),
+        torch.zeros(1),
+        torch.zeros(B, dtype=torch.int64),
+        torch.zeros(B, dtype=torch.float16),
+    ],
+    ids=["scalar", "one", "integers", "halves"],
+)
+def test_a_state_that_changes_its_kind_at_the_first_step_stays(initial, arrays):
+    def function(a, x):
+        h, out = initial + 0, []
+        for t in range(L):
+            h = h * a[:, t] + x[:, t]
+            out.append(h)
+        return torch.stack(out, 1)
+
+    assert rolled(function, *arrays) == []
+
+
+def test_constants_of_another_sign_stay(arrays):
+    change = almost(lambda t, h, a, x, *_: torch.where(h > 9, h, -0.0 if t == 3 else 0.0) * x)
+    assert rolled(change, *arrays) == []
+
+
+def test_steps_in_another_order_stay(arrays):
+    def function(a, x):
+        h, out = torch.zeros(B), []
+        for t in range(L):
+            h = h * a[:, t] + x[:, t]
+            out.append(h)
+        out[2], out[3] = out[3], out[2]
+        return torch.stack(out, 1)
+
+    assert rolled(function, *arrays) == []
+
+
+def test_a_loop_in_a_loop(arrays):
+    def function(a, x):
+        h, rows = torch.zeros(B), []
+        for t in range(2):
+            row = []
+            for s in range(L):
+                h = h * 0.5 + a[:, t] * x[:, s]
+                row.append(h)
+            rows.append(torch.stack(row, 1))
+        return torch.stack(rows, 1)
+
+    assert [loop.steps for loop in rolled(function, *arrays)] == [L, L]
+
+
 def test_few_steps_stay(arrays):
     def function(a, x):
         h, out = torch.zeros(B), []

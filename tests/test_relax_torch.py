@@ -274,6 +274,66 @@ def test_a_while_loop_that_counts_is_a_scan(weight):
     assert families(mod) == [["affine"]]
 
 
+def test_a_while_loop_without_arrays():
+    def model(h):
+        start = torch.tensor(0), h
+        return while_loop(lambda i, h: i < 8, lambda i, h: (i + 1, h * 0.5 + 1), start)
+
+    assert families(check(model, torch.rand(3))) == [["affine"]]
+
+
+def test_a_while_loop_on_a_part_of_a_dynamic_length():
+    def model(h, x):
+        def step(i, h):
+            return i + 1, h * 0.5 + x.index_select(1, i.reshape(1)).squeeze(1)
+
+        return while_loop(lambda i, h: i < 5, step, (torch.tensor(0), h))
+
+    program = exported(
+        model,
+        torch.rand(3),
+        torch.rand(3, 8),
+        dynamic=((None, {1: torch.export.Dim("t", min=5, max=99)}),),
+    )
+    mod = from_exported(program)
+    for length in (8, 20):
+        h, x = torch.rand(3), torch.rand(3, length)
+        np.testing.assert_allclose(results(mod, h, x)[1], model(h, x)[1].numpy(), 1e-5)
+
+
+def test_a_while_loop_with_a_counter_that_is_not_plain_is_named():
+    def model(x):
+        def step(i, h):
+            return torch.add(i, 1, alpha=2), h * 0.5 + x.index_select(0, i.reshape(1)).squeeze(0)
+
+        return while_loop(lambda i, h: i < 8, step, (torch.tensor(0), torch.zeros(3)))
+
+    with pytest.raises(ScanError, match="while_loop"):
+        from_exported(exported(model, torch.rand(8, 3)))
+
+
+def test_a_while_loop_that_writes_a_part_of_an_array():
+    def model(x, y):
+        def step(i, y):
+            at = i.reshape(1)
+            return i + 1, torch.index_copy(y, 1, at, x.index_select(1, at))
+
+        return while_loop(lambda i, y: i < 8, step, (torch.tensor(0), y))
+
+    # Of the trace's length it is all of the array; of another it is not.
+    dynamic = (({1: torch.export.Dim("t", min=8, max=99)},) * 2,)
+    with pytest.raises(ScanError, match="expected a step of operators that TVM lowers"):
+        from_exported(exported(model, torch.rand(3, 8), torch.rand(3, 8), dynamic=dynamic))
+
+
+def test_a_function_that_holds_a_tensor_of_its_own_is_named():
+    def model(h, x):
+        return scan(lambda h, x: (h * torch.tensor([0.1, 0.2, 0.3]) + x, h * 2), h, x)
+
+    with pytest.raises(ScanError, match="function holds a tensor made outside of its arguments"):
+        from_exported(exported(model, torch.rand(3), torch.rand(8, 3)))
+
+
 def test_a_while_loop_that_depends_on_its_state_is_named():
     def model(x):
         return while_loop(lambda x: x.sum() < 10, lambda x: (x * 2,), (x,))
