@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from multiprocessing import get_context
@@ -128,6 +129,9 @@ class Worker:
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
+            with contextlib.suppress(OSError):
+                # With the compilers that it has started.
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.kill()
             self._process.join(_FAREWELL)
         self._process = self._connection = None
@@ -179,6 +183,7 @@ def _serve(
     simulated: bool,
 ) -> None:
     """Answer requests until the other side is gone, or the device is."""
+    os.setsid()
     sys.path[:0] = paths
     # Else JAX takes three quarters of the memory for itself.
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"

@@ -16,6 +16,7 @@ from tvm_scan.meta.database import RecordStore
 from tvm_scan.meta.nearest import known_plans
 from tvm_scan.recurrence import Axis, Recurrence
 from tvm_scan.schedules.dispatch import dispatch, stands_in_branch
+from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.nearest import nearest
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.shipped import chosen_plan
@@ -90,7 +91,7 @@ def dispatched(
         A CPU; or a GPU, where all plans must be walks over whole lanes or chunks of them, since TVM
         puts no barrier into a branch.
     database : RecordStore, optional
-        Records to ask first; a stock database is not asked.
+        Records to ask first. A stock database is not asked: on a GPU it is left to the caller.
 
     Returns
     -------
@@ -102,6 +103,8 @@ def dispatched(
     if len(found) != 1 or tir.as_int(found[0].time.extent) is not None:
         return None
     store = database if isinstance(database, RecordStore) else None
+    if database is not store and device_of(target) == "cuda":
+        return None
     try:
         cases = plans_by_length(found[0], target, store)
         if len(cases) < 2 or not all(stands_in_branch(plan) for _, plan in cases):

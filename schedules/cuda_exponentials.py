@@ -58,10 +58,12 @@ class BaseTwo:
     scaled: tuple[TensorLoad, ...]
 
     def scale(self, load: TensorLoad, value: Any) -> Any:
-        """``value``, which ``load`` loaded, as the loops take it."""
+        """``value``, which ``load`` loaded, as the loops take it; of a half, in float32."""
         if not any(tir.structurally_equal(load, other) for other in self.scaled):
             return value
-        return value * tirx.FloatImm(tir.dtype_of(value), LOG2E)
+        wide = tir.wide_dtype(tir.dtype_of(value))
+        value = value if tir.dtype_of(value) == wide else tirx.Cast(wide, value)
+        return value * tirx.FloatImm(wide, LOG2E)
 
 
 def in_base_two(loops: Sequence[tirx.For], recurrence: Recurrence) -> BaseTwo:
@@ -73,12 +75,28 @@ def in_base_two(loops: Sequence[tirx.For], recurrence: Recurrence) -> BaseTwo:
             others = [other for other in loops if not other.same_as(part)]
             if any(load.source in tir.buffers_loaded(other) for other in others):
                 continue
-            folded = fold_exponent(part, load)
+            folded = fold_exponent(part, _as_used(part, load))
             if folded is not None:
                 part = folded
                 scaled.append(load)
         made.append(part)
     return BaseTwo(tuple(made), tuple(scaled))
+
+
+def _as_used(part: tirx.For, load: TensorLoad) -> Any:
+    """The load; of a half its cast to float32, if it is used in no other way."""
+    dtype = tir.dtype_of(load)
+    cast = tirx.Cast(tir.wide_dtype(dtype), load) if tir.is_half(dtype) else load
+    uses = {TensorLoad: 0, tirx.Cast: 0}
+
+    def count(node: Any) -> None:
+        wanted = load if isinstance(node, TensorLoad) else cast
+        uses[TensorLoad if isinstance(node, TensorLoad) else tirx.Cast] += bool(
+            tir.structurally_equal(node, wanted)
+        )
+
+    tvm_ffi.structural_walk(part, [(TensorLoad, count), (tirx.Cast, count)])
+    return cast if uses[TensorLoad] == uses[tirx.Cast] else load
 
 
 @lru_cache(maxsize=64)

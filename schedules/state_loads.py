@@ -72,7 +72,7 @@ class StateLoads:
                     self._timed.append((load, local(name, shape, tir.dtype_of(load)), vectors))
             for load in steady_loads(part.body, recurrence, [counter], free_of=[time]):
                 name = f"{load.source.name}_fixed"
-                self._fixed.append((load, local(name, [own], tir.dtype_of(load))))
+                self._fixed.append((load, local(name, [own], tir.dtype_of(scale(load, load)))))
 
     @property
     def buffers(self) -> list[Var]:

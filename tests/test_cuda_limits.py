@@ -68,6 +68,20 @@ def test_so_have_those_of_lanes_that_threads_share():
     assert "blockIdx.y" not in source
 
 
+@pytest.mark.parametrize("chunks", [0, 8])
+def test_so_have_those_of_rows_of_steps_and_of_chunks(chunks):
+    """Channels last, where a block copies the rows of its lanes."""
+    options = {"layout": "bld", "form": "step"}
+    plan = ScanPlan.parse(WALK).with_(vector_loads=True, chunks=chunks)
+    func = library.selective_scan(8, 4096, 70_000, 16, **options)
+    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
+    assert "delta_tile_ptr" in source and "blockIdx.y" not in source
+    # The numbers of a block and of a thread within it have 31 bits, whatever they are computed in.
+    for name in ("threadIdx.x", "blockIdx.x"):
+        source = source.replace(f"((int)((int64_t){name}))", name)
+    check_wide(source, ["delta", "u", "z", "out"], 8)
+
+
 SINGLE = "cuda/single_pass(threads_per_block=32, items_per_thread=3, block_tree=warp)"
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
+from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tests.cuda_harness import (
@@ -153,6 +154,8 @@ def test_the_length_decides_on_chunks():
     (border,) = (a for (a, one), (_, two) in itertools.pairwise(cases) if one.chunks < two.chunks)
     assert 256 < border < 8192
     assert all(a != b for (_, a), (_, b) in itertools.pairwise(cases))
+    stock = ms.database.MemoryDatabase()
+    assert dispatched(library.selective_scan(1, 2048, None, 16), CUDA_TARGET, stock) is None
     many = dispatched(library.selective_scan(64, 2048, None, 16), CUDA_TARGET)
     assert many is None or all(plan.chunks == 0 for _, plan in many[1]), "lanes fill the chip"
 

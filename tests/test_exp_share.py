@@ -114,3 +114,63 @@ def test_what_has_no_share():
     double = extract(library.selective_scan(1, 8, 256, 16, "float64"))
     with pytest.raises(PlanError, match=r"exponentials exp\(x a\) of float32 .*, got none"):
         WALK.with_(exp_share=4).check(CUDA_TARGET, double)
+
+
+@T.prim_func(s_tir=True)
+def half_weights(
+    A: T.Buffer((4, 8), "float16"),
+    X: T.Buffer((4, 40), "float32"),
+    Y: T.Buffer((4, 40), "float32"),
+):
+    for d in range(4):
+        h = T.sblock_alloc_buffer((8,), "float32")
+        y = T.sblock_alloc_buffer((1,), "float32")
+        for n in range(8):
+            h[n] = T.float32(0)
+        for t in range(40):
+            y[0] = T.float32(0)
+            for n in range(8):
+                h[n] = T.exp(X[d, t] * T.Cast("float32", A[d, n])) * h[n] + X[d, t]
+                y[0] = y[0] + h[n]
+            Y[d, t] = y[0]
+
+
+@T.prim_func(s_tir=True)
+def half_weights_used_twice(
+    A: T.Buffer((4, 8), "float16"),
+    X: T.Buffer((4, 40), "float32"),
+    Y: T.Buffer((4, 40), "float32"),
+):
+    """The second use is of the half itself, which nobody may multiply by log2 e."""
+    for d in range(4):
+        h = T.sblock_alloc_buffer((8,), "float32")
+        y = T.sblock_alloc_buffer((1,), "float32")
+        for n in range(8):
+            h[n] = T.float32(0)
+        for t in range(40):
+            y[0] = T.float32(0)
+            for n in range(8):
+                h[n] = T.exp(X[d, t] * T.Cast("float32", A[d, n])) * h[n] + T.Cast(
+                    "float32", T.max(A[d, n], T.float16(-1))
+                )
+                y[0] = y[0] + h[n]
+            Y[d, t] = y[0]
+
+
+@pytest.mark.parametrize(("func", "bare"), [(half_weights, True), (half_weights_used_twice, False)])
+def test_weights_in_halves_are_scaled_in_float32(func, bare):
+    rng = np.random.default_rng(8)
+    a, x = rng.uniform(-3, -0.1, (4, 8)).astype("float16"), rng.random((4, 40)).astype("float32")
+    h, want = np.zeros((4, 8)), np.zeros((4, 40))
+    for t in range(40):
+        step = x[:, t, None].astype(float)
+        added = step if bare else np.maximum(a.astype(float), -1)
+        h = np.exp(step * a.astype(float)) * h + added
+        want[:, t] = h.sum(1)
+    scheduled = parallelize(func, CUDA_TARGET, WALK)
+    source = emitted_source(compile_cuda(scheduled))
+    assert ("scan_exp2(" in source) == bare
+    got = run_cuda(scheduled, [a, x, np.zeros_like(x)])[2]
+    # 2 ulp of an exponential and 3 roundings of a step, over states that sum to 8 * 40 at most;
+    # log2 e rounded to a half would be off by 2^-12.
+    np.testing.assert_allclose(got, want, rtol=40 * 5 * 2.0**-24, atol=320 * 2.0**-24)

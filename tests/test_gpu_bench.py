@@ -138,9 +138,7 @@ def test_without_the_sanitizer_it_is_said(monkeypatch):
 
 
 def test_the_ladders_plans_fit_their_cases():
-    # With halves the share of polynomials is refused, and its row says so.
-    singles = [case for case in timed_cases()[0] if case.dtype == "float32"]
-    for case in {c.family: c for c in singles}.values():
+    for case in {(c.family, c.dtype): c for c in timed_cases()[0]}.values():
         recurrence = extract(case.func)
         for plan in ladder(case).values():
             plan.check(CUDA_TARGET, recurrence)
