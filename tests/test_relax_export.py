@@ -113,6 +113,8 @@ def with_manifest(folder, tmp_path, **changes):
     ("changes", "message"),
     [
         ({"format": 99}, "expected a manifest of format 1, got 99; export the model again"),
+        ({"device": "abacus"}, "expected a whole manifest in .*, got one whose device cannot"),
+        ({"library": None, "versions": "x"}, "one whose library, versions cannot be used"),
         ({"machine": "z80"}, "expected a machine of kind z80, found .*; export it for this"),
         ({"sha256": "0"}, "expected the library with sha256 0, found .*; copy the folder again"),
         ({"library": "gone.so"}, "expected the library .*gone.so, found nothing; copy the whole"),

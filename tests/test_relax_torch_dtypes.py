@@ -51,7 +51,7 @@ def test_branches_use_our_converters():
 
     for sign in (-1, 1):
         mod = check(model, torch.rand(3), sign * torch.rand(8, 3))
-    assert len(mod.get_global_vars()) > 3  # main and two branches
+    assert "cond_true_branch" in mod.script()
 
 
 @pytest.mark.parametrize("name", ["cummax", "cummin"])

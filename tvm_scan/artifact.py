@@ -21,6 +21,11 @@ __all__ = ["FORMAT", "MANIFEST", "ArtifactError", "Model", "load", "sha256_of"]
 FORMAT = 1
 MANIFEST = "manifest.json"
 _DEVICE_TYPES = {"cpu": 1, "cuda": 2}
+#: What `load` and `Model` read of a manifest.
+_FIELDS: dict[str, type] = {
+    **dict.fromkeys(("library", "sha256", "machine", "device"), str),
+    **dict.fromkeys(("versions", "functions"), dict),
+}
 #: Pooled memory of TVM's virtual machine.
 _POOLED = 2
 
@@ -105,6 +110,12 @@ def _read(folder: Path) -> dict[str, Any]:
         raise ArtifactError(
             f"load: expected a manifest of format {FORMAT}, got {found}; export the model again "
             "with this version of tvm_scan"
+        )
+    missing = [key for key in _FIELDS if not isinstance(manifest.get(key), _FIELDS[key])]
+    if missing or manifest["device"] not in _DEVICE_TYPES:
+        raise ArtifactError(
+            f"load: expected a whole manifest in {path}, got one whose "
+            f"{', '.join(missing or ['device'])} cannot be used; export the model again"
         )
     return manifest
 
