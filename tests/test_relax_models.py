@@ -5,7 +5,13 @@ import pytest
 pytest.importorskip(
     "transformers", reason="transformers is missing: the models of the extra 'models' are not run"
 )
-from bench.model_cases import TOLERANCE, measure_model
+import torch
+from tvm.target import Target
+
+from bench.model_cases import TOLERANCE, make, measure_model
+from bench.model_states import Prefill
+from tests.test_relax_neighbours import elements
+from tvm_scan.relax import FindScans, FuseScans, LegalizeScans, from_exported
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -45,3 +51,17 @@ def test_prefill_and_decode_are_one_long_prefill(name):
     prefill, decode = measured(name, 11)
     assert max(prefill.error, decode.error, decode.error_long) < TOLERANCE
     assert prefill.scans != "none"
+
+
+def test_nothing_as_large_as_the_states_is_left_around_the_scan_of_a_mamba():
+    """``exp(delta A)`` and ``delta B u`` of every state and step are never stored."""
+    ids = torch.zeros((1, 64), dtype=torch.int64)
+    mod = from_exported(torch.export.export(Prefill(make("mamba"), keep=True), (ids,)))
+    mod = LegalizeScans()(mod)
+    channels, size, length = 128, 16, 64
+    assert elements(mod) == channels * size * length
+    after = FuseScans(Target.from_device("cpu"))(mod)
+    assert elements(after) < channels * size * length // 4
+    # Both layers call the same function.
+    (report,) = FindScans(after)
+    assert len(report.recurrences) == 1
