@@ -145,13 +145,13 @@ def find_nest(
                     "T.axis.scan",
                 )
             lanes += path[:position] + inner
-            fused = _fuse_inner_lanes(stmts, external) if interchange else None
-            if fused is not None:
+            moved = bool(inner)
+            while interchange and (fused := _fuse_inner_lanes(stmts, external)) is not None:
                 lane, stmts = fused
                 lanes.append(lane)
+                moved = True
             loop = Loop(time.var, time.extent, stmts, time.origin, time.thread)
             private = [private_in(lane.body, external) for lane in lanes]
-            moved = bool(inner) or fused is not None
             return Nest(lanes, guards, before, loop, after, private, moved)
         guards += [cond for cond, _ in conditions]
         lanes += path
