@@ -55,10 +55,10 @@ def test_prefill_and_decode_are_one_long_prefill(name):
 
 def test_nothing_as_large_as_the_states_is_left_around_the_scan_of_a_mamba():
     """``exp(delta A)`` and ``delta B u`` of every state and step are never stored."""
-    ids = torch.zeros((1, 20), dtype=torch.int64)
+    ids = torch.zeros((1, 64), dtype=torch.int64)
     mod = from_exported(torch.export.export(Prefill(make("mamba"), keep=True), (ids,)))
     mod = LegalizeScans()(mod)
-    channels, size, length = 128, 16, 20
+    channels, size, length = 128, 16, 64
     assert elements(mod) == channels * size * length
     after = FuseScans(Target.from_device("cpu"))(mod)
     assert elements(after) < channels * size * length // 4
