@@ -151,6 +151,7 @@ class _Task:
         extent = self.rule.time.extent
         steps = tir.simplify(tirx.Min(int_const(CHUNK, extent), extent - head))
         p, read = self.products, list(zip(self.weights, self.readers, self.outs, strict=True))
+        ends = [int(read.after) for read in self.rule.reads]
 
         def each(make: Callable[[Any], Any]) -> Any:
             return loop("t", steps, make, dtype=self.index)
@@ -167,7 +168,8 @@ class _Task:
                 p.times(self.update, self.source, self.state, steps, self.rows),
                 *(p.times(out, weight, self.state, steps, self.rows) for weight, _, out in read),
                 each(solve),
-                *(p.times(o, lower, self.update, steps, CHUNK, steps, o) for _, lower, o in read),
+                *(p.times(o, lower, self.update, steps, CHUNK, plus=o, beyond=end)
+                  for end, (_, lower, o) in zip(ends, read, strict=True)),
                 p.times(self.state, self.decayed, self.update, self.rows, CHUNK, steps,
                         self.state, self.passed),
                 each(lambda t: self._emit(t, head + t)),

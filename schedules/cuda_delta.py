@@ -370,9 +370,10 @@ class _Block:
     def _emit(self, number: Any, turn: Any, head: Any) -> Any:
         t, v, c = number // _COLUMNS, number % _COLUMNS, self.chunk
         stmts: list[Any] = []
-        for lower, out in zip(self.readers, self.outs, strict=True):
+        for read, lower, out in zip(self.rule.reads, self.readers, self.outs, strict=True):
+            # Zero times a later infinity would be none: what comes later is not read.
             stmts += self._sum(
-                c,
+                t + int(read.after),
                 lambda s, lower=lower: (
                     self._load(lower, t * c + s) * self._load(self.update, s * _COLUMNS + v)
                 ),

@@ -55,21 +55,22 @@ class Products:
         inner: Any = None,
         plus: Var | None = None,
         scale: Var | None = None,
+        beyond: int | None = None,
     ) -> Any:
         """``result = left right (+ scale plus)``, with one factor of scale for each row.
 
         ``left`` has rows of ``stride`` cells, of which ``inner`` (all, if not given) are used. A
-        number of rows that is an expression is rounded up to whole blocks.
+        number of rows that is an expression is rounded up to whole blocks. With ``beyond``, row n
+        uses its first n + ``beyond`` cells (0 or 1): the others are not read, since zero times an
+        infinity is none.
         """
         sizes = (stride, stride if inner is None else inner)
 
         def block(first: Any, count: int) -> Any:
-            return loop(
-                "w",
-                self.width // self.strip,
-                lambda w: self._block(result, left, right, first, count, w, sizes, plus, scale),
-                dtype=self.index,
-            )
+            def strip(w: Any) -> Any:
+                return self._block(result, left, right, first, count, w, sizes, plus, scale, beyond)
+
+            return loop("w", self.width // self.strip, strip, dtype=self.index)
 
         if not isinstance(rows, int):
             blocks = tir.simplify((rows + (_ROWS - 1)) // _ROWS)
@@ -93,6 +94,7 @@ class Products:
         sizes: tuple[int, Any],
         plus: Var | None,
         scale: Var | None,
+        beyond: int | None,
     ) -> Any:
         (stride, inner), sums, column = sizes, self.sums[:count], w * self.strip
 
@@ -107,14 +109,14 @@ class Products:
 
             return self._vector(cell)
 
-        def add(j: Any) -> Any:
+        def add(j: Any, least: int = 0) -> Any:
             def cell(n: int, u: Any) -> Any:
                 term = tirx.BufferLoad(left, [(first + n) * stride + j]) * tirx.BufferLoad(
                     right, [j * self.width + column + u]
                 )
                 return tirx.BufferStore(sums[n], tirx.BufferLoad(sums[n], [u]) + term, [u])
 
-            return tir.seq(self._vector(lambda u, n=n: cell(n, u)) for n in range(count))
+            return tir.seq(self._vector(lambda u, n=n: cell(n, u)) for n in range(least, count))
 
         def end(n: int) -> Any:
             at = (first + n) * self.width + column
@@ -126,7 +128,9 @@ class Products:
         return tir.seq(
             [
                 *(begin(n) for n in numbers),
-                loop("j", inner, add, dtype=self.index),
+                loop("j", inner if beyond is None else first + beyond, add, dtype=self.index),
+                # What later rows of the block use besides: a triangle's corner.
+                *(add(first + (n + beyond - 1), n) for n in numbers[1:] if beyond is not None),
                 *(end(n) for n in numbers),
             ]
         )

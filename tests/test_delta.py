@@ -140,6 +140,34 @@ def test_small_gates_underflow_to_zero(decay):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+def check_causal(name, spoiled, value, run):
+    """What enters at a step reaches no step before it, and no column beside it."""
+    func = FORMS[name]
+    given, names = arguments(func), [str(param.name) for param in func.params]
+    at = 21  # within the second chunk; in the order in which time is walked
+    time, inputs = L - 1 - at if name == "own_state" else at, given[names.index(spoiled)]
+    column = (1, time, 3) if spoiled == "Vs" else (1, time)
+    inputs[column] = value
+    outs = names.index("Y")
+    got, want = run(func, given)[outs], run_loop(func, given)[outs]
+    forwards = [y[:, ::-1] if name == "own_state" else y for y in (got, want)]
+    np.testing.assert_allclose(*(y[:, :at] for y in forwards), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(got[0], want[0], rtol=2e-5, atol=2e-5)
+    if spoiled == "Vs":
+        others = [np.delete(y, 3, axis=-1) for y in (got, want)]
+        np.testing.assert_allclose(*others, rtol=2e-5, atol=2e-5)
+    if name != "own_state":  # whose maximum with zero hides a NaN
+        assert not np.isfinite(want[1]).all()
+        np.testing.assert_array_equal(*(np.isfinite(y) for y in forwards))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("spoiled", ["Vs", "Ks", "B", "Q"])
+@pytest.mark.parametrize("name", ["gated", "by_vectors", "own_state"])
+def test_no_step_sees_what_comes_later(name, spoiled, value):
+    check_causal(name, spoiled, value, run_chunks)
+
+
 def test_as_a_recurrence_it_is_refused():
     refusal = extract(FORMS["gated"])
     assert refusal.kind.value == "coupled-carries"
@@ -182,6 +210,12 @@ def test_forms_on_a_gpu(name):
     given = arguments(FORMS[name])
     for got, want in zip(run_blocks(FORMS[name], given), run_loop(FORMS[name], given), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["by_vectors", "own_state"])
+def test_no_step_sees_what_comes_later_on_a_gpu(name):
+    check_causal(name, "Ks", np.inf, run_blocks)
 
 
 @pytest.mark.gpu

@@ -157,6 +157,8 @@ def test_export_refuses_what_it_cannot_write(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ScanError, match=r"expected a folder at .*, found a file"):
         export(module(), CPU, tmp_path / "file")
+    with pytest.raises(ScanError, match=r"expected a folder at .*file, found a file"):
+        export(module(), CPU, tmp_path / "file" / "below")
     with pytest.raises(ScanError, match="expected the linker no-such-linker, found none"):
         export(module(), CPU, tmp_path, linker="no-such-linker")
 

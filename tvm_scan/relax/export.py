@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 import re
 import shutil
@@ -69,11 +70,10 @@ def export(
     Raises
     ------
     ScanError
-        If the folder cannot be made, or the linker is not there.
+        If the folder cannot be made or written to, or the linker is not there.
     """
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise ScanError(f"export: expected a folder at {folder}, found a file; name another one")
+    _check_folder(folder)
     if linker is not None and shutil.which(linker) is None:
         raise ScanError(f"export: expected the linker {linker}, found none; install it")
     legal = FuseScans(target, database)(LegalizeScans()(mod))
@@ -105,6 +105,18 @@ def export(
     path = folder / MANIFEST
     path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def _check_folder(folder: Path) -> None:
+    """Before anything is compiled."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ScanError(f"export: expected a folder at {there}, found a file; name another one")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ScanError(
+            f"export: expected a folder that can be written to, found {there}, which cannot; "
+            "name another one, or change its permissions"
+        )
 
 
 def _machine(target: Target) -> str:
