@@ -7,7 +7,8 @@ from tvm.target import Target
 
 from tests.accepted_programs import PROGRAMS
 from tests.cuda_harness import CUDA_TARGET, run_cuda
-from tvm_scan import Recurrence, ScanPlan, extract, parallelize, tir
+from tvm_scan import Recurrence, Refusal, ScanPlan, extract, parallelize, tir
+from tvm_scan.library import LIBRARY
 
 CPU = Target.from_device("cpu")
 CPU_PLANS = [
@@ -94,3 +95,12 @@ def test_cuda_plans_equal_the_loop(name, plan):
     got = run_cuda(parallelize(func, CUDA_TARGET, plan), args)
     for array, expected in zip(got, want, strict=True):
         np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 4096), (3, 600)])
+@pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
+def test_what_is_scheduled_is_answered_too(shape, target):
+    """A block of one row begins with its buffers; the analysis has an answer for it."""
+    for name in ("linear_recurrence", "cumsum", "cummax"):
+        func = parallelize(LIBRARY[name].factory(*shape), target)
+        assert isinstance(extract(func), Recurrence | Refusal), name

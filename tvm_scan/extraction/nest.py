@@ -161,7 +161,8 @@ def find_nest(
             if isinstance(s, Loop) and not _is_lane(s, s.body, external) and _carries(s)
         ]
         if not loops:
-            origin = path[0].origin if path else (body[0].origin if body else None)
+            found = path or without_allocs(body)
+            origin = found[0].origin if found else None
             return Refusal(
                 RefusalKind.NO_RECURRENCE,
                 origin,
