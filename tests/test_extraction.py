@@ -8,6 +8,7 @@ from tvm.target import Target
 from tests.accepted_programs import PROGRAMS
 from tests.cuda_harness import CUDA_TARGET, run_cuda
 from tvm_scan import Recurrence, Refusal, ScanPlan, extract, parallelize, tir
+from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.library import LIBRARY
 
 CPU = Target.from_device("cpu")
@@ -97,10 +98,17 @@ def test_cuda_plans_equal_the_loop(name, plan):
         np.testing.assert_array_equal(array, expected)
 
 
-@pytest.mark.parametrize("shape", [(1, 4096), (3, 600)])
-@pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
-def test_what_is_scheduled_is_answered_too(shape, target):
-    """A block of one row begins with its buffers; the analysis has an answer for it."""
-    for name in ("linear_recurrence", "cumsum", "cummax"):
-        func = parallelize(LIBRARY[name].factory(*shape), target)
-        assert isinstance(extract(func), Recurrence | Refusal), name
+@pytest.mark.parametrize(
+    ("shape", "plan"),
+    [
+        ((1, 4096), "cpu/lanes(time_vector=64, time_runs=True)"),
+        ((1, 4096), "cpu/three_phase(chunks=2, time_vector=64, time_runs=True)"),
+        ((3, 600), "cuda/serial_tiles(threads_per_block=64)"),
+    ],
+)
+def test_what_is_scheduled_is_answered_too(shape, plan):
+    """A nest may begin with the buffers of its block; the analysis has an answer for each."""
+    target = CPU if plan.startswith("cpu") else CUDA_TARGET
+    func = parallelize(LIBRARY["linear_recurrence"].factory(*shape), target, ScanPlan.parse(plan))
+    for nest in root_nests(func):
+        assert isinstance(extract_nest(func, nest), Recurrence | Refusal)
