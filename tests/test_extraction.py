@@ -103,7 +103,7 @@ def test_cuda_plans_equal_the_loop(name, plan):
     [
         ((1, 4096), "cpu/lanes(time_vector=64, time_runs=True)"),
         ((1, 4096), "cpu/three_phase(chunks=2, time_vector=64, time_runs=True)"),
-        ((3, 600), "cuda/serial_tiles(threads_per_block=64)"),
+        ((3, 600), "cuda/serial_tiles(threads_per_block=64, items_per_thread=4)"),
     ],
 )
 def test_what_is_scheduled_is_answered_too(shape, plan):
