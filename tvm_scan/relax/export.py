@@ -147,7 +147,7 @@ def _write(built: Any, folder: Path, target: Target, linker: str | None, form: s
 def _kernels(module: Any) -> list[str]:
     """Names of the CUDA kernels in a built module, at whatever depth."""
     text = str(module.inspect_source()) if module.kind == "cuda" else ""
-    found = re.findall(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(", text)
+    found = re.findall(r"__global__ void (?:__launch_bounds__\([\d, ]+\) )?(\w+)\(", text)
     for inner in module.imports:
         found += _kernels(inner)
     return sorted(set(found))

@@ -198,7 +198,7 @@ def with_unit_axes(func: tirx.PrimFunc, shapes: Sequence[Sequence[Any]]) -> tirx
     for old, shape in zip(func.params, shapes, strict=True):
         extents = iter(tir.shape_of(old))
         full = [extent if tir.as_int(extent) == 1 else next(extents) for extent in shape]
-        buffers[old] = tirx.decl_buffer(full, tir.dtype_of(old), name=str(old.name))
+        buffers[old] = tirx.decl_buffer(full, tir.dtype_of(old), name=str(old.name), layout=None)
 
     def place(buffer: Var, indices: Sequence[Any]) -> tuple[Var, list[Any]]:
         if buffer not in buffers:

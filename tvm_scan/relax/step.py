@@ -126,7 +126,7 @@ def _unread(name: str, kind: relax.TensorType) -> Var:
     """A buffer for a parameter that the step does not read."""
     known = [tir.as_int(extent) for extent in kind.shape.values]
     shape = [tirx.Var("n", "int64") if n is None else tirx.IntImm("int64", n) for n in known]
-    return tirx.decl_buffer(shape, str(kind.dtype), name=name)
+    return tirx.decl_buffer(shape, str(kind.dtype), name=name, layout=None)
 
 
 def time_loop(
@@ -208,7 +208,9 @@ def time_loop(
 
 
 def _like(buffer: Var, name: str, *lead: Any) -> Var:
-    return tirx.decl_buffer([*lead, *tir.shape_of(buffer)], tir.dtype_of(buffer), name=name)
+    return tirx.decl_buffer(
+        [*lead, *tir.shape_of(buffer)], tir.dtype_of(buffer), name=name, layout=None
+    )
 
 
 def _moved(nest: Any, moved: tir.VarMap, timed: tir.VarMap, at: Any) -> Any:
