@@ -12,12 +12,14 @@ from tvm import tirx
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cuda_checks import element_parts
 from tvm_scan.schedules.cuda_chunks import build_chunks
 from tvm_scan.schedules.cuda_grid import Place, lane_exists, tile_count
 from tvm_scan.schedules.cuda_shared_lanes import build_shared_lanes
 from tvm_scan.schedules.cuda_tile import Tile
 from tvm_scan.schedules.ir import (
     Kernel,
+    for_one_block,
     loop,
     threads_over,
     when,
@@ -101,5 +103,7 @@ def build_serial_tiles(recurrence: Recurrence, plan: ScanPlan) -> Built:
             loop("tile", tile_count(recurrence, plan), walk),
         ]
     )
+    if any(cells > 1 and tir.byte_size(d) == 8 for cells, d in element_parts(recurrence)):
+        body = for_one_block(body)  # states in doubles, two registers each
     kernel = Kernel("scan_tiles", recurrence.inputs, recurrence.outputs, body, tile.allocs)
     return Built([place.grid(kernel, place.blocks, group)], [])

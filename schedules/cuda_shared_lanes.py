@@ -22,7 +22,15 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cuda_exponentials import with_share
-from tvm_scan.schedules.ir import Kernel, as_dtype, int_const, loop, threads_over, when
+from tvm_scan.schedules.ir import (
+    Kernel,
+    as_dtype,
+    for_one_block,
+    int_const,
+    loop,
+    threads_over,
+    when,
+)
 from tvm_scan.schedules.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.result import Built
@@ -31,9 +39,6 @@ from tvm_scan.schedules.walk_registers import WalkRegisters
 from tvm_scan.schedules.warp_tree import shuffled
 
 __all__ = ["SharedThreads", "Walk", "build_shared_lanes"]
-
-#: TVM's name for the second number of ``__launch_bounds__``.
-_MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 def build_shared_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
@@ -136,10 +141,8 @@ class Walk(WalkRegisters):
         stmt = tir.seq([when(any_lane, tir.seq(before)), walk, end])
         if self.tiles.is_empty or self.plan.stages > 1:
             return stmt
-        # Loads on their way to shared memory pass through registers. Left alone, ptxas gives some
-        # of those away for another block on the multiprocessor, and keeps what the walk does not
-        # need in local memory.
-        return tirx.AttrStmt("default", _MIN_BLOCKS, int_const(1, "int32"), stmt)
+        # Loads on their way to shared memory pass through registers.
+        return for_one_block(stmt)
 
     def _valid(self, time: Any) -> Any:
         return time < self.recurrence.time.extent

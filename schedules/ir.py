@@ -21,6 +21,7 @@ __all__ = [
     "bound_loop",
     "chunks_over",
     "each",
+    "for_one_block",
     "int_const",
     "local",
     "loop",
@@ -171,6 +172,17 @@ def whole(buffer: Var) -> Any:
 
 #: Bytes of the largest buffer that TVM puts on the stack.
 _LARGEST_SLOT = 1024
+
+
+def for_one_block(stmt: Any) -> Any:
+    """Let a kernel have the registers that it needs: one block on a multiprocessor is enough.
+
+    Left alone, ptxas gives some away for another block on the multiprocessor, and keeps what it
+    does not need at the moment in local memory. This is the second number of
+    ``__launch_bounds__``.
+    """
+    key = "tirx.launch_bounds_min_blocks_per_sm"
+    return tirx.AttrStmt("default", key, int_const(1, "int32"), stmt)
 
 
 @dataclass(frozen=True, eq=False)
