@@ -82,3 +82,15 @@ def test_cumulative_operators_in_a_step(name, shape):
         return scan(step, h, x)
 
     check(model, torch.randn(shape), torch.randn(5, *shape))
+
+
+def test_a_scan_in_a_step_starts_from_what_the_step_computes():
+    def inner(c, x):
+        c = c * 0.5 + x
+        return c, c.clone()
+
+    def step(c, xs):
+        last, ys = scan(inner, torch.tanh(c), xs * 2)
+        return last * 0.5 + ys[-1], torch.sin(ys)
+
+    check(lambda h, x: scan(step, h, x), torch.randn(3), torch.randn(4, 5, 3))
