@@ -150,8 +150,9 @@ class _Task:
         """The last chunk may be shorter: then its loops are, and nothing beyond is read."""
         extent = self.rule.time.extent
         steps = tir.simplify(tirx.Min(int_const(CHUNK, extent), extent - head))
-        p, read = self.products, list(zip(self.weights, self.readers, self.outs, strict=True))
         ends = [int(read.after) for read in self.rule.reads]
+        read = list(zip(self.weights, self.readers, self.outs, ends, strict=True))
+        p = self.products
 
         def each(make: Callable[[Any], Any]) -> Any:
             return loop("t", steps, make, dtype=self.index)
@@ -166,10 +167,10 @@ class _Task:
                 self._clear([self.passed], one(self.dtype)),
                 each(self._decay),
                 p.times(self.update, self.source, self.state, steps, self.rows),
-                *(p.times(out, weight, self.state, steps, self.rows) for weight, _, out in read),
+                *(p.times(o, weight, self.state, steps, self.rows) for weight, _, o, _ in read),
                 each(solve),
                 *(p.times(o, lower, self.update, steps, CHUNK, plus=o, beyond=end)
-                  for end, (_, lower, o) in zip(ends, read, strict=True)),
+                  for _, lower, o, end in read),
                 p.times(self.state, self.decayed, self.update, self.rows, CHUNK, steps,
                         self.state, self.passed),
                 each(lambda t: self._emit(t, head + t)),

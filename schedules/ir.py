@@ -170,10 +170,6 @@ def whole(buffer: Var) -> Any:
     )
 
 
-#: Bytes of the largest buffer that TVM puts on the stack.
-_LARGEST_SLOT = 1024
-
-
 def for_one_block(stmt: Any) -> Any:
     """Let a kernel have the registers that it needs: one block on a multiprocessor is enough.
 
@@ -183,6 +179,10 @@ def for_one_block(stmt: Any) -> Any:
     """
     key = "tirx.launch_bounds_min_blocks_per_sm"
     return tirx.AttrStmt("default", key, int_const(1, "int32"), stmt)
+
+
+#: Bytes of the largest buffer that TVM puts on the stack.
+_LARGEST_SLOT = 1024
 
 
 @dataclass(frozen=True, eq=False)
