@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -13,11 +14,15 @@ from typing import Any
 import numpy as np
 from tvm.target import Target
 
-__all__ = ["GAP", "Times", "interleaved", "machine"]
+__all__ = ["GAP", "Times", "interleaved", "machine", "undisturbed"]
 
 #: Idle seconds before a turn that let the pools of threads of other methods fall asleep; without
 #: them, whoever comes after a method on one core pays for waking its own.
 GAP = 0.004
+
+
+#: With 1, timed calls run before all else on the machine, where the user may ask for that.
+_REALTIME = "TVM_SCAN_BENCH_REALTIME"
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,18 @@ def interleaved(
     dict of str to Times
         Median, and the interquartile range over the median.
     """
+    with undisturbed():
+        samples = _sampled(calls, seconds, least, gap)
+    out = {}
+    for name, values in samples.items():
+        low, middle, high = np.percentile(values, [25, 50, 75])
+        out[name] = Times(float(middle), float((high - low) / middle))
+    return out
+
+
+def _sampled(
+    calls: Mapping[str, Callable[[], Any]], seconds: float, least: int, gap: float
+) -> dict[str, list[float]]:
     batches: dict[str, int] = {}
     for name, call in calls.items():
         call()
@@ -78,11 +95,30 @@ def interleaved(
                 call()
             samples[name].append((time.perf_counter() - start) / count)
         rounds += 1
-    out = {}
-    for name, values in samples.items():
-        low, middle, high = np.percentile(values, [25, 50, 75])
-        out[name] = Times(float(middle), float((high - low) / middle))
-    return out
+    return samples
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let the threads of this process run before all others on a machine that is shared.
+
+    Only where ``TVM_SCAN_BENCH_REALTIME=1`` asks for it, on Linux, and as a user who may; what is
+    not timed (imports, compilation) keeps its own priority and lets the others live.
+    """
+    if os.environ.get(_REALTIME) != "1":
+        yield
+        return
+    try:
+        _schedule_threads(os.SCHED_FIFO, 10)
+        yield
+    finally:  # those, too, that were started meanwhile
+        _schedule_threads(os.SCHED_OTHER, 0)
+
+
+def _schedule_threads(policy: int, priority: int) -> None:
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setscheduler(int(thread), policy, os.sched_param(priority))
 
 
 def machine(target: Target) -> dict[str, Any]:
