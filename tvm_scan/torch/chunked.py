@@ -121,23 +121,28 @@ def _weighted_gradient(
     part: dict[str, Tensor | None], weights: Named, options: dict[str, Any]
 ) -> dict[str, Tensor]:
     """Differentiate the weighted sum of a chunk's gradients."""
-    with torch.enable_grad():
-        leaves = {
-            name: t.detach().requires_grad_()
-            for name, t in part.items()
-            if t is not None and name != "reset"
-        }
-        grads = expanded_adjoint(**{**part, **leaves}, **options)
-        pairs = [(grads[n], w.to(grads[n].dtype)) for n, w in weights.items() if n in grads]
-        pairs = [(g, w) for g, w in pairs if g.requires_grad]
-        found = torch.autograd.grad(
-            [g for g, _ in pairs],
-            list(leaves.values()),
-            [w for _, w in pairs],
-            allow_unused=True,
-            materialize_grads=True,
-        )
-    return dict(zip(leaves, found, strict=True))
+    names = [n for n, t in part.items() if t is not None and n != "reset"]
+    asked = {n: w for n, w in weights.items() if part.get(n) is not None}
+
+    def weighted(*values: Tensor) -> tuple[Tensor, ...]:
+        grads = expanded_adjoint(**{**part, **dict(zip(names, values, strict=True))}, **options)
+        return tuple(grads[n] for n in asked)
+
+    def like(grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(w.to(g.dtype) for w, g in zip(asked.values(), grads, strict=True))
+
+    given = [part[n] for n in names]
+    if torch._C._are_functorch_transforms_active():  # which forbid autograd.grad
+        grads, pull = torch.func.vjp(weighted, *given)
+        found = pull(like(grads))
+    else:
+        with torch.enable_grad():
+            leaves = [t.detach().requires_grad_() for t in given if t is not None]
+            grads = weighted(*leaves)
+            found = torch.autograd.grad(
+                grads, leaves, like(grads), allow_unused=True, materialize_grads=True
+            )
+    return dict(zip(names, found, strict=True))
 
 
 def _count(length: int) -> int:

@@ -208,7 +208,7 @@ def _(
         u.new_empty(u.shape),
         A.new_empty(A.shape),
         B.new_empty(B.shape),
-        B.new_empty(B.shape),
+        C.new_empty(C.shape),
         A.new_empty(small if D is not None else (0,), dtype=real),
         u.new_empty(u.shape if z is not None else (0,)),
         A.new_empty(small if bias is not None else (0,), dtype=real),
