@@ -40,15 +40,20 @@ def operator_calls():
     yield extremum, (x, True, False)
     yield extremum_gradient, (a, ts.cummax(x, 1, reverse=True).indices, True)
     yield selective_scan_grouped, (*selective_inputs(), True, False, True)
+    u, delta, A, _, C, *others, h0 = selective_inputs()
+    fixed = rand(1, 4, 3, seed=2)
+    yield selective_scan_grouped, (u, delta, A, fixed, C, *others, h0, True, False, True)
+    A, h0 = torch.complex(A, -A), torch.complex(h0, h0)
+    yield selective_scan_grouped, (u, delta, A, fixed, C, *others, h0, True, False, True)
 
 
 def _may_have_gradient(operator, argument):
     if not isinstance(argument, torch.Tensor) or operator is positions:
         return False
-    return argument.is_floating_point()
+    return argument.is_floating_point() or argument.is_complex()
 
 
-@pytest.mark.parametrize("index", range(9))
+@pytest.mark.parametrize("index", range(11))
 def test_opcheck(index):
     operator, arguments = list(operator_calls())[index]
     arguments = tuple(

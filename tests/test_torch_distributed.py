@@ -12,46 +12,100 @@ import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 
 import tvm_scan.torch as ts  # noqa: E402
-from tvm_scan.torch.distributed import (  # noqa: E402
-    sequence_parallel,
-    sequence_parallel_selective_scan,
-)
+from tvm_scan.torch.distributed import sequence_parallel  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 SLICES = {2: (3, 8), 4: (5, 1, 0, 7)}
+STEPS = "L"
+#: Name -> the time axis of inputs and result, shapes with time marked, and the rest.
+CASES = {
+    "linear_recurrence": (1, {"a": (2, STEPS, 3), "x": (2, STEPS, 3), "h0": (2, 3)}, {"dim": 1}),
+    "rglru": (
+        1,
+        dict.fromkeys(("x", "input_gate", "recurrence_gate"), (2, STEPS, 3))
+        | {"decay": (3,), "h0": (2, 3)},
+        {},
+    ),
+    "hgrn": (1, {"x": (2, STEPS, 3), "forget_gate": (2, STEPS, 3), "h0": (2, 3)}, {}),
+    "selective_scan": (
+        -1,
+        dict.fromkeys(("u", "delta", "z"), (2, 4, STEPS))
+        | dict.fromkeys("BC", (2, 3, STEPS))
+        | {"A": (4, 3), "D": (4,), "delta_bias": (4,), "h0": (2, 4, 3)},
+        {"delta_softplus": True},
+    ),
+    "gla": (1, dict.fromkeys("qkvg", (1, STEPS, 2, 3)) | {"h0": (1, 2, 3, 3)}, {}),
+    "rwkv6": (
+        1,
+        dict.fromkeys("rkvw", (1, STEPS, 2, 3)) | {"u": (2, 3), "h0": (1, 2, 3, 3)},
+        {},
+    ),
+    "ssd": (
+        1,
+        {"x": (1, STEPS, 2, 3), "dt": (1, STEPS, 2), "A": (2,), "D": (2,), "h0": (1, 2, 3, 4)}
+        | dict.fromkeys("BC", (1, STEPS, 1, 4)),
+        {"dt_softplus": True},
+    ),
+    "cumsum": (1, {"x": (2, STEPS, 3)}, {"dim": 1}),
+    "cumprod": (1, {"x": (2, STEPS, 3)}, {"dim": -2}),
+    "cummax": (1, {"x": (2, STEPS, 3)}, {"dim": 1}),
+    "cummin": (1, {"x": (2, STEPS, 3)}, {"dim": 1}),
+    "logcumsumexp": (1, {"x": (2, STEPS, 3)}, {"dim": 1}),
+}
+NEGATIVE = ("A", "g", "w")
+RESETS = {"linear_recurrence": (1, STEPS, 1), "rglru": (2, STEPS), "selective_scan": (2, STEPS)}
+RESETS["ssd"] = (1, STEPS)
 
 
-def problem(length):
+def problem(name, length, reverse):
+    """Tensors that vary in time, others, options with a reset, and how to cut time."""
     generator = torch.Generator().manual_seed(0)
-    a, x = torch.rand(2, 2, length, 3, dtype=torch.float64, generator=generator).unbind(0)
-    h0 = torch.rand(2, 3, dtype=torch.float64, generator=generator)
-    weight = torch.rand(2, length, 3, dtype=torch.float64, generator=generator)
-    reset = torch.rand(length, 1, generator=generator) < 0.2
-    return a, x, h0, weight, reset
+    dim, shapes, options = CASES[name]
+
+    def rand(shape):
+        sizes = [length if n is STEPS else n for n in shape]
+        return torch.rand(sizes, dtype=torch.float64, generator=generator)
+
+    def made(key, shape):
+        if name in ("cummax", "cummin"):
+            return rand(shape).mul(4).round()  # so that values are equal, within slices and across
+        return -rand(shape) if key in NEGATIVE else rand(shape)
+
+    tensors = {key: made(key, shape) for key, shape in shapes.items()}
+    timed = {key for key, shape in shapes.items() if STEPS in shape}
+    options = {**options, "reverse": reverse}
+    if name in RESETS:
+        options["reset"] = rand(RESETS[name]) < 0.1
+    if name in ("linear_recurrence", "cumsum", "cumprod"):
+        options["exclusive"] = reverse
+    weight = rand(next(shape for shape in shapes.values() if STEPS in shape))
+    return dim, tensors, timed, options, weight
 
 
-def selective_problem(length):
-    """What varies in time (along its last axis), what does not, and the weights of a loss."""
-    generator = torch.Generator().manual_seed(1)
-
-    def rand(*shape):
-        return torch.rand(*shape, dtype=torch.float64, generator=generator)
-
-    u, delta, z = rand(3, 2, 4, length).unbind(0)
-    B, C = rand(2, 2, 3, length).unbind(0)
-    timed = {"u": u, "delta": delta, "B": B, "C": C, "z": z}
-    fixed = {"A": -rand(4, 3), "D": rand(4), "delta_bias": rand(4), "h0": rand(2, 4, 3)}
-    return timed, fixed, rand(2, 4, length), rand(2, length) < 0.2
+def cut(tensor, dim, mine):
+    return tensor.movedim(dim, 0)[mine].movedim(0, dim)
 
 
-def _selective(scan, timed, fixed, weight, reset, reverse, **options):
-    """Output, gradients of what varies in time, and gradients of the rest."""
-    timed = {n: t.clone().requires_grad_() for n, t in timed.items()}
-    fixed = {n: t.clone().requires_grad_() for n, t in fixed.items()}
-    named = {**timed, **fixed, "reset": reset, "reverse": reverse}
-    out = scan(**named, delta_softplus=True, **options)
-    (out * weight).sum().backward()
-    return [out.detach(), *(t.grad for t in timed.values())], [t.grad for t in fixed.values()]
+def solve(call, name, length, reverse, mine=slice(None)):
+    """What varies in time: results and gradients; the other gradients; the last state."""
+    dim, tensors, timed, options, weight = problem(name, length, reverse)
+    leaves = {
+        key: (cut(t, dim, mine) if key in timed else t).clone().requires_grad_()
+        for key, t in tensors.items()
+    }
+    if "reset" in options:
+        options["reset"] = cut(options["reset"], 1, mine)
+    ends = "h0" in tensors
+    found = call(**leaves, **options, **({"return_last": True} if ends else {}))
+    out, *rest = found if isinstance(found, tuple) else (found,)
+    out = out if isinstance(out, torch.Tensor) else out.values
+    weight = cut(weight, dim, mine)
+    total = (out * weight.expand(out.shape)).sum()
+    grads = torch.autograd.grad(total, list(leaves.values()))
+    grads = dict(zip(leaves, grads, strict=True))
+    indices = [] if ends else [r for r in rest if not r.is_floating_point()]
+    in_time = [out.detach(), *indices, *(grads[key] for key in leaves if key in timed)]
+    return in_time, [grads[k] for k in leaves if k not in timed], rest[0] if ends else None
 
 
 def _group(rank, size, port):
@@ -62,24 +116,19 @@ def _group(rank, size, port):
 
 def _work(rank, lengths, port, results):
     _group(rank, len(lengths), port)
-    found = {}
     mine = slice(sum(lengths[:rank]), sum(lengths[: rank + 1]))
-    for reverse in (False, True):
-        a, x, h0, weight, reset = problem(sum(lengths))
-        leaves = [t.clone().requires_grad_() for t in (a[:, mine], x[:, mine], h0)]
-        h = sequence_parallel(*leaves, dim=1, reverse=reverse, exclusive=reverse, reset=reset[mine])
-        (h * weight[:, mine]).sum().backward()
-        found[reverse] = [h.detach(), *(t.grad for t in leaves)]
-        timed, fixed, weight, reset = selective_problem(sum(lengths))
-        found["selective", reverse] = _selective(
-            sequence_parallel_selective_scan,
-            {n: t[..., mine] for n, t in timed.items()},
-            fixed,
-            weight[..., mine],
-            reset[:, mine],
-            reverse,
-            timeout=60,
-        )
+    found = {}
+    for name in CASES:
+        call = sequence_parallel(getattr(ts, name), timeout=100)
+        for reverse in (False, True):
+            found[name, reverse] = solve(call, name, sum(lengths), reverse, mine)
+    start, stop = ((0, 300), (300, 400), (400, 400), (400, 400))[rank]
+    a, x = (t[:, start:stop] for t in half_problem())
+    found["halves"] = sequence_parallel(ts.linear_recurrence)(a, x, dim=1)
+    u, A = torch.rand(1, 2, 4), torch.rand(2, 3)
+    by_other_name = sequence_parallel(ts.selective_scan_fn)(u, u, -A, A, A, None, None, None, True)
+    found["fn"] = sequence_parallel(ts.selective_scan)(u, u, -A, A, A, delta_softplus=True)
+    found["fn"] = torch.equal(by_other_name, found["fn"])
     torch.save(found, f"{results}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -90,26 +139,46 @@ def free_port():
         return probe.getsockname()[1]
 
 
-@pytest.mark.parametrize("processes", [2, 4])
-def test_slices_of_unequal_length(processes, tmp_path):
-    lengths = SLICES[processes]
-    mp.spawn(_work, args=(lengths, free_port(), str(tmp_path)), nprocs=processes)
-    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(processes)]
+@pytest.fixture(scope="module", params=[2, 4])
+def parts(request, tmp_path_factory):
+    """What the processes found, one after another."""
+    folder, lengths = tmp_path_factory.mktemp("parts"), SLICES[request.param]
+    for name in CASES:  # kernels are built here, once, and found by the processes
+        for reverse in (False, True):
+            solve(getattr(ts, name), name, sum(lengths), reverse)
+    mp.spawn(_work, args=(lengths, free_port(), str(folder)), nprocs=len(lengths))
+    return lengths, [torch.load(folder / f"{rank}.pt") for rank in range(len(lengths))]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_slices_of_unequal_length(name, parts):
+    lengths, found = parts
+    dim = CASES[name][0]
     for reverse in (False, True):
-        *leaves, weight, reset = problem(sum(lengths))
-        leaves = [t.requires_grad_() for t in leaves]
-        h = ts.linear_recurrence(*leaves, dim=1, reverse=reverse, exclusive=reverse, reset=reset)
-        (h * weight).sum().backward()
-        found = [part[reverse] for part in parts]
-        for index, wanted in enumerate((h.detach(), leaves[0].grad, leaves[1].grad)):
-            torch.testing.assert_close(torch.cat([f[index] for f in found], 1), wanted)
-        torch.testing.assert_close(sum(f[3] for f in found), leaves[2].grad)
-        sliced, summed = _selective(ts.selective_scan, *selective_problem(sum(lengths)), reverse)
-        found = [part["selective", reverse] for part in parts]
+        sliced, summed, last = solve(getattr(ts, name), name, sum(lengths), reverse)
+        got = [part[name, reverse] for part in found]
         for index, wanted in enumerate(sliced):
-            torch.testing.assert_close(torch.cat([f[0][index] for f in found], -1), wanted)
+            torch.testing.assert_close(torch.cat([g[0][index] for g in got], dim), wanted)
         for index, wanted in enumerate(summed):
-            torch.testing.assert_close(sum(f[1][index] for f in found), wanted)
+            torch.testing.assert_close(sum(g[1][index] for g in got), wanted)
+        if last is not None:
+            torch.testing.assert_close(got[0 if reverse else -1][2], last)
+
+
+def test_halves(parts):
+    """The gates of a slice are multiplied in float32: 8 bits would round 300 times."""
+    _, found = parts
+    assert all(part["fn"] for part in found)
+    got = torch.cat([part["halves"] for part in found], 1)
+    want = ts.linear_recurrence(*half_problem(), dim=1)
+    # The state between the slices is rounded once, and the results once.
+    torch.testing.assert_close(got, want, rtol=3 * 2**-8, atol=0)
+
+
+def half_problem():
+    generator = torch.Generator().manual_seed(0)
+    gates = 1 - 0.004 * torch.rand(2, 400, 3, generator=generator)
+    return gates.bfloat16(), torch.rand(2, 400, 3, generator=generator).bfloat16()
 
 
 def _lose(rank, port, results):
@@ -117,15 +186,15 @@ def _lose(rank, port, results):
     _group(rank, 2, port)
     x = torch.ones(2, 3)
     if rank == 1:
-        sequence_parallel(x, x)
+        sequence_parallel(ts.linear_recurrence)(x, x)
         time.sleep(4)
         os._exit(0)
     said = []
-    sequence_parallel(x, x)
+    sequence_parallel(ts.linear_recurrence)(x, x)
     for timeout in (1.0, None):
         start = time.monotonic()
         try:
-            sequence_parallel(x, x, timeout=timeout)
+            sequence_parallel(ts.linear_recurrence, timeout=timeout)(x, x)
         except RuntimeError as error:
             said.append((str(error), time.monotonic() - start))
     torch.save(said, f"{results}/said.pt")
@@ -141,29 +210,18 @@ def test_a_lost_process_is_an_error(tmp_path):
         assert seconds < 30
 
 
-def test_without_a_group():
+def test_what_it_is_not_for():
     with pytest.raises(ValueError, match="expected a process group, got none"):
-        sequence_parallel(torch.zeros(2), torch.zeros(2))
-
-
-def _halves(rank, port, results):
-    _group(rank, 2, port)
-    a, x = half_problem()
-    mine = slice(0, 300) if rank == 0 else slice(300, 400)
-    torch.save(sequence_parallel(a[:, mine], x[:, mine], dim=1), f"{results}/{rank}.pt")
-    dist.destroy_process_group()
-
-
-def half_problem():
-    generator = torch.Generator().manual_seed(0)
-    gates = 1 - 0.004 * torch.rand(2, 400, 3, generator=generator)
-    return gates.bfloat16(), torch.rand(2, 400, 3, generator=generator).bfloat16()
-
-
-def test_halves(tmp_path):
-    """The gates of a slice are multiplied in float32: 8 bits would round 300 times."""
-    mp.spawn(_halves, args=(free_port(), str(tmp_path)), nprocs=2)
-    got = torch.cat([torch.load(tmp_path / f"{rank}.pt") for rank in range(2)], 1)
-    want = ts.linear_recurrence(*half_problem(), dim=1)
-    # The state between the slices is rounded once, and the results once.
-    torch.testing.assert_close(got, want, rtol=3 * 2**-8, atol=0)
+        sequence_parallel(ts.cumsum)
+    with pytest.raises(ValueError, match=r"expected one of cummax, .*, ssd, got lfilter; a rec"):
+        sequence_parallel(ts.lfilter)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        x, bad = torch.rand(1, 4, 2), torch.zeros(3)
+        with pytest.raises(ValueError, match=r"h0 that broadcasts to \(1, 2\), got \(3,\)"):
+            sequence_parallel(ts.hgrn)(x, x, bad)
+        A, offsets = -torch.rand(4, 3), torch.tensor([0, 2])
+        with pytest.raises(ValueError, match="expected no cu_seqlens, got some; mark the first"):
+            sequence_parallel(ts.selective_scan)(x, x, A, A, A, cu_seqlens=offsets)
+    finally:
+        dist.destroy_process_group()

@@ -79,25 +79,62 @@ def test_others_need_more():
     assert peak_of(selective_loop, 512) > 2 * most
 
 
-@pytest.mark.parametrize("name", ["gla", "ssd"])
-def test_matrix_states_leave_no_history(name):
-    features = 16
+def derivative(call, leaves, order):
+    """The gradients of a sum of squares, or those of the sum of their squares."""
+    grads = torch.autograd.grad(call().square().sum(), leaves, create_graph=order > 1)
+    if order > 1:
+        total = sum(g.abs().square().sum() for g in grads)
+        torch.autograd.grad(total, leaves, allow_unused=True)
 
-    def peak(length):
+
+def growth(make, order, lengths=(64, 192)):
+    """Bytes of peak memory a step."""
+    peaks = []
+    for length in lengths:
+        call, leaves = make(length)
+        derivative(call, leaves, order)  # kernels are built, or loaded
+        peaks.append(peak_bytes(lambda: derivative(call, leaves, order)))  # noqa: B023
+    return (peaks[1] - peaks[0]) / (lengths[1] - lengths[0])
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("kind", ["real", "complex", "fixed"])
+def test_no_derivative_holds_all_states(kind, order):
+    """Of a complex `A`, of projections that are fixed in time, and of the second order."""
+    channels, states = 32, 64
+
+    def make(length):
+        generator = torch.Generator().manual_seed(0)
+
+        def leaf(*shape, sign=1):
+            return (sign * torch.rand(*shape, generator=generator)).requires_grad_()
+
+        A = leaf(channels, states, sign=-1)
+        if kind == "complex":
+            A = torch.complex(A, leaf(channels, states)).detach().requires_grad_()
+        shape = {"real": (1, states, length), "complex": (1, states, 2 * length)}
+        B, C = (leaf(*shape.get(kind, (channels, states))) for _ in range(2))
+        leaves = [leaf(1, channels, length), leaf(1, channels, length), A, B, C]
+        return lambda: ts.selective_scan(*leaves, delta_softplus=True), leaves
+
+    history = channels * states * 4 * (2 if kind == "complex" else 1)
+    # Inputs, gradients, weights and what the first order left are sequences of channels or of
+    # states; the heads of chunks are 4 / CHUNK of the history at most.
+    assert growth(make, order) < 0.6 * history
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("name", ["gla", "ssd"])
+def test_matrix_states_leave_no_history(name, order):
+    features = 64
+
+    def make(length):
         shape = (1, length, 1, features)
         q, k, v = torch.rand(3, *shape).requires_grad_().unbind(0)
         gates = -torch.rand(shape)
         if name == "gla":
-            call = lambda: ts.gla(q, k, v, gates)  # noqa: E731
-        else:
-            call = lambda: ts.ssd(v, -gates[..., 0], -torch.ones(1), k, q)  # noqa: E731
+            return lambda: ts.gla(q, k, v, gates), [q, k, v]
+        return lambda: ts.ssd(v, -gates[..., 0], -torch.ones(1), k, q), [q, k, v]
 
-        def run():
-            torch.autograd.grad(call().sum(), [q, k, v])
-
-        run()
-        return peak_bytes(run)
-
-    grows = (peak(1024) - peak(256)) / (1024 - 256)
-    history = features * features * 4
-    assert grows < 1.5 * history  # of some twenty sequences of features, each a 16th of it
+    # Of some forty sequences of features at most, each a 64th of the history.
+    assert growth(make, order) < 0.7 * features * features * 4

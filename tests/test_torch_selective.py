@@ -135,14 +135,74 @@ def test_projections_of_different_kinds(kind_B, kind_C, is_complex):
     torch.testing.assert_close(got, oracle({**given, "B": every_B, "C": every_C}, False)[0])
 
 
-def test_complex_state_matrix():
-    given = {n: inputs(2, 1, 4, 6, 3)[n].detach() for n in ["u", "delta", "A", "B", "C"]}
-    A = torch.complex(given["A"], torch.randn_like(given["A"]))
-    B, C = (torch.randn(2, 1, 3, 6, dtype=torch.complex128) for _ in range(2))
-    pairs = {n: torch.view_as_real(t).flatten(3)[:, 0] for n, t in (("B", B), ("C", C))}
-    wanted = oracle({**given, "A": A, "B": B, "C": C}, False)
-    got = ts.selective_scan_fn(given["u"], given["delta"], A, **pairs, return_last_state=True)
-    torch.testing.assert_close(got, wanted)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("kind", ["real", "complex", "fixed B", "fixed C", "fixed complex"])
+def test_derivatives_over_chunks(kind, reverse):
+    """Values, first and second derivatives where a chunk is not made of the usual kernels."""
+    length, generator = CHUNK + 3, torch.Generator().manual_seed(2)
+    given = inputs(2, 1, 4, length, 3)
+    if "complex" in kind:
+        dtype = torch.complex128
+        for name in ("B", "C", "h0"):
+            turned = torch.randn(given[name].shape, dtype=dtype, generator=generator)
+            given[name] = turned.requires_grad_()
+        given["A"] = torch.complex(given["A"].detach(), torch.randn(4, 3).double())
+        given["A"].requires_grad_()
+    for name in "BC":
+        if kind in (f"fixed {name}", "fixed complex"):
+            dtype = given[name].dtype
+            fixed = torch.randn(4, 3, dtype=dtype, generator=generator)
+            given[name] = fixed.requires_grad_()
+    names, leaves = list(given), list(given.values())
+    reset = torch.rand(2, length, generator=generator) < 0.1
+
+    def whole(tensor):
+        """For every channel and step, as the oracle takes it."""
+        fixed = tensor.dim() == 2
+        return tensor[None, :, :, None].expand(2, 4, 3, length) if fixed else tensor
+
+    def ours(*tensors):
+        named = dict(zip(names, tensors, strict=True))
+        for name in "BC":
+            if named[name].is_complex() and named[name].dim() == 4:
+                named[name] = torch.view_as_real(named[name]).flatten(3)
+        options = {"delta_softplus": True, "reset": reset, "reverse": reverse}
+        return ts.selective_scan(**named, **options, return_last=True)
+
+    def wanted(*tensors):
+        named = dict(zip(names, tensors, strict=True))
+        named |= {name: whole(named[name]) for name in "BC"}
+        return oracle(named, True, reset, reverse)
+
+    expected = wanted(*leaves)
+    torch.testing.assert_close(ours(*leaves), expected)
+    upstream = [torch.randn_like(t).requires_grad_() for t in expected]
+    weights = [torch.randn_like(t) for t in leaves]
+    found = []
+    for call in (ours, wanted):
+        grads = torch.autograd.grad(call(*leaves), leaves, upstream, create_graph=True)
+        found.append((grads, torch.autograd.grad(grads, [*leaves, *upstream], weights)))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_a_third_derivative_is_an_error(is_complex):
+    """As constants second derivatives would silently have none."""
+    u = torch.rand(1, 2, 4, requires_grad=True)
+    A = torch.rand(2, 3, dtype=torch.complex64 if is_complex else torch.float32)
+    y = ts.selective_scan(u, u, -A, A, A).sum()
+    for _ in range(2):
+        (y,) = (g.sum() for g in torch.autograd.grad(y, u, create_graph=True))
+    with pytest.raises(RuntimeError, match="expected a first or second derivative, got a third"):
+        torch.autograd.grad(y, u)
+
+
+def test_no_states_leave_the_skip_connection():
+    given = inputs(2, 1, 4, 6, 0)
+    got = ts.selective_scan(**given, delta_softplus=True)
+    torch.testing.assert_close(got, oracle(given, True)[0])
+    leaves = [given["D"], given["z"], given["u"]]
+    assert all(g.abs().sum() > 0 for g in torch.autograd.grad(got.sum(), leaves))
 
 
 def test_packed_sequences_are_those_sequences():
@@ -198,5 +258,7 @@ def test_bad_arguments_say_what_to_do():
         run(B=torch.zeros(1, 3, 3, 6))
     with pytest.raises(ValueError, match="cu_seqlens rising from 0 to 6"):
         run(cu_seqlens=torch.tensor([0, 5]))
+    with pytest.raises(ValueError, match=r"expected a real B with a real A, got torch\.complex64"):
+        run(B=torch.zeros(4, 3, dtype=torch.complex64))
     with pytest.raises(ValueError, match="expected a floating-point u"):
         run(u=torch.zeros(1, 4, 6, dtype=torch.int64))

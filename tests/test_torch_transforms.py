@@ -78,6 +78,13 @@ def test_a_hessian_by_jacrev_twice():
     x = rand(5).double()
     call = torch.func.jacrev(torch.func.jacrev(lambda x: ts.linear_recurrence(x, x * x).sum()))
     torch.testing.assert_close(call(x), call(x).T)
+    u, delta, A, B = rand(1, 2, 2).double(), rand(1, 2, 2, seed=1).double(), -rand(2, 2), rand(2, 2)
+
+    def total(u, delta):
+        return ts.selective_scan(u, delta, A, B, B).square().sum()
+
+    found = torch.func.jacrev(torch.func.jacrev(total, (0, 1)), (0, 1))(u, delta)
+    torch.testing.assert_close(found, torch.autograd.functional.hessian(total, (u, delta)))
 
 
 def test_a_step_that_is_first_seen_in_a_transform():

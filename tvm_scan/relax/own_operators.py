@@ -175,6 +175,7 @@ def _selective(node: Any, importer: Any) -> list[relax.Expr]:
     builder, u = importer.block_builder, given["u"]
     sizes = _sizes(u, ("batch", "groups", "channels", "length"))
     options = {f"has_{name}": given[name] is not None for name in ("D", "z", "bias", "reset")}
+    options |= {f"fixed_{name}": len(given[name].ty.shape.values) == 3 for name in "BC"}
     states = tir.as_int(given["A"].ty.shape.values[2])
     loop = selective_forward(
         *sizes,

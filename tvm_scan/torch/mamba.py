@@ -10,7 +10,6 @@ import math
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.expanded import expanded
 from tvm_scan.torch.functions import check, check_tensor
 from tvm_scan.torch.selective import selective_scan_grouped
 
@@ -85,9 +84,10 @@ def selective_scan(
 
     Notes
     -----
-    The gradient walks each chunk of 32 steps again, and stores no history of states. A complex
-    `A`, and second derivatives, hold every state in memory. `B` or `C` constant in time are
-    repeated for every channel and step.
+    There are first and second derivatives. They walk each chunk of 32 steps again, and store no
+    history of states: memory is that of the inputs, and a few times ``length / 32`` states. With
+    a complex `A`, and in second derivatives, a chunk is made of torch's operators, which takes
+    longer than a kernel.
     """
     owner = "selective_scan"
     for name, tensor in zip(["u", "delta", "A", "B", "C"], (u, delta, A, B, C), strict=True):
@@ -111,11 +111,18 @@ def selective_scan(
     shaped("h0", h0, (batch, channels, states))
     shaped("reset", reset, (batch, length))
     check(u.is_floating_point(), owner, "a floating-point u", u.dtype, "convert it")
+    for name, tensor in (("B", B), ("C", C)):
+        fits = A.is_complex() or not tensor.is_complex()
+        check(fits, owner, f"a real {name} with a real A", tensor.dtype, "make A complex")
     reset = with_packed(owner, reset, cu_seqlens, (batch, length), u.device, reverse)
 
     B, C = (_projection(owner, n, t, u, A) for n, t in (("B", B), ("C", C)))
-    groups = math.lcm(B.shape[1], C.shape[1])  # B may vary with the channel where C has groups
-    B, C = (t.repeat_interleave(groups // t.shape[1], 1) for t in (B, C))
+    groups = math.lcm(*(t.shape[1] for t in (B, C) if t.dim() == 4))
+    # What is fixed in time has its own value for each channel; groups that differ are repeated.
+    B, C = (
+        t.unflatten(0, (groups, -1)) if t.dim() == 2 else t.repeat_interleave(n, 1)
+        for t, n in ((t, groups // t.shape[1] if t.dim() == 4 else 1) for t in (B, C))
+    )
     split = (groups, channels // groups)
 
     common = u.dtype
@@ -141,11 +148,8 @@ def selective_scan(
         mask,
         grouped(h0, carry, 1),
     )
-    if A.is_complex():
-        out, last = expanded(*tensors, delta_softplus, reverse)
-    else:
-        keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-        out, last, _ = selective_scan_grouped(*tensors, delta_softplus, reverse, keep)
+    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    out, last, _ = selective_scan_grouped(*tensors, delta_softplus, reverse, keep)
     out = out.flatten(1, 2).to(u.dtype)
     return (out, last.flatten(1, 2)) if return_last else out
 
@@ -182,14 +186,14 @@ def selective_scan_fn(
 
 
 def _projection(owner: str, name: str, tensor: Tensor, u: Tensor, A: Tensor) -> Tensor:
-    """Bring B or C to (batch, groups, states, length)."""
+    """Bring B or C to (batch, groups, states, length); one that is fixed in time stays."""
     batch, channels, length = u.shape
     states = A.shape[1]
     if tensor.dim() == 2:
         found = tuple(tensor.shape)
         expected = f"{name} of shape {(channels, states)}"
         check(found == (channels, states), owner, expected, found, "reshape it")
-        return tensor[None, :, :, None].expand(batch, channels, states, length)
+        return tensor
     if tensor.dim() == 3:
         tensor = tensor.unsqueeze(1)
     if A.is_complex() and not tensor.is_complex() and tensor.dim() == 4:

@@ -11,15 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch import chunked
 from tvm_scan.torch.affine import fold
-from tvm_scan.torch.expanded import wide_of
+from tvm_scan.torch.chunked import CHUNK
 from tvm_scan.torch.kernels import run_kernel
 from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import aligned_empty
 from tvm_scan.torch.selective_adjoint import (
-    CHUNK,
     head_of,
     head_width,
+    heads_of,
+    is_kernel,
     one_by_one,
     selective_scan_backward,
     spec_of,
@@ -48,18 +50,27 @@ def selective_scan_grouped(
 
     `u`, `delta`, `z`, `B`, `C` of one dtype; `A` (groups, channels, states), `D` and `bias`
     (groups, channels) and `h0` (batch, groups, channels, states) of the carry's; `reset`
-    (batch, length) int8.
+    (batch, length) int8. `B` and `C` are (batch, groups, states, length), or (groups, channels,
+    states) if they are fixed in time; with a complex `A` they may be complex.
     """
     states, length = A.shape[2], u.shape[3]
     shape = (*u.shape[:3], states)
-    wide = wide_of(u.dtype)
+    wide = A.dtype
     out = aligned_empty(u.shape, u.dtype, u.device)
     last = aligned_empty(shape, wide, u.device)
     chunks = -(-length // CHUNK) if keep else 0
     heads = aligned_empty((chunks, head_width(u, states)), wide, u.device)
     first = u.new_zeros(shape, dtype=wide) if h0 is None else h0
-    if not out.numel() or not states:
-        return out.zero_(), last.copy_(first), heads
+    if not out.numel():
+        return out, last.copy_(first), heads
+    if not is_kernel(A):
+        given = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "bias": bias}
+        named = {n: t for n, t in (*given.items(), ("reset", reset)) if t is not None}
+        found, state, kept = chunked.forward(named, first, softplus, reverse)
+        heads.zero_()  # between the heads, too, so that equal calls have equal results
+        for head, value in zip(heads_of(heads, shape), kept, strict=False):
+            head.copy_(value)
+        return out.copy_(found), last.copy_(state), heads
     spec = spec_of(
         "selective_forward",
         u,
@@ -70,6 +81,8 @@ def selective_scan_grouped(
         has_D=D is not None,
         has_z=z is not None,
         has_reset=reset is not None,
+        fixed_B=B.dim() == 3,
+        fixed_C=C.dim() == 3,
     )
     inputs = [t for t in (u, delta, A, B, C, D, z, bias, reset) if t is not None]
     inputs = [t.contiguous() for t in inputs]
@@ -106,7 +119,7 @@ def _(
     reverse: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    wide, states = wide_of(u.dtype), A.shape[2]
+    wide, states = A.dtype, A.shape[2]
     chunks = -(-u.shape[3] // CHUNK) if keep else 0
     return (
         torch.empty_like(u, memory_format=torch.contiguous_format),
@@ -141,7 +154,8 @@ selective_scan_grouped.gradient(_backward, _setup)
 @selective_scan_grouped.vmap
 def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
     size, dims = info.batch_size, in_dims
-    shared = (2, 5, 7)  # A, D and bias have no batch axis to fold into
+    # A, D and bias have no batch axis to fold into, nor what is fixed in time.
+    shared = (2, 5, 7, *(i for i in (3, 4) if _axes(arguments[i], dims[i]) == 3))
     keep = arguments[-1]  # heads are laid out for one call each
     if keep or any(dims[i] is not None for i in shared):
         return one_by_one(selective_scan_grouped, size, dims, arguments)
@@ -152,3 +166,7 @@ def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
     out, last, _ = selective_scan_grouped(*folded[:-1], False)
     heads = last.new_empty((size, 0, head_width(out[: len(out) // size], last.shape[3])))
     return (out.unflatten(0, (size, -1)), last.unflatten(0, (size, -1)), heads), (0, 0, 0)
+
+
+def _axes(tensor: Tensor, mapped: int | None) -> int:
+    return tensor.dim() - (mapped is not None)

@@ -1,16 +1,19 @@
 """The adjoint of the selective scan as a torch operator, and the derivative of that.
 
-It runs the chunks again from the states at their heads, last chunk first; see `selective`.
+It runs the chunks again from the states at their heads, last chunk first; see `selective`. With a
+complex `A`, and in its own derivative, a chunk is made of torch's operators; see `chunked`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch import places
-from tvm_scan.torch.expanded import expanded
+from tvm_scan.torch import chunked, places
+from tvm_scan.torch.chunked import CHUNK
+from tvm_scan.torch.chunked import DIFFERENTIABLE as _DIFFERENTIABLE
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import ALIGNMENT, aligned_empty
@@ -18,11 +21,7 @@ from tvm_scan.torch.turning import turned
 
 __all__ = ["CHUNK", "head_of", "head_width", "one_by_one", "selective_scan_backward", "spec_of"]
 
-#: Steps in a chunk: the heads of the chunks then take states / CHUNK times one input.
-CHUNK = 32
 _SIZES = ("batch", "groups", "channels", "length", "steps")
-#: Arguments of the operators that have gradients, in order.
-_DIFFERENTIABLE = ("u", "delta", "A", "B", "C", "D", "z", "bias", "h0")
 
 
 def head_width(u: Tensor, states: int) -> int:
@@ -31,10 +30,20 @@ def head_width(u: Tensor, states: int) -> int:
     return -(-batch * groups * channels * states // ALIGNMENT) * ALIGNMENT
 
 
-def head_of(heads: Tensor, index: int, shape: tuple[int, ...]) -> Tensor:
+def head_of(heads: Tensor, index: int, shape: Sequence[int]) -> Tensor:
     """Return the states at the head of a chunk."""
     count = shape[0] * shape[1] * shape[2] * shape[3]
-    return heads[index, :count].view(shape)
+    return heads[index, :count].view(tuple(shape))
+
+
+def heads_of(heads: Tensor, shape: Sequence[int]) -> list[Tensor]:
+    """Return the states at the heads of all chunks."""
+    return [head_of(heads, index, shape) for index in range(len(heads))]
+
+
+def is_kernel(A: Tensor) -> bool:
+    """Whether there is a kernel for the states of `A`, which are real, and some."""
+    return not A.is_complex() and bool(A.shape[2])
 
 
 def spec_of(factory: str, u: Tensor, states: int, **options: Any) -> KernelSpec:
@@ -67,8 +76,13 @@ def selective_scan_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of u, delta, A, B, C, D, z, bias and h0; empty for absent ones."""
     length, states, wide = u.shape[3], A.shape[2], A.dtype
+    if not is_kernel(A):
+        given = (u, delta, A, B, C, D, z, bias, reset)
+        return _by_chunks(g_out, g_last, given, heads, softplus, reverse)
     present = {"D": D, "z": z, "bias": bias, "reset": reset}
     options = {f"has_{name}": tensor is not None for name, tensor in present.items()}
+    fixed = {"B": B.dim() == 3, "C": C.dim() == 3}
+    options |= {f"fixed_{name}": is_fixed for name, is_fixed in fixed.items()}
     options |= {"softplus": softplus, "reverse": reverse}
     # On a GPU torch's products of matrices add up faster than a thread a sum would.
     options["sums"] = fused = places.place_of(u) is places.CPU
@@ -76,14 +90,16 @@ def selective_scan_backward(
     # All sequences with time before channels, in the carry's dtype.
     z_turned = None if z is None else turned(z, wide)
     u_turned, g_turned = turned(u, wide), turned(g_out, wide)
-    inputs = (u_turned, turned(delta, wide), A, turned(B, wide), turned(C, wide))
+    B, C = (t.to(wide) if t.dim() == 3 else turned(t, wide) for t in (B, C))
+    inputs = (u_turned, turned(delta, wide), A, B, C)
     inputs = [t.contiguous() for t in (*inputs, D, z_turned, bias, reset) if t is not None]
     grads = {n: _like(u_turned) for n in ("u", "delta", *(["z"] if z is not None else []))}
-    sums = {"B": _like(inputs[3]), "C": _like(inputs[4])}
+    every = (*u.shape[:3], states)
+    of_steps = {n: _like(t) for n, t in (("B", B), ("C", C)) if not fixed[n]}
+    of_states = {n: _zeros(every, u, wide) for n in ("A", *(n for n in fixed if fixed[n]))}
     small = {"D": D, "bias": bias}
     small = {n: torch.zeros_like(t) for n, t in small.items() if t is not None}
-    g_A = aligned_empty((*u.shape[:3], states), wide, u.device).zero_()
-    carry = aligned_empty((*u.shape[:3], states), wide, u.device)
+    carry = aligned_empty(every, wide, u.device)
     carry.zero_() if g_last is None else carry.copy_(g_last)
     scratch: list[Tensor] = []
     for index in reversed(range(len(heads) if u.numel() and states else 0)):
@@ -92,37 +108,72 @@ def selective_scan_backward(
         if not scratch or scratch[1].shape[2] != steps:  # the last chunk, which is shorter
             scratch = _scratch(u, states, steps, wide)
         head = head_of(heads, index, tuple(carry.shape))
-        written = [carry, *scratch, g_A, *grads.values()]
+        written = [carry, *scratch, of_states["A"], *grads.values()]
+        projected = of_states | (of_steps if fused else {})
+        written += [projected[n] for n in ("B", "C") if n in projected]
         if fused:
-            written += [*sums.values(), *small.values()]
+            written += small.values()
         run_kernel(spec, (*u.shape, steps), start, steps, *inputs, head, g_turned, *written)
         if not fused:
             first = length - start - steps if reverse else start
-            _add_up(scratch, first, steps, reverse, *sums.values())
+            _add_up(scratch, first, steps, reverse, of_steps)
     if not fused and D is not None:
         g_y = g_turned if z_turned is None else F.silu(z_turned).mul_(g_turned)
         small["D"] = g_y.mul(u_turned).sum((0, 2))
     if not fused and bias is not None:
         small["bias"] = grads["delta"].sum((0, 2))
-    results = {n: turned(g, u.dtype) for n, g in (grads | sums).items()}
+    results = {n: turned(g, u.dtype) for n, g in (grads | of_steps).items()}
     absent = u.new_empty(0, dtype=wide)
     results = {"z": absent.to(u.dtype), "D": absent, "bias": absent, **results, **small}
-    results["A"] = g_A.sum(0) if len(g_A) > 1 else g_A[0]
+    for name, total in of_states.items():
+        summed = total.sum(0) if len(total) > 1 else total[0]
+        results[name] = summed if name == "A" else summed.to(u.dtype)
     return *(results[name] for name in _DIFFERENTIABLE[:8]), carry
 
 
 def _add_up(
-    scratch: list[Tensor], first: int, steps: int, reverse: bool, g_B: Tensor, g_C: Tensor
+    scratch: list[Tensor], first: int, steps: int, reverse: bool, grads: dict[str, Tensor]
 ) -> None:
     """The sums over channels of one chunk that lies at the step `first`."""
     history, adjoint, _, drive, gated = scratch
-    for grad, states, weights in ((g_B, adjoint, drive), (g_C, history[:, :, 1:], gated)):
+    factors = {"B": (adjoint, drive), "C": (history[:, :, 1:], gated)}
+    for name, grad in grads.items():
+        states, weights = factors[name]
         found = (states @ weights.unsqueeze(-1)).squeeze(-1)
         grad.narrow(2, first, steps).copy_(found.flip(2) if reverse else found)
 
 
 def _like(tensor: Tensor) -> Tensor:
     return aligned_empty(tensor.shape, tensor.dtype, tensor.device)
+
+
+def _zeros(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
+    return aligned_empty(shape, dtype, like.device).zero_()
+
+
+def _by_chunks(
+    g_out: Tensor,
+    g_last: Tensor | None,
+    given: Sequence[Tensor | None],
+    heads: Tensor,
+    softplus: bool,
+    reverse: bool,
+) -> tuple[Tensor, ...]:
+    """What `selective_scan_backward` returns, without a kernel."""
+    named = _named(given)
+    u, A = named["u"], named["A"]
+    shape = (*u.shape[:3], A.shape[2])
+    # A copy: an operator returns none of its arguments.
+    carry = A.new_zeros(shape) if g_last is None else g_last.clone()
+    found = chunked.adjoint(named, g_out, carry, heads_of(heads, shape), softplus, reverse)
+    absent = A.real.new_empty(0) if A.is_complex() else A.new_empty(0)
+    found = {"z": absent.to(u.dtype), "D": absent, "bias": absent.clone(), **found}
+    return tuple(found[name] for name in _DIFFERENTIABLE)
+
+
+def _named(given: Sequence[Tensor | None]) -> dict[str, Tensor]:
+    names = (*_DIFFERENTIABLE[:8], "reset")
+    return {n: t for n, t in zip(names, given, strict=True) if t is not None}
 
 
 def _scratch(u: Tensor, states: int, steps: int, wide: torch.dtype) -> list[Tensor]:
@@ -151,63 +202,68 @@ def _(
     softplus: bool,
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    small = A.shape[:2]
+    small, real = A.shape[:2], A.dtype.to_real() if A.is_complex() else A.dtype
     return (
         u.new_empty(u.shape),
         u.new_empty(u.shape),
         A.new_empty(A.shape),
         B.new_empty(B.shape),
-        B.new_empty(B.shape),
-        A.new_empty(small if D is not None else (0,)),
+        C.new_empty(C.shape),
+        A.new_empty(small if D is not None else (0,), dtype=real),
         u.new_empty(u.shape if z is not None else (0,)),
-        A.new_empty(small if bias is not None else (0,)),
+        A.new_empty(small if bias is not None else (0,), dtype=real),
         A.new_empty((*u.shape[:3], A.shape[2])),
     )
 
 
 def _setup_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, _, ctx.softplus, ctx.reverse = inputs
+    *tensors, ctx.softplus, ctx.reverse = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors)
 
 
-def _second(ctx: Any, *wanted: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Differentiate the gradients, by way of the expanded form."""
-    g_out, g_last, u, delta, A, B, C, D, z, bias, reset, h0 = ctx.saved_tensors
-    h0 = A.new_zeros((*u.shape[:3], A.shape[2])) if h0 is None else h0
-    named = dict(zip(_DIFFERENTIABLE, (u, delta, A, B, C, D, z, bias, h0), strict=True))
-    with torch.enable_grad():
-        leaves = {n: t.detach().requires_grad_() for n, t in named.items() if t is not None}
-        upstream = [None if g is None else g.detach().requires_grad_() for g in (g_out, g_last)]
-        outputs = expanded(
-            *(leaves.get(n) for n in _DIFFERENTIABLE[:8]),
-            *(reset, leaves["h0"], ctx.softplus, ctx.reverse),
+def _second(ctx: Any, *weights: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Differentiate the gradients, by torch's operators, one chunk after another."""
+    g_out, g_last, *given, h0, heads = ctx.saved_tensors
+    named = _named(given)
+    shape = (*named["u"].shape[:3], named["A"].shape[2])
+    carry = named["A"].new_zeros(shape) if g_last is None else g_last
+    known = (*named, "h0")
+    wanted = {
+        name: weight
+        for name, weight in zip(_DIFFERENTIABLE, weights, strict=True)
+        if name in known and weight is not None
+    }
+    found = chunked.second(
+        named, g_out, carry, heads_of(heads, shape), wanted, ctx.softplus, ctx.reverse
+    )
+    results = [found["g_out"], None if g_last is None else found["g_last"]]
+    results += [found.get(name) for name in _DIFFERENTIABLE[:8]]
+    results += [None, None if h0 is None else found["h0"], None, None, None]
+    return _once(results, (*ctx.saved_tensors, *weights))
+
+
+def _once(results: list[Tensor | None], sources: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """Make the third derivative an error: as constants these would silently have none."""
+    if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        return tuple(results)
+    recorded = [t for t in sources if t is not None and t.requires_grad]
+    return tuple(None if r is None else _Second.apply(r, *recorded) for r in results)
+
+
+class _Second(torch.autograd.Function):
+    """A second derivative, which depends on what it was computed from."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, *sources: Tensor) -> Tensor:
+        return result.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise RuntimeError(
+            "tvm_scan.torch.selective_scan: expected a first or second derivative, got a third "
+            "one; write the recurrence with tvm_scan.torch.linear_recurrence, which has all"
         )
-        pairs = [(o, g) for o, g in zip(outputs, upstream, strict=True) if g is not None]
-        grads = torch.autograd.grad(
-            [o for o, _ in pairs],
-            list(leaves.values()),
-            [g for _, g in pairs],
-            create_graph=True,
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        by_name = dict(zip(leaves, grads, strict=True))
-        used = [
-            (by_name[n], w)
-            for n, w in zip(_DIFFERENTIABLE, wanted, strict=True)
-            if n in leaves and w is not None and by_name[n].requires_grad
-        ]
-        sources = [*leaves.values(), *(g for g in upstream if g is not None)]
-        second = torch.autograd.grad(
-            [g for g, _ in used], sources, [w for _, w in used], allow_unused=True
-        )
-    found = dict(zip(leaves, second, strict=False))
-    rest = iter(second[len(leaves) :])
-    to_upstream = [None if g is None else next(rest) for g in upstream]
-    inputs = [found.get(n) for n in _DIFFERENTIABLE[:8]]
-    to_h0 = found["h0"] if ctx.needs_input_grad[11] else None
-    return *to_upstream, *inputs, None, to_h0, None, None, None
 
 
 selective_scan_backward.gradient(_second, _setup_backward)

@@ -28,6 +28,8 @@ class Options:
     has_D: bool
     has_z: bool
     has_reset: bool
+    fixed_B: bool
+    fixed_C: bool
 
     def load(self, buffer: tirx.Var, where: tuple) -> Expr:
         """Load a value in the carry's dtype."""
@@ -82,17 +84,25 @@ def selective_forward(
     has_D: bool,
     has_z: bool,
     has_reset: bool,
+    fixed_B: bool = False,
+    fixed_C: bool = False,
 ) -> tirx.PrimFunc:
     """Build ``forward(start, steps, u, delta, A, B, C, [D, z, bias, reset,] head, out, tail)``.
 
     ``h = exp(dt A) h + dt B u; y = C . h + D u; out = y silu(z)`` for `steps` steps from the
-    step `start`, from the state `head` to the state `tail`.
+    step `start`, from the state `head` to the state `tail`. B or C that are fixed in time are
+    (groups, channels, states).
     """
     wide = _wide(dtype)
-    option = Options(dtype, wide, softplus, has_bias, has_D, has_z, has_reset)
+    option = Options(dtype, wide, softplus, has_bias, has_D, has_z, has_reset, fixed_B, fixed_C)
     nb, ng, nd, nl, nk, N = batch, groups, channels, length, steps, states
     load, decay = option.load, option.decay
     sequence, projection, state = (nb, ng, nd, nl), (nb, ng, N, nl), (nb, ng, nd, N)
+
+    shapes = {fixed: (ng, nd, N) if fixed else projection for fixed in (False, True)}
+
+    def projected(fixed: bool, b: Expr, g: Expr, d: Expr, n: Expr, time: Expr) -> tuple:
+        return (g, d, n) if fixed else (b, g, n, time)
 
     def time_of(start: Expr, step: Expr) -> Expr:
         return nl - 1 - start - step if reverse else start + step
@@ -109,8 +119,8 @@ def selective_forward(
         u: T.Buffer(sequence, dtype),
         delta: T.Buffer(sequence, dtype),
         A: T.Buffer((ng, nd, N), wide),
-        B: T.Buffer(projection, dtype),
-        C: T.Buffer(projection, dtype),
+        B: T.Buffer(shapes[fixed_B], dtype),
+        C: T.Buffer(shapes[fixed_C], dtype),
         D: T.Buffer((ng, nd), wide),
         z: T.Buffer(sequence, dtype),
         bias: T.Buffer((ng, nd), wide),
@@ -138,8 +148,10 @@ def selective_forward(
                     for n in range(N):
                         tail[vb, vg, vd, n] = decay(reset, vb, time, dt[0] * A[vg, vd, n]) * tail[
                             vb, vg, vd, n
-                        ] + dt[0] * load(B, (vb, vg, n, time)) * load(u, at)
-                        y[0] = y[0] + tail[vb, vg, vd, n] * load(C, (vb, vg, n, time))
+                        ] + dt[0] * load(B, projected(fixed_B, vb, vg, vd, n, time)) * load(u, at)
+                        y[0] = y[0] + tail[vb, vg, vd, n] * load(
+                            C, projected(fixed_C, vb, vg, vd, n, time)
+                        )
                     out[at] = finish(y[0], load(u, at), D, z, at)
 
     names = ["start", "u", "delta", "A", "B", "C", *option.names(), "head", "out", "tail"]

@@ -34,13 +34,16 @@ def selective_backward_chunk(
     has_z: bool,
     has_reset: bool,
     sums: bool,
+    fixed_B: bool = False,
+    fixed_C: bool = False,
 ) -> tirx.PrimFunc:
     """Build the adjoint of `steps` steps from `start`, two recurrences and two sums.
 
     ``chunk(start, steps, u, delta, A, B, C, [D, z, bias, reset,] head, g_out, carry, history,
     adjoint, step, drive, gated, g_A, g_u, g_delta, [g_z,] g_B, g_C, [g_D, g_bias])``. Sequences
     have time before channels, (batch, groups, length, channels), B and C (batch, groups, length,
-    states): channels a page of memory apart would evict each other from the cache.
+    states): channels a page of memory apart would evict each other from the cache. B or C that
+    are fixed in time are (groups, channels, states).
 
     The first recurrence walks forward from the state `head` and fills ``history`` with the states
     of this chunk alone; the second walks back, with the adjoint of the state in ``carry``, from
@@ -48,11 +51,18 @@ def selective_backward_chunk(
     it leaves ``adjoint`` (that of the state), ``step`` (dt), ``drive`` (dt u) and ``gated`` (that
     of the output before the gate). Sums over channels of these are the gradients of B and C, sums
     over time are added to those of D and the bias; without `sums` both are left to the caller.
+    To the gradient of what is fixed in time every chunk adds, as to that of A.
     """
-    option = Options(dtype, dtype, softplus, has_bias, has_D, has_z, has_reset)
+    option = Options(dtype, dtype, softplus, has_bias, has_D, has_z, has_reset, fixed_B, fixed_C)
     nb, ng, nd, nl, nk, N = batch, groups, channels, length, steps, states
     slope, decay = option.slope, option.decay
     sequence, projection, scratch = (nb, ng, nl, nd), (nb, ng, nl, N), (nb, ng, nk, N, nd)
+
+    shapes = {fixed: (ng, nd, N) if fixed else projection for fixed in (False, True)}
+    gradients = {fixed: (nb, ng, nd, N) if fixed else projection for fixed in (False, True)}
+
+    def projected(fixed: bool, b: Expr, g: Expr, d: Expr, n: Expr, time: Expr) -> tuple:
+        return (g, d, n) if fixed else (b, g, time, n)
 
     def time_of(start: Expr, step: Expr) -> Expr:
         return nl - 1 - start - step if reverse else start + step
@@ -74,8 +84,8 @@ def selective_backward_chunk(
         u: T.Buffer(sequence, dtype),
         delta: T.Buffer(sequence, dtype),
         A: T.Buffer((ng, nd, N), dtype),
-        B: T.Buffer(projection, dtype),
-        C: T.Buffer(projection, dtype),
+        B: T.Buffer(shapes[fixed_B], dtype),
+        C: T.Buffer(shapes[fixed_C], dtype),
         D: T.Buffer((ng, nd), dtype),
         z: T.Buffer(sequence, dtype),
         bias: T.Buffer((ng, nd), dtype),
@@ -92,8 +102,8 @@ def selective_backward_chunk(
         g_u: T.Buffer(sequence, dtype),
         g_delta: T.Buffer(sequence, dtype),
         g_z: T.Buffer(sequence, dtype),
-        g_B: T.Buffer(projection, dtype),
-        g_C: T.Buffer(projection, dtype),
+        g_B: T.Buffer(gradients[fixed_B], dtype),
+        g_C: T.Buffer(gradients[fixed_C], dtype),
         g_D: T.Buffer((ng, nd), dtype),
         g_bias: T.Buffer((ng, nd), dtype),
     ) -> None:
@@ -118,7 +128,7 @@ def selective_backward_chunk(
                     for n in range(N):
                         state[vb, vg, vd, n] = (
                             decay(reset, vb, time, dt[0] * A[vg, vd, n]) * state[vb, vg, vd, n]
-                            + dt[0] * B[vb, vg, time, n] * u[at]
+                            + dt[0] * B[projected(fixed_B, vb, vg, vd, n, time)] * u[at]
                         )
                         history[vb, vg, vk + 1, n, vd] = state[vb, vg, vd, n]
         for b, g, d in T.grid(nb, ng, nd):
@@ -143,17 +153,32 @@ def selective_backward_chunk(
                     y[0] = const(0, dtype)
                     for n in range(N):
                         # Values in cells of their own, or every use would compute them again.
-                        total[0] = carry[vb, vg, vd, n] + grad[0] * C[vb, vg, time, n]
+                        total[0] = (
+                            carry[vb, vg, vd, n]
+                            + grad[0] * C[projected(fixed_C, vb, vg, vd, n, time)]
+                        )
                         kept[0] = total[0] * decay(
                             reset, vb, time, step[vb, vg, vk, vd] * A[vg, vd, n]
                         )
                         passed[0] = kept[0] * history[vb, vg, vk, n, vd]
                         adjoint[vb, vg, vk, n, vd] = total[0]
                         g_A[vb, vg, vd, n] = g_A[vb, vg, vd, n] + passed[0] * step[vb, vg, vk, vd]
-                        to_u[0] = to_u[0] + total[0] * B[vb, vg, time, n]
+                        if fixed_B:
+                            g_B[vb, vg, vd, n] = (
+                                g_B[vb, vg, vd, n] + total[0] * drive[vb, vg, vk, vd]
+                            )
+                        if fixed_C:
+                            g_C[vb, vg, vd, n] = (
+                                g_C[vb, vg, vd, n] + history[vb, vg, vk + 1, n, vd] * grad[0]
+                            )
+                        to_u[0] = to_u[0] + total[0] * B[projected(fixed_B, vb, vg, vd, n, time)]
                         to_dt[0] = to_dt[0] + passed[0] * A[vg, vd, n]
                         if has_z:
-                            y[0] = y[0] + history[vb, vg, vk + 1, n, vd] * C[vb, vg, time, n]
+                            y[0] = (
+                                y[0]
+                                + history[vb, vg, vk + 1, n, vd]
+                                * C[projected(fixed_C, vb, vg, vd, n, time)]
+                            )
                         carry[vb, vg, vd, n] = kept[0]
                     g_u[at] = to_u[0] * step[vb, vg, vk, vd] + skip(D, at, grad[0])
                     g_delta[at] = (to_dt[0] + to_u[0] * u[at]) * slope(delta[at], bias, vg, vd)
@@ -165,7 +190,7 @@ def selective_backward_chunk(
                             * (const(1, dtype) + z[at] * (const(1, dtype) - sigmoid(z[at])))
                         )
 
-        if sums:
+        if sums and not (fixed_B and fixed_C):
             for r in T.parallel(nb * ng * nk):
                 with T.sblock("sums_over_channels"):
                     vr = T.axis.spatial(nb * ng * nk, r)
@@ -190,8 +215,11 @@ def selective_backward_chunk(
                             d = T.meta_var(nd - 1 - c)
                             at_B[0] = at_B[0] + adjoint[vb, vg, vk, n, d] * drive[vb, vg, vk, d]
                             at_C[0] = at_C[0] + history[vb, vg, vk + 1, n, d] * gated[vb, vg, vk, d]
-                        g_B[vb, vg, time, n] = _total(at_B)
-                        g_C[vb, vg, time, n] = _total(at_C)
+                        if not fixed_B:
+                            g_B[vb, vg, time, n] = _total(at_B)
+                        if not fixed_C:
+                            g_C[vb, vg, time, n] = _total(at_C)
+        if sums:
             for r in T.parallel(ng):
                 with T.sblock("sums_over_time"):
                     vr = T.axis.spatial(ng, r)
@@ -204,9 +232,9 @@ def selective_backward_chunk(
 
     names = ["start", "u", "delta", "A", "B", "C", *option.names(), "head", "g_out", "carry"]
     names += ["history", "adjoint", "step", "drive", "gated", "g_A", "g_u", "g_delta"]
-    names += ["g_z"] if has_z else []
-    if sums:
-        names += ["g_B", "g_C", *(["g_D"] if has_D else []), *(["g_bias"] if has_bias else [])]
+    kept = {"g_z": has_z, "g_B": sums or fixed_B, "g_C": sums or fixed_C}
+    kept |= {"g_D": sums and has_D, "g_bias": sums and has_bias}
+    names += [name for name, is_kept in kept.items() if is_kept]
     return bind_steps(keep_parameters(main, names), steps)
 
 

@@ -1,0 +1,278 @@
+"""What a slice of time does to the state before it, by function; see `distributed`.
+
+An entry of `CARRIES` runs a function on this process's slice: it says what is gathered of every
+slice, how that of the slices before combines to the state that this one starts from, and what
+the function does with that state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tvm_scan.torch import functions
+from tvm_scan.torch.functions import SMALL_INTEGERS, Extremum, axis_of
+from tvm_scan.torch.gated import hgrn, rglru, wide, widened
+from tvm_scan.torch.linear import linear_recurrence
+from tvm_scan.torch.mamba import selective_scan, selective_scan_fn
+from tvm_scan.torch.matrix import gla, rwkv6
+from tvm_scan.torch.ssd import ssd, terms
+
+__all__ = ["CARRIES", "Exchange", "local_name"]
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One process among the others: its own."""
+
+    gather: Callable[[Tensor], Tensor]
+    rank: int
+    size: int
+    reverse: bool
+
+    def carry(
+        self, own: Tensor, start: Tensor, combine: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """Combine what comes before this slice: ``combine(combine(start, first), second) ..``."""
+        parts, carry = self.gather(own), start
+        # Every part takes part, so that no process has a gather without an adjoint.
+        for other in self.order():
+            before = torch.full((), self.is_before(other), device=own.device)
+            # Through the part also where it is not used, without its numbers: they may be
+            # infinite.
+            carry = torch.where(before, combine(carry, parts[other]), carry)
+        return carry
+
+    def order(self) -> Sequence[int]:
+        """The processes in the order of the walk."""
+        return range(self.size)[::-1] if self.reverse else range(self.size)
+
+    def is_before(self, other: int) -> bool:
+        """Whether the walk reaches the slice of another process before this one."""
+        return other > self.rank if self.reverse else other < self.rank
+
+
+def local_name(fn: object) -> str | None:
+    """The name in `CARRIES` of a function of this package."""
+    return next((name for name, known in _FUNCTIONS.items() if known is fn), None)
+
+
+# Linear recurrences: h -> total h + last.
+
+
+def _linear(total_of: Callable[[dict[str, Any]], Tensor], *unread: str) -> Callable[..., Any]:
+    """Of a function with `h0` and `return_last`; `unread` do not matter to the last state."""
+
+    def run(fn: Callable[..., Any], given: dict[str, Any], exchange: Exchange) -> Any:
+        h0, without = given["h0"], dict.fromkeys(("h0", *unread))
+        # First: the function itself checks the arguments.
+        _, last = fn(**{**given, **without, "return_last": True})
+        start = torch.zeros_like(last) if h0 is None else _start(str(fn.__name__), h0, last)
+        total = total_of(given).to(start.dtype).expand(last.shape)
+        own = torch.stack((total, last.to(start.dtype)))
+        carry = exchange.carry(own, start, lambda state, part: part[0] * state + part[1])
+        return fn(**{**given, "h0": carry})
+
+    return run
+
+
+def _start(owner: str, h0: Tensor, last: Tensor) -> Tensor:
+    functions.check_tensor(owner, "h0", h0)
+    expected, shape = f"h0 that broadcasts to {tuple(last.shape)}", tuple(h0.shape)
+    try:
+        h0 = h0.expand(last.shape)
+    except RuntimeError:
+        functions.check(False, owner, expected, shape, "give it one entry per state")
+    return h0.to(torch.promote_types(last.dtype, h0.dtype))
+
+
+def _linear_total(given: dict[str, Any]) -> Tensor:
+    a, x, reset = given["a"], given["x"], given["reset"]
+    if not isinstance(a, Tensor):
+        turns = isinstance(a, complex) and not x.is_complex()
+        a = x.new_full((), a, dtype=x.dtype.to_complex() if turns else x.dtype)
+    gates = a.expand(x.shape)
+    if reset is not None:
+        gates = gates.masked_fill(reset, 0)
+    # A product of many halves is one of float32.
+    return (gates.float() if gates.dtype in _HALVES else gates).prod(given["dim"])
+
+
+def _rglru_total(given: dict[str, Any]) -> Tensor:
+    gate = wide(given["recurrence_gate"]).sigmoid()
+    log_a = -given["scale"] * F.softplus(wide(given["decay"])) * gate
+    return _cleared(log_a.sum(1).exp(), given["reset"])
+
+
+def _hgrn_total(given: dict[str, Any]) -> Tensor:
+    bound = given["lower_bound"]
+    bound = wide(bound) if isinstance(bound, Tensor) else bound
+    return (bound + (1 - bound) * wide(given["forget_gate"]).sigmoid()).prod(1)
+
+
+def _selective_total(given: dict[str, Any]) -> Tensor:
+    """``exp(A sum(dt))``: no product of gates is formed."""
+    u, delta, A, bias = (given[name] for name in ("u", "delta", "A", "delta_bias"))
+    delta, *_ = widened(delta, u)
+    dt = delta if bias is None else delta + bias.to(delta.dtype).unsqueeze(1)
+    dt = F.softplus(dt) if given["delta_softplus"] else dt
+    return _cleared((A * dt.sum(2).unsqueeze(2)).exp(), given["reset"])
+
+
+def _gla_total(given: dict[str, Any]) -> Tensor:
+    return wide(given["g"]).sum(1).exp().unsqueeze(3)
+
+
+def _rwkv6_total(given: dict[str, Any]) -> Tensor:
+    return wide(given["w"]).sum(1).exp().unsqueeze(3)
+
+
+def _ssd_total(given: dict[str, Any]) -> Tensor:
+    x, dt, A = widened(*(given[name] for name in ("x", "dt", "A")))
+    options = (given[name] for name in ("dt_bias", "dt_softplus", "dt_limit", "reset"))
+    gates, _ = terms(x, dt, A, *options)
+    return gates.sum(1).exp()[..., None, None]
+
+
+def _cleared(total: Tensor, reset: Tensor | None) -> Tensor:
+    """0 where the state starts anew at some step, (batch, length)."""
+    if reset is None:
+        return total
+    cleared = reset.bool().any(1)
+    return total.masked_fill(cleared.reshape(-1, *(1,) * (total.dim() - 1)), 0)
+
+
+_run_selective = _linear(_selective_total, "D", "z")
+
+
+def _run_selective_fn(fn: Callable[..., Any], given: dict[str, Any], exchange: Exchange) -> Any:
+    named = {**given, "return_last": given["return_last_state"], "h0": None, "reset": None}
+    del named["return_last_state"]
+    return _run_selective(selective_scan, named, exchange)
+
+
+# Cumulative functions: the carry is one more element, before the slice.
+
+
+def _cumulative(
+    name: str, total_of: Callable[[Tensor, int], Tensor], neutral: float, combine: Any
+) -> Callable[..., Any]:
+    def run(fn: Callable[..., Any], given: dict[str, Any], exchange: Exchange) -> Any:
+        functions.check_tensor(name, "x", given["x"])
+        x, dim = given["x"], axis_of(name, given["x"], given["dim"])
+        functions.check(x.dim() > 0, name, "x with a time axis", "a scalar", "unsqueeze it")
+        x = x if given.get("dtype") is None else x.to(given["dtype"])
+        if name == "logcumsumexp":
+            functions.check(x.is_floating_point(), name, "floats", x.dtype, "convert it")
+        elif not (x.is_floating_point() or x.is_complex()):
+            x = x.to(torch.int64)
+        # The carry of halves is not rounded.
+        work = x.float() if x.dtype in _HALVES else x
+        own = total_of(work, dim)
+        carry = exchange.carry(own, torch.full_like(own, neutral), combine)
+        options = {n: given[n] for n in ("reverse", "exclusive") if n in given}
+        more = _with_carry(carry, work, dim, exchange.reverse)
+        return _without_carry(fn(more, dim, **options), dim, exchange.reverse).to(x.dtype)
+
+    return run
+
+
+def _with_carry(carry: Tensor, x: Tensor, dim: int, reverse: bool) -> Tensor:
+    parts = (carry.unsqueeze(dim), x)
+    return torch.cat(parts[::-1] if reverse else parts, dim)
+
+
+def _without_carry(y: Tensor, dim: int, reverse: bool) -> Tensor:
+    return y.narrow(dim, 0 if reverse else 1, y.shape[dim] - 1)
+
+
+def _run_extremum(fn: Callable[..., Any], given: dict[str, Any], exchange: Exchange) -> Extremum:
+    """Of equal values, those of slices among them, the latest of the walk counts."""
+    name, x, reverse = str(fn.__name__), given["x"], exchange.reverse
+    is_max, kind = name == "cummax", x.dtype
+    x = x.to(torch.int32) if kind in SMALL_INTEGERS else x
+    values, indices = fn(x, given["dim"], reverse=reverse)
+    dim = axis_of(name, x, given["dim"])
+    functions.check(x.dim() > 0, name, "x with a time axis", "a scalar", "unsqueeze it")
+    if x.is_floating_point():
+        worst = float("-inf") if is_max else float("inf")
+    else:
+        limits = torch.iinfo(x.dtype)
+        worst = limits.min if is_max else limits.max
+
+    def is_newer(value: Tensor, top: Tensor) -> Tensor:
+        newer = value >= top if is_max else value <= top
+        return newer | value.isnan()
+
+    end = 0 if reverse else -1
+    if x.shape[dim]:
+        last, where = values.select(dim, end), indices.select(dim, end)
+    else:
+        last, where = x.sum(dim).to(x.dtype), indices.sum(dim)
+    length = torch.full_like(where, x.shape[dim])
+    places, lasts = exchange.gather(torch.stack((where, length))), exchange.gather(last)
+    lengths = places[:, 1]
+    starts = lengths.cumsum(0) - lengths
+    top, place = torch.full_like(last, worst), torch.full_like(where, -1)
+    for other in exchange.order():
+        newer = is_newer(lasts[other], top) & (lengths[other] > 0)
+        newer = newer & exchange.is_before(other)
+        top = torch.where(newer, lasts[other], top)
+        place = torch.where(newer, places[other, 0] + starts[other], place)
+    top, place = top.unsqueeze(dim), place.unsqueeze(dim)
+    newer = is_newer(values, top)
+    indices = indices + starts[exchange.rank].unsqueeze(dim)
+    values = torch.where(newer, values, top).to(kind)
+    return Extremum(values, torch.where(newer, indices, place))
+
+
+def _log_total(x: Tensor, dim: int) -> Tensor:
+    """The last of the function itself: its gradient knows infinities."""
+    if not x.shape[dim]:
+        return x.sum(dim) + float("-inf")
+    return functions.logcumsumexp(x, dim).select(dim, -1)
+
+
+def _log_add(left: Tensor, right: Tensor) -> Tensor:
+    return functions.logcumsumexp(torch.stack((left, right)), 0)[1]
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "cummax": functions.cummax,
+    "cummin": functions.cummin,
+    "cumprod": functions.cumprod,
+    "cumsum": functions.cumsum,
+    "gla": gla,
+    "hgrn": hgrn,
+    "linear_recurrence": linear_recurrence,
+    "logcumsumexp": functions.logcumsumexp,
+    "rglru": rglru,
+    "rwkv6": rwkv6,
+    "selective_scan": selective_scan,
+    "selective_scan_fn": selective_scan_fn,
+    "ssd": ssd,
+}
+
+#: By name: ``(function, its arguments by name, exchange) -> result``.
+CARRIES: Mapping[str, Callable[[Callable[..., Any], dict[str, Any], Exchange], Any]] = {
+    "cummax": _run_extremum,
+    "cummin": _run_extremum,
+    "cumprod": _cumulative("cumprod", torch.prod, 1, torch.mul),
+    "cumsum": _cumulative("cumsum", torch.sum, 0, torch.add),
+    "gla": _linear(_gla_total),
+    "hgrn": _linear(_hgrn_total),
+    "linear_recurrence": _linear(_linear_total),
+    "logcumsumexp": _cumulative("logcumsumexp", _log_total, float("-inf"), _log_add),
+    "rglru": _linear(_rglru_total),
+    "rwkv6": _linear(_rwkv6_total),
+    "selective_scan": _run_selective,
+    "selective_scan_fn": _run_selective_fn,
+    "ssd": _linear(_ssd_total, "D", "z"),
+}
