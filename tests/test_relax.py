@@ -111,9 +111,10 @@ def test_after_fusion_functions_with_several_blocks():
                 relax.transform.FuseTIR(),
             ]
         )(module(func=func))
-        reports = FindScans(mod)
-        assert [len(report.recurrences) for report in reports] == [1]
-        assert len(reports[0].found) > 1, "the recurrence was expected in a fused function"
+        reports = {report.name: report for report in FindScans(mod)}
+        (fused,) = (report for name, report in reports.items() if name.startswith("fused"))
+        assert len(fused.recurrences) == 1
+        assert len(fused.found) > 1, "the recurrence was expected in a fused function"
         mod = ParallelizeScans(CPU)(mod)
     built = tvm.compile(mod, target=CPU)
     np.testing.assert_allclose(run(built, tvm.cpu(), a, x), expected(a, x), 1e-4, 1e-4)
@@ -159,6 +160,48 @@ def test_only_the_recurrence_changes():
             assert after[name.name_hint].attrs["tirx.is_scheduled"]
         else:
             tvm.ir.assert_structural_equal(after[name.name_hint], func)
+
+
+@T.prim_func(s_tir=True)
+def public_sum(X: T.Buffer((4, 8), "float32"), H: T.Buffer((4, 8), "float32")):
+    for b in range(4):
+        for t in range(8):
+            H[b, t] = T.if_then_else(t > 0, H[b, t - 1], T.float32(0)) + X[b, t]
+
+
+@T.prim_func(s_tir=True, private=True)
+def plain_sine(X: T.Buffer((4, 8), "float32"), H: T.Buffer((4, 8), "float32")):
+    for b in range(4):
+        for t in range(8):
+            H[b, t] = T.sin(T.if_then_else(t > 0, H[b, t - 1], T.float32(0))) + X[b, t]
+
+
+def test_plain_loops_as_people_write_them():
+    """Without blocks and with int32 shapes, one of them refused, between operators."""
+    builder = relax.BlockBuilder()
+    kind = relax.TensorType([4, 8], "float32")
+    x = relax.Var("x", kind)
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            name = builder.add_func(plain_sine, "sine")
+            y = builder.emit(relax.call_tir(name, [builder.emit(relax.op.exp(x))], kind))
+            out = builder.emit_output(relax.op.nn.relu(y))
+        builder.emit_func_output(out)
+    builder.add_func(public_sum, "public_sum")
+    mod = builder.get()
+    assert [str(report).split("\n")[:2] for report in FindScans(mod) if report.recurrences] == [
+        ["public_sum", "  reduce scan over 8 steps, 4 lanes"]
+    ]
+    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    values = np.random.default_rng(0).random((4, 8), dtype="float32")
+    want, state = np.zeros((4, 8)), np.zeros(4)
+    for t in range(8):
+        want[:, t] = state = np.sin(state) + np.exp(values[:, t].astype("float64"))
+    np.testing.assert_allclose(run(built, tvm.cpu(), values), np.maximum(want, 0), 1e-5)
+    sums = tvm.runtime.tensor(np.zeros((4, 8), "float32"))
+    built["public_sum"](tvm.runtime.tensor(values), sums)
+    np.testing.assert_allclose(sums.numpy(), np.cumsum(values, 1), 1e-5)
+    assert ParallelizeScans(CPU)(mod)["public_sum"].attrs["tirx.is_scheduled"]
 
 
 def test_refused_loop_is_left_and_logged(caplog):

@@ -5,7 +5,7 @@ import pytest
 
 from tests.test_relax_onnx import check, families, helper, info, model, numpy_helper, onnx
 from tvm_scan.errors import ScanError
-from tvm_scan.relax import from_onnx
+from tvm_scan.relax import FindScans, LegalizeScans, from_onnx
 
 ACCUMULATE = {"CumSum": np.add.accumulate, "CumProd": np.multiply.accumulate}
 
@@ -61,6 +61,15 @@ def test_cumulative_of_nothing(shape):
 def test_extents_without_a_name_are_not_one_extent():
     x = np.random.default_rng(0).random((3, 7), "float32")
     assert families(check(cumulative("CumSum", x, 1, (None, None), reverse=1), x=x)) == ["reduce"]
+
+
+def test_an_input_of_unknown_rank_needs_a_shape():
+    x = np.random.default_rng(0).random((3, 7), "float32")
+    made = cumulative("CumSum", x, 1)
+    made.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(ScanError, match="an input x of known rank, .* pass its shape, as shapes="):
+        from_onnx(made)
+    assert len(FindScans(LegalizeScans()(from_onnx(made, {"x": [3, 7]})))) == 1
 
 
 def ones(*shape):

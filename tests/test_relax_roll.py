@@ -125,15 +125,86 @@ def test_random_numbers_stay_where_they_are_drawn(arrays):
     assert roll_loops(torch.fx.GraphModule(program.graph_module, program.graph)) == []
 
 
+def second_order(a, x):
+    older = newer = torch.zeros(B)
+    out = []
+    for t in range(L):
+        older, newer = newer, a[:, t] * older - 0.5 * newer + x[:, t]
+        out.append(newer * 2)
+    return torch.stack(out, 1), older, newer
+
+
+def second_order_exclusive(a, x):
+    older, newer, out = torch.zeros(B), torch.ones(B), []
+    for t in range(L):
+        out.append(older)
+        older, newer = newer, a[:, t] * older - 0.5 * newer + x[:, t]
+    return torch.stack(out, 1), newer
+
+
+def unbound(a, x):
+    h, out = torch.zeros(B, 1), []
+    for gate, value in zip(a.unbind(1), x.split(1, 1), strict=True):
+        h = h * gate[:, None] + value
+        out.append(h)
+    return torch.cat(out, 1), out[3] * 2
+
+
+def sliced(a, x):
+    h, out = torch.zeros(B, 1), []
+    for t in range(L):
+        h = h * a[:, t : t + 1] + x[:, t : t + 1]
+        out.append(h)
+    return torch.cat(out, 1)
+
+
+def first_step_apart(a, x):
+    h = x[:, 0]
+    out = [h]
+    for t in range(1, L):
+        h = h * a[:, t] + x[:, t]
+        out.append(h)
+    return torch.stack(out, 1), h
+
+
+def two_steps_apart(a, x):
+    out = [x[:, 0], x[:, 1] * 2]
+    for t in range(2, L):
+        out.append(out[-1] * a[:, t] - 0.5 * out[-2] + x[:, t])
+    return torch.stack(out, 1), out[-1], out[5]
+
+
+def filled_from_the_end(a, x):
+    h = x[:, L - 1]
+    out = [h]
+    for t in range(L - 2, -1, -1):
+        h = h * a[:, t] + x[:, t]
+        out.insert(0, h)
+    return torch.stack(out, 1)
+
+
 @pytest.mark.parametrize(
     ("function", "carries"),
-    [(stacked, 1), (backwards, 1), (every_other_step, 1), (exclusive, 1), (two_carries, 2)],
+    [
+        (stacked, 1),
+        (backwards, 1),
+        (every_other_step, 1),
+        (exclusive, 1),
+        (two_carries, 2),
+        (second_order, 2),
+        (second_order_exclusive, 2),
+        (unbound, 1),
+        (sliced, 1),
+        (first_step_apart, 1),
+        (two_steps_apart, 2),
+        (filled_from_the_end, 1),
+    ],
 )
 def test_a_loop_is_rolled(function, carries, arrays):
     (report,) = rolled(function, *arrays)
     assert report.carries == carries
     assert report.slices == 2
-    assert report.steps in (L, L // 2)
+    assert report.steps in (L, L - 1, L - 2, L // 2)
     assert "operators rolled into one loop" in str(report)
 
 
@@ -142,26 +213,68 @@ def test_a_rolled_loop_is_a_scan(arrays):
     assert [a.name for r in report.recurrences for a in r.algebras] == ["affine"]
 
 
-def test_writes_into_an_array_are_rolled(arrays, caplog):
-    def function(a, x):
-        h, out = torch.zeros(B), torch.zeros(B, L)
-        for t in range(L):
-            h = h * a[:, t] + x[:, t]
-            out[:, t] = h
-        return out
+def written(a, x):
+    h, out = torch.zeros(B), torch.zeros(B, L)
+    for t in range(L):
+        h = h * a[:, t] + x[:, t]
+        out[:, t] = h
+    return out
 
+
+def written_from_the_end(a, x):
+    h, out = torch.zeros(B), torch.zeros(B, L)
+    for t in range(L - 1, -1, -1):
+        h = h * a[:, t] + x[:, t]
+        out[:, t] = h
+    return out
+
+
+def read_back(a, x):
+    out = torch.zeros(B, L)
+    out[:, 0] = x[:, 0]
+    for t in range(1, L):
+        out[:, t] = out[:, t - 1] * a[:, t] + x[:, t]
+    return out
+
+
+def read_back_from_the_end(a, x):
+    out = torch.zeros(L + 1, B)
+    for t in reversed(range(L)):
+        out[t] = out[t + 1] * a[:, t] + x[:, t]
+    return out[:-1], out
+
+
+def every_other_place(a, x):
+    h, out = torch.zeros(B), torch.ones(B, L)
+    for t in range(0, L - 2, 2):
+        h = h * a[:, t] + x[:, t]
+        out[:, t + 1] = h
+    return out
+
+
+@pytest.mark.parametrize(
+    ("function", "steps"),
+    [
+        (written, L),
+        (written_from_the_end, L),
+        (read_back, L - 1),
+        (read_back_from_the_end, L),
+        (every_other_place, L // 2 - 1),
+    ],
+)
+def test_writes_into_an_array_are_rolled(function, steps, arrays, caplog):
     with caplog.at_level("INFO", logger="tvm_scan"):
         check(function, *arrays)
-    assert f"{L} steps of 2 operators rolled into one loop with 1 carries" in caplog.text
+    assert f"{steps} steps of 2 operators rolled into one loop with 1 carries" in caplog.text
 
 
-def test_an_array_that_is_not_filled_stays(arrays):
+def test_a_place_that_is_written_twice_stays(arrays):
     def function(a, x):
         h, out = torch.zeros(B), torch.ones(B, L)
-        for t in range(L - 2):
+        for t in range(L):
             h = h * a[:, t] + x[:, t]
-            out[:, t] = h
-        return out
+            out[:, t // 2] = h
+        return out, out[:, 1]
 
     check(function, *arrays)
 
@@ -206,7 +319,7 @@ def test_a_loop_with_an_odd_step_stays(change, arrays):
     ],
     ids=["scalar", "one", "integers", "halves"],
 )
-def test_a_state_that_changes_its_kind_at_the_first_step_stays(initial, arrays):
+def test_a_state_that_changes_its_kind_at_the_first_step_has_that_step_apart(initial, arrays):
     def function(a, x):
         h, out = initial + 0, []
         for t in range(L):
@@ -214,7 +327,7 @@ def test_a_state_that_changes_its_kind_at_the_first_step_stays(initial, arrays):
             out.append(h)
         return torch.stack(out, 1)
 
-    assert rolled(function, *arrays) == []
+    assert [loop.steps for loop in rolled(function, *arrays)] == [L - 1]
 
 
 def test_constants_of_another_sign_stay(arrays):

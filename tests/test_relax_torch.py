@@ -102,9 +102,18 @@ def test_ties_and_nan_of_running_extrema():
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_infinities_of_logcumsumexp():
-    inf = float("inf")
-    x = torch.tensor([[-inf, 1.0, -inf, 300.0, -300.0, 2.0], [0.0, 1.0, inf, 1.0, -inf, 2.0]])
+    inf, nan, top = float("inf"), float("nan"), torch.finfo(torch.float32).max
+    rows = [
+        [-inf, 1.0, -inf, 300.0, -300.0, 2.0],
+        [0.0, 1.0, inf, 1.0, -inf, 2.0],
+        [1.0, nan, inf, 1.0, -inf, 2.0],
+        [inf, 1.0, nan, inf, 1.0, inf],
+        [-inf, -inf, -inf, top, top, 1.0],
+    ]
+    x = torch.tensor(rows)
     check(lambda x: torch.logcumsumexp(x, 1), x)
+    long = x.repeat(8, 1000)  # a plan of another kind
+    check(lambda x: torch.logcumsumexp(x, 1), long)
 
 
 def linear_step(h, inputs):

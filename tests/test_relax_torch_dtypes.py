@@ -3,6 +3,7 @@
 import pytest
 
 torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
 from torch._higher_order_ops.scan import scan  # noqa: E402
 
 from tests.test_relax_torch import check, families  # noqa: E402
@@ -33,6 +34,31 @@ def test_a_product_leaves_out_what_has_no_factor():
 
 def test_a_product_of_integers():
     check(PRODUCTS["mm"], torch.arange(12).reshape(3, 4), torch.arange(20).reshape(4, 5))
+
+
+CONVOLUTIONS = {
+    "conv1d": (lambda x, w, b: F.conv1d(x, w, b, 2, 3, 1, 2), (2, 4, 7), (6, 2, 3)),
+    "conv1d of one line": (
+        lambda x, w, b: F.conv1d(x[0], w, b, padding="same"),
+        (1, 3, 7),
+        (6, 3, 3),
+    ),
+    "conv2d": (lambda x, w, b: F.conv2d(x, w, None, padding=1), (2, 4, 5, 6), (6, 4, 3, 3)),
+    "transposed": (
+        lambda x, w, b: F.conv_transpose1d(x, w, b, 2, 1, 1),
+        (2, 4, 7),
+        (4, 6, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [("float64", 1e-13), ("float16", 4e-3)])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_are_of_their_own_dtype(name, dtype, rtol):
+    torch.manual_seed(0)
+    function, *shapes = CONVOLUTIONS[name]
+    arrays = [torch.randn(s).to(getattr(torch, dtype)) for s in (*shapes, (6,))]
+    check(function, *arrays, rtol=rtol, atol=rtol)
 
 
 def test_a_step_in_double():

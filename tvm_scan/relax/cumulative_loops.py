@@ -84,17 +84,16 @@ def logsumexp_loop(shape: Shape, source: str, dtype: str, reverse: bool = False)
         ``(X, Y)``; `Y` is written.
     """
     carried = tir.wide_dtype(dtype)
-    infinity = tirx.const(float("inf"), carried)
+    highest = tirx.max_value(carried)
 
     def step(at: Step) -> None:
         x, largest = _cast(at.read("X"), carried), at.get("largest")
-        after = tirx.max(largest, x)
+        # Never infinite, so that exp(inf - inf) comes nowhere: an infinite x makes the sum
+        # infinite by exp(inf - highest), and a NaN makes it NaN, each for good.
+        after = tirx.max(largest, tirx.min(x, highest))
         at.set("total", at.get("total") * tirx.exp(largest - after) + tirx.exp(x - after))
         at.set("largest", after)
-        largest = at.get("largest")
-        # exp(inf - inf) has made the sum no number; the result is infinite for good.
-        finite = largest + tirx.log(at.get("total"))
-        at.emit("Y", _cast(tirx.if_then_else(tirx.EQ(largest, infinity), infinity, finite), dtype))
+        at.emit("Y", _cast(at.get("largest") + tirx.log(at.get("total")), dtype))
 
     # Not minus infinity: exp(-inf - -inf) is no number, exp(lowest - lowest) is one.
     initial = {"largest": tirx.min_value(carried), "total": tirx.const(0.0, carried)}

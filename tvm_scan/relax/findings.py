@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, tirx
-from tvm.ir import GlobalVar, IRModule, Op
+from tvm import tirx
+from tvm.ir import GlobalVar, IRModule
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
+from tvm_scan.relax.calls import global_vars
 from tvm_scan.schedules.delta import as_delta, describe_delta
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["FindScans", "Findings", "ScanReport"]
 
-_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 #: Refusals of loops that TVM's own rules handle; they are no news.
 _ORDINARY = (RefusalKind.NO_RECURRENCE, RefusalKind.REDUCTION)
 
@@ -64,25 +64,22 @@ class ScanReport:
                 lines.append(f"  {describe_delta(item)}")
                 continue
             families = ", ".join(algebra.name for algebra in item.algebras)
-            lanes = " x ".join(str(lane.extent) for lane in item.lanes) or "1"
-            lines.append(f"  {families} scan over {item.time.extent} steps, {lanes} lanes")
+            lanes = " x ".join(_size(lane.extent) for lane in item.lanes) or "1"
+            lines.append(f"  {families} scan over {_size(item.time.extent)} steps, {lanes} lanes")
         return "\n".join(lines)
 
 
+def _size(extent: Any) -> str:
+    known = tir.as_int(extent)
+    return str(extent if known is None else known)
+
+
 def called_functions(mod: IRModule) -> list[GlobalVar]:
-    """PrimFuncs that Relax functions reach through ``R.call_tir``, each once."""
-    operators = [Op.get(name) for name in _CALLS]
-    found: dict[str, GlobalVar] = {}
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Call) and any(expr.op == op for op in operators):
-            callee = expr.args[0]
-            if isinstance(callee, GlobalVar):
-                found[str(callee.name_hint)] = callee
-
-    for _, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
+    """PrimFuncs that Relax functions name, and those that have a public name, each once."""
+    found = {str(name.name_hint): name for name in global_vars(mod)}
+    for name, func in mod.functions_items():
+        if func.attrs and "global_symbol" in func.attrs:
+            found.setdefault(str(name.name_hint), name)
     return list(found.values())
 
 
@@ -154,7 +151,7 @@ def FindScans(mod: IRModule) -> list[ScanReport]:
     Returns
     -------
     list of ScanReport
-        One for each function reached by ``R.call_tir`` that has a recurrence, or an ordered
-        loop that is refused.
+        One for each function that a Relax function calls or that has a public name, and that has
+        a recurrence or an ordered loop that is refused.
     """
     return Findings().reports(mod)

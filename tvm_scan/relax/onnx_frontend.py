@@ -82,6 +82,12 @@ def _importer_class() -> type:
 
             for value in graph.input:
                 kind = value.type.tensor_type
+                fed = value.name not in self._nodes and value.name not in self._shape
+                if fed and value.type.HasField("tensor_type") and not kind.HasField("shape"):
+                    raise ScanError(
+                        f"from_onnx: expected an input {value.name} of known rank, got one without "
+                        f"a shape; pass its shape, as shapes={{{value.name!r}: [...]}}"
+                    )
                 if kind.HasField("shape") and value.name not in self._nodes:
                     self._shape.setdefault(value.name, [extent(d) for d in kind.shape.dim])
             super()._parse_graph_input(graph)

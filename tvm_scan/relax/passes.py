@@ -11,6 +11,7 @@ from tvm.ir import IRModule
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
 from tvm_scan.errors import PlanError, RefusalError, ScanError
 from tvm_scan.meta.dispatch import dispatched
@@ -69,7 +70,7 @@ def parallelize_pass(
             for refusal in report.refused:
                 _LOG.info("%s is left sequential: %s", report.name, refusal)
             name = mod.get_global_var(report.name)
-            scheduled = _schedule(mod[name], chosen, report, database)
+            scheduled = _schedule(mod[name], chosen, report, database) or _fenced(mod[name])
             if scheduled is not None:
                 # Fusing anything into a scheduled kernel would undo the schedule.
                 out.update_func(name, scheduled.with_attr(OP_PATTERN, OPAQUE_PATTERN))
@@ -126,6 +127,21 @@ def _schedule(
     except (RefusalError, PlanError) as error:
         _LOG.info("%s is left sequential: %s", report.name, error)
         return None if done or report.recurrences else _one_thread_per_lane(func, target, report)
+
+
+def _fenced(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """A refused function that TVM's FuseOps would choke on, in blocks; None where it would not.
+
+    FuseOps takes an ordered loop for an elementwise one, and FuseTIR then raises on a function of
+    plain loops and on shapes that are not of int64.
+    """
+    done = (func.attrs or {}).get(IS_SCHEDULED, False)
+    extents = [extent for param in func.params for extent in tir.shape_of(param)]
+    whole = ensure_blocks(func)
+    plain = not whole.same_as(func)
+    if done or not (plain or any(tir.dtype_of(extent) != "int64" for extent in extents)):
+        return None
+    return whole
 
 
 def _one_thread_per_lane(

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm_scan.relax.roll_collect import Collected, collected, forward_reads
 from tvm_scan.relax.roll_match import LoopRoller, RolledLoop
 
 __all__ = ["RolledLoop", "roll_loops"]
 
 #: Fewer copies are no loop worth a kernel of its own.
 _LEAST_STEPS = 4
+#: Steps in front of a loop that were written apart: the first, or the two of a second order.
+_MOST_APART = 2
 
 
 def roll_loops(module: Any) -> list[RolledLoop]:
     """Roll up the unrolled loops of a graph, in place.
 
     A loop is recognised by what collects its steps: ``stack``, ``cat``, or a chain of
-    ``select_scatter`` (``y[:, t] = ...``) that fills an axis. What is not exactly alike in all
-    steps stays as it is, and so does a graph that writes to tensors in place.
+    ``select_scatter`` (``y[:, t] = ...``) along an axis, in either direction. What is not exactly
+    alike in all steps, but for the first or the first two, stays as it is, and so does a graph
+    that writes to tensors in place.
 
     Parameters
     ----------
@@ -41,19 +45,29 @@ def roll_loops(module: Any) -> list[RolledLoop]:
         return []
     names = [getattr(node, "name", None) for node in _outputs(module)]
     reports = []
+    forward_reads(module.graph, aten)
     for anchor in list(module.graph.nodes):
-        steps = _collected(anchor, aten)
-        if steps is None or len(steps) < _LEAST_STEPS:
-            continue
-        roller = LoopRoller(module, anchor, steps, aten)
-        if roller.match_all():
-            reports.append(roller.replace())
+        loop = _matched(module, collected(anchor, aten), aten)
+        if loop is not None:
+            reports.append(loop.replace())
     if reports:
         module.graph.eliminate_dead_code(is_impure_node=_is_impure)
         _keep_names(module, names)
         module.graph.lint()
         module.recompile()
     return reports
+
+
+def _matched(module: Any, whole: Collected | None, aten: Any) -> LoopRoller | None:
+    """The loop of what was collected, with as few of its first steps apart as can be."""
+    for apart in range(_MOST_APART + 1):
+        for order in whole.orders if whole is not None else []:
+            if len(order.steps) - apart < _LEAST_STEPS:
+                return None
+            roller = LoopRoller(module, order.without(apart), aten)
+            if roller.match_all():
+                return roller
+    return None
 
 
 def _outputs(module: Any) -> list[Any]:
@@ -89,31 +103,3 @@ def _is_impure(node: Any) -> bool:
     # A check of metadata that export has made already keeps the copies of a body alive.
     checks = "_assert_tensor_metadata" in str(node.target)
     return node.op in ("placeholder", "output") or (not checks and node.is_impure())
-
-
-def _collected(anchor: Any, aten: Any) -> list[Any] | None:
-    """The nodes of the steps that an anchor collects along a new or present axis."""
-    if anchor.target in (aten.stack.default, aten.cat.default):
-        return list(anchor.args[0])
-    if anchor.target is not aten.select_scatter.default:
-        return None
-    if any(user.target is aten.select_scatter.default for user in anchor.users):
-        return None  # not the last one of its chain
-    _, _, axis, last = anchor.args
-    steps: list[Any] = []
-    node = anchor
-    while getattr(node, "target", None) is aten.select_scatter.default:
-        base, value, dim, index = node.args
-        if dim != axis or index != last - len(steps):
-            return None
-        if value.target is aten.copy.default and _alike(value.args[0], value.args[1]):
-            value = value.args[1]  # the copy takes the place, not the value, of what it covers
-        steps.append(value)
-        node = base
-    extent = anchor.meta["val"].shape[axis]
-    return steps[::-1] if len(steps) == extent and last in (extent - 1, -1) else None
-
-
-def _alike(left: Any, right: Any) -> bool:
-    a, b = left.meta["val"], right.meta["val"]
-    return a.shape == b.shape and a.dtype == b.dtype

@@ -3,8 +3,8 @@
 Theorem. Let ``V = (v[0], ..., v[L-1])`` be nodes of a graph of pure operators, and let `match`
 give one node ``s`` of a step for them by these rules alone, for every ``t``: (1) the ``v[t]`` are
 one node: ``s`` is shared; (2) ``v[t]`` selects step ``t`` of one input: ``s`` is its slice;
-(3) ``v[t+1] = u[t]`` for the nodes ``U`` of a step: ``s`` is a carry with the initial value
-``v[0]``, whose next value is the step of ``U``; (4) the ``v[t]`` apply one operator with one set
+(3) ``v[t+1] = u[t]`` for the nodes ``U`` of a step, which may be a carry itself: ``s`` is a carry
+with the initial value ``v[0]``, whose next value is the step of ``U``; (4) the ``v[t]`` apply one operator with one set
 of constants to nodes that match: ``s`` applies it to their steps. Then by induction over ``t``
 the loop that computes the steps gives ``v[t]`` at step ``t``.
 """
@@ -12,9 +12,11 @@ the loop that computes the steps gives ``v[t]`` at step ``t``.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from tvm_scan.relax.roll_collect import Collected, step_read
 
 __all__ = ["LoopRoller", "RolledLoop"]
 
@@ -48,6 +50,10 @@ class RolledLoop:
         )
 
 
+#: Orders of a recurrence that are looked for: steps by which a read may lag behind a write.
+_MOST_LAG = 4
+
+
 def _kind(node: Any) -> tuple[Any, Any] | None:
     """Shape and dtype of a tensor."""
     value = node.meta.get("val")
@@ -61,23 +67,28 @@ class _Mismatch(Exception):
 class LoopRoller:
     """Matches the steps below one anchor and builds the graph of one step."""
 
-    def __init__(self, module: Any, anchor: Any, steps: list[Any], aten: Any) -> None:
+    def __init__(self, module: Any, whole: Collected, aten: Any) -> None:
         import torch
 
-        self.module, self.anchor, self.steps, self.aten = module, anchor, steps, aten
+        self.module, self.whole, self.aten = module, whole, aten
+        self.anchor, self.steps = whole.anchor, whole.steps
         self.graph = torch.fx.Graph()
         self.order = {node: i for i, node in enumerate(module.graph.nodes)}
         #: Vector of nodes -> node of the step; None while its arguments are matched.
         self.known: dict[tuple[Any, ...], Any] = {}
         self.shared: dict[Any, Any] = {}
         self.slices: dict[tuple[Any, int, int, int], Any] = {}
+        #: Slices that keep the axis of their input.
+        self.unsqueezed: dict[Any, Any] = {}
         #: Vector of the next values -> (placeholder, initial node).
         self.carries: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
     def match_all(self) -> bool:
         """Whether all steps are alike, and at least one carry ties them together."""
+        if any(_kind(step) != _kind(self.steps[0]) for step in self.steps):
+            return False
         try:
-            self.result = self._match(tuple(self.steps))
+            self.result = self._match(self.steps)
         except _Mismatch:
             return False
         return bool(self.carries) and all(self.known.get(v) is not None for v in self.carries)
@@ -85,32 +96,34 @@ class LoopRoller:
     def _match(self, vector: tuple[Any, ...]) -> Any:
         """One node of the step for the nodes of all steps.
 
-        A vector that ends with None has no node at the last step, where nobody reads it.
+        A vector that ends with None has no node at the last steps, where nobody reads it.
         """
-        present = vector if vector[-1] is not None else vector[:-1]
-        head = present[0]
+        present = tuple(node for node in vector if node is not None)
+        lag, head = len(vector) - len(present), present[0]
         if all(node is head for node in present):
-            return self._placeholder(self.shared, head, "shared", head)
+            return self._placeholder(self.shared, head, "shared", head.meta["val"])
         if self.known.get(vector) is not None:
             return self.known[vector]
         following = self._following(vector)
-        if following is None and head.target is not present[1].target:
-            if vector[-1] is None:
+        if following is None and any(node.target is not head.target for node in present):
+            if lag == _MOST_LAG or len(present) <= 2:
                 raise _Mismatch
             # What a step reads before it computes the next: the state is met first as a carry.
             following = (*vector[1:], None)
             self._match(following)
+            following = self._completed(following)
         if following is not None:
-            return self._carry(following, head)
+            self.known[vector] = self._carry(following, head)
+            return self.known[vector]
         if vector in self.known or any(node.op != "call_function" for node in present):
             raise _Mismatch
-        if any(n.target is not head.target or n.kwargs != head.kwargs for n in present):
+        if any(node.kwargs != head.kwargs for node in present):
             raise _Mismatch
         sliced = self._slice(present)
         if sliced is not None:
             return sliced
         self.known[vector] = None
-        args = self._match_args([node.args for node in present], len(present) < len(vector))
+        args = self._match_args([node.args for node in present], lag)
         step = self.graph.call_function(head.target, tuple(args), dict(head.kwargs))
         step.meta = dict(head.meta)
         self.known[vector] = step
@@ -124,10 +137,24 @@ class LoopRoller:
                 return later
         return None
 
+    def _completed(self, vector: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The vector with what a carry has at the last step, which no step of the graph reads."""
+        later = self._following(vector)
+        if later is None or vector[-2] is None or later[-2] is None:
+            return vector
+        whole = (*vector[:-1], later[-2])
+        self.known[whole] = self.known.pop(vector)
+        return whole
+
     def _carry(self, following: tuple[Any, ...], initial: Any) -> Any:
         # A state that takes the dtype or the shape of what is added to it is none at first.
         if _kind(initial) is None or _kind(initial) != _kind(following[0]):
             raise _Mismatch
+        after = self.known.get(following)
+        for other, (holder, first) in self.carries.items():
+            # The same states, less a step at the end.
+            if after is not None and first is initial and self.known.get(other) is after:
+                return holder
         if following not in self.carries:
             holder = self.graph.placeholder(f"carry_{len(self.carries)}")
             holder.meta = {"val": initial.meta["val"]}
@@ -137,21 +164,21 @@ class LoopRoller:
             raise _Mismatch
         return holder
 
-    def _match_args(self, args: Sequence[Any], is_open: bool) -> list[Any]:
+    def _match_args(self, args: Sequence[Any], lag: int) -> list[Any]:
         if any(len(other) != len(args[0]) for other in args):
             raise _Mismatch
-        return [self._match_arg(parts, is_open) for parts in zip(*args, strict=True)]
+        return [self._match_arg(parts, lag) for parts in zip(*args, strict=True)]
 
-    def _match_arg(self, parts: tuple[Any, ...], is_open: bool) -> Any:
+    def _match_arg(self, parts: tuple[Any, ...], lag: int) -> Any:
         head = parts[0]
         if hasattr(head, "op"):
             if not all(hasattr(part, "op") for part in parts):
                 raise _Mismatch
-            return self._match((*parts, None) if is_open else parts)
+            return self._match((*parts, *[None] * lag))
         if isinstance(head, list | tuple):
             if not all(isinstance(part, list | tuple) for part in parts):
                 raise _Mismatch
-            return type(head)(self._match_args(parts, is_open))
+            return type(head)(self._match_args(parts, lag))
         # As text: 0.0 and -0.0 are equal, and no constant; NaN is one.
         if any(type(part) is not type(head) or repr(part) != repr(head) for part in parts):
             raise _Mismatch
@@ -160,26 +187,33 @@ class LoopRoller:
     def _slice(self, present: tuple[Any, ...]) -> Any:
         """A slice of an input at step t, or None."""
         head = present[0]
-        if head.target is not self.aten.select.int:
+        reads = [step_read(node, self.aten) for node in present]
+        if reads[0] is None or reads[1] is None:
             return None
-        source, axis, start = head.args
-        stride = present[1].args[2] - start
-        for t, node in enumerate(present):
-            if node.args != (source, axis, start + t * stride):
-                return None
+        source, axis, start, is_kept = reads[0]
+        stride = reads[1][2] - start
+        if any(read != (source, axis, start + t * stride, is_kept) for t, read in enumerate(reads)):
+            return None
         shape = source.meta["val"].shape
-        axis %= len(shape)
         # Indices from the end are those of -1, -2, ... only.
         start += shape[axis] if start < 0 else 0
         end = start + (len(self.steps) - 1) * stride
         if stride == 0 or not 0 <= start < shape[axis] or not 0 <= end < shape[axis]:
             return None
-        return self._placeholder(self.slices, (source, axis, start, stride), "x", head)
+        key = (source, axis, start, stride)
+        value = head.meta["val"]
+        like = value.select(axis, 0) if is_kept else value
+        step = self._placeholder(self.slices, key, "x", like)
+        if is_kept and key not in self.unsqueezed:
+            kept = self.graph.call_function(self.aten.unsqueeze.default, (step, axis))
+            kept.meta = {"val": value}
+            self.unsqueezed[key] = kept
+        return self.unsqueezed[key] if is_kept else step
 
     def _placeholder(self, table: dict[Any, Any], key: Any, label: str, like: Any) -> Any:
         if key not in table:
             table[key] = self.graph.placeholder(f"{label}_{len(table)}")
-            table[key].meta = {"val": like.meta["val"]}
+            table[key].meta = {"val": like}
         return table[key]
 
     def replace(self) -> RolledLoop:
@@ -192,10 +226,16 @@ class LoopRoller:
         graph = self.module.graph
         initial = [init for _, init in self.carries.values()]
         inputs = [*initial, *(key[0] for key in self.slices), *self.shared]
-        last = max(inputs, key=self.order.__getitem__)
+        inputs += [*self.whole.bases[:1], *self.whole.before]
+        last = max((node for node in inputs if node in self.order), key=self.order.__getitem__)
         while last.next.op == "placeholder":
             last = last.next
         with graph.inserting_before(last.next):
+            # A scan takes each array once only.
+            initial = [
+                self._emit(self.aten.clone.default, node) if node in initial[:i] else node
+                for i, node in enumerate(initial)
+            ]
             xs = [self._input(*key) for key in self.slices]
             body = graph.get_attr(label)
             scan = torch.ops.higher_order.scan
@@ -207,21 +247,36 @@ class LoopRoller:
                 final.meta["val"] = value
             stacked.meta["val"] = torch.stack([self.steps[0].meta["val"]] * len(self.steps))
             loop.meta["val"] = (*values, stacked.meta["val"])
-            collected = self._collect(stacked)
-        position = self.order[last]
-        inside = {node for vector in self.known for node in vector}
+            collected = self.whole.rebuilt(stacked, self._emit, self.aten)
+            apart = self._read_apart(self.order[last])
+            singles = [self._emit(self.aten.select.int, stacked, 0, t) for t in apart]
+        # Readers of a state or a step, which come after the loop; the copies go away.
         for vector, final in zip(self.carries, finals, strict=True):
             if vector[-1] is not None:
-                # Readers of the last state, which come after the loop; the copies go away.
-                vector[-1].replace_all_uses_with(
-                    final,
-                    lambda user: user not in inside and self.order.get(user, -1) > position,
-                )
+                vector[-1].replace_all_uses_with(final, self._reads_later(self.order[last]))
+        for t, single in zip(apart, singles, strict=True):
+            self.steps[t].replace_all_uses_with(single, self._reads_later(self.order[last]))
         self.anchor.replace_all_uses_with(collected)
         operators = sum(node.op == "call_function" for node in self.graph.nodes)
         return RolledLoop(
             len(self.steps), operators, len(initial), len(self.slices), self.anchor.name
         )
+
+    def _reads_later(self, position: int) -> Callable[[Any], bool]:
+        """Whether a node comes behind a position and is no part of the loop."""
+        inside = {node for vector in self.known for node in vector}
+        inside |= {self.anchor, *self.whole.collectors}
+        return lambda user: user not in inside and self.order.get(user, -1) > position
+
+    def _read_apart(self, position: int) -> list[int]:
+        """Steps that someone reads alone, behind a position."""
+        later = self._reads_later(position)
+        finals = {vector[-1] for vector in self.carries}
+        return [
+            t
+            for t, step in enumerate(self.steps)
+            if step not in finals and any(later(user) for user in step.users)
+        ]
 
     def _step_module(self) -> Any:
         """The step with placeholders in the order of ``scan``: carries, slices, shared."""
@@ -260,25 +315,9 @@ class LoopRoller:
             value = self._emit(aten.permute.default, value, order)
         return value
 
-    def _collect(self, stacked: Any) -> Any:
-        """What the anchor was, from all steps stacked with time first."""
-        rank = len(stacked.meta["val"].shape)
-        is_cat = self.anchor.target is self.aten.cat.default
-        if self.anchor.target is self.aten.select_scatter.default:
-            axis = self.anchor.args[2]
-        else:
-            axis = self.anchor.args[1] if len(self.anchor.args) > 1 else 0
-        axis %= rank - 1 if is_cat else rank
-        if axis:
-            order = [*range(1, rank)]
-            order.insert(axis, 0)
-            stacked = self._emit(self.aten.permute.default, stacked, order)
-        if is_cat:
-            shape = list(self.anchor.meta["val"].shape)
-            stacked = self._emit(self.aten.reshape.default, stacked, shape)
-        return stacked
+    def _emit(self, target: Any, *args: Any) -> Any:
+        from torch.fx.node import map_arg
 
-    def _emit(self, target: Any, source: Any, *args: Any) -> Any:
-        node = self.module.graph.call_function(target, (source, *args))
-        node.meta["val"] = target(source.meta["val"], *args)
+        node = self.module.graph.call_function(target, args)
+        node.meta["val"] = target(*map_arg(args, lambda part: part.meta["val"]))
         return node

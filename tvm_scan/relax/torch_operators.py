@@ -13,6 +13,7 @@ from tvm_scan.library.lfilter import lfilter
 from tvm_scan.relax.cumulative_loops import extremum_loop, logsumexp_loop
 from tvm_scan.relax.loops import Shape, call_loop
 from tvm_scan.relax.operators import emit_along_axis
+from tvm_scan.relax.torch_convolutions import CONVOLUTIONS, convert_convolution
 
 __all__ = ["CONVERTERS", "loop_converter"]
 
@@ -184,6 +185,7 @@ CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys((f"{name}.default" for name in ("bmm", "dot", "matmul", "mm", "mv")), _product),
     **dict.fromkeys(("addmm.default", "baddbmm.default"), _scaled_product),
     "div.Tensor": _arithmetic("div.Tensor", relax.op.divide),
+    **dict.fromkeys(CONVOLUTIONS, convert_convolution),
 }
 
 

@@ -1,0 +1,73 @@
+"""Convolutions of torch in the dtype of their operands, where TVM 0.27 makes each one float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from tvm_scan import tir
+
+__all__ = ["CONVOLUTIONS", "convert_convolution"]
+
+#: By the number of spatial axes: the operator and its transposed form.
+_OPERATORS = {
+    1: (relax.op.nn.conv1d, relax.op.nn.conv1d_transpose),
+    2: (relax.op.nn.conv2d, relax.op.nn.conv2d_transpose),
+    3: (relax.op.nn.conv3d, None),
+}
+
+#: Overloads that take the same arguments under the names of their schemas.
+CONVOLUTIONS = (
+    "conv1d.default",
+    "conv2d.default",
+    "conv3d.default",
+    "conv_transpose1d.default",
+    "conv_transpose2d.input",
+    "convolution.default",
+)
+
+
+def convert_convolution(node: Any, importer: Any) -> relax.Expr:
+    """Import a convolution; halves are summed in float32, as torch sums them.
+
+    Parameters
+    ----------
+    node : torch.fx.Node
+        A call of one of `CONVOLUTIONS`.
+    importer : ExportedProgramImporter
+        TVM's.
+
+    Returns
+    -------
+    relax.Expr
+        In the dtype of the operands.
+    """
+    builder, schema = importer.block_builder, node.target._schema
+    given: dict[str, Any] = {a.name: a.default_value for a in schema.arguments}
+    given |= {a.name: value for a, value in zip(schema.arguments, node.args, strict=False)}
+    given |= node.kwargs
+    x, weight = importer.env[given["input"]], importer.env[given["weight"]]
+    dtype, spatial = str(x.ty.dtype), len(x.ty.shape.values) - 2
+    transposed = given.get("transposed", "output_padding" in given)
+    operator = _OPERATORS.get(spatial, (None, None))[bool(transposed)]
+    if dtype == "float32" or operator is None:
+        return importer.create_convert_map()[node.target.__name__](node)
+    wide = tir.wide_dtype(dtype)
+    options = {"output_padding": given["output_padding"]} if transposed else {}
+    result = operator(
+        x,
+        weight,
+        strides=given["stride"],
+        padding=given["padding"],
+        dilation=given["dilation"],
+        groups=given["groups"],
+        out_dtype=wide,
+        **options,
+    )
+    result = builder.emit(result)
+    if given["bias"] is not None:
+        bias = builder.emit(relax.op.astype(importer.env[given["bias"]], wide))
+        bias = builder.emit(relax.op.reshape(bias, (1, -1, *[1] * spatial)))
+        result = builder.emit(relax.op.add(result, bias))
+    return result if wide == dtype else builder.emit(relax.op.astype(result, dtype))
