@@ -68,9 +68,9 @@ def page(rows: list[Row], missing: list[str], host: dict[str, Any], real: bool) 
         "random weights, float32. Errors are against the library's own forward, relative to the "
         "largest logit. Export is `torch.export` alone, which both need; compile time is import "
         "and compilation; `TVM` is the same through TVM's importer and default pipeline without "
-        "tvm_scan. A decode is one token with the state that the compiled prefill before it left."
-        + products
-        * real,
+        "tvm_scan. What a call spends in scans and in products is from other calls, which are "
+        "watched, and somewhat slower for it. A decode is one token with the state that the "
+        "compiled prefill before it left." + products * real,
         "",
         f"| {' | '.join(_HEAD)} |",
         "|---|---|---|" + "---:|" * 8 + "---|",

@@ -125,7 +125,7 @@ def machine(target: Target) -> dict[str, Any]:
     """What a result was measured on, for the JSON file."""
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "cpu": _cpu_name(),
+        "cpu": _cpu_name() + (f" ({mcpu})" if (mcpu := target.attrs.get("mcpu")) else ""),
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
