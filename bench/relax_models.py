@@ -59,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         start = time.perf_counter()
         found = within(args.seconds, measure_model, name, lengths, plain, not args.small)
         rows += found or []
+        rows.sort(key=lambda row: list(MODELS).index(row.model))
         missing += [] if found else [name]
         for row in found or []:
             print(row, flush=True)
