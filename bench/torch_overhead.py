@@ -42,7 +42,9 @@ def ways() -> dict[str, Callable[[], object]]:
         "compile(...), output given": lambda: compiled(a, x, h),
         "compile(...), new output": lambda: compiled(a, x),
         "torch.ops.tvm_scan.cumulative": lambda: cumulative(framed, "add", False, False),
-        "torch.ops.tvm_scan.affine_scan": lambda: affine(gates, framed, None, "inclusive", False),
+        "torch.ops.tvm_scan.affine_scan": lambda: affine(
+            gates, framed, None, None, "inclusive", False
+        ),
         "cumsum": lambda: ts.cumsum(x, 1),
         "linear_recurrence": lambda: ts.linear_recurrence(a, x),
         "linear_recurrence, recorded": lambda: ts.linear_recurrence(a, leaf),

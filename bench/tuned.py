@@ -32,6 +32,7 @@ from tvm.target import Target
 
 from bench.here import Here
 from bench.timing import GAP, interleaved, machine
+from bench.tuned_torch import TORCH_WORKLOADS, torch_loop
 from tvm_scan import Recurrence, ScanPlan, __version__, default_plan, extract, parallelize
 from tvm_scan._versions import tvm_version
 from tvm_scan.library import LIBRARY
@@ -43,13 +44,8 @@ from tvm_scan.schedules.shipped import machine_of
 
 __all__ = ["main"]
 
-#: What the kernels of tvm_scan.torch are made with for a call without options.
-_TORCH = {"dtype": "float32", "reverse": False, "time_last": True}
-_SUM = {**_TORCH, "op": "add", "exclusive": False}
-_SCAN = {**_TORCH, "emit": "inclusive", "has_initial": False}
-TORCH_SIZES = ("outer", "inner", "length")
 #: Name, sizes and options. Sizes: (lanes, steps), (batch, channels, steps, states), and those of
-#: torch (outer, inner, steps).
+#: `bench.tuned_torch`.
 WORKLOADS: tuple[tuple[str, tuple[int, ...], dict[str, Any]], ...] = (
     *(("cumsum", s, {}) for s in ((1, 1 << 12), (1, 1 << 20), (64, 4096), (1024, 1024))),
     *(("cumprod", s, {}) for s in ((1, 1 << 16), (64, 4096))),
@@ -59,8 +55,7 @@ WORKLOADS: tuple[tuple[str, tuple[int, ...], dict[str, Any]], ...] = (
     *(("linear_recurrence", s, {}) for s in ((1, 1 << 12), (1, 1 << 18), (4, 1 << 16), (64, 4096))),
     *(("linear_recurrence", s, {"layout": "ld"}) for s in ((64, 4096), (512, 1024))),
     *(("selective_scan", s, {}) for s in ((1, 16, 1024, 16), (1, 64, 1024, 16), (1, 64, 4096, 16))),
-    *(("torch:cumulative", s, _SUM) for s in ((1, 1, 1 << 16), (64, 1, 4096))),
-    *(("torch:affine", s, _SCAN) for s in ((1, 1, 1 << 16), (64, 1, 4096))),
+    *TORCH_WORKLOADS,
 )
 RECORDS = Path(__file__).resolve().parents[1] / "meta" / "records"
 #: Gain from which a record is worth its bytes; measurements of it, and how many must agree.
@@ -106,10 +101,7 @@ class Case:
     def func(self) -> Any:
         """The sequential function."""
         if self.name.startswith("torch:"):
-            from tvm_scan.torch.kernels import KernelSpec, loop_of
-
-            spec = KernelSpec(self.name[6:], tuple(sorted(self.options.items())), TORCH_SIZES)
-            return loop_of(spec, self.sizes)
+            return torch_loop(self.name[6:].split()[0], self.sizes, self.options)
         return LIBRARY[self.name].factory(*self.sizes, **self.options)
 
 

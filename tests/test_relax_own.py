@@ -44,6 +44,17 @@ def test_linear_recurrence(dim):
     check(model, rand(B, L, D), rand(B, L, D), family="affine")
 
 
+def test_resets():
+    def model(a, x, B, C):
+        start = x[..., 0] > 0.7
+        h = ours.linear_recurrence(a, x, dim=1, reset=start.unsqueeze(2))
+        dt = a[..., :1]
+        return h, ours.ssd(x.unsqueeze(2), dt, -dt[0, 0], B, C, reset=start)
+
+    matrices = rand(B, L, 1, N), rand(B, L, 1, N)
+    check(model, rand(B, L, D), rand(B, L, D), *matrices, family="segmented")
+
+
 def test_a_dynamic_length():
     length = torch.export.Dim("length", min=2, max=4096)
     check(

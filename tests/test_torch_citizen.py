@@ -31,8 +31,8 @@ def selective_inputs(length=9):
 
 def operator_calls():
     x, a = rand(2, 5, 3, dtype=torch.float64), rand(2, 5, 3, seed=1, dtype=torch.float64)
-    yield affine_scan, (a, x, rand(2, 3, dtype=torch.float64), "inclusive", False)
-    yield affine_scan, (a, x, None, "late", True)
+    yield affine_scan, (a, x, rand(2, 3, dtype=torch.float64), None, "inclusive", False)
+    yield affine_scan, (a, x, None, (a < 0).to(torch.int8), "late", True)
     yield cumulative, (x, "mul", False, True)
     yield positions, (x, True, False)
     yield log_sum_exp, (x, True)

@@ -148,7 +148,7 @@ from tvm_scan.torch import kernels, places, store
 from tvm_scan.torch.affine import affine_spec
 from tvm_scan.torch.runtime import load_runtime
 from tvm_scan.torch.scratch import shapes_of
-spec = affine_spec(torch.float32, "inclusive", False, False, True)
+spec = affine_spec(torch.float32, "inclusive", False, False, False, True)
 plan = "cuda/three_phase(threads_per_block=32, items_per_thread=4, block_tree=warp)"
 if len(sys.argv) > 1:
     kernels.build_kernel = None

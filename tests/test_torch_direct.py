@@ -103,8 +103,8 @@ def test_a_sign_or_conjugate_that_is_put_off(scan):
 
 def calls():
     a, x = torch.rand(2, 3, 5, 2).unbind(0)
-    yield torch.ops.tvm_scan.affine_scan.default, (a, x, None, "inclusive", False)
-    yield torch.ops.tvm_scan.affine_scan.default, (a, x, torch.rand(3, 2), "late", True)
+    yield torch.ops.tvm_scan.affine_scan.default, (a, x, None, None, "inclusive", False)
+    yield torch.ops.tvm_scan.affine_scan.default, (a, x, torch.rand(3, 2), None, "late", True)
     yield torch.ops.tvm_scan.cumulative.default, (x, "mul", True, False)
     yield torch.ops.tvm_scan.log_sum_exp.default, (x, False)
 

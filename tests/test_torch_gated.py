@@ -138,7 +138,7 @@ def test_the_late_form_which_only_derivatives_use(gate):
     g, a, x, c, h0 = draw((1, 4, 2, 2 if gate == "state" else 3), *_outer_shapes())
 
     def call(*tensors):
-        return outer_scan(*tensors, gate, "late", False)
+        return outer_scan(*tensors, None, gate, "late", False)
 
     assert torch.autograd.gradcheck(call, (g, a, x, c, h0))
     assert torch.autograd.gradgradcheck(call, (g, a, x, c, h0))
@@ -180,7 +180,7 @@ def test_lengths_and_halves(length):
 def test_a_good_citizen():
     g, a, x, c, h0 = draw((1, 4, 2, 2), *_outer_shapes(), dtype=torch.float32)
     operator = torch.ops.tvm_scan.outer_scan.default
-    torch.library.opcheck(operator, (g, a, x, c, h0, "state", "inclusive", False))
+    torch.library.opcheck(operator, (g, a, x, c, h0, None, "state", "inclusive", False))
     q, k, v, w, _, u = (t.detach() for t in matrix_inputs())
     rows = torch.func.vmap(lambda *t: ts.rwkv6(*(s.unsqueeze(0) for s in t), u).squeeze(0))
     torch.testing.assert_close(rows(q, k, v, w), ts.rwkv6(q, k, v, w, u))

@@ -112,8 +112,9 @@ def _affine(node: Any, importer: Any) -> relax.Expr:
         emit=given["emit"],
         reverse=given["reverse"],
         has_initial=initial is not None,
+        has_reset=given["reset"] is not None,
     )
-    inputs = [frame.array(given["a"]), frame.array(given["x"])]
+    inputs = [frame.array(given[name]) for name in ("a", "x", "reset") if given[name] is not None]
     inputs += [] if initial is None else [frame.state(initial)]
     (out,) = call_loop(importer.block_builder, _private(loop), inputs, "affine_scan")
     return frame.whole(out)
@@ -221,9 +222,11 @@ def _outer(node: Any, importer: Any) -> list[relax.Expr]:
         gate=given["gate"],
         emit=given["emit"],
         reverse=given["reverse"],
+        has_reset=given["reset"] is not None,
     )
     decay = builder.emit(relax.op.exp(given["g"]))
-    inputs = [decay, *(given[name] for name in ("a", "x", "c", "h0"))]
+    tensors = [given[name] for name in ("a", "x", "c", "reset", "h0")]
+    inputs = [decay, *(t for t in tensors if t is not None)]
     last, y = call_loop(builder, _private(loop), inputs, "outer_scan")
     return [y, last]
 

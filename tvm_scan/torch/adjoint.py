@@ -94,7 +94,7 @@ def solve_adjoint(
         if len(group) == 1:
             (i,) = group
             if i in feeds[i]:
-                solved[i] = affine_scan(rows[i, i], terms[0], None, "late", not reverse)
+                solved[i] = affine_scan(rows[i, i], terms[0], None, None, "late", not reverse)
             else:
                 solved[i] = terms[0]
             continue

@@ -34,7 +34,7 @@ def cumulative(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
             return torch.view_as_complex(total.view(*x.shape, 2))
         start = torch.ones_like(x[:, 0]) if x.shape[1] else None
         emit = "exclusive" if exclusive else "inclusive"
-        return affine_scan(x, torch.zeros_like(x), start, emit, reverse)
+        return affine_scan(x, torch.zeros_like(x), start, None, emit, reverse)
     if x.numel():
         sizes, time_last, shape = frame_of(x.shape)
         spec = cumulative_spec(x.dtype, op, reverse, exclusive, time_last)
@@ -74,9 +74,9 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, y = ctx.saved_tensors
     gates = x.conj() if x.is_complex() else x
     if ctx.exclusive:
-        back = affine_scan(gates, grad, None, "exclusive", not ctx.reverse)
+        back = affine_scan(gates, grad, None, None, "exclusive", not ctx.reverse)
         return back * y.conj(), None, None, None
-    back = affine_scan(gates, grad, None, "late", not ctx.reverse)
+    back = affine_scan(gates, grad, None, None, "late", not ctx.reverse)
     one = torch.ones_like(first(y, ctx.reverse)) if y.shape[1] else None
     before = shifted(y, one, ctx.reverse) if y.shape[1] else y
     return back * before.conj(), None, None, None
@@ -124,7 +124,7 @@ def _backward_log_sum_exp(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return torch.zeros_like(x), None
     change = shifted(y, first(y, ctx.reverse), ctx.reverse) - y
     gates = change.masked_fill(change.isnan() & ~y.isnan(), 0).exp()  # -inf - -inf: none yet
-    back = affine_scan(gates, grad, None, "late", not ctx.reverse)
+    back = affine_scan(gates, grad, None, None, "late", not ctx.reverse)
     none = x == float("-inf")
     weight = torch.where(none, 0, (x - y.masked_fill(none, 0)).exp())
     return weight * back, None

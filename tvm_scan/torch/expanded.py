@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.affine import affine_scan, shifted
+from tvm_scan.torch.affine import affine_scan, shifted, unless
 
 __all__ = ["expanded", "expanded_adjoint", "wide_of"]
 
@@ -70,9 +70,12 @@ def expanded_adjoint(
     twice = 2 if states.is_complex() else 1  # y is twice the real part
     incoming = twice * g_y.unsqueeze(3) * _spread(C, states.dtype).conj()
     gates = decay.conj() if decay.is_complex() else decay
-    p = _scan(gates, incoming, g_last, "late", not reverse)
+    p = _scan(gates, incoming, g_last, reset, "late", not reverse)
     start = -1 if reverse else 0
-    before = _shifted(states, h0.to(states.dtype), reverse)
+    begins = None if reset is None else reset[:, None, None, None]
+    # What lies before a reset is left out of products, not multiplied by zero.
+    before = unless(begins, _shifted(states, h0.to(states.dtype), reverse))
+    at_first = None if begins is None else begins[..., start]
     passed = p * (decay * before).conj()  # the adjoint of the exponent dt A
     g_drive = _real(p * _spread(B, states.dtype).conj()).sum(3)
     g_dt = _real(passed * A.unsqueeze(-1).conj()).sum(3) + g_drive * u
@@ -82,7 +85,7 @@ def expanded_adjoint(
         "A": (passed * dt.unsqueeze(3)).sum((0, 4)),
         "B": _gathered(p * drive.unsqueeze(3), B),
         "C": _gathered(twice * g_y.unsqueeze(3) * states.conj(), C),
-        "h0": gates[..., start] * p[..., start],
+        "h0": unless(at_first, gates[..., start]) * unless(at_first, p[..., start]),
     }
     if D is not None:
         found["u"] = found["u"] + D.unsqueeze(-1) * g_y
@@ -112,11 +115,9 @@ def _walk(
     v = delta.to(real) if bias is None else delta.to(real) + bias.unsqueeze(-1)
     dt = F.softplus(v) if softplus else v
     decay = (dt.unsqueeze(3) * A.unsqueeze(-1)).exp()
-    if reset is not None:
-        decay = decay.masked_fill((reset != 0)[:, None, None, None], 0)
     drive = dt * u.to(real)
     x = drive.unsqueeze(3) * _spread(B, decay.dtype)
-    return v, dt, decay, drive, _scan(decay, x, h0.to(decay.dtype), "inclusive", reverse)
+    return v, dt, decay, drive, _scan(decay, x, h0.to(decay.dtype), reset, "inclusive", reverse)
 
 
 def _spread(projection: Tensor, dtype: torch.dtype) -> Tensor:
@@ -141,9 +142,14 @@ def _real(tensor: Tensor) -> Tensor:
     return tensor.real if tensor.is_complex() else tensor
 
 
-def _scan(a: Tensor, x: Tensor, before: Tensor, emit: str, reverse: bool) -> Tensor:
+def _scan(
+    a: Tensor, x: Tensor, before: Tensor, reset: Tensor | None, emit: str, reverse: bool
+) -> Tensor:
     rows = [t.resolve_conj().flatten(0, 3).unsqueeze(-1) for t in (a, x)]
-    return affine_scan(*rows, before.flatten().unsqueeze(-1), emit, reverse).view(x.shape)
+    if reset is not None:
+        reset = reset[:, None, None, None].expand(x.shape).flatten(0, 3).unsqueeze(-1)
+    start = before.flatten().unsqueeze(-1)
+    return affine_scan(*rows, start, reset, emit, reverse).view(x.shape)
 
 
 def _shifted(states: Tensor, before: Tensor, reverse: bool) -> Tensor:

@@ -76,10 +76,10 @@ def rglru(
     gates_a = log_a.exp()
     if reset is not None:
         _check_mask(owner, reset, x)
-        size = torch.where(reset.unsqueeze(2), 1, size)
-        gates_a = gates_a.masked_fill(reset.unsqueeze(2), 0)
+        reset = reset.unsqueeze(2)
+        size = torch.where(reset, 1, size)
     drive = size * gates[0].sigmoid() * x_wide
-    return _narrow(_vector(gates_a, drive, h0, reverse, return_last), x.dtype)
+    return _narrow(_vector(gates_a, drive, h0, reverse, return_last, reset), x.dtype)
 
 
 def hgrn(
@@ -138,10 +138,16 @@ def hgrn(
 
 
 def _vector(
-    a: Tensor, x: Tensor, h0: Tensor | None, reverse: bool, return_last: bool
+    a: Tensor,
+    x: Tensor,
+    h0: Tensor | None,
+    reverse: bool,
+    return_last: bool,
+    reset: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     initial = None if h0 is None else wide(h0)
-    return linear_recurrence(a, x, initial, dim=1, reverse=reverse, return_last=return_last)
+    options = {"reverse": reverse, "return_last": return_last, "reset": reset}
+    return linear_recurrence(a, x, initial, dim=1, **options)
 
 
 def _narrow(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.affine import affine_scan, affine_spec
+from tvm_scan.torch.affine import affine_scan, affine_spec, unless
 from tvm_scan.torch.direct import direct
 from tvm_scan.torch.functions import SMALL_INTEGERS, axis_of, check, check_tensor, framed
 
@@ -43,8 +43,9 @@ def linear_recurrence(
     return_last : bool
         Also return the state after the walk.
     reset : Tensor, optional
-        bool, broadcast to the shape of `x`: where it is True the state starts anew from 0, so
-        that ``h[t] = x[t]``.
+        bool, broadcast to the shape of `x`: where it is True the state starts anew from 0 before
+        the step, so that ``h[t] = x[t]`` whatever was before it, NaN and infinity included. With
+        `exclusive` 0 is emitted there.
 
     Returns
     -------
@@ -60,7 +61,7 @@ def linear_recurrence(
     owner = "linear_recurrence"
     emit = "exclusive" if exclusive else "inclusive"
     if h0 is None and reset is None and not return_last and _has_recurrences(x):
-        result = direct(affine_spec, (emit, False, reverse), dim, a, x)
+        result = direct(affine_spec, (emit, False, False, reverse), dim, a, x)
         if result is not None:
             return result
     check_tensor(owner, "x", x)
@@ -83,9 +84,11 @@ def linear_recurrence(
         dtype,
         "convert it with .to(torch.int64)",
     )
+    mask = None
     if reset is not None:
         check_tensor(owner, "reset", reset)
-        gates = gates.masked_fill(reset, 0) if gates.dim() else torch.where(reset, 0, gates)
+        check(reset.dtype == torch.bool, owner, "a bool reset", reset.dtype, "convert it")
+        mask = framed(_expand(owner, "reset", reset.to(torch.int8), x.shape), dim)
     state_shape = x.shape[:dim] + x.shape[dim + 1 :]
     gates = _expand(owner, "a", gates.to(dtype), x.shape)
     initial = None
@@ -94,8 +97,8 @@ def linear_recurrence(
         initial = framed(initial.unsqueeze(dim), dim).squeeze(1)
     x = x.to(dtype)
     framed_a, framed_x = framed(gates, dim), framed(x, dim)
-    states = affine_scan(framed_a, framed_x, initial, emit, reverse)
-    h = states.view(x.shape)
+    states = affine_scan(framed_a, framed_x, initial, mask, emit, reverse)
+    h = (unless(mask, states) if exclusive else states).view(x.shape)
     if not return_last:
         return h
     if x.shape[dim] == 0:
@@ -104,7 +107,8 @@ def linear_recurrence(
     end = 0 if reverse else -1
     last = states[:, end]
     if exclusive:
-        last = framed_a[:, end] * last + framed_x[:, end]
+        start = None if mask is None else mask[:, end]
+        last = unless(start, framed_a[:, end]) * unless(start, last) + framed_x[:, end]
     return h, last.reshape(state_shape)
 
 

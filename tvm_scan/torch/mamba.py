@@ -135,7 +135,7 @@ def selective_scan(
     def grouped(tensor: Tensor | None, dtype: torch.dtype, axis: int) -> Tensor | None:
         return None if tensor is None else tensor.to(dtype).unflatten(axis, split)
 
-    mask = None if reset is None else reset.to(torch.int8)
+    mask = None if reset is None else reset.bool().to(torch.int8)
     tensors = (
         grouped(u, common, 1),
         grouped(delta, common, 1),
@@ -225,7 +225,7 @@ def with_packed(
     batch, length = shape
     check(batch == 1, owner, "one row of packed sequences", f"batch {batch}", "pack them")
     starts = _packed_resets(owner, cu_seqlens, length, device, reverse)
-    return starts if reset is None else reset | starts
+    return starts if reset is None else reset.bool() | starts
 
 
 def _is_mapped(tensor: Tensor) -> bool:

@@ -93,6 +93,7 @@ def mamba_chunk_scan_combined(
             check(False, owner, "cu_seqlens with return_varlen_states", None, fix)
         else:
             x, dt, A, B = widened(x, dt, A, B)
-            gates, drive = terms(x, dt, A, dt_bias, dt_softplus, dt_limit, reset)
-            results.append(states_of_sequences(gates, drive, B, initial_states, cu_seqlens))
+            gates, drive = terms(x, dt, A, dt_bias, dt_softplus, dt_limit)
+            given = (gates, drive, B, initial_states, reset, cu_seqlens)
+            results.append(states_of_sequences(*given))
     return results[0] if len(results) == 1 else tuple(results)

@@ -126,7 +126,7 @@ def _matrix(
     q, k, v, g = widened(q, k, v, g)
     shape = (q.shape[0], q.shape[2], v.shape[3], q.shape[3])
     first = q.new_zeros(shape) if h0 is None else h0.to(q.dtype).mT
-    y, last = outer_scan(g, k, v, q, first, "state", emit, reverse)
+    y, last = outer_scan(g, k, v, q, first, None, "state", emit, reverse)
     return y, last.mT
 
 

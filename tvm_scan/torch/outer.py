@@ -7,9 +7,10 @@ On arrays (batch, length, heads, .): for each batch and head, with the state H (
 - ``late``: ``H = H + x a'; y = H c; H = diag(w) H``
 
 where the decay ``w = exp(g)`` belongs to the lanes, to the states, or is one for the head, and
-then has no last axis. Every gradient is one of
-the three again, the other way round in time, or with lanes and states swapped, or a cumulative
-sum; no history of states is ever stored.
+then has no last axis. Where there is a reset, the product with the decay is 0, whatever the state
+is: a NaN or an infinity before it is forgotten. Every gradient is one of the three again, the
+other way round in time, or with lanes and states swapped, or a cumulative sum; no history of
+states is ever stored.
 
 The gradient of g needs no state either (Yang et al. 2023, arXiv 2312.06635): what ``g[t]`` gains
 over ``g[t+1]`` is ``c dc - a da`` at the step.
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.affine import fold
+from tvm_scan.torch.affine import affine_scan, fold, unless
 from tvm_scan.torch.cumulative import cumulative
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
@@ -35,11 +36,14 @@ _SIZES = ("batch", "heads", "lanes", "length")
 
 
 @functools.cache
-def _spec(dtype: torch.dtype, states: int, gate: str, emit: str, reverse: bool) -> KernelSpec:
+def _spec(
+    dtype: torch.dtype, states: int, has_reset: bool, gate: str, emit: str, reverse: bool
+) -> KernelSpec:
     options = (
         ("dtype", str(dtype).removeprefix("torch.")),
         ("emit", emit),
         ("gate", gate),
+        ("has_reset", has_reset),
         ("reverse", reverse),
         ("states", states),
     )
@@ -48,22 +52,42 @@ def _spec(dtype: torch.dtype, states: int, gate: str, emit: str, reverse: bool) 
 
 @operator
 def outer_scan(
-    g: Tensor, a: Tensor, x: Tensor, c: Tensor, h0: Tensor, gate: str, emit: str, reverse: bool
+    g: Tensor,
+    a: Tensor,
+    x: Tensor,
+    c: Tensor,
+    h0: Tensor,
+    reset: Tensor | None,
+    gate: str,
+    emit: str,
+    reverse: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return y, like x, and the last state; `h0` is (batch, heads, lanes, states)."""
+    """Return y, like x, and the last state.
+
+    `h0` is (batch, heads, lanes, states), `reset` (batch, length), int8.
+    """
     batch, length, heads, lanes = x.shape
     y = aligned_empty(x.shape, x.dtype, x.device)
     last = aligned_empty(h0.shape, h0.dtype, h0.device)
     if not y.numel() or not a.shape[3]:
         return y.zero_(), last.copy_(h0)
-    spec = _spec(x.dtype, a.shape[3], gate, emit, reverse)
-    run_kernel(spec, (batch, heads, lanes, length), g.exp(), a, x, c, h0, last, y)
+    spec = _spec(x.dtype, a.shape[3], reset is not None, gate, emit, reverse)
+    starts = () if reset is None else (reset,)
+    run_kernel(spec, (batch, heads, lanes, length), g.exp(), a, x, c, *starts, h0, last, y)
     return y, last
 
 
 @outer_scan.fake
 def _(
-    g: Tensor, a: Tensor, x: Tensor, c: Tensor, h0: Tensor, gate: str, emit: str, reverse: bool
+    g: Tensor,
+    a: Tensor,
+    x: Tensor,
+    c: Tensor,
+    h0: Tensor,
+    reset: Tensor | None,
+    gate: str,
+    emit: str,
+    reverse: bool,
 ) -> tuple[Tensor, Tensor]:
     whole = torch.contiguous_format
     return torch.empty_like(x, memory_format=whole), torch.empty_like(h0, memory_format=whole)
@@ -75,13 +99,13 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> 
 
 
 def _backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
-    g, a, x, c, h0, y, last = ctx.saved_tensors
+    g, a, x, c, h0, reset, y, last = ctx.saved_tensors
     gate, emit, reverse = ctx.gate, ctx.emit, ctx.reverse
     other, back = _OTHER[gate], _ADJOINT[emit]
     # Lanes and states swapped, so that the sum runs over the lanes.
-    dc, _ = outer_scan(g, x, a, dy, h0.mT, other, emit, reverse)
-    dx, d_h0 = outer_scan(g, c, dy, a, d_last, gate, back, not reverse)
-    da, _ = outer_scan(g, dy, c, x, d_last.mT, other, back, not reverse)
+    dc, _ = outer_scan(g, x, a, dy, h0.mT, reset, other, emit, reverse)
+    dx, d_h0 = outer_scan(g, c, dy, a, d_last, reset, gate, back, not reverse)
+    da, _ = outer_scan(g, dy, c, x, d_last.mT, reset, other, back, not reverse)
     dg = None
     if ctx.needs_input_grad[0]:
         gained, lost = (c * dc, a * da) if gate == "state" else (y * dy, x * dx)
@@ -95,16 +119,31 @@ def _backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]
             held = (d_last * last).sum(axis)
             backward, sums = not reverse, gained if emit == "exclusive" else None
             change = -lost if emit == "exclusive" else gained - lost
-        dg = held.unsqueeze(1) + _total(change, backward, False)
+        dg = _total(change, held, reset, backward, False)
         if sums is not None:
-            dg = dg + _total(sums, backward, True)
-    return dg, da, dx, dc, d_h0, None, None, None
+            dg = dg + _total(sums, None, reset, backward, True)
+        if reset is not None:
+            dg = unless(_like(reset, dg), dg)
+    return dg, da, dx, dc, d_h0, None, None, None, None
 
 
-def _total(tensor: Tensor, reverse: bool, exclusive: bool) -> Tensor:
-    """Sum along the second axis."""
+def _like(reset: Tensor, tensor: Tensor) -> Tensor:
+    return reset.view(*reset.shape, *[1] * (tensor.dim() - 2)).expand(tensor.shape)
+
+
+def _total(
+    tensor: Tensor, held: Tensor | None, reset: Tensor | None, reverse: bool, exclusive: bool
+) -> Tensor:
+    """Sum along the second axis, from `held` on; a reset ends the sum that goes on without it."""
     framed = tensor.flatten(2)
-    return cumulative(framed, "add", reverse, exclusive).view(tensor.shape)
+    if reset is None:
+        total = cumulative(framed, "add", reverse, exclusive).view(tensor.shape)
+        return total if held is None else held.unsqueeze(1) + total
+    # The sum of one sequence alone: in that of all of them a NaN would reach the others.
+    ones, emit = torch.ones_like(framed), "exclusive" if exclusive else "late"
+    start = None if held is None else held.flatten(1)
+    total = affine_scan(ones, framed, start, _like(reset, framed), emit, reverse)
+    return total.view(tensor.shape)
 
 
 outer_scan.gradient(_backward, _setup)
@@ -113,6 +152,7 @@ outer_scan.gradient(_backward, _setup)
 @outer_scan.vmap
 def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
     size = info.batch_size
-    folded = [fold(t, d, size) for t, d in zip(arguments[:5], in_dims[:5], strict=True)]
-    out = outer_scan(*folded, *arguments[5:])
+    pairs = zip(arguments[:6], in_dims[:6], strict=True)
+    folded = [None if t is None else fold(t, d, size) for t, d in pairs]
+    out = outer_scan(*folded, *arguments[6:])
     return tuple(t.unflatten(0, (size, -1)) for t in out), (0, 0)

@@ -4,7 +4,6 @@ As PyTorch sees it a loop over slices whose ends are data, which nothing can tra
 that are traced call an operator, whose derivative is another one.
 """
 
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,7 +17,12 @@ __all__ = ["states_of_sequences"]
 
 
 def states_of_sequences(
-    gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, offsets: Tensor
+    gates: Tensor,
+    drive: Tensor,
+    B: Tensor,
+    first: Tensor | None,
+    reset: Tensor | None,
+    offsets: Tensor,
 ) -> Tensor:
     """Return the state after each sequence, (sequences, heads, features, states).
 
@@ -32,23 +36,36 @@ def states_of_sequences(
         (1, length, groups, states), of the dtype of `drive`.
     first : Tensor, optional
         (1, heads, features, states): the state before the first sequence, unless it is empty.
+    reset : Tensor, optional
+        (1, length), bool: where a state starts anew within a sequence.
     offsets : Tensor
         (sequences + 1,), integers from 0 to the length.
     """
     if first is not None:
         first = first.to(drive.dtype)
+    starts, stops = offsets[:-1].to(torch.int64), offsets[1:].to(torch.int64)
+    if reset is not None and drive.shape[1]:
+        # What lies before the last reset of a sequence is left out, not multiplied by zero.
+        steps = torch.arange(drive.shape[1], device=reset.device)
+        latest = torch.where(reset[0], steps, 0).cummax(0).values
+        starts = torch.minimum(torch.maximum(starts, latest[(stops - 1).clamp_min(0)]), stops)
+        first = None if first is None else first.masked_fill(reset[0, 0], 0)
+    bounds = torch.stack((starts, stops), 1)
     traced = torch.compiler.is_compiling()
-    return (sequence_states if traced else _states)(gates, drive, B, first, offsets)
+    return (sequence_states if traced else _states)(gates, drive, B, first, bounds)
 
 
 def _states(
-    gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, offsets: Tensor
+    gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, bounds: Tensor
 ) -> Tensor:
-    """What was added, times the gates since; differentiable any number of times."""
+    """What was added, times the gates since; differentiable any number of times.
+
+    `bounds` are (sequences, 2): where each begins and ends.
+    """
     heads = drive.shape[2]
     B = B[0].repeat_interleave(heads // B.shape[2], 1)
     states = []
-    for start, stop in pairwise(offsets.tolist()):
+    for start, stop in bounds.tolist():
         own = gates[0, start:stop]
         since = cumsum(own, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
         state = torch.einsum("lhd,lhn->hdn", since * drive[0, start:stop], B[start:stop])
@@ -62,15 +79,15 @@ def _states(
 
 @operator
 def sequence_states(
-    gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, offsets: Tensor
+    gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, bounds: Tensor
 ) -> Tensor:
     """`states_of_sequences` as an operator."""
-    return _states(gates, drive, B, first, offsets).contiguous()
+    return _states(gates, drive, B, first, bounds).contiguous()
 
 
 @sequence_states.fake
-def _(gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, offsets: Tensor) -> Tensor:
-    return drive.new_empty((offsets.shape[0] - 1, *drive.shape[2:], B.shape[3]))
+def _(gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, bounds: Tensor) -> Tensor:
+    return drive.new_empty((bounds.shape[0], *drive.shape[2:], B.shape[3]))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -78,8 +95,8 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    gates, drive, B, first, offsets = ctx.saved_tensors
-    found = sequence_states_backward(grad, gates, drive, B, first, offsets)
+    gates, drive, B, first, bounds = ctx.saved_tensors
+    found = sequence_states_backward(grad, gates, drive, B, first, bounds)
     return *found[:3], None if first is None else found[3], None
 
 
@@ -96,13 +113,13 @@ def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
 
 @operator
 def sequence_states_backward(
-    grad: Tensor, gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, offsets: Tensor
+    grad: Tensor, gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, bounds: Tensor
 ) -> list[Tensor]:
-    """Gradients of all that is not None, but the offsets."""
+    """Gradients of all that is not None, but the bounds."""
     groups = B.shape[2]
     shared = drive.shape[2] // groups
     found = [torch.zeros_like(t) for t in (gates, drive, B, first) if t is not None]
-    for above, (start, stop) in zip(grad, pairwise(offsets.tolist()), strict=True):
+    for above, (start, stop) in zip(grad, bounds.tolist(), strict=True):
         here = slice(start, stop)
         own, added = gates[0, here], drive[0, here]
         row = B[0, here].repeat_interleave(shared, 1)
@@ -122,7 +139,7 @@ def sequence_states_backward(
 
 @sequence_states_backward.fake
 def _(
-    grad: Tensor, gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, offsets: Tensor
+    grad: Tensor, gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, bounds: Tensor
 ) -> list[Tensor]:
     given = (gates, drive, B, first)
     return [torch.empty_like(t) for t in given if t is not None]

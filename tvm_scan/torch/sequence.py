@@ -47,7 +47,8 @@ class Exchange:
             before = torch.full((), self.is_before(other), device=own.device)
             # Through the part also where it is not used, without its numbers: they may be
             # infinite.
-            carry = torch.where(before, combine(carry, parts[other]), carry)
+            entering = torch.where(before, carry, start)
+            carry = torch.where(before, combine(entering, parts[other]), carry)
         return carry
 
     def order(self) -> Sequence[int]:
@@ -76,11 +77,28 @@ def _linear(total_of: Callable[[dict[str, Any]], Tensor], *unread: str) -> Calla
         _, last = fn(**{**given, **without, "return_last": True})
         start = torch.zeros_like(last) if h0 is None else _start(str(fn.__name__), h0, last)
         total = total_of(given).to(start.dtype).expand(last.shape)
-        own = torch.stack((total, last.to(start.dtype)))
-        carry = exchange.carry(own, start, lambda state, part: part[0] * state + part[1])
+        stops = torch.zeros_like(total)
+        if given.get("reset") is not None:
+            stops = stops.masked_fill(_stopped(given, last), 1)
+        own = torch.stack((total, last.to(start.dtype), stops))
+        carry = exchange.carry(own, start, _entered)
         return fn(**{**given, "h0": carry})
 
     return run
+
+
+def _entered(state: Tensor, part: Tensor) -> Tensor:
+    """The state after a slice; where it has a reset, nothing of the state before it comes."""
+    total, last, stops = part
+    return total * torch.where(stops == 0, state, 0) + last
+
+
+def _stopped(given: dict[str, Any], last: Tensor) -> Tensor:
+    """Where a slice has a reset, in a shape that broadcasts to that of the state."""
+    reset = given["reset"].bool()
+    if "dim" in given:  # of any shape that broadcasts to the inputs'
+        return reset.expand(given["x"].shape).any(given["dim"])
+    return reset.any(1).reshape(-1, *(1,) * (last.dim() - 1))
 
 
 def _start(owner: str, h0: Tensor, last: Tensor) -> Tensor:
@@ -100,7 +118,7 @@ def _linear_total(given: dict[str, Any]) -> Tensor:
         a = x.new_full((), a, dtype=x.dtype.to_complex() if turns else x.dtype)
     gates = a.expand(x.shape)
     if reset is not None:
-        gates = gates.masked_fill(reset, 0)
+        gates = gates.masked_fill(_stopped(given, gates).unsqueeze(given["dim"]), 1)
     # A product of many halves is one of float32.
     return (gates.float() if gates.dtype in _HALVES else gates).prod(given["dim"])
 
@@ -108,7 +126,7 @@ def _linear_total(given: dict[str, Any]) -> Tensor:
 def _rglru_total(given: dict[str, Any]) -> Tensor:
     gate = wide(given["recurrence_gate"]).sigmoid()
     log_a = -given["scale"] * F.softplus(wide(given["decay"])) * gate
-    return _cleared(log_a.sum(1).exp(), given["reset"])
+    return _unread(log_a, given["reset"]).sum(1).exp()
 
 
 def _hgrn_total(given: dict[str, Any]) -> Tensor:
@@ -123,7 +141,7 @@ def _selective_total(given: dict[str, Any]) -> Tensor:
     delta, *_ = widened(delta, u)
     dt = delta if bias is None else delta + bias.to(delta.dtype).unsqueeze(1)
     dt = F.softplus(dt) if given["delta_softplus"] else dt
-    return _cleared((A * dt.sum(2).unsqueeze(2)).exp(), given["reset"])
+    return (A * _unread(dt, given["reset"]).sum(2).unsqueeze(2)).exp()
 
 
 def _gla_total(given: dict[str, Any]) -> Tensor:
@@ -136,17 +154,16 @@ def _rwkv6_total(given: dict[str, Any]) -> Tensor:
 
 def _ssd_total(given: dict[str, Any]) -> Tensor:
     x, dt, A = widened(*(given[name] for name in ("x", "dt", "A")))
-    options = (given[name] for name in ("dt_bias", "dt_softplus", "dt_limit", "reset"))
-    gates, _ = terms(x, dt, A, *options)
-    return gates.sum(1).exp()[..., None, None]
+    gates, _ = terms(x, dt, A, *(given[name] for name in ("dt_bias", "dt_softplus", "dt_limit")))
+    return _unread(gates, given["reset"]).sum(1).exp()[..., None, None]
 
 
-def _cleared(total: Tensor, reset: Tensor | None) -> Tensor:
-    """0 where the state starts anew at some step, (batch, length)."""
+def _unread(logarithms: Tensor, reset: Tensor | None) -> Tensor:
+    """Of gates, with 0 in rows that have a reset: nothing reads the total there."""
     if reset is None:
-        return total
-    cleared = reset.bool().any(1)
-    return total.masked_fill(cleared.reshape(-1, *(1,) * (total.dim() - 1)), 0)
+        return logarithms
+    rows = reset.bool().any(1)
+    return logarithms.masked_fill(rows.reshape(-1, *(1,) * (logarithms.dim() - 1)), 0)
 
 
 _run_selective = _linear(_selective_total, "D", "z")

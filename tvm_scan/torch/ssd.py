@@ -105,12 +105,13 @@ def ssd(
         check(found == (batch, length), owner, f"reset of shape {(batch, length)}", found, "")
     x_wide, dt_wide, A_wide, B_wide, C_wide = widened(x, dt, A, B, C)
     common = x_wide.dtype
-    gates, drive = terms(x_wide, dt_wide, A_wide, dt_bias, dt_softplus, dt_limit, reset)
+    gates, drive = terms(x_wide, dt_wide, A_wide, dt_bias, dt_softplus, dt_limit)
     shared = heads // groups if groups else 1
     B_wide, C_wide = (t.repeat_interleave(shared, 2) for t in (B_wide, C_wide))
     states = B.shape[3]
     first = x_wide.new_zeros((batch, heads, features, states)) if h0 is None else h0.to(common)
-    y, last = outer_scan(gates, B_wide, drive, C_wide, first, "head", "inclusive", reverse)
+    mask = None if reset is None else reset.bool().to(torch.int8)
+    y, last = outer_scan(gates, B_wide, drive, C_wide, first, mask, "head", "inclusive", reverse)
     if D is not None:
         y = y + x_wide * (D if D.dim() == 2 else D.unsqueeze(1)).to(common)
     if z is not None:
@@ -126,7 +127,6 @@ def terms(
     dt_bias: Tensor | None,
     softplus: bool,
     limit: tuple[float, float],
-    reset: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return logarithms of the gates, (batch, length, heads), and what is added, without B."""
     if dt_bias is not None:
@@ -135,10 +135,7 @@ def terms(
         dt = F.softplus(dt)
     if tuple(limit) != (0.0, math.inf) or not softplus:
         dt = dt.clamp(*limit)
-    gates = dt * A
-    if reset is not None:
-        gates = gates.masked_fill(reset.bool().unsqueeze(2), -math.inf)
-    return gates, x * dt.unsqueeze(3)
+    return dt * A, x * dt.unsqueeze(3)
 
 
 def _check(

@@ -8,7 +8,7 @@ from tvm.script import tirx as T
 
 from tvm_scan.library.arguments import Expr, alloc_state, keep_parameters
 
-from .frame import ATTRS, Frame, carry_dtype, cast, const
+from .frame import ATTRS, Frame, carry_dtype, cast, const, unless
 
 
 def affine(
@@ -21,11 +21,13 @@ def affine(
     emit: str,
     reverse: bool,
     has_initial: bool,
+    has_reset: bool = False,
 ) -> tirx.PrimFunc:
-    """Build ``affine(A, X, [H0,] Y)`` over the arrays of a `Frame`.
+    """Build ``affine(A, X, [R, H0,] Y)`` over the arrays of a `Frame`.
 
     `emit` is ``inclusive``: ``c = a c + x; y = c``, ``exclusive``: ``y = c; c = a c + x``, or
     ``late``: ``y = c + x; c = a y``, in which a gate acts after the step that it belongs to.
+    Where `R` is not 0, the product with the gate is 0, whatever it would be.
     """
     frame = Frame(outer, inner, length, time_last, reverse)
     P, Q, L, wide = outer, inner, length, carry_dtype(dtype)
@@ -34,6 +36,9 @@ def affine(
     def initial(H0: tirx.Var, p: Expr, q: Expr) -> Expr:
         return cast(H0[p, q], dtype, wide) if has_initial else const(0, wide)
 
+    def gated(A: tirx.Var, R: tirx.Var, here: tuple, carry: Expr) -> Expr:
+        return unless(R, here, load(A, here) * carry, wide, has_reset)
+
     def load(buffer: tirx.Var, where: tuple) -> Expr:
         return cast(buffer[where], dtype, wide)
 
@@ -41,6 +46,7 @@ def affine(
     def main(
         A: T.Buffer(frame.shape, dtype),
         X: T.Buffer(frame.shape, dtype),
+        R: T.Buffer(frame.shape, "int8"),
         H0: T.Buffer(frame.state_shape, dtype),
         Y: T.Buffer(frame.shape, dtype),
     ) -> None:
@@ -57,12 +63,13 @@ def affine(
                     here = T.meta_var(at(vp, vq, vt))
                     if emit == "late":
                         Y[here] = cast(C[vp, vq] + load(X, here), wide, dtype)
-                        C[vp, vq] = load(A, here) * (C[vp, vq] + load(X, here))
+                        C[vp, vq] = gated(A, R, here, C[vp, vq] + load(X, here))
                     elif emit == "exclusive":
                         Y[here] = cast(C[vp, vq], wide, dtype)
-                        C[vp, vq] = load(A, here) * C[vp, vq] + load(X, here)
+                        C[vp, vq] = gated(A, R, here, C[vp, vq]) + load(X, here)
                     else:
-                        C[vp, vq] = load(A, here) * C[vp, vq] + load(X, here)
+                        C[vp, vq] = gated(A, R, here, C[vp, vq]) + load(X, here)
                         Y[here] = cast(C[vp, vq], wide, dtype)
 
-    return keep_parameters(main, ["A", "X", *(["H0"] if has_initial else []), "Y"])
+    optional = (("R", has_reset), ("H0", has_initial))
+    return keep_parameters(main, ["A", "X", *(name for name, given in optional if given), "Y"])

@@ -10,7 +10,7 @@ from tvm_scan.library.arguments import FUNC_ATTRS, Expr
 HALVES = ("float16", "bfloat16")
 ATTRS = {**FUNC_ATTRS, "global_symbol": "main"}
 
-__all__ = ["ATTRS", "HALVES", "Frame", "bind_steps", "carry_dtype", "cast", "const"]
+__all__ = ["ATTRS", "HALVES", "Frame", "bind_steps", "carry_dtype", "cast", "const", "unless"]
 
 
 def carry_dtype(dtype: str) -> str:
@@ -26,6 +26,16 @@ def cast(value: Expr, source: str, dtype: str) -> Expr:
 def const(value: float, dtype: str) -> Expr:
     """Make a constant."""
     return tirx.const(value, dtype)
+
+
+def unless(reset: tirx.Var, where: tuple, value: Expr, dtype: str, given: bool) -> Expr:
+    """Return `value`, or 0 where there is a reset; without resets (not `given`) `value` as it is.
+
+    A choice, not a product with zero, which a NaN or an infinity would survive.
+    """
+    if not given:
+        return value
+    return T.Select(reset[where] != T.int8(0), const(0, dtype), value)
 
 
 def bind_steps(func: tirx.PrimFunc, steps: Expr) -> tirx.PrimFunc:

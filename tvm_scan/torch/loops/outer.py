@@ -6,9 +6,9 @@ The annotations are evaluated by the script parser.
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tvm_scan.library.arguments import Expr
+from tvm_scan.library.arguments import Expr, keep_parameters
 
-from .frame import ATTRS, const
+from .frame import ATTRS, const, unless
 
 
 def outer_products(
@@ -22,17 +22,22 @@ def outer_products(
     gate: str,
     emit: str,
     reverse: bool,
+    has_reset: bool = False,
 ) -> tirx.PrimFunc:
-    """Build ``outer_products(w, a, x, c, first, last, y)``.
+    """Build ``outer_products(w, a, x, c, [reset,] first, last, y)``.
 
     Arrays are (batch, length, heads, .): `x` and `y` have an entry a lane, `a` and `c` one a
     state of it, `w` one a lane, a state or a head as `gate` says. The states are (batch, heads,
-    lanes, states). `emit` is ``inclusive``, ``exclusive`` or ``late``, as in `affine`.
+    lanes, states). `emit` is ``inclusive``, ``exclusive`` or ``late``, as in `affine`. `reset`
+    is (batch, length).
     """
     nb, nh, nd, nl, N = batch, heads, lanes, length, states
 
     def at(b: Expr, h: Expr, step: Expr, i: Expr) -> tuple:
         return (b, nl - 1 - step if reverse else step, h, i)
+
+    def kept(reset: tirx.Var, when: tuple, value: Expr) -> Expr:
+        return unless(reset, when, value, dtype, has_reset)
 
     gates = {"lane": (nb, nl, nh, nd), "state": (nb, nl, nh, N), "head": (nb, nl, nh)}[gate]
 
@@ -42,6 +47,7 @@ def outer_products(
         a: T.Buffer((nb, nl, nh, N), dtype),
         x: T.Buffer((nb, nl, nh, nd), dtype),
         c: T.Buffer((nb, nl, nh, N), dtype),
+        reset: T.Buffer((nb, nl), "int8"),
         first: T.Buffer((nb, nh, nd, N), dtype),
         last: T.Buffer((nb, nh, nd, N), dtype),
         y: T.Buffer((nb, nl, nh, nd), dtype),
@@ -58,6 +64,7 @@ def outer_products(
                     vt = T.axis.scan(nl, t)
                     total = T.sblock_alloc_buffer((1,), dtype)
                     lane = T.meta_var(at(vb, vh, vt, vd))
+                    when = T.meta_var(lane[:2])
                     total[0] = const(0, dtype)
                     for n in range(N):
                         state = T.meta_var(at(vb, vh, vt, n))
@@ -65,16 +72,23 @@ def outer_products(
                             w[{"lane": lane, "state": state, "head": lane[:3]}[gate]]
                         )
                         if emit == "inclusive":
-                            last[vb, vh, vd, n] = decay * last[vb, vh, vd, n] + x[lane] * a[state]
+                            last[vb, vh, vd, n] = (
+                                kept(reset, when, decay * last[vb, vh, vd, n]) + x[lane] * a[state]
+                            )
                             total[0] = total[0] + last[vb, vh, vd, n] * c[state]
                         elif emit == "exclusive":
                             total[0] = total[0] + last[vb, vh, vd, n] * c[state]
-                            last[vb, vh, vd, n] = decay * last[vb, vh, vd, n] + x[lane] * a[state]
+                            last[vb, vh, vd, n] = (
+                                kept(reset, when, decay * last[vb, vh, vd, n]) + x[lane] * a[state]
+                            )
                         else:
                             total[0] = (
                                 total[0] + (last[vb, vh, vd, n] + x[lane] * a[state]) * c[state]
                             )
-                            last[vb, vh, vd, n] = decay * (last[vb, vh, vd, n] + x[lane] * a[state])
+                            last[vb, vh, vd, n] = kept(
+                                reset, when, decay * (last[vb, vh, vd, n] + x[lane] * a[state])
+                            )
                     y[lane] = total[0]
 
-    return main
+    names = ["w", "a", "x", "c", *(["reset"] if has_reset else []), "first", "last", "y"]
+    return keep_parameters(main, names)

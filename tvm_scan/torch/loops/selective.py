@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 from tvm_scan.library.arguments import Expr, keep_parameters
 from tvm_scan.library.selective_scan_loops import silu_expr, softplus_expr
 
-from .frame import ATTRS, bind_steps, cast, const
+from .frame import ATTRS, bind_steps, cast, const, unless
 
 __all__ = ["Options", "selective_forward"]
 
@@ -53,11 +53,9 @@ class Options:
         top = T.Select(value >= const(0, self.wide), const(1, self.wide), small)
         return top / (const(1, self.wide) + small)
 
-    def decay(self, reset: tirx.Var, b: Expr, time: Expr, product: Expr) -> Expr:
-        """``exp(dt A)``, or 0 where the state starts anew."""
-        if not self.has_reset:
-            return T.exp(product)
-        return T.Select(reset[b, time] != T.int8(0), const(0, self.wide), T.exp(product))
+    def kept(self, reset: tirx.Var, b: Expr, time: Expr, value: Expr) -> Expr:
+        """What passes the gate of a step: 0 where the state starts anew."""
+        return unless(reset, (b, time), value, self.wide, self.has_reset)
 
     def names(self) -> list[str]:
         """Names of the parameters that only some kernels have."""
@@ -96,7 +94,7 @@ def selective_forward(
     wide = _wide(dtype)
     option = Options(dtype, wide, softplus, has_bias, has_D, has_z, has_reset, fixed_B, fixed_C)
     nb, ng, nd, nl, nk, N = batch, groups, channels, length, steps, states
-    load, decay = option.load, option.decay
+    load, kept = option.load, option.kept
     sequence, projection, state = (nb, ng, nd, nl), (nb, ng, N, nl), (nb, ng, nd, N)
 
     shapes = {fixed: (ng, nd, N) if fixed else projection for fixed in (False, True)}
@@ -146,9 +144,10 @@ def selective_forward(
                     dt[0] = option.step_size(load(delta, at), bias, vg, vd)
                     y[0] = const(0, wide)
                     for n in range(N):
-                        tail[vb, vg, vd, n] = decay(reset, vb, time, dt[0] * A[vg, vd, n]) * tail[
-                            vb, vg, vd, n
-                        ] + dt[0] * load(B, projected(fixed_B, vb, vg, vd, n, time)) * load(u, at)
+                        passed = T.meta_var(T.exp(dt[0] * A[vg, vd, n]) * tail[vb, vg, vd, n])
+                        tail[vb, vg, vd, n] = kept(reset, vb, time, passed) + dt[0] * load(
+                            B, projected(fixed_B, vb, vg, vd, n, time)
+                        ) * load(u, at)
                         y[0] = y[0] + tail[vb, vg, vd, n] * load(
                             C, projected(fixed_C, vb, vg, vd, n, time)
                         )

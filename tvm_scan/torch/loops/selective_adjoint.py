@@ -55,7 +55,7 @@ def selective_backward_chunk(
     """
     option = Options(dtype, dtype, softplus, has_bias, has_D, has_z, has_reset, fixed_B, fixed_C)
     nb, ng, nd, nl, nk, N = batch, groups, channels, length, steps, states
-    slope, decay = option.slope, option.decay
+    slope, kept = option.slope, option.kept
     sequence, projection, scratch = (nb, ng, nl, nd), (nb, ng, nl, N), (nb, ng, nk, N, nd)
 
     shapes = {fixed: (ng, nd, N) if fixed else projection for fixed in (False, True)}
@@ -126,8 +126,9 @@ def selective_backward_chunk(
                     step[vb, vg, vk, vd] = dt[0]
                     drive[vb, vg, vk, vd] = dt[0] * u[at]
                     for n in range(N):
+                        after = T.meta_var(T.exp(dt[0] * A[vg, vd, n]) * state[vb, vg, vd, n])
                         state[vb, vg, vd, n] = (
-                            decay(reset, vb, time, dt[0] * A[vg, vd, n]) * state[vb, vg, vd, n]
+                            kept(reset, vb, time, after)
                             + dt[0] * B[projected(fixed_B, vb, vg, vd, n, time)] * u[at]
                         )
                         history[vb, vg, vk + 1, n, vd] = state[vb, vg, vd, n]
@@ -144,7 +145,7 @@ def selective_backward_chunk(
                     to_dt = T.sblock_alloc_buffer((1,), dtype)
                     y = T.sblock_alloc_buffer((1,), dtype)
                     total = T.sblock_alloc_buffer((1,), dtype)
-                    kept = T.sblock_alloc_buffer((1,), dtype)
+                    back = T.sblock_alloc_buffer((1,), dtype)
                     passed = T.sblock_alloc_buffer((1,), dtype)
                     grad[0] = incoming(g_out, z, at)
                     gated[vb, vg, vk, vd] = grad[0]
@@ -157,10 +158,11 @@ def selective_backward_chunk(
                             carry[vb, vg, vd, n]
                             + grad[0] * C[projected(fixed_C, vb, vg, vd, n, time)]
                         )
-                        kept[0] = total[0] * decay(
-                            reset, vb, time, step[vb, vg, vk, vd] * A[vg, vd, n]
+                        back[0] = kept(
+                            reset, vb, time, total[0] * T.exp(step[vb, vg, vk, vd] * A[vg, vd, n])
                         )
-                        passed[0] = kept[0] * history[vb, vg, vk, n, vd]
+                        # Not zero times the history, which is another sequence's.
+                        passed[0] = kept(reset, vb, time, back[0] * history[vb, vg, vk, n, vd])
                         adjoint[vb, vg, vk, n, vd] = total[0]
                         g_A[vb, vg, vd, n] = g_A[vb, vg, vd, n] + passed[0] * step[vb, vg, vk, vd]
                         if fixed_B:
@@ -179,7 +181,7 @@ def selective_backward_chunk(
                                 + history[vb, vg, vk + 1, n, vd]
                                 * C[projected(fixed_C, vb, vg, vd, n, time)]
                             )
-                        carry[vb, vg, vd, n] = kept[0]
+                        carry[vb, vg, vd, n] = back[0]
                     g_u[at] = to_u[0] * step[vb, vg, vk, vd] + skip(D, at, grad[0])
                     g_delta[at] = (to_dt[0] + to_u[0] * u[at]) * slope(delta[at], bias, vg, vd)
                     if has_z:
