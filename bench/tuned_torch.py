@@ -10,8 +10,6 @@ from typing import Any
 
 from tvm import tirx
 
-from tvm_scan import tir
-
 __all__ = ["TORCH_WORKLOADS", "torch_loop"]
 
 _FRAME = ("outer", "inner", "length")
@@ -22,9 +20,6 @@ _SIZES = {
     "selective_backward_chunk": _SELECTIVE,
     "outer_products": _MATRIX,
 }
-#: The step at which a walk over part of a sequence begins. No kernel has it as a constant: it only
-#: has to be another than 0, which would be another loop.
-_START = 32
 
 _BASE = {"dtype": "float32", "reverse": False}
 _ROWS = {**_BASE, "time_last": True}
@@ -66,12 +61,9 @@ TORCH_WORKLOADS: tuple[tuple[str, tuple[int, ...], dict[str, Any]], ...] = (
 def torch_loop(factory: str, sizes: tuple[int, ...], options: dict[str, Any]) -> tirx.PrimFunc:
     """Return the loop of a kernel with constants for all that its calls give as numbers."""
     from tvm_scan.torch.kernels import KernelSpec, loop_of
+    from tvm_scan.torch.records import without_numbers
 
     names = _SIZES.get(factory, _FRAME)
-    loop = loop_of(KernelSpec(factory, tuple(sorted(options.items())), names), sizes)
-    tensors = [param for param in loop.params if tirx.is_buffer_var(param)]
-    numbers = [param for param in loop.params if not tirx.is_buffer_var(param)]
-    if not numbers:
-        return loop
-    known = {param: tirx.IntImm(tir.dtype_of(param), _START) for param in numbers}
-    return tirx.PrimFunc(tensors, tir.substitute(loop.body, known), loop.ret_type, attrs=loop.attrs)
+    return without_numbers(
+        loop_of(KernelSpec(factory, tuple(sorted(options.items())), names), sizes)
+    )

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 import tvm
+from tvm import tirx
 from tvm.target import Target
 
 import bench.tuned
-from bench.tuned import _SUM, TORCH_SIZES, Case, Row, write_records
+from bench import tuned_torch
+from bench.tuned import Case, Row, write_records
+from bench.tuned_torch import _SUM, TORCH_WORKLOADS
 from tests.test_meta_nearest import CHUNKS, PAIRS, commit
 from tests.test_relax import module
-from tvm_scan import _resources, default_plan, extract, library, parallelize
+from tvm_scan import Recurrence, _resources, default_plan, extract, library, parallelize
 from tvm_scan.meta import RecordStore
 from tvm_scan.relax import ParallelizeScans
 from tvm_scan.schedules import ScanPlan, shipped
@@ -79,12 +82,12 @@ def test_the_bench_tunes_measures_and_writes(tmp_path, monkeypatch, capsys):
         commit(RecordStore(folder), func, PAIRS, 1e-6)
 
     monkeypatch.setattr(bench.tuned, "tune", tuned)
-    words = ["--only", "cumsum 1x4096,torch:affine 64x", "--seconds", "0", "--trials", "5"]
+    words = ["--only", "cumsum 1x4096,torch:affine 1x64x", "--seconds", "0", "--trials", "5"]
     words += ["--json", str(tmp_path / "a.json"), "--markdown", str(tmp_path / "a.md")]
     words += ["--write-records", "--records", str(tmp_path / "records")]
     words += ["--database", str(tmp_path / "work")]
     assert bench.tuned.main(words) == 0
-    assert asked == [("cumsum 1x4096", 5), ("torch:affine 64x1x4096", 5)]
+    assert asked == [("cumsum 1x4096", 5), ("torch:affine 1x64x4096", 5)]
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]
     assert [row["tuned"] for row in rows] == [str(PAIRS)] * 2
     assert all(row["least"] <= row["gain"] <= row["most"] for row in rows)
@@ -134,21 +137,94 @@ def test_it_is_used_on_its_machine_and_version_alone(records, monkeypatch):
     assert shipped_plan(CPU, found) == CHUNKS
 
 
-def test_the_torch_kernels_ask_for_it(monkeypatch):
-    pytest.importorskip("torch")
+def test_torch_functions_take_recorded_plans_at_their_first_call(tmp_path, monkeypatch):
+    """Those of a user's records, then those that are shipped; never of another machine."""
+    torch = pytest.importorskip("torch")
+    import tvm_scan.torch as ts
     from tvm_scan.torch import kernels
+    from tvm_scan.torch import records as torch_records
 
-    monkeypatch.setenv("TVM_SCAN_CACHE", "off")
-    spec = kernels.KernelSpec("cumulative", tuple(sorted(_SUM.items())), TORCH_SIZES)
-    asked = []
+    for name in ("_calls", "_libraries"):
+        monkeypatch.setattr(kernels, name, {})
+    monkeypatch.setenv("TVM_SCAN_CACHE", str(tmp_path / "kernels"))
+    monkeypatch.setenv("TVM_SCAN_RECORDS", "off")
+    x = torch.rand(3, 700)
 
-    def chosen(target, recurrence):
-        asked.append(sizes_of(recurrence))
-        return ScanPlan("cpu", "lanes")
+    def plan_taken():
+        kernels._libraries.clear()
+        kernels.forget_plans()
+        torch.testing.assert_close(ts.cumsum(x, 1), x.cumsum(1))
+        return [ScanPlan.parse(plan) for _, plan, _ in kernels._libraries]
 
-    monkeypatch.setattr(shipped, "chosen_plan", chosen)
-    assert kernels._plan_text(spec, (1, 1, 15)) == "cpu/lanes()"
-    assert asked == [(1, 1 << 14)]
+    case = Case("torch:cumulative sum", (1, 2, 512), _SUM)
+    found = extract(case.func)
+    default = default_plan(CPU, found)
+    shape = (shape_key(found), *sizes_of(found))
+    theirs = commit(
+        RecordStore(tmp_path / "work"),
+        case.func,
+        CHUNKS,
+        1e-6,
+        facts={
+            **commit(RecordStore(tmp_path / "any"), library.cumsum(1, 8), PAIRS, 1.0).facts,
+            "plans": [str(CHUNKS)],
+            "shapes": [shape],
+        },
+    )
+    folder = write_records(tmp_path / "shipped", CPU, [(case, theirs, row(case, True))])
+    text = (folder / "manifest.json").read_text()
+    monkeypatch.setattr(shipped, "shipped_manifests", lambda: [json.loads(text)])
+    monkeypatch.setattr(torch_records, "shipped_text", lambda: (text,))
+    shipped._known.cache_clear()
+    assert plan_taken() == [default]
+    monkeypatch.delenv("TVM_SCAN_RECORDS")
+    assert plan_taken() == [CHUNKS]
+
+    (name,) = loops = ts.loops_of(lambda: ts.cumsum(x.requires_grad_(), 1))
+    assert name.startswith("cumulative(")
+    tvm.ir.assert_structural_equal(loops[name], case.func)
+    commit(RecordStore(tmp_path / "own"), loops[name], PAIRS, 1e-6)
+    ts.use_records(tmp_path / "own")
+    assert plan_taken() == [PAIRS]
+    ts.use_records(None)
+    assert plan_taken() == [CHUNKS]
+    with pytest.raises(ValueError, match=r"expected a folder with manifest\.json"):
+        ts.use_records(tmp_path)
+    monkeypatch.setenv("TVM_SCAN_RECORDS", str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="expected records in the folder that TVM_SCAN_RECORDS"):
+        plan_taken()
+    shipped._known.cache_clear()
+
+
+def test_loops_of_both_directions_can_be_tuned():
+    """Names of the kernels, and no parameters that are numbers."""
+    torch = pytest.importorskip("torch")
+    import tvm_scan.torch as ts
+
+    u, B = torch.rand(1, 3, 8).requires_grad_(), torch.rand(1, 2, 8)
+    loops = ts.loops_of(lambda: ts.selective_scan(u, u, -torch.rand(3, 2), B, B).sum().backward())
+    assert [name.partition("(")[0] for name in loops] == [
+        "selective_forward",
+        "selective_backward_chunk",
+    ]
+    for loop in loops.values():
+        assert all(tirx.is_buffer_var(param) for param in loop.params)
+        assert isinstance(extract(loop), Recurrence)
+
+
+@pytest.mark.parametrize("workload", TORCH_WORKLOADS, ids=lambda w: f"{w[0]}-{w[1]}")
+def test_what_is_tuned_for_torch_is_what_torch_asks_for(workload):
+    """The same key as the kernel's, at sizes that a call can ask for."""
+    pytest.importorskip("torch")
+    from tvm_scan.torch.kernels import KernelSpec, loop_of
+
+    name, sizes, options = workload
+    factory = name.removeprefix("torch:").split()[0]
+    names = tuned_torch._SIZES.get(factory, tuned_torch._FRAME)
+    spec = KernelSpec(factory, tuple(sorted(options.items())), names)
+    assert all(size & (size - 1) == 0 for size in sizes)
+    want, got = extract(loop_of(spec, sizes)), extract(Case(*workload).func)
+    assert (shape_key(got), *sizes_of(got)) == (shape_key(want), *sizes_of(want))
 
 
 def test_the_installed_records_can_be_read():

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tvm_scan.torch.call import CompiledScan, compile
     from tvm_scan.torch.filters import lfilter
     from tvm_scan.torch.huggingface import Patch, patch_transformers
+    from tvm_scan.torch.records import loops_of, use_records
 
 ensure_compatible()
 configure_threads()
@@ -51,6 +52,7 @@ __all__ = [
     "lfilter",
     "linear_recurrence",
     "logcumsumexp",
+    "loops_of",
     "mamba_chunk_scan_combined",
     "nn",
     "patch_transformers",
@@ -61,6 +63,7 @@ __all__ = [
     "selective_scan_fn",
     "ssd",
     "store",
+    "use_records",
 ]
 
 _LAZY = {
@@ -68,7 +71,9 @@ _LAZY = {
     "Patch": "huggingface",
     "compile": "call",
     "lfilter": "filters",
+    "loops_of": "records",
     "patch_transformers": "huggingface",
+    "use_records": "records",
 }
 _SUBMODULES = ("distributed", "nn", "store")
 

@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
@@ -24,14 +24,23 @@ import torch
 
 import tvm_scan
 from tvm_scan._locks import ForkSafeLock
-from tvm_scan._resources import shipped_text
 from tvm_scan.torch import places, store
 from tvm_scan.torch.building import SERIAL, build_kernel, exported, loop_of
 from tvm_scan.torch.places import CPU, Place
+from tvm_scan.torch.records import plan_sources, recorded_plan
 from tvm_scan.torch.runtime import load_runtime, prepared
 from tvm_scan.torch.scratch import QUESTION, shapes_of
 
-__all__ = ["KernelSpec", "call_key", "kernel_at", "loop_of", "run_kernel", "source_digest"]
+__all__ = [
+    "KernelSpec",
+    "call_key",
+    "forget_plans",
+    "kernel_at",
+    "kernels_asked_for",
+    "loop_of",
+    "run_kernel",
+    "source_digest",
+]
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,36 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     places.run_at(place, built.call, usable)
 
 
+@contextlib.contextmanager
+def kernels_asked_for() -> Iterator[list[tuple[KernelSpec, tuple[int, ...]]]]:
+    """Gather the kernels that are called, each with the least sizes that share its plan.
+
+    For other threads the kernels are as they were: those that are asked for here are found on
+    disk, or built, once more.
+    """
+    global _calls
+    with _building:
+        before, _calls = _calls, {}
+    asked: list[tuple[KernelSpec, tuple[int, ...]]] = []
+    try:
+        yield asked
+    finally:
+        with _building:
+            asked += [(spec, least_sizes(bits)) for spec, bits, _ in _calls]
+            _calls = {**before, **_calls}
+
+
+def forget_plans() -> None:
+    """Ask for the plan of every kernel again, at its next call."""
+    with _building:
+        _calls.clear()
+
+
+def least_sizes(bits: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the least sizes that have so many bits; a plan is made for them."""
+    return tuple([1 << (b - 1) for b in bits])
+
+
 def call_key(spec: KernelSpec, sizes: tuple[int, ...], place: Place) -> _CallKey:
     """Return what `kernel_at` knows a kernel by; sizes up to a factor of two share it."""
     return spec, tuple([size.bit_length() for size in sizes]), place
@@ -175,7 +214,7 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> s
     """Return the plan of a range of sizes, from the cache where it is there."""
     if spec.no_scan:
         return SERIAL
-    key = _key("plan", spec, bits, place)
+    key = _key("plan", spec, [bits, *plan_sources()], place)
     path = store.fetch(key, ".txt")
     with contextlib.suppress(FileNotFoundError):  # another process made room meanwhile
         if path is not None:
@@ -185,9 +224,10 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> s
     from tvm_scan.recurrence import Refusal
     from tvm_scan.schedules.shipped import chosen_plan
 
-    found = extract(loop_of(spec, tuple(1 << (b - 1) for b in bits)))
+    found = extract(loop_of(spec, least_sizes(bits)))
     if not isinstance(found, Refusal):
-        text = str(chosen_plan(places.target_of(place), found))
+        target = places.target_of(place)
+        text = str(recorded_plan(target, found) or chosen_plan(target, found))
     elif spec.or_serial:
         _LOG.info("one step after another: %s", found.message())
         text = SERIAL
@@ -216,8 +256,6 @@ def _environment() -> tuple[str, ...]:
         platform.machine(),
         _processor(),
         os.environ.get("TVM_NUM_THREADS", ""),
-        os.environ.get("TVM_SCAN_RECORDS", ""),
-        hashlib.sha256("".join(shipped_text()).encode()).hexdigest(),
     )
 
 
