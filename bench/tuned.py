@@ -8,6 +8,8 @@ worth a record if it beats the default by 5 % in four of the five.
     python -m bench.tuned --minutes 12 --database build/tuned --write-records \\
         --json bench/results/tuned.json --markdown docs/tuned.md
 
+``--only torch:`` and ``--markdown docs/torch/tuned.md`` do so for the loops of ``tvm_scan.torch``.
+
 Started again with the same ``--database``, it goes on where it was ended.
 """
 
@@ -205,7 +207,9 @@ def page(rows: list[Row], host: dict[str, Any]) -> str:
         f"TVM_NUM_THREADS={host['TVM_NUM_THREADS'] or 'unset'}, by `python -m bench.tuned`: the "
         "sequential loop, the default plan and the best plan of a search take turns in one "
         f"process, after a first such run chose among the {FINALISTS} fastest of the search; "
-        "medians in microseconds. Sizes are lanes x steps, or batch x channels x steps x states. "
+        "medians in microseconds. Sizes are lanes x steps, or batch x channels x steps x states; of "
+        "the loops behind PyTorch's functions outer x inner x steps, batch x groups x channels x "
+        "length x steps, or batch x heads x lanes x steps. "
         f"The gain over the default is the median of {REPEATS} such runs, with the least and the "
         f"largest; a plan is shipped as a record if it gains 5 % in {AGREE} of them.",
         "",

@@ -48,6 +48,7 @@ TORCH_WORKLOADS: tuple[tuple[str, tuple[int, ...], dict[str, Any]], ...] = (
     ("torch:affine channels back", _CHANNELS, {**_LATE, **_INSIDE}),
     ("torch:selective_forward", (1, 1, 1024, 2048, 1024), _MAMBA),
     ("torch:selective_forward chunk", (1, 1, 1024, 2048, 32), _MAMBA),
+    ("torch:selective_backward_chunk", (1, 1, 1024, 2048, 32), {**_MAMBA, "sums": True}),
     ("torch:outer_products gla", (1, 4, 64, 1024), {**_MATRICES, "gate": "state"}),
     (
         "torch:outer_products gla back",
