@@ -207,9 +207,9 @@ def page(rows: list[Row], host: dict[str, Any]) -> str:
         f"TVM_NUM_THREADS={host['TVM_NUM_THREADS'] or 'unset'}, by `python -m bench.tuned`: the "
         "sequential loop, the default plan and the best plan of a search take turns in one "
         f"process, after a first such run chose among the {FINALISTS} fastest of the search; "
-        "medians in microseconds. Sizes are lanes x steps, or batch x channels x steps x states; of "
-        "the loops behind PyTorch's functions outer x inner x steps, batch x groups x channels x "
-        "length x steps, or batch x heads x lanes x steps. "
+        "medians in microseconds. Sizes are lanes x steps, or batch x channels x steps x states; "
+        "of the loops behind PyTorch's functions outer x inner x steps, batch x groups x channels "
+        "x length x steps, or batch x heads x lanes x steps. "
         f"The gain over the default is the median of {REPEATS} such runs, with the least and the "
         f"largest; a plan is shipped as a record if it gains 5 % in {AGREE} of them.",
         "",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from torch import Tensor
 from tvm_scan.torch.affine import affine_scan, shifted
 from tvm_scan.torch.trace import graph_module
 
-__all__ = ["dependencies", "solve_adjoint"]
+__all__ = ["dependencies", "solve_adjoint", "vjp"]
 
 #: Operators through which no derivative flows.
 _OPAQUE = ("eq", "ne", "lt", "le", "gt", "ge", "detach", "full_like", "ones_like", "zeros_like")
@@ -107,6 +108,31 @@ def solve_adjoint(
     return solved
 
 
+def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[[Any], Any]]:
+    """``torch.func.vjp``, but where nothing is recorded and nothing looks on by autograd itself.
+
+    The former imports torch's compiler, which takes a second.
+    """
+    watched = torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack()
+    if torch.is_grad_enabled() or watched or torch.compiler.is_compiling():
+        return torch.func.vjp(function, *primals)
+    with torch.enable_grad():
+        leaves = [primal.detach().requires_grad_() for primal in primals]
+        values = function(*leaves)
+
+    def pull(cotangents: Any) -> tuple[Tensor, ...]:
+        single = isinstance(values, Tensor)
+        given = [(values, cotangents)] if single else zip(values, cotangents, strict=True)
+        pairs = [(value, cotangent) for value, cotangent in given if value.requires_grad]
+        if not pairs:
+            return tuple(torch.zeros_like(primal) for primal in primals)
+        outputs, upstream = zip(*pairs, strict=True)
+        options = {"allow_unused": True, "materialize_grads": True}
+        return torch.autograd.grad(outputs, leaves, upstream, **options)
+
+    return values, pull
+
+
 def _jacobian(
     graph: str,
     carries: int,
@@ -127,7 +153,7 @@ def _jacobian(
                 every[i] = old
             return module(*every)[j]
 
-        value, pull = torch.func.vjp(new, *(inputs[i] for i in wanted))
+        value, pull = vjp(new, *(inputs[i] for i in wanted))
         for i, part in zip(wanted, pull(torch.ones_like(value)), strict=True):
             found[j, i] = part
     return found

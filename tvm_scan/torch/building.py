@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from tvm_scan.torch.places import Place, target_of
 if TYPE_CHECKING:
     from tvm_scan.torch.kernels import KernelSpec
 
-__all__ = ["SERIAL", "build_for_gpu", "build_kernel", "exported", "loop_of"]
+__all__ = ["SERIAL", "build_for_gpu", "build_kernel", "exported", "loop_at", "loop_of"]
 
 #: Stands for the plan of a loop that runs as it is.
 SERIAL = "serial"
@@ -28,7 +29,7 @@ def build_kernel(spec: KernelSpec, plan: str, place: Place) -> Any:
     from tvm_scan.schedules import ScanPlan, parallelize
 
     target = target_of(place)
-    loop = loop_of(spec, (None,) * len(spec.sizes))
+    loop = _symbolic_loop(spec)
     if plan != SERIAL:
         scheduled = parallelize(loop, target, ScanPlan.parse(plan))
     else:
@@ -80,3 +81,36 @@ def loop_of(spec: KernelSpec, extents: tuple[int | None, ...]) -> Any:
         for name, extent in zip(spec.sizes, extents, strict=True)
     }
     return getattr(loops, spec.factory)(**made, **dict(spec.options))
+
+
+def loop_at(spec: KernelSpec, sizes: tuple[int, ...]) -> Any:
+    """Return the loop of a kernel at some sizes, from the one with symbolic extents.
+
+    Writing a loop takes a hundred times as long as giving numbers to its extents.
+    """
+    from tvm import tirx
+
+    from tvm_scan import tir
+
+    loop, wanted = _symbolic_loop(spec), dict(zip(spec.sizes, sizes, strict=True))
+    known: dict[Any, Any] = {}
+    bound: set[str] = set()
+    for param in loop.params:
+        if not tirx.is_buffer_var(param):
+            if param.name in wanted:
+                known[param] = tirx.IntImm(tir.dtype_of(param), wanted[param.name])
+                bound.add(param.name)
+            continue
+        shape = tir.shape_of(param)
+        names = [extent.name if isinstance(extent, tirx.Var) else "" for extent in shape]
+        # TVM gives numbers to the extents of a buffer that has no others.
+        if all(name in wanted for name in names) and not bound.issuperset(names):
+            extents = [tirx.IntImm(tir.dtype_of(extent), wanted[extent.name]) for extent in shape]
+            known[param] = tirx.decl_buffer(extents, tir.dtype_of(param), param.name)
+            bound.update(names)
+    return loop.specialize(known) if bound == set(wanted) else loop_of(spec, sizes)
+
+
+@lru_cache(maxsize=32)
+def _symbolic_loop(spec: KernelSpec) -> Any:
+    return loop_of(spec, (None,) * len(spec.sizes))

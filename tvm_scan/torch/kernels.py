@@ -25,7 +25,7 @@ import torch
 import tvm_scan
 from tvm_scan._locks import ForkSafeLock
 from tvm_scan.torch import places, store
-from tvm_scan.torch.building import SERIAL, build_kernel, exported, loop_of
+from tvm_scan.torch.building import SERIAL, build_kernel, exported, loop_at, loop_of
 from tvm_scan.torch.places import CPU, Place
 from tvm_scan.torch.records import plan_sources, recorded_plan
 from tvm_scan.torch.runtime import load_runtime, prepared
@@ -224,7 +224,7 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> s
     from tvm_scan.recurrence import Refusal
     from tvm_scan.schedules.shipped import chosen_plan
 
-    found = extract(loop_of(spec, least_sizes(bits)))
+    found = extract(loop_at(spec, least_sizes(bits)))
     if not isinstance(found, Refusal):
         target = places.target_of(place)
         text = str(recorded_plan(target, found) or chosen_plan(target, found))

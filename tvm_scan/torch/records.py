@@ -79,7 +79,8 @@ def loops_of(function: Callable[..., Any], *arguments: Any) -> dict[str, tirx.Pr
     dict of str to PrimFunc
         By a name that says which kernel it is: a program for ``tvm_scan.meta.tune``.
     """
-    from tvm_scan.torch.kernels import kernels_asked_for, loop_of
+    from tvm_scan.torch.building import loop_at
+    from tvm_scan.torch.kernels import kernels_asked_for
 
     with kernels_asked_for() as asked:
         function(*arguments)
@@ -87,7 +88,7 @@ def loops_of(function: Callable[..., Any], *arguments: Any) -> dict[str, tirx.Pr
     for spec, sizes in asked:
         if not spec.no_scan:
             name = f"{spec.text()} {'x'.join(map(str, sizes))}"
-            found[name] = without_numbers(loop_of(spec, sizes))
+            found[name] = without_numbers(loop_at(spec, sizes))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.adjoint import solve_adjoint
+from tvm_scan.torch.adjoint import solve_adjoint, vjp
 from tvm_scan.torch.affine import first, fold, shifted
 from tvm_scan.torch.direct import SIZES, frame_of
 from tvm_scan.torch.kept_traces import found_trace, keep_trace, key_of
@@ -197,7 +197,7 @@ def _pull(
         kept = [r for r, c in pairs if c is not None and r.is_floating_point()]
         return tuple(r.expand(inputs[-1].shape) for r in kept)
 
-    values, pull = torch.func.vjp(call, *(inputs[i] for i in live))
+    values, pull = vjp(call, *(inputs[i] for i in live))
     wanted = [c for c in cotangents if c is not None and c.is_floating_point()]
     found = [torch.zeros_like(t) for t in inputs]
     if values:

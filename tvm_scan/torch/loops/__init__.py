@@ -3,6 +3,9 @@
 Imported only when a kernel is built: this is where TVM is needed.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tvm_scan.library.lfilter import lfilter
 
 from .affine import affine
@@ -17,8 +20,10 @@ from .extremum import (
 from .outer import outer_products
 from .selective import selective_forward
 from .selective_adjoint import selective_backward_chunk
-from .step import pointwise_step, sliced_step
 from .turn import turn
+
+if TYPE_CHECKING:
+    from .step import pointwise_step, sliced_step
 
 __all__ = [
     "affine",
@@ -37,3 +42,10 @@ __all__ = [
     "sliced_step",
     "turn",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # A user's own step needs TVM's importers and the passes of Relax, which no other loop does.
+    if name in ("pointwise_step", "sliced_step"):
+        return getattr(import_module(f"{__name__}.step"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
