@@ -228,15 +228,19 @@ def test_a_circle_of_five_carries():
 
 _CHILD = """
 import sys, torch, tvm_scan.torch as ts
-x = torch.arange(1.0, 7.0)
+x = torch.arange(1.0, 7.0).requires_grad_()
 def combine(p, q):
     return {body}
-print(ts.associative_scan(combine, x).tolist(), "torch._dynamo" in sys.modules)
+y = ts.associative_scan(combine, x)
+if "{body}" == "p + q":
+    z = ts.scan(lambda c, t: (c * t, c + t), torch.zeros(1), x[:, None])[1]
+    torch.autograd.grad(y.sum() + z.sum(), x)
+print(y.tolist(), any(name in sys.modules for name in ("torch._dynamo", "sympy")))
 """
 
 
 def test_a_trace_serves_the_next_process(tmp_path):
-    """Which then does without torch's compiler; a function that differs finds another trace."""
+    """Which then does without torch's compiler, backward too; another function, another trace."""
 
     def answer(body, head=""):
         done = subprocess.run(

@@ -108,6 +108,19 @@ def solve_adjoint(
     return solved
 
 
+class _Seed(torch.autograd.Function):
+    """A number whose derivative is given: torch imports a library of symbols for other seeds."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, cotangent: Tensor) -> Tensor:
+        ctx.save_for_backward(cotangent)
+        return value.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0], None
+
+
 def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[[Any], Any]]:
     """``torch.func.vjp``, but where nothing is recorded and nothing looks on by autograd itself.
 
@@ -126,9 +139,10 @@ def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[[
         pairs = [(value, cotangent) for value, cotangent in given if value.requires_grad]
         if not pairs:
             return tuple(torch.zeros_like(primal) for primal in primals)
-        outputs, upstream = zip(*pairs, strict=True)
+        with torch.enable_grad():
+            seeds = [_Seed.apply(value, cotangent) for value, cotangent in pairs]
         options = {"allow_unused": True, "materialize_grads": True}
-        return torch.autograd.grad(outputs, leaves, upstream, **options)
+        return torch.autograd.grad(seeds, leaves, **options)
 
     return values, pull
 

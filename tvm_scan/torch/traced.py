@@ -210,10 +210,13 @@ def _is_elementwise(graph: str, carries: Kinds, others: Kinds) -> bool:
     shape = carries[0][0]
     if any(s != shape for s, _ in carries) or not is_pointwise(graph):
         return False
-    try:
-        return all(tuple(torch.broadcast_shapes(s, shape)) == shape for s, _ in others)
-    except RuntimeError:
-        return False
+    return all(_broadcasts(s, shape) for s, _ in others)
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """As torch.broadcast_shapes would say, which imports a library of symbols."""
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(have in (1, want) for have, want in pairs)
 
 
 def _kept_trace(
