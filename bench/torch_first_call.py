@@ -1,6 +1,7 @@
 """How long nobody waits: the first call of every function, and that of the next process.
 
 python -m bench.torch_first_call [--only cumsum gla] [--json bench/results/torch_first_call.json]
+    [--write]
 
 Each function runs forward and backward in a process with an empty cache, then in another one with
 what the first left. The time to import is apart. Before all that the package is compiled to
@@ -17,7 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
+
+from bench import torch_page
 
 __all__ = ["main"]
 
@@ -88,23 +92,30 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=list(CALLS), choices=list(CALLS))
     parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--write", action="store_true", help="write docs/torch/kernels.md")
     args = parser.parse_args(argv)
     for folder in ("tvm_scan", "schedules", "meta"):
         compileall.compile_dir(ROOT / folder, quiet=1)
     begin, results = time.perf_counter(), {}
-    print("| function | first forward s | first backward s | next forward s | next backward s |")
-    print("|---|---:|---:|---:|---:|")
+    print("\n".join(torch_page.FIRST_CALLS))
     for name in args.only:
         with tempfile.TemporaryDirectory() as cache:
             first, following = run(name, cache), run(name, cache)
         results[name] = {"first": first, "next": following}
-        cells = [p[k] for p in (first, following) for k in ("forward", "backward")]
-        print(f"| {name} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |", flush=True)
+        print(torch_page.first_call(name, results[name]), flush=True)
     imports = [r["next"]["import"] for r in results.values()]
     print(f"\nimport tvm_scan.torch, behind torch: {min(imports):.2f} s and more")
     print(f"{time.perf_counter() - begin:.0f} s in all")
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if args.write:
+        from tvm.target import Target
+
+        from bench.timing import machine
+
+        about = machine(Target.from_device("cpu")) | {"torch": metadata.version("torch")}
+        text = torch_page.first_calls({"machine": about, "seconds": results})
+        torch_page.write(torch_page.DOCS / "kernels.md", "first_call", text)
     return 0
 
 

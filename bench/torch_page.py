@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-__all__ = ["DOCS", "calls", "passes", "training", "write"]
+__all__ = ["DOCS", "calls", "first_call", "first_calls", "passes", "training", "write"]
 
 DOCS = Path(__file__).parents[1] / "docs" / "torch"
 
@@ -53,6 +53,24 @@ def calls(result: dict[str, Any]) -> str:
     for name, found in result["us"].items():
         lines.append(f"| `{name}` | {found['best']:.1f} | {found['median']:.1f} |")
     return "\n".join(lines)
+
+
+FIRST_CALLS = [
+    "| function | first forward | first backward | next process, forward | backward |",
+    "|---|---:|---:|---:|---:|",
+]
+
+
+def first_call(name: str, found: dict[str, dict[str, float]]) -> str:
+    """A row of ``bench.torch_first_call``."""
+    cells = [found[p][k] for p in ("first", "next") for k in ("forward", "backward")]
+    return f"| `{name}` | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |"
+
+
+def first_calls(result: dict[str, Any]) -> str:
+    """The table of ``bench.torch_first_call``."""
+    rows = [first_call(name, found) for name, found in result["seconds"].items()]
+    return "\n".join([_settings(result["machine"]), "", *FIRST_CALLS, *rows])
 
 
 def training(result: dict[str, Any]) -> str:
