@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from tests.children import answer_of
 from tvm_scan import cuda_math
 from tvm_scan._locks import ForkSafeLock
 
@@ -36,19 +37,6 @@ def free(lock):
     return found[0]
 
 
-def from_child(target, *arguments):
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    process = context.Process(target=target, args=(queue, *arguments))
-    process.start()
-    try:
-        return queue.get(timeout=SECONDS)
-    finally:
-        process.join(10)
-        if process.is_alive():
-            process.kill()
-
-
 def test_compiling_in_a_child_forked_while_another_thread_compiles(monkeypatch):
     monkeypatch.setattr(cuda_math, "_has_nvrtc", lambda: False)
     held, done = threading.Event(), threading.Event()
@@ -62,7 +50,7 @@ def test_compiling_in_a_child_forked_while_another_thread_compiles(monkeypatch):
     thread.start()
     held.wait(SECONDS)
     try:
-        assert from_child(exact) == "taken"
+        assert answer_of(exact, seconds=SECONDS) == "taken"
     finally:
         done.set()
         thread.join()
@@ -78,6 +66,6 @@ def test_a_thread_that_forks_while_it_holds_the_lock():
         queue.put((inside, free(lock)))
 
     with lock:
-        assert from_child(child) == (False, True)
+        assert answer_of(child, seconds=SECONDS) == (False, True)
         assert not free(lock)
     assert free(lock)

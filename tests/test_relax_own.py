@@ -90,6 +90,63 @@ def test_selective_scan(whole):
     check(model, *small, rand(D), rand(B, D, L), rand(D), family="affine")
 
 
+def test_a_selective_scan_with_projections_that_are_fixed_in_time():
+    def model(u, A, B, C):
+        return ours.selective_scan(u, u, -A, B, C)
+
+    small = (rand(B, D, L), rand(D, N), rand(D, N), rand(B, N, L))
+    check(model, *small, family="affine")
+
+
+@pytest.mark.parametrize("has_first", [False, True])
+def test_states_of_packed_sequences(has_first):
+    """Each state is a lane of one scan; the offsets, and how many there are, are data."""
+
+    def model(x, dt, A, B, offsets, first):
+        return ours.mamba_chunk_scan_combined(
+            *(x, dt, -A, B, B),
+            chunk_size=8,
+            cu_seqlens=offsets,
+            initial_states=first if has_first else None,
+            return_varlen_states=True,
+        )
+
+    tensors = (rand(1, L, 4, D), rand(1, L, 4), rand(4), rand(1, L, 2, N))
+    offsets = [torch.tensor(o, dtype=torch.int32) for o in ([0, 5, 5, L], [0, 0, 9, 20, L])]
+    first = rand(1, 4, D, N)
+    count = torch.export.Dim("count", min=4)
+    check(
+        model,
+        *(*tensors, offsets[0], first),
+        family="affine",
+        dynamic=((None, None, None, None, {0: count}, None),),
+        again=[(*tensors, o, first) for o in offsets[1:]],
+    )
+
+
+def test_every_operator_has_a_converter():
+    """Or is one that only a gradient calls, which is said."""
+    from tvm_scan.relax.frontend import CONVERTERS, OWN
+    from tvm_scan.torch.operator import _library
+
+    named = {f"{name}.default" for name in _library.implementations}
+    assert named <= {*CONVERTERS, *OWN}, named - {*CONVERTERS, *OWN}
+
+    def model(x):
+        values, _ = torch.ops.tvm_scan.extremum(x, False, False)
+        return values, torch.ops.tvm_scan.extremum(x.double(), True, True)[0]
+
+    check(model, rand(B, L, D))
+    refused = exported(lambda g, i: torch.ops.tvm_scan.extremum_gradient(g, i, False), *refusable())
+    with pytest.raises(ScanError, match=r"expected a forward pass, found .*extremum_gradient"):
+        from_exported(refused)
+
+
+def refusable():
+    x = rand(B, L, D)
+    return x, ours.cummax(x, 1).indices
+
+
 def test_a_model_of_transformers_on_our_scan():
     """Patched and exported, Mamba's scan is one operator of ours, of any length."""
     transformers = pytest.importorskip("transformers")

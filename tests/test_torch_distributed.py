@@ -53,6 +53,9 @@ CASES = {
     "logcumsumexp": (1, {"x": (2, STEPS, 3)}, {"dim": 1}),
 }
 NEGATIVE = ("A", "g", "w")
+#: Of functions whose kernels take longer to build one direction: what differs is not theirs.
+REVERSE = {"rglru": [True], "hgrn": [False], "gla": [False], "rwkv6": [True], "ssd": [True]}
+BOTH = [False, True]
 RESETS = {"linear_recurrence": (1, STEPS, 1), "rglru": (2, STEPS), "selective_scan": (2, STEPS)}
 RESETS["ssd"] = (1, STEPS)
 
@@ -120,7 +123,7 @@ def _work(rank, lengths, port, results):
     found = {}
     for name in CASES:
         call = sequence_parallel(getattr(ts, name), timeout=100)
-        for reverse in (False, True):
+        for reverse in REVERSE.get(name, BOTH):
             found[name, reverse] = solve(call, name, sum(lengths), reverse, mine)
     start, stop = ((0, 300), (300, 400), (400, 400), (400, 400))[rank]
     a, x = (t[:, start:stop] for t in half_problem())
@@ -144,7 +147,7 @@ def parts(request, tmp_path_factory):
     """What the processes found, one after another."""
     folder, lengths = tmp_path_factory.mktemp("parts"), SLICES[request.param]
     for name in CASES:  # kernels are built here, once, and found by the processes
-        for reverse in (False, True):
+        for reverse in REVERSE.get(name, BOTH):
             solve(getattr(ts, name), name, sum(lengths), reverse)
     mp.spawn(_work, args=(lengths, free_port(), str(folder)), nprocs=len(lengths))
     return lengths, [torch.load(folder / f"{rank}.pt") for rank in range(len(lengths))]
@@ -154,7 +157,7 @@ def parts(request, tmp_path_factory):
 def test_slices_of_unequal_length(name, parts):
     lengths, found = parts
     dim = CASES[name][0]
-    for reverse in (False, True):
+    for reverse in REVERSE.get(name, BOTH):
         sliced, summed, last = solve(getattr(ts, name), name, sum(lengths), reverse)
         got = [part[name, reverse] for part in found]
         for index, wanted in enumerate(sliced):

@@ -4,7 +4,6 @@ TVM's thread pool does not survive a fork: a kernel that waits for it hangs. So 
 a limit, and a process that hangs is a failure.
 """
 
-import multiprocessing
 import sys
 import threading
 
@@ -13,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
+from tests.children import answer_of  # noqa: E402
 from tvm_scan.torch import kernels  # noqa: E402
 
 pytestmark = [
@@ -50,23 +50,10 @@ class Filtered(torch.utils.data.Dataset):
         return ts.linear_recurrence(*numbers(index))[:, -1]
 
 
-def answer_of(method):
-    context = multiprocessing.get_context(method)
-    queue = context.Queue()
-    process = context.Process(target=child, args=(queue, 0))
-    process.start()
-    try:
-        return queue.get(timeout=SECONDS)
-    finally:
-        process.join(10)
-        if process.is_alive():
-            process.kill()
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_child_runs_parallel_kernels(method):
     wanted = work(0)  # the parent's pool is up
-    assert answer_of(method) == pytest.approx(wanted)
+    assert answer_of(child, 0, method=method) == pytest.approx(wanted)
     assert work(0) == pytest.approx(wanted)  # and still is
 
 
@@ -83,18 +70,11 @@ def test_a_child_forked_while_another_thread_builds():
     builder = threading.Thread(target=build)
     builder.start()
     held.wait(SECONDS)
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    process = context.Process(target=_builds, args=(queue,))
-    process.start()
     try:
-        assert queue.get(timeout=SECONDS) == pytest.approx(wanted)
+        assert answer_of(_builds) == pytest.approx(wanted)
     finally:
         done.set()
         builder.join()
-        process.join(10)
-        if process.is_alive():
-            process.kill()
 
 
 def _builds(queue):

@@ -18,6 +18,7 @@ from tvm_scan.relax.cumulative_loops import cumulative_loop, logsumexp_loop
 from tvm_scan.relax.higher_order import declared
 from tvm_scan.relax.loops import Shape, call_loop
 from tvm_scan.relax.operators import emit_along_axis, viewed
+from tvm_scan.relax.packed_states import states_of_sequences
 
 __all__ = ["OWN"]
 
@@ -164,6 +165,12 @@ def _positions(node: Any, importer: Any) -> relax.Expr:
     return frame.whole(run(loops.positions_of_keys, frame.array(x), keys))
 
 
+def _extremum(node: Any, importer: Any) -> list[relax.Expr]:
+    where = _positions(node, importer)
+    values = relax.op.gather_elements(_arguments(node, importer)["x"], where, axis=1)
+    return [importer.block_builder.emit(values), where]
+
+
 def _selective(node: Any, importer: Any) -> list[relax.Expr]:
     from tvm_scan.torch.loops import selective_forward
 
@@ -285,6 +292,29 @@ def _slices(node: Any, importer: Any) -> list[relax.Expr]:
     return call_loop(importer.block_builder, _believed(loop, carries, prefix), tensors, "scan")
 
 
+def _states_of_sequences(node: Any, importer: Any) -> relax.Expr:
+    given = _arguments(node, importer)
+    drive, B, offsets, first = (given[name] for name in ("drive", "B", "offsets", "first"))
+    _, length, heads, features = _sizes(drive, ("one", "length", "heads", "features"))
+    _, _, groups, states = _sizes(B, ("one", "length", "groups", "states"))
+    loop = states_of_sequences(
+        *(length, heads, features, groups, states),
+        _extent(offsets.ty.shape.values[0], "ends"),
+        dtype=_dtype(drive),
+        offsets_dtype=_dtype(offsets),
+        has_first=first is not None,
+    )
+    inputs = [given["gates"], drive, B, *([] if first is None else [first]), offsets]
+    return call_loop(importer.block_builder, loop, inputs, "states_of_sequences")[0]
+
+
+def _of_a_gradient(node: Any, importer: Any) -> relax.Expr:
+    raise ScanError(
+        f"from_exported: expected a forward pass, found {node.target}, which only a gradient "
+        "calls; export the forward pass, and differentiate in torch"
+    )
+
+
 def _believed(loop: tirx.PrimFunc, parts: int, prefix: bool) -> tirx.PrimFunc:
     """Of an operator that is declared associative, try that on samples."""
     loop = _private(loop)
@@ -295,10 +325,15 @@ def _believed(loop: tirx.PrimFunc, parts: int, prefix: bool) -> tirx.PrimFunc:
 OWN: Mapping[str, Converter] = {
     "affine_scan.default": _affine,
     "cumulative.default": _cumulative,
+    "extremum.default": _extremum,
+    "extremum_gradient.default": _of_a_gradient,
     "log_sum_exp.default": _log_sum_exp,
     "outer_scan.default": _outer,
     "positions.default": _positions,
     "scan_slices.default": _slices,
+    "selective_scan_backward.default": _of_a_gradient,
     "selective_scan_grouped.default": _selective,
+    "sequence_states.default": _states_of_sequences,
+    "sequence_states_backward.default": _of_a_gradient,
     "step_scan.default": _steps,
 }

@@ -5,12 +5,16 @@ them and both zeros equal. On integers the maximum is associative without except
 lasts, as in torch, whatever the plan. The annotations are evaluated by the script parser.
 """
 
+from collections.abc import Callable, Mapping
+
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tvm_scan.library.arguments import Expr, alloc_state
+from tvm_scan.library.arguments import Expr, alloc_state, keep_parameters
 
 from .frame import ATTRS, Frame, carry_dtype, cast, const
+
+_LEAST = -(1 << 63)
 
 
 def _key_dtype(dtype: str) -> str:
@@ -35,6 +39,70 @@ def _key(value: Expr, dtype: str, smallest: bool) -> Expr:
     return T.Select(T.isnan(wide), magnitude, ordered)
 
 
+#: From an element of the input, its indices, the step and the array of keys: what is compared.
+_Element = Callable[[tirx.Var, tuple, Expr, tirx.Var], Expr]
+
+
+def _largest(
+    frame: Frame,
+    dtype: str,
+    carry: str,
+    least: int,
+    element: _Element,
+    emits: Mapping[str, Callable[[Expr], Expr]],
+    *,
+    reads_keys: bool = False,
+) -> tirx.PrimFunc:
+    """Build the walk ``c = max(c, element); emit`` over `X`, and what it reads and writes.
+
+    Parameters
+    ----------
+    frame : Frame
+        The axes.
+    dtype, carry : str
+        Of the input, and of what is compared and of keys.
+    least : int
+        What is no larger than any element.
+    element : callable
+        What is compared.
+    emits : mapping
+        By array, what is written of the carry: values `V`, keys `K`, positions `I`.
+    reads_keys : bool
+        Whether the element reads keys of `K`.
+    """
+    P, Q, L = frame.outer, frame.inner, frame.length
+    at, keys = frame.at, _key_dtype(dtype)
+
+    @T.prim_func(s_tir=True)
+    def main(
+        X: T.Buffer(frame.shape, dtype),
+        K: T.Buffer(frame.shape, keys),
+        V: T.Buffer(frame.shape, dtype),
+        I: T.Buffer(frame.shape, "int64"),
+    ) -> None:
+        T.func_attr(ATTRS)
+        C = T.meta_var(alloc_state(frame.state_shape, carry))
+        for p, q in T.grid(P, Q):
+            with T.sblock("init"):
+                vp, vq = T.axis.remap("SS", [p, q])
+                C[vp, vq] = const(least, carry)
+            for t in range(L):
+                with T.sblock("scan"):
+                    vp, vq = T.axis.remap("SS", [p, q])
+                    vt = T.axis.scan(L, t)
+                    here = T.meta_var(at(vp, vq, vt))
+                    C[vp, vq] = T.max(C[vp, vq], element(X, here, vt, K))
+                    if "V" in emits:
+                        V[here] = emits["V"](C[vp, vq])
+                    if "K" in emits:
+                        K[here] = emits["K"](C[vp, vq])
+                    if "I" in emits:
+                        I[here] = emits["I"](C[vp, vq])
+
+    kept = {"X", *emits, *(["K"] if reads_keys else [])}
+    return keep_parameters(main, [name for name in "XKVI" if name in kept])
+
+
 def positions_packed(
     outer: Expr,
     inner: Expr,
@@ -51,30 +119,15 @@ def positions_packed(
     lengths below 2^31.
     """
     frame = Frame(outer, inner, length, time_last, reverse)
-    P, Q, L = outer, inner, length
-    at = frame.at
 
-    def packed(X: tirx.Var, here: tuple, step: Expr) -> Expr:
+    def packed(X: tirx.Var, here: tuple, step: Expr, _: tirx.Var) -> Expr:
         key = T.Cast("int64", _key(X[here], dtype, smallest))
         return T.bitwise_or(T.shift_left(key, const(32, "int64")), step)
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer(frame.shape, dtype), I: T.Buffer(frame.shape, "int64")) -> None:
-        T.func_attr(ATTRS)
-        C = T.meta_var(alloc_state(frame.state_shape, "int64"))
-        for p, q in T.grid(P, Q):
-            with T.sblock("init"):
-                vp, vq = T.axis.remap("SS", [p, q])
-                C[vp, vq] = const(-(1 << 63), "int64")
-            for t in range(L):
-                with T.sblock("scan"):
-                    vp, vq = T.axis.remap("SS", [p, q])
-                    vt = T.axis.scan(L, t)
-                    here = T.meta_var(at(vp, vq, vt))
-                    C[vp, vq] = T.max(C[vp, vq], packed(X, here, vt))
-                    I[here] = frame.time(T.bitwise_and(C[vp, vq], const((1 << 32) - 1, "int64")))
+    def position(carry: Expr) -> Expr:
+        return frame.time(T.bitwise_and(carry, const((1 << 32) - 1, "int64")))
 
-    return main
+    return _largest(frame, dtype, "int64", _LEAST, packed, {"I": position})
 
 
 def running_keys(
@@ -89,26 +142,11 @@ def running_keys(
 ) -> tirx.PrimFunc:
     """Build ``running_keys(X, K)``: the largest key so far, for dtypes of 64 bits."""
     frame = Frame(outer, inner, length, time_last, reverse)
-    P, Q, L, key_dtype = outer, inner, length, _key_dtype(dtype)
-    at = frame.at
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer(frame.shape, dtype), K: T.Buffer(frame.shape, key_dtype)) -> None:
-        T.func_attr(ATTRS)
-        C = T.meta_var(alloc_state(frame.state_shape, key_dtype))
-        for p, q in T.grid(P, Q):
-            with T.sblock("init"):
-                vp, vq = T.axis.remap("SS", [p, q])
-                C[vp, vq] = const(-(1 << 63), key_dtype)
-            for t in range(L):
-                with T.sblock("scan"):
-                    vp, vq = T.axis.remap("SS", [p, q])
-                    vt = T.axis.scan(L, t)
-                    here = T.meta_var(at(vp, vq, vt))
-                    C[vp, vq] = T.max(C[vp, vq], _key(X[here], dtype, smallest))
-                    K[here] = C[vp, vq]
+    def key(X: tirx.Var, here: tuple, _: Expr, __: tirx.Var) -> Expr:
+        return _key(X[here], dtype, smallest)
 
-    return main
+    return _largest(frame, dtype, _key_dtype(dtype), _LEAST, key, {"K": lambda carry: carry})
 
 
 def positions_of_keys(
@@ -123,34 +161,12 @@ def positions_of_keys(
 ) -> tirx.PrimFunc:
     """Build ``positions(X, K, I)``: the latest step so far whose key is the running one."""
     frame = Frame(outer, inner, length, time_last, reverse)
-    P, Q, L, key_dtype = outer, inner, length, _key_dtype(dtype)
-    at = frame.at
 
-    def hit(X: tirx.Var, K: tirx.Var, here: tuple, step: Expr) -> Expr:
+    def hit(X: tirx.Var, here: tuple, step: Expr, K: tirx.Var) -> Expr:
         taken = _key(X[here], dtype, smallest) == K[here]
         return T.Select(taken, step, const(0, "int64"))
 
-    @T.prim_func(s_tir=True)
-    def main(
-        X: T.Buffer(frame.shape, dtype),
-        K: T.Buffer(frame.shape, key_dtype),
-        I: T.Buffer(frame.shape, "int64"),
-    ) -> None:
-        T.func_attr(ATTRS)
-        C = T.meta_var(alloc_state(frame.state_shape, "int64"))
-        for p, q in T.grid(P, Q):
-            with T.sblock("init"):
-                vp, vq = T.axis.remap("SS", [p, q])
-                C[vp, vq] = const(0, "int64")
-            for t in range(L):
-                with T.sblock("scan"):
-                    vp, vq = T.axis.remap("SS", [p, q])
-                    vt = T.axis.scan(L, t)
-                    here = T.meta_var(at(vp, vq, vt))
-                    C[vp, vq] = T.max(C[vp, vq], hit(X, K, here, vt))
-                    I[here] = frame.time(C[vp, vq])
-
-    return main
+    return _largest(frame, dtype, "int64", 0, hit, {"I": frame.time}, reads_keys=True)
 
 
 def extremum(
@@ -169,12 +185,11 @@ def extremum(
     the value can be had back from the carry. For the same dtypes and lengths.
     """
     frame = Frame(outer, inner, length, time_last, reverse)
-    P, Q, L = outer, inner, length
-    at, wide = frame.at, carry_dtype(dtype)
+    wide = carry_dtype(dtype)
     is_float = dtype != "int32"
     nan, top = const(0x7FC00000, "int32"), const((1 << 31) - 1, "int32")
 
-    def packed(X: tirx.Var, here: tuple, step: Expr) -> Expr:
+    def packed(X: tirx.Var, here: tuple, step: Expr, _: tirx.Var) -> Expr:
         key = T.Cast("int64", _key(X[here], dtype, smallest))
         low = T.shift_left(T.Cast("int64", step), const(1, "int64"))
         if is_float:
@@ -196,32 +211,11 @@ def extremum(
         bits = T.Select(key == top, nan, bits)
         return cast(T.reinterpret("float32", bits), wide, dtype)
 
-    def step_of(carry: Expr) -> Expr:
+    def position(carry: Expr) -> Expr:
         low = T.bitwise_and(carry, const((1 << 32) - 1, "int64"))
-        return T.shift_right(low, const(1, "int64"))
+        return frame.time(T.shift_right(low, const(1, "int64")))
 
-    @T.prim_func(s_tir=True)
-    def main(
-        X: T.Buffer(frame.shape, dtype),
-        V: T.Buffer(frame.shape, dtype),
-        I: T.Buffer(frame.shape, "int64"),
-    ) -> None:
-        T.func_attr(ATTRS)
-        C = T.meta_var(alloc_state(frame.state_shape, "int64"))
-        for p, q in T.grid(P, Q):
-            with T.sblock("init"):
-                vp, vq = T.axis.remap("SS", [p, q])
-                C[vp, vq] = const(-(1 << 63), "int64")
-            for t in range(L):
-                with T.sblock("scan"):
-                    vp, vq = T.axis.remap("SS", [p, q])
-                    vt = T.axis.scan(L, t)
-                    here = T.meta_var(at(vp, vq, vt))
-                    C[vp, vq] = T.max(C[vp, vq], packed(X, here, vt))
-                    V[here] = value_of(C[vp, vq])
-                    I[here] = frame.time(step_of(C[vp, vq]))
-
-    return main
+    return _largest(frame, dtype, "int64", _LEAST, packed, {"V": value_of, "I": position})
 
 
 def extremum_gradient(

@@ -1,0 +1,39 @@
+"""What a child process answers, with a limit: one that hangs is a failure, not a hang."""
+
+import multiprocessing
+
+
+def answer_of(target, *arguments, method="fork", seconds=120):
+    """Run ``target(queue, *arguments)`` in a child, and return what it puts into the queue.
+
+    Parameters
+    ----------
+    target : callable
+        Puts one answer; found by name where the child is spawned.
+    *arguments : object
+        Its others.
+    method : {"fork", "spawn"}
+        How the child begins.
+    seconds : float
+        How long to wait for the answer.
+
+    Returns
+    -------
+    object
+        The answer.
+
+    Raises
+    ------
+    queue.Empty
+        If there is none in time.
+    """
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    process = context.Process(target=target, args=(queue, *arguments))
+    process.start()
+    try:
+        return queue.get(timeout=seconds)
+    finally:
+        process.join(10)
+        if process.is_alive():
+            process.kill()
