@@ -153,6 +153,21 @@ def test_calls_are_checked(folder):
         model(a, a, function="other")
 
 
+def test_arrays_anywhere_in_memory(folder):
+    """NumPy aligns to 16 bytes, or less where a file is mapped; vector loads would fault."""
+    model = load(folder)
+    size, rng = 3 * 8 * 4, np.random.default_rng(0)
+    whole = [np.frombuffer(bytearray(size + 64), np.uint8) for _ in range(2)]
+    for offset in (4, 8, 16, 32):
+        a, x = (w[offset : offset + size].view("float32").reshape(3, 8) for w in whole)
+        a[:], x[:] = rng.random((2, 3, 8))
+        np.testing.assert_allclose(np.from_dlpack(model(a, x)), expected(a, x), 1e-5)
+    with pytest.raises(ArtifactError, match=r"expected a contiguous, got strides \(16, 2\); copy"):
+        model(np.zeros((3, 16), "float32")[:, ::2], x)
+    empty = np.zeros((3, 0), "float32")
+    assert np.from_dlpack(model(empty, empty)).shape == (3, 0)
+
+
 def test_export_refuses_what_it_cannot_write(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ScanError, match=r"expected a folder at .*, found a file"):

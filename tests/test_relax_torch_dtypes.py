@@ -44,11 +44,7 @@ CONVOLUTIONS = {
         (6, 3, 3),
     ),
     "conv2d": (lambda x, w, b: F.conv2d(x, w, None, padding=1), (2, 4, 5, 6), (6, 4, 3, 3)),
-    "transposed": (
-        lambda x, w, b: F.conv_transpose1d(x, w, b, 2, 1, 1),
-        (2, 4, 7),
-        (4, 6, 3),
-    ),
+    "transposed": (lambda x, w, b: F.conv_transpose1d(x, w, b, 2, 1, 1), (2, 4, 7), (4, 6, 3)),
 }
 
 

@@ -20,6 +20,8 @@ __all__ = ["FORMAT", "MANIFEST", "ArtifactError", "Model", "load", "sha256_of"]
 #: Version of the manifest; a reader takes its own only.
 FORMAT = 1
 MANIFEST = "manifest.json"
+#: Bytes at multiples of which arrays begin that TVM allocates; its code counts on that.
+_ALIGNMENT = 64
 _DEVICE_TYPES = {"cpu": 1, "cuda": 2}
 #: What `load` and `Model` read of a manifest.
 _FIELDS: dict[str, type] = {
@@ -193,7 +195,8 @@ class Model:
         Parameters
         ----------
         *tensors
-            NumPy arrays, torch tensors or whatever else speaks DLPack, one per input.
+            NumPy arrays, torch tensors or whatever else speaks DLPack, one per input: contiguous,
+            on the model's device. Those that do not begin at a multiple of 64 bytes are copied.
         function : str
             Which; see ``manifest["functions"]``.
 
@@ -225,8 +228,34 @@ class Model:
         for entry, tensor in zip(inputs, tensors, strict=True):
             view = tensor if isinstance(tensor, tvm_ffi.Tensor) else tvm_ffi.from_dlpack(tensor)
             _check_input(entry, view, sizes)
-            given.append(view)
+            _check_place(entry, view, self.manifest["device"])
+            given.append(_aligned(view))
         return self._machine[function](*given)
+
+
+def _check_place(entry: dict[str, Any], tensor: Any, device: str) -> None:
+    if tensor.device.dlpack_device_type() != _DEVICE_TYPES[device]:
+        raise ArtifactError(
+            f"run: expected {entry['name']} on {device}, got it on {tensor.device}; move it there"
+        )
+    if not tensor.is_contiguous():
+        raise ArtifactError(
+            f"run: expected {entry['name']} contiguous, got strides {tuple(tensor.strides)}; copy "
+            "it with numpy.ascontiguousarray or tensor.contiguous()"
+        )
+
+
+def _aligned(tensor: Any) -> Any:
+    """The tensor, or a copy where compiled code would fault: it loads whole aligned vectors."""
+    import tvm_ffi
+
+    if tensor.numel() and tensor.data_ptr() % _ALIGNMENT == 0:
+        return tensor
+    allocate = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
+    copied = allocate(tvm_ffi.Shape(tensor.shape), tensor.dtype, tensor.device, None)
+    if tensor.numel():  # the strides of nothing may be anything, and those are checked
+        tvm_ffi.get_global_func("runtime.TVMTensorCopyFromTo")(tensor, copied)
+    return copied
 
 
 def _check_input(entry: dict[str, Any], tensor: Any, sizes: dict[str, int]) -> None:

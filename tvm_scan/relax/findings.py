@@ -9,6 +9,7 @@ from tvm import tirx
 from tvm.ir import GlobalVar, IRModule
 
 from tvm_scan import tir
+from tvm_scan.annotations import IS_SCHEDULED
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
@@ -75,10 +76,11 @@ def _size(extent: Any) -> str:
 
 
 def called_functions(mod: IRModule) -> list[GlobalVar]:
-    """PrimFuncs that Relax functions name, and those that have a public name, each once."""
+    """Functions that Relax functions name, and public ones that nobody scheduled, each once."""
     found = {str(name.name_hint): name for name in global_vars(mod)}
     for name, func in mod.functions_items():
-        if func.attrs and "global_symbol" in func.attrs:
+        attrs = func.attrs or {}
+        if "global_symbol" in attrs and not attrs.get(IS_SCHEDULED, False):
             found.setdefault(str(name.name_hint), name)
     return list(found.values())
 
@@ -151,7 +153,7 @@ def FindScans(mod: IRModule) -> list[ScanReport]:
     Returns
     -------
     list of ScanReport
-        One for each function that a Relax function calls or that has a public name, and that has
-        a recurrence or an ordered loop that is refused.
+        One for each function with a recurrence, or with an ordered loop that is refused, among
+        those that Relax functions call and those that have a public name and no schedule yet.
     """
     return Findings().reports(mod)

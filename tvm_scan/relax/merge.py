@@ -232,9 +232,14 @@ def _unified(theirs: Var, ours: Var) -> tir.VarMap | None:
     for one, other in zip(left, right, strict=True):
         if isinstance(one, Var) and one not in sizes:
             sizes[one] = other
-    same = (
-        tir.structurally_equal(tir.simplify(tir.substitute(one, sizes)), tir.simplify(other))
+    pairs = [
+        (tir.simplify(tir.substitute(one, sizes)), tir.simplify(other))
         for one, other in zip(left, right, strict=True)
+    ]
+    # By value: TVMScript writes plain numbers in int32, TVM's operators have int64.
+    same = (
+        tir.structurally_equal(one, other) or tir.as_int(one) == tir.as_int(other) is not None
+        for one, other in pairs
     )
     return sizes if all(same) else None
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import Any
 
 import tvm
+from tvm import tirx
 from tvm.ir import IRModule
+from tvm.s_tir import dlight
+from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from tvm_scan.relax.findings import Findings
@@ -16,6 +20,8 @@ from tvm_scan.relax.passes import parallelize_pass
 from tvm_scan.schedules.limits import device_of
 
 __all__ = ["get_pipeline", "scan_passes"]
+
+_LOG = logging.getLogger("tvm_scan")
 
 
 def scan_passes(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
@@ -56,14 +62,58 @@ def get_pipeline(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
     Returns
     -------
     Pass
-        ``scan_passes(target, database)``, then TVM's default pipeline for the target.
+        ``scan_passes(target, database)``, then TVM's default pipeline for the target, in which
+        a schedule rule that fails on a function leaves it to the next.
     """
-    # TVM 0.27 does not export these modules, though its own compile() uses them.
-    backend = "cuda" if device_of(target) == "cuda" else "cpu_generic"
-    default = import_module(f"tvm.relax.backend.{backend}.pipeline").get_default_pipeline(target)
+    default = _default_pipeline(target)
 
     @tvm.ir.transform.module_pass(opt_level=0, name="tvm_scan_pipeline")
     def run(mod: IRModule, _context: Any) -> IRModule:
         return default(scan_passes(target, database)(mod))
 
     return run
+
+
+def _default_pipeline(target: Target) -> Any:
+    # TVM 0.27 does not export these modules, though its own compile() uses them.
+    if device_of(target) != "cuda":
+        generic = import_module("tvm.relax.backend.cpu_generic.pipeline")
+        return generic.get_default_pipeline(target)
+    backend = import_module("tvm.relax.backend.cuda.pipeline")
+    passes = [
+        *backend.library_dispatch_passes(target),
+        *(_tolerant(each) for each in backend.legalize_passes(target)),
+        *backend.dataflow_lower_passes(target),
+        *backend.finalize_passes(target),
+    ]
+
+    def run(mod: IRModule) -> IRModule:
+        with target:
+            return tvm.ir.transform.Sequential(passes)(mod)
+
+    return run
+
+
+def _tolerant(each: Any) -> Any:
+    """TVM's schedule rules, each but the last of which may fail on a function; others as they are.
+
+    The rule for products of a matrix and a vector of TVM 0.27 raises on some shapes of real models
+    rather than leave them to the next rule.
+    """
+    if each.info.name != "ApplyDefaultSchedule":
+        return each
+    rules = list(each.rules)
+    return dlight.ApplyDefaultSchedule(*(_Tolerant(rule) for rule in rules[:-1]), rules[-1])
+
+
+class _Tolerant(ScheduleRule):
+    def __init__(self, rule: ScheduleRule) -> None:
+        self._rule = rule
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Any:
+        try:
+            return self._rule.apply(func, target, tunable)
+        except Exception as error:  # rules raise whatever their assertions and primitives raise
+            name = type(self._rule).__name__
+            _LOG.info("TVM's rule %s fails on a function, the next one is tried: %s", name, error)
+            return None

@@ -4,9 +4,9 @@ Theorem. Let ``V = (v[0], ..., v[L-1])`` be nodes of a graph of pure operators, 
 give one node ``s`` of a step for them by these rules alone, for every ``t``: (1) the ``v[t]`` are
 one node: ``s`` is shared; (2) ``v[t]`` selects step ``t`` of one input: ``s`` is its slice;
 (3) ``v[t+1] = u[t]`` for the nodes ``U`` of a step, which may be a carry itself: ``s`` is a carry
-with the initial value ``v[0]``, whose next value is the step of ``U``; (4) the ``v[t]`` apply one operator with one set
-of constants to nodes that match: ``s`` applies it to their steps. Then by induction over ``t``
-the loop that computes the steps gives ``v[t]`` at step ``t``.
+with the initial value ``v[0]``, whose next value is the step of ``U``; (4) the ``v[t]`` apply one
+operator with one set of constants to nodes that match: ``s`` applies it to their steps. Then by
+induction over ``t`` the loop that computes the steps gives ``v[t]`` at step ``t``.
 """
 
 from __future__ import annotations
