@@ -86,7 +86,7 @@ def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
         for slots in _slots(plan.block_tree, threads, dtype)
     ]
     ticket = [_TICKET] if plan.algorithm == "single_pass" else []
-    return _aligned([*arrays, *tile_bytes(plan, recurrence), *ticket])
+    return _aligned([*ticket, *arrays, *tile_bytes(plan, recurrence)])
 
 
 def _aligned(sizes: list[int]) -> int:
@@ -111,10 +111,10 @@ def carry_threads(plan: ScanPlan, recurrence: Recurrence) -> int:
 def _slots(tree: str, threads: int, dtype: str) -> list[int]:
     """Elements that each shared array of a tree holds."""
     if tree == "warp":
-        return [threads // _WARP] if threads > _WARP else []
+        return [2 * threads // _WARP] if threads > _WARP else []
     if tree == "kogge_stone":
-        return [threads, threads]
-    return [padded(threads - 1, dtype) + 1]
+        return [2 * threads]
+    return [padded(threads - 1, dtype) + 1, 1]
 
 
 def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:
