@@ -86,15 +86,12 @@ def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
         for slots in _slots(plan.block_tree, threads, dtype)
     ]
     ticket = [_TICKET] if plan.algorithm == "single_pass" else []
-    return _aligned([*ticket, *arrays, *tile_bytes(plan, recurrence)])
+    return _aligned([*arrays, *tile_bytes(plan, recurrence), *ticket])
 
 
 def _aligned(sizes: list[int]) -> int:
-    """Bytes of arrays one after the other."""
-    used = 0
-    for size in sizes:
-        used = -(-used // _ALIGNMENT) * _ALIGNMENT + size
-    return used
+    """Bytes of arrays, in whatever order the assembler lays them out."""
+    return sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
 
 
 def carry_threads(plan: ScanPlan, recurrence: Recurrence) -> int:
