@@ -13,6 +13,7 @@ from tvm.ir import Var
 from tvm.script import tirx as T
 
 from tvm_scan import tir
+from tvm_scan.schedules.barriers import all_wait
 from tvm_scan.schedules.ir import int_const
 
 __all__ = ["begin_ahead", "can_copy", "copy", "next_tile"]
@@ -68,7 +69,7 @@ def next_tile(stages: int, fetch: Callable[[Any], Any], tile: Any) -> Any:
     ahead = stages - 1
     if ahead == 0:
         return fetch(tile)
-    return tir.seq([_wait(ahead - 1), _barrier(), fetch(tile + int_const(ahead, tile)), _commit()])
+    return tir.seq([_wait(ahead - 1), all_wait(), fetch(tile + int_const(ahead, tile)), _commit()])
 
 
 def _commit() -> Any:
@@ -79,8 +80,3 @@ def _commit() -> Any:
 def _wait(left: int) -> Any:
     """Wait for all but the thread's last ``left`` groups."""
     return tirx.Evaluate(T.ptx["cp.async.wait_group"](left))
-
-
-def _barrier() -> Any:
-    """All threads of the block wait for one another."""
-    return tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared"))

@@ -2,11 +2,11 @@
 
 | tree | combines of a thread | barriers of one scan | shared memory for T threads |
 |---|---|---|---|
-| ``warp`` | 5 + log2(T / 32) + 1 | 1 | one element per warp; none for one warp |
+| ``warp`` | 5 + log2(T / 32) + 1 | 1 | two elements per warp; none for one warp |
 | ``kogge_stone`` | log2(T) | log2(T) + 1 | two elements per thread |
-| ``blelloch`` | 2 (at most one per level) | 4 log2(T) or so | one padded element per thread |
+| ``blelloch`` | 2 (at most one per level) | 2 log2(T / 32) | one padded element per thread |
 
-A barrier more protects the shared memory from the next tile. On paper the warp tree wins
+Threads of one warp alone need no barrier of the block. On paper the warp tree wins
 wherever its elements can be shuffled: a shuffle costs about as much as an access to shared
 memory (some 25 cycles), and a barrier of 128 threads as much again.
 """
@@ -39,15 +39,16 @@ class BlockTree(Protocol):
     def buffers(self) -> list[Var]:
         """What the tree keeps."""
 
-    def scan(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+    def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
         """Statements of one scan.
 
         Given: ``mine`` (registers) holds the element of the thread. Result: ``prefix`` says
         where the exclusive prefix of the thread is, and ``total`` (registers of every thread)
-        holds the aggregate of the block. TVM inserts the barriers.
+        holds the aggregate of the block. The tree places its own barriers; of scans that follow
+        one another in one kernel, two in a row have a ``turn`` of different parities.
         """
 
-    def fold(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+    def fold(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
         """Statements of one scan that leaves no prefixes, only ``total``."""
 
     def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:

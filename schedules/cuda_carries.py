@@ -104,7 +104,7 @@ class CarryScan:
             [
                 self.replica.set_identity(self.mine, []),
                 each(self._extend),
-                *self.tree.scan(self.stage, self.mine, self.total),
+                *self.tree.scan(self.stage, self.mine, self.total, number),
                 self.replica.apply(prefix, place, source=self.running),
                 each(self._keep),
                 self.running.apply(self.total, []),

@@ -90,11 +90,8 @@ def shared_bytes(plan: ScanPlan, recurrence: Recurrence) -> int:
 
 
 def _aligned(sizes: list[int]) -> int:
-    """Bytes of arrays one after the other."""
-    used = 0
-    for size in sizes:
-        used = -(-used // _ALIGNMENT) * _ALIGNMENT + size
-    return used
+    """Bytes of arrays, in whatever order the assembler lays them out."""
+    return sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
 
 
 def carry_threads(plan: ScanPlan, recurrence: Recurrence) -> int:
@@ -111,10 +108,10 @@ def carry_threads(plan: ScanPlan, recurrence: Recurrence) -> int:
 def _slots(tree: str, threads: int, dtype: str) -> list[int]:
     """Elements that each shared array of a tree holds."""
     if tree == "warp":
-        return [threads // _WARP] if threads > _WARP else []
+        return [2 * threads // _WARP] if threads > _WARP else []
     if tree == "kogge_stone":
-        return [threads, threads]
-    return [padded(threads - 1, dtype) + 1]
+        return [2 * threads]
+    return [padded(threads - 1, dtype) + 1, 1]
 
 
 def check_cuda(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> None:

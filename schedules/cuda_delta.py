@@ -21,6 +21,7 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.schedules.barriers import all_wait
 from tvm_scan.schedules.delta_places import Places
 from tvm_scan.schedules.ir import (
     Kernel,
@@ -191,18 +192,18 @@ class _Block:
             [
                 self._share(c * k, lambda n, _: self._vectors(n, head)),
                 self._share(c * w, lambda n, _: self._amounts(n, head)),
-                _barrier(),
+                all_wait(),
                 self._share(c * c, self._triangles),
-                _barrier(),
+                all_wait(),
                 self._pass_on(),
-                _barrier(),
+                all_wait(),
                 self._share(c * w, self._project),
-                _barrier(),
+                all_wait(),
                 loop("t", c, self._solve, dtype=self.index),
-                _barrier(),
+                all_wait(),
                 self._share(c * w, lambda n, turn: self._emit(n, turn, head)),
                 self._share(self.padded, self._advance),
-                _barrier(),
+                all_wait(),
             ]
         )
 
@@ -365,7 +366,7 @@ class _Block:
         value = value + self._load(self.rate, at) * self._load(self.total, 0)
         store = tirx.BufferStore(self.update, value, [at])
         # TVM puts no barrier under a condition: every warp sums, one of them stores.
-        return tir.seq([*total, _barrier(), when(self.thread < _COLUMNS, store), _barrier()])
+        return tir.seq([*total, all_wait(), when(self.thread < _COLUMNS, store), all_wait()])
 
     def _emit(self, number: Any, turn: Any, head: Any) -> Any:
         t, v, c = number // _COLUMNS, number % _COLUMNS, self.chunk
@@ -394,7 +395,3 @@ class _Block:
             self._load(self.passed, i) * self._load(self.state, number),
         )
         return tir.seq([*total, tirx.BufferStore(self.state, self._load(self.total, 0), [number])])
-
-
-def _barrier() -> Any:
-    return tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared"))

@@ -23,11 +23,13 @@ def tree_work(
     tiles, words = ceil(length / plan.tile), element_bytes(recurrence) / 4
     doublings = log2(threads)
     if plan.block_tree == "warp":
-        levels, barriers = doublings + 3, 2.0 if threads > 32 else 0.0
+        levels, barriers = doublings + 3, 1.0
     elif plan.block_tree == "kogge_stone":
-        levels, barriers = doublings, doublings + 2
+        levels, barriers = doublings, doublings + 1
     else:
-        levels, barriers = 2 * doublings, 4 * doublings + 3
+        levels, barriers = 2 * doublings, 2 * (doublings - 5)
+    if threads <= 32:
+        barriers = 0.0  # a warp has its own
     exchange = levels * words * 4
     # Lifting costs about what the step costs, and a combine two operations per word.
     each = 2 * (step.flops + step.specials * AROUND) + 2 * words
@@ -36,7 +38,7 @@ def tree_work(
     staged = shared_accesses(plan, recurrence)
     issued = made * (each + 3 * step.accesses / width + staged + exchange / items) / 32
     if plan.block_load == "transposed":
-        barriers += 4.0 if plan.stages == 1 else 2.0
+        barriers += 2.0
     at_memory = MEMORY if not step.specials else MEMORY + 2 * EXP * items
     one = at_memory + items * each + levels * (LEVEL + words) + barriers * BARRIER
     # Warps' totals are written and read once; the other trees pass every level through memory.

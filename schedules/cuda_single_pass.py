@@ -208,7 +208,7 @@ class _Pass:
             tirx.IfThenElse(is_owner, tir.seq(publish), None),
             replica.set_identity(look, []),
             tirx.IfThenElse(mine < place, tir.seq(await_theirs), None),
-            *tile.tree.fold(stage, look, tile.folded[stage]),
+            *tile.tree.fold(stage, look, tile.folded[stage], 1),
             await_flag(flag, self.has_carry[stage], window),
             tile.running.for_carries(range(stage, stage + 1), fetch),
             tile.running.apply(tile.folded[stage], []),

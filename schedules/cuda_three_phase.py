@@ -9,6 +9,7 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.barriers import all_wait
 from tvm_scan.schedules.cuda_carries import FEW_TILES, CarryScan
 from tvm_scan.schedules.cuda_grid import Place, grid_of, lane_exists, tile_count
 from tvm_scan.schedules.cuda_tile import Tile
@@ -172,13 +173,12 @@ class _Phases:
             if finish is not None and (constant is None or constant <= 0):
                 ends = when(extent <= tir.zero_like(extent), finish)
         # Every thread has read its initial state before one of them writes.
-        waits = tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared"))
         writes = tir.seq([boundary, ends])
         owner = walk.is_owner() if guard is None else tirx.And(guard, walk.is_owner())
         body = tir.seq(
             [
                 when(guard, walk.running.begin()),
-                *([waits, tirx.IfThenElse(owner, writes, None)] if boundary or ends else []),
+                *([all_wait(), tirx.IfThenElse(owner, writes, None)] if boundary or ends else []),
                 walk.walk(),
             ]
         )

@@ -9,6 +9,7 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.barriers import all_wait
 from tvm_scan.schedules.block_trees import make_tree
 from tvm_scan.schedules.cuda_grid import Place
 from tvm_scan.schedules.elements import Elements
@@ -137,6 +138,9 @@ class Tile:
     def _stage(self, stage: int, tile: Any, fold: bool = False) -> list[Any]:
         mine, tree = self.mine[stage], self.tree.fold if fold else self.tree.scan
 
+        # Where a block walks over tiles, the next one follows without a barrier.
+        turn = tile if self.plan.algorithm == "serial_tiles" else 0
+
         def extend(k: Any, time: Any) -> Any:
             return self._use(tile, self.replica.extend(mine, [], time), k, time)
 
@@ -145,7 +149,7 @@ class Tile:
             *(self._restore(earlier) for earlier in range(stage)),
             self.replica.set_identity(mine, []),
             self.items(tile, extend),
-            *tree(stage, mine, self.total[stage]),
+            *tree(stage, mine, self.total[stage], turn),
         ]
 
     def _restore(self, stage: int) -> Any:
@@ -185,12 +189,11 @@ class Tile:
         constant = tir.as_int(extent)
         if finish is None:
             return []
-        barrier = tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared"))
         if constant is not None and constant > 0:
-            return [] if self.tree.has_barriers else [barrier]
+            return [] if self.tree.has_barriers else [all_wait()]
         none = extent <= tir.zero_like(extent)
         return [
-            barrier,
+            all_wait(),
             tirx.IfThenElse(tirx.And(self.is_owner(), none), finish, None),
         ]
 

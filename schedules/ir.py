@@ -230,7 +230,18 @@ class Kernel:
         return Kernel(self.name, self.reads, self.writes, body, allocs)
 
     def block(self, axes: Sequence[tuple[Var, Any, Any]]) -> Any:
-        """All-spatial block over ``axes``: (block variable, extent, bound value) each."""
+        """All-spatial block over ``axes``: (block variable, extent, bound value) each.
+
+        Shared memory is read before and after the code, so that TVM lends none of it to two
+        buffers by turns: the barriers between them cost more than the memory, and the builders hide
+        accesses from the pass that would place them (``barriers``). Reads whose value nobody wants
+        go between the pass that lends memory and the one that places barriers.
+        """
+        names = [
+            tirx.Evaluate(tirx.BufferLoad(b, [tir.zero_like(e) for e in tir.shape_of(b)]))
+            for b in self.allocs
+            if str(b.scope()) == "shared" and tir.contains_var(self.body, [b])
+        ]
         iters = [
             IterVar(Range.from_min_extent(tir.zero_like(var), extent), var, IterVar.DataPar)
             for var, extent, _ in axes
@@ -241,7 +252,7 @@ class Kernel:
             [whole(b) for b in self.reads if b not in written],
             [whole(b) for b in self.writes],
             self.name,
-            self.body,
+            tir.seq([*names, self.body, *names]) if names else self.body,
             None,
             list(self.allocs),
         )

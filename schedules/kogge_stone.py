@@ -4,7 +4,8 @@ Source: P. M. Kogge and H. S. Stone, "A parallel algorithm for the efficient sol
 class of recurrence equations", IEEE Trans. Computers C-22, 1973.
 
 For T threads: work T log2 T combines, span log2 T, one barrier per level and one for the exclusive
-prefix: a level reads one buffer and the next one writes the other. Neighbouring threads access
+prefix: a level reads one buffer and the next one writes the other, and so do scans that follow one
+another. Up to a warp of threads need its own barriers alone. Neighbouring threads access
 neighbouring places, so that no two of a warp meet in a bank.
 """
 
@@ -17,6 +18,8 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.banks import WARP
+from tvm_scan.schedules.barriers import hidden, parity, wait
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import int_const
 from tvm_scan.schedules.replica import Replica
@@ -42,66 +45,71 @@ class KoggeStoneTree:
         self.row = row
         self.replica, self.thread, self.threads = replica, thread, threads
         stages = range(recurrence.stages)
-        self.ping = [
-            Elements(recurrence, "ping", [*row.lead, threads], "shared", s) for s in stages
-        ]
-        self.pong = [
-            Elements(recurrence, "pong", [*row.lead, threads], "shared", s) for s in stages
-        ]
+        lead = [*row.lead, 2, threads]
+        self.shared = [Elements(recurrence, "shared", lead, "shared", s) for s in stages]
         self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
 
-    #: Whether a scan makes every thread wait for every other one.
-    has_barriers = True
+        #: Whether a scan makes every thread wait for every other one.
+        self.has_barriers = threads > WARP
 
     @property
     def buffers(self) -> list[Var]:
         """Two buffers of shared memory, and registers for the earlier operand."""
-        parts = (self.ping, self.pong, self.left)
+        parts = (self.shared, self.left)
         return [b for stages in parts for elements in stages for b in elements.buffers]
 
-    def scan(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+    def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""
-        last = self._last(stage)
-        return [
-            *self.fold(stage, mine, total),
-            tirx.IfThenElse(
-                tirx.EQ(self.thread, tir.zero_like(self.thread)),
-                self.replica.set_identity(mine, []),
-                self.replica.copy(mine, [], last, [*self.row.at, self.thread - 1]),
-            ),
-        ]
+        before = self._at(self._levels, turn, self.thread - 1)
+        exclusive = tirx.IfThenElse(
+            tirx.EQ(self.thread, tir.zero_like(self.thread)),
+            self.replica.set_identity(mine, []),
+            self.replica.copy(mine, [], self.shared[stage], before),
+        )
+        return [*self.fold(stage, mine, total, turn), hidden(exclusive)]
 
-    def _last(self, stage: int) -> Elements:
-        """Where the inclusive prefixes are in the end."""
-        return (self.ping[stage], self.pong[stage])[(self.threads - 1).bit_length() % 2]
-
-    def fold(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+    def fold(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
         """Statements of a scan of which only the aggregate is wanted."""
-        buffers, left = (self.ping[stage], self.pong[stage]), self.left[stage]
-        here, stmts = [*self.row.at, self.thread], []
-        distances = [1 << k for k in range((self.threads - 1).bit_length())]
-        for level, distance in enumerate(distances):
-            shared = buffers[level % 2]
-            stmts.append(self.replica.copy(shared, here, mine, []))
-            stmts.append(self._combine(shared, left, mine, distance))
-        last = self._last(stage)
-        stmts.append(self.replica.copy(last, here, mine, []))
+        stmts: list[Any] = []
+        for level in range(self._levels):
+            stmts += self._show(stage, mine, level, turn)
+            stmts.append(hidden(self._combine(stage, mine, level, turn)))
         end = int_const(self.threads - 1, self.thread)
-        stmts.append(self.replica.copy(total, [], last, [*self.row.at, end]))
-        return stmts
+        last = self._at(self._levels, turn, end)
+        known = hidden(self.replica.copy(total, [], self.shared[stage], last))
+        return [*stmts, *self._show(stage, mine, self._levels, turn), known]
 
-    def _combine(self, shared: Elements, left: Elements, mine: Elements, distance: int) -> Any:
-        replica = self.replica
+    @property
+    def _levels(self) -> int:
+        return self.threads.bit_length() - 1
+
+    def _at(self, level: int, turn: Any, thread: Any) -> list[Any]:
+        """Where a thread's element lies before a level; a scan writes one time more than levels."""
+        writes = self._levels + 1
+        if isinstance(turn, int):
+            number = turn * writes + level
+        else:
+            number = turn + int_const(level, turn) if writes % 2 else level
+        return [*self.row.at, parity(number), thread]
+
+    def _show(self, stage: int, mine: Elements, level: int, turn: Any) -> list[Any]:
+        """The threads' elements where all of them can see them."""
+        here = self._at(level, turn, self.thread)
+        return [hidden(self.replica.copy(self.shared[stage], here, mine, [])), wait(self.threads)]
+
+    def _combine(self, stage: int, mine: Elements, level: int, turn: Any) -> Any:
+        """The element of the thread ``2 ** level`` below, followed by the thread's own."""
+        replica, left = self.replica, self.left[stage]
 
         def one(i: int, place: list[Any]) -> Any:
             algebra = replica.recurrence.groups[i].algebra
             earlier, later = left.load(i, [], place), mine.load(i, [], place)
             return mine.store(i, [], place, algebra.combine(earlier, later))
 
-        far = int_const(distance, self.thread)
+        far = int_const(1 << level, self.thread)
         body = [
-            replica.copy(left, [], shared, [*self.row.at, self.thread - far]),
-            replica.for_each_element(shared.stage, one),
+            replica.copy(left, [], self.shared[stage], self._at(level, turn, self.thread - far)),
+            replica.for_each_element(stage, one),
         ]
         return tirx.IfThenElse(self.thread >= far, tir.seq(body), None)
 

@@ -10,7 +10,7 @@ asynchronous, and those of ``S - 1`` tiles are under way while one is computed; 
 of a tile says both that its items have arrived, and that the buffer of the tile before is free.
 
 Cost of a tile: per stream, one access to shared memory per vector on either side; barriers: one
-for the loads, one for the stores, and with one buffer one that protects it.
+for the loads and one for the stores, each of which also protects the memory of the other.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.banks import LINE, WORD
 from tvm_scan.schedules.ir import int_const
 from tvm_scan.schedules.staging import MAX_STAGED, steady_loads
 from tvm_scan.schedules.vector_access import VectorAccess, steady_stores, vector_access
@@ -43,7 +44,7 @@ __all__ = [
     "streams_of",
 ]
 
-_LINE, _VECTOR, _WORD = 128, 16, 4
+_VECTOR = 16
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,12 @@ class PaddedLayout:
     @property
     def fits(self) -> bool:
         """Whether a unit fills a word: two threads in one word of a bank have no places."""
-        return self.unit * self.size >= _WORD
+        return self.unit * self.size >= WORD
 
     @property
     def period(self) -> int:
         """Elements between two paddings of one unit; 0 where none is needed."""
-        threads, apart = _LINE // (self.unit * self.size), self.items // self.unit
+        threads, apart = LINE // (self.unit * self.size), self.items // self.unit
         return lcm(threads, apart) * self.unit if gcd(threads, apart) > 1 else 0
 
     def place(self, index: Any) -> Any:

@@ -27,6 +27,7 @@ from tvm.sym import Analyzer
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.banks import LINE, WORD, meetings
 from tvm_scan.schedules.ir import int_const
 from tvm_scan.schedules.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.shared_layout import PaddedLayout, Stream, element_size
@@ -34,7 +35,7 @@ from tvm_scan.schedules.vector_access import VectorAccess
 
 __all__ = ["StepRows", "placed_in_block", "step_rows"]
 
-_VECTOR, _WORD, _WARP, _BANKS = 16, 4, 32, 32
+_VECTOR = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +110,7 @@ def step_rows(
     part = linear_in(last, within)
     if part is None or part[0] != 1 or any(tir.contains_var(index, [within]) for index in outer):
         return None
-    if size * lanes < _WORD or not _divides(analyzer, lanes, total):
+    if size * lanes < WORD or not _divides(analyzer, lanes, total):
         return None
     width = max(1, min(_VECTOR // size, lanes)) if vectors else 1
     row = tir.shape_of(load.source)[-1]
@@ -119,7 +120,7 @@ def step_rows(
     while width > 1 and lanes % width:
         width //= 2
     padding, meet = _padding(shared, items, lanes, width, size)
-    while meet > 1 and width * size > _WORD:
+    while meet > 1 and width * size > WORD:
         # Narrower copies allow for paddings in between; a warp's reads count more.
         narrow = _padding(shared, items, lanes, width // 2, size)
         if narrow[1] >= meet:
@@ -134,16 +135,12 @@ def step_rows(
 def _padding(shared: int, items: int, lanes: int, width: int, size: int) -> tuple[int, int]:
     """Padding, a multiple of ``width``, with which the fewest threads of a warp meet; how many."""
 
-    def meetings(padding: int) -> int:
-        banks: dict[int, set[int]] = {}
-        for thread in range(_WARP):
-            place = thread % shared * (items * lanes + padding) + thread // shared
-            word = place * size // _WORD
-            banks.setdefault(word % _BANKS, set()).add(word)
-        return max(map(len, banks.values()))
+    def meet(padding: int) -> int:
+        apart = items * lanes + padding
+        return meetings(lambda t: (t % shared * apart + t // shared) * size, size)
 
-    best = min(range(0, _BANKS * _WORD // size, width), key=meetings)
-    return best, meetings(best)
+    best = min(range(0, LINE // size, width), key=meet)
+    return best, meet(best)
 
 
 def _divides(analyzer: Analyzer, number: int, value: Any) -> bool:

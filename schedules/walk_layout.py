@@ -23,6 +23,7 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.banks import LINE, meetings
 from tvm_scan.schedules.shared_layout import PaddedLayout, Stream, direction_of, element_size
 from tvm_scan.schedules.staging import MAX_STAGED, steady_loads
 from tvm_scan.schedules.state_split import NoSplit, StateSplit, split_of
@@ -194,11 +195,10 @@ def _row_pitch(steps: int, layout: PaddedLayout, shared: int) -> int:
     units = -(-steps // vector)
     apart = max(1, layout.items // vector)
 
-    def meetings(pitch: int) -> int:
-        places = [(t // shared * pitch + t % shared * apart) % 8 for t in range(8)]
-        return max(places.count(place) for place in places)
+    def meet(pitch: int) -> int:
+        return meetings(lambda t: (t // shared * pitch + t % shared * apart) * _VECTOR, _VECTOR)
 
-    return vector * min(range(units, units + 8), key=meetings)
+    return vector * min(range(units, units + LINE // _VECTOR), key=meet)
 
 
 def _table(

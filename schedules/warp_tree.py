@@ -2,7 +2,9 @@
 
 For T threads: each one makes 5 combines in its warp, log2(T / 32) over the totals (every warp
 scans all of them, so that nothing goes back through memory) and one for its prefix. The only
-barrier stands between the warps' totals and their readers. At every level the earlier operand is
+barrier stands between the warps' totals and their readers: scans that follow one another leave
+them in two places by turns, and between two scans of one turn stands the barrier of the other. At
+every level the earlier operand is
 the one that came from the lower thread: the combine need not commute.
 """
 
@@ -15,15 +17,15 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.banks import WARP
+from tvm_scan.schedules.barriers import all_wait, hidden, parity
 from tvm_scan.schedules.elements import Elements
 from tvm_scan.schedules.ir import int_const
 from tvm_scan.schedules.replica import Replica
 from tvm_scan.schedules.rows import ALONE, Row
 
-__all__ = ["WARP", "WarpTree", "can_shuffle", "shuffled"]
+__all__ = ["WarpTree", "can_shuffle", "shuffled"]
 
-#: Threads of a warp.
-WARP = 32
 _ALL = 0xFFFFFFFF
 _WORDS = ("int32", "uint32", "int64", "uint64", "float32", "float64")
 
@@ -92,7 +94,7 @@ class WarpTree:
         self.shared: list[Elements] = []
         self.sums: list[Elements] = []
         if self.warps > 1:
-            lead = [*row.lead, self.warps]
+            lead = [*row.lead, 2, self.warps]
             self.shared = [Elements(recurrence, "warps", lead, "shared", s) for s in stages]
             self.sums = [Elements(recurrence, "sums", [], "local", s) for s in stages]
 
@@ -102,7 +104,7 @@ class WarpTree:
         parts = (self.left, self.shared, self.sums)
         return [b for stages in parts for elements in stages for b in elements.buffers]
 
-    def scan(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+    def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""
         left = self.left[stage]
         stmts = self._inclusive(mine, left, WARP)
@@ -110,9 +112,9 @@ class WarpTree:
             stmts.append(self._shuffle(total, mine, "", WARP - 1))
             return [*stmts, *self._exclusive(mine, left)]
         sums = self.sums[stage]
-        stmts.append(self._keep_total(stage, mine))
+        stmts.append(self._keep_total(stage, mine, turn))
         stmts += self._exclusive(mine, left)
-        stmts += self._scan_totals(stage, total)
+        stmts += self._scan_totals(stage, total, turn)
         # The totals of the warps before this one; the first warp has none, and asks for any.
         one = int_const(1, self.warp)
         stmts.append(self._shuffle(left, sums, "", tirx.Max(self.warp - one, one - one)))
@@ -120,28 +122,33 @@ class WarpTree:
         stmts.append(tirx.IfThenElse(after_first, self._combine(left, mine), None))
         return stmts
 
-    def fold(self, stage: int, mine: Elements, total: Elements) -> list[Any]:
+    def fold(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
         """Statements of a scan of which only the aggregate is wanted."""
         left = self.left[stage]
         stmts = self._inclusive(mine, left, WARP)
         if self.warps == 1:
             return [*stmts, self._shuffle(total, mine, "", WARP - 1)]
-        stmts.append(self._keep_total(stage, mine))
-        return [*stmts, *self._scan_totals(stage, total)]
+        stmts.append(self._keep_total(stage, mine, turn))
+        return [*stmts, *self._scan_totals(stage, total, turn)]
 
-    def _keep_total(self, stage: int, mine: Elements) -> Any:
+    def _at(self, turn: Any, warp: Any) -> list[Any]:
+        """Where the total of a warp lies."""
+        return [*self.row.at, parity(turn), warp]
+
+    def _keep_total(self, stage: int, mine: Elements, turn: Any) -> Any:
         """The last thread of every warp leaves the warp's total in shared memory."""
         last = int_const(WARP - 1, self.thread)
-        store = self.replica.copy(self.shared[stage], [*self.row.at, self.warp], mine, [])
-        return tirx.IfThenElse(tirx.EQ(self.lane, last), store, None)
+        store = self.replica.copy(self.shared[stage], self._at(turn, self.warp), mine, [])
+        return hidden(tirx.IfThenElse(tirx.EQ(self.lane, last), store, None))
 
-    def _scan_totals(self, stage: int, total: Elements) -> list[Any]:
+    def _scan_totals(self, stage: int, total: Elements, turn: Any) -> list[Any]:
         """Every warp scans the totals of all of them, the last of which is the block's."""
         sums = self.sums[stage]
         # Threads beyond the warps' number repeat totals that nobody asks them for.
         place = self.lane % int_const(self.warps, self.lane)
         return [
-            self.replica.copy(sums, [], self.shared[stage], [*self.row.at, place]),
+            all_wait(),
+            hidden(self.replica.copy(sums, [], self.shared[stage], self._at(turn, place))),
             *self._inclusive(sums, self.left[stage], self.warps),
             self._shuffle(total, sums, "", self.warps - 1),
         ]

@@ -25,6 +25,12 @@ pytestmark = pytest.mark.gpu
 
 _TILES = "cuda/serial_tiles(threads_per_block=32, items_per_thread=3, block_tree=warp, "
 _SHARED = "cuda/lanes(threads_per_block=32, items_per_thread=2, threads_per_lane=2"
+#: Threads of the trees: within a warp, and of an odd and an even number of levels beyond it.
+_TREES = {
+    "serial_tiles": {"blelloch": 128, "kogge_stone": 64, "warp": 64},
+    "three_phase": {"blelloch": 8, "kogge_stone": 8, "warp": 32},
+    "single_pass": {"blelloch": 64, "kogge_stone": 128, "warp": 64},
+}
 BUILDERS = {
     "a thread a lane": "cuda/sequential(threads_per_block=32)",
     "lanes": "cuda/lanes(threads_per_block=32)",
@@ -35,8 +41,8 @@ BUILDERS = {
     **{
         f"{algorithm}, {tree}": f"cuda/{algorithm}(threads_per_block={threads}, "
         f"items_per_thread=3, block_tree={tree})"
-        for algorithm in ("serial_tiles", "three_phase", "single_pass")
-        for tree, threads in (("blelloch", 8), ("kogge_stone", 8), ("warp", 32))
+        for algorithm, trees in _TREES.items()
+        for tree, threads in trees.items()
     },
     "tiles, 1 buffer": f"{_TILES}block_load=transposed)",
     "tiles, 2 buffers": f"{_TILES}block_load=transposed, stages=2)",

@@ -29,6 +29,7 @@ __all__ = [
     "explain",
     "install",
     "is_simulated",
+    "last_blocks",
     "last_error",
     "last_source",
     "rewritten_source",
@@ -178,6 +179,22 @@ def settings(*, seed: int | None = None, race: bool | None = None) -> Iterator[S
         yield _State.settings
     finally:
         configure(before.seed, before.race)
+
+
+@contextmanager
+def last_blocks(count: int) -> Iterator[None]:
+    """Within a ``with`` block, only the last ``count`` blocks of every grid run.
+
+    Allocations from 64 MiB on take no memory but the pages that are written, so that the end of
+    arrays of more than 2^31 elements can be looked at; they begin with zeros.
+    """
+    if _State.driver is None:
+        raise RuntimeError("cusim: expected the simulated device, got none; call install() first")
+    _State.driver.cusim_run_last_blocks(ctypes.c_uint(count))
+    try:
+        yield
+    finally:
+        _State.driver.cusim_run_last_blocks(ctypes.c_uint(0))
 
 
 # ---- modules ---------------------------------------------------------------------------------

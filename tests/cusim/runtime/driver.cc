@@ -44,6 +44,7 @@ unsigned number_from_environment(const char* name) {
 }
 
 unsigned seed = number_from_environment("CUSIM_SEED");
+unsigned last_blocks = 0;
 bool race_detection = number_from_environment("CUSIM_RACE") != 0;
 std::string last_error;
 std::mutex launch_mutex;  // the scheduler runs one grid at a time
@@ -109,6 +110,7 @@ std::string launch_kernel(const LaunchConfig& config, Function& function, void**
   launch.arguments = arguments;
   launch.seed = seed;
   launch.race = race_detection;
+  launch.last_blocks = last_blocks;
   return run(launch);
 }
 
@@ -123,6 +125,11 @@ CUSIM_API void cusim_configure(unsigned new_seed, int new_race) {
   std::lock_guard<std::mutex> lock(launch_mutex);
   seed = new_seed;
   race_detection = new_race != 0;
+}
+
+CUSIM_API void cusim_run_last_blocks(unsigned count) {
+  std::lock_guard<std::mutex> lock(launch_mutex);
+  last_blocks = count;
 }
 
 CUSIM_API void cusim_set_callbacks(ExplainCallback explain, InstrumentCallback instrument) {

@@ -28,6 +28,7 @@ struct Launch {
   void** arguments;
   unsigned seed;
   bool race;
+  unsigned last_blocks;  // how many of the grid's last blocks run; 0 for all
 };
 
 // launch.cc: where a kernel lies, and what a launch must hold to.

@@ -386,8 +386,10 @@ std::string run(const Launch& request) {
   if (request.race) race::begin_launch(image, (unsigned)count, request.dynamic_shared);
   ordered::begin_launch(request.seed);
 
-  std::vector<unsigned> blocks((size_t)g.x * g.y * g.z);
-  std::iota(blocks.begin(), blocks.end(), 0u);
+  const size_t all = (size_t)g.x * g.y * g.z;
+  const size_t some = request.last_blocks == 0 ? all : std::min<size_t>(all, request.last_blocks);
+  std::vector<unsigned> blocks(some);
+  std::iota(blocks.begin(), blocks.end(), (unsigned)(all - some));
   std::mt19937 random(request.seed);
   if (request.seed == 1) std::reverse(blocks.begin(), blocks.end());
   if (request.seed > 1) std::shuffle(blocks.begin(), blocks.end(), random);
