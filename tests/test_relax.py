@@ -141,14 +141,30 @@ def test_as_a_dlight_rule_before_tvms_own():
     np.testing.assert_allclose(got, expected(a, x), 1e-4, 1e-4)
 
 
-def test_everything_else_stays_as_it_is():
+def test_a_rule_of_tvms_that_fails_leaves_a_function_to_the_next(monkeypatch, caplog):
+    def fails(*_):
+        raise AttributeError("'Add' object has no attribute 'value'")
+
+    monkeypatch.setattr(dlight.gpu.GEMV, "apply", fails)
+    with caplog.at_level(logging.INFO, logger="tvm_scan"):
+        after = get_pipeline(CUDA_TARGET)(products())
+    assert "TVM's rule GEMV fails on a function, the next one is tried" in caplog.text
+    functions = [f for _, f in after.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
+    assert functions and all(f.attrs["tirx.is_scheduled"] for f in functions)
+
+
+def products():
     builder = relax.BlockBuilder()
     a = relax.Var("a", relax.TensorType([8, 8], "float32"))
     with builder.function("main", [a]):
         with builder.dataflow():
             y = builder.emit_output(relax.op.sum(relax.op.matmul(a, relax.op.exp(a)), axis=1))
         builder.emit_func_output(y)
-    mod = relax.transform.LegalizeOps()(builder.get())
+    return builder.get()
+
+
+def test_everything_else_stays_as_it_is():
+    mod = relax.transform.LegalizeOps()(products())
     tvm.ir.assert_structural_equal(ParallelizeScans(CPU)(mod), mod)
 
 

@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import relax, tirx
 from tvm.ir import Op
+from tvm.script import tirx as T
 from tvm.target import Target
 
 from tests.cuda_harness import CUDA_TARGET, in_every_order
@@ -88,6 +89,26 @@ def test_neighbours_become_one_function(caplog):
     a, x = inputs((ROWS, LENGTH), (ROWS, LENGTH))
     call, _ = run(mod, (a, x))
     np.testing.assert_allclose(call()[0], gated_reference(a, x), 1e-4, 1e-5)
+
+
+@T.prim_func(s_tir=True, private=True)
+def narrow(
+    A: T.Buffer((16, 1024), "float32"),
+    X: T.Buffer((16, 1024), "float32"),
+    H: T.Buffer((16, 1024), "float32"),
+):
+    for b in range(16):
+        for t in range(1024):
+            H[b, t] = A[b, t] * T.if_then_else(t > 0, H[b, t - 1], T.float32(0)) + X[b, t]
+
+
+def test_a_loop_with_extents_of_int32_fuses_with_operators():
+    """TVMScript writes plain numbers in int32; TVM's operators have int64."""
+    mod = model(gated, func=narrow)
+    assert len(calls(FuseScans(CPU)(mod))) == 1
+    arrays = inputs((ROWS, LENGTH), (ROWS, LENGTH))
+    call, _ = run(mod, arrays)
+    np.testing.assert_allclose(call()[0], gated_reference(*arrays), 1e-4, 1e-5)
 
 
 def test_the_output_of_the_scan_is_not_stored():

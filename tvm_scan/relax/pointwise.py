@@ -9,6 +9,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Var
+from tvm.ir.expr import TensorLoad
 from tvm.s_tir import renew_defs
 
 from tvm_scan import tir
@@ -48,7 +49,7 @@ class Pointwise:
             if var is not None:
                 same = tir.dtype_of(index) == tir.dtype_of(var)
                 table[var] = index if same else tirx.Cast(tir.dtype_of(var), index)
-        return tir.substitute(self.value, table)
+        return tir.map_loads(tir.substitute(self.value, table), _with_plain_indices)
 
     @property
     def strays(self) -> tuple[Var, ...]:
@@ -62,6 +63,18 @@ class Pointwise:
         found: list[Any] = []
         tvm_ffi.structural_walk(self.value, [(Call, found.append), (tirx.Div, found.append)])
         return any(tir.call_name(node) != "prim.if_then_else" for node in found)
+
+
+def _with_plain_indices(load: TensorLoad) -> Any:
+    """A load by the indices themselves where they were only widened: it is the element stored."""
+    indices = [i.value if _is_widened(i) else i for i in load.indices]
+    return load.source[tuple(indices)] if any(map(_is_widened, load.indices)) else load
+
+
+def _is_widened(index: Any) -> bool:
+    if not isinstance(index, tirx.Cast):
+        return False
+    return (tir.dtype_of(index.value), tir.dtype_of(index)) == ("int32", "int64")
 
 
 def pointwise(func: tirx.PrimFunc) -> Pointwise | None:
