@@ -1,6 +1,7 @@
 """``tvm-scan compile``, as a user meets it."""
 
 import json
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,9 @@ def test_an_exported_program_as_json(tmp_path, capsys):
         ("broken.onnx", {}, "expected broken.onnx to be an ONNX model|expected the package onnx"),
         ("empty.py", {}, "expected exactly one IRModule in empty.py, found none"),
         ("model.py", {"target": "tpu"}, "expected --target cpu or cuda, got tpu"),
+        ("model.py", {"target": '{"kind": "opencl"}'}, "its kind is opencl, not llvm or cuda"),
+        ("model.py", {"target": '{"kind": "cuda", "arch": 9}'}, "as JSON that TVM takes"),
+        ("model.py", {"target": '{"kind"'}, "as JSON that TVM takes"),
         ("model.py", {"database": Path()}, "found a folder without one"),
         ("model.py", {"report": Path("gone/r.html")}, "expected a folder at gone, found none"),
     ],
@@ -102,3 +106,18 @@ def test_the_command_fails_without_a_traceback(files, tmp_path):
     assert code == 2
     assert "expected exactly one IRModule" in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "machine"),
+    [
+        ('{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}', "llvm", "aarch64"),
+        ("cuda:sm_100", "cuda", platform.machine()),
+    ],
+)
+def test_for_another_machine(files, tmp_path, capsys, target, kind, machine):
+    compile_file(files / "model.py", tmp_path / "out", target, None, None, as_json=True)
+    manifest = json.loads(capsys.readouterr().out)
+    found = json.loads(manifest["target"])
+    assert (found["kind"], manifest["machine"]) == (kind, machine)
+    assert found.get("arch") == ("sm_100" if kind == "cuda" else None)

@@ -23,7 +23,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Target = Annotated[str, typer.Option("--target", help="cpu (this machine) or cuda")]
+Target = Annotated[
+    str, typer.Option("--target", help="cpu (this machine), cuda, cuda:sm_100, or TVM's as JSON")
+]
 Plan = Annotated[
     str | None,
     typer.Option("--plan", help="a plan as printed by explain; the default if not given"),
@@ -148,6 +150,7 @@ def compile_command(
     """Compile a model with its recurrences as scans, for the runtime alone to run.
 
     Example: tvm-scan compile model.pt2 --target cpu -o model
+    For another machine: --target '{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}'
     """
     from tvm_scan.cli.compile import compile_file
 

@@ -17,7 +17,9 @@ Name = Annotated[
 ]
 Shape = Annotated[str | None, typer.Option("--shape", help="sizes of a library recurrence: 4,4096")]
 Dtype = Annotated[str, typer.Option("--dtype", help="of a library recurrence")]
-Target = Annotated[str, typer.Option("--target", help="cpu (this machine) or cuda")]
+Target = Annotated[
+    str, typer.Option("--target", help="cpu (this machine), cuda, cuda:sm_100, or TVM's as JSON")
+]
 Database = Annotated[Path, typer.Option("--database", help="folder of the records")]
 Folder = Annotated[Path, typer.Argument(help="folder of the records")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of tables")]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from tvm.ir import IRModule
 from tvm.target import Target
@@ -136,19 +139,50 @@ def load_func(what: str, name: str | None) -> PrimFunc:
 
 
 def make_target(name: str) -> Target:
-    """``cpu`` is this machine with its own instruction set; ``cuda`` is sm_90.
+    """Name a target.
+
+    Parameters
+    ----------
+    name : str
+        ``cpu`` is this machine with its own instruction set; ``cuda`` is sm_90, and
+        ``cuda:sm_100`` another architecture; or a TVM target as JSON, for another machine.
 
     Raises
     ------
     CommandError
-        For any other name.
+        If it names none that scans are scheduled for.
     """
     if name == "cpu":
         return Target.from_device("cpu")
-    if name == "cuda":
-        limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
-        return Target({"kind": "cuda", "arch": "sm_90", **limits}, host={"kind": "llvm"})
-    raise CommandError(f"expected --target cpu or cuda, got {name}; choose one of them")
+    if name == "cuda" or re.fullmatch(r"cuda:sm_\d+[a-z]?", name):
+        return _described({"kind": "cuda", "arch": name.partition(":")[2] or "sm_90"})
+    if name.startswith("{"):
+        try:
+            return _described(json.loads(name))
+        except (ValueError, TypeError, KeyError, RuntimeError) as error:
+            said = str(error).strip().splitlines()
+            raise CommandError(
+                f"expected --target as JSON that TVM takes, got {name} "
+                f"({said[-1] if said else type(error).__name__}); give it as, for example, "
+                '{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}'
+            ) from error
+    raise CommandError(
+        f"expected --target cpu or cuda, got {name}; choose one of them, an architecture as "
+        "cuda:sm_100, or a TVM target as JSON"
+    )
+
+
+def _described(options: dict[str, Any]) -> Target:
+    """A target of kind llvm or cuda; that of a GPU with a host and the limits of all of them."""
+    kind = options.get("kind")
+    if kind not in ("llvm", "cuda"):
+        raise ValueError(f"its kind is {kind}, not llvm or cuda")
+    if kind == "llvm":
+        return Target(options)
+    limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
+    host = options.get("host", {"kind": "llvm"})
+    device = {key: value for key, value in options.items() if key != "host"}
+    return Target({**limits, **device}, host=host)
 
 
 def find_recurrence(func: PrimFunc) -> Recurrence:
