@@ -294,17 +294,17 @@ def _slices(node: Any, importer: Any) -> list[relax.Expr]:
 
 def _states_of_sequences(node: Any, importer: Any) -> relax.Expr:
     given = _arguments(node, importer)
-    drive, B, offsets, first = (given[name] for name in ("drive", "B", "offsets", "first"))
+    drive, B, bounds, first = (given[name] for name in ("drive", "B", "bounds", "first"))
     _, length, heads, features = _sizes(drive, ("one", "length", "heads", "features"))
     _, _, groups, states = _sizes(B, ("one", "length", "groups", "states"))
     loop = states_of_sequences(
         *(length, heads, features, groups, states),
-        _extent(offsets.ty.shape.values[0], "ends"),
+        _extent(bounds.ty.shape.values[0], "sequences"),
         dtype=_dtype(drive),
-        offsets_dtype=_dtype(offsets),
+        bounds_dtype=_dtype(bounds),
         has_first=first is not None,
     )
-    inputs = [given["gates"], drive, B, *([] if first is None else [first]), offsets]
+    inputs = [given["gates"], drive, B, *([] if first is None else [first]), bounds]
     return call_loop(importer.block_builder, loop, inputs, "states_of_sequences")[0]
 
 

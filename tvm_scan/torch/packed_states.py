@@ -50,7 +50,7 @@ def states_of_sequences(
         latest = torch.where(reset[0], steps, 0).cummax(0).values
         starts = torch.minimum(torch.maximum(starts, latest[(stops - 1).clamp_min(0)]), stops)
         first = None if first is None else first.masked_fill(reset[0, 0], 0)
-    bounds = torch.stack((starts, stops), 1)
+    bounds = torch.cat((starts.unsqueeze(1), stops.unsqueeze(1)), 1)
     traced = torch.compiler.is_compiling()
     return (sequence_states if traced else _states)(gates, drive, B, first, bounds)
 
