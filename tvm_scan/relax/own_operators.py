@@ -294,17 +294,19 @@ def _slices(node: Any, importer: Any) -> list[relax.Expr]:
 
 def _states_of_sequences(node: Any, importer: Any) -> relax.Expr:
     given = _arguments(node, importer)
-    drive, B, bounds, first = (given[name] for name in ("drive", "B", "bounds", "first"))
+    drive, B, offsets, first = (given[name] for name in ("drive", "B", "offsets", "first"))
     _, length, heads, features = _sizes(drive, ("one", "length", "heads", "features"))
     _, _, groups, states = _sizes(B, ("one", "length", "groups", "states"))
     loop = states_of_sequences(
         *(length, heads, features, groups, states),
-        _extent(bounds.ty.shape.values[0], "sequences"),
+        _extent(offsets.ty.shape.values[0], "ends"),
         dtype=_dtype(drive),
-        bounds_dtype=_dtype(bounds),
+        offsets_dtype=_dtype(offsets),
         has_first=first is not None,
+        has_reset=given["reset"] is not None,
     )
-    inputs = [given["gates"], drive, B, *([] if first is None else [first]), bounds]
+    optional = [t for t in (first, given["reset"]) if t is not None]
+    inputs = [given["gates"], drive, B, *optional, offsets]
     return call_loop(importer.block_builder, loop, inputs, "states_of_sequences")[0]
 
 
