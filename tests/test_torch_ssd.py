@@ -183,10 +183,12 @@ def test_states_of_packed_sequences_in_a_traced_program():
     )
     B = row["B"].detach().requires_grad_()
     gates = -torch.rand(row["dt"].shape, dtype=B.dtype)
-    bounds = torch.stack((offsets[:-1], offsets[1:]), 1)
-    operands = (gates.requires_grad_(), row["x"].detach().requires_grad_(), B, first, bounds)
+    mask = (torch.arange(40) == 20)[None].to(torch.int8)
+    operands = (gates.requires_grad_(), row["x"].detach().requires_grad_(), B, first, mask, offsets)
     torch.library.opcheck(torch.ops.tvm_scan.sequence_states.default, operands)
-    torch.library.opcheck(torch.ops.tvm_scan.sequence_states.default, (*operands[:3], None, bounds))
+    torch.library.opcheck(
+        torch.ops.tvm_scan.sequence_states.default, (*operands[:3], None, None, other)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -303,8 +303,10 @@ def _states_of_sequences(node: Any, importer: Any) -> relax.Expr:
         dtype=_dtype(drive),
         offsets_dtype=_dtype(offsets),
         has_first=first is not None,
+        has_reset=given["reset"] is not None,
     )
-    inputs = [given["gates"], drive, B, *([] if first is None else [first]), offsets]
+    optional = [t for t in (first, given["reset"]) if t is not None]
+    inputs = [given["gates"], drive, B, *optional, offsets]
     return call_loop(importer.block_builder, loop, inputs, "states_of_sequences")[0]
 
 

@@ -22,8 +22,9 @@ def states_of_sequences(
     dtype: str,
     offsets_dtype: str,
     has_first: bool,
+    has_reset: bool,
 ) -> tirx.PrimFunc:
-    """Build ``states_of_sequences(gates, drive, B, [first,] offsets, last)``.
+    """Build ``states_of_sequences(gates, drive, B, [first, reset,] offsets, last)``.
 
     ``h = exp(gates) h + drive B'`` over the steps from one of the `ends` offsets to the next; over
     the others the state stays. So each sequence walks the whole row, and each is a lane of one
@@ -44,12 +45,19 @@ def states_of_sequences(
         now = t if offsets_dtype == "int64" else T.Cast(offsets_dtype, t)
         return T.And(offsets[s] <= now, now < offsets[s + 1])
 
+    def kept(reset: tirx.Var, offsets: tirx.Var, s: Expr, t: Expr, value: Expr) -> Expr:
+        if not has_reset:
+            return value
+        anew = T.And(inside(offsets, s, t), reset[0, t] != T.int8(0))
+        return T.Select(anew, zero, value)
+
     @T.prim_func(private=True, s_tir=True)
     def main(
         gates: T.Buffer((1, L, Q), dtype),
         drive: T.Buffer((1, L, Q, R), dtype),
         B: T.Buffer((1, L, groups, N), dtype),
         first: T.Buffer((1, Q, R, N), dtype),
+        reset: T.Buffer((1, L), "int8"),
         offsets: T.Buffer((ends,), offsets_dtype),
         last: T.Buffer((P, Q, R, N), dtype),
     ) -> None:
@@ -62,13 +70,19 @@ def states_of_sequences(
                 with T.sblock("step"):
                     vs, vh, vd, vn = T.axis.remap("SSSS", [s, h, d, n])
                     vt = T.axis.scan(L, t)
-                    last[vs, vh, vd, vn] = T.Select(
-                        inside(offsets, vs, vt), T.exp(gates[0, vt, vh]), one
-                    ) * last[vs, vh, vd, vn] + T.Select(
+                    last[vs, vh, vd, vn] = kept(
+                        reset,
+                        offsets,
+                        vs,
+                        vt,
+                        T.Select(inside(offsets, vs, vt), T.exp(gates[0, vt, vh]), one)
+                        * last[vs, vh, vd, vn],
+                    ) + T.Select(
                         inside(offsets, vs, vt),
                         drive[0, vt, vh, vd] * B[0, vt, vh // (Q // groups), vn],
                         zero,
                     )
 
-    names = ["gates", "drive", "B", *(["first"] if has_first else []), "offsets", "last"]
+    optional = (("first", has_first), ("reset", has_reset))
+    names = ["gates", "drive", "B", *(n for n, given in optional if given), "offsets", "last"]
     return keep_parameters(main, names)

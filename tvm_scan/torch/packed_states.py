@@ -4,6 +4,7 @@ As PyTorch sees it a loop over slices whose ends are data, which nothing can tra
 that are traced call an operator, whose derivative is another one.
 """
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -43,33 +44,46 @@ def states_of_sequences(
     """
     if first is not None:
         first = first.to(drive.dtype)
-    starts, stops = offsets[:-1].to(torch.int64), offsets[1:].to(torch.int64)
-    if reset is not None and drive.shape[1]:
-        # What lies before the last reset of a sequence is left out, not multiplied by zero.
-        steps = torch.arange(drive.shape[1], device=reset.device)
-        latest = torch.where(reset[0], steps, 0).cummax(0).values
-        starts = torch.minimum(torch.maximum(starts, latest[(stops - 1).clamp_min(0)]), stops)
-        first = None if first is None else first.masked_fill(reset[0, 0], 0)
-    bounds = torch.stack((starts, stops), 1)
+    mask = None if reset is None else reset.to(torch.int8)
     traced = torch.compiler.is_compiling()
-    return (sequence_states if traced else _states)(gates, drive, B, first, bounds)
+    return (sequence_states if traced else _states)(gates, drive, B, first, mask, offsets)
+
+
+def _bounds(reset: Tensor | None, offsets: Tensor) -> list[list[int]]:
+    """Where the state of each sequence begins, and where the sequence ends.
+
+    What lies before the last reset of a sequence is left out, not multiplied by zero.
+    """
+    pairs = [list(pair) for pair in pairwise(offsets.tolist())]
+    if reset is not None:
+        resets = reset[0].nonzero().flatten().tolist()
+        for pair in pairs:
+            pair[0] = max([pair[0], *(t for t in resets if pair[0] <= t < pair[1])])
+    return pairs
+
+
+def _is_first(reset: Tensor | None, start: int, stop: int) -> bool:
+    """Whether a sequence goes on from the state before the row."""
+    return start == 0 < stop and (reset is None or not bool(reset[0, 0]))
 
 
 def _states(
-    gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, bounds: Tensor
+    gates: Tensor,
+    drive: Tensor,
+    B: Tensor,
+    first: Tensor | None,
+    reset: Tensor | None,
+    offsets: Tensor,
 ) -> Tensor:
-    """What was added, times the gates since; differentiable any number of times.
-
-    `bounds` are (sequences, 2): where each begins and ends.
-    """
+    """What was added, times the gates since; differentiable any number of times."""
     heads = drive.shape[2]
     B = B[0].repeat_interleave(heads // B.shape[2], 1)
     states = []
-    for start, stop in bounds.tolist():
+    for start, stop in _bounds(reset, offsets):
         own = gates[0, start:stop]
         since = cumsum(own, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
         state = torch.einsum("lhd,lhn->hdn", since * drive[0, start:stop], B[start:stop])
-        if first is not None and start == 0 < stop:
+        if first is not None and _is_first(reset, start, stop):
             state = state + own.sum(0).exp()[:, None, None] * first[0]
         states.append(state)
     if not states:
@@ -79,15 +93,27 @@ def _states(
 
 @operator
 def sequence_states(
-    gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, bounds: Tensor
+    gates: Tensor,
+    drive: Tensor,
+    B: Tensor,
+    first: Tensor | None,
+    reset: Tensor | None,
+    offsets: Tensor,
 ) -> Tensor:
     """`states_of_sequences` as an operator."""
-    return _states(gates, drive, B, first, bounds).contiguous()
+    return _states(gates, drive, B, first, reset, offsets).contiguous()
 
 
 @sequence_states.fake
-def _(gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, bounds: Tensor) -> Tensor:
-    return drive.new_empty((bounds.shape[0], *drive.shape[2:], B.shape[3]))
+def _(
+    gates: Tensor,
+    drive: Tensor,
+    B: Tensor,
+    first: Tensor | None,
+    reset: Tensor | None,
+    offsets: Tensor,
+) -> Tensor:
+    return drive.new_empty((offsets.shape[0] - 1, *drive.shape[2:], B.shape[3]))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -95,9 +121,9 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    gates, drive, B, first, bounds = ctx.saved_tensors
-    found = sequence_states_backward(grad, gates, drive, B, first, bounds)
-    return *found[:3], None if first is None else found[3], None
+    gates, drive, B, first, reset, offsets = ctx.saved_tensors
+    found = sequence_states_backward(grad, gates, drive, B, first, reset, offsets)
+    return *found[:3], None if first is None else found[3], None, None
 
 
 sequence_states.gradient(_backward, _setup)
@@ -113,13 +139,19 @@ def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
 
 @operator
 def sequence_states_backward(
-    grad: Tensor, gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, bounds: Tensor
+    grad: Tensor,
+    gates: Tensor,
+    drive: Tensor,
+    B: Tensor,
+    first: Tensor | None,
+    reset: Tensor | None,
+    offsets: Tensor,
 ) -> list[Tensor]:
-    """Gradients of all that is not None, but the bounds."""
+    """Gradients of all that is not None, but the resets and the offsets."""
     groups = B.shape[2]
     shared = drive.shape[2] // groups
     found = [torch.zeros_like(t) for t in (gates, drive, B, first) if t is not None]
-    for above, (start, stop) in zip(grad, bounds.tolist(), strict=True):
+    for above, (start, stop) in zip(grad, _bounds(reset, offsets), strict=True):
         here = slice(start, stop)
         own, added = gates[0, here], drive[0, here]
         row = B[0, here].repeat_interleave(shared, 1)
@@ -130,7 +162,7 @@ def sequence_states_backward(
         found[2][0, here] = of_row.unflatten(1, (groups, shared)).sum(2)
         # A gate acts on what was added before it.
         found[0][0, here] = cumsum((into * added).sum(2), 0, exclusive=True)
-        if first is not None and start == 0 < stop:
+        if first is not None and _is_first(reset, start, stop):
             whole = own.sum(0).exp()[:, None, None] * above
             found[0][0, here] += (whole * first[0]).sum((1, 2))
             found[3][0] = whole
@@ -139,7 +171,13 @@ def sequence_states_backward(
 
 @sequence_states_backward.fake
 def _(
-    grad: Tensor, gates: Tensor, drive: Tensor, B: Tensor, first: Tensor | None, bounds: Tensor
+    grad: Tensor,
+    gates: Tensor,
+    drive: Tensor,
+    B: Tensor,
+    first: Tensor | None,
+    reset: Tensor | None,
+    offsets: Tensor,
 ) -> list[Tensor]:
     given = (gates, drive, B, first)
     return [torch.empty_like(t) for t in given if t is not None]

@@ -45,9 +45,9 @@ class Exchange:
         # Every part takes part, so that no process has a gather without an adjoint.
         for other in self.order():
             before = torch.full((), self.is_before(other), device=own.device)
-            # Through the part also where it is not used, without its numbers: they may be
-            # infinite.
-            entering = torch.where(before, carry, start)
+            # Through the part also where it is not used, without its numbers, and without those of
+            # the carry: they may be infinite.
+            entering = torch.where(before, carry, start.detach())
             carry = torch.where(before, combine(entering, parts[other]), carry)
         return carry
 
