@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
+from statistics import geometric_mean
 
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
@@ -29,6 +30,8 @@ _SMALL_WORDS = 4
 #: Chunks of a walk, the fewest first; steps of one at least; threads of a multiprocessor beyond
 #: which there is no need of any; how much less than without them they must cost.
 _CHUNKS, _LEAST_CHUNK, _BUSY, _CLEARLY = (4, 8, 16, 32, 64, 128), 64, 1024, 0.85
+#: Lengths for which plans are compared where it is not known and rows are few.
+_LENGTHS = (256, 4096, 65536, 1 << 20)
 #: What a bound that is not the largest still costs, as a share: overlap is not perfect.
 _NOT_HIDDEN = 0.1
 
@@ -44,7 +47,9 @@ def cuda_default(limits: Limits, recurrence: Recurrence) -> ScanPlan:
     limits : Limits
         Of the target.
     recurrence : Recurrence
-        What will run. Extents that are symbolic are taken as 4096.
+        What will run. Extents that are symbolic are taken as 4096; the length of few rows, as
+        each of several, whose costs have the least geometric mean: what one block per row takes
+        for a long one is a hundred times what many blocks take.
 
     Returns
     -------
@@ -55,15 +60,28 @@ def cuda_default(limits: Limits, recurrence: Recurrence) -> ScanPlan:
     found = [lanes, *(p for p in _candidates(limits, recurrence) if _fits(p, limits, recurrence))]
     chunked = [p for p in _in_chunks(found, limits, recurrence) if _fits(p, limits, recurrence)]
 
+    lengths = _LENGTHS if _has_few_rows(limits, recurrence) else (None,)
+
     def cost(plan: ScanPlan) -> float:
-        made = predict(plan, recurrence, limits)
-        bounds = made.memory + made.exponentials + made.issue + made.lines + made.chain
+        costs = []
+        for length in lengths:
+            made = predict(plan, recurrence, limits, length)
+            bounds = made.memory + made.exponentials + made.issue + made.lines + made.chain
+            costs.append(made.seconds + _NOT_HIDDEN * bounds)
         # Two digits: what is closer than that, the order of the candidates decides.
-        return float(f"{made.seconds + _NOT_HIDDEN * bounds:.1e}")
+        return float(f"{geometric_mean(costs):.1e}")
 
     best = min(found, key=cost)
     other = min(chunked, key=cost, default=best)
     return other if cost(other) < _CLEARLY * cost(best) else best
+
+
+def _has_few_rows(limits: Limits, recurrence: Recurrence) -> bool:
+    """Whether a block per row would leave the chip half empty, of a length that is not known."""
+    rows, length = sizes_of(recurrence)
+    walks = not isinstance(split_of(recurrence), NoSplit) or contiguous_axis(recurrence) == "lane"
+    few = rows is not None and rows < 2 * limits.multiprocessors
+    return few and length is None and not walks
 
 
 def _in_chunks(plans: list[ScanPlan], limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
@@ -108,7 +126,8 @@ def _candidates(limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
     vectors = has_vectors(recurrence, items)
     for algorithm in ("serial_tiles", "three_phase"):
         # Of sizes that are not known, neither few rows nor short ones can be counted on.
-        for threads in (128, 256, 512, 64, 32) if known else (128,):
+        sizes = (128, 256, 512) if _has_few_rows(limits, recurrence) else (128,)
+        for threads in (128, 256, 512, 64, 32) if known else sizes:
             few = length is not None and threads > 32 and threads * items >= 2 * length
             large = threads > 128 and size > 4 * _SMALL_WORDS
             if not few and not large:

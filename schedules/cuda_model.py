@@ -76,7 +76,9 @@ class CudaCost:
     seconds: float
 
 
-def predict(plan: ScanPlan, recurrence: Recurrence, limits: Limits) -> CudaCost:
+def predict(
+    plan: ScanPlan, recurrence: Recurrence, limits: Limits, length: int | None = None
+) -> CudaCost:
     """Predict what a plan takes.
 
     Parameters
@@ -87,6 +89,8 @@ def predict(plan: ScanPlan, recurrence: Recurrence, limits: Limits) -> CudaCost:
         What runs. Extents that are symbolic are taken as 4096.
     limits : Limits
         Of the target; only the number of multiprocessors counts.
+    length : int, optional
+        Number of steps, where it is symbolic, in place of 4096.
 
     Returns
     -------
@@ -94,12 +98,12 @@ def predict(plan: ScanPlan, recurrence: Recurrence, limits: Limits) -> CudaCost:
     """
     chip = float(limits.multiprocessors)
     rows = float(prod(known_extent(lane.extent) for lane in recurrence.lanes))
-    length = float(known_extent(recurrence.time.extent))
+    steps = float(length or known_extent(recurrence.time.extent))
     alone = plan.algorithm in ("sequential", "lanes")
     if alone:
-        work = walk_work(plan, recurrence, rows, length)
+        work = walk_work(plan, recurrence, rows, steps)
     else:
-        work = tree_work(plan, recurrence, step_cost(recurrence), rows, length)
+        work = tree_work(plan, recurrence, step_cost(recurrence), rows, steps)
     threads = work.threads
     # Each thread has some loads under way while it waits: vectors, or those of unrolled steps.
     waiting = 64.0 if plan.vector_loads else 32.0 if alone else 16.0

@@ -120,3 +120,15 @@ def test_more_blocks_than_a_grid_has():
     default_plan(CUDA_TARGET, found).check(CUDA_TARGET, found)
     with pytest.raises(PlanError, match=r"fewer than 2\^31 tiles"):
         ScanPlan.parse(SINGLE).check(CUDA_TARGET, extract(library.cumsum(1, 1 << 38)))
+
+
+def test_shared_memory_is_that_of_each_kernel():
+    """Three kernels of 37 KB in one module: each of them fits."""
+    plan = ScanPlan.parse(
+        "cuda/three_phase(threads_per_block=128, items_per_thread=16, block_tree=warp, "
+        "block_load=transposed)"
+    )
+    x = np.arange(2 * 5000, dtype="int64").reshape(2, 5000) % 7
+    func = parallelize(library.cumsum(2, 5000, "int64"), CUDA_TARGET, plan)
+    _, y = run_cuda(func, [x, np.zeros_like(x)], seeds=(0,), race=False)
+    np.testing.assert_array_equal(y, np.cumsum(x, axis=1))

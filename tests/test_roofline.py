@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import roofline
+from bench import model_targets, roofline
+from tvm_scan import default_plan, extract, library
 from tvm_scan.schedules.cuda_chip import BANDWIDTH
+from tvm_scan.schedules.cuda_model import predict
+from tvm_scan.schedules.limits import limits_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "cuda.md"
 
@@ -19,6 +22,20 @@ def test_the_table_of_the_page_is_what_the_model_says(rows):
     text = PAGE.read_text()
     for line in [*roofline.table(rows), *roofline.others()]:
         assert line in text, "python -m bench.roofline prints the tables"
+    for line in model_targets.table(model_targets.rows()):
+        assert line in text, "python -m bench.model_targets prints the table"
+
+
+@pytest.mark.parametrize(("rows", "most"), [(1, 3.5), (64, 1.5)])
+def test_few_rows_of_unknown_length_have_a_plan_for_long_ones_too(rows, most):
+    """One block for a row of 2^22 steps takes a hundred times what many blocks take."""
+    target = roofline._TARGET
+    chosen = default_plan(target, extract(library.linear_recurrence(rows, None)))
+    for length in (257, 4097, 65537, (1 << 22) + 1):
+        found = extract(library.linear_recurrence(rows, length))
+        best = default_plan(target, found)
+        ours, theirs = (predict(p, found, limits_of(target)).seconds for p in (chosen, best))
+        assert ours <= most * theirs, (length, str(chosen), str(best))
 
 
 def test_nothing_is_above_its_roof(rows):

@@ -48,6 +48,9 @@ _KERNEL = re.compile(
     r"__global__\s+void\s+(?:__launch_bounds__\(\s*(\d+)[^)]*\)\s+)?(\w+)\s*\([^)]*\)\s*\{"
 )
 
+_STATIC_SHARED = re.compile(
+    r"__shared__\s+(?:(?:__align__|alignas)\(\d+\)\s+)?([\w ]+?)\s+\w+\[(\w+)\];"
+)
 _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:(?:__align__|alignas)\(\d+\)\s+)?([\w ]+?)\s+(\w+)\[\];"
 )
@@ -224,8 +227,12 @@ def _translation_unit(source: str, key: str) -> str:
     lines = ["#define CUSIM_DYNAMIC_SHARED 1"] if dynamic else []
     lines += ['#include "cusim.h"', '#line 1 "kernel.cu"', source, '#line 1 "cusim"']
     lines.append(f'CUSIM_MODULE("{key}")')
-    for bound, name in _KERNEL.findall(source):
-        lines.append(f"CUSIM_KERNEL({name}, {bound or 1024})")
+    kernels = list(_KERNEL.finditer(source))
+    ends = [*(kernel.start() for kernel in kernels[1:]), len(source)]
+    for kernel, end in zip(kernels, ends, strict=True):
+        arrays = _STATIC_SHARED.findall(source, kernel.end(), end)
+        taken = " + ".join(["0", *(f"sizeof({kind}) * ({count})" for kind, count in arrays)])
+        lines.append(f"CUSIM_KERNEL({kernel[2]}, {kernel[1] or 1024}, {taken})")
     return "\n".join(lines) + "\n"
 
 

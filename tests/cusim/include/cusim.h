@@ -27,6 +27,7 @@ struct Dim {
 struct Kernel {
   void (*call)(void** arguments);
   unsigned max_threads;  // of __launch_bounds__, or 1024
+  size_t static_shared;  // of this kernel; the module's block holds that of all its kernels
   const char* module_key;
   void* (*shared_anchor)();          // forces the module's thread-local block into existence
   unsigned char* (*dynamic_arena)();  // null: the kernel uses no dynamic shared memory
@@ -374,10 +375,10 @@ struct Caller<function> {
     static thread_local char anchor;                  \
     return (void*)&anchor;                            \
   }
-#define CUSIM_KERNEL(NAME, MAX_THREADS)                                        \
+#define CUSIM_KERNEL(NAME, MAX_THREADS, STATIC_SHARED)                         \
   extern "C" {                                                                 \
   extern const cusim::Kernel cusim_kernel_##NAME;                              \
   const cusim::Kernel cusim_kernel_##NAME = {cusim::Caller<NAME>::call, MAX_THREADS, \
-                                             cusim_module_key, cusim_shared_anchor,  \
+                                             STATIC_SHARED, cusim_module_key, cusim_shared_anchor,  \
                                              cusim::arena_of_this_module};     \
   }

@@ -66,10 +66,8 @@ std::string check_launch(const Launch& launch, const Image& image) {
   if (g.x == 0 || g.y == 0 || g.z == 0 || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535)
     return "invalid grid size: (" + std::to_string(g.x) + "," + std::to_string(g.y) + "," +
            std::to_string(g.z) + "), each at least 1, at most 2147483647 in x, 65535 in y and z";
-  size_t arena = image.arena_begin != 0 ? kDynamicArenaBytes : 0;
-  size_t fixed = image.shared_end - image.shared_begin - arena;
-  constexpr size_t kPadding = 1088;  // the anchor, and the arena's alignment
-  if (fixed > 48 * 1024 + kPadding)
+  size_t fixed = launch.kernel->static_shared;
+  if (fixed > 48 * 1024)
     return "too much static shared memory: " + std::to_string(fixed) + " bytes, at most 49152";
   return "";
 }
