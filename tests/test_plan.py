@@ -109,7 +109,7 @@ def test_a_plan_that_does_not_fit_the_gpu(text):
 def test_shared_memory_is_named_in_bytes():
     plan = ScanPlan("cuda", "serial_tiles", threads_per_block=256, items_per_thread=1)
     found = extract(library.linear_recurrence(4, 1000, "float64"))
-    message = r"at most 2048 bytes of shared memory, got 43\d\d bytes \(16 per thread"
+    message = r"at most 2048 bytes of shared memory, got 4480 bytes \(16 per thread"
     with pytest.raises(PlanError, match=message):
         plan.check(SMALL_CUDA, found)
 

@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 import tvm_scan.torch as ts  # noqa: E402
 from tests.torch_oracles import linear_loop  # noqa: E402
 from tvm_scan.torch.affine import affine_scan  # noqa: E402
@@ -217,3 +219,28 @@ def test_the_next_process_needs_no_tvm():
     ).stdout.split()
     assert run()[0] == "110.0"
     assert run() == ["110.0", "False"]
+
+
+class Watching(TorchDispatchMode):
+    """As profilers and torch's own tracing see calls; below it torch resolves no lazy bits."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_complex_numbers_below_a_dispatch_mode():
+    u, delta, A, B, C, *_ = selective_inputs()
+    h0 = torch.complex(rand(2, 1, 4, 3), rand(2, 1, 4, 3))
+    A, B, C = (torch.complex(t, t) for t in (A[0], B, C))
+    named = {"u": u[:, 0], "delta": delta[:, 0], "A": A, "B": B, "C": C}
+
+    def results():
+        inputs = {n: t.clone().requires_grad_() for n, t in named.items()}
+        out = ts.selective_scan(**inputs, h0=h0[:, 0], delta_softplus=True)
+        h = ts.linear_recurrence(inputs["A"].conj(), h0[:, 0].conj(), dim=1)
+        (out.sum() + h.abs().sum()).backward()
+        return out, h, *(t.grad for t in inputs.values())
+
+    with Watching():
+        watched = results()
+    torch.testing.assert_close(watched, results())

@@ -109,7 +109,8 @@ def _complex(
         entering = torch.where(reset.bool(), own, unit * own) if reset is not None else unit * own
     else:
         entering = unit
-    real = torch.view_as_real((x * entering.conj()).to(x.dtype)).flatten(2)
+    # No view with a bit: below a dispatch mode torch does not resolve it.
+    real = torch.view_as_real((x * entering.conj_physical()).to(x.dtype)).flatten(2)
     initial = None if h0 is None else torch.view_as_real(h0).flatten(1)
     gates = a.abs().repeat_interleave(2, dim=2)
     both = None if reset is None else reset.repeat_interleave(2, dim=2)

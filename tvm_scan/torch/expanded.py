@@ -1,7 +1,8 @@
 """The selective scan and its adjoint of differentiable parts, with every state in memory.
 
 They are run on one chunk of time at a time; see `chunked`. Shapes are those of
-`selective_scan_grouped`.
+`selective_scan_grouped`. Conjugates are computed: a view with a bit is what torch does not resolve
+where an operator is called below a dispatch mode.
 """
 
 from __future__ import annotations
@@ -68,23 +69,23 @@ def expanded_adjoint(
     u, g_out = u.to(real), g_out.to(real)
     g_y = g_out if z is None else g_out * F.silu(z.to(real))
     twice = 2 if states.is_complex() else 1  # y is twice the real part
-    incoming = twice * g_y.unsqueeze(3) * _spread(C, states.dtype).conj()
-    gates = decay.conj() if decay.is_complex() else decay
+    incoming = twice * g_y.unsqueeze(3) * _spread(C, states.dtype).conj_physical()
+    gates = decay.conj_physical() if decay.is_complex() else decay
     p = _scan(gates, incoming, g_last, reset, "late", not reverse)
     start = -1 if reverse else 0
     begins = None if reset is None else reset[:, None, None, None]
     # What lies before a reset is left out of products, not multiplied by zero.
     before = unless(begins, _shifted(states, h0.to(states.dtype), reverse))
     at_first = None if begins is None else begins[..., start]
-    passed = p * (decay * before).conj()  # the adjoint of the exponent dt A
-    g_drive = _real(p * _spread(B, states.dtype).conj()).sum(3)
-    g_dt = _real(passed * A.unsqueeze(-1).conj()).sum(3) + g_drive * u
+    passed = p * (decay * before).conj_physical()  # the adjoint of the exponent dt A
+    g_drive = _real(p * _spread(B, states.dtype).conj_physical()).sum(3)
+    g_dt = _real(passed * A.unsqueeze(-1).conj_physical()).sum(3) + g_drive * u
     found = {
         "u": g_drive * dt,
         "delta": g_dt * v.sigmoid() if softplus else g_dt,
         "A": (passed * dt.unsqueeze(3)).sum((0, 4)),
         "B": _gathered(p * drive.unsqueeze(3), B),
-        "C": _gathered(twice * g_y.unsqueeze(3) * states.conj(), C),
+        "C": _gathered(twice * g_y.unsqueeze(3) * states.conj_physical(), C),
         "h0": unless(at_first, gates[..., start]) * unless(at_first, p[..., start]),
     }
     if D is not None:
@@ -145,7 +146,7 @@ def _real(tensor: Tensor) -> Tensor:
 def _scan(
     a: Tensor, x: Tensor, before: Tensor, reset: Tensor | None, emit: str, reverse: bool
 ) -> Tensor:
-    rows = [t.resolve_conj().flatten(0, 3).unsqueeze(-1) for t in (a, x)]
+    rows = [t.flatten(0, 3).unsqueeze(-1) for t in (a, x)]
     if reset is not None:
         reset = reset[:, None, None, None].expand(x.shape).flatten(0, 3).unsqueeze(-1)
     start = before.flatten().unsqueeze(-1)
