@@ -54,6 +54,8 @@ _SHARED_LENGTH = 1 << 19
 _UNROLLED = 3 << 5
 #: Lanes that fill a vector.
 _TILE_LANES = 16
+#: Steps from which a tile's turns are small beside them.
+_TILED_LENGTH = 256
 #: Stand-in for an extent that is not known until run time.
 _UNKNOWN = 4096
 
@@ -115,7 +117,7 @@ def _bytes(buffer: Any) -> int:
 
 def _streams(recurrence: Recurrence) -> int:
     """Bytes of all that is read and written."""
-    return sum(map(_bytes, (*_read_only(recurrence), *recurrence.outputs)))
+    return sum(map(_bytes, _arrays(recurrence)))
 
 
 def _read_only(recurrence: Recurrence) -> list[Any]:
@@ -209,6 +211,8 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
         wide = limits.line_stores and (0 <= length - steps <= steps // 4 or length >= 2 * steps)
         if rows > 1 and ahead and (wide or length >= _LONG_ROW) and work >= _LANE_WORK:
             return vectors
+    if along_time and _turns_backwards(recurrence, limits, work, length):
+        return ScanPlan("cpu", "lanes", lane_block=_TILE_LANES, vectorize=True, transpose=True)
     # A chain of one-cycle operations is bound by loads and stores, not by latency.
     quick = all(_is_quick(algebra) for algebra in recurrence.algebras)
     interleave = 2 if quick else _INTERLEAVE
@@ -245,6 +249,28 @@ def _vector_lanes(recurrence: Recurrence, limits: Limits, rows: int, work: int) 
     if contiguous_axis(recurrence) == "lane":
         return plan
     return plan.with_(transpose=True) if takes_lane_tiles(recurrence) else None
+
+
+def _turns_backwards(recurrence: Recurrence, limits: Limits, work: int, length: int) -> bool:
+    """Whether rows walked backwards are taken in tiles: no vector of time is turned round there.
+
+    Measured with 32-bit elements and AVX-512: 1 to 3 times the speed of interleaved rows.
+    """
+    lanes = _known(recurrence.lanes[-1].extent) if recurrence.lanes else 0
+    enough = _QUICK_WORK if all(map(_is_quick, recurrence.algebras)) else _LANE_WORK
+    return (
+        limits.ldexp
+        and walks_backwards(recurrence)
+        and lanes >= _TILE_LANES
+        and length >= _TILED_LENGTH
+        and work >= enough
+        and takes_lane_tiles(recurrence)
+        and all(tir.byte_size(tir.dtype_of(b)) == 4 for b in _arrays(recurrence))
+    )
+
+
+def _arrays(recurrence: Recurrence) -> list[Any]:
+    return [*_read_only(recurrence), *recurrence.outputs]
 
 
 def _has_wide_integers(recurrence: Recurrence) -> bool:

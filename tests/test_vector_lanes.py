@@ -259,6 +259,18 @@ def test_default_plans_compile_to_the_vectors_of_every_machine(name, attributes,
         assert stores_past == plan.nontemporal
 
 
+def test_rows_walked_backwards_are_tiles_with_wide_vectors():
+    def plan(machine, rows, length, dtype="float32"):
+        target = Target({"kind": "llvm", "num-cores": 2, "mcpu": machine})
+        found = extract(library.linear_recurrence(rows, length, dtype, reverse=True))
+        return default_plan(target, found)
+
+    assert plan("x86-64-v4", 16, 1000).transpose
+    others = (("x86-64-v3", 16, 1000), ("x86-64-v4", 15, 1000), ("x86-64-v4", 16, 255))
+    assert not any(plan(*other).transpose for other in others)
+    assert not plan("x86-64-v4", 16, 1000, "float64").transpose
+
+
 def test_what_the_machine_cannot_do_is_refused():
     generic = Target({"kind": "llvm", "mcpu": "x86-64"})
     func = program("affine", "float32")
