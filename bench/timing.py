@@ -122,7 +122,7 @@ def _schedule_threads(policy: int, priority: int) -> None:
 
 
 def machine(target: Target) -> dict[str, Any]:
-    """What a result was measured on, for the JSON file."""
+    """What a result was measured on, for the JSON file; `shared` is beside other work."""
     return {
         "date": time.strftime("%Y-%m-%d"),
         "cpu": _cpu_name() + (f" ({mcpu})" if (mcpu := target.attrs.get("mcpu")) else ""),
@@ -130,6 +130,7 @@ def machine(target: Target) -> dict[str, Any]:
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
         "TVM_NUM_THREADS": os.environ.get("TVM_NUM_THREADS", ""),
+        "shared": os.environ.get(_REALTIME) == "1",
         "target": str(target),
         "python": platform.python_version(),
         "tvm": version("apache-tvm"),
