@@ -43,6 +43,12 @@ CASES = [
     ("cumprod", (4096, 256), 0, "float32", False),
     ("cumsum", (64, 1 << 14), 1, "float16", False),
     ("cumsum", (64, 1 << 14), 1, "float64", False),
+    ("cumsum", (64, 1 << 14), 1, "int64", False),
+    ("cumsum", (1, 1 << 12), 1, "int64", False),
+    ("cumsum", (1024, 16), 1, "int64", False),
+    ("cumprod", (1024, 16), 1, "int64", False),
+    ("cumprod", (64, 1 << 14), 1, "int64", False),
+    ("cumsum", (4096, 256), 0, "int64", False),
 ]
 
 
