@@ -228,8 +228,8 @@ def _translation_unit(source: str, key: str) -> str:
     lines += ['#include "cusim.h"', '#line 1 "kernel.cu"', source, '#line 1 "cusim"']
     lines.append(f'CUSIM_MODULE("{key}")')
     kernels = list(_KERNEL.finditer(source))
-    ends = [*(kernel.start() for kernel in kernels[1:]), len(source)]
-    for kernel, end in zip(kernels, ends, strict=True):
+    starts = [kernel.start() for kernel in kernels]
+    for kernel, end in zip(kernels, [*starts, len(source)][1:], strict=True):
         arrays = _STATIC_SHARED.findall(source, kernel.end(), end)
         taken = " + ".join(["0", *(f"sizeof({kind}) * ({count})" for kind, count in arrays)])
         lines.append(f"CUSIM_KERNEL({kernel[2]}, {kernel[1] or 1024}, {taken})")
