@@ -149,8 +149,9 @@ def compile_command(
 ) -> None:
     """Compile a model with its recurrences as scans, for the runtime alone to run.
 
-    Example: tvm-scan compile model.pt2 --target cpu -o model
     For another machine: --target '{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}'
+
+    Example: tvm-scan compile model.pt2 --target cpu -o model
     """
     from tvm_scan.cli.compile import compile_file
 
