@@ -17,11 +17,11 @@ from typing import Any
 from tvm.target import Target
 
 from bench.timing import machine
-from tests.accepted_programs import PROGRAMS as FORMS
-from tests.family_programs import PROGRAMS as FAMILIES
-from tests.refused_programs import REFUSED
-from tests.suite.classes import ACCEPTED
-from tests.suite.classes import REFUSED as NEAR_MISSES
+from tests.programs.accepted_programs import PROGRAMS as FORMS
+from tests.programs.family_programs import PROGRAMS as FAMILIES
+from tests.programs.refused_programs import REFUSED
+from tests.programs.suite.classes import ACCEPTED
+from tests.programs.suite.classes import REFUSED as NEAR_MISSES
 from tvm_scan import extract, library
 
 __all__ = ["main"]

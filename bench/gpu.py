@@ -164,7 +164,7 @@ def run(
 
 def _is_simulated() -> bool:
     """Whether the device is that of the tests, which a process of its own must install too."""
-    module = sys.modules.get("tests.cusim")
+    module = sys.modules.get("tests.support.cusim")
     return module is not None and bool(module.is_simulated())
 
 
@@ -210,7 +210,7 @@ def main() -> None:
         os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
     if chosen.dry_run:
         try:
-            from tests import cusim
+            from tests.support import cusim
 
             cusim.install()
         except ImportError:

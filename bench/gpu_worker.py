@@ -188,7 +188,7 @@ def _serve(
     # Else JAX takes three quarters of the memory for itself.
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     if simulated:
-        from tests import cusim
+        from tests.support import cusim
 
         cusim.install()
     # What packages print while they compile is not for the table.

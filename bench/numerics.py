@@ -15,9 +15,9 @@ import typer
 from tabulate import tabulate
 
 from bench.timing import machine
-from tests.numerics_cases import CASES, inputs_of, longest_product, source_of
-from tests.numerics_runs import FINITE, TREE, exact_and_magnitude, in_units, regimes, run, scan
-from tests.suite.running import CPU
+from tests.numerics.cases import CASES, inputs_of, longest_product, source_of
+from tests.numerics.runs import FINITE, TREE, exact_and_magnitude, in_units, regimes, run, scan
+from tests.programs.suite.running import CPU
 from tvm_scan import ScanPlan
 
 __all__ = ["main"]

@@ -2,7 +2,7 @@
 
 Source of the method: range reduction after W. J. Cody and W. Waite, "Software Manual for the
 Elementary Functions", 1980, with ``ln 2`` in two parts, and for the logarithm the series of
-``atanh``. Errors in ulp against float64 are held by ``tests/test_vector_math.py``.
+``atanh``. Errors in ulp against float64 are held by ``tests/unit/test_vector_math.py``.
 """
 
 from __future__ import annotations

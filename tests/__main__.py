@@ -7,9 +7,9 @@ python -m tests -k guard
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests import ROOT
+
 MAX_WORKERS = 4  # each worker compiles kernels, and holds TVM and torch in memory
 
 

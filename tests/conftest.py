@@ -6,11 +6,12 @@ import tempfile
 
 import pytest
 
-from tests import cusim
+from tests.support import cusim
 
 # A cache of kernels of this run's own: that of the user holds other versions' kernels.
 os.environ.setdefault("TVM_SCAN_CACHE", tempfile.mkdtemp(prefix="tvm-scan-test-cache-"))
-# Plans that do not depend on which machine the tests run on; tests/test_shipped.py turns it on.
+# Plans that do not depend on which machine the tests run on; tests/meta/test_shipped.py turns
+# it on.
 os.environ.setdefault("TVM_SCAN_RECORDS", "off")
 
 if cusim.available():

@@ -1,7 +1,7 @@
 """The tests of CUDA kernels on a GPU, under every tool of compute-sanitizer.
 
 python -m tests.sanitize                                  # what takes part by default
-python -m tests.sanitize --tool racecheck tests/test_delta.py -k halves
+python -m tests.sanitize --tool racecheck tests/programs/test_delta.py -k halves
 
 Arguments go to pytest. Exit code 0: every tool found every test clean; 1: one did not; 2: there is
 no compute-sanitizer, or no GPU, and nothing was checked.
@@ -12,22 +12,21 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from bench.gpu_checks import SANITIZERS
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 #: Every builder by every algebra that it takes at edge lengths, the look-back, tiles and chunks of
 #: walks, tiles of trees, lanes that share them, and the delta rule.
 FILES = (
-    "test_cuda_table",
-    "test_single_pass",
-    "test_walk_tiles",
-    "test_walk_chunks",
-    "test_shared_lanes",
-    "test_shared_items",
-    "test_block_trees",
-    "test_delta",
+    "gpu/test_table",
+    "gpu/test_single_pass",
+    "gpu/test_walk_tiles",
+    "gpu/test_walk_chunks",
+    "gpu/test_shared_lanes",
+    "gpu/test_shared_items",
+    "gpu/test_block_trees",
+    "programs/test_delta",
 )
 #: The exit code of compute-sanitizer where it has found something; pytest has 0 to 5.
 FOUND = 9
@@ -66,7 +65,7 @@ def main(arguments: list[str]) -> int:
 
 def _has_gpu(environment: dict[str, str]) -> bool:
     """Whether a process with this environment would run the tests on a GPU."""
-    code = "from tests import cusim; cusim.install(); import tvm; "
+    code = "from tests.support import cusim; cusim.install(); import tvm; "
     code += "raise SystemExit(cusim.is_simulated() or not tvm.cuda(0).exist)"
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment).returncode == 0
 

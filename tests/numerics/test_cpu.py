@@ -1,0 +1,226 @@
+"""Every recurrence of the library under every CPU plan, against the float64 twin."""
+
+import zlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+
+from tests.programs.half_recurrences import FUNCTIONS, HALVES, half_expected, half_inputs
+from tests.support.library_runs import run_serial
+from tests.support.recurrence_cases import (
+    LENGTHS,
+    SEED,
+    Case,
+    cases,
+    check_exact,
+    check_random,
+    combinations,
+    exact_inputs,
+    random_inputs,
+)
+from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
+from tvm_scan.library import LIBRARY
+from tvm_scan.schedules.default import host_target
+
+TARGET = host_target()
+PLANS = {
+    "sequential": ScanPlan("cpu", "sequential"),
+    "lanes": ScanPlan("cpu", "lanes"),
+    "interleaved": ScanPlan("cpu", "lanes", lane_block=4),
+    "vectors": ScanPlan("cpu", "lanes", lane_block=8, vectorize=True),
+    "strips": ScanPlan("cpu", "lanes", lane_block=64, vectorize=True),
+    "chunks": ScanPlan("cpu", "three_phase", chunks=3),
+    "streams": ScanPlan("cpu", "three_phase", chunks=8, lane_block=4),
+    "many": ScanPlan("cpu", "three_phase", chunks=128, lane_block=2),
+    "default": None,
+}
+CASES = cases()
+
+
+def compiled(func, plan):
+    return tvm.compile(parallelize(func, TARGET, plan), target=TARGET)
+
+
+def both_kinds(case, plan, lengths, function_of):
+    """Run a case on exact and on random inputs of every length."""
+    for length in lengths:
+        options, inputs, want = exact_inputs(case, length)
+        func, executable = function_of(length, options)
+        check_exact(case, length, run_serial(executable, func, inputs, want))
+        inputs, want = random_inputs(case, length)
+        func, executable = function_of(length, dict(case.options))
+        check_random(case, length, run_serial(executable, func, inputs, want), plan)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_symbolic_extents(case, plan):
+    """One compiled function serves every length."""
+
+    made = {}
+
+    def function_of(_, options):
+        key = str(options)
+        if key not in made:
+            func = case.function(None, options)
+            made[key] = func, compiled(func, plan)
+        return made[key]
+
+    both_kinds(case, plan, LENGTHS, function_of)
+
+
+CONSTANT = [
+    Case("cumsum"),
+    Case("cummax"),
+    Case("ema", options=(("alpha", "lane"),)),
+    Case("linear_recurrence"),
+    Case("linear_recurrence", options=(("initial_state", True), ("final_state", True))),
+    Case("selective_scan", options=(("initial_state", True), ("final_state", True))),
+]
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize("case", CONSTANT, ids=str)
+def test_constant_extents(case, plan):
+    made = {}
+
+    def function_of(length, options):
+        key = length, str(options)
+        if key not in made:
+            func = case.function(length, options)
+            made[key] = func, compiled(func, plan)
+        return made[key]
+
+    # The selective scan compiles ten times as long as the others.
+    lengths = (0, 1, 33, 1025) if case.name == "selective_scan" else LENGTHS
+    both_kinds(case, plan, lengths, function_of)
+
+
+TREES = {name: plan for name, plan in PLANS.items() if name not in ("sequential", "default")}
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 8, 9, 63, 64, 65, 127])
+@pytest.mark.parametrize("plan", TREES.values(), ids=TREES)
+def test_any_number_of_lanes(plan, rows):
+    """None, fewer than a block of lanes, a multiple, one more and one less; constant extents."""
+    for options in ((), (("layout", "ld"), ("initial_state", True), ("final_state", True))):
+        case = Case("linear_recurrence", options=options, sizes=(("lanes", rows),))
+        func = case.function(33)
+        options, inputs, want = exact_inputs(case, 33)
+        check_exact(case, 33, run_serial(compiled(func, plan), func, inputs, want))
+
+
+@pytest.mark.parametrize("name", sorted(LIBRARY))
+def test_no_lanes(name):
+    """Symbolic lanes of which there are none, for every plan."""
+    sizes = (("rows", 0), ("lanes", 0), ("channels", 0))
+    options = (("has_z", False), ("softplus", False)) if name == "selective_scan" else ()
+    case = Case(name, options=options, sizes=sizes)
+    func = case.function(None)
+    for plan in PLANS.values():
+        executable = compiled(func, plan)
+        for length in (0, 5):
+            inputs, want = random_inputs(case, length)
+            got = run_serial(executable, func, inputs, want)
+            assert all(array.size == 0 for array in got.values())
+
+
+@pytest.mark.parametrize("plan", TREES.values(), ids=TREES)
+@pytest.mark.parametrize("name", ["linear_recurrence", "selective_scan"])
+def test_a_plan_gives_the_same_bits_on_every_run(name, plan):
+    case = Case(name)
+    func = case.function(1025)
+    inputs, want = random_inputs(case, 1025)
+    runs = []
+    for _ in range(2):  # compiled anew
+        executable = compiled(func, plan)
+        runs += [run_serial(executable, func, inputs, want) for _ in range(3)]
+    for key in want:
+        assert len({zlib.crc32(run[key].tobytes()) for run in runs}) == 1, key
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_integers_wrap_around(plan, dtype):
+    """Sums, products and affine steps modulo a power of two, far beyond the dtype's range."""
+    rng = np.random.default_rng(SEED)
+    limits = np.iinfo(dtype)
+    for name in ("cumsum", "cumprod", "linear_recurrence"):
+        entry = LIBRARY[name]
+        func = entry.factory(None, None, dtype)
+        executable = compiled(func, plan)
+        for length in (33, 1025):
+            inputs = {
+                key: rng.integers(limits.min, limits.max, (13, length), dtype)
+                for key in entry.parameters(func)[0]
+            }
+            if name == "cumprod":
+                inputs["X"] |= 1  # odd factors never become zero
+            want = entry.expected(inputs)
+            got = run_serial(executable, func, inputs, want)
+            for key in want:
+                np.testing.assert_array_equal(got[key], want[key], f"{name}, length {length}")
+
+
+def test_strided_and_misaligned_arrays_are_copied_by_the_runtime():
+    """What NumPy slices, reverses and offsets by a byte arrives whole; the result is exact."""
+    rng = np.random.default_rng(SEED)
+    rows, length = 6, 100
+    func = library.cumsum(rows, length)
+    executable = compiled(func, PLANS["streams"])
+    whole = rng.integers(-9, 10, (2 * length, 2 * rows)).astype("float32")
+    raw = np.zeros(rows * length * 4 + 1, np.uint8)
+    shifted = np.frombuffer(raw.data, "float32", rows * length, offset=1).reshape(rows, length)
+    shifted[:] = whole[:length, :rows].T
+    assert not shifted.flags.aligned
+    views = {
+        "transposed": whole[:length, :rows].T,
+        "strided": whole.T[: 2 * rows : 2, : 2 * length : 2],
+        "backwards": whole.T[:rows, :length][:, ::-1],
+        "shifted": shifted,
+    }
+    for name, x in views.items():
+        y = tvm.runtime.tensor(np.zeros((rows, length), "float32"))
+        executable(tvm.runtime.tensor(x), y)
+        np.testing.assert_array_equal(y.numpy(), np.cumsum(x, axis=1), name)
+
+
+HALF_PLANS = {name: plan for name, plan in PLANS.items() if name != "sequential"}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("plan", HALF_PLANS.values(), ids=HALF_PLANS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_halves_are_carried_in_float32(name, plan, dtype):
+    """The error is that of one rounding to a half at the end, whatever the length."""
+    rng = np.random.default_rng(SEED)
+    for length in (0, 1, 33, 4099):
+        inputs = half_inputs(name, rng, 5, length, dtype)
+        want = half_expected(name, inputs)
+        func = FUNCTIONS[name](5, length, dtype)
+        got = run_serial(compiled(func, plan), func, inputs, want)
+        for key in want:
+            # Unit roundoff of the half, times |h|; and 2 (length + combinations) roundings of
+            # float32 on sums of |x| < 6, of which the half's store may see the worst.
+            half = float(ml_dtypes.finfo(HALVES[dtype]).eps) / 2
+            single = 2 * (length + combinations(plan, length)) * 2.0**-24 * 6 * (length + 1)
+            error = np.abs(got[key].astype(np.float64) - want[key])
+            assert (error <= half * np.abs(want[key]) + single * (name != "max")).all()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_halves_carried_in_halves_would_be_far_off(dtype):
+    """The loop as written rounds its state at every step; the default plan never is that loop."""
+    inputs = half_inputs("history", np.random.default_rng(SEED), 5, 4099, dtype)
+    want = half_expected("history", inputs)
+    func = FUNCTIONS["history"](5, 4099, dtype)
+    error = {}
+    for name in ("sequential", "default"):
+        got = run_serial(compiled(func, PLANS[name]), func, inputs, want)
+        error[name] = np.abs(got["H"].astype(np.float64) - want["H"]).max()
+    assert error["sequential"] > 4 * error["default"]
+    for rows, length in ((1, 1), (1, 64), (5, 100)):
+        plan = default_plan(TARGET, extract(FUNCTIONS["history"](rows, length, dtype)))
+        assert plan.algorithm != "sequential"

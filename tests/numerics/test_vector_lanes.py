@@ -1,0 +1,287 @@
+"""Lanes in vectors: tiles transposed from rows, invariants held, lines stored past the caches."""
+
+import mmap
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+from tvm.script import from_source
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from tests.programs.suite.running import CPU, agree, run_loop, run_scan
+from tvm_scan import Recurrence, ScanPlan, default_plan, extract, library, parallelize
+from tvm_scan.errors import PlanError
+from tvm_scan.schedules.branches import branches, choices_as_selects
+from tvm_scan.schedules.limits import limits_of
+
+TILES = ScanPlan("cpu", "lanes", lane_block=16, vectorize=True, transpose=True)
+ROWS = ScanPlan("cpu", "lanes", lane_block=16, vectorize=True)
+#: More lanes than whole blocks, more steps than whole tiles, and rows that no line is aligned to.
+LANES, STEPS = 35, 37
+PAST = [False, True] if limits_of(CPU).line_stores else [False]
+
+#: Step of each program over X and A, both indexed [b, t]; h stands for the state before.
+STEPS_OF = {
+    "sum": "h + X[b, t]",
+    "affine": "A[b, t] * h + X[b, t]",
+    "maximum": "T.max(h, X[b, t])",
+    "clamp": "T.min(T.max(h + X[b, t], {lo}), {hi})",
+    "segmented": "T.if_then_else(A[b, t] > {hi}, {zero}, h) + X[b, t]",
+    "guarded": "h + T.if_then_else(A[b, t] > {hi}, X[b, t], A[b, t])",
+}
+
+
+def program(step, dtype, *, back=False, lanes=LANES, steps=STEPS):
+    names = {"zero": f"T.{dtype}(0)", "lo": f"T.{dtype}(-2)", "hi": f"T.{dtype}(1)"}
+    body = STEPS_OF[step].format(**names)
+    at = f"{steps - 1} - t" if back else "t"
+    before = f"{steps - 1} - t + 1" if back else "t - 1"
+    state = f"T.if_then_else(t > 0, H[b, {before}], {names['zero']})"
+    body = body.replace("h +", f"{state} +").replace("* h", f"* {state}")
+    body = body.replace("(h,", f"({state},").replace(", h)", f", {state})")
+    for buffer in "XA":
+        body = body.replace(f"{buffer}[b, t]", f"{buffer}[b, {at}]")
+    shape = f'T.Buffer(({lanes}, {steps}), "{dtype}")'
+    text = f"""
+@T.prim_func(s_tir=True)
+def scan(A: {shape}, X: {shape}, H: {shape}):
+    for b in range({lanes}):
+        for t in range({steps}):
+            H[b, {at}] = {body}
+"""
+    return from_source(text, {"T": T})
+
+
+def arrays_of(func, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    shape = [int(extent) for extent in func.params[0].ty.shape]
+    made = [rng.integers(-2, 3, shape).astype(dtype) for _ in range(2)]
+    return [*made, np.zeros(shape, dtype)]
+
+
+@pytest.mark.parametrize("past", PAST)
+@pytest.mark.parametrize("back", [False, True], ids=["forwards", "backwards"])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float64"])
+@pytest.mark.parametrize("step", STEPS_OF)
+def test_tiles_equal_the_loop(step, dtype, back, past):
+    """On whole numbers, exactly; blocks, tiles and what is left of both."""
+    func = program(step, dtype, back=back)
+    arrays = arrays_of(func, dtype)
+    if step == "affine":
+        arrays[0] = np.sign(arrays[0]).astype(dtype)
+    want = run_loop(func, arrays)
+    plan = TILES.with_(nontemporal=past)
+    for got, expected in zip(run_scan(func, arrays, plan), want, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["forwards", "backwards"])
+def test_asking_ahead_changes_nothing(back):
+    func = program("affine", "float32", back=back, lanes=32, steps=1000)
+    arrays = arrays_of(func, "float32")
+    arrays[0] = np.sign(arrays[0]).astype("float32")
+    want = run_loop(func, arrays)
+    for tiles in (1, 16):
+        plan = TILES.with_(prefetch=tiles)
+        np.testing.assert_array_equal(run_scan(func, arrays, plan)[2], want[2])
+    with pytest.raises(PlanError, match="1 to 16 tiles"):
+        parallelize(func, CPU, TILES.with_(prefetch=17))
+
+
+def test_more_than_two_to_the_31_steps():
+    """Steps beyond 2^31 in an input that is hardly there: anonymous pages that read as zero."""
+    length = (1 << 31) + 150
+    text = f"""
+@T.prim_func(s_tir=True)
+def peak(X: T.Buffer((T.int64({length}),), "int8"), S: T.Buffer((1,), "int32")):
+    for t in range(T.int64({length})):
+        S[0] = T.max(S[0] - 1, T.Cast("int32", X[t]))
+"""
+    func = from_source(text, {"T": T})
+    pages = np.frombuffer(mmap.mmap(-1, length), "int8")
+    pages[(1 << 31) + 100] = 100  # forgotten one by one in the 49 steps behind it
+    pages[100] = 120  # where a 32-bit index would be again
+    for plan in (ScanPlan("cpu", "lanes"), ScanPlan("cpu", "three_phase", chunks=8, lane_block=4)):
+        run = tvm.compile(parallelize(func, CPU, plan), target=CPU)["peak"]
+        state = tvm.runtime.tensor(np.zeros(1, "int32"))
+        run(tvm.runtime.from_dlpack(pages), state)
+        assert state.numpy().tolist() == [100 - 49]
+
+
+@pytest.mark.parametrize(("lanes", "steps"), [(16, 16), (16, 1), (16, 15), (32, 64), (48, 17)])
+def test_tiles_of_other_shapes(lanes, steps):
+    func = program("affine", "float32", lanes=lanes, steps=steps)
+    arrays = arrays_of(func, "float32")
+    want = run_loop(func, arrays)
+    for block in (16, 32):
+        if block <= lanes:
+            got = run_scan(func, arrays, TILES.with_(lane_block=block))
+            assert agree(got[2], want[2], rounds=True)
+
+
+def test_the_tiles_move_whole_vectors():
+    """No lane of a square is read or written alone, and the step runs on vectors."""
+    func = program("affine", "float32", lanes=32, steps=64)
+    text = parallelize(func, CPU, TILES).script()
+    assert text.count("T.Shuffle") >= 2 * 64
+    assert "vectorized" in text
+
+
+def test_what_one_side_alone_reads_stays_a_choice():
+    """A read that a condition guards is not made where the condition is false."""
+    x, c = tirx.decl_buffer((8,), "float32", "X"), tirx.decl_buffer((8,), "bool", "C")
+    out, t = tirx.decl_buffer((8,), "float32", "Y"), tirx.Var("t", "int32")
+    load, zero = tirx.BufferLoad(x, [t]), tirx.const(0, "float32")
+    one, two = (tirx.BufferLoad(c, [k]) for k in (t, tirx.IntImm("int32", 0)))
+    choose = tirx.op.if_then_else
+
+    def left(value):
+        return branches(choices_as_selects(tirx.BufferStore(out, value, [t]), []))
+
+    assert left(choose(one, load, zero))
+    assert left(choose(one, choose(two, load, zero), load))
+    assert not left(choose(one, load + zero, load))
+    assert not left(choose(one, load, zero) + load)
+
+
+@pytest.mark.parametrize("layout", ["bdl", "bld"])
+@pytest.mark.parametrize("past", PAST)
+@pytest.mark.parametrize("width", [16, 32])
+def test_selective_scan(layout, past, width):
+    """What time does not change is gathered once: A, which lies apart for neighbouring channels."""
+    func = library.selective_scan(1, LANES, STEPS, 5, layout=layout)
+    entry = library.LIBRARY["selective_scan"]
+    inputs = entry.example_inputs(np.random.default_rng(3), 1, LANES, STEPS, 5)
+    arrays = [np.ascontiguousarray(v) for v in inputs.values()]
+    if layout == "bld":
+        arrays = [v.swapaxes(1, 2).copy() if v.ndim == 3 else v for v in arrays]
+    arrays.append(np.zeros_like(arrays[0]))
+    plan = ROWS.with_(lane_block=width, nontemporal=past, transpose=layout == "bdl")
+    if limits_of(CPU).ldexp:
+        plan = plan.with_(ldexp=True)
+    text = parallelize(func, CPU, plan).script()
+    assert "held0" in text
+    got, want = run_scan(func, arrays, plan)[-1], run_loop(func, arrays)[-1]
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("layout", ["bdl", "bld"])
+def test_selective_scan_of_halves(layout, dtype):
+    """Halves are widened a row at a time; the step is the loop's, and is rounded once."""
+    options = {"dtype": dtype, "layout": layout}
+    func = library.selective_scan(1, LANES, STEPS, 5, **options)
+    entry = library.LIBRARY["selective_scan"]
+    inputs = entry.example_inputs(np.random.default_rng(3), 1, LANES, STEPS, 5, **options)
+    exact = next(
+        iter(
+            entry.expected({n: v.astype("float64") for n, v in inputs.items()}, **options).values()
+        )
+    )
+    arrays = [*inputs.values(), np.zeros_like(inputs["u"])]
+    plan = ROWS.with_(transpose=layout == "bdl", nontemporal=PAST[-1])
+    text = parallelize(func, CPU, plan).script()
+    assert ("stage_float32" in text) == plan.transpose
+    assert "stage_bfloat16" not in text and "stage_float16" not in text
+    got = run_scan(func, arrays, plan)[-1]
+    assert got.dtype == inputs["u"].dtype
+    # One rounding to a half, and float32 before it.
+    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    np.testing.assert_allclose(got.astype("float64"), exact, rtol=1.01 * unit, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_of_halves_in_tiles(dtype):
+    """Whole numbers that halves hold: any rounding on the way would show."""
+    for back in (False, True):
+        func = program("sum", dtype, back=back)
+        rng = np.random.default_rng(5)
+        arrays = [rng.integers(-1, 2, (LANES, STEPS)).astype(dtype) for _ in range(2)]
+        arrays.append(np.zeros_like(arrays[0]))
+        got, want = run_scan(func, arrays, TILES)[2], run_loop(func, arrays)[2]
+        np.testing.assert_array_equal(got.astype("float32"), want.astype("float32"))
+
+
+@pytest.mark.parametrize("past", PAST)
+@pytest.mark.parametrize("length", [1024, 2048, 5000, 10_007])
+def test_three_phases_by_tiles_of_the_cache(length, past):
+    """Tiles of 1024 steps: the carry of one is the head of the next; exact on whole numbers."""
+    func = program("affine", "float32", lanes=2, steps=length)
+    arrays = arrays_of(func, "float32")
+    arrays[0] = np.sign(arrays[0]).astype("float32")
+    want = run_loop(func, arrays)
+    for chunks in (2, 3):
+        plan = ScanPlan(
+            "cpu", "three_phase", chunks=chunks, time_vector=16, cache_steps=1024, nontemporal=past
+        )
+        got = run_scan(func, arrays, plan)
+        np.testing.assert_array_equal(got[2], want[2])
+
+
+def test_a_maximum_in_vectors_of_time_knows_nan():
+    """Without a NaN the flags are not looked at; the vector that has one takes the careful way."""
+    func = program("maximum", "float32", lanes=2, steps=200)
+    arrays = arrays_of(func, "float32")
+    arrays[1][0, 70] = np.nan
+    arrays[1][1, 3] = np.inf
+    plan = ScanPlan("cpu", "lanes", time_vector=16)
+    np.testing.assert_array_equal(run_scan(func, arrays, plan)[2], run_loop(func, arrays)[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "sign"),
+    [
+        ("x86-64", {"mcpu": "x86-64"}, "xmm"),
+        ("AVX2", {"mcpu": "x86-64-v3"}, "ymm"),
+        ("AVX-512", {"mcpu": "x86-64-v4"}, "zmm"),
+        ("AArch64", {"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}, "v0."),
+    ],
+)
+def test_default_plans_compile_to_the_vectors_of_every_machine(name, attributes, sign):
+    target = Target({"kind": "llvm", "num-cores": 2, **attributes})
+    for func in (
+        library.cumsum(1, 1 << 22),
+        library.linear_recurrence(64, 1 << 18),
+        library.cumsum(4096, 8192, axis=0),
+        library.selective_scan(1, 64, 1024, 16),
+    ):
+        found = extract(func)
+        assert isinstance(found, Recurrence)
+        plan = default_plan(target, found)
+        assert plan.ldexp <= (name == "AVX-512")
+        assert plan.nontemporal <= (name in ("AVX2", "AVX-512"))
+        built = tvm.compile(parallelize(func, target, plan), target=target)
+        text = built.mod.inspect_source("asm")
+        assert sign in text
+        stores_past = "movnt" in text
+        assert stores_past == plan.nontemporal
+
+
+def test_rows_walked_backwards_are_tiles_with_wide_vectors():
+    def plan(machine, rows, length, dtype="float32"):
+        target = Target({"kind": "llvm", "num-cores": 2, "mcpu": machine})
+        found = extract(library.linear_recurrence(rows, length, dtype, reverse=True))
+        return default_plan(target, found)
+
+    assert plan("x86-64-v4", 16, 1000).transpose
+    others = (("x86-64-v3", 16, 1000), ("x86-64-v4", 15, 1000), ("x86-64-v4", 16, 255))
+    assert not any(plan(*other).transpose for other in others)
+    assert not plan("x86-64-v4", 16, 1000, "float64").transpose
+
+
+def test_what_the_machine_cannot_do_is_refused():
+    generic = Target({"kind": "llvm", "mcpu": "x86-64"})
+    func = program("affine", "float32")
+    with pytest.raises(PlanError, match="AVX-512"):
+        parallelize(func, generic, ROWS.with_(ldexp=True))
+    with pytest.raises(PlanError, match="AVX"):
+        parallelize(func, generic, TILES.with_(nontemporal=True))
+    with pytest.raises(PlanError, match="multiple of 16"):
+        parallelize(func, CPU, TILES.with_(lane_block=8))
+    vectors = ScanPlan("cpu", "three_phase", chunks=2, time_vector=16)
+    with pytest.raises(PlanError, match="1024"):
+        parallelize(func, CPU, vectors.with_(cache_steps=100))
+    with pytest.raises(PlanError, match="a row apart"):
+        parallelize(library.cumsum(64, 64, axis=0), CPU, TILES)

@@ -1,0 +1,240 @@
+"""The delta rule in chunks: what is taken, that it is the loop, and what is refused."""
+
+import linecache
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+
+from tests.programs.delta_programs import FORMS, NEAR_MISSES, H, K, L, V, near_miss
+from tests.programs.suite.mutation import mutants
+from tests.programs.suite.running import CPU, run_loop
+from tests.support.cuda_harness import CUDA_TARGET, check_nvcc, run_cuda
+from tvm_scan import extract, parallelize
+from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.errors import RefusalError
+from tvm_scan.extraction import root_nests
+from tvm_scan.extraction.delta import extract_delta
+from tvm_scan.relax.linear_attention import LinearAttention
+from tvm_scan.schedules.splice import ensure_blocks
+
+
+def rule_of(func):
+    blocked = ensure_blocks(func)
+    return extract_delta(blocked, root_nests(blocked)[0])
+
+
+def run_chunks(func, arrays):
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tvm.compile(parallelize(func, CPU), target=CPU)(*tensors)
+    return [tensor.numpy() for tensor in tensors]
+
+
+def arguments(func, seed=0):
+    rng = np.random.default_rng(seed)
+    made = []
+    for param in func.params:
+        shape = [int(extent) for extent in param.ty.shape]
+        if str(param.ty.dtype) == "int32":
+            made.append((rng.random(shape) < 0.2).astype("int32"))
+            continue
+        array = rng.standard_normal(shape)
+        if param.name == "Ks" or param.name == "Q":
+            array /= np.linalg.norm(array, axis=-1, keepdims=True)
+        if param.name in ("B", "G"):
+            array = rng.random(shape) if param.name == "B" else -rng.random(shape)
+        made.append(array.astype("float32"))
+    return made
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms(name):
+    func = FORMS[name]
+    found = rule_of(func)
+    assert isinstance(found, DeltaRule), found.message()
+    assert int(found.rows.extent) == K
+    assert int(found.columns.extent) == V
+    given = arguments(func)
+    for got, want in zip(run_chunks(func, given), run_loop(func, given), strict=True):
+        # A step rounds some twenty times, and gates and unit keys forget: no growth with L.
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(("what", "parts", "reason"), NEAR_MISSES, ids=[m[0] for m in NEAR_MISSES])
+def test_near_misses(what, parts, reason, tmp_path):
+    source = near_miss(**parts)
+    path = tmp_path / "program.py"
+    path.write_text(source)
+    linecache.checkcache()
+    space = {}
+    exec(compile(source, str(path), "exec"), space)
+    found = rule_of(space["program"])
+    assert not isinstance(found, DeltaRule), what
+    assert reason in found.detail
+    with pytest.raises(RefusalError, match="expected"):
+        parallelize(space["program"], CPU)
+
+
+def reference(q, k, v, decay, beta, state):
+    """The sequential loop in float64."""
+    q, k, v, decay, beta, state = (np.asarray(a, np.float64) for a in (q, k, v, decay, beta, state))
+    out = np.zeros(v.shape)
+    for t in range(q.shape[0]):
+        state = np.exp(decay[t])[:, :, None] * state
+        error = beta[t][:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], state))
+        state = state + k[t][:, :, None] * error[:, None, :]
+        out[t] = np.einsum("hk,hkv->hv", q[t], state)
+    return out, state
+
+
+def attention(
+    length, keys, values, *, decay=None, heads=2, each=False, symbolic=False, seed=0, run=run_chunks
+):
+    """Arrays of a gated delta rule, what it gives in chunks, and in float64."""
+    op = LinearAttention("gated_delta", heads, heads, keys, values, 1.0, 1,
+                         None if symbolic else length, "float32", "float32",
+                         heads * (keys if each else 1), heads, True)  # fmt: skip
+    func = op.loop().with_attr("global_symbol", "main")
+    rng = np.random.default_rng(seed)
+    q, k = rng.standard_normal((2, length, heads, keys))
+    k /= np.linalg.norm(k, axis=-1, keepdims=True)
+    v = rng.standard_normal((length, heads, values))
+    width = keys if each else 1
+    if decay is None:
+        decay = -np.exp(rng.standard_normal((length, heads, width)))
+    else:
+        decay = np.full((length, heads, width), decay)
+    beta, state = rng.random((length, heads)), rng.standard_normal((heads, keys, values))
+    q, k, v, decay, beta, state = (np.asarray(a, np.float32) for a in (q, k, v, decay, beta, state))
+    want = reference(q, k, v, decay, beta, state)
+    given = [q[None, :, :, None], k[None], v[None], state[None], decay[None], beta[None]]
+    outs = [np.full((1, length, heads, 1, values), 7, "float32"), np.zeros_like(state[None])]
+    got = run(func, [*given, *outs])[-2:]
+    return (got[0][0, :, :, 0], got[1][0]), want
+
+
+#: A chunk is 16 steps; widths that fill vectors, and that do not.
+@pytest.mark.parametrize(
+    ("length", "keys", "values", "each"),
+    [(0, 16, 16, False), (1, 8, 16, True), (16, 16, 32, False), (33, 7, 33, True),
+     (50, 128, 100, False), (17, 64, 128, True)],
+)  # fmt: skip
+def test_against_float64(length, keys, values, each):
+    got, want = attention(length, keys, values, each=each)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_any_length():
+    for length in (1, 40):
+        got, want = attention(length, 16, 16, symbolic=True)
+        np.testing.assert_allclose(got[0], want[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("decay", [0.0, -5.0, -40.0, -120.0, -1e30])
+def test_small_gates_underflow_to_zero(decay):
+    """No gate is divided by: where their product underflows, what it multiplies is forgotten."""
+    got, want = attention(50, 16, 16, decay=decay)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def check_causal(name, spoiled, value, run):
+    """What enters at a step reaches no step before it, and no column beside it."""
+    func = FORMS[name]
+    given, names = arguments(func), [str(param.name) for param in func.params]
+    at = 21  # within the second chunk; in the order in which time is walked
+    time, inputs = L - 1 - at if name == "own_state" else at, given[names.index(spoiled)]
+    column = (1, time, 3) if spoiled == "Vs" else (1, time)
+    inputs[column] = value
+    outs = names.index("Y")
+    got, want = run(func, given)[outs], run_loop(func, given)[outs]
+    forwards = [y[:, ::-1] if name == "own_state" else y for y in (got, want)]
+    np.testing.assert_allclose(*(y[:, :at] for y in forwards), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(got[0], want[0], rtol=2e-5, atol=2e-5)
+    if spoiled == "Vs":
+        others = [np.delete(y, 3, axis=-1) for y in (got, want)]
+        np.testing.assert_allclose(*others, rtol=2e-5, atol=2e-5)
+    if name != "own_state":  # whose maximum with zero hides a NaN
+        assert not np.isfinite(want[1]).all()
+        np.testing.assert_array_equal(*(np.isfinite(y) for y in forwards))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("spoiled", ["Vs", "Ks", "B", "Q"])
+@pytest.mark.parametrize("name", ["gated", "by_vectors", "own_state"])
+def test_no_step_sees_what_comes_later(name, spoiled, value):
+    check_causal(name, spoiled, value, run_chunks)
+
+
+def test_as_a_recurrence_it_is_refused():
+    refusal = extract(FORMS["gated"])
+    assert refusal.kind.value == "coupled-carries"
+
+
+def test_several_queries_read_one_state():
+    op = LinearAttention("delta", 6, 2, 16, 16, 0.5, 1, L, "float16", "float32", 0, 1, False)
+    found = parallelize(op.loop(), CPU)
+    assert isinstance(found, tirx.PrimFunc)
+    blocked = ensure_blocks(op.loop())
+    (rule,) = [
+        r for n in root_nests(blocked) if isinstance(r := extract_delta(blocked, n), DeltaRule)
+    ]
+    assert len(rule.reads) == 3
+    assert len(rule.lanes) == H
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_mutants_are_refused_or_right(name):
+    """One change each to indices, operators and constants: never taken for another program."""
+    for number, mutant in enumerate(mutants(FORMS[name], 3, name)):
+        if not isinstance(rule_of(mutant.func), DeltaRule):
+            continue
+        given = arguments(mutant.func, number)
+        got = run_chunks(mutant.func, given)
+        for one, want in zip(got, run_loop(mutant.func, given), strict=True):
+            scale = max(1.0, float(np.abs(want).max()))
+            np.testing.assert_allclose(one / scale, want / scale, 1e-4, 1e-4, err_msg=mutant.change)
+
+
+def run_blocks(func, arrays):
+    scheduled = parallelize(func, CUDA_TARGET)
+    assert "delta_block" in scheduled.script()
+    return run_cuda(scheduled, arrays)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["by_vectors", "own_state"])
+def test_forms_on_a_gpu(name):
+    given = arguments(FORMS[name])
+    for got, want in zip(run_blocks(FORMS[name], given), run_loop(FORMS[name], given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["by_vectors", "own_state"])
+def test_no_step_sees_what_comes_later_on_a_gpu(name):
+    check_causal(name, "Ks", np.inf, run_blocks)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("length", "keys", "values", "each", "symbolic"),
+    [(0, 8, 16, False, True), (1, 8, 16, True, False), (19, 7, 33, True, True)],
+)
+def test_blocks_against_float64(length, keys, values, each, symbolic):
+    got, want = attention(
+        length, keys, values, each=each, symbolic=symbolic, heads=1, run=run_blocks
+    )
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("keys", [64, 128])
+def test_real_heads_fit_a_block(keys):
+    op = LinearAttention("gated_delta", 2, 2, keys, keys, 1.0, 1, 64, "float32", "float32",
+                         2 * keys, 2, True)  # fmt: skip
+    taken = check_nvcc(parallelize(op.loop().with_attr("global_symbol", "main"), CUDA_TARGET))
+    assert any(resources.shared_bytes > 16 << 10 for resources in taken.values())

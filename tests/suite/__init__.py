@@ -1,4 +1,0 @@
-"""The public suite: recurrences that must be taken, and near misses that must be refused.
-
-``python -m tests.suite --write`` makes the table of docs/suite.md.
-"""

@@ -1,0 +1,220 @@
+"""Running and checking the CUDA kernels that the tests emit."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import tvm
+from tvm.target import Target
+
+from tests.support import cusim
+from tests.support.cusim import nvcc
+from tests.support.recurrence_cases import Case, check_exact, exact_inputs
+from tvm_scan import ScanPlan, parallelize
+
+__all__ = [
+    "CUDA_TARGET",
+    "check_nvcc",
+    "compile_cuda",
+    "cuda_sources",
+    "emitted_source",
+    "in_every_order",
+    "run_cuda",
+    "run_exactly",
+]
+
+CUDA_TARGET = Target(
+    {
+        "kind": "cuda",
+        "arch": "sm_90",
+        "max_threads_per_block": 1024,
+        "max_shared_memory_per_block": 49152,
+    },
+    host={"kind": "llvm"},
+)
+
+
+def compile_cuda(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> tvm.runtime.Executable:
+    """Compiles a scheduled function for the device; its name is ``main`` if it has none."""
+    if isinstance(func_or_mod, tvm.IRModule):
+        mod = func_or_mod
+    else:
+        name = func_or_mod.attrs.get("global_symbol") if func_or_mod.attrs else None
+        name = str(name) if name is not None else "main"
+        mod = tvm.IRModule({name: func_or_mod.with_attr("global_symbol", name)})
+    with CUDA_TARGET:
+        return tvm.compile(mod, target=CUDA_TARGET)
+
+
+def emitted_source(executable: tvm.runtime.Executable) -> str:
+    """The CUDA source of a compiled module."""
+    return str(executable.mod.imports[0].inspect_source())
+
+
+def cuda_sources(module: tvm.runtime.Module) -> list[str]:
+    """The CUDA sources in a built module, at whatever depth."""
+    own = [str(module.inspect_source())] if module.kind == "cuda" else []
+    return own + [text for inner in module.imports for text in cuda_sources(inner)]
+
+
+def in_every_order(
+    call: Callable[[], Sequence[np.ndarray]], module: tvm.runtime.Module
+) -> list[np.ndarray]:
+    """Calls a built model as `run_cuda` calls a function.
+
+    Parameters
+    ----------
+    call
+        Runs the model on fresh tensors and returns its results.
+    module
+        The built model, whose kernels must compile to sm_90 without spills.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        The results, the same bits in every order of threads and under the race detector.
+    """
+    sources = cuda_sources(module)
+    assert sources, "in_every_order: expected CUDA kernels in the module, got none"
+    if nvcc.nvcc_available():
+        for source in sources:
+            _resources(source)
+    first: list[np.ndarray] | None = None
+    for seed, with_race in ((0, True), (0, False), (1, False), (2, False)):
+        with cusim.settings(seed=seed, race=with_race):
+            results = list(call())
+        first = first or results
+        for expected, got in zip(first, results, strict=True):
+            assert _same_bits(expected, got), f"other bits with seed {seed} than with seed 0"
+    assert first is not None
+    return first
+
+
+def _entry(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> str:
+    if isinstance(func_or_mod, tvm.IRModule):
+        names = [gv.name_hint for gv in func_or_mod.get_global_vars()]
+        return "main" if "main" in names or len(names) != 1 else names[0]
+    name = func_or_mod.attrs.get("global_symbol") if func_or_mod.attrs else None
+    return str(name) if name is not None else "main"
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def run_cuda(
+    func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule,
+    args: Sequence[np.ndarray],
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    race: bool = True,
+    executable: tvm.runtime.Executable | None = None,
+) -> list[np.ndarray]:
+    """Runs a scheduled function and checks that the order of its threads does not matter.
+
+    On the simulated device it runs once per seed, each of which orders threads and blocks
+    differently and fills fresh memory with other rubbish, and once more under the race detector.
+    On a real device it runs as often, in whatever order comes. Where there is an nvcc, the
+    emitted source must also compile to an sm_90 cubin without spills.
+
+    Parameters
+    ----------
+    func_or_mod
+        The function, or a module with one function or one called ``main``.
+    args
+        One array per parameter, outputs included; they are not changed.
+    seeds
+        Orders of threads and blocks, see :class:`cusim.Settings`; at least one.
+    race
+        Whether to run under the race detector as well, which also checks bounds.
+    executable
+        What `compile_cuda` made of the function; for one that is run with many arguments.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        All the arguments after the run, in order.
+
+    Raises
+    ------
+    tvm.error.InternalError
+        If a launch fails; the message holds the source lines of the race or barrier.
+    AssertionError
+        If two runs differ in a bit; the message names the argument and the seed.
+    """
+    executable = executable or compile_cuda(func_or_mod)
+    has_kernel = len(executable.mod.imports) > 0  # none is left of a loop over nothing
+    if nvcc.nvcc_available() and has_kernel:
+        _resources(emitted_source(executable))
+    function = executable[_entry(func_or_mod)]
+    device = tvm.cuda(0)
+    # The detector first: its message says more than a difference.
+    runs = [(seeds[0], True)] if race else []
+    runs += [(seed, False) for seed in seeds]
+    first: list[np.ndarray] | None = None
+    for seed, with_race in runs:
+        with cusim.settings(seed=seed, race=with_race):
+            tensors = [tvm.runtime.tensor(array, device) for array in args]
+            function(*tensors)
+            device.sync()
+            results = [tensor.numpy() for tensor in tensors]
+        if first is None:
+            first = results
+        for index, (expected, got) in enumerate(zip(first, results, strict=True)):
+            assert _same_bits(expected, got), (
+                f"run_cuda: expected the same bits in every run, got another argument {index} "
+                f"with seed {seed} than with seed {seeds[0]}: the result depends on the order of "
+                f"threads or on memory that nobody wrote"
+            )
+    assert first is not None
+    return first
+
+
+def check_nvcc(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> dict[str, nvcc.Resources]:
+    """Compiles the emitted source to an sm_90 cubin and asserts that no kernel spills.
+
+    Skips the test where there is no nvcc.
+    """
+    if not nvcc.nvcc_available():
+        pytest.skip("nvcc is missing: registers and spills of the kernels are not checked")
+    return _resources(emitted_source(compile_cuda(func_or_mod)))
+
+
+@functools.lru_cache(maxsize=256)
+def _resources(source: str) -> dict[str, nvcc.Resources]:
+    resources = nvcc.compile_resources(source, arch="sm_90")
+    assert resources, "nvcc: expected a kernel in the emitted source, got none"
+    for name, taken in resources.items():
+        spilled = taken.spill_stores + taken.spill_loads
+        assert spilled == 0, f"nvcc: expected no spills, got {taken} for {name}"
+    return resources
+
+
+def run_exactly(
+    case: Case, plan: ScanPlan, lengths: Sequence[int], *, symbolic: bool = False
+) -> None:
+    """Runs a recurrence of the library by a plan on exact inputs, and compares with its twin.
+
+    Parameters
+    ----------
+    case
+        The recurrence.
+    plan
+        For CUDA.
+    lengths
+        Steps, one run for each.
+    symbolic
+        Whether one kernel takes all lengths.
+    """
+    for length in lengths:
+        options, inputs, want = exact_inputs(case, length)
+        if not symbolic or length == lengths[0]:
+            func = case.function(None if symbolic else length, options)
+            func = parallelize(func, CUDA_TARGET, plan)
+            executable = compile_cuda(func)
+        outputs = [np.full(array.shape, 77, case.dtype) for array in want.values()]
+        got = run_cuda(func, [*inputs.values(), *outputs], executable=executable)
+        check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))

@@ -1,0 +1,121 @@
+"""Costs of plans in closed form, and the features that the cost model sees."""
+
+import math
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import tvm
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from tests.support.cuda_harness import CUDA_TARGET
+from tvm_scan import ScanPlan, extract, library
+from tvm_scan.library import LIBRARY
+from tvm_scan.meta.candidates import candidate_of, first_plans
+from tvm_scan.meta.context import light_context
+from tvm_scan.meta.costs import Costs, costs_of
+from tvm_scan.meta.decisions import enumerate_plans
+from tvm_scan.meta.features import ScanFeatures, decisions_of
+from tvm_scan.meta.operations import arithmetic_of
+from tvm_scan.schedules.splice import ensure_blocks
+
+CPU = Target({"kind": "llvm", "num-cores": 4})
+SUM = extract(library.cumsum(8, 4096))
+
+
+def test_the_loop_does_its_steps_and_no_more():
+    costs = costs_of(ScanPlan("cpu", "sequential"), CPU, SUM)
+    assert (costs.work, costs.depth, costs.span) == (8 * 4096,) * 3
+    assert costs.bytes == 2 * 4 * 8 * 4096
+    assert (costs.barriers, costs.smem) == (0, 0)
+
+
+def test_lanes_divide_and_chunks_shorten():
+    lanes = costs_of(ScanPlan("cpu", "lanes"), CPU, SUM)
+    assert (lanes.work, lanes.depth, lanes.tasks, lanes.span) == (8 * 4096, 4096, 8, 8192)
+    chunks = costs_of(ScanPlan("cpu", "three_phase", chunks=16), CPU, SUM)
+    assert chunks.depth < lanes.depth
+    assert chunks.work > 2 * lanes.work
+    assert chunks.bytes > 2 * lanes.bytes
+
+
+def test_a_block_tree_is_logarithmic():
+    def at(threads):
+        plan = ScanPlan("cuda", "serial_tiles", threads_per_block=threads, items_per_thread=4)
+        return costs_of(plan, CUDA_TARGET, SUM), plan
+
+    (small, plan), (large, _) = at(32), at(1024)
+    tiles = 4096 // (32 * 4)
+    assert small.barriers == tiles * (4 * math.log2(32) + 3)
+    assert large.barriers == 4 * math.log2(1024) + 3
+    assert large.depth < small.depth
+    assert small.smem == plan.smem_bytes(SUM)
+
+
+@pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("name", sorted(LIBRARY))
+def test_costs_are_positive_and_tell_plans_apart(name, target):
+    sizes = (1, 8, 512, 4) if name == "selective_scan" else (8, 512)
+    found = extract(LIBRARY[name].factory(*sizes))
+    plans = enumerate_plans(target, found)
+    vectors = [costs_of(plan, target, found).vector() for plan in plans]
+    assert all(math.isfinite(v) and v >= 0 for vector in vectors for v in vector)
+    assert len(vectors[0]) == len(Costs.names())
+    # Of plans without exchange, CUDA's block size and the use of the C library have no costs.
+    assert len({tuple(v) for v in vectors}) > len(plans) // 2
+
+
+@pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
+def test_first_plans_hold_the_default_the_loop_and_every_algorithm(target):
+    mod = tvm.IRModule({"main": ensure_blocks(library.cumsum(8, 4096))})
+    first = [plans[0] for plans in first_plans(mod, target)]
+    space = enumerate_plans(target, SUM)
+    assert first[0] == space[0]
+    assert first[1].algorithm == "sequential"
+    assert {p.algorithm for p in first} == {p.algorithm for p in space}
+    assert len(first) == len(set(first)) <= 9
+
+
+@pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
+def test_features_are_those_of_the_kernel_beside_costs_and_decisions(target):
+    mod = tvm.IRModule({"main": ensure_blocks(library.cumsum(8, 4096))})
+    found = extract(mod["main"])
+    context = light_context(mod, target)
+    made = [candidate_of(mod, (plan,), target) for plan in enumerate_plans(target, found)[:6]]
+    measures = [candidate.measure for candidate in made]
+    wide = [t.numpy() for t in ScanFeatures().extract_from(context, measures)]
+    stock = ms.feature_extractor.PerStoreFeature().extract_from(context, measures)
+    for candidate, matrix, stores in zip(made, wide, stock, strict=True):
+        (plan,) = candidate.plans
+        ours = [*costs_of(plan, target, found).vector(), *decisions_of(plan)]
+        np.testing.assert_array_equal(matrix[:, : -len(ours)], stores.numpy())
+        np.testing.assert_allclose(matrix[:, -len(ours) :], np.tile(ours, (len(matrix), 1)))
+    assert len({m.tobytes() for m in wide}) == len(wide)
+
+
+def test_every_decision_is_seen_by_the_cost_model():
+    changed = {"device": None, "algorithm": "lanes", "block_tree": "warp"}
+    base = ScanPlan()
+    for field in fields(ScanPlan):
+        value = changed.get(field.name, 8 if isinstance(field.default, int) else None)
+        if value is not None:
+            assert decisions_of(base.with_(**{field.name: value})) != decisions_of(base), field.name
+
+
+def test_arithmetic_is_counted_in_the_step():
+    sizes = (2, 1000)
+    found = extract(library.linear_recurrence(*sizes))
+    loop = arithmetic_of(ScanPlan("cpu", "sequential"), CPU, found)
+    assert (loop.step_flops, loop.step_exps, loop.flops) == (2, 0, 2 * 2 * 1000)
+    assert loop.combine_flops == 3, "(a2 a1, a2 b1 + b2)"
+    assert loop.intensity == loop.flops / costs_of(ScanPlan("cpu", "sequential"), CPU, found).bytes
+    chunks = arithmetic_of(ScanPlan("cpu", "three_phase", chunks=10), CPU, found)
+    assert chunks.flops > 2 * loop.flops
+    # For each of 16 cells an exponential; softplus and silu have two more and a logarithm.
+    scan = extract(library.selective_scan(1, 4, 100, 16))
+    loop = arithmetic_of(ScanPlan("cpu", "sequential"), CPU, scan)
+    assert 16 <= loop.step_exps <= 16 + 4
+    assert loop.exps == loop.step_exps * 400
+    assert loop.step_flops >= 16 * 6
+    assert arithmetic_of(ScanPlan("cpu", "lanes"), CPU, extract(library.cumsum(1, 9))).flops == 9

@@ -1,0 +1,135 @@
+"""Plans: one string form, defaults that pass their own check, messages with the numbers."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm.target import Target
+
+from tests.programs.accepted_programs import PROGRAMS
+from tests.support.cuda_harness import CUDA_TARGET
+from tvm_scan import ScanPlan, default_plan, extract, library
+from tvm_scan.errors import PlanError
+from tvm_scan.library import LIBRARY
+from tvm_scan.schedules.default import host_target
+from tvm_scan.schedules.plan import ALGORITHMS
+
+CPU = host_target()
+SMALL_CUDA = Target(
+    {
+        "kind": "cuda",
+        "arch": "sm_90",
+        "max_threads_per_block": 256,
+        "max_shared_memory_per_block": 2048,
+    },
+    host={"kind": "llvm"},
+)
+
+plans = st.builds(
+    ScanPlan,
+    device=st.sampled_from(["cpu", "cuda"]),
+    algorithm=st.sampled_from(ALGORITHMS),
+    threads_per_block=st.integers(0, 1024),
+    items_per_thread=st.integers(0, 64),
+    lane_block=st.integers(1, 64),
+    vectorize=st.booleans(),
+    chunks=st.integers(0, 4096),
+    library_math=st.booleans(),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(plans)
+def test_the_string_form_is_the_plan(plan):
+    assert ScanPlan.parse(str(plan)) == plan
+    assert hash(ScanPlan.parse(str(plan))) == hash(plan)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lanes", r"expected device/algorithm\(field=value, ...\), got 'lanes'"),
+        ("cpu/lanes(width=3)", "expected one of .*, got the field 'width'"),
+        ("cpu/lanes(lane_block=wide)", "expected int for lane_block, got 'wide'"),
+    ],
+)
+def test_text_that_is_no_plan(text, message):
+    with pytest.raises(PlanError, match=message):
+        ScanPlan.parse(text)
+
+
+SIZES = (1, 16, 1000, 1 << 16)
+
+
+@pytest.mark.parametrize("target", [CPU, CUDA_TARGET, SMALL_CUDA], ids=["cpu", "cuda", "small"])
+@pytest.mark.parametrize("name", sorted(LIBRARY))
+def test_defaults_pass_their_own_check(name, target):
+    entry = LIBRARY[name]
+    count = len(entry.size_names)
+    shapes = [(None,) * (count - 1) + (8 if name == "selective_scan" else None,)]
+    for length in SIZES:
+        sizes = {"length": length, "states": 16}
+        shapes += [
+            tuple(sizes.get(size, rows) for size in entry.size_names) for rows in (0, 1, 7, 3000)
+        ]
+    for shape in shapes:
+        for dtype in ("float32", "float64"):
+            found = extract(entry.factory(*shape, dtype))
+            default_plan(target, found).check(target, found)
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_defaults_of_other_loops_pass_their_check(name):
+    found = extract(PROGRAMS[name][0])
+    for target in (CPU, CUDA_TARGET, SMALL_CUDA):
+        default_plan(target, found).check(target, found)
+
+
+LINEAR = extract(library.linear_recurrence(4, 1000))
+
+WRONG = {
+    "cuda/lanes(threads_per_block=2048)": "expected 1 to 1024 threads, got threads_per_block=2048",
+    "cuda/serial_tiles(threads_per_block=96, items_per_thread=1)": "power of two .* got "
+    "threads_per_block=96; use 64",
+    "cuda/serial_tiles(threads_per_block=1, items_per_thread=1)": "2 to 1024 threads per block",
+    "cuda/serial_tiles(threads_per_block=32, items_per_thread=65)": "1 to 64 items .* got "
+    "items_per_thread=65",
+    "cuda/serial_tiles(threads_per_block=32, items_per_thread=1, block_tree=oak)": "one of "
+    "blelloch, .*, got block_tree=oak",
+    "cuda/spiral()": "expected one of sequential, lanes, .*, got algorithm=spiral",
+    "cpu/lanes()": "expected a plan for cuda, got device=cpu",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_plan_that_does_not_fit_the_gpu(text):
+    with pytest.raises(PlanError, match=WRONG[text]):
+        ScanPlan.parse(text).check(CUDA_TARGET, LINEAR)
+
+
+def test_shared_memory_is_named_in_bytes():
+    plan = ScanPlan("cuda", "serial_tiles", threads_per_block=256, items_per_thread=1)
+    found = extract(library.linear_recurrence(4, 1000, "float64"))
+    message = r"at most 2048 bytes of shared memory, got 4480 bytes \(16 per thread"
+    with pytest.raises(PlanError, match=message):
+        plan.check(SMALL_CUDA, found)
+
+
+WRONG_CPU = {
+    "cpu/serial_tiles()": "serial_tiles needs CUDA",
+    "cpu/lanes(lane_block=128)": "1 to 64 lanes per block, got lane_block=128",
+    "cpu/lanes(lane_block=48, vectorize=True)": "a multiple of 32 lanes .* got lane_block=48",
+    "cpu/three_phase(chunks=1)": "2 to 4096 chunks, got chunks=1",
+    "cpu/three_phase(chunks=6, lane_block=4)": "chunks divisible by lane_block, got chunks=6",
+    "cuda/lanes(threads_per_block=32)": "expected a plan for cpu, got device=cuda",
+}
+
+
+@pytest.mark.parametrize("text", WRONG_CPU)
+def test_a_plan_that_does_not_fit_the_cpu(text):
+    with pytest.raises(PlanError, match=WRONG_CPU[text]):
+        ScanPlan.parse(text).check(CPU, LINEAR)
+
+
+def test_a_target_that_is_neither():
+    with pytest.raises(PlanError, match="expected a target of kind llvm, c or cuda, got vulkan"):
+        default_plan(Target("vulkan"), LINEAR)
