@@ -1,7 +1,10 @@
-"""Every check in one command: lint, format, tests. Arguments go to pytest.
+"""Every check in one command: lint, format, types, tests.
 
-python -m tests
-python -m tests -k guard
+python -m tests quick      # what a change breaks most often, in minutes
+python -m tests            # what CI runs
+python -m tests full       # everything: every length, every pair, all mutants
+
+``--no-cache`` compiles all kernels anew; other arguments go to pytest (``-k``, ``-x``, files).
 """
 
 import os
@@ -9,36 +12,36 @@ import subprocess
 import sys
 
 from tests import ROOT
+from tests.support import environment
+from tests.support.tiers import TIERS
 
 MAX_WORKERS = 4  # each worker compiles kernels, and holds TVM and torch in memory
 
 
 def main(arguments: list[str]) -> int:
+    """Run the checks, and return the exit code of the first that fails."""
+    tier = arguments[0] if arguments and arguments[0] in TIERS else "default"
+    rest = arguments[arguments[:1] == [tier] :]
+    if "--no-cache" in rest:
+        rest.remove("--no-cache")
+        os.environ["TVM_SCAN_TEST_CACHE"] = "off"
+    os.environ["TVM_SCAN_TEST_TIER"] = tier
+    environment.install()
     for check in (["check"], ["format", "--check"]):
         code = subprocess.call([sys.executable, "-m", "ruff", *check, "."], cwd=ROOT)
         if code:
             return code
     workers = min(_available_cores(), MAX_WORKERS)
-    parallel = ["-n", str(workers)] if workers > 1 else []
-    command = [sys.executable, "-m", "pytest", *parallel, *arguments]
-    return subprocess.call(command, cwd=ROOT, env=_environment())
+    parallel = ["-n", str(workers), "--dist", "worksteal"] if workers > 1 else []
+    slowest = ["--durations", "20", "--durations-min", "2"]
+    command = [sys.executable, "-m", "pytest", *parallel, *slowest, *rest]
+    return subprocess.call(command, cwd=ROOT)
 
 
 def _available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _environment() -> dict[str, str]:
-    environment = dict(os.environ)
-    # Two threads in each worker: enough for a race in a parallel loop to show, few enough for
-    # the workers to share a machine.
-    environment.setdefault("OMP_NUM_THREADS", "2")
-    environment.setdefault("TVM_NUM_THREADS", "2")
-    # Bound threads of all workers would sit on the same first cores.
-    environment.setdefault("TVM_BIND_THREADS", "0")
-    return environment
 
 
 if __name__ == "__main__":

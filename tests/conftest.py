@@ -1,26 +1,61 @@
-"""Installs the simulated CUDA device before any test imports TVM; the command line as a fixture."""
+"""Tiers, caches and the simulated CUDA device, before any test imports TVM; the command line."""
 
-import os
+import importlib
 import sys
-import tempfile
+from pathlib import Path
 
 import pytest
 
-from tests.support import cusim
+from tests import ROOT
+from tests.support import cusim, durations, environment, quick_script, tiers
 
-# A cache of kernels of this run's own: that of the user holds other versions' kernels.
-os.environ.setdefault("TVM_SCAN_CACHE", tempfile.mkdtemp(prefix="tvm-scan-test-cache-"))
-# Plans that do not depend on which machine the tests run on; tests/meta/test_shipped.py turns
-# it on.
-os.environ.setdefault("TVM_SCAN_RECORDS", "off")
-
+environment.install()
 if cusim.available():
     cusim.install()
+quick_script.install()
+
+HERE = ROOT / "tests"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--update-golden`` writes the golden files anew, to be read as a diff."""
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew")
+
+
+def pytest_report_header() -> str:
+    """Return the tier, the seed of what is drawn, and where results of compilers are kept."""
+    folder = environment.cache_folder()
+    return f"tier: {tiers.TIER}, TVM_SCAN_TEST_SEED={tiers.SEED}, cache: {folder}"
+
+
+def _folder(path: Path) -> tuple[str, tiers.Folder]:
+    name = path.relative_to(HERE).parts[0]
+    return name, importlib.import_module(f"tests.{name}.conftest").FOLDER
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave files out that have no test in the quick tier: reading all takes longer than it."""
+    if tiers.TIER != "quick" or not collection_path.name.startswith("test_"):
+        return None
+    _, folder = _folder(collection_path)
+    return None if any(p.startswith(collection_path.name) for p in folder.quick) else True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what the folders say, and leave out what is not in this tier."""
+    taken: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        _, folder = _folder(item.path)
+        name = item.nodeid.partition("/")[2].partition("/")[2]
+        if folder.has("gpu", name):
+            item.add_marker(pytest.mark.gpu)
+        # What was named on the command line runs, whatever its tier.
+        named = any("::" in argument for argument in config.args)
+        (taken if named or folder.takes(name, tiers.TIER) else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = taken
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -31,6 +66,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     if not tvm.cuda(0).exist:
         pytest.skip(cusim.why_unavailable() or "expected a CUDA device, got none")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print seconds and tests of each folder; keep them for docs/tests.md where all ran."""
+    found = durations.of_reports(terminalreporter.stats)
+    if found:
+        terminalreporter.section("seconds and tests of each folder")
+        terminalreporter.write_line(durations.as_text(found))
+        durations.keep(tiers.TIER, found)
 
 
 @pytest.fixture

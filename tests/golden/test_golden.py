@@ -66,7 +66,6 @@ def test_tree(name, plan, request):
     compare(path, text, request.config.getoption("--update-golden"))
 
 
-@pytest.mark.gpu
 def test_barriers(request):
     """Barriers in the emitted kernels: none is lost, and none is added unseen."""
     lines = []

@@ -17,8 +17,6 @@ from tests.support.cuda_harness import CUDA_TARGET, check_nvcc, compile_cuda, em
 from tests.support.cusim import nvcc
 from tvm_scan import default_plan, extract, library, parallelize
 
-pytestmark = pytest.mark.gpu
-
 KEPT = Path(__file__).parent / "resources.json"
 #: Releases of nvcc allocate registers a little differently, and unroll the ends of loops so.
 REGISTERS, ACCESSES = 6, 0.25
@@ -119,7 +117,6 @@ def test_the_table_has_every_workload_and_its_wide_loads():
         assert row["accesses"].keys() == row["registers"].keys() == row["shared"].keys()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_other_architectures_spill_nothing_either(name, arch):

@@ -23,8 +23,6 @@ from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.schedules.cuda_model import predict
 from tvm_scan.schedules.limits import limits_of
 
-pytestmark = pytest.mark.gpu
-
 
 def scan(tree, levels):
     if levels <= 5:

@@ -33,8 +33,6 @@ from tests.support import cusim
 from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import extract
 
-pytestmark = pytest.mark.gpu
-
 
 def test_a_dry_run_compares_every_plan_with_float64_and_times_the_ladders():
     lines, saved = [], []
@@ -340,7 +338,6 @@ def test_the_sanitizer_runs_the_comparisons(tmp_path, monkeypatch):
     assert lines[-1] == f"compared with float64: {len(found['errors'])} plans, 0 wrong"
 
 
-@pytest.mark.slow
 def test_the_peers_in_cuda_compile(tmp_path):
     nvcc = shutil.which("nvcc")
     if nvcc is None:

@@ -13,8 +13,6 @@ from tests.unit.test_plan import SMALL_CUDA
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
 
-pytestmark = pytest.mark.gpu
-
 # One warp and several tiles, several warps and one tile, both; the grid's three phases.
 PLANS = {
     "warp 32x1": "cuda/serial_tiles(threads_per_block=32, items_per_thread=1, block_tree=warp)",

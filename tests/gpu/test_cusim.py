@@ -20,7 +20,6 @@ from tests.support.cuda_harness import check_nvcc, compile_cuda, emitted_source,
 from tests.support.cusim import _toolchain, nvcc
 
 pytestmark = [
-    pytest.mark.gpu,
     pytest.mark.skipif(not cusim.is_simulated(), reason="tests of the simulator itself"),
 ]
 
@@ -667,7 +666,6 @@ def test_installing_without_a_compiler_is_an_error():
     assert outcome.stdout == "cusim: expected g++ on the PATH, got none\n", outcome.stderr
 
 
-@pytest.mark.slow
 def test_parallel_processes_build_the_runtime_once(tmp_path, monkeypatch):
     monkeypatch.setenv("CUSIM_CACHE", str(tmp_path))
     program = "from tests.support.cusim import _toolchain; print(*_toolchain.build_runtime())"

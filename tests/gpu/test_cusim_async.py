@@ -11,7 +11,6 @@ from tests.support import cusim
 from tests.support.cuda_harness import check_nvcc, compile_cuda, run_cuda
 
 pytestmark = [
-    pytest.mark.gpu,
     pytest.mark.skipif(not cusim.is_simulated(), reason="tests of the simulator itself"),
 ]
 

@@ -9,7 +9,6 @@ from tests.support import cusim
 from tests.support.cuda_harness import compile_cuda, emitted_source
 
 pytestmark = [
-    pytest.mark.gpu,
     pytest.mark.skipif(not cusim.is_simulated(), reason="tests of the simulator itself"),
 ]
 

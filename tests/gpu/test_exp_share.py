@@ -21,7 +21,6 @@ from tvm_scan.schedules.cuda_model import predict
 from tvm_scan.schedules.limits import limits_of
 from tvm_scan.schedules.polynomials import Pool, Values, exp2_in_range
 
-pytestmark = pytest.mark.gpu
 WALK = ScanPlan.parse(
     "cuda/lanes(threads_per_block=32, items_per_thread=4, vector_loads=True, threads_per_lane=4)"
 )

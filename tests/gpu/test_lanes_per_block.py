@@ -50,7 +50,6 @@ RESULTS = {
 }
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", RESULTS)
 def test_exact(name):
     case, plan, length = RESULTS[name]
@@ -70,7 +69,6 @@ def test_what_the_lanes_share():
     assert not tables_of(alone, extract(library.selective_scan(2, 8, 64, 8)))
 
 
-@pytest.mark.gpu
 def test_tables_are_read_once_and_no_two_threads_meet_in_a_bank():
     func = library.selective_scan(2, 8, 1024, 4)
     source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, SHARED.with_(stages=1))))

@@ -16,8 +16,6 @@ from tests.support import cusim
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda
 from tvm_scan import ScanPlan, library, parallelize
 
-pytestmark = pytest.mark.gpu
-
 _TREE = "cuda/{}(threads_per_block=64, items_per_thread=4, block_tree=warp, {})"
 #: Plan, rows and steps: a little more than 2^32 elements.
 CASES = {

@@ -11,8 +11,6 @@ from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.errors import PlanError
 
-pytestmark = pytest.mark.gpu
-
 _TREE = "cuda/serial_tiles(threads_per_block=32, items_per_thread=3, block_tree=warp, "
 PLANS = {
     "one buffer": _TREE + "block_load=transposed)",

@@ -134,7 +134,6 @@ def test_all_that_compiles_for_cuda_goes_through_the_module():
 # ---- what it changes ----------------------------------------------------------------------------
 
 
-@pytest.mark.gpu
 @pytest.mark.skipif(not nvcc.nvcc_available(), reason="nvcc is missing: no PTX to read")
 def test_what_the_flag_makes_of_the_default_plan():
     """Off: the bare exp2 that the plan asks for and IEEE division. On: all else approximate too."""

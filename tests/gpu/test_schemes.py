@@ -11,7 +11,6 @@ from tests.support import cusim
 from tests.support.cusim import nvcc
 
 pytestmark = [
-    pytest.mark.gpu,
     pytest.mark.skipif(not cusim.is_simulated(), reason="launches by the simulated driver"),
 ]
 

@@ -63,7 +63,6 @@ def test_without_the_padding_they_would_meet():
     assert [PaddedLayout(i, 4).period for i in (16, 32, 64)] == [32, 32, 64]
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(
     "change",
     [{}, {"stages": 3}, {"items_per_thread": 6}, {"items_per_thread": 3, "vector_loads": False}],
@@ -99,21 +98,18 @@ RESULTS = {
 }
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", RESULTS)
 def test_exact(name):
     """An operator that does not commute, complete and incomplete tiles."""
     run_exactly(*RESULTS[name])
 
 
-@pytest.mark.gpu
 def test_symbolic_lengths():
     """Scalar copies, none of them beyond the end; tiles fewer than buffers."""
     plan = TILES.with_(items_per_thread=3, stages=3)
     run_exactly(FORWARD, plan, (0, 1, 33, 97, 500), symbolic=True)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["reset_max", "rolling_hash", "running_argmax"])
 def test_families(name):
     """Flags of one byte, 64 bits, two outputs; several elements in a word."""
@@ -122,7 +118,6 @@ def test_families(name):
     check(name, run_cuda(parallelize(func, CUDA_TARGET, plan), args), sequential(func, args))
 
 
-@pytest.mark.gpu
 def test_a_state_of_many_cells():
     """The sequences that its steps read once are staged; what its states read is not."""
     case = Case(
@@ -134,7 +129,6 @@ def test_a_state_of_many_cells():
 # ---- what the compiler sees ----------------------------------------------------------------------
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_the_compiler_moves_128_bits(kind, stages):
@@ -158,7 +152,6 @@ def test_the_compiler_moves_128_bits(kind, stages):
     assert len(copies) == (2 * loads if stages == 2 else 0)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(("stages", "warps", "count"), [(1, 1, 2), (2, 1, 2), (2, 4, 3), (3, 4, 3)])
 def test_barriers(stages, warps, count):
     """However many buffers: one for a tile's inputs, the warps' totals, and its outputs."""

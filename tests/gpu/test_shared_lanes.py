@@ -55,20 +55,17 @@ CASES = {
 }
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", CASES)
 def test_exact(name):
     """Lanes that do not fill a block, groups of steps that are not full."""
     run(*CASES[name])
 
 
-@pytest.mark.gpu
 def test_symbolic_lengths():
     for length in (0, 1, 50):
         run(scan(ALL), PLAN, length, symbolic=True)
 
 
-@pytest.mark.gpu
 def test_realistic_inputs():
     case = scan()
     inputs, want = random_inputs(case, 200)
@@ -138,7 +135,6 @@ def test_plans_that_do_not_fit(text):
         ScanPlan.parse(text).check(CUDA_TARGET, extract(library.selective_scan(1, 64, 64, 16)))
 
 
-@pytest.mark.gpu
 def test_the_compiler_sees_vectors_and_one_exponential_per_state_and_step():
     if not nvcc.nvcc_available():
         pytest.skip("nvcc is missing: the instructions of the kernel are not counted")
@@ -162,7 +158,6 @@ def test_the_compiler_sees_vectors_and_one_exponential_per_state_and_step():
     assert taken.registers <= 80
 
 
-@pytest.mark.gpu
 def test_halves_are_sent_whole():
     """Inputs that every state reads come from the thread that loaded them, not rounded."""
     case = GpuCase("selective", (1, 8, 24, 16), "bfloat16")

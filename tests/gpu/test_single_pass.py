@@ -19,8 +19,6 @@ from tvm_scan.errors import PlanError
 from tvm_scan.meta import decisions
 from tvm_scan.schedules.ordered_memory import is_word
 
-pytestmark = pytest.mark.gpu
-
 PLANS = {
     "warp 32x2": "cuda/single_pass(threads_per_block=32, items_per_thread=2, block_tree=warp)",
     "warp 64x1": "cuda/single_pass(threads_per_block=64, items_per_thread=1, block_tree=warp)",

@@ -21,8 +21,6 @@ from tests.support.recurrence_cases import Case, exact_inputs
 from tvm_scan import ScanPlan, extract, parallelize
 from tvm_scan.errors import PlanError
 
-pytestmark = pytest.mark.gpu
-
 _TILES = "cuda/serial_tiles(threads_per_block=32, items_per_thread=3, block_tree=warp, "
 _SHARED = "cuda/lanes(threads_per_block=32, items_per_thread=2, threads_per_lane=2"
 #: Threads of the trees: within a warp, and of an odd and an even number of levels beyond it.

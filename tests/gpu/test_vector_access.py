@@ -53,7 +53,6 @@ def test_memory_walked_backwards_keeps_its_order_in_registers():
     assert [access.slot(k) for k in range(8)] == [3, 2, 1, 0, 7, 6, 5, 4]
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ["serial_tiles", "three_phase"])
 @pytest.mark.parametrize("flags", [(), ("reverse",), ("exclusive",), ("reverse", "exclusive")])
 def test_results(flags, algorithm):
@@ -70,7 +69,6 @@ def test_results(flags, algorithm):
         check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", HALVES)
 def test_eight_halves_at_once(dtype):
     name = "history"
@@ -86,7 +84,6 @@ def test_eight_halves_at_once(dtype):
         assert (error <= half * np.abs(want[key]) + 2 * 336 * 2.0**-24 * 1824).all()
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("func", "loads", "stores"),
     [

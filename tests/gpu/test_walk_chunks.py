@@ -49,13 +49,11 @@ RESULTS = {
 }
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", RESULTS)
 def test_selective_scan(name):
     run_exactly(*RESULTS[name])
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(
     "plan", [SHARED, STAGED.with_(stages=1), LANES], ids=["direct", "one buffer", "alone"]
 )
@@ -64,7 +62,6 @@ def test_symbolic_sizes(plan):
     run_exactly(scan(channels=16), plan, (0, 33, 130), symbolic=True)
 
 
-@pytest.mark.gpu
 def test_symbolic_lengths():
     """Tiles beyond the end of a chunk are not copied."""
     case, plan = scan(channels=16), STAGED
@@ -85,7 +82,6 @@ SHAPES = (
 )
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family(name):
     """A thread per lane: reversed, exclusive, resets, several carries, either layout."""
@@ -100,7 +96,6 @@ def test_every_family(name):
         np.testing.assert_allclose(array, expected, rtol=family.tolerance, atol=family.tolerance)
 
 
-@pytest.mark.gpu
 def test_rwkv6_of_full_size():
     """64 states: a head's columns share keys and gates; exact for halves and small integers."""
     case, rng = GpuCase("rwkv6", (2, 90, 64)), np.random.default_rng(7)
@@ -182,7 +177,6 @@ def test_steps_and_sizes_that_do_not_fit():
         LANES.with_(chunks=4096).check(CUDA_TARGET, wide)
 
 
-@pytest.mark.gpu
 def test_what_the_compiler_makes_of_it():
     if not nvcc.nvcc_available():
         pytest.skip("nvcc is missing: the instructions of the kernels are not counted")

@@ -13,7 +13,6 @@ from tvm_scan.schedules.walk_counts import walk_counts
 from tvm_scan.schedules.walk_layout import walk_steps
 
 pytestmark = [
-    pytest.mark.gpu,
     pytest.mark.skipif(nvcc.nvdisasm_path() is None, reason="nvdisasm is missing: no SASS to read"),
 ]
 

@@ -52,13 +52,11 @@ RESULTS = {
 }
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", RESULTS)
 def test_exact(name):
     run_exactly(*RESULTS[name])
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(("stages", "lengths"), [(1, (0, 33)), (2, (0, 1, 33, 130))])
 def test_symbolic_lengths(stages, lengths):
     """No step, one, a tile that is not full, more tiles than buffers; lanes symbolic too."""
@@ -129,7 +127,6 @@ def test_paddings_of_rows_of_steps(shared, items, threads):
         assert len({place % 32 for place in read}) == 32
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("stages", [1, 2])
 def test_channels_last_of_symbolic_length(stages):
     """Batch and length by one kernel, forwards and, by the times of its indices, backwards."""
@@ -174,7 +171,6 @@ def backwards_in_halves(
             Y[b, 89 - t, d] = T.Cast("float16", y[0])
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("items", [2, 4])
 def test_steps_backwards_in_halves(items):
     rng = np.random.default_rng(6)
@@ -192,7 +188,6 @@ def test_steps_backwards_in_halves(items):
     np.testing.assert_array_equal(got[-1], want)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("change", [{}, {"threads_per_lane": 8, "stages": 1}], ids=str)
 @pytest.mark.parametrize("options", [{}, {"layout": "bld", "form": "step"}], ids=str)
 def test_no_two_threads_meet_in_a_bank(change, options):
@@ -201,7 +196,6 @@ def test_no_two_threads_meet_in_a_bank(change, options):
     check_banks(emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan))), 2, False)
 
 
-@pytest.mark.gpu
 def test_the_compiler_sees_copies_of_128_bits_and_one_barrier():
     if not nvcc.nvcc_available():
         pytest.skip("nvcc is missing: the instructions of the kernel are not counted")
@@ -224,7 +218,6 @@ def test_the_compiler_sees_copies_of_128_bits_and_one_barrier():
     assert taken.registers <= 112
 
 
-@pytest.mark.gpu
 @pytest.mark.skipif(not nvcc.nvcc_available(), reason="nvcc is missing: no spills to read")
 @pytest.mark.parametrize(("shared", "items", "threads"), [(2, 8, 64), (4, 4, 128), (16, 8, 64)])
 def test_one_buffer_and_symbolic_sizes_do_not_spill(shared, items, threads):
@@ -264,7 +257,6 @@ def attention_of_halves(
             Y[b, d, t] = T.Cast("float16", y[0])
 
 
-@pytest.mark.gpu
 def test_halves_move_eight_at_once_and_are_carried_in_float32():
     rng = np.random.default_rng(5)
     w = rng.choice([-1.0, 1.0], 8).astype("float32")

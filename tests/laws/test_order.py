@@ -108,7 +108,6 @@ def test_cpu(plan, case):
     np.testing.assert_array_equal(got.numpy(), want)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("plan", CUDA_PLANS)
 def test_cuda(plan, case):
     a, b, want = case

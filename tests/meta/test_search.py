@@ -349,7 +349,6 @@ def test_a_function_bound_to_threads_is_tuned_for_this_cpu(name):
     assert found >= {"sequential", "lanes", "three_phase"}
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["thread_bound", "one_block"])
 def test_a_function_bound_to_threads_is_tuned_as_any_other(name):
     found = first_candidates_agree(getattr(accepted_programs, name), CUDA_TARGET, tvm.cuda())

@@ -340,7 +340,6 @@ def context(target, space):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
 def test_beside_the_default_rules_of_tvm(target):
     if target is CUDA_TARGET and not tvm.cuda(0).exist:
@@ -368,7 +367,6 @@ def test_beside_the_default_rules_of_tvm(target):
     assert built >= 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
 def test_the_hook_in_tvms_own_space(target):
     register_hooks()

@@ -67,7 +67,6 @@ def plans_of(database):
     return out
 
 
-@pytest.mark.slow
 def test_tune_tir_with_our_space_beside_the_default_rules(tmp_path):
     database = ms.tune_tir(
         mixed,
@@ -85,7 +84,6 @@ def test_tune_tir_with_our_space_beside_the_default_rules(tmp_path):
     np.testing.assert_array_equal(args[2].numpy(), WANT)
 
 
-@pytest.mark.slow
 def test_tune_tir_with_the_hook_and_tvms_own_space(tmp_path):
     register_hooks()
     sch = Schedule(tvm.IRModule({"main": mixed}))
@@ -165,7 +163,6 @@ def break_sums(monkeypatch):
     )
 
 
-@pytest.mark.slow
 def test_tune_relax_reports_a_wrong_candidate_and_keeps_no_record(tmp_path, monkeypatch, caplog):
     break_sums(monkeypatch)
     checked = CheckedTuning(config=QUICK)
@@ -192,7 +189,6 @@ def test_tune_relax_reports_a_wrong_candidate_and_keeps_no_record(tmp_path, monk
     assert any(word in plan for plan in found["max"] for word in combining)
 
 
-@pytest.mark.slow
 def test_the_hook_reports_a_wrong_candidate(tmp_path, monkeypatch):
     break_sums(monkeypatch)
     register_hooks()
@@ -207,7 +203,6 @@ def test_the_hook_reports_a_wrong_candidate(tmp_path, monkeypatch):
     assert not any("three_phase" in str(plan) for plan in plans_of(database))
 
 
-@pytest.mark.slow
 def test_tune_relax_and_apply_the_database(tmp_path):
     database = ms.relax_integration.tune_relax(
         mod=Model,

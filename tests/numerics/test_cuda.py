@@ -32,8 +32,6 @@ from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
 from tvm_scan.library import LIBRARY
 
-pytestmark = pytest.mark.gpu
-
 PLANS = {
     "sequential": ScanPlan("cuda", "sequential", threads_per_block=32),
     "lanes": ScanPlan("cuda", "lanes", threads_per_block=64),

@@ -72,7 +72,6 @@ def test_the_law(name, plan):
     assert largest > 1e-3, "a bound that nothing comes near says nothing"
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", CASES)
 def test_the_law_on_cuda(name):
     """Every tile adds two combinations per level of its tree, and two for the carry."""

@@ -190,7 +190,6 @@ CUDA_TREES = {
 CUDA_LOOP = ScanPlan("cuda", "sequential", threads_per_block=32)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("carry_first", [True, False], ids=["carry first", "input first"])
 @pytest.mark.parametrize("op", ["max", "min"])
 def test_extrema_with_nan_on_cuda(op, carry_first):
@@ -206,7 +205,6 @@ def test_extrema_with_nan_on_cuda(op, carry_first):
             np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("plan", CUDA_TREES.values(), ids=CUDA_TREES)
 @pytest.mark.parametrize("name", ["cumsum", "linear_recurrence"])
 def test_values_enter_at_their_step_on_cuda(name, plan):

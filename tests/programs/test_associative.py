@@ -81,7 +81,6 @@ def test_bicyclic(options, axis):
             np.testing.assert_array_equal(g if axis == -1 else g.T, w)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("plan", CUDA_PLANS)
 def test_bicyclic_on_cuda(plan):
     xs = operands((3, 101))

@@ -204,7 +204,6 @@ def run_blocks(func, arrays):
     return run_cuda(scheduled, arrays)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["by_vectors", "own_state"])
 def test_forms_on_a_gpu(name):
     given = arguments(FORMS[name])
@@ -212,13 +211,11 @@ def test_forms_on_a_gpu(name):
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["by_vectors", "own_state"])
 def test_no_step_sees_what_comes_later_on_a_gpu(name):
     check_causal(name, "Ks", np.inf, run_blocks)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("length", "keys", "values", "each", "symbolic"),
     [(0, 8, 16, False, True), (1, 8, 16, True, False), (19, 7, 33, True, True)],
@@ -231,7 +228,6 @@ def test_blocks_against_float64(length, keys, values, each, symbolic):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("keys", [64, 128])
 def test_real_heads_fit_a_block(keys):
     op = LinearAttention("gated_delta", 2, 2, keys, keys, 1.0, 1, 64, "float32", "float32",

@@ -86,7 +86,6 @@ def test_cpu_plans_equal_the_loop(name, plan):
         np.testing.assert_array_equal(tensor.numpy(), expected)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("plan", CUDA_PLANS, ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_cuda_plans_equal_the_loop(name, plan):

@@ -55,7 +55,6 @@ def test_cpu_plans_equal_the_loop(name):
         check(name, [tensor.numpy() for tensor in tensors], want)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("plan", CUDA_PLANS, ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_cuda_plans_equal_the_loop(name, plan):
@@ -86,7 +85,6 @@ def test_nan_as_in_the_loop_on_cpu(name):
             np.testing.assert_array_equal(tensor.numpy(), expected)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", WITH_NAN)
 def test_nan_as_in_the_loop_on_cuda(name):
     func, args = PROGRAMS[name][0], with_nan(name)

@@ -130,7 +130,6 @@ def check(got, want, tolerance):
             np.testing.assert_array_equal(array, expected)
 
 
-@pytest.mark.gpu
 @profile(24)
 @given(problems(), st.data())
 def test_cuda(problem, data):

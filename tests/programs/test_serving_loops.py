@@ -37,7 +37,6 @@ def test_cpu(plan):
         np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.gpu
 def test_cuda():
     scheduled = parallelize(wkv_six, CUDA_TARGET)
     for got, expected in zip(

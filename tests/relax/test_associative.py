@@ -108,7 +108,6 @@ def test_an_operator_of_no_family_is_declared():
     assert DECLARED in mod["associative_scan"].attrs
 
 
-@pytest.mark.gpu
 def test_a_declared_operator_on_a_gpu():
     check(Model(hypot, dim=0), 1 + torch.rand(70, 2), target=CUDA_TARGET)
 

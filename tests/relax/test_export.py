@@ -198,7 +198,6 @@ def test_cross_compilation_to_aarch64(tmp_path):
             load(tmp_path)
 
 
-@pytest.mark.gpu
 def test_cross_compilation_to_cuda(tmp_path):
     """The host code is for this machine; the kernels are CUDA for sm_90."""
     path = export(module(300), CUDA_TARGET, tmp_path)

@@ -57,7 +57,6 @@ def test_every_cpu_plan_is_torchs(name, dtype):
         check(name, [a.numpy() for a in args[1:]], x)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("plan", CUDA_PLANS, ids=str)
 def test_every_cuda_plan_is_torchs(plan):
     for name, dtype in (("cummax", "float32"), ("cummin", "int64")):

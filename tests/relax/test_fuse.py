@@ -123,7 +123,6 @@ def test_a_gate_that_the_consumer_reads_too_is_computed_once():
     assert len(calls(FuseScans(CPU)(model(shared_producer)))) == 1
 
 
-@pytest.mark.gpu
 def test_on_a_gpu():
     a, x = inputs((2, 300), (2, 300))
     call, built = run(model(gated, 2, 300), (a, x), CUDA_TARGET, tvm.cuda())

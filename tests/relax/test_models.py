@@ -27,8 +27,8 @@ def measured(name, length, **options):
     [
         ("mamba2", "reduce"),
         ("recurrent_gemma", "affine"),
-        pytest.param("rwkv", "affine, clamp", marks=pytest.mark.slow),
-        pytest.param("jamba", "affine", marks=pytest.mark.slow),
+        ("rwkv", "affine, clamp"),
+        ("jamba", "affine"),
     ],
 )
 def test_prefill(name, scans):
@@ -37,16 +37,7 @@ def test_prefill(name, scans):
     assert scans in row.scans
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mamba",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("recurrent_gemma", "rwkv", "bamba", "jamba")
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", ["mamba", "recurrent_gemma", "rwkv", "bamba", "jamba"])
 def test_prefill_and_decode_are_one_long_prefill(name):
     prefill, decode = measured(name, 11)
     assert max(prefill.error, decode.error, decode.error_long) < TOLERANCE

@@ -114,7 +114,6 @@ def test_linear_attention_on_halves():
     check(onnx_model, arrays, 4e-3)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("rule", ["gated", "gated_delta"])
 def test_linear_attention_on_a_gpu(rule):
     check(*attention(11, rule), target=CUDA_TARGET)

@@ -145,7 +145,6 @@ def test_in_front_of_the_zero_pipeline():
     np.testing.assert_allclose(run(built, tvm.cpu(), x), reference("cumsum", x, 1), rtol=1e-4)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(("name", "axis"), [("cumsum", 1), ("cumprod", 1), ("cumsum", 0)])
 def test_in_the_default_cuda_pipeline(name, axis):
     x = sample((3, 700), "float32")

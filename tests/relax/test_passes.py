@@ -120,7 +120,6 @@ def test_after_fusion_functions_with_several_blocks():
     np.testing.assert_allclose(run(built, tvm.cpu(), a, x), expected(a, x), 1e-4, 1e-4)
 
 
-@pytest.mark.gpu
 def test_default_cuda_pipeline():
     a, x = arrays(2, 300)
     built = tvm.compile(
@@ -130,7 +129,6 @@ def test_default_cuda_pipeline():
     np.testing.assert_allclose(got, expected(a, x), 1e-4, 1e-4)
 
 
-@pytest.mark.gpu
 def test_as_a_dlight_rule_before_tvms_own():
     mod = relax.transform.LegalizeOps()(module(2, 300))
     with CUDA_TARGET:

@@ -67,7 +67,6 @@ def test_cpu(name):
     runs(name, CPU, tvm.cpu(), SIZES, every_order=False)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", KERNELS)
 def test_cuda(name):
     runs(name, CUDA_TARGET, tvm.cuda(), SIZES[:3], every_order=True)

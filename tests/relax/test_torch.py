@@ -195,7 +195,6 @@ def test_scan_of_dynamic_length():
         np.testing.assert_allclose(got, want.numpy(), 1e-5, 1e-5)
 
 
-@pytest.mark.gpu
 def test_scan_on_cuda():
     a, x = torch.rand(3, 200), torch.rand(3, 200)
     mod = from_exported(exported(loop_model, a, x))
@@ -204,7 +203,6 @@ def test_scan_on_cuda():
         np.testing.assert_allclose(value, want.numpy(), 1e-5, 1e-5)
 
 
-@pytest.mark.gpu
 def test_a_refused_loop_runs_on_cuda_all_the_same():
     def model(start, x):
         return scan(lambda h, x: (torch.sin(h) + x, h + x), start, x, dim=1)

@@ -136,7 +136,6 @@ def test_compiled_and_mapped():
     torch.testing.assert_close(mapped, ts.linear_recurrence(a, x))
 
 
-@pytest.mark.gpu
 def test_a_built_kernel_loads_from_the_cache(tmp_path):
     """In a process of its own, with the simulated driver where there is no GPU."""
     code = """

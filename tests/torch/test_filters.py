@@ -95,7 +95,6 @@ def test_through_export(order, channels):
         np.testing.assert_allclose(got.numpy(), model(torch.tensor(x)).numpy(), 1e-4, 1e-5)
 
 
-@pytest.mark.gpu
 def test_through_export_on_a_gpu():
     model, x = Filter(2, 2), torch.tensor(noise(2, 70).astype("float32"))
     _, built = compiled(model, x, CUDA_TARGET)

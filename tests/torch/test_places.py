@@ -16,7 +16,6 @@ from tests.support import cusim  # noqa: E402
 from tests.torch.oracles import linear_loop, selective_loop  # noqa: E402
 from tvm_scan.torch import kernels, places  # noqa: E402
 
-pytestmark = pytest.mark.gpu
 GPU = places.gpu_place("sm_90")
 
 

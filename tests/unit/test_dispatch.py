@@ -95,7 +95,6 @@ def test_no_recurrence():
         dispatch(refused, CPU, CASES)
 
 
-@pytest.mark.gpu
 def test_on_a_gpu_the_host_branches():
     few, many = (ScanPlan("cuda", "lanes", threads_per_block=n) for n in (32, 64))
     built = compile_cuda(dispatch(library.cumsum(70, None), CUDA_TARGET, [(8, few), (None, many)]))
@@ -119,7 +118,6 @@ WALK = ScanPlan.parse(
 )
 
 
-@pytest.mark.gpu
 def test_walks_whole_and_in_chunks_by_length():
     """Staged walks have barriers of their own, which may stand in a branch of the host."""
     options = (("initial_state", True), ("final_state", True))

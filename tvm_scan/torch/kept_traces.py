@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tvm_scan.torch import store
-from tvm_scan.torch.kernels import source_digest
+from tvm_scan.torch.kernels import KERNEL_SOURCES, source_digest
 
 __all__ = ["found_trace", "global_state", "keep_trace", "key_of"]
 
@@ -35,7 +35,8 @@ def key_of(state: tuple[Any, ...], *details: Any) -> str | None:
         parts = [_text(state), *map(str, details), str(global_state())]
     except _NoTextError:
         return None
-    parts += [torch.__version__, str(sys.implementation.cache_tag), source_digest()]
+    parts += [torch.__version__, str(sys.implementation.cache_tag)]
+    parts.append(source_digest((*KERNEL_SOURCES, "torch/*.py")))
     return hashlib.sha256(json.dumps(["trace", *parts]).encode()).hexdigest()[:40]
 
 

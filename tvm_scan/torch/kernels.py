@@ -259,18 +259,56 @@ def _environment() -> tuple[str, ...]:
     )
 
 
+#: What a built kernel depends on, in the package: no help text, no search, no wrapper of torch's.
+KERNEL_SOURCES = (
+    "*.py",
+    "algebra/*.py",
+    "extraction/*.py",
+    "library/*.py",
+    "relax/*.py",
+    "schedules/*.py",
+    "torch/building.py",
+    "torch/places.py",
+    "torch/runtime.py",
+    "torch/scratch.py",
+    "torch/trace.py",
+    "torch/workspace.py",
+    "torch/loops/*.py",
+)
+
+
 @functools.cache
-def source_digest() -> str:
-    """Digest of this package's own code, so that a changed source never finds an old kernel."""
+def source_digest(patterns: tuple[str, ...] = KERNEL_SOURCES) -> str:
+    """Digest of this package's own code, so that a changed source never finds an old kernel.
+
+    Parameters
+    ----------
+    patterns : tuple of str
+        Which files; ``schedules`` is wherever tvm_scan.schedules is.
+
+    Returns
+    -------
+    str
+        Of the version, and of the files' names and contents.
+    """
     digest = hashlib.sha256(tvm_scan.__version__.encode())
-    homes = [Path(tvm_scan.__file__).parent]
+    for name, path in package_files(patterns):
+        digest.update(name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def package_files(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
+    """Return the package's files that match, with their names within it, in order."""
+    homes = {"": Path(tvm_scan.__file__).parent}
     schedules = util.find_spec("tvm_scan.schedules")
     if schedules is not None and schedules.origin:
-        homes.append(Path(schedules.origin).parent)
-    for home in homes:
-        for path in sorted(home.rglob("*.py")):
-            digest.update(str(path.relative_to(home)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+        homes["schedules/"] = Path(schedules.origin).parent
+    found: dict[str, Path] = {}
+    for pattern in patterns:
+        prefix = "schedules/" if pattern.startswith("schedules/") else ""
+        for path in homes[prefix].glob(pattern.removeprefix(prefix)):
+            found[prefix + str(path.relative_to(homes[prefix]))] = path
+    return sorted(found.items())
 
 
 def _processor() -> str:

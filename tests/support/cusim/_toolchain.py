@@ -255,12 +255,12 @@ def build_kernel(source: str, race: bool) -> Path:
         unit, compiled, linked = (str(scratch / name) for name in ("unit.cc", "unit.o", "unit.so"))
         _run([gxx, *KERNEL_FLAGS, *flags, f"-I{INCLUDE}", "-c", unit, "-o", compiled])
         _run([gxx, "-shared", compiled, "-o", linked])
-        _publish(source.encode(), source_path(key))
-        _publish(Path(linked).read_bytes(), final)
+        publish(source.encode(), source_path(key))
+        publish(Path(linked).read_bytes(), final)
     return final
 
 
-def _publish(content: bytes, final: Path) -> None:
+def publish(content: bytes, final: Path) -> None:
     """Writes a file so that other processes see all of it or nothing."""
     handle, name = tempfile.mkstemp(dir=final.parent, prefix="writing-")
     with os.fdopen(handle, "wb") as file:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -12,6 +14,8 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from . import _toolchain
 
 __all__ = [
     "Resources",
@@ -142,20 +146,45 @@ def sass(source: str, arch: str = "sm_90") -> str:
     disassembler = nvdisasm_path()
     if disassembler is None:
         raise RuntimeError("nvdisasm: expected it on the PATH, got none; see nvdisasm_path")
+    kept = _kept(_version(disassembler), _version(_nvcc()), source, arch)
+    if kept.exists():
+        return kept.read_text()
     with tempfile.TemporaryDirectory(prefix="cusim-nvcc-") as scratch:
         cubin = Path(scratch) / "kernel.cubin"
         cubin.write_bytes(_compiled(source, arch, ["-cubin"])[1])
         done = subprocess.run([disassembler, str(cubin)], capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"nvdisasm: {done.stderr[:2000]}")
+    _toolchain.publish(done.stdout.encode(), kept)
     return done.stdout
 
 
-def _compiled(source: str, arch: str, options: list[str]) -> tuple[str, bytes]:
-    """What nvcc says, and what it writes."""
-    nvcc = nvcc_path()
-    if nvcc is None:
+def _nvcc() -> str:
+    found = nvcc_path()
+    if found is None:
         raise RuntimeError("nvcc: expected nvcc on the PATH or in $CUDA_HOME/bin, got none")
+    return found
+
+
+@functools.cache
+def _version(program: str) -> str:
+    return subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+
+
+def _kept(*parts: str) -> Path:
+    """Where a result lies: named by all that it depends on, the compiler's version included."""
+    folder = _toolchain.cache_directory() / "kernels"
+    return folder / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]}.nvcc"
+
+
+def _compiled(source: str, arch: str, options: list[str]) -> tuple[str, bytes]:
+    """What nvcc says, and what it writes; kept on disk, but not what it rejects."""
+    nvcc = _nvcc()
+    kept = _kept(_version(nvcc), source, arch, *options)
+    if kept.exists():
+        os.utime(kept)
+        said, _, made = kept.read_bytes().partition(b"\0")
+        return said.decode(), made
     with tempfile.TemporaryDirectory(prefix="cusim-nvcc-") as scratch:
         unit = Path(scratch) / "kernel.cu"
         unit.write_text(source)
@@ -168,4 +197,6 @@ def _compiled(source: str, arch: str, options: list[str]) -> tuple[str, bytes]:
         if outcome.returncode != 0:
             raise RuntimeError(f"nvcc: the source is rejected:\n{outcome.stderr[:4000]}")
         made = unit.with_suffix(".out").read_bytes()
-    return outcome.stderr + outcome.stdout, made
+    said = outcome.stderr + outcome.stdout
+    _toolchain.publish(said.encode() + b"\0" + made, kept)
+    return said, made

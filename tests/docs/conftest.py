@@ -1,0 +1,5 @@
+"""The code of every page runs."""
+
+from tests.support.tiers import Folder
+
+FOLDER = Folder()

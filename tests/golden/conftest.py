@@ -1,0 +1,10 @@
+"""Whole kernels as text, and what they take on a GPU, held against kept files."""
+
+from tests.support.tiers import Folder
+
+FOLDER = Folder(
+    gpu=(
+        "test_golden.py::test_barriers",
+        "test_resources.py",
+    ),
+)

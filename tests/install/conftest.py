@@ -1,0 +1,5 @@
+"""What an installation holds, and what it refuses to start with."""
+
+from tests.support.tiers import Folder
+
+FOLDER = Folder()

@@ -1,0 +1,7 @@
+"""The search, its records, and TVM's own tuners with our space."""
+
+from tests.support.tiers import Folder
+
+FOLDER = Folder(
+    gpu=("test_search.py::test_a_function_bound_to_threads_is_tuned_as_any_other",),
+)

@@ -1,0 +1,12 @@
+"""Results and rounding errors of every plan, against float64."""
+
+from tests.support.tiers import Folder
+
+FOLDER = Folder(
+    gpu=(
+        "test_cuda.py",
+        "test_families.py::test_the_law_on_cuda",
+        "test_nonfinite.py::test_extrema_with_nan_on_cuda",
+        "test_nonfinite.py::test_values_enter_at_their_step_on_cuda",
+    ),
+)

@@ -1,0 +1,18 @@
+"""Loops: which are taken, which refused, and that they compute what they say."""
+
+from tests.support.tiers import Folder
+
+FOLDER = Folder(
+    gpu=(
+        "test_associative.py::test_bicyclic_on_cuda",
+        "test_delta.py::test_forms_on_a_gpu",
+        "test_delta.py::test_no_step_sees_what_comes_later_on_a_gpu",
+        "test_delta.py::test_blocks_against_float64",
+        "test_delta.py::test_real_heads_fit_a_block",
+        "test_extraction.py::test_cuda_plans_equal_the_loop",
+        "test_families.py::test_cuda_plans_equal_the_loop",
+        "test_families.py::test_nan_as_in_the_loop_on_cuda",
+        "test_random_plans.py::test_cuda",
+        "test_serving_loops.py::test_cuda",
+    ),
+)

@@ -1,0 +1,19 @@
+"""Relax passes, importers, pipelines and artifacts."""
+
+from tests.support.tiers import Folder
+
+FOLDER = Folder(
+    gpu=(
+        "test_associative.py::test_a_declared_operator_on_a_gpu",
+        "test_export.py::test_cross_compilation_to_cuda",
+        "test_extremum.py::test_every_cuda_plan_is_torchs",
+        "test_fuse.py::test_on_a_gpu",
+        "test_onnx_state.py::test_linear_attention_on_a_gpu",
+        "test_operators.py::test_in_the_default_cuda_pipeline",
+        "test_passes.py::test_default_cuda_pipeline",
+        "test_passes.py::test_as_a_dlight_rule_before_tvms_own",
+        "test_short.py::test_cuda",
+        "test_torch.py::test_scan_on_cuda",
+        "test_torch.py::test_a_refused_loop_runs_on_cuda_all_the_same",
+    ),
+)

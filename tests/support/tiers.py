@@ -1,0 +1,99 @@
+"""Which tests run: tiers, what a folder says of its own, and covering subsets of parameters.
+
+``quick`` answers in minutes, ``default`` is what CI runs, ``full`` is everything. A folder's
+``conftest.py`` holds one `Folder`; nothing is marked test by test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+TIERS = ("quick", "default", "full")
+#: Set by ``python -m tests``; pytest on its own runs the default tier.
+TIER = os.environ.get("TVM_SCAN_TEST_TIER", "default")
+#: Draws which of equally good parameters a covering subset has; printed by each run.
+SEED = int(os.environ.get("TVM_SCAN_TEST_SEED", "0"))
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a folder's tests need, and the tiers they are in.
+
+    A pattern is a file (``test_a.py``), a test (``test_a.py::test_b``) or one of its cases
+    (``test_a.py::test_b[c]``).
+
+    Attributes
+    ----------
+    quick
+        In the quick tier.
+    full
+        In the full tier alone.
+    gpu
+        Run kernels on the simulated device or a GPU; `everything` for all.
+    """
+
+    quick: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
+    gpu: tuple[str, ...] = ()
+
+    def has(self, kind: str, name: str) -> bool:
+        """Whether a test, such as ``test_a.py::test_b[c]``, is of the kind."""
+        return any(matches(pattern, name) for pattern in getattr(self, kind))
+
+    def takes(self, name: str, tier: str) -> bool:
+        """Whether a test runs in the tier."""
+        if tier == "quick":
+            return self.has("quick", name)
+        return tier == "full" or not self.has("full", name)
+
+
+#: The pattern of all tests of a folder.
+everything = ("",)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a pattern names the test, its file, or one of its cases."""
+    return name == pattern or not pattern or name.startswith((f"{pattern}::", f"{pattern}["))
+
+
+def longer(default: Sequence[Item], full: Sequence[Item]) -> Sequence[Item]:
+    """Return the second of two sequences in the full tier, else the first."""
+    return full if TIER == "full" else default
+
+
+def covering(
+    combinations: Iterable[Item], features: Callable[[Item], Mapping[str, Hashable]]
+) -> list[Item]:
+    """Return enough of the combinations to have every pair of features; all in the full tier.
+
+    Parameters
+    ----------
+    combinations
+        All that have a meaning, in order.
+    features
+        What a combination decides, by name; a pair is two names with their values.
+
+    Returns
+    -------
+    list
+        In the given order. Chosen greedily: each next one has the most pairs that are new.
+    """
+    every = list(combinations)
+    if TIER == "full":
+        return every
+    pairs = [set(itertools.combinations(sorted(features(c).items()), 2)) for c in every]
+    order = list(range(len(every)))
+    random.Random(SEED).shuffle(order)
+    missing, chosen = set().union(*pairs), []
+    while missing:
+        best = max(order, key=lambda i: len(pairs[i] & missing))
+        chosen.append(best)
+        missing -= pairs[best]
+    return [every[i] for i in sorted(chosen)]

@@ -1,0 +1,93 @@
+"""What is kept on disk is found again by all that it depends on, so that no hit can be wrong."""
+
+import pytest
+
+from tests import ROOT
+from tests.support.cusim import _toolchain, nvcc
+from tests.unit.test_arrows import imports_of, module_name, sources
+
+MODULES = {module_name(path): path for path in sources()}
+#: Builds kernels; ``torch.kernels`` asks it for them, and is imported for types alone.
+ROOTS = ("tvm_scan.torch.loops", "tvm_scan.torch.building")
+ASKERS = {"tvm_scan.torch.kernels"}
+
+
+def imported(module):
+    """Modules of the package that a module names, also inside functions."""
+    path = MODULES[module]
+    for one in imports_of((ROOT / path).read_text(), module, path.stem == "__init__"):
+        name = one.name
+        while name and name not in MODULES:
+            name = name.rpartition(".")[0]
+        if name:
+            yield name
+
+
+def test_the_key_of_a_kernel_holds_every_source_that_can_change_it():
+    pytest.importorskip("torch")
+    from tvm_scan.torch.kernels import KERNEL_SOURCES, package_files
+
+    reached, todo = set(), list(ROOTS)
+    while todo:
+        module = todo.pop()
+        if module not in reached | ASKERS:
+            reached.add(module)
+            todo += imported(module)
+    in_key = {path.resolve() for _, path in package_files(KERNEL_SOURCES)}
+    missing = {m for m in reached if (ROOT / MODULES[m]).resolve() not in in_key}
+    assert not missing
+    assert len(reached) > 100
+    # What cannot change a kernel is not in its key.
+    assert not {ROOT / "tvm_scan" / "cli" / "app.py", ROOT / "meta" / "search.py"} & in_key
+
+
+def test_a_changed_source_changes_the_key_of_a_kernel(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    from tvm_scan.torch import kernels
+
+    one = tmp_path / "lanes.py"
+    monkeypatch.setattr(kernels, "package_files", lambda _: [("schedules/lanes.py", one)])
+    digests = []
+    for text in ("a = 1\n", "a = 2\n", "a = 1\n"):
+        one.write_text(text)
+        digests.append(kernels.source_digest.__wrapped__())
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_the_simulated_devices_kernels_are_found_by_source_and_builder(monkeypatch):
+    key = _toolchain.module_key("source")
+    assert key == _toolchain.module_key("source") != _toolchain.module_key("source ")
+    monkeypatch.setattr(_toolchain, "_fingerprint", lambda: "another builder")
+    assert _toolchain.module_key("source") != key
+
+
+@pytest.mark.skipif(not nvcc.nvcc_available(), reason="no nvcc whose results to keep")
+def test_results_of_nvcc_are_found_by_source_options_and_version(monkeypatch, tmp_path):
+    monkeypatch.setattr(_toolchain, "cache_directory", lambda: tmp_path)
+    (tmp_path / "kernels").mkdir()
+    calls = []
+    run = nvcc.subprocess.run
+
+    def counted(command, **options):
+        calls.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(nvcc.subprocess, "run", counted)
+    nvcc._version.cache_clear()
+    source = '#include <cuda_runtime.h>\nextern "C" __global__ void f(float* x) { x[0] = 1; }\n'
+
+    def compilations(*arguments):
+        before = sum("-arch" in " ".join(c) for c in calls)
+        made = nvcc.compile_resources(*arguments)
+        assert made["f"].spill_stores == 0
+        return sum("-arch" in " ".join(c) for c in calls) - before
+
+    assert compilations(source) == 1
+    assert compilations(source) == 0
+    assert compilations(source.replace("= 1", "= 2")) == 1
+    assert compilations(source, "sm_80") == 1
+    monkeypatch.setattr(nvcc, "_version", lambda _: "another version")
+    assert compilations(source) == 1
+    with pytest.raises(RuntimeError, match="rejected"):
+        nvcc.compile_resources("no CUDA")
+    assert len(list((tmp_path / "kernels").iterdir())) == 4
