@@ -8,6 +8,8 @@ __all__ = ["main"]
 
 def main() -> None:
     """Entry point of ``tvm-scan``."""
+    from tvm_scan._lean import leave_torch_out
     from tvm_scan.cli.app import run
 
+    leave_torch_out()
     run()
