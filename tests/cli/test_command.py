@@ -26,17 +26,6 @@ REFUSED = SOURCE.replace("A[b, t] * T.if_then_else", "A[b, t] * T.sin(T.if_then_
 )
 
 
-def tvm_scan(*arguments):
-    """Run the command in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from tvm_scan.cli import main; main()", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
@@ -56,9 +45,9 @@ def files(tmp_path_factory):
     return folder
 
 
-def test_run_writes_what_the_loop_computes(files):
+def test_run_writes_what_the_loop_computes(command, files):
     out = files / "out.npz"
-    code, text, _ = tvm_scan("run", files / "decay.py", files / "inputs.npz", "-o", out)
+    code, text, _ = command("run", files / "decay.py", files / "inputs.npz", "-o", out)
     assert code == 0
     assert "largest error to the loop" in text
     inputs, outputs = np.load(files / "inputs.npz"), np.load(out)
@@ -69,9 +58,9 @@ def test_run_writes_what_the_loop_computes(files):
     assert not list(files.glob("*.part"))
 
 
-def test_run_as_json_with_a_plan(files):
+def test_run_as_json_with_a_plan(command, files):
     plan = "cpu/three_phase(chunks=4)"
-    code, text, _ = tvm_scan(
+    code, text, _ = command(
         "run", files / "decay.py", files / "fortran.npz", "--plan", plan, "--json"
     )
     report = json.loads(text)
@@ -95,19 +84,19 @@ def test_run_as_json_with_a_plan(files):
         ("decay.py", "foreign.npz", 2, "got also Z"),
     ],
 )
-def test_bad_input_is_one_sentence(files, file, inputs, code, text):
-    got, _, error = tvm_scan("run", files / file, files / inputs)
+def test_bad_input_is_one_sentence(command, files, file, inputs, code, text):
+    got, _, error = command("run", files / file, files / inputs)
     assert got == code, error
     assert re.search(text, error), error
     assert "Traceback" not in error
 
 
-def test_run_refuses_a_plan_that_does_not_fit(files):
+def test_run_refuses_a_plan_that_does_not_fit(command, files):
     arguments = ["run", files / "decay.py", files / "inputs.npz", "--plan"]
-    code, _, error = tvm_scan(*arguments, "cpu/serial_tiles()")
+    code, _, error = command(*arguments, "cpu/serial_tiles()")
     assert code == 2
     assert "serial_tiles needs CUDA" in error
-    code, _, error = tvm_scan(*arguments, "quickly")
+    code, _, error = command(*arguments, "quickly")
     assert code == 2
     assert "expected device/algorithm(field=value, ...)" in error
 
@@ -120,11 +109,11 @@ TREES = {
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_explain_prints_equation_family_plan_and_tree(tmp_path, tree):
+def test_explain_prints_equation_family_plan_and_tree(command, tmp_path, tree):
     picture = tmp_path / "tree.svg"
     plan = f"cuda/serial_tiles(threads_per_block=128, items_per_thread=8, block_tree={tree})"
     arguments = ["explain", "library:linear_recurrence", "--target", "cuda", "--svg", picture]
-    code, text, _ = tvm_scan(*arguments, "--plan", plan)
+    code, text, _ = command(*arguments, "--plan", plan)
     assert code == 0
     assert "H at t  =  A[d, t] * H + X[d, t]" in text
     assert "family    affine" in text
@@ -138,24 +127,24 @@ def test_explain_prints_equation_family_plan_and_tree(tmp_path, tree):
     assert len([e for e in root.iter() if e.tag.endswith("circle")]) == dots
 
 
-def test_explain_what_a_plan_costs():
+def test_explain_what_a_plan_costs(command):
     arguments = ["explain", "library:linear_recurrence", "--target", "cuda", "--cost"]
-    code, text, _ = tvm_scan(*arguments)
+    code, text, _ = command(*arguments)
     assert code == 0
-    code, data, _ = tvm_scan(*arguments, "--json")
+    code, data, _ = command(*arguments, "--json")
     shared, cost = json.loads(data)["shared_memory_bytes"], json.loads(data)["cost"]
     assert re.search(rf"smem +{shared:,}  bytes of shared memory", text)
     assert (code, cost["step_flops"], cost["combine_flops"]) == (0, 2, 3)
     assert cost["bytes"] == 3 * 4 * 3 * 5000
 
 
-def test_explain_predicts_a_plan_for_the_gpu():
-    code, text, _ = tvm_scan("explain", "library:cumsum", "--target", "cuda", "--cost", "--json")
+def test_explain_predicts_a_plan_for_the_gpu(command):
+    code, text, _ = command("explain", "library:cumsum", "--target", "cuda", "--cost", "--json")
     cost = json.loads(text)["predicted"]
     bounds = [cost[name] for name in ("memory", "exponentials", "issue", "lines", "chain")]
     assert (code, cost["exponentials"]) == (0, 0)
     assert max(bounds) < cost["seconds"] < max(bounds) + 1e-5
-    _, text, _ = tvm_scan("explain", "library:cumsum", "--target", "cuda", "--cost")
+    _, text, _ = command("explain", "library:cumsum", "--target", "cuda", "--cost")
     shown = text.split("predicted, on paper\n")[1]
     numbers = {
         name: float(n.replace(",", "")) for name, n in re.findall(r"(\w+) +([\d,.]+)  ", shown)
@@ -163,29 +152,29 @@ def test_explain_predicts_a_plan_for_the_gpu():
     assert numbers.keys() == cost.keys(), "every number that the model has, and its unit"
     for name in ("memory", "lines", "chain", "seconds"):
         assert numbers[name] == pytest.approx(1e6 * cost[name], abs=0.06), "in microseconds"
-    code, text, _ = tvm_scan("explain", "library:cumsum", "--cost", "--json")
+    code, text, _ = command("explain", "library:cumsum", "--cost", "--json")
     assert (code, "predicted" in json.loads(text)) == (0, False)
 
 
-def test_explain_a_refusal(files):
-    code, text, error = tvm_scan("explain", files / "refused.py", "--json")
+def test_explain_a_refusal(command, files):
+    code, text, error = command("explain", files / "refused.py", "--json")
     assert code == 3
     assert json.loads(text)["refused"] == "unsupported-step"
     assert "tirx.sin of the carry" in error
 
 
-def test_explain_source_and_unknown_names():
-    code, text, _ = tvm_scan("explain", "library:cumsum", "--target", "cuda", "--source")
+def test_explain_source_and_unknown_names(command):
+    code, text, _ = command("explain", "library:cumsum", "--target", "cuda", "--source")
     assert code == 0
     assert "__syncthreads();" in text
-    code, _, error = tvm_scan("explain", "library:nothing")
+    code, _, error = command("explain", "library:nothing")
     assert (code, "expected one of cummax" in error) == (2, True)
-    code, _, error = tvm_scan("explain", "library:cumsum", "--target", "tpu")
+    code, _, error = command("explain", "library:cumsum", "--target", "tpu")
     assert (code, "expected --target cpu or cuda, got tpu" in error) == (2, True)
 
 
-def test_demo_checks_itself():
-    code, text, _ = tvm_scan("demo", "--length", "128", "--d-model", "16", "--json")
+def test_demo_checks_itself(command):
+    code, text, _ = command("demo", "--length", "128", "--d-model", "16", "--json")
     report = json.loads(text)
     assert code == 0
     assert report["bytes"] == 128
@@ -193,20 +182,20 @@ def test_demo_checks_itself():
     assert {"sequential TIR loop", "tvm_scan", "copy of the same bytes"} <= set(report["seconds"])
 
 
-def test_demo_on_a_file_and_on_none(tmp_path):
+def test_demo_on_a_file_and_on_none(command, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("abc")
-    code, shown, _ = tvm_scan("demo", "--text", text, "--d-model", "8")
+    code, shown, _ = command("demo", "--text", text, "--d-model", "8")
     assert code == 0
     assert "one Mamba layer over 3 bytes" in shown
     text.write_text("")
-    code, _, error = tvm_scan("demo", "--text", text)
+    code, _, error = command("demo", "--text", text)
     assert (code, "at least one byte" in error) == (2, True)
-    code, _, error = tvm_scan("demo", "--text", tmp_path / "nothing.txt")
+    code, _, error = command("demo", "--text", tmp_path / "nothing.txt")
     assert (code, "expected a text file, found nothing" in error) == (2, True)
 
 
-def test_help_is_light_and_has_examples():
+def test_help_is_light_and_has_examples(command):
     program = (
         "import sys\nsys.argv = ['tvm-scan', '--help']\n"
         "from tvm_scan.cli import main\n"
@@ -216,13 +205,13 @@ def test_help_is_light_and_has_examples():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for command in ("run", "explain", "demo"):
-        code, text, _ = tvm_scan(command, "--help")
+    for name in ("run", "explain", "demo"):
+        code, text, _ = command(name, "--help")
         assert code == 0
         assert "Example: tvm-scan" in text
 
 
-def test_unknown_option_is_a_usage_error():
-    code, _, error = tvm_scan("demo", "--nonsense")
+def test_unknown_option_is_a_usage_error(command):
+    code, _, error = command("demo", "--nonsense")
     assert code == 2
     assert "No such option" in error
