@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ if cusim.available():
 quick_script.install()
 
 HERE = ROOT / "tests"
+BEGAN = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,13 +70,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(cusim.why_unavailable() or "expected a CUDA device, got none")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remember when the run began."""
+    session.config.stash[BEGAN] = time.monotonic()
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """Print seconds and tests of each folder; keep them for docs/tests.md where all ran."""
     found = durations.of_reports(terminalreporter.stats)
-    if found:
-        terminalreporter.section("seconds and tests of each folder")
-        terminalreporter.write_line(durations.as_text(found))
-        durations.keep(tiers.TIER, found)
+    if not found:
+        return
+    terminalreporter.section("seconds and tests of each folder")
+    terminalreporter.write_line(durations.as_text(found))
+    chosen = config.option.keyword or config.option.markexpr or config.args != ["tests"]
+    if not chosen and not terminalreporter.stats.get("failed"):
+        wall = time.monotonic() - config.stash[BEGAN]
+        durations.keep(tiers.TIER, found, wall, getattr(config.option, "numprocesses", 0) or 1)
 
 
 @pytest.fixture

@@ -47,17 +47,18 @@ def total(found: Mapping[str, Taken]) -> Taken:
     return Taken(sum(t.tests for t in found.values()), sum(t.seconds for t in found.values()))
 
 
-def keep(tier: str, found: Mapping[str, Taken]) -> None:
-    """Write the seconds of a tier beside the caches, for ``python -m tests.table``."""
+def keep(tier: str, found: Mapping[str, Taken], wall: float, workers: int) -> None:
+    """Write what a tier took beside the caches, for ``python -m tests.table``."""
     path = environment.cache_folder() / "durations.json"
     kept = kept_tiers()
-    kept[tier] = {name: asdict(taken) for name, taken in found.items()}
+    folders = {name: asdict(taken) for name, taken in found.items()}
+    kept[tier] = {"wall": wall, "workers": workers, "folders": folders}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(kept, indent=1), encoding="utf-8")
 
 
 def kept_tiers() -> dict[str, Any]:
-    """Return what was kept of each tier: folder to tests and seconds."""
+    """Return what was kept of each tier: wall seconds, workers, and its folders."""
     path = environment.cache_folder() / "durations.json"
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))

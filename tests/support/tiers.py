@@ -20,6 +20,7 @@ TIER = os.environ.get("TVM_SCAN_TEST_TIER", "default")
 SEED = int(os.environ.get("TVM_SCAN_TEST_SEED", "0"))
 
 Item = TypeVar("Item")
+Other = TypeVar("Other")
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,17 @@ def matches(pattern: str, name: str) -> bool:
 def longer(default: Sequence[Item], full: Sequence[Item]) -> Sequence[Item]:
     """Return the second of two sequences in the full tier, else the first."""
     return full if TIER == "full" else default
+
+
+def paired(first: Sequence[Item], second: Sequence[Other]) -> list[tuple[Item, Other]]:
+    """Return pairs in which each value of both occurs; all pairs in the full tier.
+
+    For two things that do not look at each other: a form of loop, and a plan for what is found.
+    """
+    if TIER == "full":
+        return list(itertools.product(first, second))
+    count = max(len(first), len(second))
+    return [(first[i % len(first)], second[(i + SEED) % len(second)]) for i in range(count)]
 
 
 def covering(
