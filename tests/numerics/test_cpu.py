@@ -1,5 +1,6 @@
 """Every recurrence of the library under every CPU plan, against the float64 twin."""
 
+import itertools
 import zlib
 
 import ml_dtypes
@@ -20,6 +21,7 @@ from tests.support.recurrence_cases import (
     exact_inputs,
     random_inputs,
 )
+from tests.support.tiers import covering, longer
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.library import LIBRARY
 from tvm_scan.schedules.default import host_target
@@ -54,12 +56,23 @@ def both_kinds(case, plan, lengths, function_of):
         check_random(case, length, run_serial(executable, func, inputs, want), plan)
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize("case", CASES, ids=str)
+def decided(pair):
+    """What a case and a plan decide."""
+    case, plan = pair
+    return {"name": case.name, "dtype": case.dtype, "plan": plan, **dict(case.options)}
+
+
+def case_by_plan(some):
+    """Cases and names of plans, each option with each plan and each other option."""
+    pairs = covering(itertools.product(some, PLANS), decided)
+    return pytest.mark.parametrize(("case", "plan"), pairs, ids=lambda value: str(value))
+
+
+@case_by_plan(CASES)
 def test_symbolic_extents(case, plan):
     """One compiled function serves every length."""
 
-    made = {}
+    made, plan = {}, PLANS[plan]
 
     def function_of(_, options):
         key = str(options)
@@ -81,10 +94,9 @@ CONSTANT = [
 ]
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize("case", CONSTANT, ids=str)
+@case_by_plan(CONSTANT)
 def test_constant_extents(case, plan):
-    made = {}
+    made, plan = {}, PLANS[plan]
 
     def function_of(length, options):
         key = length, str(options)
@@ -94,7 +106,8 @@ def test_constant_extents(case, plan):
         return made[key]
 
     # The selective scan compiles ten times as long as the others.
-    lengths = (0, 1, 33, 1025) if case.name == "selective_scan" else LENGTHS
+    few = (0, 1, 33, 1025)
+    lengths = few if case.name == "selective_scan" else longer(few, LENGTHS)
     both_kinds(case, plan, lengths, function_of)
 
 
@@ -190,11 +203,16 @@ def test_strided_and_misaligned_arrays_are_copied_by_the_runtime():
 HALF_PLANS = {name: plan for name, plan in PLANS.items() if name != "sequential"}
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("plan", HALF_PLANS.values(), ids=HALF_PLANS)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("name", "plan", "dtype"),
+    covering(
+        itertools.product(FUNCTIONS, HALF_PLANS, HALVES),
+        lambda c: dict(zip(("name", "plan", "dtype"), c, strict=True)),
+    ),
+)
 def test_halves_are_carried_in_float32(name, plan, dtype):
     """The error is that of one rounding to a half at the end, whatever the length."""
+    plan = HALF_PLANS[plan]
     rng = np.random.default_rng(SEED)
     for length in (0, 1, 33, 4099):
         inputs = half_inputs(name, rng, 5, length, dtype)

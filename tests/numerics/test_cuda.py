@@ -4,6 +4,7 @@ Exact inputs: a missing barrier or a wrong carry cannot hide behind rounding. Ea
 in three orders of threads and blocks and under the race detector (see `run_cuda`).
 """
 
+import itertools
 import re
 
 import numpy as np
@@ -28,6 +29,7 @@ from tests.support.recurrence_cases import (
     exact_inputs,
     random_inputs,
 )
+from tests.support.tiers import covering, longer, paired
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
 from tvm_scan.library import LIBRARY
@@ -77,10 +79,20 @@ def lengths_of(case):
     return SHORT if case.name == "selective_scan" else LENGTHS
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize("case", BASE, ids=str)
+def family_and_plan(pair):
+    case, plan = pair
+    return {"family": case.name.replace("cumsum", "cum")[:3], "plan": plan}
+
+
+#: Each family with each plan, and each recurrence with some.
+PAIRS = dict.fromkeys(
+    [*covering(itertools.product(BASE, PLANS), family_and_plan), *paired(BASE, list(PLANS))]
+)
+
+
+@pytest.mark.parametrize(("case", "plan"), PAIRS, ids=str)
 def test_every_plan(case, plan):
-    run_lengths(case, plan, lengths_of(case), "exact", check_exact)
+    run_lengths(case, PLANS[plan], lengths_of(case), "exact", check_exact)
 
 
 @pytest.mark.parametrize("plan", TREES)
@@ -121,8 +133,7 @@ def _options():
         yield Case(name, dtype, tuple(options.items()), FEW)
 
 
-@pytest.mark.parametrize("plan", TREES)
-@pytest.mark.parametrize("case", list(_options()), ids=str)
+@pytest.mark.parametrize(("case", "plan"), paired(list(_options()), TREES), ids=str)
 def test_options(case, plan):
     lengths = (0, 1, 33, 200) if case.name == "selective_scan" else (0, 1, 2, 96, 97, 192, 1025)
     run_lengths(case, PLANS[plan], lengths, "exact", check_exact)
@@ -143,13 +154,15 @@ def test_realistic_inputs(name, plan):
 def test_constant_extents(name):
     """The default plan, and a tree, of lengths that are known."""
     case = Case(name, sizes=FEW)
-    for length in (0, 1, 33, 500):
+    every = list(itertools.product((0, 1, 33, 500), ("default", "tiles 32x4", "phases 32x3")))
+    some = [(0, "default"), (0, "phases 32x3"), (1, "tiles 32x4"), (33, "phases 32x3")]
+    some += [(500, "default"), (500, "tiles 32x4")]
+    for length, plan in longer(some, every):
         options, inputs, want = exact_inputs(case, length)
         func = case.function(length, options)
-        for plan in (None, PLANS["tiles 32x4"], PLANS["phases 32x3"]):
-            args = [*inputs.values(), *filled(want, case.dtype)]
-            got = run_cuda(parallelize(func, CUDA_TARGET, plan), args)
-            check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
+        args = [*inputs.values(), *filled(want, case.dtype)]
+        got = run_cuda(parallelize(func, CUDA_TARGET, PLANS[plan]), args)
+        check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -158,8 +171,10 @@ def test_halves(name, dtype):
     """Carried in float32: the only error is that of the last rounding, up to float32's."""
     inputs = half_inputs(name, np.random.default_rng(SEED), 3, 300, dtype)
     want = half_expected(name, inputs)
-    for plan in (PLANS["tiles 32x4"], PLANS["phases 32x3"], PLANS["lanes"]):
-        func = parallelize(FUNCTIONS[name](3, 300, dtype), CUDA_TARGET, plan)
+    plans = ("tiles 32x4", "phases 32x3", "lanes")
+    first = list(FUNCTIONS).index(name) + list(HALVES).index(dtype)
+    for plan in longer((plans[first % 3],), plans):
+        func = parallelize(FUNCTIONS[name](3, 300, dtype), CUDA_TARGET, PLANS[plan])
         args = [*inputs.values(), *filled(want, HALVES[dtype])]
         got = dict(zip(want, run_cuda(func, args)[len(inputs) :], strict=True))
         for key in want:
@@ -176,12 +191,12 @@ def test_any_number_of_rows(rows):
     """Fewer lanes than threads, none, more than a block; rows are symbolic and constant."""
     case = Case("linear_recurrence", sizes=(("lanes", rows),))
     options, inputs, want = exact_inputs(case, 70)
-    for plan in (PLANS["lanes"], PLANS["tiles 32x1"], PLANS["phases 32x3"]):
-        for length in (None, 70):
-            func = parallelize(case.function(length, options), CUDA_TARGET, plan)
-            args = [*inputs.values(), *filled(want, case.dtype)]
-            got = run_cuda(func, args)
-            check_exact(case, 70, {"H": got[-1]})
+    plans = ("lanes", "tiles 32x1", "phases 32x3")
+    for plan, length in paired(plans, (None, 70)) + [(plans[rows % 3], 70)]:
+        func = parallelize(case.function(length, options), CUDA_TARGET, PLANS[plan])
+        args = [*inputs.values(), *filled(want, case.dtype)]
+        got = run_cuda(func, args)
+        check_exact(case, 70, {"H": got[-1]})
 
 
 @pytest.mark.parametrize(

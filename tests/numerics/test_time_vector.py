@@ -1,5 +1,7 @@
 """Steps of time as the lanes of a vector compute what the loop computes."""
 
+import itertools
+
 import numpy as np
 import pytest
 from tvm import tirx
@@ -9,6 +11,7 @@ from tests.numerics.runs import FINITE, exact_and_magnitude, in_units, run, scan
 from tests.programs.suite.classes import ACCEPTED
 from tests.programs.suite.program import arguments
 from tests.programs.suite.running import CPU, agree, run_loop, run_scan
+from tests.support.tiers import covering
 from tvm_scan import ScanPlan, extract, parallelize, tir
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.vector_values import takes_time_vectors
@@ -37,13 +40,20 @@ def test_equals_the_loop(name):
         assert agree(got, expected, rounds=program.rounds, growth=program.growth)
 
 
+WIDTHS = [(w, False) for w in (4, 8, 16, 32)] + [(w, True) for w in (16, 32, 64)]
+
+
 @pytest.mark.parametrize(
-    ("width", "runs"), [(w, False) for w in (4, 8, 16, 32)] + [(w, True) for w in (16, 32, 64)]
+    ("vector", "name", "algorithm"),
+    covering(
+        itertools.product(
+            WIDTHS, ["affine", "maximum", "integers", "clamp"], ["lanes", "three_phase"]
+        ),
+        lambda c: dict(zip(("vector", "name", "algorithm"), c, strict=True)),
+    ),
 )
-@pytest.mark.parametrize("name", ["affine", "maximum", "integers", "clamp"])
-@pytest.mark.parametrize("algorithm", ["lanes", "three_phase"])
-def test_lengths_around_vectors_and_chunks(name, width, runs, algorithm):
-    case = CASES[name]
+def test_lengths_around_vectors_and_chunks(name, vector, algorithm):
+    case, (width, runs) = CASES[name], vector
     chunks = {"chunks": 3} if algorithm == "three_phase" else {}
     plan = ScanPlan("cpu", algorithm, time_vector=width, time_runs=runs, **chunks)
     for length in (1, width - 1, width, width + 1, 3 * width + 1, 4099):

@@ -7,6 +7,7 @@ from tvm.target import Target
 
 from tests.programs.accepted_programs import PROGRAMS
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
+from tests.support.tiers import paired
 from tvm_scan import Recurrence, Refusal, ScanPlan, extract, parallelize, tir
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.library import LIBRARY
@@ -74,8 +75,7 @@ def test_found_and_named(name):
     assert found.time.var.name == time
 
 
-@pytest.mark.parametrize("plan", CPU_PLANS, ids=str)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "plan"), paired(list(PROGRAMS), CPU_PLANS), ids=str)
 def test_cpu_plans_equal_the_loop(name, plan):
     func = PROGRAMS[name][0]
     args = arguments(func)
@@ -86,8 +86,7 @@ def test_cpu_plans_equal_the_loop(name, plan):
         np.testing.assert_array_equal(tensor.numpy(), expected)
 
 
-@pytest.mark.parametrize("plan", CUDA_PLANS, ids=str)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "plan"), paired(list(PROGRAMS), CUDA_PLANS), ids=str)
 def test_cuda_plans_equal_the_loop(name, plan):
     func = PROGRAMS[name][0]
     args = arguments(func)

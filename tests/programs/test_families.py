@@ -7,6 +7,7 @@ import tvm
 from tests.programs.family_programs import PROGRAMS
 from tests.programs.test_extraction import CPU, CPU_PLANS, CUDA_PLANS, sequential
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
+from tests.support.tiers import paired
 from tvm_scan import Recurrence, ScanPlan, extract, parallelize, tir
 from tvm_scan.algebra import FAMILIES
 
@@ -55,8 +56,7 @@ def test_cpu_plans_equal_the_loop(name):
         check(name, [tensor.numpy() for tensor in tensors], want)
 
 
-@pytest.mark.parametrize("plan", CUDA_PLANS, ids=str)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "plan"), paired(list(PROGRAMS), CUDA_PLANS), ids=str)
 def test_cuda_plans_equal_the_loop(name, plan):
     func, args = PROGRAMS[name][0], arguments(name)
     check(name, run_cuda(parallelize(func, CUDA_TARGET, plan), args), sequential(func, args))
