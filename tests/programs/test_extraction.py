@@ -6,6 +6,7 @@ import tvm
 from tvm.target import Target
 
 from tests.programs.accepted_programs import PROGRAMS
+from tests.programs.suite.running import PLAIN
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tests.support.tiers import paired
 from tvm_scan import Recurrence, Refusal, ScanPlan, extract, parallelize, tir
@@ -45,7 +46,7 @@ def arguments(func, seed=0):
 def sequential(func, args):
     """The loop as it stands; a nest that is bound to threads is unbound first."""
     tensors = [tvm.runtime.tensor(a) for a in args]
-    tvm.compile(unbound(func), target=CPU)(*tensors)
+    tvm.compile(unbound(func), target=PLAIN)(*tensors)
     return [t.numpy() for t in tensors]
 
 
