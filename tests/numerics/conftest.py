@@ -4,6 +4,8 @@ from tests.support.tiers import Folder
 
 FOLDER = Folder(
     gpu=(
+        "test_schedules.py::test_on_cuda",
+        "test_schedules.py::test_threads_that_share_a_lane",
         "test_cuda.py",
         "test_families.py::test_the_law_on_cuda",
         "test_nonfinite.py::test_extrema_with_nan_on_cuda",
