@@ -15,6 +15,7 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner.utils import run_evaluator_common
 
+from tvm_scan._lean import leave_torch_out_of_workers
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import Case, compare, load_cases
@@ -28,6 +29,9 @@ __all__ = [
     "local_runner",
     "run_checked",
 ]
+
+
+leave_torch_out_of_workers()
 
 
 def build_candidate(mod: tvm.IRModule, target: tvm.target.Target, _params: Any) -> Any:
