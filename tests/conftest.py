@@ -47,14 +47,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark what the folders say, and leave out what is not in this tier."""
     taken: list[pytest.Item] = []
     left: list[pytest.Item] = []
+    names: dict[str, list[str]] = {}
     for item in items:
-        _, folder = _folder(item.path)
+        where, folder = _folder(item.path)
         name = item.nodeid.partition("/")[2].partition("/")[2]
+        names.setdefault(where, []).append(name)
         if folder.has("gpu", name):
             item.add_marker(pytest.mark.gpu)
         # What was named on the command line runs, whatever its tier.
         named = any("::" in argument for argument in config.args)
         (taken if named or folder.takes(name, tiers.TIER) else left).append(item)
+    if config.args == ["tests"]:
+        for where, found in names.items():
+            stale = importlib.import_module(f"tests.{where}.conftest").FOLDER.stale(
+                tiers.TIER, found
+            )
+            if stale:
+                raise pytest.UsageError(f"tests/{where}/conftest.py: no test is named {stale}")
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = taken

@@ -53,7 +53,7 @@ class _Subprocess:
     def __getattr__(self, name: str) -> Any:
         return getattr(subprocess, name)
 
-    def Popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen:  # noqa: N802
+    def Popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen:
         return subprocess.Popen(without_torch(command), **options)
 
 

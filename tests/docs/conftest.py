@@ -2,4 +2,6 @@
 
 from tests.support.tiers import Folder
 
-FOLDER = Folder()
+FOLDER = Folder(
+    quick=("test_pages.py::test_python_block[README*",),
+)

@@ -3,6 +3,7 @@
 from tests.support.tiers import Folder
 
 FOLDER = Folder(
+    quick=("test_golden.py",),
     gpu=(
         "test_golden.py::test_barriers",
         "test_resources.py",

@@ -2,4 +2,9 @@
 
 from tests.support.tiers import Folder
 
-FOLDER = Folder()
+FOLDER = Folder(
+    quick=(
+        "test_guard.py",
+        "test_toolkit.py",
+    ),
+)

@@ -3,5 +3,9 @@
 from tests.support.tiers import Folder
 
 FOLDER = Folder(
+    quick=(
+        "test_algebras.py",
+        "test_families.py",
+    ),
     gpu=("test_order.py::test_cuda",),
 )

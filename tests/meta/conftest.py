@@ -3,5 +3,10 @@
 from tests.support.tiers import Folder
 
 FOLDER = Folder(
+    quick=(
+        "test_database.py",
+        "test_files.py",
+        "test_nearest.py",
+    ),
     gpu=("test_search.py::test_a_function_bound_to_threads_is_tuned_as_any_other",),
 )

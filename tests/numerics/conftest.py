@@ -3,6 +3,7 @@
 from tests.support.tiers import Folder
 
 FOLDER = Folder(
+    quick=("test_schedules.py",),
     gpu=(
         "test_schedules.py::test_on_cuda",
         "test_schedules.py::test_threads_that_share_a_lane",

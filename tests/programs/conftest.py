@@ -3,6 +3,17 @@
 from tests.support.tiers import Folder
 
 FOLDER = Folder(
+    quick=(
+        "test_deceptive.py",
+        "test_extraction.py::test_cpu_plans_equal_the_loop",
+        "test_extraction.py::test_found_and_named",
+        "test_families.py::test_cpu_plans_equal_the_loop",
+        "test_families.py::test_every_family_has_a_program",
+        "test_families.py::test_found_and_named",
+        "test_refusals.py",
+        "test_suite.py::test_refused_with_its_reason",
+        "test_delta.py::test_forms",
+    ),
     gpu=(
         "test_associative.py::test_bicyclic_on_cuda",
         "test_delta.py::test_forms_on_a_gpu",

@@ -3,6 +3,17 @@
 from tests.support.tiers import Folder
 
 FOLDER = Folder(
+    quick=(
+        "test_passes.py",
+        "test_torch.py::test_cumulative_operators",
+        "test_onnx_forms.py",
+    ),
+    full=(
+        "test_models.py::test_prefill[jamba-affine]",
+        "test_models.py::test_prefill_and_decode_are_one_long_prefill[recurrent_gemma]",
+        "test_models.py::test_prefill_and_decode_are_one_long_prefill[jamba]",
+        "test_models.py::test_prefill_and_decode_are_one_long_prefill[bamba]",
+    ),
     gpu=(
         "test_associative.py::test_a_declared_operator_on_a_gpu",
         "test_export.py::test_cross_compilation_to_cuda",

@@ -27,8 +27,8 @@ Other = TypeVar("Other")
 class Folder:
     """What a folder's tests need, and the tiers they are in.
 
-    A pattern is a file (``test_a.py``), a test (``test_a.py::test_b``) or one of its cases
-    (``test_a.py::test_b[c]``).
+    A pattern is a file (``test_a.py``), a test (``test_a.py::test_b``), one of its cases
+    (``test_a.py::test_b[c]``), or how the names of several begin (``test_a.py::test_b[c*``).
 
     Attributes
     ----------
@@ -48,6 +48,13 @@ class Folder:
         """Whether a test, such as ``test_a.py::test_b[c]``, is of the kind."""
         return any(matches(pattern, name) for pattern in getattr(self, kind))
 
+    def stale(self, tier: str, names: Iterable[str]) -> list[str]:
+        """Patterns that name no test of the folder: renamed, or gone."""
+        kinds = ("quick",) if tier == "quick" else ("quick", "full", "gpu")
+        patterns = {p for kind in kinds for p in getattr(self, kind)}
+        every = list(names)
+        return sorted(p for p in patterns if not any(matches(p, name) for name in every))
+
     def takes(self, name: str, tier: str) -> bool:
         """Whether a test runs in the tier."""
         if tier == "quick":
@@ -61,6 +68,8 @@ everything = ("",)
 
 def matches(pattern: str, name: str) -> bool:
     """Whether a pattern names the test, its file, or one of its cases."""
+    if pattern.endswith("*"):
+        return name.startswith(pattern[:-1])
     return name == pattern or not pattern or name.startswith((f"{pattern}::", f"{pattern}["))
 
 

@@ -3,6 +3,14 @@
 from tests.support.tiers import Folder
 
 FOLDER = Folder(
+    quick=(
+        "test_face.py",
+        "test_functions.py::test_linear_recurrence",
+        "test_functions.py::test_sums_and_products",
+        "test_gated.py::test_gla",
+        "test_selective.py::test_derivatives_over_chunks",
+        "test_store.py",
+    ),
     gpu=(
         "test_cuda.py::test_a_built_kernel_loads_from_the_cache",
         "test_filters.py::test_through_export_on_a_gpu",

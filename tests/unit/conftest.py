@@ -3,6 +3,17 @@
 from tests.support.tiers import Folder
 
 FOLDER = Folder(
+    quick=(
+        "test_arrows.py",
+        "test_caches.py",
+        "test_costs.py",
+        "test_locks.py",
+        "test_plan.py",
+        "test_rewrites.py",
+        "test_staging_model.py",
+        "test_trace_roundtrip.py",
+        "test_tvm_api.py",
+    ),
     gpu=(
         "test_dispatch.py::test_on_a_gpu_the_host_branches",
         "test_dispatch.py::test_walks_whole_and_in_chunks_by_length",

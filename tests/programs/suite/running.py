@@ -10,7 +10,16 @@ from tvm.target import Target
 
 from tvm_scan import Recurrence, ScanPlan, parallelize
 
-__all__ = ["CPU", "PLAIN", "TREE", "agree", "families_of", "run_loop", "run_scan", "without_threads"]
+__all__ = [
+    "CPU",
+    "PLAIN",
+    "TREE",
+    "agree",
+    "families_of",
+    "run_loop",
+    "run_scan",
+    "without_threads",
+]
 
 CPU = Target.from_device("cpu")
 #: The loop is the oracle: nothing is moved or fused in it, and it compiles in half the time.
