@@ -221,6 +221,9 @@ def test_a_number_of_states_or_taps_that_is_not_constant_is_named():
     def filtered(x, a, b):
         return ours.lfilter(x, a, b, clamp=False)
 
+    def matrices(q, k, v, g):
+        return ours.gla(q, k, v, -g, scale=1.0)  # the default is a power of the states
+
     dims = {what: torch.export.Dim(what, min=2, max=5) for what in ("states", "taps")}
     rows = rand(B, D, L), rand(B, D, L), rand(D, N), rand(B, N, L), rand(B, N, L)
     last = {3: dims["states"]}
@@ -232,7 +235,7 @@ def test_a_number_of_states_or_taps_that_is_not_constant_is_named():
             (None, *({0: dims["taps"]},) * 2),
             "lfilter: .* taps",
         ),
-        (ours.gla, [rand(1, L, 2, N)] * 4, (last, last, None, last), "outer_scan: .* states"),
+        (matrices, [rand(1, L, 2, N)] * 4, (last, last, None, last), "outer_scan: .* states"),
     ):
         program = exported(function, *args, dynamic=(dynamic,))
         with pytest.raises(ScanError, match=f"{found}, got .*without a dynamic dimension"):
