@@ -69,7 +69,8 @@ def emit_along_axis(
             )
         result, sides = shape, folded(shape, axis % len(shape))
     sides = tuple(tir.simplify(side) for side in sides)
-    known: Shape = tuple(tir.as_int(side) for side in sides)  # type: ignore[assignment]
+    before, at_axis, after = (tir.as_int(side) for side in sides)
+    known: Shape = (before, at_axis, after)
     loop = make(known)
     array = [side for at, side in enumerate(sides) if at == 1 or known[at] != 1]
     if (

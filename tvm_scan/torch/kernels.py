@@ -73,6 +73,7 @@ class KernelSpec:
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
+        # Set past the dataclass, which is frozen, and of which it is no field.
         return self._hash  # type: ignore[attr-defined, no-any-return]
 
     def text(self) -> str:

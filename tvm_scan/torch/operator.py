@@ -197,6 +197,7 @@ class Operator(Generic[Result]):
             def jvp(ctx: Any, *tangents: Any) -> Any:
                 raise NotImplementedError(forward_mode(operator.name))
 
+        # How torch wants them; mypy holds them to the signatures of the base class.
         Function.setup_context = staticmethod(setup)  # type: ignore[method-assign]
         Function.backward = staticmethod(backward)  # type: ignore[method-assign]
         self._function = Function
