@@ -20,8 +20,8 @@ from tvm_scan.torch.mamba_ssm import mamba_chunk_scan_combined
 
 __all__ = ["Patch", "patch_transformers"]
 
-#: By the name of their scan: the model types, of which a version has some.
 _Result = Tensor | tuple[Tensor, ...]
+#: By the name of their scan: the model types, of which a version has some.
 _FAMILIES = {
     "mamba_selective_scan": ("mamba", "falcon_mamba", "jamba", "zamba"),
     "mamba2_chunk_scan": (
