@@ -171,7 +171,8 @@ def save_cases(cases: list[Case], path: Path) -> None:
 
 def load_cases(path: Path) -> list[Case]:
     """Read what ``save_cases`` of this user wrote."""
-    return pickle.loads(path.read_bytes())
+    cases: list[Case] = pickle.loads(path.read_bytes())
+    return cases
 
 
 def _arrays(

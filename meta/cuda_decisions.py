@@ -56,8 +56,8 @@ def cuda_branches(limits: Limits, recurrence: Recurrence) -> list[Bare]:
         base = ScanPlan("cuda", "lanes", threads_per_block=threads[0])
         found.append((base, (("threads_per_block", threads), *_chunks(1, limits, recurrence))))
     split = split_of(recurrence)
-    counts = () if isinstance(split, NoSplit) else powers(2, min(32, split.states))
-    shared = tuple(s for s in counts if split.states % s == 0)
+    states = 1 if isinstance(split, NoSplit) else split.states
+    shared = tuple(s for s in powers(2, min(32, states)) if states % s == 0)
     if threads and shared:
         base = ScanPlan(
             "cuda",

@@ -113,7 +113,7 @@ class RecordStore:
         except OSError:
             return {"format": 1, "records": {}}
         try:
-            found = json.loads(text)
+            found: dict[str, Any] = json.loads(text)
             records = found["records"]
             if isinstance(records, dict) and all(isinstance(v, dict) for v in records.values()):
                 return found

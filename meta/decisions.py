@@ -279,7 +279,7 @@ def _is_transcendental(recurrence: Recurrence) -> bool:
     found: list[bool] = []
 
     def visit(call: Call) -> None:
-        found.append(tir.call_name(call).rpartition(".")[2] in _TRANSCENDENTAL)
+        found.append((tir.call_name(call) or "").rpartition(".")[2] in _TRANSCENDENTAL)
 
     tvm_ffi.structural_walk(recurrence.body, [(Call, visit)])
     return any(found)

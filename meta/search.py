@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from tvm import IRModule, tirx
@@ -31,7 +31,7 @@ from tvm_scan.schedules.default import host_target
 
 __all__ = ["tune"]
 
-Program = tirx.PrimFunc | IRModule | Mapping[str, tirx.PrimFunc]
+Program: TypeAlias = tirx.PrimFunc | IRModule | Mapping[str, tirx.PrimFunc]
 RunnerFactory = Callable[[Path], ms.runner.Runner]
 #: Seconds that a budget leaves for the finals of a function, or a fifth of its share.
 _FINALS = 20.0

@@ -166,4 +166,5 @@ def run_checked(cases: Path, module: Any, device: Any, config: Any, arguments: A
         difference = compare(case, [tensors[position].numpy() for position, _ in case.expected])
         if difference is not None:
             raise ScanError(difference)
-    return run_evaluator_common(module, device, config, arguments)
+    seconds: list[float] = run_evaluator_common(module, device, config, arguments)
+    return seconds

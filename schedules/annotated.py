@@ -50,5 +50,6 @@ def plan_of(block: SBlock) -> ScanPlan:
         if raw is None:
             continue
         number = tir.as_int(raw)
-        values[field.name] = type(field.default)(str(raw) if number is None else number)
+        kind: type = type(field.default)
+        values[field.name] = kind(str(raw) if number is None else number)
     return ScanPlan(**values)

@@ -84,5 +84,6 @@ def make_tree(
     -------
     BlockTree
     """
-    made = {"blelloch": BlellochTree, "kogge_stone": KoggeStoneTree, "warp": WarpTree}[kind]
-    return made(recurrence, replica, thread, threads, row)
+    trees: dict[str, type[BlellochTree | KoggeStoneTree | WarpTree]]
+    trees = {"blelloch": BlellochTree, "kogge_stone": KoggeStoneTree, "warp": WarpTree}
+    return trees[kind](recurrence, replica, thread, threads, row)

@@ -146,10 +146,11 @@ def _in_batches(count: int, ahead: int, fetch: Any, pass_on: Any) -> Any:
 
     def batch(number: Any, size: int) -> Any:
         first = number * int_const(ahead, "int32")
-        return tir.seq(
-            loop("u", size, lambda u, make=make: make(u, first + u), _UNROLLED)
-            for make in (fetch, pass_on)
-        )
+
+        def each(make: Any) -> Any:
+            return loop("u", size, lambda u: make(u, first + u), _UNROLLED)
+
+        return tir.seq([each(fetch), each(pass_on)])
 
     whole, rest = divmod(count, ahead)
     parts = [loop("batch", whole, lambda n: batch(n, ahead))]

@@ -372,14 +372,12 @@ class _Block:
         t, v, c = number // _COLUMNS, number % _COLUMNS, self.chunk
         stmts: list[Any] = []
         for read, lower, out in zip(self.rule.reads, self.readers, self.outs, strict=True):
+
+            def term(s: Any, lower: Var = lower) -> Any:
+                return self._load(lower, t * c + s) * self._load(self.update, s * _COLUMNS + v)
+
             # Zero times a later infinity would be none: what comes later is not read.
-            stmts += self._sum(
-                t + int(read.after),
-                lambda s, lower=lower: (
-                    self._load(lower, t * c + s) * self._load(self.update, s * _COLUMNS + v)
-                ),
-                self._load(out, turn),
-            )
+            stmts += self._sum(t + int(read.after), term, self._load(out, turn))
             stmts.append(tirx.BufferStore(out, self._load(self.total, 0), [turn]))
         inside = tirx.And(head + t < self.rule.time.extent, self._exists(v))
         emit = self.places.emit(head + t, v, [self._load(out, turn) for out in self.outs])

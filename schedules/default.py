@@ -309,9 +309,11 @@ def _makes_keys(recurrence: Recurrence, limits: Limits) -> bool:
 
 
 def _is_faster_in_vectors(algebra: Algebra, limits: Limits) -> bool:
+    if not isinstance(algebra, Affine | Reduce):
+        return False
     if is_float(algebra.dtype) and not _is_quick(algebra):
         # Float sums, products and affine steps wait for their own additions.
-        return isinstance(algebra, Affine | Reduce)
+        return True
     # The others take a step a cycle or two: it needs many lanes to be ahead of that. A float's
     # maximum is three instructions, for NaN.
     wide = limits.ldexp if is_float(algebra.dtype) else limits.line_stores
@@ -319,7 +321,7 @@ def _is_faster_in_vectors(algebra: Algebra, limits: Limits) -> bool:
 
 
 def _is_one_cycle(algebra: Algebra) -> bool:
-    return _is_quick(algebra) and not is_float(algebra.dtype)
+    return isinstance(algebra, Reduce) and _is_quick(algebra) and not is_float(algebra.dtype)
 
 
 def _is_quick(algebra: Algebra) -> bool:

@@ -29,7 +29,7 @@ def lane_count(recurrence: Recurrence) -> Any:
     if not extents:
         return int_const(1, recurrence.time.var)
     known = [tir.as_int(extent) for extent in extents]
-    if None not in known and prod(known) >= 1 << 31:
+    if prod(extent or 0 for extent in known) >= 1 << 31:  # 0 where one is not known
         extents = [as_dtype(extent, "int64") for extent in extents]
     total = extents[0]
     for extent in extents[1:]:

@@ -138,7 +138,7 @@ class ScanPlan:
                 f"got {text!r}; print a plan to see the form"
             )
         values: dict[str, Any] = {"device": match[1], "algorithm": match[2]}
-        types = {f.name: type(f.default) for f in fields(cls)}
+        types: dict[str, type] = {f.name: type(f.default) for f in fields(cls)}
         for item in filter(None, (part.strip() for part in match[3].split(","))):
             name, _, value = item.partition("=")
             if name not in types:
@@ -207,7 +207,7 @@ class ScanPlan:
             return
         for buffer in (*recurrence.inputs, *recurrence.outputs):
             extents = [tir.as_int(extent) for extent in tir.shape_of(buffer)]
-            size = 0 if None in extents else prod(extents)
+            size = prod(extent or 0 for extent in extents)  # 0 where one is not known
             self.require(
                 size < 1 << 31,
                 "int64 indices into a buffer of 2^31 elements or more",

@@ -7,6 +7,7 @@ variables and its own lane expressions; ``Replica`` makes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -181,7 +182,7 @@ class Replica:
         """``make(carry index, place)`` for every carry cell of some stages."""
         r = self.recurrence
         return tir.seq(
-            self._each(r.carries[i].state_axes, lambda place, i=i: make(i, place))
+            self._each(r.carries[i].state_axes, partial(make, i))
             for group in r.groups
             if group.stage in stages
             for i in group.carries
@@ -191,7 +192,7 @@ class Replica:
         """``make(group index, place)`` for every cell of the groups of a stage."""
         r = self.recurrence
         return tir.seq(
-            self._each(r.state_axes(group), lambda place, i=i: make(i, place))
+            self._each(r.state_axes(group), partial(make, i))
             for i, group in enumerate(r.groups)
             if group.stage == stage
         )

@@ -113,10 +113,10 @@ class SharedItems:
 
     def fetch(self, tile: Any) -> Any:
         """Begin to copy the inputs of a tile to its buffer."""
-        streams = [self._fetch(*part, tile) for part in self.inputs]
+        streams = [self._fetch(stream, memory, tile) for stream, _, memory in self.inputs]
         return tir.seq([*streams, *(fetch(tile) for fetch in self.beside)])
 
-    def _fetch(self, stream: Stream, _: Var, memory: Var, tile: Any) -> Any:
+    def _fetch(self, stream: Stream, memory: Var, tile: Any) -> Any:
         slot, lanes = self.slot(tile), stream.copies.lanes
         by_itself = self.plan.stages > 1 and async_copy.can_copy(stream.copied_bytes)
 
@@ -135,9 +135,9 @@ class SharedItems:
 
     def put(self, tile: Any) -> Any:
         """Copy the outputs of a tile to global memory; a barrier must stand before it."""
-        return tir.seq([self._put(*part, tile) for part in self.outputs])
+        return tir.seq([self._put(stream, memory, tile) for stream, _, memory in self.outputs])
 
-    def _put(self, stream: Stream, _: Var, memory: Var, tile: Any) -> Any:
+    def _put(self, stream: Stream, memory: Var, tile: Any) -> Any:
         def one(element: Any, time: Any) -> Any:
             place = _ramp(stream.layout.place(element), stream.copies.lanes)
             value = tirx.BufferLoad(memory, [*self.row.at, int_const(0, "int32"), place])

@@ -95,7 +95,8 @@ class PaddedLayout:
 
     def cells(self, count: int) -> int:
         """Elements of shared memory for ``count`` elements, a multiple of a vector."""
-        used, vector = self.place(count - 1) + 1, _VECTOR // self.size
+        used: int = self.place(count - 1) + 1
+        vector = _VECTOR // self.size
         return -(-used // vector) * vector
 
 

@@ -67,7 +67,8 @@ class TreeTable:
     @property
     def pitch(self) -> int:
         """Elements from one state to the next."""
-        return (self.layout.place(self.steps - 1) + 1) | 1
+        used: int = self.layout.place(self.steps - 1) + 1
+        return used | 1
 
     @property
     def bytes(self) -> int:

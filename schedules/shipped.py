@@ -106,7 +106,7 @@ def _known(machine: tuple[tuple[str, Any], ...]) -> tuple[Known, ...]:
         for digest, facts in manifest["records"].items():
             found += _read(digest, facts)
         # Shapes for which nothing that was measured beats the default.
-        found += [Known(*shape, None, 0.0) for shape in manifest["defaults"]]
+        found += [Known(key, rows, n, None, 0.0) for key, rows, n in manifest["defaults"]]
     return tuple(found)
 
 
@@ -117,4 +117,5 @@ def _read(digest: str, facts: dict[str, Any]) -> list[Known]:
         _LOG.info("shipped record %s is not used: %s", digest, error)
         return []
     pairs = zip(facts["shapes"], plans, strict=True)
-    return [Known(*shape, plan, facts["seconds"], digest) for shape, plan in pairs]
+    seconds = facts["seconds"]
+    return [Known(key, rows, n, plan, seconds, digest) for (key, rows, n), plan in pairs]

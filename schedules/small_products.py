@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -116,7 +117,7 @@ class Products:
                 )
                 return tirx.BufferStore(sums[n], tirx.BufferLoad(sums[n], [u]) + term, [u])
 
-            return tir.seq(self._vector(lambda u, n=n: cell(n, u)) for n in range(least, count))
+            return tir.seq(self._vector(partial(cell, n)) for n in range(least, count))
 
         def end(n: int) -> Any:
             at = (first + n) * self.width + column

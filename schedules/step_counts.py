@@ -74,20 +74,21 @@ def _counts(stmt: Any) -> tuple[float, float, float]:
         return skip
 
     def on_call(call: Call) -> None:
-        if tir.call_name(call).rpartition(".")[2] in _SPECIALS:
+        if (tir.call_name(call) or "").rpartition(".")[2] in _SPECIALS:
             add(1)
 
-    def on_access(node: Any) -> None:
+    def on_access(node: Any) -> Any:
         buffer = node.source if isinstance(node, TensorLoad) else node.buffer
         if str(buffer.scope()) != "local":
             add(2)
+        return skip if isinstance(node, TensorLoad) else None
 
     arithmetic = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
     # Index arithmetic is integer, is hoisted, and is not looked into.
     handlers: list[Any] = [
         (tirx.For, on_loop),
         (Call, on_call),
-        (TensorLoad, lambda node: (on_access(node), skip)[1]),
+        (TensorLoad, on_access),
         (tirx.BufferStore, on_access),
         *((kind, lambda _: add(0)) for kind in arithmetic),
     ]
@@ -142,7 +143,7 @@ def instructions_of(node: Any, *, bare: bool = False) -> float:
         add(0.0 if any(isinstance(side, tirx.Mul) for side in (node.a, node.b)) else 1.0)
 
     def on_call(call: Call) -> None:
-        name = tir.call_name(call).rpartition(".")[2]
+        name = (tir.call_name(call) or "").rpartition(".")[2]
         add(1.0 if bare and name == "exp2" else float(_CALLS.get(name, 2)))
 
     one = (tirx.Mul, tirx.Max, tirx.Min, tirx.Select, tirx.Cast, tirx.LT, tirx.LE, tirx.GT, tirx.GE)

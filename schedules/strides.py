@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
@@ -29,10 +31,10 @@ def contiguous_axis(recurrence: Recurrence) -> str | None:
     lane = recurrence.lanes[-1].var if recurrence.lanes else None
     votes = {"time": 0, "lane": 0}
 
-    def count(buffer: Var, indices: object) -> None:
-        if str(buffer.scope()) == "local" or not len(indices):  # type: ignore[arg-type]
+    def count(buffer: Var, indices: list[Any]) -> None:
+        if str(buffer.scope()) == "local" or not indices:
             return
-        last = indices[-1]  # type: ignore[index]
+        last = indices[-1]
         for name, var in (("time", recurrence.time.var), ("lane", lane)):
             if var is None:
                 continue
@@ -66,10 +68,10 @@ def walks_backwards(recurrence: Recurrence) -> bool:
     """
     found: list[bool] = []
 
-    def look(indices: object) -> None:
-        if not len(indices):  # type: ignore[arg-type]
+    def look(indices: list[Any]) -> None:
+        if not indices:
             return
-        part = linear_in(indices[-1], recurrence.time.var)  # type: ignore[index]
+        part = linear_in(indices[-1], recurrence.time.var)
         found.append(part is not None and part[0] < 0)
 
     tvm_ffi.structural_walk(

@@ -111,7 +111,7 @@ def _is_number(x: Any, *, above: bool) -> bool:
     """Whether ``x`` is a constant of at least zero, or of at most zero."""
     if not isinstance(x, tirx.FloatImm):
         return False
-    return x.value >= 0 if above else x.value <= 0
+    return bool(x.value >= 0 if above else x.value <= 0)
 
 
 def _is_magnitude(x: Any) -> bool:

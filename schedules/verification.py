@@ -192,7 +192,7 @@ def _values(
         low = 0 if dtype.startswith("uint") or kind == "zeros" else low
         high = 1 if kind == "zeros" else high
         return rng.integers(low, high, shape).astype(dtype)
-    draw = {
+    draw: dict[str, Callable[[], np.ndarray]] = {
         "decaying": lambda: rng.uniform(0.9, 1.0, shape),
         "growing": lambda: rng.uniform(1.0, 1.1, shape),
         "zeros": lambda: np.zeros(shape),

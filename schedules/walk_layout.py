@@ -179,7 +179,7 @@ def _layout(
         stream = Stream(load, False, copies, PaddedLayout(items, element_size(load.source)))
         pitch = _row_pitch(steps, stream.layout, shared)
         streams.append(LaneRows(stream, pitch, pitch * lanes))
-    tables = []
+    tables: list[Table] = []
     for part in split.loops:
         for load in steady_loads(part.body, recurrence, [time, part.loop_var]):
             new = not any(tir.structurally_equal(load, t.load) for t in tables)
@@ -225,8 +225,9 @@ def _table(
     if part is None or part[0] != 1 or others:
         return None
     first, row = tir.as_int(tir.simplify(part[1])), tir.as_int(tir.shape_of(load.source)[-1])
-    lanes, width = most if vectors and None not in (first, row) else 1, most
-    while lanes > 1 and any(n % lanes for n in (split.states, row, first)):
+    known = [n for n in (row, first) if n is not None]
+    lanes, width = most if vectors and len(known) == 2 else 1, most
+    while lanes > 1 and any(n % lanes for n in (split.states, *known)):
         lanes //= 2
     while (split.states // shared) % width:
         width //= 2

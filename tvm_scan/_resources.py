@@ -10,7 +10,7 @@ __all__ = ["licence_text", "shipped_manifests", "shipped_text"]
 
 def licence_text() -> str:
     """Return the text of the Apache License 2.0, the sample text of ``tvm-scan demo``."""
-    return files("tvm_scan").joinpath("data", "LICENSE.txt").read_text(encoding="utf-8")
+    return files("tvm_scan").joinpath("data/LICENSE.txt").read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=1)

@@ -101,7 +101,7 @@ def _read(folder: Path) -> dict[str, Any]:
             "give the folder that tvm_scan.relax.export wrote"
         )
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         found = manifest["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(

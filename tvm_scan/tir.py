@@ -53,7 +53,7 @@ class VarMap:
 
     @staticmethod
     def _key(var: Var) -> int:
-        return var.__hash__()
+        return hash(var)
 
     def __setitem__(self, var: Var, value: Any) -> None:
         self._items[self._key(var)] = (var, value)

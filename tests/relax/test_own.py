@@ -214,6 +214,34 @@ def test_filters():
     check(model, rand(B, L))
 
 
+def test_a_number_of_states_or_taps_that_is_not_constant_is_named():
+    def selective(u, dt, A, b, c):
+        return ours.selective_scan(u, dt, -A, b, c)
+
+    def filtered(x, a, b):
+        return ours.lfilter(x, a, b, clamp=False)
+
+    def matrices(q, k, v, g):
+        return ours.gla(q, k, v, -g, scale=1.0)  # the default is a power of the states
+
+    dims = {what: torch.export.Dim(what, min=2, max=5) for what in ("states", "taps")}
+    rows = rand(B, D, L), rand(B, D, L), rand(D, N), rand(B, N, L), rand(B, N, L)
+    last = {3: dims["states"]}
+    for function, args, dynamic, found in (
+        (selective, rows, (None, None, *({1: dims["states"]},) * 3), "selective_scan: .* states"),
+        (
+            filtered,
+            (rand(B, L), rand(3), rand(3)),
+            (None, *({0: dims["taps"]},) * 2),
+            "lfilter: .* taps",
+        ),
+        (matrices, [rand(1, L, 2, N)] * 4, (last, last, None, last), "outer_scan: .* states"),
+    ):
+        program = exported(function, *args, dynamic=(dynamic,))
+        with pytest.raises(ScanError, match=f"{found}, got .*without a dynamic dimension"):
+            from_exported(program)
+
+
 def test_complex_numbers_are_named():
     def model(a, x):
         return ours.linear_recurrence(torch.complex(a, x), torch.complex(x, a), dim=1).real

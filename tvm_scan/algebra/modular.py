@@ -52,7 +52,8 @@ class Modular(Algebra):
         found = _parts(value, old, modulus)
         if found is None:
             return NotInFamily(step, "")
-        return cls(*(tir.simplify(part) for part in found), modulus, dtype)
+        a, b = found
+        return cls(tir.simplify(a), tir.simplify(b), modulus, dtype)
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -71,7 +71,13 @@ class Choice:
         return tirx.Select(cond, h, x) if self.keeps else tirx.Select(cond, x, h)
 
 
-_NODES: tuple[tuple[Any, str], ...] = ((tirx.Max, "max"), (tirx.Min, "min"))
+_NODES: tuple[tuple[Any, str], ...] = (
+    (tirx.Max, "max"),
+    (tirx.Min, "min"),
+    (tirx.BitwiseAnd, "and"),
+    (tirx.BitwiseOr, "or"),
+    (tirx.BitwiseXor, "xor"),
+)
 _CALLS = {
     "tirx.bitwise_and": "and",
     "tirx.bitwise_or": "or",
@@ -93,11 +99,8 @@ def _operands(e: Any) -> tuple[str, Any, Any] | None:
             return "or", e.a, e.b
         if isinstance(e, tirx.NE) and tir.dtype_of(e.a) == "bool":
             return "xor", e.a, e.b
-    for kind, op in ((tirx.BitwiseAnd, "and"), (tirx.BitwiseOr, "or"), (tirx.BitwiseXor, "xor")):
-        if isinstance(kind, type) and isinstance(e, kind):
-            return op, e.a, e.b
-    op = _CALLS.get(tir.call_name(e) or "")
-    return None if op is None else (op, e.args[0], e.args[1])
+    called = _CALLS.get(tir.call_name(e) or "")
+    return None if called is None else (called, e.args[0], e.args[1])
 
 
 def match_operator(e: Any, old: Var) -> tuple[str, Any, bool] | None:

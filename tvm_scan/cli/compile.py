@@ -62,6 +62,7 @@ def _notes() -> Iterator[list[str]]:
     """What the passes log meanwhile: loops rolled up, fused, scheduled by a record or refused."""
     notes: list[str] = []
     logger, handler = logging.getLogger("tvm_scan"), logging.Handler(logging.INFO)
+    # All that it does; a class of its own would be longer.
     handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
     level = logger.level
     logger.addHandler(handler)

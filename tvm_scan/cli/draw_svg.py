@@ -98,7 +98,7 @@ def _x(column: int) -> float:
 
 def _block_tree(canvas: _Canvas, plan: ScanPlan) -> None:
     shown = min(plan.threads_per_block, _SHOWN)
-    y = _TOP
+    y: float = _TOP
     canvas.text(24, y + 22, "reduce", "stage")
     for i in range(shown):
         canvas.box(_x(i) - 36, y, 72, f"{plan.items_per_thread} steps")

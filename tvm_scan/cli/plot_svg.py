@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import zip_longest
+from itertools import chain, repeat
 from math import ceil, floor, log10
 
 __all__ = ["Axis", "Series", "chart"]
@@ -109,7 +109,8 @@ def _drawn(one: Series, xs: _Scale, ys: _Scale) -> list[str]:
     places = [(xs.at(x), ys.at(y)) for x, y in one.points]
     if one.kind == "dots":
         out = []
-        for (x, y), label, mark in zip_longest(places, one.labels, one.marks, fillvalue=""):
+        labels, marks = chain(one.labels, repeat("")), chain(one.marks, repeat(""))
+        for (x, y), label, mark in zip(places, labels, marks, strict=False):
             tip = f"<title>{escape(label)}</title>" if label else ""
             out.append(
                 f'<circle class="c{one.colour}" cx="{x:.1f}" cy="{y:.1f}" r="4">{tip}</circle>'

@@ -121,7 +121,7 @@ def find_entry(store: RecordStore, digest: str) -> Entry:
 def show_record(folder: Path, digest: str, svg: Path | None, as_json: bool) -> None:
     """Print; see ``tvm-scan show --help``."""
     entry = find_entry(open_store(folder), digest)
-    parts = []
+    parts: list[dict[str, Any]] = []
     for plan, found in zip(entry.plans, recurrences_of(entry.func), strict=False):
         costs = asdict(costs_of(plan, entry.target, found))
         parts.append({"plan": str(plan), "costs": costs, "tree": tree_text(found, plan)})
@@ -218,7 +218,8 @@ def apply_records(
 
     store, target = open_store(folder), make_target(target_name)
     program = load_program(what, name, shape, dtype, target)
-    mod, applied = tvm.IRModule(), {}
+    mod = tvm.IRModule()
+    applied: dict[str, dict[str, Any]] = {}
     for key, func in program.items():
         tuned = tuned_function(store, func, target)
         if tuned is None:

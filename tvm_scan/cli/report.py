@@ -143,9 +143,9 @@ def _function(group: list[Entry]) -> Function:
     defaults = [default_plan(target, found) for found in recurrences]
     for entry in group:
         facts = entry.facts or {}
-        plan = " + ".join(str(p) for p in entry.plans)
+        plans = " + ".join(str(p) for p in entry.plans)
         about = (str(facts.get("date", "?")), str(facts.get("host", "?")))
-        out.trials.append(Trial(entry.digest, plan, entry.seconds, *about))
+        out.trials.append(Trial(entry.digest, plans, entry.seconds, *about))
         if all(p.algorithm == "sequential" for p in entry.plans):
             out.loop = min(entry.seconds, out.loop or entry.seconds)
         if entry.plans == defaults:

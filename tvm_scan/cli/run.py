@@ -50,7 +50,8 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
     handle, temporary = tempfile.mkstemp(dir=folder, suffix=".npz.part")
     try:
         with os.fdopen(handle, "wb") as stream:
-            np.savez(stream, **arrays)  # type: ignore[arg-type]
+            named: dict[str, Any] = arrays
+            np.savez(stream, **named)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

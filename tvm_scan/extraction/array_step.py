@@ -246,8 +246,8 @@ class ArrayStep:
         if tir.contains_var(rest, [l.var for l in around]):
             raise NotUnderstood(f"an index of {buffer.name} that is not a bare loop", origin)
         self.carried = buffer
-        self.known[buffer] = self._version(buffer, Known(indices, loops, None))
-        return self.known[buffer]
+        known = self.known[buffer] = self._version(buffer, Known(indices, loops, None))
+        return known
 
 
 def _same_extent(left: Loop, right: Loop) -> bool:

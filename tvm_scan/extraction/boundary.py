@@ -61,7 +61,10 @@ def decide_time_tests(expr: Any, time: Var, extent: Any, at: int | None) -> Any:
         return decide(e.condition, e.true_value, e.false_value, e)
 
     def on_call(e: Call) -> Any:
-        return decide(*e.args, e) if tir.call_name(e) == "prim.if_then_else" else e
+        if tir.call_name(e) != "prim.if_then_else":
+            return e
+        cond, yes, no = e.args
+        return decide(cond, yes, no, e)
 
     return tvm_ffi.structural_map(expr, [(tirx.Select, on_select), (Call, on_call)])
 

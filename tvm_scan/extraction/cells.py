@@ -61,7 +61,7 @@ class Cells:
 
     @staticmethod
     def _id(buffer: Var) -> int:
-        return buffer.__hash__()
+        return hash(buffer)
 
     def state_var(self, buffer: Var, dim: int) -> Var:
         """Variable that runs over dimension ``dim`` of the register array of ``buffer``."""
@@ -96,11 +96,17 @@ class Cells:
 
     def _overlaps(self, buffer: Var, key: Key) -> bool:
         """Whether another key that is in use names some of the same cells."""
-        ident = self._id(buffer)
-        used = {slot[1] for slot in (*self.values, *self.cells) if slot[0] == ident} - {key}
+        others = self._keys(buffer) - {key}
         return any(
-            all(a == b or "s" in (a, b) for a, b in zip(key, other, strict=True)) for other in used
+            all(a == b or "s" in (a, b) for a, b in zip(key, other, strict=True))
+            for other in others
         )
+
+    def _keys(self, buffer: Var) -> set[Key]:
+        """Keys of ``buffer`` that are in use."""
+        ident = self._id(buffer)
+        written = {key for owner, key in self.values if owner == ident}
+        return written | {key for owner, key, _ in self.cells if owner == ident}
 
     def _old(self, buffer: Var, key: Key, pairs: list[tuple[Var, Var]], lag: int = 1) -> Any:
         """The cells ``key`` as they were ``lag`` steps ago, at the loop variables of ``pairs``."""

@@ -11,7 +11,6 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.extraction.nest import Nest, linear_in
 from tvm_scan.extraction.statements import Loop, lets_in
-from tvm_scan.recurrence import Refusal
 
 __all__ = ["Box", "Layouts", "Split"]
 
@@ -53,12 +52,13 @@ class Layouts:
     def steps_back(self, buffer: Var, index: Any, step: Any) -> int | None:
         """How many steps before ``step`` the time index is; None where that is not constant."""
         box: Box = self.boxes[buffer]
+        assert box.time_dim is not None, "a buffer without time has no steps"
         distance = tir.as_int(tir.simplify(box.base[box.time_dim] + step * box.time_step - index))
         if distance is None or distance % box.time_step:
             return None
         return distance // box.time_step
 
-    def split(self, buffer: Var, indices: list[Any], inner: list[Loop]) -> Split | Refusal | None:
+    def split(self, buffer: Var, indices: list[Any], inner: list[Loop]) -> Split | None:
         """Offsets of an access relative to the box; None where they cannot be computed."""
         box: Box = self.boxes[buffer]
         zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in inner)

@@ -11,7 +11,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.halves import widen
-from tvm_scan.extraction.layouts import Layouts
+from tvm_scan.extraction.layouts import Layouts, Split
 from tvm_scan.extraction.statements import Alloc, Condition, Let, Loop, Store, rebuild
 from tvm_scan.recurrence import Register
 
@@ -41,7 +41,7 @@ class BodyWriter:
             if box.time_dim is None:
                 continue
             reads = [
-                layouts.split(buffer, a.indices, a.inner)
+                self._split(buffer, a.indices, a.inner)
                 for a in body
                 if not a.is_store and a.buffer.same_as(buffer)
             ]
@@ -131,11 +131,7 @@ class BodyWriter:
         if around is not None and box.time_dim is not None:
             here = box.base[box.time_dim] + self.layouts.nest.time.var * box.time_step
             indices[box.time_dim] = here
-        split = self.layouts.split(buffer, indices, inner)
-        assert split is not None, "classify_accesses lets no other access through"
-        return [
-            tir.simplify(offset - low) for offset, low in zip(split.offsets, box.lower, strict=True)
-        ]
+        return self._place_of(buffer, self._split(buffer, indices, inner))
 
     def expr(self, expr: Any, inner: list[Loop], around: Any = None) -> Any:
         """``expr`` with loads of written buffers taken from registers."""
@@ -148,7 +144,7 @@ class BodyWriter:
             if around is not None:
                 place = self._place(buffer, load.indices, inner, around)
                 return tirx.BufferLoad(self._held(register, load.indices, around), place)
-            split = self.layouts.split(buffer, list(load.indices), inner)
+            split = self._split(buffer, list(load.indices), inner)
             place = self._place_of(buffer, split)
             source = register.previous[split.lag - 1] if split.lag else register.local
             return tirx.BufferLoad(source, place)
@@ -177,7 +173,12 @@ class BodyWriter:
         assert back is not None, "classify_accesses lets no other access through"
         return register.states[back]
 
-    def _place_of(self, buffer: Var, split: Any) -> list[Any]:
+    def _split(self, buffer: Var, indices: list[Any], inner: list[Loop]) -> Split:
+        split = self.layouts.split(buffer, indices, inner)
+        assert split is not None, "classify_accesses lets no other access through"
+        return split
+
+    def _place_of(self, buffer: Var, split: Split) -> list[Any]:
         box = self.layouts.boxes[buffer]
         return [tir.simplify(o - low) for o, low in zip(split.offsets, box.lower, strict=True)]
 

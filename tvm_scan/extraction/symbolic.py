@@ -44,7 +44,7 @@ class StepState(Cells):
         split = self.layouts.split(buffer, list(load.indices), self.inner)
         dtype = tir.wide_dtype(tir.dtype_of(buffer))
         found = None if split is None else self._key(buffer, split.offsets)
-        if found is None:
+        if split is None or found is None:
             return self.new_opaque(dtype, self._everything(buffer))
         key, pairs = found
         if self._overlaps(buffer, key) or self._half_written(buffer, pairs):
@@ -146,8 +146,7 @@ class StepState(Cells):
         depends = depends + self._everything(buffer)
         ident = self._id(buffer)
         dtype = tir.wide_dtype(tir.dtype_of(buffer))
-        keys = {slot[1] for slot in (*self.values, *self.cells) if slot[0] == ident}
-        for key in keys:
+        for key in self._keys(buffer):
             self.values[(ident, key)] = self.new_opaque(dtype, depends)
 
     def _condition(self, stmt: Condition) -> None:
@@ -257,9 +256,7 @@ class StepState(Cells):
         depends += self._everything(buffer)
         ident = self._id(buffer)
         dtype = tir.wide_dtype(tir.dtype_of(buffer))
-        keys = {slot[1] for slot in (*self.values, *self.cells) if slot[0] == ident}
-        keys = keys or {self._whole(buffer)}
-        for key in keys:
+        for key in self._keys(buffer) or {self._whole(buffer)}:
             self.values[(ident, key)] = self.new_opaque(dtype, depends)
 
 

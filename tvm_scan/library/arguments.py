@@ -70,7 +70,7 @@ def keep_parameters(func: tirx.PrimFunc, names: Collection[str]) -> tirx.PrimFun
     return tirx.PrimFunc(params, func.body, func.ret_type, attrs=func.attrs)
 
 
-def alloc_state(shape: tuple, dtype: str) -> tirx.Var:
+def alloc_state(shape: tuple[Expr, ...], dtype: str) -> tirx.Var:
     """Allocate the intermediate buffer ``state``; to be called while a script is parsed.
 
     A loop whose state may live either in an output or in an intermediate buffer chooses between

@@ -9,6 +9,7 @@ postpone them (no ``from __future__ import annotations``).
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from tvm import tirx
@@ -16,14 +17,14 @@ from tvm.script import tirx as T
 
 from .arguments import FUNC_ATTRS, NUMBER_DTYPES, Expr, check_choice, check_flags, make_extent
 
-_COMBINE: dict[str, Callable] = {
+_COMBINE: dict[str, Callable[..., Any]] = {
     "cumsum": lambda earlier, later: earlier + later,
     "cumprod": lambda earlier, later: earlier * later,
     "cummax": lambda earlier, later: T.max(earlier, later),
     "cummin": lambda earlier, later: T.min(earlier, later),
 }
 
-_NUMPY_COMBINE: dict[str, Callable] = {
+_NUMPY_COMBINE: dict[str, Callable[..., Any]] = {
     "cumsum": np.add,
     "cumprod": np.multiply,
     # Not np.maximum: the loop computes `carry > x ? carry : x`, which a NaN passes through for

@@ -28,7 +28,7 @@ def _check_alpha(alpha: float | str) -> None:
     if alpha == "lane":
         return
     number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
-    if not number or not math.isfinite(alpha):
+    if not number or not math.isfinite(float(alpha)):
         raise ValueError(
             f"ema: expected alpha to be a finite number or 'lane', got {alpha!r}; "
             f"pass the weight of the newest sample, or 'lane' for one weight per lane in a buffer"
@@ -88,7 +88,7 @@ def ema(
         return (time, lane) if time_first else (lane, time)
 
     def average(before: Expr, x: Expr, lane_alpha: Expr) -> Expr:
-        if alpha == "lane":
+        if isinstance(alpha, str):
             return (tirx.const(1, dtype) - lane_alpha) * before + lane_alpha * x
         # Rounded once here, from float64, rather than at every step.
         return tirx.const(1 - alpha, dtype) * before + tirx.const(alpha, dtype) * x

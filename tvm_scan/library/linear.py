@@ -28,7 +28,7 @@ def _check_gate(gate: float | str, dtype: str) -> None:
         return
     number = isinstance(gate, (int, float)) and not isinstance(gate, bool)
     whole = number and (dtype.startswith("float") or float(gate).is_integer())
-    if not number or not math.isfinite(gate) or not whole:
+    if not number or not math.isfinite(float(gate)) or not whole:
         raise ValueError(
             f"linear_recurrence: expected gate to be 'time', 'lane' or a finite {dtype} number, "
             f"got {gate!r}; pass 'time' for a gate per element, 'lane' for one per lane, or a "

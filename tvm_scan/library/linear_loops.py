@@ -28,28 +28,28 @@ class LinearForm:
     attrs: dict[str, object]
 
     @property
-    def state_shape(self) -> tuple:
+    def state_shape(self) -> tuple[Expr, ...]:
         """The shape of the carried state: all axes but time."""
         return (self.lanes,) if self.batch is None else (self.batch, self.lanes)
 
-    def at(self, lane: tuple, step: Expr) -> tuple:
+    def at(self, lane: tuple[Expr, ...], step: Expr) -> tuple[Expr, ...]:
         """Return the indices of the element of `lane` that the loop reaches at `step`."""
         return self._insert(lane, self.length - 1 - step if self.reverse else step)
 
     @property
-    def shape(self) -> tuple:
+    def shape(self) -> tuple[Expr, ...]:
         """The shape of the inputs and of the history."""
         return self._insert(self.state_shape, self.length)
 
     @property
-    def gate_shape(self) -> tuple:
+    def gate_shape(self) -> tuple[Expr, ...]:
         """The shape of the gate buffer."""
         return self.shape if self.gate == "time" else (self.lanes,)
 
-    def _insert(self, lane: tuple, time: Expr) -> tuple:
+    def _insert(self, lane: tuple[Expr, ...], time: Expr) -> tuple[Expr, ...]:
         return (*lane[: self.time_axis], time, *lane[self.time_axis :])
 
-    def step(self, A: tirx.Var, before: Expr, x: Expr, lane: tuple, step: Expr) -> Expr:
+    def step(self, A: tirx.Var, before: Expr, x: Expr, lane: tuple[Expr, ...], step: Expr) -> Expr:
         """Write the right-hand side ``a * before + x``."""
         if self.gate == "time":
             return A[self.at(lane, step)] * before + x
@@ -57,7 +57,7 @@ class LinearForm:
             return A[lane[-1]] * before + x
         return tirx.const(self.gate, self.dtype) * before + x
 
-    def initial(self, H0: tirx.Var, lane: tuple) -> Expr:
+    def initial(self, H0: tirx.Var, lane: tuple[Expr, ...]) -> Expr:
         """Return the state before the first step."""
         return H0[lane] if self.initial_state else tirx.const(0, self.dtype)
 

@@ -7,6 +7,7 @@ projection, causal depthwise convolution, selective scan, gate, output projectio
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -153,7 +154,9 @@ class MambaLayer:
             float64, shape (batch, length, d_model).
         """
         y = np.asarray(y, np.float64)
-        return (y.swapaxes(1, 2) if layout == "bdl" else y) @ self.weights["out_proj"].T
+        steps = y.swapaxes(1, 2) if layout == "bdl" else y
+        result: np.ndarray = steps @ self.weights["out_proj"].T
+        return result
 
     def reference(self, tokens: Tokens) -> np.ndarray:
         """Compute the whole layer in float64, the scan step after step.
@@ -163,7 +166,8 @@ class MambaLayer:
         numpy.ndarray
             float64, shape (batch, length, d_model).
         """
-        y, _ = selective_scan_reference(**self.scan_inputs(tokens))
+        inputs: dict[str, Any] = self.scan_inputs(tokens)
+        y, _ = selective_scan_reference(**inputs)
         return self.finish(y)
 
 
@@ -175,4 +179,5 @@ def _causal_convolution(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> 
     width = kernel.shape[1]
     length = x.shape[1]
     padded = np.pad(x, ((0, 0), (width - 1, 0), (0, 0)))
-    return bias + sum(padded[:, k : k + length] * kernel[:, k] for k in range(width))
+    result: np.ndarray = bias + sum(padded[:, k : k + length] * kernel[:, k] for k in range(width))
+    return result

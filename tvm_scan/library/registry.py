@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import tirx
@@ -61,7 +62,7 @@ class Entry:
     name: str
     equation: str
     factory: Callable[..., tirx.PrimFunc]
-    reference: Callable
+    reference: Callable[..., Any]
     size_names: tuple[str, ...]
     output_names: tuple[str, ...]
     example_inputs: Callable[..., Arrays]
@@ -75,7 +76,7 @@ class Entry:
 
 
 def _cumulative_entry(
-    name: str, equation: str, factory: Callable[..., tirx.PrimFunc], reference: Callable
+    name: str, equation: str, factory: Callable[..., tirx.PrimFunc], reference: Callable[..., Any]
 ) -> Entry:
     def expected(inputs: Arrays, **options: object) -> Arrays:
         return {"Y": reference(inputs["X"], **options)}
@@ -95,7 +96,7 @@ def _cumulative_entry(
 def _ema_expected(
     inputs: Arrays, *, alpha: float | str = 0.1, initial: str = "zero", layout: str = "dl"
 ) -> Arrays:
-    weight = inputs["ALPHA"] if alpha == "lane" else alpha
+    weight = inputs["ALPHA"] if isinstance(alpha, str) else alpha
     h = ema_reference(inputs["X"], weight, inputs.get("H0"), initial=initial, layout=layout)
     return {"H": h}
 
@@ -112,7 +113,7 @@ def _linear_expected(
     exclusive: bool = False,
 ) -> Arrays:
     h, last = linear_recurrence_reference(
-        inputs.get("A", gate),
+        inputs["A"] if isinstance(gate, str) else gate,
         inputs["X"],
         inputs.get("H0"),
         layout=layout,

@@ -117,14 +117,16 @@ def selective_scan(
 def softplus_reference(x: np.ndarray) -> np.ndarray:
     """Compute ``log(1 + exp(x))`` in float64 without overflow."""
     x = np.asarray(x, np.float64)
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+    result: np.ndarray = np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+    return result
 
 
 def silu_reference(x: np.ndarray) -> np.ndarray:
     """Compute ``x sigmoid(x)`` in float64; exp(-x) may reach infinity, whose quotient is -0."""
     x = np.asarray(x, np.float64)
     with np.errstate(over="ignore"):
-        return x / (1 + np.exp(-x))
+        result: np.ndarray = x / (1 + np.exp(-x))
+    return result
 
 
 def selective_scan_reference(

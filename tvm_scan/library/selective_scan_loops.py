@@ -45,17 +45,17 @@ class SelectiveScanForm:
     attrs: dict[str, object]
 
     @property
-    def sequence_shape(self) -> tuple:
+    def sequence_shape(self) -> tuple[Expr, ...]:
         """The shape of u, delta, z and the output."""
         return self.at(self.batch, self.channels, self.length)
 
     @property
-    def projection_shape(self) -> tuple:
+    def projection_shape(self) -> tuple[Expr, ...]:
         """The shape of B and C."""
         return self.at(self.batch, self.states, self.length)
 
     @property
-    def state_shape(self) -> tuple:
+    def state_shape(self) -> tuple[Expr, ...]:
         """The shape of the initial, kept and final state."""
         return (self.batch, self.channels, self.states)
 
@@ -68,7 +68,7 @@ class SelectiveScanForm:
         """Widen an element of a sequence."""
         return value if self.dtype == self.wide else tirx.Cast(self.wide, value)
 
-    def at(self, b: Expr, i: Expr, t: Expr) -> tuple:
+    def at(self, b: Expr, i: Expr, t: Expr) -> tuple[Expr, ...]:
         """Return the indices in a sequence: `i` is a channel, or a state index in B and C."""
         return (b, i, t) if self.layout == "bdl" else (b, t, i)
 
@@ -77,11 +77,13 @@ class SelectiveScanForm:
         biased = self.load(delta) + bias[d] if self.has_bias else self.load(delta)
         return softplus_expr(biased, self.wide) if self.softplus else biased
 
-    def initial(self, h0: tirx.Var, index: tuple) -> Expr:
+    def initial(self, h0: tirx.Var, index: tuple[Expr, ...]) -> Expr:
         """Return the state before the first step."""
         return h0[index] if self.initial_state else tirx.const(0, self.wide)
 
-    def finish(self, y: Expr, D: tirx.Var, d: Expr, u: Expr, z: tirx.Var, where: tuple) -> Expr:
+    def finish(
+        self, y: Expr, D: tirx.Var, d: Expr, u: Expr, z: tirx.Var, where: tuple[Expr, ...]
+    ) -> Expr:
         """Add the skip connection and apply the gate."""
         skipped = y + D[d] * self.load(u) if self.has_D else y
         gated = skipped * silu_expr(self.load(z[where]), self.wide) if self.has_z else skipped

@@ -37,7 +37,8 @@ def causal_conv(
     ScanError
         If the activation is not one of ONNX's, or the inputs do not fit each other.
     """
-    x, weight, bias, past = [*inputs, None, None][:4]
+    parts: list[Any] = [*inputs, None, None]
+    x, weight, bias, past = parts[:4]
     activation = attrs.get("activation", "none")
     activation = activation.decode() if isinstance(activation, bytes) else str(activation)
     if activation not in ("none", "silu", "swish"):

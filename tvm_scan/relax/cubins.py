@@ -116,7 +116,7 @@ def _texts(module: Any) -> list[str]:
 
 
 def _count(module: Any) -> int:
-    return (module.kind == "cuda") + sum(_count(inner) for inner in module.imports)
+    return int(module.kind == "cuda") + sum(_count(inner) for inner in module.imports)
 
 
 def _replaced(blob: bytes, source: bytes, code: bytes) -> bytes:

@@ -52,7 +52,8 @@ class Dataflow:
 
     def uses(self, var: relax.Var) -> int:
         """How often a variable is read."""
-        return self._uses.get(var, 0)
+        count: int = self._uses.get(var, 0)
+        return count
 
     def drop_use(self, var: relax.Expr) -> None:
         """Say that a variable is read once less."""

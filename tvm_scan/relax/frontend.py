@@ -79,7 +79,8 @@ def from_exported(
     with warnings.catch_warnings():
         # torch's own copy of a tree spec warns about itself.
         warnings.simplefilter("ignore", FutureWarning)
-        program, rolled = exported_program, []
+        program = exported_program
+        rolled: list[Any] = []
         if roll:
             # Before the decomposition, which is slow on what is unrolled.
             program, rolled = _rolled(program)

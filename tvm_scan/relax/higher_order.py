@@ -117,6 +117,7 @@ def lower_graph(
         inner._check_unsupported_func_type(nodes)
         holders = [n for n in nodes if n.op == "placeholder"]
         inner.env = dict(zip(holders, params, strict=True))
-        return inner._translate_fx_graph(graph, nodes, {}, set(converters))
+        outputs: Sequence[Any] = inner._translate_fx_graph(graph, nodes, {}, set(converters))
+        return outputs
 
     return lower_step(types, write)

@@ -131,7 +131,8 @@ class LinearAttention:
         self, buffers: dict[str, Var], state: Var, output: Var, token: list[Any], h: Any, v: Any
     ) -> None:
         def read(name: str, *index: Any) -> Any:
-            return _cast(buffers[name][(*token, *index)], "float32")
+            cell = (*token, *index)
+            return _cast(buffers[name][cell], "float32")
 
         def decayed(i: Any) -> Any:
             cell = state[token[0], h, i, v]
@@ -168,7 +169,8 @@ def _int(value: int) -> tirx.IntImm:
 
 def _token_of(buffer: Var, b: Any, t: Any) -> Any:
     """All that a buffer has of one token."""
-    return buffer[(b, t, *(slice(0, extent) for extent in tir.shape_of(buffer)[2:]))]
+    cells = (b, t, *(slice(0, extent) for extent in tir.shape_of(buffer)[2:]))
+    return buffer[cells]
 
 
 def _cast(value: Any, dtype: str) -> Any:

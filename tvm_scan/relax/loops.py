@@ -12,8 +12,9 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_scan import tir
 from tvm_scan.annotations import OP_PATTERN, OPAQUE_PATTERN
+from tvm_scan.errors import ScanError
 
-__all__ = ["Shape", "Step", "build_loop", "call_loop", "folded"]
+__all__ = ["Shape", "Step", "build_loop", "call_loop", "constant_extent", "folded"]
 
 #: ``(outer, length, inner)``; None is an extent that a call decides.
 Shape = tuple[int | None, int | None, int | None]
@@ -47,6 +48,24 @@ class Step:
     def emit(self, name: str, value: Any) -> None:
         """Write the output `name` at this step."""
         T.buffer_store(self._buffers[name], value, self._place)
+
+
+def constant_extent(value: relax.Expr, axis: int, operator: str, what: str) -> int:
+    """Extent of a tensor along an axis that a loop is written out for, and so must know.
+
+    Raises
+    ------
+    ScanError
+        If the extent is symbolic.
+    """
+    extent = value.ty.shape.values[axis]
+    known = tir.as_int(extent)
+    if known is None:
+        raise ScanError(
+            f"{operator}: expected a constant number of {what}, got {extent}; export the model "
+            "without a dynamic dimension there"
+        )
+    return known
 
 
 def folded(shape: Sequence[Any], axis: int) -> tuple[Any, Any, Any]:

@@ -49,9 +49,9 @@ def fitted(
     found = getattr(value.ty, "shape", None)
     extents = list(found.values) if isinstance(found, relax.ShapeExpr) else None
     kind = str(value.ty.dtype)
-    known = extents is not None and [tir.as_int(n) for n in extents]
+    known = None if extents is None else [tir.as_int(n) for n in extents]
     wanted = [tir.as_int(n) for n in shape]
-    apart = extents is not None and (
+    apart = known is not None and (
         len(known) != len(wanted)
         or any(None not in pair and len(set(pair)) > 1 for pair in zip(known, wanted, strict=True))
     )
@@ -60,9 +60,13 @@ def fitted(
             f"{operator}: expected {name} as {dtype or kind} of {[*shape]}, got {kind} of "
             f"{extents}; give it this shape and dtype"
         )
-    if extents is not None and all(
-        tir.structurally_equal(a, b) if None in (n, m) else True
-        for a, b, n, m in zip(extents, shape, known, wanted, strict=True)
+    if (
+        extents is not None
+        and known is not None
+        and all(
+            tir.structurally_equal(a, b) if None in (n, m) else True
+            for a, b, n, m in zip(extents, shape, known, wanted, strict=True)
+        )
     ):
         return value
     return builder.match_cast(value, relax.TensorType([*shape], kind))

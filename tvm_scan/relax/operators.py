@@ -69,7 +69,8 @@ def emit_along_axis(
             )
         result, sides = shape, folded(shape, axis % len(shape))
     sides = tuple(tir.simplify(side) for side in sides)
-    known: Shape = tuple(tir.as_int(side) for side in sides)  # type: ignore[assignment]
+    before, at_axis, after = (tir.as_int(side) for side in sides)
+    known: Shape = (before, at_axis, after)
     loop = make(known)
     array = [side for at, side in enumerate(sides) if at == 1 or known[at] != 1]
     if (
@@ -170,14 +171,14 @@ class _Legalizer(PyExprMutator):
         for var, value in values.items():
             scan_var = value.args[0] if _operator(value) == "relax.flip" else None
             scan = values.get(scan_var) if isinstance(scan_var, relax.Var) else None
-            if _operator(scan) not in _OPERATORS or not _can_legalize(scan):
+            if scan is None or _operator(scan) not in _OPERATORS or not _can_legalize(scan):
                 continue
             inner_var = scan.args[0]
             inner = values.get(inner_var) if isinstance(inner_var, relax.Var) else None
-            if _operator(inner) != "relax.flip" or _axis(scan) is None:
+            if inner is None or _operator(inner) != "relax.flip":
                 continue
-            rank = len(scan.ty.shape)
-            if len({_axis(call) % rank for call in (value, scan, inner)}) != 1:
+            axes = [a for call in (value, scan, inner) if (a := _axis(call)) is not None]
+            if len(axes) != 3 or len({axis % len(scan.ty.shape) for axis in axes}) != 1:
                 continue
             self.reversals[var] = (inner.args[0], scan)
             if uses[scan_var] == 1:

@@ -16,7 +16,7 @@ from tvm_scan.annotations import DECLARED
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.cumulative_loops import cumulative_loop, logsumexp_loop
 from tvm_scan.relax.higher_order import declared
-from tvm_scan.relax.loops import Shape, call_loop
+from tvm_scan.relax.loops import Shape, call_loop, constant_extent
 from tvm_scan.relax.operators import emit_along_axis, viewed
 from tvm_scan.relax.packed_states import states_of_sequences
 
@@ -181,13 +181,16 @@ def _selective(node: Any, importer: Any) -> list[relax.Expr]:
             "use of what is kept for its gradient; export the forward pass alone"
         )
     builder, u = importer.block_builder, given["u"]
-    sizes = _sizes(u, ("batch", "groups", "channels", "length"))
+    batch, groups, channels, length = _sizes(u, ("batch", "groups", "channels", "length"))
     options = {f"has_{name}": given[name] is not None for name in ("D", "z", "bias", "reset")}
     options |= {f"fixed_{name}": len(given[name].ty.shape.values) == 3 for name in "BC"}
-    states = tir.as_int(given["A"].ty.shape.values[2])
+    states = constant_extent(given["A"], 2, "selective_scan", "states")
     loop = selective_forward(
-        *sizes,
-        sizes[3],
+        batch,
+        groups,
+        channels,
+        length,
+        length,
         states=states,
         dtype=_dtype(u),
         softplus=given["softplus"],
@@ -224,7 +227,7 @@ def _outer(node: Any, importer: Any) -> list[relax.Expr]:
         heads,
         lanes,
         length,
-        states=tir.as_int(given["a"].ty.shape.values[3]),
+        states=constant_extent(given["a"], 3, "outer_scan", "states"),
         dtype=_dtype(x),
         gate=given["gate"],
         emit=given["emit"],

@@ -13,9 +13,11 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
+from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import PlanError, RefusalError, ScanError
 from tvm_scan.meta.dispatch import dispatched
 from tvm_scan.meta.nearest import tuned_function
+from tvm_scan.recurrence import Recurrence
 from tvm_scan.relax.findings import Findings, ScanReport
 from tvm_scan.relax.short import keep_for_one_step
 from tvm_scan.schedules import expand_scans, parallelize
@@ -122,7 +124,7 @@ def _schedule(
         return None
     try:
         scheduled = parallelize(func, target)
-        found = [*report.recurrences, *report.deltas]
+        found: list[Recurrence | DeltaRule] = [*report.recurrences, *report.deltas]
         return keep_for_one_step(func, scheduled, found, target) if done else scheduled
     except (RefusalError, PlanError) as error:
         _LOG.info("%s is left sequential: %s", report.name, error)

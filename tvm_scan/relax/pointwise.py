@@ -106,7 +106,7 @@ def pointwise(func: tirx.PrimFunc) -> Pointwise | None:
             return None
         made[found.output] = Pointwise(tuple(inputs), found.output, found.place, found.value)
     given = tir.VarMap((buffer, True) for buffer in inputs)
-    last = made.get(output)
+    last: Pointwise | None = made.get(output)
     if last is None or found is None or not found.output.same_as(output):
         return None
     if not all(load.source in given for load in tir.loads(last.value)):

@@ -235,4 +235,4 @@ def _alike(left: Any, right: Any) -> bool:
     if not hasattr(right, "meta"):
         return False
     a, b = left.meta["val"], right.meta["val"]
-    return a.shape == b.shape and a.dtype == b.dtype
+    return bool(a.shape == b.shape and a.dtype == b.dtype)

@@ -11,7 +11,7 @@ from tvm_scan import tir
 from tvm_scan.library.arguments import make_extent
 from tvm_scan.library.lfilter import lfilter
 from tvm_scan.relax.cumulative_loops import extremum_loop, logsumexp_loop
-from tvm_scan.relax.loops import Shape, call_loop
+from tvm_scan.relax.loops import Shape, call_loop, constant_extent
 from tvm_scan.relax.operators import emit_along_axis
 from tvm_scan.relax.torch_convolutions import CONVOLUTIONS, convert_convolution
 
@@ -74,7 +74,7 @@ def _lfilter(node: Any, importer: Any) -> relax.Expr:
         make_extent("lfilter", name, tir.as_int(extent))
         for name, extent in zip(("n", "c", "length"), args[0].ty.shape.values, strict=True)
     ]
-    taps = tir.as_int(args[1].ty.shape.values[1])
+    taps = constant_extent(args[1], 1, "lfilter", "taps")
     loop = lfilter(*extents, taps=taps, dtype=str(args[0].ty.dtype))
     return call_loop(importer.block_builder, loop.without_attr("global_symbol"), args, "lfilter")[0]
 

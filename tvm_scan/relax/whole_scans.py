@@ -35,7 +35,7 @@ def whole_scans() -> Iterator[None]:
     ScanError
         If this version of torch has no such function.
     """
-    home = import_module(_HOME)
+    home: Any = import_module(_HOME)
     original = getattr(home, "generic_associative_scan", None)
     if original is None or not hasattr(home, "associative_scan_op"):
         raise ScanError(
@@ -48,11 +48,11 @@ def whole_scans() -> Iterator[None]:
             return original(operator, leaves, dim, additional_inputs)
         return home.associative_scan_op(_of_one_step(operator), list(leaves), additional_inputs)
 
-    home.generic_associative_scan = whole  # type: ignore[attr-defined]
+    home.generic_associative_scan = whole
     try:
         yield
     finally:
-        home.generic_associative_scan = original  # type: ignore[attr-defined]
+        home.generic_associative_scan = original
 
 
 def _of_one_step(operator: Any) -> Any:

@@ -23,6 +23,7 @@ from tvm_scan.torch.trace import graph_module
 __all__ = ["dependencies", "solve_adjoint", "vjp"]
 
 #: Operators through which no derivative flows.
+_OPAQUE: tuple[str, ...]
 _OPAQUE = ("eq", "ne", "lt", "le", "gt", "ge", "detach", "full_like", "ones_like", "zeros_like")
 _OPAQUE += ("sign", "floor", "ceil", "round", "trunc", "isnan", "isinf", "logical_not")
 
@@ -128,7 +129,8 @@ def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[[
     """
     watched = torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack()
     if torch.is_grad_enabled() or watched or torch.compiler.is_compiling():
-        return torch.func.vjp(function, *primals)
+        transformed: Any = torch.func.vjp(function, *primals)  # three only of one with has_aux
+        return transformed[0], transformed[1]
     with torch.enable_grad():
         leaves = [primal.detach().requires_grad_() for primal in primals]
         values = function(*leaves)
@@ -141,8 +143,7 @@ def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[[
             return tuple(torch.zeros_like(primal) for primal in primals)
         with torch.enable_grad():
             seeds = [_Seed.apply(value, cotangent) for value, cotangent in pairs]
-        options = {"allow_unused": True, "materialize_grads": True}
-        return torch.autograd.grad(seeds, leaves, **options)
+        return torch.autograd.grad(seeds, leaves, allow_unused=True, materialize_grads=True)
 
     return values, pull
 
@@ -165,7 +166,8 @@ def _jacobian(
             every = list(inputs)
             for i, old in zip(wanted, olds, strict=True):
                 every[i] = old
-            return module(*every)[j]
+            value: Tensor = module(*every)[j]
+            return value
 
         value, pull = vjp(new, *(inputs[i] for i in wanted))
         for i, part in zip(wanted, pull(torch.ones_like(value)), strict=True):

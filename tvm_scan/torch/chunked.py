@@ -82,7 +82,7 @@ def second(
     dict of Tensor
         By the names of the arguments, and ``g_out``, ``g_last`` and ``h0``.
     """
-    options = {"softplus": softplus, "reverse": reverse}
+    options: dict[str, Any] = {"softplus": softplus, "reverse": reverse}
     with_upstream, count, length = {**named, "g_out": g_out}, len(heads), g_out.shape[3]
     tails = [g_last] * count
     with torch.no_grad():
@@ -118,7 +118,7 @@ def second(
 
 
 def _weighted_gradient(
-    part: dict[str, Tensor | None], weights: Named, options: dict[str, Any]
+    part: dict[str, Any], weights: Named, options: dict[str, Any]
 ) -> dict[str, Tensor]:
     """Differentiate the weighted sum of a chunk's gradients."""
     names = [n for n, t in part.items() if t is not None and n != "reset"]
@@ -133,7 +133,8 @@ def _weighted_gradient(
 
     given = [part[n] for n in names]
     if torch._C._are_functorch_transforms_active():  # which forbid autograd.grad
-        grads, pull = torch.func.vjp(weighted, *given)
+        transformed: Any = torch.func.vjp(weighted, *given)  # three only of one with has_aux
+        grads, pull = transformed
         found = pull(like(grads))
     else:
         with torch.enable_grad():
@@ -164,10 +165,10 @@ def _varies(name: str, tensor: Tensor) -> bool:
     return name in _TIMED and not (name in "BC" and tensor.dim() == 3)
 
 
-def _whole(part: Named) -> dict[str, Tensor | None]:
-    """All arguments, in the dtype of the state where they have another."""
+def _whole(part: Named) -> dict[str, Any]:
+    """All arguments, absent ones as None, in the dtype of the state where they have another."""
     real = wide_of(part["u"].dtype)
-    whole: dict[str, Tensor | None] = dict.fromkeys(("D", "z", "bias", "reset"))
+    whole: dict[str, Any] = dict.fromkeys(("D", "z", "bias", "reset"))
     for name, tensor in part.items():
         is_wide = name == "reset" or tensor.is_complex()
         whole[name] = tensor if is_wide else tensor.to(real)

@@ -39,7 +39,7 @@ class _Gather(torch.autograd.Function):
         _, ctx.group, ctx.timeout = inputs
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         grad = grad.contiguous().clone()
         _wait(lambda: dist.all_reduce(grad, group=ctx.group, async_op=True), ctx.group, ctx.timeout)
         return grad[dist.get_rank(ctx.group)], None, None
@@ -136,4 +136,5 @@ def _gathered(tensor: Tensor, group: Any, timeout: float | None) -> Tensor:
     """All processes' tensors, stacked, also complex ones."""
     if tensor.is_complex():
         return torch.view_as_complex(_gathered(torch.view_as_real(tensor), group, timeout))
-    return _Gather.apply(tensor, group, timeout)
+    gathered: Tensor = _Gather.apply(tensor, group, timeout)
+    return gathered

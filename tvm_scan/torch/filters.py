@@ -106,7 +106,7 @@ def lfilter(waveform: Tensor, a_coeffs: Tensor, b_coeffs: Tensor, clamp: bool = 
     """
     dtypes = {t.dtype for t in (waveform, a_coeffs, b_coeffs)}
     if dtypes in ({torch.float16}, {torch.bfloat16}):
-        return lfilter(waveform.float(), a_coeffs.float(), b_coeffs.float(), clamp).to(*dtypes)
+        return lfilter(waveform.float(), a_coeffs.float(), b_coeffs.float(), clamp).to(dtypes.pop())
     if len(dtypes) > 1 or waveform.dtype not in (torch.float32, torch.float64):
         raise TypeError(
             "lfilter: expected waveform and coefficients of one floating-point dtype, got "

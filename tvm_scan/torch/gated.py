@@ -146,8 +146,9 @@ def _vector(
     reset: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     initial = None if h0 is None else wide(h0)
-    options = {"reverse": reverse, "return_last": return_last, "reset": reset}
-    return linear_recurrence(a, x, initial, dim=1, **options)
+    return linear_recurrence(
+        a, x, initial, dim=1, reverse=reverse, return_last=return_last, reset=reset
+    )
 
 
 def _narrow(

@@ -153,8 +153,8 @@ def scan(
     expect(bool(starts), owner, "a carry", init, "a loop without one is a map: use torch.vmap")
     kinds = tuple((tuple(s.shape), s.dtype) for s in starts)
     patterns = (_pattern(carry_spec), _pattern(spec))
-    found = traced_step(f, patterns, kinds, _kinds(leaves, dim))
-    graph, elementwise, emitted, shared = found
+    traced = traced_step(f, patterns, kinds, _kinds(leaves, dim))
+    graph, elementwise, emitted, shared = traced
     count = len(starts)
     if elementwise:
         shape = starts[0].shape

@@ -20,6 +20,7 @@ from tvm_scan.torch.mamba_ssm import mamba_chunk_scan_combined
 
 __all__ = ["Patch", "patch_transformers"]
 
+_Result = Tensor | tuple[Tensor, ...]
 #: By the name of their scan: the model types, of which a version has some.
 _FAMILIES = {
     "mamba_selective_scan": ("mamba", "falcon_mamba", "jamba", "zamba"),
@@ -129,7 +130,7 @@ def _here(tensor: Tensor) -> bool:
     return tensor.device.type in ("cpu", "cuda", "meta")
 
 
-def _selective(original: Callable[..., Any]) -> Callable[..., Any]:
+def _selective(original: Callable[..., _Result]) -> Callable[..., _Result]:
     @functools.wraps(original)
     def scan(
         hidden_states: Tensor,
@@ -143,7 +144,7 @@ def _selective(original: Callable[..., Any]) -> Callable[..., Any]:
         delta_softplus: bool = False,
         return_last_state: bool = False,
         **options: Any,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> _Result:
         if not _here(hidden_states):
             return original(
                 hidden_states,
@@ -175,7 +176,7 @@ def _selective(original: Callable[..., Any]) -> Callable[..., Any]:
     return scan
 
 
-def _chunked(original: Callable[..., Any]) -> Callable[..., Any]:
+def _chunked(original: Callable[..., _Result]) -> Callable[..., _Result]:
     @functools.wraps(original)
     def scan(
         hidden_states: Tensor,
@@ -186,7 +187,7 @@ def _chunked(original: Callable[..., Any]) -> Callable[..., Any]:
         chunk_size: int,
         D: Tensor | None = None,
         **options: Any,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> _Result:
         if not _here(hidden_states):
             return original(hidden_states, dt, A, B, C, chunk_size, D=D, **options)
         known = {name: options[name] for name in _CHUNKED if options.get(name) is not None}
@@ -198,5 +199,6 @@ def _chunked(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 #: What the models pass on; other options are of their own kernels.
+_CHUNKED: tuple[str, ...]
 _CHUNKED = ("z", "dt_bias", "initial_states", "seq_idx", "cu_seqlens", "dt_softplus", "dt_limit")
 _CHUNKED += ("return_final_states",)

@@ -73,6 +73,7 @@ class KernelSpec:
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
+        # Set past the dataclass, which is frozen, and of which it is no field.
         return self._hash  # type: ignore[attr-defined, no-any-return]
 
     def text(self) -> str:
@@ -91,6 +92,7 @@ class _Built:
 
     def __init__(self, library: Any, place: Place) -> None:
         self.call: Callable[..., Any] = library["main"]
+        self._question: Callable[..., int] | None
         self._question = None if place.kind == "cpu" else library[QUESTION]
         self._shapes: dict[tuple[int, ...], list[tuple[tuple[int, ...], torch.dtype]]] = {}
 
@@ -100,6 +102,7 @@ class _Built:
         if shapes is None:
             if len(self._shapes) > 4096:
                 self._shapes.clear()
+            assert self._question is not None, "only a GPU's kernel has scratch"
             shapes = self._shapes[sizes] = shapes_of(self._question, sizes)
         return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
 
@@ -200,8 +203,8 @@ def _load(spec: KernelSpec, plan: str, place: Place) -> Any:
         if path is None:
             executable = build_kernel(spec, plan, place)
             content = exported(executable) if store.cache_folder() is not None else None
-            path = content and store.insert(key, ".so", content, spec.text())
-            if not path:
+            path = store.insert(key, ".so", content, spec.text()) if content else None
+            if path is None:
                 return executable
     load_runtime(place.kind)
     try:

@@ -126,9 +126,9 @@ def selective_scan(
     split = (groups, channels // groups)
 
     common = u.dtype
-    for tensor in (delta, z, *(t for t in (B, C) if not t.is_complex())):
-        if tensor is not None:
-            common = torch.promote_types(common, tensor.dtype)
+    for other in (delta, z, *(t for t in (B, C) if not t.is_complex())):
+        if other is not None:
+            common = torch.promote_types(common, other.dtype)
     wide = torch.float64 if common == torch.float64 else torch.float32
     carry = wide if not A.is_complex() else torch.promote_types(wide, torch.complex64)
 

@@ -221,7 +221,8 @@ class MinGRU(nn.Module):
         z = self.gate(x)
         # 1 - sigmoid(z), without cancellation
         keep, drive = torch.sigmoid(-z), torch.sigmoid(z) * self.candidate(x)
-        return linear_recurrence(keep, drive, state, dim=1, return_last=True)  # type: ignore[return-value]
+        outputs, last = linear_recurrence(keep, drive, state, dim=1, return_last=True)
+        return outputs, last
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Run one step: (batch, d_model) and the state before it."""

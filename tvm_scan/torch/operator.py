@@ -8,7 +8,7 @@ schema, a CPU implementation, a fake kernel, a derivative, and a rule for vmap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -18,6 +18,7 @@ from tvm_scan.torch.places import is_placed
 __all__ = ["Operator", "forward_mode", "operator", "sees_nothing"]
 
 _NAMESPACE = "tvm_scan"
+Result = TypeVar("Result")
 
 
 class _Library(torch.library.Library):
@@ -131,10 +132,10 @@ def _is_plain(arguments: Iterable[Any]) -> bool:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-class Operator:
+class Operator(Generic[Result]):
     """A torch operator; made by `operator`, called like the function that it was made of."""
 
-    def __init__(self, function: Callable[..., Any], name: str, discrete: bool) -> None:
+    def __init__(self, function: Callable[..., Result], name: str, discrete: bool) -> None:
         self._discrete = discrete
         schema = torch.library.infer_schema(function, mutates_args=())
         _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -145,16 +146,18 @@ class Operator:
         self._implementation = function
         self._function: type[torch.autograd.Function] | None = None
         self._rule: Callable[..., Any] | None = None
+        self._overload: Callable[..., Result]
         self._overload = getattr(getattr(torch.ops, _NAMESPACE), name).default
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Result:
         """Call the operator, with a derivative that the transform in progress can see."""
         if torch.compiler.is_compiling():
             return self._overload(*arguments)
         # torch.func differentiates autograd.Functions, not derivatives registered to operators.
         if torch._C._are_functorch_transforms_active():
             if self._function is not None:
-                return self._function.apply(*arguments)
+                result: Result = self._function.apply(*arguments)
+                return result
             if forward_ad._current_level >= 0 and not self._discrete:
                 raise NotImplementedError(forward_mode(self.name))
             return self._overload(*arguments)
@@ -194,14 +197,15 @@ class Operator:
             def jvp(ctx: Any, *tangents: Any) -> Any:
                 raise NotImplementedError(forward_mode(operator.name))
 
-        Function.setup_context = staticmethod(setup)  # type: ignore[assignment, method-assign]
-        Function.backward = staticmethod(backward)  # type: ignore[assignment, method-assign]
+        # How torch wants them; mypy holds them to the signatures of the base class.
+        Function.setup_context = staticmethod(setup)  # type: ignore[method-assign]
+        Function.backward = staticmethod(backward)  # type: ignore[method-assign]
         self._function = Function
 
 
 def operator(
-    function: Callable[..., Any], name: str | None = None, *, discrete: bool = False
-) -> Operator:
+    function: Callable[..., Result], name: str | None = None, *, discrete: bool = False
+) -> Operator[Result]:
     """Make a torch operator ``tvm_scan::<name>`` of a function with annotated arguments.
 
     What is `discrete` gives integers, which have no derivative.

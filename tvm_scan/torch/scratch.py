@@ -11,6 +11,7 @@ __all__ = ["DTYPES", "QUESTION", "shapes_of"]
 #: Name of the function of a library that answers for sizes; see `tvm_scan.torch.workspace`.
 QUESTION = "scratch"
 #: Dtypes by the number that it answers.
+DTYPES: tuple[str, ...]
 DTYPES = ("bool", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 DTYPES += ("uint8", "uint16", "uint32", "uint64")
 
@@ -19,7 +20,7 @@ def shapes_of(
     question: Callable[..., int], sizes: tuple[int, ...]
 ) -> list[tuple[tuple[int, ...], torch.dtype]]:
     """Ask a built library for the shapes and dtypes of the parameters at its end."""
-    found = []
+    found: list[tuple[tuple[int, ...], torch.dtype]] = []
     while rank := question(len(found), 0, *sizes):
         extents = tuple(question(len(found), 2 + axis, *sizes) for axis in range(rank))
         name = DTYPES[question(len(found), 1, *sizes)]

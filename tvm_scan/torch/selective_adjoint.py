@@ -5,7 +5,7 @@ complex `A`, and in its own derivative, a chunk is made of torch's operators; se
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +56,12 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+#: Of u, delta, A, B, C, D, z, bias and h0.
+_Gradients: TypeAlias = tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]
+
+
 @operator
 def selective_scan_backward(
     g_out: Tensor,
@@ -91,14 +97,13 @@ def selective_scan_backward(
     z_turned = None if z is None else turned(z, wide)
     u_turned, g_turned = turned(u, wide), turned(g_out, wide)
     B, C = (t.to(wide) if t.dim() == 3 else turned(t, wide) for t in (B, C))
-    inputs = (u_turned, turned(delta, wide), A, B, C)
-    inputs = [t.contiguous() for t in (*inputs, D, z_turned, bias, reset) if t is not None]
+    given = (u_turned, turned(delta, wide), A, B, C, D, z_turned, bias, reset)
+    inputs = [t.contiguous() for t in given if t is not None]
     grads = {n: _like(u_turned) for n in ("u", "delta", *(["z"] if z is not None else []))}
     every = (*u.shape[:3], states)
     of_steps = {n: _like(t) for n, t in (("B", B), ("C", C)) if not fixed[n]}
     of_states = {n: _zeros(every, u, wide) for n in ("A", *(n for n in fixed if fixed[n]))}
-    small = {"D": D, "bias": bias}
-    small = {n: torch.zeros_like(t) for n, t in small.items() if t is not None}
+    small = {n: torch.zeros_like(t) for n, t in (("D", D), ("bias", bias)) if t is not None}
     carry = aligned_empty(every, wide, u.device)
     carry.zero_() if g_last is None else carry.copy_(g_last)
     scratch: list[Tensor] = []
@@ -128,7 +133,7 @@ def selective_scan_backward(
     for name, total in of_states.items():
         summed = total.sum(0) if len(total) > 1 else total[0]
         results[name] = summed if name == "A" else summed.to(u.dtype)
-    return *(results[name] for name in _DIFFERENTIABLE[:8]), carry
+    return cast(_Gradients, (*(results[name] for name in _DIFFERENTIABLE[:8]), carry))
 
 
 def _add_up(
@@ -158,7 +163,7 @@ def _by_chunks(
     heads: Tensor,
     softplus: bool,
     reverse: bool,
-) -> tuple[Tensor, ...]:
+) -> _Gradients:
     """What `selective_scan_backward` returns, without a kernel."""
     named = _named(given)
     u, A = named["u"], named["A"]
@@ -168,7 +173,7 @@ def _by_chunks(
     found = chunked.adjoint(named, g_out, carry, heads_of(heads, shape), softplus, reverse)
     absent = A.real.new_empty(0) if A.is_complex() else A.new_empty(0)
     found = {"z": absent.to(u.dtype), "D": absent, "bias": absent.clone(), **found}
-    return tuple(found[name] for name in _DIFFERENTIABLE)
+    return cast(_Gradients, tuple(found[name] for name in _DIFFERENTIABLE))
 
 
 def _named(given: Sequence[Tensor | None]) -> dict[str, Tensor]:
@@ -179,8 +184,8 @@ def _named(given: Sequence[Tensor | None]) -> dict[str, Tensor]:
 def _scratch(u: Tensor, states: int, steps: int, wide: torch.dtype) -> list[Tensor]:
     """History, adjoint, step, drive and gated of one chunk; see the loop."""
     batch, groups, channels, _ = u.shape
-    shapes = [(batch, groups, n, states, channels) for n in (steps + 1, steps)]
-    shapes += [(batch, groups, steps, channels)] * 3
+    of_states = [(batch, groups, n, states, channels) for n in (steps + 1, steps)]
+    shapes = [*of_states, *[(batch, groups, steps, channels)] * 3]
     return [aligned_empty(shape, wide, u.device) for shape in shapes]
 
 

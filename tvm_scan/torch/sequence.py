@@ -89,13 +89,13 @@ def _linear(total_of: Callable[[dict[str, Any]], Tensor], *unread: str) -> Calla
 
 def _entered(state: Tensor, part: Tensor) -> Tensor:
     """The state after a slice; where it has a reset, nothing of the state before it comes."""
-    total, last, stops = part
+    total, last, stops = part.unbind()
     return total * torch.where(stops == 0, state, 0) + last
 
 
 def _stopped(given: dict[str, Any], last: Tensor) -> Tensor:
     """Where a slice has a reset, in a shape that broadcasts to that of the state."""
-    reset = given["reset"].bool()
+    reset: Tensor = given["reset"].bool()
     if "dim" in given:  # of any shape that broadcasts to the inputs'
         return reset.expand(given["x"].shape).any(given["dim"])
     return reset.any(1).reshape(-1, *(1,) * (last.dim() - 1))
@@ -116,7 +116,7 @@ def _linear_total(given: dict[str, Any]) -> Tensor:
     if not isinstance(a, Tensor):
         turns = isinstance(a, complex) and not x.is_complex()
         a = x.new_full((), a, dtype=x.dtype.to_complex() if turns else x.dtype)
-    gates = a.expand(x.shape)
+    gates: Tensor = a.expand(x.shape)
     if reset is not None:
         gates = gates.masked_fill(_stopped(given, gates).unsqueeze(given["dim"]), 1)
     # A product of many halves is one of float32.
@@ -141,7 +141,8 @@ def _selective_total(given: dict[str, Any]) -> Tensor:
     delta, *_ = widened(delta, u)
     dt = delta if bias is None else delta + bias.to(delta.dtype).unsqueeze(1)
     dt = F.softplus(dt) if given["delta_softplus"] else dt
-    return (A * _unread(dt, given["reset"]).sum(2).unsqueeze(2)).exp()
+    total: Tensor = A * _unread(dt, given["reset"]).sum(2).unsqueeze(2)
+    return total.exp()
 
 
 def _gla_total(given: dict[str, Any]) -> Tensor:

@@ -103,10 +103,10 @@ class Signature:
         for dim, (extent, found) in enumerate(zip(shape, tensor.shape, strict=True)):
             key = extent.__hash__()
             constant = tir.as_int(extent)
-            wanted = constant if constant is not None else sizes.setdefault(key, (extent, found))[1]
-            if wanted != found:
+            size = constant if constant is not None else sizes.setdefault(key, (extent, found))[1]
+            if size != found:
                 raise fail(
-                    f"{wanted} in dimension {dim}",
+                    f"{size} in dimension {dim}",
                     f"shape {tuple(tensor.shape)}",
                     "give every tensor the extents of the function",
                 )

@@ -123,7 +123,7 @@ def _adjoint(
     carries: int,
     prefix: bool,
     reverse: bool,
-) -> list[Tensor | None]:
+) -> Sequence[Tensor | None]:
     """Gradients of the tensors of `step_scan`, of operators that have gradients themselves."""
 
     def run(parts: list[Tensor], text: str, count: int, backward: bool) -> list[Tensor]:

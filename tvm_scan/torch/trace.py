@@ -66,7 +66,8 @@ def trace(
         try:
             module = make_fx(
                 torch.func.functionalize(function),
-                decomposition_table=core_aten_decompositions(),
+                # torch annotates the table more narrowly than it makes it.
+                decomposition_table=core_aten_decompositions(),  # type: ignore[arg-type]
                 tracing_mode="fake",
                 _allow_non_fake_inputs=True,
             )(*stand_ins)
@@ -100,7 +101,7 @@ def _write(module: torch.fx.GraphModule, owner: str) -> tuple[str, list[Tensor]]
             f"argument {item!r}; compute it outside the function"
         )
 
-    calls = []
+    calls: list[list[Any]] = []
     for node in nodes:
         if node.op == "call_function":
             names[node] = f"v{len(calls)}"

@@ -161,8 +161,9 @@ def _step(
 
 
 # Constants of a compiled program: torch.compile calls these while it compiles.
+_constant: Any
 for _constant in (_constant_operator, _constant_step):
-    _constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    _constant._dynamo_marked_constant = True
 
 
 def _apart(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -36,10 +36,10 @@ def affine(
     def initial(H0: tirx.Var, p: Expr, q: Expr) -> Expr:
         return cast(H0[p, q], dtype, wide) if has_initial else const(0, wide)
 
-    def gated(A: tirx.Var, R: tirx.Var, here: tuple, carry: Expr) -> Expr:
+    def gated(A: tirx.Var, R: tirx.Var, here: tuple[Expr, ...], carry: Expr) -> Expr:
         return unless(R, here, load(A, here) * carry, wide, has_reset)
 
-    def load(buffer: tirx.Var, where: tuple) -> Expr:
+    def load(buffer: tirx.Var, where: tuple[Expr, ...]) -> Expr:
         return cast(buffer[where], dtype, wide)
 
     @T.prim_func(s_tir=True)

@@ -99,7 +99,7 @@ def logcumsumexp(
     frame = Frame(outer, inner, length, time_last, reverse)
     wide, at = carry_dtype(dtype), frame.at
 
-    def load(buffer: tirx.Var, where: tuple) -> Expr:
+    def load(buffer: tirx.Var, where: tuple[Expr, ...]) -> Expr:
         return cast(buffer[where], dtype, wide)
 
     def decay(M: tirx.Var, p: Expr, q: Expr, t: Expr) -> Expr:
@@ -108,7 +108,7 @@ def logcumsumexp(
         # Equal maxima may both be infinite, whose difference is no number.
         return T.Select(before == now, const(1, wide), T.exp(before - now))
 
-    def term(X: tirx.Var, M: tirx.Var, here: tuple) -> Expr:
+    def term(X: tirx.Var, M: tirx.Var, here: tuple[Expr, ...]) -> Expr:
         x, m = load(X, here), load(M, here)
         small = const(float("-inf"), wide)
         weight = T.Select(x == m, const(1, wide), T.exp(x - m))

@@ -40,7 +40,7 @@ def _key(value: Expr, dtype: str, smallest: bool) -> Expr:
 
 
 #: From an element of the input, its indices, the step and the array of keys: what is compared.
-_Element = Callable[[tirx.Var, tuple, Expr, tirx.Var], Expr]
+_Element = Callable[[tirx.Var, tuple[Expr, ...], Expr, tirx.Var], Expr]
 
 
 def _largest(
@@ -120,7 +120,7 @@ def positions_packed(
     """
     frame = Frame(outer, inner, length, time_last, reverse)
 
-    def packed(X: tirx.Var, here: tuple, step: Expr, _: tirx.Var) -> Expr:
+    def packed(X: tirx.Var, here: tuple[Expr, ...], step: Expr, _: tirx.Var) -> Expr:
         key = T.Cast("int64", _key(X[here], dtype, smallest))
         return T.bitwise_or(T.shift_left(key, const(32, "int64")), step)
 
@@ -143,7 +143,7 @@ def running_keys(
     """Build ``running_keys(X, K)``: the largest key so far, for dtypes of 64 bits."""
     frame = Frame(outer, inner, length, time_last, reverse)
 
-    def key(X: tirx.Var, here: tuple, _: Expr, __: tirx.Var) -> Expr:
+    def key(X: tirx.Var, here: tuple[Expr, ...], _: Expr, __: tirx.Var) -> Expr:
         return _key(X[here], dtype, smallest)
 
     return _largest(frame, dtype, _key_dtype(dtype), _LEAST, key, {"K": lambda carry: carry})
@@ -162,7 +162,7 @@ def positions_of_keys(
     """Build ``positions(X, K, I)``: the latest step so far whose key is the running one."""
     frame = Frame(outer, inner, length, time_last, reverse)
 
-    def hit(X: tirx.Var, here: tuple, step: Expr, K: tirx.Var) -> Expr:
+    def hit(X: tirx.Var, here: tuple[Expr, ...], step: Expr, K: tirx.Var) -> Expr:
         taken = _key(X[here], dtype, smallest) == K[here]
         return T.Select(taken, step, const(0, "int64"))
 
@@ -189,7 +189,7 @@ def extremum(
     is_float = dtype != "int32"
     nan, top = const(0x7FC00000, "int32"), const((1 << 31) - 1, "int32")
 
-    def packed(X: tirx.Var, here: tuple, step: Expr, _: tirx.Var) -> Expr:
+    def packed(X: tirx.Var, here: tuple[Expr, ...], step: Expr, _: tirx.Var) -> Expr:
         key = T.Cast("int64", _key(X[here], dtype, smallest))
         low = T.shift_left(T.Cast("int64", step), const(1, "int64"))
         if is_float:

@@ -28,7 +28,7 @@ def const(value: float, dtype: str) -> Expr:
     return tirx.const(value, dtype)
 
 
-def unless(reset: tirx.Var, where: tuple, value: Expr, dtype: str, given: bool) -> Expr:
+def unless(reset: tirx.Var, where: tuple[Expr, ...], value: Expr, dtype: str, given: bool) -> Expr:
     """Return `value`, or 0 where there is a reset; without resets (not `given`) `value` as it is.
 
     A choice, not a product with zero, which a NaN or an infinity would survive.
@@ -60,14 +60,14 @@ class Frame:
     reverse: bool
 
     @property
-    def shape(self) -> tuple:
+    def shape(self) -> tuple[Expr, ...]:
         """The shape of the arrays."""
         if self.time_last:
             return (self.outer, self.inner, self.length)
         return (self.outer, self.length, self.inner)
 
     @property
-    def state_shape(self) -> tuple:
+    def state_shape(self) -> tuple[Expr, ...]:
         """The shape of the carried state: the arrays without time."""
         return (self.outer, self.inner)
 
@@ -75,7 +75,7 @@ class Frame:
         """Return the index in time that the loop reaches at `step`."""
         return self.length - 1 - step if self.reverse else step
 
-    def at(self, outer: Expr, inner: Expr, step: Expr) -> tuple:
+    def at(self, outer: Expr, inner: Expr, step: Expr) -> tuple[Expr, ...]:
         """Return the indices of the element that a recurrence reaches at `step`."""
         time = self.time(step)
         return (outer, inner, time) if self.time_last else (outer, time, inner)

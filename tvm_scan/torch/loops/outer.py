@@ -33,10 +33,10 @@ def outer_products(
     """
     nb, nh, nd, nl, N = batch, heads, lanes, length, states
 
-    def at(b: Expr, h: Expr, step: Expr, i: Expr) -> tuple:
+    def at(b: Expr, h: Expr, step: Expr, i: Expr) -> tuple[Expr, ...]:
         return (b, nl - 1 - step if reverse else step, h, i)
 
-    def kept(reset: tirx.Var, when: tuple, value: Expr) -> Expr:
+    def kept(reset: tirx.Var, when: tuple[Expr, ...], value: Expr) -> Expr:
         return unless(reset, when, value, dtype, has_reset)
 
     gates = {"lane": (nb, nl, nh, nd), "state": (nb, nl, nh, N), "head": (nb, nl, nh)}[gate]

@@ -31,7 +31,7 @@ class Options:
     fixed_B: bool
     fixed_C: bool
 
-    def load(self, buffer: tirx.Var, where: tuple) -> Expr:
+    def load(self, buffer: tirx.Var, where: tuple[Expr, ...]) -> Expr:
         """Load a value in the carry's dtype."""
         return cast(buffer[where], self.dtype, self.wide)
 
@@ -99,13 +99,13 @@ def selective_forward(
 
     shapes = {fixed: (ng, nd, N) if fixed else projection for fixed in (False, True)}
 
-    def projected(fixed: bool, b: Expr, g: Expr, d: Expr, n: Expr, time: Expr) -> tuple:
+    def projected(fixed: bool, b: Expr, g: Expr, d: Expr, n: Expr, time: Expr) -> tuple[Expr, ...]:
         return (g, d, n) if fixed else (b, g, n, time)
 
     def time_of(start: Expr, step: Expr) -> Expr:
         return nl - 1 - start - step if reverse else start + step
 
-    def finish(y: Expr, u: Expr, D: tirx.Var, z: tirx.Var, where: tuple) -> Expr:
+    def finish(y: Expr, u: Expr, D: tirx.Var, z: tirx.Var, where: tuple[Expr, ...]) -> Expr:
         total = y + D[where[1], where[2]] * u if has_D else y
         total = total * silu_expr(load(z, where), wide) if has_z else total
         return cast(total, wide, dtype)

@@ -61,7 +61,7 @@ def selective_backward_chunk(
     shapes = {fixed: (ng, nd, N) if fixed else projection for fixed in (False, True)}
     gradients = {fixed: (nb, ng, nd, N) if fixed else projection for fixed in (False, True)}
 
-    def projected(fixed: bool, b: Expr, g: Expr, d: Expr, n: Expr, time: Expr) -> tuple:
+    def projected(fixed: bool, b: Expr, g: Expr, d: Expr, n: Expr, time: Expr) -> tuple[Expr, ...]:
         return (g, d, n) if fixed else (b, g, time, n)
 
     def time_of(start: Expr, step: Expr) -> Expr:
@@ -70,11 +70,11 @@ def selective_backward_chunk(
     def sigmoid(z: Expr) -> Expr:
         return const(1, dtype) / (const(1, dtype) + T.exp(-z))
 
-    def incoming(g_out: tirx.Var, z: tirx.Var, at: tuple) -> Expr:
+    def incoming(g_out: tirx.Var, z: tirx.Var, at: tuple[Expr, ...]) -> Expr:
         """Adjoint of what is gated."""
         return g_out[at] * silu_expr(z[at], dtype) if has_z else g_out[at]
 
-    def skip(D: tirx.Var, at: tuple, value: Expr) -> Expr:
+    def skip(D: tirx.Var, at: tuple[Expr, ...], value: Expr) -> Expr:
         return D[at[1], at[3]] * value if has_D else const(0, dtype)
 
     # `steps` is free until `bind_steps` makes it a parameter.
@@ -234,9 +234,9 @@ def selective_backward_chunk(
 
     names = ["start", "u", "delta", "A", "B", "C", *option.names(), "head", "g_out", "carry"]
     names += ["history", "adjoint", "step", "drive", "gated", "g_A", "g_u", "g_delta"]
-    kept = {"g_z": has_z, "g_B": sums or fixed_B, "g_C": sums or fixed_C}
-    kept |= {"g_D": sums and has_D, "g_bias": sums and has_bias}
-    names += [name for name, is_kept in kept.items() if is_kept]
+    given = {"g_z": has_z, "g_B": sums or fixed_B, "g_C": sums or fixed_C}
+    given |= {"g_D": sums and has_D, "g_bias": sums and has_bias}
+    names += [name for name, is_given in given.items() if is_given]
     return bind_steps(keep_parameters(main, names), steps)
 
 

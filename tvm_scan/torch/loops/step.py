@@ -76,7 +76,7 @@ def pointwise_step(
     frame = Frame(outer, inner, length, time_last, reverse)
     results = [tir.dtype_of(b) for b in step.outputs]
 
-    def buffers(name: str, shape: tuple, kinds: list[str]) -> list[tirx.Var]:
+    def buffers(name: str, shape: tuple[Expr, ...], kinds: list[str]) -> list[tirx.Var]:
         return [tirx.decl_buffer(shape, kind, f"{name}{i}") for i, kind in enumerate(kinds)]
 
     inits = [] if prefix else buffers("init", frame.state_shape, list(dtypes[:carries]))
