@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-from tests import ROOT
+from tests import ROOT, types
 from tests.support import environment
 from tests.support.tiers import TIERS
 
@@ -31,6 +31,9 @@ def main(arguments: list[str]) -> int:
         code = subprocess.call([sys.executable, "-m", "ruff", *check, "."], cwd=ROOT)
         if code:
             return code
+    code = types.main([])
+    if code:
+        return code
     workers = min(_available_cores(), MAX_WORKERS)
     parallel = ["-n", str(workers), "--dist", "worksteal"] if workers > 1 else []
     slowest = ["--durations", "20", "--durations-min", "2"]

@@ -36,7 +36,7 @@ def _is_loading(name: str) -> bool:
 
 def leave_torch_out() -> None:
     """Let TVM's import go without torch, from now on; ``import torch`` works as ever."""
-    sys.meta_path.insert(0, _NotForTVM())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _NotForTVM())
 
 
 def without_torch(command: Sequence[str]) -> list[str]:
@@ -53,7 +53,7 @@ class _Subprocess:
     def __getattr__(self, name: str) -> Any:
         return getattr(subprocess, name)
 
-    def Popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen:
+    def Popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         return subprocess.Popen(without_torch(command), **options)
 
 
