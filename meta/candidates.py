@@ -20,8 +20,9 @@ from tvm_scan.meta.check import recurrences_of
 from tvm_scan.meta.context import light_context
 from tvm_scan.meta.costs import costs_of
 from tvm_scan.meta.decisions import enumerate_plans, neighbours
-from tvm_scan.meta.expand import annotated_plans, expand_checked
+from tvm_scan.meta.expand import expand_checked
 from tvm_scan.meta.space import annotate, scan_space
+from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.default import default_plan
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in

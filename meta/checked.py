@@ -29,9 +29,10 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_scan.annotations import PLAN_PREFIX
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import WRONG, make_cases, save_cases
-from tvm_scan.meta.expand import annotated_plans, unmark
+from tvm_scan.meta.expand import unmark
 from tvm_scan.meta.workers import local_builder, local_runner
 from tvm_scan.schedules import expand_scans
+from tvm_scan.schedules.annotated import annotated_plans
 
 __all__ = ["CheckedTuning"]
 

@@ -18,7 +18,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tvm_scan.meta.check import recurrences_of
 from tvm_scan.meta.costs import Costs, costs_of
-from tvm_scan.meta.expand import annotated_plans
+from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.plan import ALGORITHMS, ScanPlan
 
 __all__ = ["ScanFeatures", "decisions_of"]

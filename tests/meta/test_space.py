@@ -18,9 +18,10 @@ from tvm_scan.annotations import PLAN_PREFIX
 from tvm_scan.errors import PlanError
 from tvm_scan.meta import decisions
 from tvm_scan.meta.context import light_context
-from tvm_scan.meta.expand import ExpandScansPostproc, annotated_plans, expand_checked
+from tvm_scan.meta.expand import ExpandScansPostproc, expand_checked
 from tvm_scan.meta.mutator import NeighbourMutator, plan_samples
 from tvm_scan.meta.space import ScanRule, annotate, register_hooks, sample_branches, scan_space
+from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.splice import ensure_blocks
 
 CPU = Target({"kind": "llvm", "num-cores": 2})

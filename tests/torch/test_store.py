@@ -10,6 +10,12 @@ torch = pytest.importorskip("torch")
 
 from tvm_scan.torch import kernels, store  # noqa: E402
 
+K = "0123456789abcdef" * 2 + "01234567"
+
+
+def key(index):
+    return f"{index}{K[1:]}"
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -18,30 +24,30 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_what_is_inserted_is_found(folder):
-    assert store.fetch("k", ".so") is None
-    path = store.insert("k", ".so", b"content")
-    assert store.fetch("k", ".so") == path == folder / "k.so"
+    assert store.fetch(K, ".so") is None
+    path = store.insert(K, ".so", b"content")
+    assert store.fetch(K, ".so") == path == folder / f"{K}.so"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert store.info().entries == 1
     assert store.clear() == 1
-    assert store.fetch("k", ".so") is None
+    assert store.fetch(K, ".so") is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"conten", b"CONTENT", None])
 def test_a_damaged_entry_is_removed(folder, damage):
-    path = store.insert("k", ".so", b"content")
-    (folder / "k.json" if damage is None else path).write_bytes(damage or b"{")
-    assert store.fetch("k", ".so") is None
+    path = store.insert(K, ".so", b"content")
+    (folder / f"{K}.json" if damage is None else path).write_bytes(damage or b"{")
+    assert store.fetch(K, ".so") is None
     assert not path.exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners of files")
 def test_what_others_may_write_is_not_used(folder, monkeypatch):
-    path = store.insert("k", ".so", b"content")
+    path = store.insert(K, ".so", b"content")
     path.chmod(0o666)
-    assert store.fetch("k", ".so") is None
+    assert store.fetch(K, ".so") is None
     path.chmod(0o600)
-    assert store.fetch("k", ".so") is not None
+    assert store.fetch(K, ".so") is not None
     folder.chmod(0o777)
     assert store.cache_folder() is None
     folder.chmod(0o700)
@@ -52,21 +58,21 @@ def test_what_others_may_write_is_not_used(folder, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links")
 def test_a_link_is_not_followed(folder, tmp_path):
-    path = store.insert("k", ".so", b"content")
+    path = store.insert(K, ".so", b"content")
     path.rename(tmp_path / "elsewhere.so")
     path.symlink_to(tmp_path / "elsewhere.so")
-    assert store.fetch("k", ".so") is None
+    assert store.fetch(K, ".so") is None
 
 
 def test_the_oldest_go_first(folder, monkeypatch):
     monkeypatch.setenv("TVM_SCAN_CACHE_MB", "1")
     for index in range(3):
-        store.insert(f"k{index}", ".so", bytes(400_000))
-        os.utime(folder / f"k{index}.json", (index, index))
-    assert store.fetch("k0", ".so") is None  # evicted by the third
-    assert store.fetch("k1", ".so") is not None  # used now, so k2 is the oldest
-    store.insert("k3", ".so", bytes(400_000))
-    assert store.fetch("k2", ".so") is None
+        store.insert(key(index), ".so", bytes(400_000))
+        os.utime(folder / f"{key(index)}.json", (index, index))
+    assert store.fetch(key(0), ".so") is None  # evicted by the third
+    assert store.fetch(key(1), ".so") is not None  # used now, so k2 is the oldest
+    store.insert(key(3), ".so", bytes(400_000))
+    assert store.fetch(key(2), ".so") is None
     assert store.info().bytes <= 1 << 20
 
 
@@ -80,7 +86,7 @@ def test_one_at_a_time(folder):
     order = []
 
     def work(name):
-        with store.locked("k"):
+        with store.locked(K):
             order.append(name)
             threading.Event().wait(0.05)
             order.append(name)
@@ -97,7 +103,7 @@ def test_one_at_a_time(folder):
 def test_kernels_with_and_without_a_cache(tmp_path, monkeypatch, setting):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    places = {"off": "off", "folder": str(tmp_path / "k"), "unwritable": str(blocked / "k")}
+    places = {"off": "off", "folder": str(tmp_path / K), "unwritable": str(blocked / K)}
     monkeypatch.setenv("TVM_SCAN_CACHE", places[setting])
     options = (("dtype", "float32"), ("exclusive", False), ("op", "add"), ("reverse", False))
     spec = kernels.KernelSpec(
