@@ -9,8 +9,9 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-__all__ = ["is_part", "replacing", "write_file", "write_private"]
+__all__ = ["is_part", "replacing", "write_file", "write_library", "write_private"]
 
 _PART = re.compile(r"\.tvm-scan-[0-9a-f]{16}(\.\w+)?")
 
@@ -78,6 +79,30 @@ def write_file(path: Path, content: bytes | str) -> None:
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     with replacing(path) as part:
         _write(part, data, 0o666, sync=part != path)
+
+
+def write_library(built: Any, path: Path, **options: Any) -> None:
+    """Write what TVM built as a library; as ``replacing``.
+
+    Parameters
+    ----------
+    built : Module or Executable
+        With a method ``export_library``.
+    path : Path
+        The file; its ending says what is written.
+    **options : Any
+        Of ``export_library``.
+
+    Raises
+    ------
+    WriteError
+        If the disk is full, or the linker fails; the message names the file.
+    """
+    with replacing(path) as part:
+        try:
+            built.export_library(str(part), **options)
+        except RuntimeError as error:  # of the linker, whose own file has another name
+            raise OSError(f"{error}".strip() or type(error).__name__) from error
 
 
 def write_private(path: Path, content: bytes) -> None:

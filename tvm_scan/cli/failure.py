@@ -4,6 +4,7 @@ __all__ = [
     "BAD_INPUT",
     "INTERRUPTED",
     "NO_RECORD",
+    "READER_GONE",
     "REFUSED",
     "UNHEALTHY",
     "WRONG_RESULT",
@@ -16,6 +17,8 @@ BAD_INPUT = 2
 REFUSED = 3
 NO_RECORD = 4
 INTERRUPTED = 130
+#: As a shell has it for a program that SIGPIPE ends.
+READER_GONE = 141
 
 
 class CommandError(Exception):
