@@ -196,7 +196,7 @@ def _described(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.strerror is not None:
         if error.filename is None:
             _drop_output()
-        what = "the output" if error.filename is None else os.fsdecode(error.filename)
+        what = "the output" if error.filename is None else error.filename
         return (
             f"expected to read or write {what}, got: {error.strerror}; mend that first",
             BAD_INPUT,
