@@ -30,6 +30,7 @@ from tvm_scan.annotations import PLAN_PREFIX
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import WRONG, make_cases, save_cases
 from tvm_scan.meta.expand import unmark
+from tvm_scan.meta.scratch import close_pool, scratch_folder, worker_initializer
 from tvm_scan.meta.workers import local_builder, local_runner
 from tvm_scan.schedules import expand_scans
 from tvm_scan.schedules.annotated import annotated_plans
@@ -85,7 +86,7 @@ class CheckedTuning:
         self._make = runner or partial(local_runner, config=config)
         #: Of each artifact its sequential program; None where it has no recurrence.
         self._loops: dict[str, IRModule | None] = {}
-        self._folder = Path(tempfile.mkdtemp(prefix="tvm-scan-cases-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="cases-", dir=scratch_folder()))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._key: int | None = None
         self._runner: Any = None
@@ -154,12 +155,12 @@ class CheckedTuning:
         """One at a time: each holds a process, and tasks come in batches."""
         key = _hash(loop)
         if self._runner is None or key != self._key:
-            pool = getattr(self._runner, "pool", None)
-            if pool is not None:
-                pool.shutdown(wait=False)
+            close_pool(self._runner)
             self._runner = None
             if loop is None:
-                self._runner = ms.runner.LocalRunner(120.0, self._config)
+                self._runner = ms.runner.LocalRunner(
+                    120.0, self._config, initializer=worker_initializer()
+                )
             else:
                 cases = self._folder / str(key)
                 if not cases.is_file():

@@ -30,14 +30,7 @@ from tvm_scan.meta.files import (
     replace_file,
     replace_files,
 )
-from tvm_scan.meta.lines import (
-    Row,
-    is_shallow,
-    parse_lines,
-    record_fault,
-    salvaged,
-    workload_fault,
-)
+from tvm_scan.meta.lines import Row, parse_lines, read_manifest, record_fault, workload_fault
 from tvm_scan.meta.provenance import why_foreign
 
 __all__ = ["RecordStore"]
@@ -99,7 +92,8 @@ class RecordStore:
 
     def _read(self) -> tuple[list[Entry], list[tuple[str, Row]], dict[str, Any], list[Any]]:
         files, bad = contents(self.folder), list[tuple[str, Row]]()
-        manifest = _manifest(files.get(MANIFEST), bad)
+        manifest, damaged = read_manifest(files.get(MANIFEST))
+        bad += [] if damaged is None else [(MANIFEST, damaged)]
         facts = manifest["records"]
         workloads: list[list[str] | None] = []
         for row in parse_lines(files.get(WORKLOADS, b"")):
@@ -292,24 +286,6 @@ class RecordStore:
         """As a stock database has it, so that passes and ``replay`` take a store, too."""
         found = self.best(mod["main"], target)
         return None if found is None else found.record
-
-
-def _manifest(data: bytes | None, bad: list[tuple[str, Row]]) -> dict[str, Any]:
-    """A manifest; of one that is damaged what is whole in it, and a row that says so."""
-    if data is None:
-        return {"format": 1, "records": {}}
-    try:
-        found = json.loads(data.decode("utf-8"))
-        records = found["records"]
-        facts = isinstance(records, dict) and all(isinstance(v, dict) for v in records.values())
-        if facts and is_shallow(found):
-            return found
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    kept = salvaged(data.decode("utf-8", errors="replace"))
-    fault = f"expected a manifest, got other text, which names {len(kept)} records"
-    bad.append((MANIFEST, Row(1, data, None, fault)))
-    return {"format": 1, "records": kept}
 
 
 def _lines(values: list[Any]) -> str:

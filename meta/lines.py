@@ -11,14 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "Row",
-    "is_shallow",
-    "parse_lines",
-    "record_fault",
-    "salvaged",
-    "workload_fault",
-]
+__all__ = ["Row", "parse_lines", "read_manifest", "record_fault", "workload_fault"]
 
 #: A record is some kilobytes; a line beyond this is none.
 _LONGEST = 64 << 20
@@ -38,24 +31,42 @@ class Row:
     fault: str | None = None
 
 
-def salvaged(text: str) -> dict[str, Any]:
-    """The records of a manifest that is no JSON as a whole: those that are still complete.
+def read_manifest(data: bytes | None) -> tuple[dict[str, Any], Row | None]:
+    """Read a manifest; of one that was truncated or written over, the records that are whole in it.
 
     Parameters
     ----------
-    text : str
-        Of a manifest that was truncated or written over.
+    data : bytes or None
+        Of the file, if there is one.
 
     Returns
     -------
-    dict of str to dict
-        Facts by the digest of their record.
+    manifest : dict
+        With ``records``: facts by the digest of their record.
+    row : Row or None
+        What is wrong.
     """
+    if data is None:
+        return {"format": 1, "records": {}}, None
+    try:
+        found = json.loads(data.decode("utf-8"))
+        records = found["records"]
+        facts = isinstance(records, dict) and all(isinstance(v, dict) for v in records.values())
+        if facts and _is_shallow(found):
+            return found, None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    kept = _salvaged(data.decode("utf-8", errors="replace"))
+    fault = f"expected a manifest, got other text, which names {len(kept)} records"
+    return {"format": 1, "records": kept}, Row(1, data, None, fault)
+
+
+def _salvaged(text: str) -> dict[str, Any]:
     found = {}
     for match in re.finditer(r'"([0-9a-f]{16})":\s*(?=\{)', text):
         with contextlib.suppress(ValueError, RecursionError):
             found[match[1]] = json.JSONDecoder().raw_decode(text, match.end())[0]
-    return {digest: facts for digest, facts in found.items() if is_shallow(facts)}
+    return {digest: facts for digest, facts in found.items() if _is_shallow(facts)}
 
 
 def parse_lines(data: bytes) -> Iterator[Row]:
@@ -129,7 +140,7 @@ def record_fault(value: Any, workloads: list[Any]) -> str | None:
     if not 0 <= value[0] < len(workloads) or workloads[value[0]] is None:
         return f"expected one of {len(workloads)} workloads, got number {value[0]!s:.20}"
     body = value[1]
-    if not is_shallow(body):
+    if not _is_shallow(body):
         return f"expected at most {_LEVELS} levels of lists"
     if not (isinstance(body, list) and len(body) == 4):
         return "expected trace, seconds, target and arguments"
@@ -141,7 +152,7 @@ def record_fault(value: Any, workloads: list[Any]) -> str | None:
     return None if isinstance(target, dict) else "expected a target"
 
 
-def is_shallow(value: Any) -> bool:
+def _is_shallow(value: Any) -> bool:
     """Whether lists and objects hold one another to a depth that everybody can walk."""
     level = [value]
     for _ in range(_LEVELS):

@@ -27,7 +27,7 @@ from tvm_scan.meta.candidates import (
 from tvm_scan.meta.check import WRONG, recurrences_of
 from tvm_scan.meta.database import RecordStore
 from tvm_scan.meta.finals import PASSES, ROUNDS, contenders
-from tvm_scan.meta.progress import Progress, Stop, shielded
+from tvm_scan.meta.progress import MachinesGoneError, Progress, Stop, shielded
 from tvm_scan.meta.provenance import provenance
 from tvm_scan.meta.result import FunctionResult, Trial
 from tvm_scan.schedules.limits import device_of
@@ -207,9 +207,13 @@ class FunctionSearch:
             if self.stop:
                 return
             group = waiting[start : start + at_once]
-            futures = shielded(partial(self.runner.run, [given for _, given in group]))
-            for (candidate, _), future in zip(group, futures, strict=True):
-                tell(candidate, shielded(future.result))
+            try:
+                futures = shielded(partial(self.runner.run, [given for _, given in group]))
+                for (candidate, _), future in zip(group, futures, strict=True):
+                    tell(candidate, shielded(future.result))
+            except MachinesGoneError as error:
+                self.stop.reason = str(error)
+                _LOG.error("%s", error)
 
     def _note(self, candidate: Candidate, measured: ms.runner.RunnerResult) -> None:
         error = None if measured.error_msg is None else str(measured.error_msg)

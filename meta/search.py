@@ -25,6 +25,7 @@ from tvm_scan.meta.files import locked
 from tvm_scan.meta.loop import FunctionSearch
 from tvm_scan.meta.progress import Progress, Stop, shielded, stop_on_interrupt
 from tvm_scan.meta.result import TuningResult
+from tvm_scan.meta.scratch import close_pool, scratch_folder
 from tvm_scan.meta.workers import local_builder, local_runner
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.default import host_target
@@ -124,7 +125,7 @@ def tune(
                     share = (begin + budget * 60 - monotonic()) / (len(functions) - number)
                     end = monotonic() + share
                     stop.deadline = end - (min(share / 5, _FINALS) if confirm else 0.0)
-                with tempfile.TemporaryDirectory(prefix="tvm-scan-tune-") as folder:
+                with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
                     cases = Path(folder) / "cases"
                     save_cases(make_cases(func, seed=seed, inputs=inputs), cases)
                     made = shielded(
@@ -140,21 +141,14 @@ def tune(
                         if confirm:
                             search.confirm()
                     finally:
-                        _close(made)
-                if stop.interrupted:
+                        close_pool(made)
+                if stop.interrupted or stop.reason:
                     break
     finally:
         np.random.set_state(noise)
-    result.interrupted = stop.interrupted
+    result.interrupted, result.stopped = stop.interrupted, stop.reason
     result.seconds = monotonic() - begin
     return result
-
-
-def _close(runner: Any) -> None:
-    """End a runner's worker processes; a runner of the caller's own may have none."""
-    pool = getattr(runner, "pool", None)
-    if pool is not None:
-        pool.shutdown(wait=False)
 
 
 def _functions(program: Program) -> list[tuple[str, tirx.PrimFunc]]:

@@ -3,6 +3,7 @@
 __all__ = [
     "BAD_INPUT",
     "INTERRUPTED",
+    "MACHINES_GONE",
     "NO_RECORD",
     "READER_GONE",
     "REFUSED",
@@ -16,6 +17,7 @@ UNHEALTHY = 1
 BAD_INPUT = 2
 REFUSED = 3
 NO_RECORD = 4
+MACHINES_GONE = 5
 INTERRUPTED = 130
 #: As a shell has it for a program that SIGPIPE ends.
 READER_GONE = 141

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm.tirx import PrimFunc
 
-from tvm_scan.cli.failure import INTERRUPTED, WRONG_RESULT, CommandError
+from tvm_scan.cli.failure import INTERRUPTED, MACHINES_GONE, WRONG_RESULT, CommandError
 from tvm_scan.cli.load import find_recurrence, load_func, make_target
 from tvm_scan.cli.terminal import print_json, visible
 from tvm_scan.errors import ScanError
@@ -189,6 +189,8 @@ def tune_file(
             "not; they are not recorded; please report the function and the plan",
             WRONG_RESULT,
         )
+    if result.stopped is not None:
+        raise CommandError("stopped before its time; every record is kept", MACHINES_GONE)
     if result.interrupted:
         raise CommandError("interrupted; every record is kept", INTERRUPTED)
 
