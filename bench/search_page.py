@@ -60,10 +60,10 @@ def markdown(result: dict[str, Any]) -> str:
         "microseconds:",
         "",
         "*Ranking* is the rank correlation (Spearman's) of what the cost model predicts for the "
-        f"plans that it has not seen with their times, after {trained} others drawn at random; the "
-        f"mean and, in brackets, the least of {result['seeds']} draws. *Chance* is what one ranking "
-        "in 40 drawn at random exceeds. *Learnt* is how many of the draws the model has found fit "
-        "to steer the search.",
+        f"plans that it has not seen with their times, after {trained} others drawn at random: "
+        f"the mean and, in brackets, the least of {result['seeds']} draws. *Chance* is what one "
+        "ranking in 40 drawn at random exceeds. *Learnt* is how many of the draws the model has "
+        "found fit to steer the search.",
         "",
         "![Best time so far by trials](images/search.svg)",
         "",
