@@ -227,7 +227,7 @@ def run(
 ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     """Measure and race every workload: what the JSON file holds, and the curves."""
     measured = {}
-    described = json.dumps(target.export(), default=str)
+    described = str(target)
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         for name in WORKLOADS:

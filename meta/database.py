@@ -236,7 +236,7 @@ class RecordStore:
         """As ``usable``, of given entries."""
         good, others = [], []
         for entry in entries:
-            reason = entry.fault or why_foreign(entry.facts)
+            reason = entry.unknown or entry.fault or why_foreign(entry.facts)
             if reason is None and target is not None and not _same(entry.target, target):
                 reason = f"expected a record for {target}, found one for {entry.target}"
             if reason is None:
@@ -262,7 +262,7 @@ class RecordStore:
         key, bare = canonical(func)
         same = []
         for entry in self.entries():
-            found = self._canonical(entry)
+            found = None if entry.unknown else self._canonical(entry)
             if found is not None and found[0] == key and tvm_ffi.structural_equal(bare, found[1]):
                 same.append(entry)
         good, others = self.split(same, target)
@@ -276,7 +276,7 @@ class RecordStore:
         if name not in self._functions:
             try:
                 self._functions[name] = canonical(entry.func)
-            except (RuntimeError, ValueError, TypeError, KeyError, AttributeError):
+            except Exception:  # whatever TVM's readers raise for a text that is damaged
                 self._functions[name] = None
         return self._functions[name]
 

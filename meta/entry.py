@@ -15,8 +15,10 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from tvm_scan._versions import why_foreign
 from tvm_scan.annotations import DECLARED
 from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.meta.files import RecordError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.plan import ScanPlan
@@ -64,7 +66,15 @@ class Entry:
 
     @cached_property
     def mod(self) -> IRModule:
-        """The sequential program."""
+        """The sequential program.
+
+        Raises
+        ------
+        RecordError
+            If its text has changed since it was tuned: TVM reads one without checks, and can end
+            the process over a damaged one.
+        """
+        self._check_program()
         return ms.database.Workload.from_json(self.workload).mod
 
     @property
@@ -75,26 +85,35 @@ class Entry:
     @cached_property
     def record(self) -> ms.database.TuningRecord:
         """As TVM's own object."""
+        self._check_program()
         return ms.database.TuningRecord.from_json(
             self.json, ms.database.Workload.from_json(self.workload)
         )
 
+    @property
+    def unknown(self) -> str | None:
+        """Why it is used nowhere, and not even read: no manifest vouches for it."""
+        return why_foreign(None) if self.facts is None else None
+
     @cached_property
     def fault(self) -> str | None:
         """What is wrong with it wherever it is used; None where its plans fit its program."""
-        known = (self.facts or {}).get("program")
-        if known is not None and known != program_digest(self.workload):
-            # TVM reads a program without checks, and can end the process over a damaged one.
-            return "expected the program that was tuned, found that its text has changed since"
         if self.seconds >= _FAILED:
             return "expected a time, found the mark of a failed measurement"
         if self.seconds < _LEAST:
             return f"expected a time of at least {_LEAST:g} s, found {self.seconds:g} s"
         try:
             return self._unfit()
+        except RecordError as error:
+            return str(error)
         except Exception as error:  # whatever TVM's readers raise for a text that is damaged
             text = str(error).strip().splitlines() or [type(error).__name__]
             return f"expected a record that TVM can read, got: {text[-1]}"
+
+    def _check_program(self) -> None:
+        known = (self.facts or {}).get("program")
+        if known is not None and known != program_digest(self.workload):
+            raise RecordError("expected the program that was tuned, found that its text changed")
 
     def _unfit(self) -> str | None:
         """Why its plans do not fit its own program and target."""

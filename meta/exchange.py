@@ -47,7 +47,7 @@ def merge(into: RecordStore, sources: Iterable[RecordStore]) -> int:
 def _sound(store: RecordStore) -> list[Entry]:
     """Records without a fault; the others stay where they are."""
     found = store.entries()
-    bad = [entry for entry in found if entry.fault is not None]
+    bad = [entry for entry in found if not entry.unknown and entry.fault is not None]
     if bad:
         _LOG.warning(
             "%d records of %s are left out, the first since: %s",
@@ -55,7 +55,7 @@ def _sound(store: RecordStore) -> list[Entry]:
             store.folder,
             bad[0].fault,
         )
-    return [entry for entry in found if entry.fault is None]
+    return [entry for entry in found if entry not in bad]
 
 
 def _add(into: RecordStore, new: list[Entry]) -> int:
@@ -109,7 +109,7 @@ def prune(store: RecordStore, *, top: int = 1, foreign: bool = False, bad: bool 
             for entry in sorted(group, key=lambda e: e.seconds)[:top]
         }
         for entry, _ in others:
-            if not (bad if entry.fault is not None else foreign):
+            if not (bad if not entry.unknown and entry.fault is not None else foreign):
                 keep.add(entry.digest)
         dropped = sum(entry.digest not in keep for entry in entries)
         return [entry for entry in entries if entry.digest in keep]

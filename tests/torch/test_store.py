@@ -8,8 +8,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tvm_scan.torch import kernels, store  # noqa: E402
+from tests.support.damage import full_disk, read_only  # noqa: E402
+from tvm_scan.torch import kept_traces, kernels, store  # noqa: E402
 
+#: Labels that are none, of an entry whose content is there.
+LABELS = [
+    b"",
+    b"[]",
+    b"3",
+    b"null",
+    b'"word"',
+    b"[" * 200_000,
+    b"\xff\xfe",
+    b'{"size": NaN}',
+    b"9" * 9000,
+]
 K = "0123456789abcdef" * 2 + "01234567"
 
 
@@ -126,3 +139,105 @@ def test_sources_versions_and_threads_are_in_the_key(monkeypatch):
     monkeypatch.setattr(kernels, "source_digest", lambda: "changed")
     assert kernels._key("library", spec, "plan") != before
     kernels._environment.cache_clear()
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_label_that_is_none_is_no_entry(folder, label):
+    path = store.insert(K, ".so", b"content", "what")
+    (folder / f"{K}.json").write_bytes(label)
+    assert [entry.what for entry in store.entries()] == [""]
+    assert store.info().entries == 1
+    assert store.fetch(K, ".so") is None and not path.exists()
+    assert store.insert(K, ".so", b"content") == path == store.fetch(K, ".so")
+
+
+@pytest.mark.parametrize("name", [f"{K}.json", f"{K}.so", f"{K}.lock", "limit.txt"])
+def test_a_folder_in_the_place_of_a_file(folder, name):
+    assert store.cache_folder() == folder
+    (folder / name).mkdir()
+    assert store.fetch(K, ".so") is None
+    with store.locked(K):
+        stored = store.insert(K, ".so", b"content")
+    assert (stored is None) == name.startswith(f"{K}.") or name.endswith("lock")
+    assert store.info().limit == 256 << 20
+    store.entries(), store.clear()
+
+
+def test_files_of_others_are_never_touched(folder, monkeypatch):
+    """``TVM_SCAN_CACHE`` may name any folder."""
+    assert store.cache_folder() == folder
+    theirs = ["package.json", "package.so", "key.json", ".new-notes", "limit.json", f"{K}.json.bak"]
+    for name in [*theirs, f".tvm-scan-{'a' * 16}"]:
+        (folder / name).write_bytes(bytes(2_000_000))
+        os.utime(folder / name, (1, 1))
+    monkeypatch.setenv("TVM_SCAN_CACHE_MB", "1")
+    store.insert(K, ".so", bytes(400_000))
+    store.insert(key(7), ".so", bytes(800_000))  # makes room
+    assert store.fetch(K, ".so") is None and store.info().entries == 1
+    assert store.clear() == 1
+    assert {path.name for path in folder.iterdir()} == {*theirs}
+
+
+@pytest.mark.parametrize("damage", ["full", "read-only"])
+def test_a_cache_that_cannot_be_written_is_done_without(folder, damage):
+    assert store.cache_folder() == folder
+    with full_disk() if damage == "full" else read_only(folder):
+        with store.locked(K):
+            assert store.insert(K, ".so", b"content" * 10) is None
+        assert store.fetch(K, ".so") is None
+        with pytest.raises(ValueError, match=r"expected to write|expected a cache"):
+            store.set_limit(12_345_678_901)
+    assert store.entries() == [] and not list(folder.glob(".tvm-scan-*"))
+
+
+def test_a_name_that_is_no_text_is_no_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TVM_SCAN_CACHE", os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    assert store.cache_folder() is None
+    assert store.insert(K, ".so", b"content") is None and store.entries() == []
+
+
+@pytest.mark.parametrize("text", ["-5", "many", "", "9" * 9000, "\u00b2", "1.5"])
+def test_a_limit_that_is_no_number_is_none(folder, text, monkeypatch):
+    monkeypatch.delenv("TVM_SCAN_CACHE_MB", raising=False)
+    assert store.cache_folder() == folder
+    (folder / "limit.txt").write_text(text)
+    assert store.info().limit == 256 << 20
+
+
+PLANS = [
+    "",
+    "nonsense",
+    "cpu/lanes(time_vector=banana)",
+    "cpu/spiral()",
+    "cpu/lanes(time_vector=7)",
+]
+
+
+@pytest.mark.parametrize("plan", [*PLANS, "cuda/lanes(threads_per_block=32)", b"\xff\xfe"])
+def test_a_plan_in_the_cache_that_is_none_is_made_anew(folder, plan, monkeypatch):
+    import tvm_scan.torch as ts
+    from tvm_scan.torch.places import CPU
+
+    monkeypatch.setattr(kernels, "_calls", {})
+    monkeypatch.setattr(kernels, "_libraries", {})
+    x = torch.rand(3, 700)
+    with kernels.kernels_asked_for() as asked:
+        ts.cumsum(x, 1)
+    ((spec, sizes),) = asked
+    bits = tuple(size.bit_length() for size in sizes)
+    name = kernels._plan_key(spec, bits, CPU)
+    store.insert(name, ".txt", plan if isinstance(plan, bytes) else plan.encode())
+    kernels._libraries.clear()
+    kernels.forget_plans()
+    torch.testing.assert_close(ts.cumsum(x, 1), x.cumsum(1))
+    assert "(" in kernels._plan_text(spec, bits)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3", "[]", "[1, 2]", '["a"]', '["a", "("]', "[" * 99999, '["a", 3]']
+)
+def test_a_trace_in_the_cache_that_is_none(folder, text):
+    store.insert(K, ".txt", text.encode())
+    assert kept_traces.found_trace(K) is None
+    kept_traces.keep_trace(K, "graph", [1, "a"], "what")
+    assert kept_traces.found_trace(K) == ("graph", [1, "a"])

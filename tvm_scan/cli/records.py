@@ -62,7 +62,7 @@ def shapes_text(entry: Entry) -> str:
 
 def _row(entry: Entry, reason: str | None) -> dict[str, Any]:
     facts = entry.facts or {}
-    readable = entry.fault is None
+    readable = not entry.unknown and entry.fault is None
     return {
         "id": entry.digest,
         "function": str(facts.get("function", "?")),
@@ -110,9 +110,12 @@ def find_entry(store: RecordStore, digest: str) -> Entry:
             "tvm-scan list prints them",
             NO_RECORD if not found else BAD_INPUT,
         )
-    if found[0].fault is not None:
-        raise CommandError(f"{found[0].fault}; drop the record with tvm-scan prune --bad")
-    return found[0]
+    (entry,) = found
+    if entry.unknown is not None:
+        raise CommandError(f"{entry.unknown}; drop the record with tvm-scan prune --foreign")
+    if entry.fault is not None:
+        raise CommandError(f"{entry.fault}; drop the record with tvm-scan prune --bad")
+    return entry
 
 
 def show_record(folder: Path, digest: str, svg: Path | None, as_json: bool) -> None:

@@ -53,7 +53,7 @@ def verify_records(folder: Path, as_json: bool) -> None:
 
 
 def _row(entry: Entry, result: str, detail: str | None = None) -> Row:
-    plans = [] if entry.fault else [str(plan) for plan in entry.plans]
+    plans = [] if entry.unknown or entry.fault else [str(plan) for plan in entry.plans]
     name = str((entry.facts or {}).get("function", "?"))
     return {
         "id": entry.digest,
