@@ -1,8 +1,9 @@
-"""The search against random search at equal trials, over several workloads.
+"""The search against random search at equal trials, and the cost model against chance.
 
 Every plan of every workload is built, checked and timed once on this machine. Both searches are
 then run many times with different seeds over those times, through the same ``tune``: what differs
-is the choice of candidates alone, and no noise of the clock is taken for skill.
+is the choice of candidates alone, and no noise of the clock is taken for skill. The cost model is
+asked for the order of the plans that it has not seen.
 
     python -m bench.search --write     # the JSON, the plot, and its part of docs/tuning.md
 
@@ -38,7 +39,9 @@ from tvm_scan import Recurrence, ScanPlan, extract, library, parallelize
 from tvm_scan.meta import tune
 from tvm_scan.meta.candidates import candidate_of
 from tvm_scan.meta.check import compare, make_cases
+from tvm_scan.meta.cost_model import TimeModel, rank_correlation
 from tvm_scan.meta.decisions import enumerate_plans
+from tvm_scan.meta.features import row_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 WORKLOADS: dict[str, Callable[[], PrimFunc]] = {
@@ -93,6 +96,13 @@ class _Known:
 
     def result(self) -> Any:
         return ms.runner.RunnerResult([self.seconds], None)
+
+
+def target_of(described: str | None) -> Target:
+    """That of earlier times, whose space of plans is another one; or this machine's CPU."""
+    if described is None:
+        return Target.from_device("cpu")
+    return Target({key: value for key, value in json.loads(described).items() if value})
 
 
 def spaces(name: str, target: Target) -> tuple[PrimFunc, list[ScanPlan]]:
@@ -169,13 +179,42 @@ def race(
     return out
 
 
+def ranking(
+    func: PrimFunc, target: Target, times: dict[str, Any], seeds: int, trained_on: int
+) -> dict[str, Any]:
+    """How well the cost model orders plans that it has not seen, after some drawn at random."""
+    found = extract(func)
+    rows = np.array([row_of(plans[0], target, found) for plans, _ in times.values()])
+    seconds = np.array([second for _, second in times.values()])
+    correlations, learnt = [], 0
+    for seed in range(seeds):
+        order = np.random.default_rng(seed).permutation(len(rows))
+        seen, unseen = order[:trained_on], order[trained_on:]
+        model = TimeModel(seed)
+        for i in seen:
+            model.tell(rows[i], float(seconds[i]))
+        learnt += model.predict(rows[unseen]) is not None
+        # Also where it would not steer: what is written is what it knows, not what is used.
+        guesses = model.guess(rows[unseen])
+        correlations.append(rank_correlation(guesses, seconds[unseen]))
+    return {
+        "trained_on": trained_on,
+        "mean": round(float(np.mean(correlations)), 4),
+        "least": round(float(np.min(correlations)), 4),
+        # Of n ranks in random order, the correlation is nearly normal with variance 1/(n - 1).
+        "chance": round(1.96 / float(np.sqrt(len(rows) - trained_on - 1)), 4),
+        "learnt": f"{learnt}/{seeds}",
+    }
+
+
 def race_named(
-    name: str, seconds: dict[str, float], trials: int, seeds: int
-) -> dict[str, np.ndarray]:
-    """``race`` of a workload by its name, for a process of its own: nothing is timed in it."""
-    func, target = WORKLOADS[name](), Target.from_device("cpu")
+    name: str, described: str, seconds: dict[str, float], trials: int, seeds: int
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """``race`` and ``ranking`` of a workload by its name, for a process of its own."""
+    func, target = WORKLOADS[name](), target_of(described)
     times = measure(name, target, seconds, None)
-    return race(func, target, times, min(trials, len(times)), seeds)
+    curves = race(func, target, times, min(trials, len(times)), seeds)
+    return curves, ranking(func, target, times, seeds, trials)
 
 
 def run(
@@ -188,6 +227,7 @@ def run(
 ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     """Measure and race every workload: what the JSON file holds, and the curves."""
     measured = {}
+    described = str(target)
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         for name in WORKLOADS:
@@ -201,11 +241,12 @@ def run(
                 keep.write_text(json.dumps({"machine": machine(target), "workloads": of}))
         jobs = {
             name: pool.submit(
-                race_named, name, {t: s for t, (_, s) in times.items()}, trials, seeds
+                race_named, name, described, {t: s for t, (_, s) in times.items()}, trials, seeds
             )
             for name, times in measured.items()
         }
-        curves = {name: job.result() for name, job in jobs.items()}
+        done = {name: job.result() for name, job in jobs.items()}
+    curves = {name: found for name, (found, _) in done.items()}
     rows = {}
     for name, times in measured.items():
         default = next(iter(times.values()))[1]
@@ -218,13 +259,15 @@ def run(
             "default_seconds": default,
             "sequential_seconds": times.get("cpu/sequential()", (None, None))[1],
             "times": {text: seconds for text, (_, seconds) in times.items()},
+            "ranking": done[name][1],
             **{s: [round(float(v), 4) for v in mean(curves[name][s])] for s in STRATEGIES},
         }
         ends = {s: mean(curves[name][s])[-1] for s in STRATEGIES}
         print(
             f"{name:32}{len(times):4} plans  best {ordered[0][0] * 1e6:9.1f} us  "
             f"default {default / ordered[0][0]:.2f}x  after {trials} trials: "
-            f"search {ends['evolution']:.3f}x, random {ends['random']:.3f}x",
+            f"search {ends['model']:.3f}x, random {ends['random']:.3f}x, "
+            f"ranking {done[name][1]['mean']:.2f} (chance {done[name][1]['chance']:.2f})",
             flush=True,
         )
     length = min(c.shape[1] for found in curves.values() for c in found.values())
@@ -233,14 +276,14 @@ def run(
         s: float(np.exp(np.mean([np.log(found[s]).mean() for found in curves.values()])))
         for s in STRATEGIES
     }
-    print(f"over all trials: search {areas['evolution']:.3f}x, random {areas['random']:.3f}x")
+    print(f"over all trials: search {areas['model']:.3f}x, random {areas['random']:.3f}x")
     host = earlier.get("machine", machine(target))
     result = {"machine": host, "seeds": seeds, "mean_over_trials": areas, "workloads": rows}
     return result, curves
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print a table; exit code 1 where the search does not beat random search."""
+    """Print a table; exit code 1 where random search or chance is not beaten."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=5)
@@ -256,10 +299,10 @@ def main(argv: list[str] | None = None) -> int:
         args.json = args.json or ROOT / "bench" / "results" / "search.json"
         args.plot = args.plot or ROOT / "docs" / "images" / "search.svg"
         args.markdown = args.markdown or ROOT / "docs" / "tuning.md"
-    target = Target.from_device("cpu")
     if args.keep and args.keep.is_file():
         args.replay = args.replay or args.keep
     earlier = json.loads(args.replay.read_text()) if args.replay else {}
+    target = target_of(earlier["machine"]["target"] if earlier else None)
     threads = machine(target)["TVM_NUM_THREADS"]
     if earlier and earlier["machine"]["TVM_NUM_THREADS"] != threads:
         # The space and the default plan follow the number of threads.
@@ -272,8 +315,9 @@ def main(argv: list[str] | None = None) -> int:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     if args.markdown:
         write_markdown(result, args.markdown)
-    areas = result["mean_over_trials"]
-    return 0 if areas["evolution"] < areas["random"] else 1
+    areas, rows = result["mean_over_trials"], result["workloads"].values()
+    beats_chance = all(r["ranking"]["mean"] > r["ranking"]["chance"] for r in rows)
+    return 0 if areas["model"] < areas["random"] and beats_chance else 1
 
 
 if __name__ == "__main__":

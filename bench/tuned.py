@@ -40,7 +40,7 @@ from tvm_scan._versions import tvm_version
 from tvm_scan.library import LIBRARY
 from tvm_scan.meta import RecordStore, tune
 from tvm_scan.meta.check import make_cases
-from tvm_scan.meta.entry import Entry
+from tvm_scan.meta.entry import Entry, program_digest
 from tvm_scan.meta.nearest import shapes_of
 from tvm_scan.schedules.shipped import machine_of
 
@@ -168,12 +168,12 @@ def write_records(folder: Path, target: Target, made: list[tuple[Case, Entry, Ro
         facts = {**(entry.facts or {}), "function": case.label, **times}
         facts.pop("host", None)  # whose machine it was is nobody's business
         facts.pop("samples", None)
-        kept.append(Entry(entry.digest, without_paths(entry.workload), entry.json, facts))
+        workload = without_paths(entry.workload)
+        facts["program"] = program_digest(workload)
+        kept.append(Entry(entry.digest, workload, entry.json, facts))
     about = {"machine": key, "tvm": tvm_version(), "tvm_scan": __version__, "defaults": defaults}
     store.update(lambda _: kept, compact=True, about=about)
     (store.folder / ".lock").unlink(missing_ok=True)
-    for path in store.folder.iterdir():
-        path.chmod(0o644)
     return store.folder
 
 

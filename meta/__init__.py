@@ -1,11 +1,11 @@
 """The search for plans, and the records that it makes.
 
 Reading order: ``decisions`` (what may be decided), ``space`` (the rule that samples it), ``expand``
-(the postproc), ``mutator`` (moves), ``costs`` and ``features`` (what the cost model sees),
-``candidates`` (where they come from), ``check`` (against the loop), ``workers`` (what runs in other
-processes), ``search``, ``loop`` and ``finals`` (``tune``), ``checked`` (the same check in TVM's own
-search), ``database``, ``entry`` and ``files`` (the records), ``replay``, ``nearest`` and
-``dispatch`` (their use).
+(the postproc), ``mutator`` (moves), ``costs`` and ``features`` (what ``cost_model`` sees),
+``candidates`` (where they come from), ``check`` (against the loop), ``workers`` and ``scratch``
+(what runs in other processes, and what it leaves), ``search``, ``loop`` and ``finals`` (``tune``),
+``checked`` (the same check in TVM's own search), ``database``, ``entry``, ``files`` and ``lines``
+(the records), ``replay``, ``nearest`` and ``dispatch`` (their use).
 """
 
 from importlib import import_module

@@ -1,35 +1,36 @@
-"""Where candidates come from: a list for a small space, evolution under a cost model else."""
+"""Where candidates come from: a list for a small space, a ranking by a cost model else."""
 
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
+from statistics import median
 from typing import Any
 
+import numpy as np
 from tvm import IRModule
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import recurrences_of
-from tvm_scan.meta.context import light_context
+from tvm_scan.meta.cost_model import TimeModel
 from tvm_scan.meta.costs import costs_of
-from tvm_scan.meta.decisions import enumerate_plans, neighbours
-from tvm_scan.meta.expand import annotated_plans, expand_checked
-from tvm_scan.meta.space import annotate, scan_space
+from tvm_scan.meta.decisions import enumerate_plans
+from tvm_scan.meta.expand import expand_checked
+from tvm_scan.meta.features import row_of
+from tvm_scan.meta.space import annotate
 from tvm_scan.schedules.default import default_plan
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in
 
 __all__ = [
     "Candidate",
-    "Evolved",
     "Listed",
+    "Ranked",
     "candidate_of",
     "first_plans",
     "plan_sets",
@@ -37,7 +38,10 @@ __all__ = [
 ]
 
 Plans = tuple[ScanPlan, ...]
-_LOG = logging.getLogger("tvm_scan.search")
+#: Combinations of plans that are all looked at; of more, how many are drawn.
+_WHOLE, _DRAWN = 1 << 14, 1 << 12
+#: Candidates of a batch of which none is drawn at random; good ones whose neighbours are looked at.
+_FEW = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,8 +181,11 @@ class Listed:
         """Nothing is learnt."""
 
 
-class Evolved:
-    """TVM's ``EvolutionarySearch``, its population sized for spaces of a hundred plans.
+class Ranked:
+    """The space, the best first by what was measured of it so far.
+
+    Nothing is built or expanded to be looked at: a plan's row follows from the plan. So all of a
+    space is asked about at once, and what is measured is what the model likes best of everything.
 
     Parameters
     ----------
@@ -186,125 +193,62 @@ class Evolved:
         The sequential function.
     target : tvm.target.Target
         What to tune for.
-    trials : int
-        Upper bound of candidates.
-    batch : int
-        Candidates at a time.
     seed : int
-        Of sampling and mutation.
-    cost_model : CostModel, optional
-        XGBoost on ``ScanFeatures`` if not given.
+        Of the model, and of what is tried beside it.
     """
 
-    def __init__(
-        self,
-        mod: IRModule,
-        target: Target,
-        trials: int,
-        batch: int,
-        seed: int,
-        cost_model: Any = None,
-    ) -> None:
+    def __init__(self, mod: IRModule, target: Target, seed: int) -> None:
+        TimeModel.check_installed()
         self.mod, self.target = mod, target
-        self.database = ms.database.MemoryDatabase()
-        self.workload = self.database.commit_workload(mod)
-        self.cost_model = cost_model or _xgboost()
-        strategy = ms.search_strategy.EvolutionarySearch(
-            population_size=24,
-            init_measured_ratio=0.25,
-            init_min_unmeasured=8,
-            max_fail_count=20,
-            genetic_num_iters=2,
-            genetic_max_fail_count=4,
-            eps_greedy=0.1,
-        )
-        self.context = light_context(
-            mod,
-            target,
-            space=scan_space(target, seed=seed, marked=False),
-            strategy=strategy,
-            seed=seed % ((1 << 31) - 1) + 1,
-            logger=_LOG,
-        )
-        self.strategy = self.context.search_strategy
-        spaces = self.context.generate_design_space()
-        self.strategy.pre_tuning(trials, batch, spaces, self.database, self.cost_model)
-        self.pending: list[Any] = []
-        self.seen: set[Plans] = set()
+        self.found = recurrences_of(mod["main"])
+        self.spaces = [enumerate_plans(target, r) for r in self.found]
+        self.rows = [
+            {plan: row_of(plan, target, recurrence) for plan in space}
+            for recurrence, space in zip(self.found, self.spaces, strict=True)
+        ]
+        self.model, self.random = TimeModel(seed), random.Random(seed)
+        self.seen: dict[Plans, float] = {}
 
-    def near(self, plans: Plans, count: int) -> list[Candidate]:
-        """Neighbours of good plans, those first that cost less by analysis.
+    def next(self, count: int) -> list[Candidate]:
+        """Up to ``count`` candidates that were not seen; none once there is no other."""
+        out: list[Candidate] = []
+        for plans in self._ordered(count):
+            self.seen[plans] = inf
+            made = candidate_of(self.mod, plans, self.target)
+            out += [] if made is None else [made]
+            if len(out) == count:
+                break
+        return out
 
-        Parameters
-        ----------
-        plans : tuple of ScanPlan
-            The best so far.
-        count : int
-            Most candidates.
+    def _ordered(self, count: int) -> list[Plans]:
+        pool = [plans for plans in self._pool() if plans not in self.seen]
+        self.random.shuffle(pool)
+        guesses = self.model.predict(np.array([self._row(p) for p in pool])) if pool else None
+        if guesses is None:
+            return pool
+        best = [pool[i] for i in np.argsort(guesses, kind="stable")]
+        # One of a batch is drawn at random: what the model is wrong about, it would never ask for.
+        chance = pool[: 1 if count > _FEW else 0]
+        likely = [plans for plans in best if plans not in chance]
+        return [*likely[: count - len(chance)], *chance, *likely[count - len(chance) :]]
 
-        Returns
-        -------
-        list of Candidate
-        """
-        found = recurrences_of(self.mod["main"])
-        moves: dict[Plans, float] = {}
-        for number, recurrence in enumerate(found):
-            for plan in neighbours(plans[number], self.target, recurrence):
-                moved = (*plans[:number], plan, *plans[number + 1 :])
-                moves[moved] = costs_of(plan, self.target, recurrence).span
-        ordered = sorted((m for m in moves if m not in self.seen), key=lambda m: moves[m])
-        made = [candidate_of(self.mod, m, self.target) for m in ordered[:count]]
-        return [candidate for candidate in made if candidate is not None]
+    def _pool(self) -> list[Plans]:
+        """All plans; of very many some, and those that differ from a good one in one recurrence."""
+        if prod(map(len, self.spaces)) <= _WHOLE:
+            return list(itertools.product(*self.spaces))
+        drawn = [tuple(map(self.random.choice, self.spaces)) for _ in range(_DRAWN)]
+        for good in sorted(self.seen, key=self.seen.__getitem__)[:_FEW]:
+            for number, space in enumerate(self.spaces):
+                drawn += [(*good[:number], plan, *good[number + 1 :]) for plan in space]
+        return list(dict.fromkeys(drawn))
 
-    def next(self) -> list[Candidate]:
-        """A batch; none once the search finds nothing new."""
-        for _ in range(3):
-            found = self.strategy.generate_measure_candidates()
-            if found is None:
-                return []
-            self.pending = list(found)
-            if self.pending:
-                return [Candidate(_plans_of(m, self.mod), m) for m in self.pending]
-            self.strategy.notify_runner_results([], [])
-        return []
+    def _row(self, plans: Plans) -> list[float]:
+        parts = zip(plans, self.rows, self.found, strict=True)
+        return [v for p, known, r in parts for v in known.get(p) or row_of(p, self.target, r)]
 
     def tell(self, candidates: list[Candidate], results: list[ms.runner.RunnerResult]) -> None:
         """Learn from results; also from those of candidates that came from elsewhere."""
         for candidate, result in zip(candidates, results, strict=True):
-            self.seen.add(candidate.plans)
-            if result.run_secs:
-                record = ms.database.TuningRecord(
-                    candidate.measure.sch.trace,
-                    self.workload,
-                    list(result.run_secs),
-                    self.target,
-                    candidate.measure.args_info,
-                )
-                self.database.commit_tuning_record(record)
-        measured = [candidate.measure for candidate in candidates]
-        self.cost_model.update(self.context, measured, results)
-
-    def done(self, results: list[ms.runner.RunnerResult]) -> None:
-        """Close a batch of ``next``: one result for each of its candidates."""
-        self.strategy.notify_runner_results(self.pending, results)
-
-
-def _plans_of(measure: ms.MeasureCandidate, mod: IRModule) -> Plans:
-    sch = Schedule(mod)
-    measure.sch.trace.apply_to_schedule(sch, remove_postproc=False)
-    return tuple(plan for _, plan in annotated_plans(sch))
-
-
-def _xgboost() -> ms.cost_model.CostModel:
-    try:
-        import xgboost  # noqa: F401
-    except ImportError:
-        raise ScanError(
-            "tune: expected xgboost for the cost model of a search, found none; run "
-            "python -m pip install 'tvm_scan[tune]', or raise trials to the size of the space"
-        ) from None
-    from tvm_scan.meta.features import ScanFeatures
-
-    return ms.cost_model.XGBModel(
-        extractor=ScanFeatures(), num_warmup_samples=6, num_tuning_cores=1, adaptive_training=False
-    )
+            ran = [float(s) for s in result.run_secs or []]
+            self.seen[candidate.plans] = median(ran) if ran else inf
+            self.model.tell(np.array(self._row(candidate.plans)), median(ran) if ran else None)

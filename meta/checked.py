@@ -29,13 +29,26 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_scan.annotations import PLAN_PREFIX
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import WRONG, make_cases, save_cases
-from tvm_scan.meta.expand import annotated_plans, unmark
+from tvm_scan.meta.cost_model import StockModel
+from tvm_scan.meta.expand import unmark
+from tvm_scan.meta.scratch import close_pool, scratch_folder, worker_initializer
 from tvm_scan.meta.workers import local_builder, local_runner
 from tvm_scan.schedules import expand_scans
+from tvm_scan.schedules.annotated import annotated_plans
 
 __all__ = ["CheckedTuning"]
 
 _LOG = logging.getLogger("tvm_scan")
+#: Of TVM's evolution, for spaces of some hundred plans.
+_SEARCH = {
+    "population_size": 24,
+    "init_measured_ratio": 0.25,
+    "init_min_unmeasured": 8,
+    "max_fail_count": 20,
+    "genetic_num_iters": 2,
+    "genetic_max_fail_count": 4,
+    "eps_greedy": 0.1,
+}
 
 
 class CheckedTuning:
@@ -84,19 +97,32 @@ class CheckedTuning:
         self._make = runner or partial(local_runner, config=config)
         #: Of each artifact its sequential program; None where it has no recurrence.
         self._loops: dict[str, IRModule | None] = {}
-        self._folder = Path(tempfile.mkdtemp(prefix="tvm-scan-cases-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="cases-", dir=scratch_folder()))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._key: int | None = None
         self._runner: Any = None
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments: ``builder``, ``runner`` and ``measure_callbacks``."""
+        """Keyword arguments: what measures, what it is measured for, and what chooses.
+
+        TVM's default search expands 512 candidates a generation and predicts them by a model that
+        diverges on unrolled kernels (see ``cost_model``); so a ``strategy`` for spaces of some
+        hundred plans and a ``cost_model`` are among them. A caller's own replace them:
+        ``{**checked.options(), "cost_model": "random"}``.
+
+        Returns
+        -------
+        dict
+            ``builder``, ``runner``, ``measure_callbacks``, ``strategy`` and ``cost_model``.
+        """
         default = ms.measure_callback.MeasureCallback.create("default")
         stock = [c for c in default if not isinstance(c, ms.measure_callback.AddToDatabase)]
         return {
             "builder": _Builder(self),
             "runner": _Runner(self),
             "measure_callbacks": [_Records(), *stock],
+            "strategy": ms.search_strategy.EvolutionarySearch(**_SEARCH),
+            "cost_model": StockModel(self._seed),
         }
 
     # ---- build ------------------------------------------------------------------------------
@@ -153,12 +179,12 @@ class CheckedTuning:
         """One at a time: each holds a process, and tasks come in batches."""
         key = _hash(loop)
         if self._runner is None or key != self._key:
-            pool = getattr(self._runner, "pool", None)
-            if pool is not None:
-                pool.shutdown(wait=False)
+            close_pool(self._runner)
             self._runner = None
             if loop is None:
-                self._runner = ms.runner.LocalRunner(120.0, self._config)
+                self._runner = ms.runner.LocalRunner(
+                    120.0, self._config, initializer=worker_initializer()
+                )
             else:
                 cases = self._folder / str(key)
                 if not cases.is_file():

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +18,25 @@ from tvm import IRModule, tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_scan.meta.entry import Entry, canonical, digest_of, record_fault
+from tvm_scan.meta.entry import Entry, canonical, digest_of, program_digest
 from tvm_scan.meta.files import (
+    MANIFEST,
+    RECORDS,
+    WORKLOADS,
     RecordError,
-    Row,
+    contents,
     locked,
-    parse_lines,
+    reading,
     replace_file,
     replace_files,
-    salvaged,
-    workload_fault,
 )
+from tvm_scan.meta.lines import Row, parse_lines, read_manifest, record_fault, workload_fault
 from tvm_scan.meta.provenance import why_foreign
 
-__all__ = ["MANIFEST", "RECORDS", "WORKLOADS", "RecordStore"]
+__all__ = ["RecordStore"]
 
-WORKLOADS = "database_workload.json"
-RECORDS = "database_tuning_record.json"
-MANIFEST = "manifest.json"
-#: TVM writes this many seconds for a candidate that did not run.
-_FAILED = 1e9
+#: Of lines that are no records, how many are named.
+_SHOWN = 10
 _LOG = logging.getLogger("tvm_scan")
 
 
@@ -52,12 +51,16 @@ class RecordStore:
     Attributes
     ----------
     rejected : list of str
-        What the last reading found that is no record, with file and line.
+        What the last reading found that is no record, with file and line; of very many the first,
+        and how many more there are.
+    bad_lines : int
+        How many there are.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.rejected: list[str] = []
+        self.bad_lines = 0
         self._functions: dict[tuple[str, ...], tuple[int, Any] | None] = {}
 
     # ---- reading ----------------------------------------------------------------------------
@@ -70,59 +73,56 @@ class RecordStore:
         RecordError
             If the folder holds no database, or its files cannot be opened.
         """
-        if not self.folder.is_dir() or not (self.folder / RECORDS).is_file():
-            kind = "a folder without one" if self.folder.is_dir() else "nothing"
+        try:
+            is_folder = self.folder.is_dir()
+            is_database = is_folder and (self.folder / RECORDS).exists()
+        except OSError as error:
+            raise RecordError(
+                f"database: expected to read {self.folder}, got: {error.strerror}; check its "
+                "permissions"
+            ) from error
+        if not is_database:
+            kind = "a folder without one" if is_folder else "nothing"
             raise RecordError(
                 f"database: expected {RECORDS} in {self.folder}, found {kind}; give the folder of "
                 "a tuning run (tvm-scan tune)"
             )
-        if os.access(self.folder, os.W_OK):
-            with locked(self.folder):
-                return self._read()[0]
-        return self._read()[0]
+        with reading(self.folder):
+            return self._read()[0]
 
     def _read(self) -> tuple[list[Entry], list[tuple[str, Row]], dict[str, Any], list[Any]]:
-        bad: list[tuple[str, Row]] = []
-        manifest = self._manifest(bad)
-        facts = manifest.get("records", {})
+        files, bad = contents(self.folder), list[tuple[str, Row]]()
+        manifest, damaged = read_manifest(files.get(MANIFEST))
+        bad += [] if damaged is None else [(MANIFEST, damaged)]
+        facts = manifest["records"]
         workloads: list[list[str] | None] = []
-        for row in parse_lines(self.folder / WORKLOADS):
+        for row in parse_lines(files.get(WORKLOADS, b"")):
             fault = row.fault or workload_fault(row.value)
             workloads.append(None if fault else row.value)
             if fault:
-                bad.append((WORKLOADS, Row(row.number, row.text, None, fault)))
+                bad.append((WORKLOADS, replace(row, fault=fault)))
         entries: dict[str, Entry] = {}
-        for row in parse_lines(self.folder / RECORDS):
+        for row in parse_lines(files.get(RECORDS, b"")):
             fault = row.fault or record_fault(row.value, workloads)
             if fault:
-                bad.append((RECORDS, Row(row.number, row.text, None, fault)))
+                bad.append((RECORDS, replace(row, fault=fault)))
                 continue
             workload = workloads[row.value[0]]
             assert workload is not None
             digest = digest_of(workload, row.value[1])
             entries[digest] = Entry(digest, workload, row.value[1], facts.get(digest))
-        self.rejected = [f"{self.folder / n}:{row.number}: {row.fault}" for n, row in bad]
-        for text in self.rejected:
-            _LOG.warning("%s; the line is left out", text)
+        self._name(bad)
         return list(entries.values()), bad, manifest, workloads
 
-    def _manifest(self, bad: list[tuple[str, Row]]) -> dict[str, Any]:
-        path = self.folder / MANIFEST
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return {"format": 1, "records": {}}
-        try:
-            found: dict[str, Any] = json.loads(text)
-            records = found["records"]
-            if isinstance(records, dict) and all(isinstance(v, dict) for v in records.values()):
-                return found
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pass
-        kept = salvaged(text)
-        fault = f"expected a manifest, got other text, which names {len(kept)} records"
-        bad.append((MANIFEST, Row(1, text, None, fault)))
-        return {"format": 1, "records": kept}
+    def _name(self, bad: list[tuple[str, Row]]) -> None:
+        """Say what is no record, once for as long as it stays the same."""
+        texts = [f"{self.folder / n}:{row.number}: {row.fault}" for n, row in bad[:_SHOWN]]
+        if len(bad) > _SHOWN:
+            texts.append(f"{self.folder}: and {len(bad) - _SHOWN} more lines that are no records")
+        if texts != self.rejected:
+            for text in texts:
+                _LOG.warning("%s; left out", text)
+        self.rejected, self.bad_lines = texts, len(bad)
 
     # ---- writing ----------------------------------------------------------------------------
 
@@ -158,6 +158,7 @@ class RecordStore:
         """
         workload = ms.database.Workload(mod).as_json()
         body = json.loads(json.dumps(record.as_json()))
+        facts = {**facts, "program": program_digest(workload)}
         entry = Entry(digest_of(workload, body), workload, body, facts)
 
         def change(entries: list[Entry]) -> list[Entry]:
@@ -196,7 +197,7 @@ class RecordStore:
             entries, bad, manifest, present = self._read()
             kept = list({e.digest: e for e in change(entries)}.values())
             for name in {n for n, _ in bad}:
-                self._set_aside(name, [row.text for n, row in bad if n == name])
+                self._set_aside(name, [row.raw for n, row in bad if n == name])
             stay = [] if compact else [tuple(w) for w in present if w is not None]
             order = dict.fromkeys([*stay, *(tuple(e.workload) for e in kept)])
             numbers = {key: i for i, key in enumerate(order)}
@@ -213,12 +214,15 @@ class RecordStore:
             replace_files(self.folder, texts, together=compact or None in present)
         return kept
 
-    def _set_aside(self, name: str, texts: list[str]) -> None:
+    def _set_aside(self, name: str, raws: list[bytes]) -> None:
         path = self.folder / f"{name}.rejected"
-        before = path.read_text(encoding="utf-8") if path.is_file() else ""
-        new = [text for text in texts if text not in before]
+        before = path.read_bytes() if path.is_file() else b""
+        known = set(before.split(b"\n"))
+        new = [raw for raw in dict.fromkeys(raws) if raw not in known]
+        if name == MANIFEST:  # it is one text of many lines
+            new = [raw for raw in raws if raw not in before]
         if new:
-            replace_file(path, before + "".join(text + "\n" for text in new))
+            replace_file(path, before + b"".join(raw + b"\n" for raw in new))
 
     # ---- use --------------------------------------------------------------------------------
 
@@ -232,11 +236,9 @@ class RecordStore:
         """As ``usable``, of given entries."""
         good, others = [], []
         for entry in entries:
-            reason = entry.fault or why_foreign(entry.facts)
+            reason = entry.unknown or entry.fault or why_foreign(entry.facts)
             if reason is None and target is not None and not _same(entry.target, target):
                 reason = f"expected a record for {target}, found one for {entry.target}"
-            if reason is None and entry.seconds >= _FAILED:
-                reason = "expected a time, found the mark of a failed measurement"
             if reason is None:
                 good.append(entry)
             else:
@@ -260,7 +262,7 @@ class RecordStore:
         key, bare = canonical(func)
         same = []
         for entry in self.entries():
-            found = self._canonical(entry)
+            found = None if entry.unknown else self._canonical(entry)
             if found is not None and found[0] == key and tvm_ffi.structural_equal(bare, found[1]):
                 same.append(entry)
         good, others = self.split(same, target)
@@ -274,7 +276,7 @@ class RecordStore:
         if name not in self._functions:
             try:
                 self._functions[name] = canonical(entry.func)
-            except (RuntimeError, ValueError, TypeError, KeyError, AttributeError):
+            except Exception:  # whatever TVM's readers raise for a text that is damaged
                 self._functions[name] = None
         return self._functions[name]
 

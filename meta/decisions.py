@@ -1,8 +1,8 @@
 """Which values every decision of a plan may take: the one source of every search.
 
 A space is a few branches, one for each algorithm; within a branch every decision has its own
-ordered values. Sampling draws from them, enumeration walks through them, and a neighbour is the
-value beside.
+ordered values. Sampling draws from them, enumeration walks through them, and a mutation moves to
+the value beside.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import log2, prod
+from math import prod
 from typing import Any
 
 import tvm_ffi
@@ -30,7 +30,7 @@ from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.vector_math import has_transcendentals
 from tvm_scan.schedules.vector_values import takes_time_vectors
 
-__all__ = ["Branch", "branches", "enumerate_plans", "fits", "neighbours", "size"]
+__all__ = ["Branch", "branches", "enumerate_plans", "fits", "size"]
 
 #: Fewest steps in a chunk that are worth a task of their own.
 _LEAST_CHUNK = 16
@@ -149,47 +149,6 @@ def enumerate_plans(target: Target, recurrence: Recurrence) -> list[ScanPlan]:
 def size(target: Target, recurrence: Recurrence) -> int:
     """Number of plans that fit."""
     return len(enumerate_plans(target, recurrence))
-
-
-def neighbours(plan: ScanPlan, target: Target, recurrence: Recurrence) -> list[ScanPlan]:
-    """Plans one step away: one decision moved by one value, or another algorithm.
-
-    Parameters
-    ----------
-    plan : ScanPlan
-        Where to start; it need not be in the space.
-    target : tvm.target.Target
-        Where it will run.
-    recurrence : Recurrence
-        What will run.
-
-    Returns
-    -------
-    list of ScanPlan
-        Those that fit, without ``plan`` itself.
-    """
-    found: list[ScanPlan] = []
-    for branch in branches(target, recurrence):
-        if not branch.holds(plan):
-            # Much the same decisions under another algorithm.
-            fitting = [p for p in branch.plans() if fits(p, target, recurrence)]
-            found.append(min(fitting, key=lambda p: _distance(p, plan, branch)))
-            continue
-        for name, values in branch.choices:
-            here = values.index(int(getattr(plan, name)))
-            for value in values[max(0, here - 1) : here + 2]:
-                found.append(_with(plan, {name: value}))
-    unique = dict.fromkeys(found)
-    return [p for p in unique if p != plan and fits(p, target, recurrence)]
-
-
-def _distance(one: ScanPlan, other: ScanPlan, branch: Branch) -> float:
-    """How many doublings lie between the decisions of two plans."""
-
-    def log(value: Any) -> float:
-        return log2(max(1, int(value)))
-
-    return sum(abs(log(getattr(one, n)) - log(getattr(other, n))) for n, _ in branch.choices)
 
 
 def _with(plan: ScanPlan, values: dict[str, Any]) -> ScanPlan:

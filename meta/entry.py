@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import cached_property
-from math import isfinite
+from functools import cached_property, lru_cache
 from statistics import median
 from typing import Any
 
@@ -16,12 +15,22 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from tvm_scan._versions import why_foreign
 from tvm_scan.annotations import DECLARED
-from tvm_scan.meta.expand import annotated_plans
+from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.meta.files import RecordError
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.splice import ensure_blocks
+from tvm_scan.schedules.primitive import nest_of
+from tvm_scan.schedules.splice import blocks_in, ensure_blocks
+from tvm_scan.schedules.unfit import why_unfit
 
-__all__ = ["Entry", "canonical", "digest_of", "record_fault"]
+__all__ = ["Entry", "canonical", "digest_of", "program_digest"]
+
+#: TVM writes this many seconds for a candidate that did not run; in less than a few cycles nothing
+#: runs.
+_FAILED, _LEAST = 1e9, 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +66,15 @@ class Entry:
 
     @cached_property
     def mod(self) -> IRModule:
-        """The sequential program."""
+        """The sequential program.
+
+        Raises
+        ------
+        RecordError
+            If its text has changed since it was tuned: TVM reads one without checks, and can end
+            the process over a damaged one.
+        """
+        self._check_program()
         return ms.database.Workload.from_json(self.workload).mod
 
     @property
@@ -68,30 +85,71 @@ class Entry:
     @cached_property
     def record(self) -> ms.database.TuningRecord:
         """As TVM's own object."""
+        self._check_program()
         return ms.database.TuningRecord.from_json(
             self.json, ms.database.Workload.from_json(self.workload)
         )
 
+    @property
+    def unknown(self) -> str | None:
+        """Why it is used nowhere, and not even read: no manifest vouches for it."""
+        return why_foreign(None) if self.facts is None else None
+
     @cached_property
     def fault(self) -> str | None:
-        """What TVM finds wrong with it; None where it can be used."""
+        """What is wrong with it wherever it is used; None where its plans fit its program."""
+        if self.seconds >= _FAILED:
+            return "expected a time, found the mark of a failed measurement"
+        if self.seconds < _LEAST:
+            return f"expected a time of at least {_LEAST:g} s, found {self.seconds:g} s"
         try:
-            if self.record.target is None or not isinstance(self.func, tirx.PrimFunc):
-                return "expected a function and a target"
-        except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+            return self._unfit()
+        except RecordError as error:
+            return str(error)
+        except Exception as error:  # whatever TVM's readers raise for a text that is damaged
             text = str(error).strip().splitlines() or [type(error).__name__]
             return f"expected a record that TVM can read, got: {text[-1]}"
-        return None if self.plans else "expected a trace that replays to a plan"
+
+    def _check_program(self) -> None:
+        known = (self.facts or {}).get("program")
+        if known is not None and known != program_digest(self.workload):
+            raise RecordError("expected the program that was tuned, found that its text changed")
+
+    def _unfit(self) -> str | None:
+        """Why its plans do not fit its own program and target."""
+        if self.record.target is None or not isinstance(self.func, tirx.PrimFunc):
+            return "expected a function and a target"
+        planned = annotated_plans(self._replayed)
+        if not planned:
+            return "expected a trace that replays to a plan"
+        for block, plan in planned:
+            found = self._recurrence_at(block)
+            if found is None:
+                return f"expected plans for recurrences, found {plan} for {block.name_hint}"
+            reason = why_unfit(plan, self.target, found)
+            if reason is not None:
+                return reason
+        return None
+
+    def _recurrence_at(self, block: Any) -> Recurrence | None:
+        # Found once for all records of a program, unless the trace changed more than annotations.
+        known = _nests(tuple(self.workload))
+        func, nest = nest_of(self._replayed, block)
+        if [names for names, _ in known] == [_names(n) for n in root_nests(func)]:
+            return next((r for names, r in known if block.name_hint in names), None)
+        found = extract_nest(func, nest)
+        return found if isinstance(found, Recurrence) else None
+
+    @cached_property
+    def _replayed(self) -> Schedule:
+        sch = Schedule(self.mod)
+        self.record.trace.apply_to_schedule(sch, remove_postproc=False)
+        return sch
 
     @cached_property
     def plans(self) -> list[ScanPlan]:
-        """The plans that its trace annotates; empty where it does not replay."""
-        sch = Schedule(self.mod)
-        try:
-            self.record.trace.apply_to_schedule(sch, remove_postproc=False)
-        except (RuntimeError, ValueError, TypeError):
-            return []
-        return [plan for _, plan in annotated_plans(sch)]
+        """The plans that its trace annotates; empty where it has a fault."""
+        return [] if self.fault else [plan for _, plan in annotated_plans(self._replayed)]
 
 
 def canonical(func: tirx.PrimFunc) -> tuple[int, tirx.PrimFunc]:
@@ -122,41 +180,21 @@ def digest_of(workload: list[str], record: list[Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def record_fault(value: Any, workloads: list[Any]) -> str | None:
-    """What is wrong with a line of a record file; None where it is a record.
+def program_digest(workload: list[str]) -> str:
+    """SHA-256 of a workload's packed module, for the manifest."""
+    return hashlib.sha256(workload[1].encode()).hexdigest()
 
-    Parameters
-    ----------
-    value : object
-        The line's JSON.
-    workloads : list
-        The workloads by number; None where one cannot be read.
 
-    Returns
-    -------
-    str or None
-    """
-    if not (isinstance(value, list) and len(value) == 2 and isinstance(value[0], int)):
-        return "expected the number of a workload and a record"
-    if not 0 <= value[0] < len(workloads) or workloads[value[0]] is None:
-        return f"expected one of {len(workloads)} workloads, got number {value[0]}"
-    body = value[1]
-    if not (isinstance(body, list) and len(body) == 4):
-        return "expected trace, seconds, target and arguments"
-    trace, seconds, target, arguments = body
-    if not (
-        isinstance(trace, list) and len(trace) == 2 and all(isinstance(t, list) for t in trace)
-    ):
-        return "expected a trace"
-    numbers = isinstance(seconds, list) and all(
-        isinstance(t, int | float) and not isinstance(t, bool) and isfinite(t) and t > 0
-        for t in seconds
-    )
-    if not numbers or not seconds:
-        return "expected positive seconds"
-    if not isinstance(target, dict) or not isinstance(arguments, list):
-        return "expected a target and arguments"
-    return None
+@lru_cache(maxsize=256)
+def _nests(workload: tuple[str, ...]) -> list[tuple[list[str], Recurrence | None]]:
+    """Names of the blocks of every nest of a program, and the recurrence that it is."""
+    func = ms.database.Workload.from_json(list(workload)).mod["main"]
+    found = [(_names(nest), extract_nest(func, nest)) for nest in root_nests(func)]
+    return [(names, r if isinstance(r, Recurrence) else None) for names, r in found]
+
+
+def _names(nest: Any) -> list[str]:
+    return [str(block.name_hint) for block in blocks_in(nest)]
 
 
 def _plain(target: dict[str, Any]) -> dict[str, Any]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tvm_scan.meta.database import MANIFEST, RECORDS, WORKLOADS, RecordStore
+from tvm_scan._files import replacing
+from tvm_scan.meta.database import RecordStore
 from tvm_scan.meta.entry import Entry, canonical
-from tvm_scan.meta.files import RecordError, locked
+from tvm_scan.meta.files import MANIFEST, RECORDS, WORKLOADS, RecordError, contents, reading
 
 __all__ = ["export_archive", "import_archive", "merge", "prune"]
 
+_LOG = logging.getLogger("tvm_scan")
 _MEMBERS = (WORKLOADS, MANIFEST, RECORDS)
 #: Unpacked size beyond which an archive is refused.
 _LARGEST = 1 << 30
@@ -31,15 +34,28 @@ def merge(into: RecordStore, sources: Iterable[RecordStore]) -> int:
     Returns
     -------
     int
-        Number of records that were new.
+        Number of records that were new. What has a fault is not spread.
 
     Raises
     ------
     RecordError
         If a source is no database, or ``into`` cannot be written.
     """
-    new = [entry for source in sources for entry in source.entries()]
-    return _add(into, new)
+    return _add(into, [entry for source in sources for entry in _sound(source)])
+
+
+def _sound(store: RecordStore) -> list[Entry]:
+    """Records without a fault; the others stay where they are."""
+    found = store.entries()
+    bad = [entry for entry in found if not entry.unknown and entry.fault is not None]
+    if bad:
+        _LOG.warning(
+            "%d records of %s are left out, the first since: %s",
+            len(bad),
+            store.folder,
+            bad[0].fault,
+        )
+    return [entry for entry in found if entry not in bad]
 
 
 def _add(into: RecordStore, new: list[Entry]) -> int:
@@ -54,7 +70,7 @@ def _add(into: RecordStore, new: list[Entry]) -> int:
     return len(into.update(change)) - before
 
 
-def prune(store: RecordStore, *, top: int = 1, foreign: bool = False) -> int:
+def prune(store: RecordStore, *, top: int = 1, foreign: bool = False, bad: bool = False) -> int:
     """Drop slow records; keep the fastest of each function and target.
 
     Parameters
@@ -65,6 +81,8 @@ def prune(store: RecordStore, *, top: int = 1, foreign: bool = False) -> int:
         How many to keep of each function and target.
     foreign : bool
         Whether to drop records of other versions, too.
+    bad : bool
+        Whether to drop records with a fault: those that can be used nowhere.
 
     Returns
     -------
@@ -90,8 +108,9 @@ def prune(store: RecordStore, *, top: int = 1, foreign: bool = False) -> int:
             for group in groups.values()
             for entry in sorted(group, key=lambda e: e.seconds)[:top]
         }
-        if not foreign:
-            keep |= {entry.digest for entry, _ in others}
+        for entry, _ in others:
+            if not (bad if not entry.unknown and entry.fault is not None else foreign):
+                keep.add(entry.digest)
         dropped = sum(entry.digest not in keep for entry in entries)
         return [entry for entry in entries if entry.digest in keep]
 
@@ -117,25 +136,18 @@ def export_archive(store: RecordStore, path: Path) -> int:
     Raises
     ------
     RecordError
-        If it is no database, or the file cannot be written.
+        If it is no database.
+    WriteError
+        If the file cannot be written.
     """
     count = len(store.entries())
-    part = path.with_name(path.name + ".part")
-    try:
-        with (
-            locked(store.folder),
-            zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive,
-        ):
-            for name in _MEMBERS:
-                if (store.folder / name).is_file():
-                    archive.write(store.folder / name, name)
-        part.replace(path)
-    except OSError as error:
-        raise RecordError(
-            f"export: expected to write {path}, got: {error.strerror}; choose another place"
-        ) from error
-    finally:
-        part.unlink(missing_ok=True)
+    with (
+        reading(store.folder),
+        replacing(path) as part,
+        zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name, content in contents(store.folder).items():
+            archive.writestr(name, content)
     return count
 
 
@@ -172,8 +184,9 @@ def import_archive(store: RecordStore, path: Path) -> int:
                 for name in _MEMBERS:  # by name, so that no path in it leads elsewhere
                     if name in sizes:
                         (Path(folder) / name).write_bytes(archive.read(name))
-        except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
+        except Exception as error:  # of a damaged or encrypted one, whatever its decoder raises
             raise RecordError(
-                f"import: expected a file of tvm-scan export at {path}, got: {error}; export again"
+                f"import: expected a file of tvm-scan export at {path}, got: "
+                f"{str(error) or type(error).__name__}; export again"
             ) from error
-        return _add(store, RecordStore(folder).entries())
+        return _add(store, _sound(RecordStore(folder)))

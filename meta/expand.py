@@ -5,48 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_ffi
-from tvm import IRModule, tirx
+from tvm import IRModule
 from tvm.ir.utils import derived_object
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_scan.annotations import PLAN_PREFIX, SEQUENTIAL
+from tvm_scan.annotations import SEQUENTIAL
 from tvm_scan.extraction import extract_nest
 from tvm_scan.meta.decisions import fits
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules import expand_scans
+from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.leftover import bind_leftovers
 from tvm_scan.schedules.limits import device_of
-from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.primitive import nest_of, plan_of
-from tvm_scan.schedules.splice import blocks_in, silent
+from tvm_scan.schedules.primitive import nest_of
+from tvm_scan.schedules.splice import silent
 
-__all__ = ["ExpandScansPostproc", "annotated_plans", "expand_checked", "mark", "unmark"]
+__all__ = ["ExpandScansPostproc", "expand_checked", "mark", "unmark"]
 
 #: Sequential programs by the mark on their candidates.
 _MARKED: dict[str, IRModule] = {}
-
-
-def annotated_plans(sch: Schedule) -> list[tuple[Any, ScanPlan]]:
-    """Blocks of a schedule that carry a plan, and the plans.
-
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-        As a rule or a replayed trace left it.
-
-    Returns
-    -------
-    list of (SBlock, ScanPlan)
-    """
-    return [
-        (block, plan_of(block))
-        for _, func in sch.mod.functions_items()
-        if isinstance(func, tirx.PrimFunc)
-        for block in blocks_in(func.body)
-        if PLAN_PREFIX + "algorithm" in block.annotations
-    ]
 
 
 def expand_checked(sch: Schedule, target: Target) -> bool:

@@ -1,27 +1,34 @@
-"""Features of a candidate for the cost model: its kernel's stores, and its plan's costs.
+"""What a cost model sees of a candidate: a row of numbers.
 
-TVM's per-store features see the expanded kernel, loop by loop, but not the chain of dependences
-through time, nor barriers; the analytic costs say that. Neither shows whether lines are asked for
-ahead or stored past the caches: that is in the plan's own decisions, which stand beside them, too.
+A plan's analytic costs say how long its chain of dependences is and what it moves; whether lines
+are asked for ahead or stored past the caches is in its decisions alone, which stand beside them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from math import log2
 
 import numpy as np
-import tvm
-from tvm.ir.utils import derived_object
+from tvm import IRModule
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
 
 from tvm_scan.meta.check import recurrences_of
 from tvm_scan.meta.costs import Costs, costs_of
-from tvm_scan.meta.expand import annotated_plans
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.annotated import annotated_plans
+from tvm_scan.schedules.cuda_checks import TREES
 from tvm_scan.schedules.plan import ALGORITHMS, ScanPlan
+from tvm_scan.schedules.staging_checks import BLOCK_LOADS
 
-__all__ = ["ScanFeatures", "decisions_of"]
+__all__ = ["CandidateRows", "decisions_of", "row_of"]
+
+#: Decisions that are words, and the words. The device is that of the target.
+_WORDS = {"algorithm": ALGORITHMS, "block_tree": TREES, "block_load": BLOCK_LOADS}
+_DEVICE = "device"
 
 
 def decisions_of(plan: ScanPlan) -> list[float]:
@@ -37,57 +44,87 @@ def decisions_of(plan: ScanPlan) -> list[float]:
     list of float
         As many for every plan.
     """
-    sizes = [f.name for f in fields(plan) if isinstance(f.default, int)]
-    shapes = [plan.algorithm == name for name in ALGORITHMS]
-    trees = [plan.block_tree == name for name in ("blelloch", "kogge_stone", "warp")]
-    return [log2(1 + int(getattr(plan, name))) for name in sizes] + [
-        float(x) for x in shapes + trees
-    ]
+    found: list[float] = []
+    for field in fields(plan):
+        value = getattr(plan, field.name)
+        if field.name in _WORDS:
+            found += [float(value == word) for word in _WORDS[field.name]]
+        elif field.name != _DEVICE:
+            found.append(log2(1 + int(value)))
+    return found
 
 
-@derived_object
-class ScanFeatures(ms.feature_extractor.PyFeatureExtractor):
-    """One row for each store: TVM's features, ``Costs.vector`` of the plans, and their decisions.
+def row_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> list[float]:
+    """Decisions and analytic costs of a plan for one recurrence.
 
-    TVM takes up to a second for an unrolled kernel, and a population is asked about again and
-    again, so what was extracted is kept.
+    Parameters
+    ----------
+    plan : ScanPlan
+        A plan that fits.
+    target : tvm.target.Target
+        What it is for.
+    recurrence : Recurrence
+        What runs.
+
+    Returns
+    -------
+    list of float
+        As many for every plan.
+    """
+    return [*costs_of(plan, target, recurrence).vector(), *decisions_of(plan)]
+
+
+class CandidateRows:
+    """Rows of TVM's candidates: those of their plans, and their stores in sum and at most.
+
+    Beside our plans a candidate of TVM's spaces has what TVM's own rules decided, which shows in
+    TVM's features of its stores. These take up to a second for an unrolled kernel, and a population
+    is asked about again and again, so what was extracted is kept.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.stores = ms.feature_extractor.PerStoreFeature()
-        self.mod: tvm.IRModule | None = None
-        self.known: dict[str, tvm.runtime.Tensor] = {}
+        self._stores = ms.feature_extractor.PerStoreFeature()
+        self._mod: IRModule | None = None
+        self._known: dict[str, np.ndarray] = {}
 
-    def extract_from(
-        self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
-    ) -> list[tvm.runtime.Tensor]:
-        """Return a matrix of ``(stores, features)`` for each candidate."""
-        if self.mod is None or not self.mod.same_as(context.mod):
-            self.mod, self.known = context.mod, {}
-        named = [(str(candidate.sch.trace), candidate) for candidate in candidates]
-        new = {name: candidate for name, candidate in named if name not in self.known}
+    def of(self, context: ms.TuneContext, candidates: Sequence[ms.MeasureCandidate]) -> np.ndarray:
+        """Return a matrix with a row for each candidate.
+
+        Parameters
+        ----------
+        context : TuneContext
+            Of their task.
+        candidates : sequence of MeasureCandidate
+            Expanded.
+
+        Returns
+        -------
+        ndarray
+            All rows of a task are of one length.
+        """
+        if self._mod is None or not self._mod.same_as(context.mod):
+            self._mod, self._known = context.mod, {}
+        names = [str(candidate.sch.trace) for candidate in candidates]
+        new = {n: c for n, c in zip(names, candidates, strict=True) if n not in self._known}
         if new:
-            self.known.update(zip(new, self._extract(context, list(new.values())), strict=True))
-        return [self.known[name] for name, _ in named]
+            self._known.update(zip(new, self._extracted(context, list(new.values())), strict=True))
+        return np.array([self._known[name] for name in names])
 
-    def _extract(
+    def _extracted(
         self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
-    ) -> list[tvm.runtime.Tensor]:
+    ) -> list[np.ndarray]:
         found = recurrences_of(context.mod["main"])
+        width = len(Costs.names()) + len(decisions_of(ScanPlan()))
         out = []
-        for candidate, stores in zip(
-            candidates, self.stores.extract_from(context, candidates), strict=True
-        ):
-            rows = stores.numpy()
+        stores = self._stores.extract_from(context, candidates)
+        for candidate, matrix in zip(candidates, stores, strict=True):
+            rows = matrix.numpy()
+            summed = np.log2(1 + np.abs(rows)).sum(0), rows.max(0, initial=0.0)
             sch = Schedule(context.mod)
             candidate.sch.trace.apply_to_schedule(sch, remove_postproc=False)
             plans = [plan for _, plan in annotated_plans(sch)]
-            ours = np.zeros(len(Costs.names()) + len(decisions_of(ScanPlan())))
-            for plan, recurrence in zip(plans, found, strict=False):
-                ours += costs_of(plan, context.target, recurrence).vector() + decisions_of(plan)
-            if len(rows) == 0:
-                rows = np.zeros((1, rows.shape[1] if rows.ndim == 2 else 0))
-            wide = np.concatenate([rows, np.tile(ours, (len(rows), 1))], axis=1)
-            out.append(tvm.runtime.tensor(wide.astype("float64")))
+            ours = np.zeros(width * len(found))
+            for number, (plan, one) in enumerate(zip(plans, found, strict=False)):
+                ours[number * width : (number + 1) * width] = row_of(plan, context.target, one)
+            out.append(np.concatenate([ours, *summed]))
         return out

@@ -1,63 +1,54 @@
 """Files of a database on disk: locked, replaced whole, read line by line without trust.
 
-A reader sees the file before or after a write, never between; a process that dies while it writes
-leaves a ``.part`` file behind and nothing else.
+A reader sees the file before or after a write, never between, and changes nothing; a process that
+dies while it writes leaves a file of a name that only ours have, which the next writer removes.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import json
 import logging
 import os
-import re
-import tempfile
+import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tvm_scan.errors import ScanError
+from tvm_scan._files import is_part, write_file
+from tvm_scan.errors import ScanError, WriteError
 
 __all__ = [
+    "MANIFEST",
+    "RECORDS",
+    "WORKLOADS",
     "RecordError",
-    "Row",
+    "contents",
     "locked",
-    "parse_lines",
+    "reading",
     "replace_file",
     "replace_files",
-    "salvaged",
-    "workload_fault",
 ]
 
+WORKLOADS = "database_workload.json"
+RECORDS = "database_tuning_record.json"
+MANIFEST = "manifest.json"
+
 _LOG = logging.getLogger("tvm_scan")
-_LOCK_TIMEOUT = 60.0
+_LOCK, _LOCK_TIMEOUT = ".lock", 60.0
 _JOURNAL = "journal.json"
-#: A record is some kilobytes; a line beyond this is none.
-_LONGEST_LINE = 64 << 20
+#: Bytes beyond which a file is no database.
+_LONGEST = 1 << 30
 
 
 class RecordError(ScanError):
     """A database of records cannot be read or written; nothing that was in it is lost."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of a file: its number from 1, its text, and its value or what is wrong with it."""
-
-    number: int
-    text: str
-    value: Any = None
-    fault: str | None = None
-
-
 @contextlib.contextmanager
 def locked(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
-    """Hold the folder's lock; other tuners wait.
+    """Hold the folder's lock to write; other tuners wait.
 
     Parameters
     ----------
@@ -71,21 +62,19 @@ def locked(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
     RecordError
         If the folder cannot be made or the lock is not to be had.
     """
-    lock = FileLock(str(folder / ".lock"), timeout=timeout)
+    path = folder / _LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        raise RecordError(
-            f"database: expected the lock of {folder} within {timeout:.0f} s, found it held by "
-            "another process; wait for it, or end it"
-        ) from None
+        # By the umask, which FileLock does not ask: colleagues of a shared folder lock it, too.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        lock = _acquired(path, timeout)
     except OSError as error:
         raise RecordError(
             f"database: expected a folder to write to at {folder}, got {error}; choose another"
         ) from error
     try:
-        for left in folder.glob("*.part"):  # of a writer that died; the lock is ours
+        for left in filter(is_part, folder.iterdir()):  # of a writer that died; the lock is ours
             left.unlink(missing_ok=True)
         _finish(folder)
         yield
@@ -93,14 +82,55 @@ def locked(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
         lock.release()
 
 
-def replace_file(path: Path, text: str) -> None:
+@contextlib.contextmanager
+def reading(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
+    """Hold the folder's lock to read, where there is one that can be taken.
+
+    Files are replaced whole, so that a folder which cannot be written to, or whose disk is full, is
+    read without it.
+
+    Parameters
+    ----------
+    folder : Path
+        Nothing is made or changed in it.
+    timeout : float
+        Seconds to wait.
+
+    Raises
+    ------
+    RecordError
+        If another process keeps the lock.
+    """
+    path, lock = folder / _LOCK, None
+    with contextlib.suppress(OSError):
+        lock = _acquired(path, timeout) if path.is_file() else None
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _acquired(path: Path, timeout: float) -> FileLock:
+    lock = FileLock(str(path), timeout=timeout)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RecordError(
+            f"database: expected the lock of {path.parent} within {timeout:.0f} s, found it held "
+            "by another process; wait for it, or end it"
+        ) from None
+    return lock
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
     """Write a file whole, or leave it as it was.
 
     Parameters
     ----------
     path : Path
         In a folder that is ``locked``.
-    text : str
+    content : str or bytes
         Its new content.
 
     Raises
@@ -108,22 +138,15 @@ def replace_file(path: Path, text: str) -> None:
     RecordError
         If the disk is full or the file cannot be written.
     """
-    name = None
     try:
-        handle, name = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except OSError as error:
+        write_file(path, content)
+    except WriteError as error:
+        cause = error.__cause__
         raise RecordError(
-            f"database: expected to write {len(text)} bytes to {path}, got: {error.strerror}; "
-            "make room; every earlier record is still there"
+            f"database: expected to write {len(content)} bytes to {path}, got: "
+            f"{getattr(cause, 'strerror', None) or cause}; make room; every earlier record is "
+            "still there"
         ) from error
-    finally:
-        if name is not None:
-            Path(name).unlink(missing_ok=True)
 
 
 def replace_files(folder: Path, texts: dict[str, str], *, together: bool) -> None:
@@ -149,116 +172,87 @@ def replace_files(folder: Path, texts: dict[str, str], *, together: bool) -> Non
         _finish(folder)
         return
     for name, text in texts.items():
-        path = folder / name
-        if not path.is_file() or path.read_bytes() != text.encode():
-            replace_file(path, text)
+        if _bytes_of(folder / name) != text.encode():
+            replace_file(folder / name, text)
 
 
-def _finish(folder: Path) -> None:
-    """Carry out the journal of a writer that died."""
-    journal = folder / _JOURNAL
-    if not journal.is_file():
-        return
-    try:
-        texts = json.loads(journal.read_text(encoding="utf-8"))
-        whole = isinstance(texts, dict) and all(
-            re.fullmatch(r"[\w.]+\.json", name) and isinstance(text, str)
-            for name, text in texts.items()
-        )
-    except (ValueError, RecursionError):
-        whole = False
-    if not whole:  # a writer makes it whole or not at all: this one is of something else
-        aside = journal.with_name(f"{_JOURNAL}.rejected")
-        _LOG.warning("%s: expected what a writer left to do, got other text; moved aside", journal)
-        os.replace(journal, aside)
-        return
-    for name, text in texts.items():
-        replace_file(folder / name, text)
-    journal.unlink()
-
-
-def salvaged(text: str) -> dict[str, Any]:
-    """The records of a manifest that is no JSON as a whole: those that are still complete.
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a database, as they are once the journal of a writer that died is carried out.
 
     Parameters
     ----------
-    text : str
-        Of a manifest that was truncated or written over.
+    folder : Path
+        A folder that is ``locked``, or read under ``reading``.
 
     Returns
     -------
-    dict of str to dict
-        Facts by the digest of their record.
-    """
-    found = {}
-    for match in re.finditer(r'"([0-9a-f]{16})":\s*(?=\{)', text):
-        with contextlib.suppress(ValueError, RecursionError):
-            found[match[1]] = json.JSONDecoder().raw_decode(text, match.end())[0]
-    return found
-
-
-def parse_lines(path: Path) -> list[Row]:
-    """Read a file of one JSON value to a line; what is none is kept as a fault.
-
-    Parameters
-    ----------
-    path : Path
-        May be missing.
-
-    Returns
-    -------
-    list of Row
-        Of the lines that are not blank.
+    dict of str to bytes
+        By file name; what is not there is left out.
 
     Raises
     ------
     RecordError
         If there is a file that cannot be read.
     """
+    found = {}
+    # Records name workloads and facts, which are written before them, so they are read first.
+    for name in (RECORDS, WORKLOADS, MANIFEST):
+        data = _bytes_of(folder / name)
+        if data is not None:
+            found[name] = data
+    journal = _journal(folder)
+    if journal is None and (folder / _JOURNAL).exists():
+        _LOG.warning("%s: %s; left out", folder / _JOURNAL, _NO_JOURNAL)
+    return {**found, **(journal or {})}
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    """Content of a file; None where there is none."""
     try:
-        data = path.read_bytes()
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise RecordError(
+                f"database: expected a file at {path}, found a folder or a device; move it away"
+            )
+        if about.st_size > _LONGEST:
+            raise RecordError(
+                f"database: expected a file of at most {_LONGEST} bytes at {path}, found "
+                f"{about.st_size}; give the folder of a tuning run"
+            )
+        return path.read_bytes()
     except FileNotFoundError:
-        return []
+        return None
     except OSError as error:
         raise RecordError(
             f"database: expected to read {path}, got: {error.strerror}; check its permissions"
         ) from error
-    rows = []
-    for number, raw in enumerate(data.split(b"\n"), 1):
-        if raw.strip():
-            rows.append(_parsed(number, raw))
-    return rows
 
 
-def _parsed(number: int, raw: bytes) -> Row:
-    text = raw.decode("utf-8", errors="replace")
-    if len(raw) > _LONGEST_LINE:
-        return Row(number, text, None, f"expected a line of at most {_LONGEST_LINE} bytes")
+_NO_JOURNAL = "expected what a writer left to do, got other text"
+
+
+def _journal(folder: Path) -> dict[str, bytes] | None:
+    """What a writer that died left to do: a journal is made whole, so any other text is none."""
     try:
-        return Row(number, text, json.loads(text))
-    except (ValueError, RecursionError) as error:
-        return Row(number, text, None, f"expected JSON, got {type(error).__name__}: {error}")
+        texts = json.loads(_bytes_of(folder / _JOURNAL) or b"")
+        if not all(name in (RECORDS, WORKLOADS, MANIFEST) for name in texts):
+            return None
+        return {name: text.encode() for name, text in texts.items()}
+    except (ValueError, RecursionError, TypeError, AttributeError):
+        return None
 
 
-def workload_fault(value: Any) -> str | None:
-    """What is wrong with a line of a workload file, as far as Python can see.
-
-    TVM reads the length in front of a packed module without a check, so that is checked here.
-    """
-    if not (isinstance(value, list) and len(value) == 2 and all(isinstance(v, str) for v in value)):
-        return "expected a hash and a packed module"
-    if not value[0].isdigit():
-        return "expected a structural hash"
-    try:
-        packed = base64.b64decode(value[1], validate=True)
-    except (binascii.Error, ValueError):
-        return "expected base64"
-    if len(packed) < 8 or int.from_bytes(packed[:8], "little") != len(packed) - 8:
-        return "expected a packed module of the length that it names"
-    try:
-        graph = json.loads(packed[8:])
-        nodes, root = graph["nodes"], graph["root_index"]
-        whole = isinstance(nodes, list) and 0 <= root < len(nodes)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        whole = False
-    return None if whole else "expected the graph of a module"
+def _finish(folder: Path) -> None:
+    """Carry out the journal of a writer that died."""
+    journal = folder / _JOURNAL
+    if not journal.exists():
+        return
+    texts = _journal(folder)
+    if texts is None:
+        aside = journal.with_name(f"{_JOURNAL}.rejected")
+        _LOG.warning("%s: %s; moved aside", journal, _NO_JOURNAL)
+        os.replace(journal, aside)
+        return
+    for name, text in texts.items():
+        replace_file(folder / name, text)
+    journal.unlink()

@@ -17,8 +17,8 @@ from tvm.target import Target
 
 from tvm_scan.meta.candidates import (
     Candidate,
-    Evolved,
     Listed,
+    Ranked,
     candidate_of,
     first_plans,
     plan_sets,
@@ -27,7 +27,7 @@ from tvm_scan.meta.candidates import (
 from tvm_scan.meta.check import WRONG, recurrences_of
 from tvm_scan.meta.database import RecordStore
 from tvm_scan.meta.finals import PASSES, ROUNDS, contenders
-from tvm_scan.meta.progress import Progress, Stop, shielded
+from tvm_scan.meta.progress import MachinesGoneError, Progress, Stop, shielded
 from tvm_scan.meta.provenance import provenance
 from tvm_scan.meta.result import FunctionResult, Trial
 from tvm_scan.schedules.limits import device_of
@@ -103,7 +103,7 @@ class FunctionSearch:
         if strategy == "random" or (strategy == "auto" and whole):
             self._measure(opening)
         else:
-            self._evolve(opening)
+            self._rank(opening)
         rest = Listed(self.mod, self.target, plan_sets(self.mod, self.target, self.seed))
         while self._left() and (more := rest.next(min(_BATCH, self._left()))):
             self._measure(more)
@@ -157,21 +157,13 @@ class FunctionSearch:
     def _left(self) -> int:
         return 0 if self.stop else self.trials - len(self.result.trials)
 
-    def _evolve(self, opening: list[Candidate]) -> None:
+    def _rank(self, opening: list[Candidate]) -> None:
         # Small batches learn sooner, large ones start fewer workers.
         batch = max(2, min(_BATCH, self.trials // 4))
-        evolved = Evolved(self.mod, self.target, self.trials, batch, self.seed)
-        evolved.tell(opening, self._measure(opening))
-        while self._left():
-            best = self.result.best
-            if best is not None and (near := evolved.near(best.plans, min(batch, self._left()))):
-                evolved.tell(near, self._measure(near))
-            if not (found := evolved.next()):
-                return
-            results = self._measure(found[: self._left()])
-            results += [_nothing("not measured")] * (len(found) - len(results))
-            evolved.tell(found, results)
-            evolved.done(results)
+        ranked = Ranked(self.mod, self.target, self.seed)
+        ranked.tell(opening, self._measure(opening))
+        while self._left() and (found := ranked.next(min(batch, self._left()))):
+            ranked.tell(found, self._measure(found))
 
     def _measure(self, candidates: list[Candidate]) -> list[ms.runner.RunnerResult]:
         """Build, check, time and record; what was measured before is not measured again."""
@@ -207,9 +199,13 @@ class FunctionSearch:
             if self.stop:
                 return
             group = waiting[start : start + at_once]
-            futures = shielded(partial(self.runner.run, [given for _, given in group]))
-            for (candidate, _), future in zip(group, futures, strict=True):
-                tell(candidate, shielded(future.result))
+            try:
+                futures = shielded(partial(self.runner.run, [given for _, given in group]))
+                for (candidate, _), future in zip(group, futures, strict=True):
+                    tell(candidate, shielded(future.result))
+            except MachinesGoneError as error:
+                self.stop.reason = str(error)
+                _LOG.error("%s", error)
 
     def _note(self, candidate: Candidate, measured: ms.runner.RunnerResult) -> None:
         error = None if measured.error_msg is None else str(measured.error_msg)

@@ -11,13 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, TypeVar
 
-__all__ = ["Progress", "Stop", "duration", "shielded", "stop_on_interrupt"]
+from tvm_scan.errors import ScanError
+
+__all__ = ["MachinesGoneError", "Progress", "Stop", "duration", "shielded", "stop_on_interrupt"]
 
 _Result = TypeVar("_Result")
 
 
+class MachinesGoneError(ScanError):
+    """Nothing can be measured any more: the machines' tracker, or the last of them, is gone."""
+
+
 class Stop:
-    """Asked for by Ctrl-C, or when time is up.
+    """Asked for by Ctrl-C, when time is up, or when the machines to measure on are gone.
 
     Attributes
     ----------
@@ -25,14 +31,17 @@ class Stop:
         Whether Ctrl-C was pressed.
     deadline : float
         On the clock of ``time.monotonic``.
+    reason : str or None
+        Why nothing can be measured any more.
     """
 
     def __init__(self, deadline: float = float("inf")) -> None:
         self.interrupted = False
         self.deadline = deadline
+        self.reason: str | None = None
 
     def __bool__(self) -> bool:
-        return self.interrupted or monotonic() >= self.deadline
+        return self.interrupted or self.reason is not None or monotonic() >= self.deadline
 
 
 @contextlib.contextmanager

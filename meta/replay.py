@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from tvm import IRModule
@@ -10,12 +11,20 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from tvm_scan.annotations import IS_SCHEDULED
+from tvm_scan.errors import PlanError
+from tvm_scan.extraction import extract_nest
+from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules import expand_scans
+from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.leftover import bind_leftovers
 from tvm_scan.schedules.limits import device_of
+from tvm_scan.schedules.primitive import nest_of
 from tvm_scan.schedules.splice import ensure_blocks
+from tvm_scan.schedules.unfit import why_unfit
 
 __all__ = ["replay", "replay_record"]
+
+_LOG = logging.getLogger("tvm_scan")
 
 
 def replay(database: Any, func: PrimFunc, target: Target) -> PrimFunc | None:
@@ -36,14 +45,21 @@ def replay(database: Any, func: PrimFunc, target: Target) -> PrimFunc | None:
     Returns
     -------
     PrimFunc or None
-        The scheduled function; None where the database has no record of it.
+        The scheduled function; None where the database has no record of it, or one whose plan does
+        not fit.
     """
     record = None
     for mod in _workloads(func):
         record = database.query_tuning_record(mod, target, "main")
         if record is not None:
             break
-    return None if record is None else replay_record(record, mod, func, target)
+    try:
+        return None if record is None else replay_record(record, mod, func, target)
+    except PlanError as error:
+        _LOG.warning(
+            "a record of %s is not used: %s", (func.attrs or {}).get("global_symbol"), error
+        )
+        return None
 
 
 def replay_record(record: Any, mod: IRModule, func: PrimFunc, target: Target) -> PrimFunc:
@@ -64,9 +80,19 @@ def replay_record(record: Any, mod: IRModule, func: PrimFunc, target: Target) ->
     -------
     PrimFunc
         The scheduled function.
+
+    Raises
+    ------
+    PlanError
+        If a plan does not fit, be it because the record was made for another target.
     """
     sch = Schedule(mod)
     record.trace.apply_to_schedule(sch, remove_postproc=False)
+    for block, plan in annotated_plans(sch):
+        found = extract_nest(*nest_of(sch, block))
+        reason = "no recurrence" if isinstance(found, Refusal) else why_unfit(plan, target, found)
+        if reason is not None:
+            raise PlanError(f"replay: expected a record whose plan fits, got {plan}: {reason}")
     expand_scans(sch)
     if device_of(target) == "cuda":
         bind_leftovers(sch)

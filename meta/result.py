@@ -101,12 +101,16 @@ class TuningResult:
         Duration of the search.
     interrupted : bool
         Whether Ctrl-C ended it; everything that was measured is kept.
+    stopped : str or None
+        Why it ended before its time, where the machines to measure on went away; everything that
+        was measured is kept.
     """
 
     database: Path
     functions: list[FunctionResult] = field(default_factory=list)
     seconds: float = 0.0
     interrupted: bool = False
+    stopped: str | None = None
 
     @property
     def wrong(self) -> list[Trial]:

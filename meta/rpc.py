@@ -11,15 +11,20 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
+from tvm.rpc import base
 from tvm.s_tir import meta_schedule as ms
 
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import WRONG
+from tvm_scan.meta.progress import MachinesGoneError
+from tvm_scan.meta.scratch import worker_initializer
 from tvm_scan.meta.workers import allocate, evaluator_config, run_checked
 
 __all__ = ["RemoteRunner", "parse_tracker", "rpc_runner"]
@@ -27,6 +32,9 @@ __all__ = ["RemoteRunner", "parse_tracker", "rpc_runner"]
 _LOG = logging.getLogger("tvm_scan")
 #: How often a candidate is given to another machine after one failed it.
 _RETRIES = 3
+#: Seconds for a tracker to answer, between two looks at it while a candidate is measured, and
+#: before it is asked again; so many times in a row must it be gone.
+_ANSWER, _LOOK, _PAUSE, _TRIES = 10.0, 5.0, 2.0, 3
 
 
 def parse_tracker(text: str) -> tuple[str, int]:
@@ -96,17 +104,12 @@ def rpc_runner(
 
 def _servers(host: str, port: int, key: str) -> int:
     try:
-        with socket.create_connection((host, port), timeout=10):
-            pass
-        from tvm import rpc
-
-        summary = rpc.connect_tracker(host, port).summary()
-    except (OSError, RuntimeError, ValueError) as error:
+        names = _known_to(host, port)
+    except OSError as error:
         raise ScanError(
             f"tune: expected TVM's RPC tracker at {host}:{port}, found none ({error}); start it "
             f"with python -m tvm.exec.rpc_tracker --port {port}"
         ) from error
-    names = [re.sub(r"^server:", "", str(item["key"])) for item in summary["server_info"]]
     if key not in names:
         raise ScanError(
             f"tune: expected machines of the key {key} at the tracker {host}:{port}, found "
@@ -114,6 +117,23 @@ def _servers(host: str, port: int, key: str) -> int:
             f"tvm.exec.rpc_server --tracker={host}:{port} --key={key}"
         )
     return names.count(key)
+
+
+def _known_to(host: str, port: int) -> list[str]:
+    """Keys of the machines that a tracker knows; an ``OSError`` where it does not answer.
+
+    TVM's own client tries again for a minute, and waits for ever for one that is stopped.
+    """
+    try:
+        with socket.create_connection((host, port), timeout=_ANSWER) as sock:
+            sock.sendall(struct.pack("<i", base.RPC_TRACKER_MAGIC))
+            if struct.unpack("<i", base.recvall(sock, 4)) != (base.RPC_TRACKER_MAGIC,):
+                raise ConnectionError("what answers is no tracker")
+            base.sendjson(sock, [base.TrackerCode.SUMMARY])
+            _, summary = base.recvjson(sock)
+        return [re.sub(r"^server:", "", str(item["key"])) for item in summary["server_info"]]
+    except (ValueError, KeyError, TypeError, struct.error) as error:
+        raise ConnectionError("what answers is no tracker") from error
 
 
 class RemoteRunner:
@@ -144,14 +164,14 @@ class RemoteRunner:
         at_once: int,
         initializer: Callable[[], None] | None = None,
     ) -> None:
-        self.at_once = at_once
+        self.at_once, self.rpc = at_once, rpc
         self.inner = ms.runner.RPCRunner(
             rpc_config=rpc,
             evaluator_config=config,
             f_alloc_argument=partial(_allocate, cases),
             f_run_evaluator=partial(_run, cases),
             max_workers=at_once,
-            initializer=initializer,
+            initializer=worker_initializer(initializer),
         )
 
     @property
@@ -160,28 +180,61 @@ class RemoteRunner:
         return self.inner.pool
 
     def run(self, inputs: list[ms.runner.RunnerInput]) -> list[_Future]:
-        """Give every candidate to a machine; their results are waited for one by one."""
+        """Give every candidate to a machine; their results are waited for one by one.
+
+        Raises
+        ------
+        MachinesGoneError
+            If there is no tracker any more, or no machine.
+        """
+        self.check()
         futures = self.inner.run(inputs)
-        return [_Future(self.inner, item, f) for item, f in zip(inputs, futures, strict=True)]
+        return [_Future(self, item, f) for item, f in zip(inputs, futures, strict=True)]
+
+    def check(self) -> None:
+        """Raise a ``MachinesGoneError`` if there is no tracker any more, or no machine."""
+        key, place = self.rpc.tracker_key, f"{self.rpc.tracker_host}:{self.rpc.tracker_port}"
+        fix = "every record is kept; start it again, and tune with the same database"
+        for _ in range(_TRIES):
+            try:
+                if key in _known_to(self.rpc.tracker_host, self.rpc.tracker_port):
+                    return
+                found = f"no machine of the key {key} there"
+            except OSError as error:
+                found = f"that it is gone ({error})"
+            sleep(_PAUSE)
+        raise MachinesGoneError(
+            f"tune: expected the RPC tracker at {place} and its machines, found {found}; {fix}"
+        )
 
 
 class _Future:
     """A result, from another machine if the first one is gone."""
 
-    def __init__(self, runner: Any, item: ms.runner.RunnerInput, future: Any) -> None:
+    def __init__(self, runner: RemoteRunner, item: ms.runner.RunnerInput, future: Any) -> None:
         self.runner, self.item, self.future = runner, item, future
 
     def result(self) -> ms.runner.RunnerResult:
-        """Wait for it."""
-        measured = self.future.result()
+        """Wait for it, but not for a tracker that is gone."""
+        measured = self._awaited(self.future)
         for _ in range(_RETRIES):
             error = measured.error_msg
             if error is None or WRONG in str(error):
                 break
+            self.runner.check()
             _LOG.warning("a machine failed a candidate; it is measured again: %s", _last(error))
-            (again,) = self.runner.run([self.item])
-            measured = again.result()
+            (again,) = self.runner.inner.run([self.item])
+            measured = self._awaited(again)
         return measured
+
+    def _awaited(self, future: Any) -> ms.runner.RunnerResult:
+        asked = monotonic()
+        while not future.done():
+            sleep(0.02)
+            if monotonic() - asked > _LOOK:
+                self.runner.check()
+                asked = monotonic()
+        return future.result()
 
 
 def _last(error: Any) -> str:

@@ -25,6 +25,7 @@ from tvm_scan.meta.files import locked
 from tvm_scan.meta.loop import FunctionSearch
 from tvm_scan.meta.progress import Progress, Stop, shielded, stop_on_interrupt
 from tvm_scan.meta.result import TuningResult
+from tvm_scan.meta.scratch import close_pool, scratch_folder
 from tvm_scan.meta.workers import local_builder, local_runner
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.default import host_target
@@ -71,9 +72,9 @@ def tune(
         Most minutes for the whole program.
     seed : int
         Of inputs, sampling and mutation.
-    strategy : {"auto", "evolution", "random"}
-        ``auto`` measures a small space whole and evolves candidates in a larger one;
-        ``random`` is what the search is compared with.
+    strategy : {"auto", "model", "random"}
+        ``auto`` measures a small space whole, and in a larger one what a cost model likes best of
+        all that is left; ``random`` is what the search is compared with.
     builder : Builder, optional
         ``local_builder()`` if not given.
     runner : callable, optional
@@ -101,9 +102,9 @@ def tune(
     ScanError
         If a function has symbolic extents, xgboost is missing, or the database cannot be written.
     """
-    if strategy not in ("auto", "evolution", "random") or trials < 1:
+    if strategy not in ("auto", "model", "random") or trials < 1:
         raise ScanError(
-            f"tune: expected strategy auto, evolution or random and at least one trial, got "
+            f"tune: expected strategy auto, model or random and at least one trial, got "
             f"{strategy!r} and {trials}; choose one of them"
         )
     target = target or host_target()
@@ -114,47 +115,35 @@ def tune(
     result = TuningResult(Path(database))
     stop = Stop()
     end = stop.deadline
-    noise = np.random.get_state()  # TVM's cost model draws from NumPy's global generator
-    np.random.seed(seed)
-    try:
-        with stop_on_interrupt(stop), Progress(progress) as bar:
-            builder = builder or shielded(lambda: local_builder(initializer=initializer))
-            for number, (name, func) in enumerate(functions):
-                if budget is not None:
-                    share = (begin + budget * 60 - monotonic()) / (len(functions) - number)
-                    end = monotonic() + share
-                    stop.deadline = end - (min(share / 5, _FINALS) if confirm else 0.0)
-                with tempfile.TemporaryDirectory(prefix="tvm-scan-tune-") as folder:
-                    cases = Path(folder) / "cases"
-                    save_cases(make_cases(func, seed=seed, inputs=inputs), cases)
-                    made = shielded(
-                        partial(runner, cases)
-                        if runner is not None
-                        else partial(local_runner, cases, config=config, initializer=initializer)
-                    )
-                    search = FunctionSearch(name, func, target, result.database, seed, stop, bar)
-                    result.functions.append(search.result)
-                    try:
-                        search.run(builder, made, trials, strategy)
-                        stop.deadline = end
-                        if confirm:
-                            search.confirm()
-                    finally:
-                        _close(made)
-                if stop.interrupted:
-                    break
-    finally:
-        np.random.set_state(noise)
-    result.interrupted = stop.interrupted
+    with stop_on_interrupt(stop), Progress(progress) as bar:
+        builder = builder or shielded(lambda: local_builder(initializer=initializer))
+        for number, (name, func) in enumerate(functions):
+            if budget is not None:
+                share = (begin + budget * 60 - monotonic()) / (len(functions) - number)
+                end = monotonic() + share
+                stop.deadline = end - (min(share / 5, _FINALS) if confirm else 0.0)
+            with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
+                cases = Path(folder) / "cases"
+                save_cases(make_cases(func, seed=seed, inputs=inputs), cases)
+                made = shielded(
+                    partial(runner, cases)
+                    if runner is not None
+                    else partial(local_runner, cases, config=config, initializer=initializer)
+                )
+                search = FunctionSearch(name, func, target, result.database, seed, stop, bar)
+                result.functions.append(search.result)
+                try:
+                    search.run(builder, made, trials, strategy)
+                    stop.deadline = end
+                    if confirm:
+                        search.confirm()
+                finally:
+                    close_pool(made)
+            if stop.interrupted or stop.reason:
+                break
+    result.interrupted, result.stopped = stop.interrupted, stop.reason
     result.seconds = monotonic() - begin
     return result
-
-
-def _close(runner: Any) -> None:
-    """End a runner's worker processes; a runner of the caller's own may have none."""
-    pool = getattr(runner, "pool", None)
-    if pool is not None:
-        pool.shutdown(wait=False)
 
 
 def _functions(program: Program) -> list[tuple[str, tirx.PrimFunc]]:

@@ -19,6 +19,7 @@ from tvm_scan._lean import leave_torch_out_of_workers
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import Case, compare, load_cases
+from tvm_scan.meta.scratch import worker_initializer
 from tvm_scan.schedules import expand_scans
 
 __all__ = [
@@ -81,7 +82,10 @@ def local_builder(
     LocalBuilder
     """
     return ms.builder.LocalBuilder(
-        max_workers=workers, timeout_sec=timeout, f_build=build_candidate, initializer=initializer
+        max_workers=workers,
+        timeout_sec=timeout,
+        f_build=build_candidate,
+        initializer=worker_initializer(initializer),
     )
 
 
@@ -114,7 +118,7 @@ def local_runner(
         evaluator_config=config or evaluator_config(),
         f_alloc_argument=partial(allocate, cases),
         f_run_evaluator=partial(run_checked, cases),
-        initializer=initializer,
+        initializer=worker_initializer(initializer),
     )
 
 

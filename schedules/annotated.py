@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -10,10 +11,11 @@ from tvm.s_tir import SBlock, Schedule
 
 from tvm_scan import tir
 from tvm_scan.annotations import PLAN_PREFIX
+from tvm_scan.errors import PlanError
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in
 
-__all__ = ["first_annotated", "is_annotated", "plan_of"]
+__all__ = ["annotated_plans", "first_annotated", "is_annotated", "plan_of"]
 
 
 def is_annotated(func: tirx.PrimFunc) -> bool:
@@ -21,14 +23,33 @@ def is_annotated(func: tirx.PrimFunc) -> bool:
     return any(PLAN_PREFIX + "algorithm" in b.annotations for b in blocks_in(func.body))
 
 
+def annotated_plans(sch: Schedule) -> list[tuple[SBlock, ScanPlan]]:
+    """Blocks of a schedule that carry a plan, and the plans.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        As a rule or a replayed trace left it.
+
+    Returns
+    -------
+    list of (SBlock, ScanPlan)
+    """
+    return [(block, plan_of(block)) for block in _annotated(sch)]
+
+
 def first_annotated(sch: Schedule) -> tuple[SBlock, ScanPlan] | None:
     """The first block of a schedule that carries a plan, and the plan."""
+    block = next(_annotated(sch), None)
+    return None if block is None else (block, plan_of(block))
+
+
+def _annotated(sch: Schedule) -> Iterator[SBlock]:
     for _, func in sch.mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
             for block in blocks_in(func.body):
                 if PLAN_PREFIX + "algorithm" in block.annotations:
-                    return block, plan_of(block)
-    return None
+                    yield block
 
 
 def plan_of(block: SBlock) -> ScanPlan:
@@ -43,13 +64,26 @@ def plan_of(block: SBlock) -> ScanPlan:
     -------
     ScanPlan
         Fields without an annotation have their defaults.
+
+    Raises
+    ------
+    PlanError
+        If an annotation is of no field, or its value not of the field's kind: then it is of another
+        version, or damaged.
     """
+    kinds = {field.name: type(field.default) for field in fields(ScanPlan)}
     values: dict[str, Any] = {}
-    for field in fields(ScanPlan):
-        raw = block.annotations.get(PLAN_PREFIX + field.name)
-        if raw is None:
+    for key in block.annotations.keys():
+        if not str(key).startswith(PLAN_PREFIX):
             continue
-        number = tir.as_int(raw)
-        kind: type = type(field.default)
-        values[field.name] = kind(str(raw) if number is None else number)
+        name, raw = str(key).removeprefix(PLAN_PREFIX), block.annotations[key]
+        if name not in kinds:
+            raise PlanError(f"expected annotations of {sorted(kinds)}, got the field {name!r}")
+        kind, number = kinds[name], tir.as_int(raw)
+        value = raw if kind is str else number
+        if not isinstance(value, str if kind is str else int) or (
+            kind is bool and number not in (0, 1)
+        ):
+            raise PlanError(f"expected {kind.__name__} for {name}, got {raw!s:.60}")
+        values[name] = kind(value)
     return ScanPlan(**values)

@@ -163,8 +163,9 @@ def _check_time_vector(plan: ScanPlan, recurrence: Recurrence) -> None:
         "leave lane_block at 1",
     )
     plan.require(
-        plan.cache_steps == 0 or (plan.algorithm == "three_phase" and plan.cache_steps >= 1024),
-        "tiles of 1024 or more steps, in three_phase",
+        plan.cache_steps == 0
+        or (plan.algorithm == "three_phase" and 1024 <= plan.cache_steps <= 1 << 30),
+        "tiles of 1024 to 2^30 steps, in three_phase",
         f"algorithm={plan.algorithm}, cache_steps={plan.cache_steps}",
         "leave cache_steps at 0",
     )

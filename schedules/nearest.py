@@ -8,10 +8,10 @@ from math import log2
 
 from tvm.target import Target
 
-from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.shape_key import shape_key, sizes_of
+from tvm_scan.schedules.unfit import why_unfit
 
 __all__ = ["Known", "nearest"]
 
@@ -80,18 +80,8 @@ def nearest(known: Iterable[Known], target: Target, recurrence: Recurrence) -> K
 
     same = [(order(one), one) for one in known if one.key == key]
     for place, one in sorted(same, key=lambda pair: pair[0]):
-        if place[0] <= _FARTHEST and _fits(one.plan, target, recurrence):
+        if place[0] > _FARTHEST:
+            break
+        if one.plan is None or why_unfit(one.plan, target, recurrence) is None:
             return one
     return None
-
-
-def _fits(plan: ScanPlan | None, target: Target, recurrence: Recurrence) -> bool:
-    if plan is None:
-        return True
-    try:
-        plan.check(target, recurrence)
-    except PlanError:
-        return False
-    # Chunks of a few steps cost more than they share out.
-    length = sizes_of(recurrence)[1]
-    return length is None or plan.chunks <= max(1, length // 4)

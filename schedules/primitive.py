@@ -121,6 +121,8 @@ def expand_scans(program: Any) -> Any:
     ------
     RefusalError
         If an annotated nest is no recurrence (it was changed after the annotation).
+    PlanError
+        If a plan does not fit: annotations may be a record's, which anybody may have written.
     """
     if isinstance(program, tirx.PrimFunc):
         sch = Schedule(ensure_blocks(program))
@@ -263,6 +265,7 @@ def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
     found = extract_nest(func, nest)
     if isinstance(found, Refusal):
         raise RefusalError(found.message(), found)
+    _check_annotated(plan, found)
     if not _is_plain_loop(plan):
         splice(sch, block, nest, build(found, plan))
         return
@@ -272,6 +275,14 @@ def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
             if str(key).startswith(PLAN_PREFIX):
                 sch.unannotate(rv, key)
     _unbind(sch, sch.get(rv))
+
+
+def _check_annotated(plan: ScanPlan, recurrence: Recurrence) -> None:
+    target = Target.current(allow_none=True)
+    if target is None or device_of(target) != plan.device:
+        # What it is for is not known here, so that what only some processors have is taken for had.
+        target, plan = _target_for(plan), plan.with_(ldexp=False, nontemporal=False)
+    plan.check(target, recurrence)
 
 
 def _unbind(sch: Schedule, block: SBlock) -> None:

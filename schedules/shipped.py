@@ -106,16 +106,24 @@ def _known(machine: tuple[tuple[str, Any], ...]) -> tuple[Known, ...]:
         for digest, facts in manifest["records"].items():
             found += _read(digest, facts)
         # Shapes for which nothing that was measured beats the default.
-        found += [Known(key, rows, n, None, 0.0) for key, rows, n in manifest["defaults"]]
+        found += [Known(*shape, None, 0.0) for shape in manifest["defaults"] if _is_shape(shape)]
     return tuple(found)
 
 
-def _read(digest: str, facts: dict[str, Any]) -> list[Known]:
+def _read(digest: str, facts: Any) -> list[Known]:
     try:
         plans = [ScanPlan.parse(text) for text in facts["plans"]]
-    except PlanError as error:  # of a field that this version no longer has
+        shapes, seconds = facts["shapes"], float(facts["seconds"])
+        if not all(map(_is_shape, shapes)) or len(shapes) != len(plans):
+            raise PlanError(f"expected a shape for each of {len(plans)} plans, got {shapes}")
+    # Of a field that this version no longer has, or damaged.
+    except (PlanError, KeyError, TypeError, ValueError, AttributeError) as error:
         _LOG.info("shipped record %s is not used: %s", digest, error)
         return []
-    pairs = zip(facts["shapes"], plans, strict=True)
-    seconds = facts["seconds"]
-    return [Known(key, rows, n, plan, seconds, digest) for (key, rows, n), plan in pairs]
+    pairs = zip(shapes, plans, strict=True)
+    return [Known(*shape, plan, seconds, digest) for shape, plan in pairs]
+
+
+def _is_shape(shape: Any) -> bool:
+    """Key, lanes and steps."""
+    return isinstance(shape, list) and [type(part) for part in shape] == [str, int, int]

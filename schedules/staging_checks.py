@@ -14,10 +14,10 @@ from tvm_scan.schedules.walk_layout import walk_layout
 if TYPE_CHECKING:
     from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["check_staging", "check_walk_staging", "tile_bytes"]
+__all__ = ["BLOCK_LOADS", "check_staging", "check_walk_staging", "tile_bytes"]
 
 #: Where the items of a block's threads are exchanged.
-_BLOCK_LOADS = ("direct", "transposed")
+BLOCK_LOADS = ("direct", "transposed")
 _MOST_STAGES = 3
 
 
@@ -95,8 +95,8 @@ def check_staging(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> Non
 
 def _check_choices(plan: ScanPlan, limits: Limits) -> None:
     plan.require(
-        plan.block_load in _BLOCK_LOADS,
-        "one of " + ", ".join(_BLOCK_LOADS),
+        plan.block_load in BLOCK_LOADS,
+        "one of " + ", ".join(BLOCK_LOADS),
         f"block_load={plan.block_load}",
         "leave block_load at its default",
     )

@@ -1,11 +1,14 @@
 """Files that are installed with the package."""
 
 import json
+import logging
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
 __all__ = ["licence_text", "shipped_manifests", "shipped_text"]
+
+_LOG = logging.getLogger("tvm_scan")
 
 
 def licence_text() -> str:
@@ -22,9 +25,31 @@ def shipped_text() -> tuple[str, ...]:
         return ()
     found = sorted(folder.iterdir(), key=lambda one: one.name)
     manifests = [one.joinpath("manifest.json") for one in found if one.is_dir()]
-    return tuple(one.read_text(encoding="utf-8") for one in manifests if one.is_file())
+    return tuple(_text(one) for one in manifests if one.is_file())
+
+
+def _text(one: Any) -> str:
+    try:
+        return str(one.read_bytes().decode("utf-8", errors="replace"))
+    except OSError:  # as good as none
+        return ""
 
 
 def shipped_manifests() -> list[dict[str, Any]]:
-    """Return them read; each has the records of one kind of machine."""
-    return [json.loads(text) for text in shipped_text()]
+    """Return them read; each has the records of one kind of machine.
+
+    One that was damaged is left out: every plan asks for them, and does without.
+    """
+    return [found for text in shipped_text() if (found := _manifest(text)) is not None]
+
+
+def _manifest(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+        kinds = [type(found[name]) for name in ("machine", "records", "defaults")]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        kinds = []
+    if kinds == [dict, dict, list]:
+        return found  # type: ignore[no-any-return]
+    _LOG.warning("a manifest of shipped records is damaged and left out; install tvm_scan again")
+    return None

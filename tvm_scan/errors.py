@@ -2,7 +2,7 @@
 
 from tvm.s_tir import ScheduleError
 
-__all__ = ["PlanError", "RefusalError", "ScanError"]
+__all__ = ["PlanError", "RefusalError", "ScanError", "WriteError"]
 
 
 class ScanError(ScheduleError):
@@ -29,3 +29,7 @@ class RefusalError(ScanError):
 
 class PlanError(ScanError):
     """A plan does not fit the target or the recurrence; the message gives the numbers."""
+
+
+class WriteError(ScanError):
+    """A file cannot be written; the message names it, and what was there is as it was."""

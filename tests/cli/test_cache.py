@@ -12,12 +12,16 @@ from tvm_scan.cli.failure import CommandError
 from tvm_scan.torch import store
 
 
+def key(index):
+    return f"{index:040x}"
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("TVM_SCAN_CACHE", str(tmp_path / "kernels"))
     monkeypatch.delenv("TVM_SCAN_CACHE_MB", raising=False)
     for i in range(3):
-        store.insert(f"key{i}", ".so", bytes(600 << 10), f"affine({i})")
+        store.insert(key(i), ".so", bytes(600 << 10), f"affine({i})")
     return tmp_path / "kernels"
 
 
@@ -38,10 +42,10 @@ def test_show_and_path(folder):
 
 def test_limit_holds_for_later_entries(folder):
     assert "of at most 1 MiB" in run("limit", 1)
-    assert [entry.key for entry in store.entries()] == ["key2"]
-    store.insert("key3", ".so", bytes(600 << 10))
-    assert [entry.key for entry in store.entries()] == ["key3"]
-    assert store.fetch("key3", ".so") is not None
+    assert [entry.key for entry in store.entries()] == [key(2)]
+    store.insert(key(3), ".so", bytes(600 << 10))
+    assert [entry.key for entry in store.entries()] == [key(3)]
+    assert store.fetch(key(3), ".so") is not None
 
 
 def test_the_environment_comes_first(folder, monkeypatch):

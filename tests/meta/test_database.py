@@ -65,7 +65,7 @@ def test_what_is_committed_is_read(store):
     again = RecordStore(store.folder)
     assert [e.digest for e in again.entries()] == [e.digest for e in store.entries()]
     assert (store.folder / WORKLOADS).read_text().count("\n") == 1
-    assert not list(store.folder.glob("*.part"))
+    assert not list(store.folder.glob(".tvm-scan-*"))
 
 
 def test_stock_tvm_reads_it(store):
@@ -195,7 +195,7 @@ def test_a_full_disk_loses_nothing(store):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, ignored)
     assert times(store) == [3.0, 1.0, 2.0]
-    assert not list(store.folder.glob("*.part"))
+    assert not list(store.folder.glob(".tvm-scan-*"))
     commit(store, 0.1)
     assert times(store)[-1] == 0.1
 
@@ -251,7 +251,7 @@ def test_two_writers_and_a_kill_in_the_middle(store):
     assert kept >= {5000.0 + i for i in range(said)}
     assert len(kept) <= said + 1
     commit(store, 9.0)
-    assert not list(store.folder.glob("*.part"))
+    assert not list(store.folder.glob(".tvm-scan-*"))
     database = ms.database.JSONDatabase(
         str(store.folder / WORKLOADS), str(store.folder / RECORDS), allow_missing=False
     )

@@ -3,15 +3,116 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 
 from tests import ROOT
 from tests.support import cusim
-from tvm_scan.meta import RecordStore
+from tvm_scan.meta import RecordStore, scratch
+
+#: A candidate that never ends, in Python or in compiled code, while its tuner is killed.
+ENDLESS = {
+    "asleep": "time.sleep(1000)",
+    "in TVM": "endless(tvm.runtime.tensor(np.zeros(1, 'int64')))",
+}
+KILLED = """
+import os, sys, time
+import numpy as np
+import tvm
+from tvm.script import tirx as T
+from tvm.target import Target
+from tvm_scan import library
+from tvm_scan.meta import tune
+
+@T.prim_func(s_tir=True)
+def spin(X: T.Buffer((1,), "int64")):
+    for i in range(T.int64(1) << T.int64(60)):
+        X[0] = T.bitwise_xor(X[0] * T.int64(3), T.cast(i, "int64"))
+
+def begin():
+    if os.environ.get("TUNER") and os.getppid() == int(os.environ["TUNER"]):
+        endless = tvm.compile(spin.with_attr("global_symbol", "main"), target="llvm")["main"]
+        with open(os.environ["WORKER"], "a") as file:
+            file.write(f"{{os.getpid()}} {{os.environ['TMPDIR']}}\\n")
+        {endless}
+
+if __name__ == "__main__":
+    os.environ["TUNER"] = str(os.getpid())
+    tune(library.cumsum(4, 100), Target.from_device("cpu"), sys.argv[1], initializer=begin,
+        trials=2, progress=False)
+"""
+
+
+def is_alive(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("how", ENDLESS)
+def test_workers_end_with_a_tuner_that_is_killed(tmp_path, how, monkeypatch):
+    (tmp_path / "program.py").write_text(KILLED.format(endless=ENDLESS[how]))
+    (tmp_path / "tmp").mkdir()
+    named = tmp_path / "workers"
+    process = subprocess.Popen(
+        [sys.executable, "program.py", "records"],
+        cwd=tmp_path,
+        env={**os.environ, "WORKER": str(named), "TMPDIR": str(tmp_path / "tmp")},
+        start_new_session=True,
+    )
+    try:
+        limit = time.monotonic() + 240
+        while not (named.is_file() and named.read_text().endswith("\n")):
+            assert process.poll() is None and time.monotonic() < limit
+            time.sleep(0.1)
+        worker, folder = named.read_text().split()
+        assert is_alive(int(worker))
+        assert Path(folder).parent == tmp_path / "tmp", "its files are in the tuner's folder"
+        time.sleep(5 if how == "in TVM" else 0)  # until it is in there
+    finally:
+        process.kill()  # the tuner alone: no group, no signal that it could answer
+    process.wait()
+    limit = time.monotonic() + 60
+    while is_alive(int(worker)):
+        assert time.monotonic() < limit, "the worker outlives its tuner"
+        time.sleep(0.1)
+    assert Path(folder).is_dir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    scratch._sweep()
+    assert Path(folder).is_dir(), "it is young: its lock may not be there yet"
+    os.utime(folder, (1, 1))
+    scratch._sweep()
+    assert not Path(folder).exists()
+
+
+def test_folders_of_others_and_of_the_living_are_not_swept(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch, "_own", {})
+    mine = scratch.scratch_folder()
+    assert mine.parent == tmp_path and mine == scratch.scratch_folder()
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o700
+    shared = tmp_path / "tvm-scan-run-shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    (tmp_path / "tvm-scan-run-link").symlink_to(tmp_path / "notes")
+    (tmp_path / "notes").mkdir(mode=0o700)
+    (tmp_path / "tvm-scan-run-file").write_text("mine")
+    dead = tmp_path / "tvm-scan-run-dead"
+    dead.mkdir(mode=0o700)
+    for path in tmp_path.iterdir():
+        os.utime(path, (1, 1), follow_symlinks=False)
+    scratch._sweep()
+    left = {path.name for path in tmp_path.iterdir()}
+    names = {"tvm-scan-run-shared", "tvm-scan-run-link", "notes", "tvm-scan-run-file", mine.name}
+    assert left == names
+    scratch._remove(os.getpid())
+    assert not mine.exists()
+
 
 PROGRAM = """
 import json, sys

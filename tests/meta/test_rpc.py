@@ -2,21 +2,24 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 
 import pytest
+from tvm.rpc.base import RPC_TRACKER_MAGIC
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tvm_scan import library
 from tvm_scan.algebra import Reduce
 from tvm_scan.errors import ScanError
-from tvm_scan.meta import RecordStore, tune
+from tvm_scan.meta import RecordStore, rpc, tune
 from tvm_scan.meta.rpc import parse_tracker, rpc_runner
 
 pytest.importorskip("tornado")
@@ -60,10 +63,8 @@ def is_open(port):
 
 
 def servers(port):
-    from tvm import rpc
-
-    with contextlib.suppress(RuntimeError, OSError):
-        return len(rpc.connect_tracker("127.0.0.1", port).summary()["server_info"])
+    with contextlib.suppress(OSError):
+        return len(rpc._known_to("127.0.0.1", port))
     return 0
 
 
@@ -119,6 +120,72 @@ def test_a_wrong_candidate_is_seen_from_afar(tracker, tmp_path, monkeypatch):
         result = tune(func, CPU, tmp_path, trials=3, runner=runner, progress=False)
     assert result.wrong
     assert all("three_phase" not in str(e.plans) for e in RecordStore(tmp_path).entries())
+
+
+@contextlib.contextmanager
+def own_tracker():
+    port = free_port()
+    place = ("--host", "127.0.0.1", "--port", port, "--port-end", port + 1)
+    with started("tvm.exec.rpc_tracker", *place) as process:
+        wait_for(lambda: is_open(port))
+        yield port, process
+
+
+GONE = {
+    "killed": (signal.SIGKILL, "that it is gone"),
+    "stopped": (signal.SIGSTOP, "that it is gone .timed out"),
+    "no machine": (None, "no machine of the key here there"),
+}
+
+
+@pytest.mark.parametrize("how", GONE)
+def test_a_tracker_or_a_last_machine_that_goes_away_ends_the_search(
+    tmp_path, caplog, monkeypatch, how
+):
+    """Said once; what was measured is kept; nothing is tried for ever."""
+    number, said = GONE[how]
+    monkeypatch.setattr(rpc, "_ANSWER", 3.0)
+    monkeypatch.setattr(rpc, "_PAUSE", 0.5)
+    with own_tracker() as (port, process), server(port) as machine:
+        wait_for(lambda: servers(port) == 1)
+        gone = []
+
+        def go_away():
+            wait_for(lambda: (tmp_path / "database_tuning_record.json").is_file(), 120)
+            victim = machine if number is None else process
+            os.killpg(victim.pid, number or signal.SIGKILL)
+            gone.append(time.monotonic())
+
+        killer = threading.Thread(target=go_away)
+        killer.start()
+        runner = rpc_runner("127.0.0.1", port, "here", config=QUICK, timeout=30)
+        func = library.cumsum(64, 4096)
+        result = tune(func, CPU, tmp_path, trials=60, runner=runner, progress=False)
+        killer.join()
+        assert time.monotonic() - gone[0] < 120
+    assert re.search(said, result.stopped) and not result.interrupted
+    assert caplog.text.count("expected the RPC tracker at") == 1
+    ran = [t for t in result.functions[0].trials if t.error is None]
+    assert 1 <= len(ran) < 60
+    assert len(RecordStore(tmp_path).entries()) == len(ran)
+
+
+def test_what_answers_is_no_tracker():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        answers = iter([b"HTTP/1.1 400 Bad Request", b"", struct.pack("<i", RPC_TRACKER_MAGIC)])
+
+        def answer():
+            for text in answers:
+                connection, _ = listening.accept()
+                connection.sendall(text)
+                connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        for _ in range(3):
+            with pytest.raises(ScanError, match=r"expected TVM's RPC tracker at .* found none"):
+                rpc_runner("127.0.0.1", listening.getsockname()[1], "here")
 
 
 def test_what_is_missing_is_named(tracker):

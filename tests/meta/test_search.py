@@ -248,9 +248,9 @@ def test_a_small_space_is_measured_whole(tmp_path):
     assert found.space == size(CPU, extract(func)) == len(found.trials)
 
 
-def test_evolution_goes_on_until_the_space_is_empty(tmp_path):
+def test_the_model_goes_on_until_the_space_is_empty(tmp_path):
     func = library.linear_recurrence(4, 7)
-    found = pretend(tmp_path, func, trials=64, strategy="evolution").functions[0]
+    found = pretend(tmp_path, func, trials=64, strategy="model").functions[0]
     assert len({t.plans for t in found.trials}) == len(found.trials) == found.space
 
 
@@ -267,7 +267,7 @@ def test_what_cannot_be_tuned_says_why(tmp_path):
         tune(refused, CPU, tmp_path)
     with pytest.raises(ScanError, match="expected constant extents, got symbolic ones"):
         tune(library.cumsum(3, None), CPU, tmp_path)
-    with pytest.raises(ScanError, match="expected strategy auto, evolution or random"):
+    with pytest.raises(ScanError, match="expected strategy auto, model or random"):
         tune(library.cumsum(3, 9), CPU, tmp_path, strategy="luck")
     with pytest.raises(ScanError, match="found no function"):
         tune(tvm.IRModule(), CPU, tmp_path)
@@ -288,7 +288,7 @@ def two_scans(
 
 
 def test_two_recurrences_of_one_function_have_a_plan_each(tmp_path):
-    found = pretend(tmp_path, two_scans, trials=20, strategy="evolution").functions[0]
+    found = pretend(tmp_path, two_scans, trials=20, strategy="model").functions[0]
     assert found.space == size(CPU, extract(two_scans)) ** 2
     assert len({t.plans for t in found.trials}) == 20
     assert {len(t.plans) for t in found.trials} == {2}

@@ -47,15 +47,15 @@ def no_log_files(monkeypatch):
 
 
 def options(checked=None, **more):
-    return dict(
-        max_trials_global=4,
-        num_trials_per_iter=4,
+    return {
+        "max_trials_global": 4,
+        "num_trials_per_iter": 4,
         **(checked or CheckedTuning(config=QUICK)).options(),
-        strategy=ms.search_strategy.EvolutionarySearch(**SEARCH),
-        cost_model="random",
-        seed=1,
+        "strategy": ms.search_strategy.EvolutionarySearch(**SEARCH),
+        "cost_model": "random",
+        "seed": 1,
         **more,
-    )
+    }
 
 
 def plans_of(database):

@@ -8,7 +8,26 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tvm_scan.torch import kernels, store  # noqa: E402
+from tests.support.damage import full_disk, read_only  # noqa: E402
+from tvm_scan.torch import kept_traces, kernels, store  # noqa: E402
+
+#: Labels that are none, of an entry whose content is there.
+LABELS = [
+    b"",
+    b"[]",
+    b"3",
+    b"null",
+    b'"word"',
+    b"[" * 200_000,
+    b"\xff\xfe",
+    b'{"size": NaN}',
+    b"9" * 9000,
+]
+K = "0123456789abcdef" * 2 + "01234567"
+
+
+def key(index):
+    return f"{index}{K[1:]}"
 
 
 @pytest.fixture
@@ -18,30 +37,30 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_what_is_inserted_is_found(folder):
-    assert store.fetch("k", ".so") is None
-    path = store.insert("k", ".so", b"content")
-    assert store.fetch("k", ".so") == path == folder / "k.so"
+    assert store.fetch(K, ".so") is None
+    path = store.insert(K, ".so", b"content")
+    assert store.fetch(K, ".so") == path == folder / f"{K}.so"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert store.info().entries == 1
     assert store.clear() == 1
-    assert store.fetch("k", ".so") is None
+    assert store.fetch(K, ".so") is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"conten", b"CONTENT", None])
 def test_a_damaged_entry_is_removed(folder, damage):
-    path = store.insert("k", ".so", b"content")
-    (folder / "k.json" if damage is None else path).write_bytes(damage or b"{")
-    assert store.fetch("k", ".so") is None
+    path = store.insert(K, ".so", b"content")
+    (folder / f"{K}.json" if damage is None else path).write_bytes(damage or b"{")
+    assert store.fetch(K, ".so") is None
     assert not path.exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners of files")
 def test_what_others_may_write_is_not_used(folder, monkeypatch):
-    path = store.insert("k", ".so", b"content")
+    path = store.insert(K, ".so", b"content")
     path.chmod(0o666)
-    assert store.fetch("k", ".so") is None
+    assert store.fetch(K, ".so") is None
     path.chmod(0o600)
-    assert store.fetch("k", ".so") is not None
+    assert store.fetch(K, ".so") is not None
     folder.chmod(0o777)
     assert store.cache_folder() is None
     folder.chmod(0o700)
@@ -52,21 +71,21 @@ def test_what_others_may_write_is_not_used(folder, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links")
 def test_a_link_is_not_followed(folder, tmp_path):
-    path = store.insert("k", ".so", b"content")
+    path = store.insert(K, ".so", b"content")
     path.rename(tmp_path / "elsewhere.so")
     path.symlink_to(tmp_path / "elsewhere.so")
-    assert store.fetch("k", ".so") is None
+    assert store.fetch(K, ".so") is None
 
 
 def test_the_oldest_go_first(folder, monkeypatch):
     monkeypatch.setenv("TVM_SCAN_CACHE_MB", "1")
     for index in range(3):
-        store.insert(f"k{index}", ".so", bytes(400_000))
-        os.utime(folder / f"k{index}.json", (index, index))
-    assert store.fetch("k0", ".so") is None  # evicted by the third
-    assert store.fetch("k1", ".so") is not None  # used now, so k2 is the oldest
-    store.insert("k3", ".so", bytes(400_000))
-    assert store.fetch("k2", ".so") is None
+        store.insert(key(index), ".so", bytes(400_000))
+        os.utime(folder / f"{key(index)}.json", (index, index))
+    assert store.fetch(key(0), ".so") is None  # evicted by the third
+    assert store.fetch(key(1), ".so") is not None  # used now, so k2 is the oldest
+    store.insert(key(3), ".so", bytes(400_000))
+    assert store.fetch(key(2), ".so") is None
     assert store.info().bytes <= 1 << 20
 
 
@@ -80,7 +99,7 @@ def test_one_at_a_time(folder):
     order = []
 
     def work(name):
-        with store.locked("k"):
+        with store.locked(K):
             order.append(name)
             threading.Event().wait(0.05)
             order.append(name)
@@ -97,7 +116,7 @@ def test_one_at_a_time(folder):
 def test_kernels_with_and_without_a_cache(tmp_path, monkeypatch, setting):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    places = {"off": "off", "folder": str(tmp_path / "k"), "unwritable": str(blocked / "k")}
+    places = {"off": "off", "folder": str(tmp_path / K), "unwritable": str(blocked / K)}
     monkeypatch.setenv("TVM_SCAN_CACHE", places[setting])
     options = (("dtype", "float32"), ("exclusive", False), ("op", "add"), ("reverse", False))
     spec = kernels.KernelSpec(
@@ -120,3 +139,105 @@ def test_sources_versions_and_threads_are_in_the_key(monkeypatch):
     monkeypatch.setattr(kernels, "source_digest", lambda *_: "changed")
     assert kernels._key("library", spec, "plan") != before
     kernels._environment.cache_clear()
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_label_that_is_none_is_no_entry(folder, label):
+    path = store.insert(K, ".so", b"content", "what")
+    (folder / f"{K}.json").write_bytes(label)
+    assert [entry.what for entry in store.entries()] == [""]
+    assert store.info().entries == 1
+    assert store.fetch(K, ".so") is None and not path.exists()
+    assert store.insert(K, ".so", b"content") == path == store.fetch(K, ".so")
+
+
+@pytest.mark.parametrize("name", [f"{K}.json", f"{K}.so", f"{K}.lock", "limit.txt"])
+def test_a_folder_in_the_place_of_a_file(folder, name):
+    assert store.cache_folder() == folder
+    (folder / name).mkdir()
+    assert store.fetch(K, ".so") is None
+    with store.locked(K):
+        stored = store.insert(K, ".so", b"content")
+    assert (stored is None) == name.startswith(f"{K}.") or name.endswith("lock")
+    assert store.info().limit == 256 << 20
+    store.entries(), store.clear()
+
+
+def test_files_of_others_are_never_touched(folder, monkeypatch):
+    """``TVM_SCAN_CACHE`` may name any folder."""
+    assert store.cache_folder() == folder
+    theirs = ["package.json", "package.so", "key.json", ".new-notes", "limit.json", f"{K}.json.bak"]
+    for name in [*theirs, f".tvm-scan-{'a' * 16}"]:
+        (folder / name).write_bytes(bytes(2_000_000))
+        os.utime(folder / name, (1, 1))
+    monkeypatch.setenv("TVM_SCAN_CACHE_MB", "1")
+    store.insert(K, ".so", bytes(400_000))
+    store.insert(key(7), ".so", bytes(800_000))  # makes room
+    assert store.fetch(K, ".so") is None and store.info().entries == 1
+    assert store.clear() == 1
+    assert {path.name for path in folder.iterdir()} == {*theirs}
+
+
+@pytest.mark.parametrize("damage", ["full", "read-only"])
+def test_a_cache_that_cannot_be_written_is_done_without(folder, damage):
+    assert store.cache_folder() == folder
+    with full_disk() if damage == "full" else read_only(folder):
+        with store.locked(K):
+            assert store.insert(K, ".so", b"content" * 10) is None
+        assert store.fetch(K, ".so") is None
+        with pytest.raises(ValueError, match=r"expected to write|expected a cache"):
+            store.set_limit(12_345_678_901)
+    assert store.entries() == [] and not list(folder.glob(".tvm-scan-*"))
+
+
+def test_a_name_that_is_no_text_is_no_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TVM_SCAN_CACHE", os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    assert store.cache_folder() is None
+    assert store.insert(K, ".so", b"content") is None and store.entries() == []
+
+
+@pytest.mark.parametrize("text", ["-5", "many", "", "9" * 9000, "\u00b2", "1.5"])
+def test_a_limit_that_is_no_number_is_none(folder, text, monkeypatch):
+    monkeypatch.delenv("TVM_SCAN_CACHE_MB", raising=False)
+    assert store.cache_folder() == folder
+    (folder / "limit.txt").write_text(text)
+    assert store.info().limit == 256 << 20
+
+
+PLANS = [
+    "",
+    "nonsense",
+    "cpu/lanes(time_vector=banana)",
+    "cpu/spiral()",
+    "cpu/lanes(time_vector=7)",
+]
+
+
+@pytest.mark.parametrize("plan", [*PLANS, "cuda/lanes(threads_per_block=32)", b"\xff\xfe"])
+def test_a_plan_in_the_cache_that_is_none_is_made_anew(folder, plan, monkeypatch):
+    import tvm_scan.torch as ts
+    from tvm_scan.torch.places import CPU
+
+    monkeypatch.setattr(kernels, "_calls", {})
+    monkeypatch.setattr(kernels, "_libraries", {})
+    x = torch.rand(3, 700)
+    with kernels.kernels_asked_for() as asked:
+        ts.cumsum(x, 1)
+    ((spec, sizes),) = asked
+    bits = tuple(size.bit_length() for size in sizes)
+    name = kernels._plan_key(spec, bits, CPU)
+    store.insert(name, ".txt", plan if isinstance(plan, bytes) else plan.encode())
+    kernels._libraries.clear()
+    kernels.forget_plans()
+    torch.testing.assert_close(ts.cumsum(x, 1), x.cumsum(1))
+    assert "(" in kernels._plan_text(spec, bits)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3", "[]", "[1, 2]", '["a"]', '["a", "("]', "[" * 99999, '["a", 3]']
+)
+def test_a_trace_in_the_cache_that_is_none(folder, text):
+    store.insert(K, ".txt", text.encode())
+    assert kept_traces.found_trace(K) is None
+    kept_traces.keep_trace(K, "graph", [1, "a"], "what")
+    assert kept_traces.found_trace(K) == ("graph", [1, "a"])

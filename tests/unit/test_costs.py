@@ -9,16 +9,19 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from tests.support.contexts import light_context
 from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import ScanPlan, extract, library
 from tvm_scan.library import LIBRARY
 from tvm_scan.meta.candidates import candidate_of, first_plans
-from tvm_scan.meta.context import light_context
 from tvm_scan.meta.costs import Costs, costs_of
 from tvm_scan.meta.decisions import enumerate_plans
-from tvm_scan.meta.features import ScanFeatures, decisions_of
+from tvm_scan.meta.features import CandidateRows, decisions_of, row_of
 from tvm_scan.meta.operations import arithmetic_of
+from tvm_scan.schedules.cuda_checks import TREES
+from tvm_scan.schedules.plan import ALGORITHMS
 from tvm_scan.schedules.splice import ensure_blocks
+from tvm_scan.schedules.staging_checks import BLOCK_LOADS
 
 CPU = Target({"kind": "llvm", "num-cores": 4})
 SUM = extract(library.cumsum(8, 4096))
@@ -78,29 +81,36 @@ def test_first_plans_hold_the_default_the_loop_and_every_algorithm(target):
 
 
 @pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
-def test_features_are_those_of_the_kernel_beside_costs_and_decisions(target):
+def test_rows_of_candidates_are_costs_and_decisions_beside_their_stores(target):
     mod = tvm.IRModule({"main": ensure_blocks(library.cumsum(8, 4096))})
     found = extract(mod["main"])
     context = light_context(mod, target)
     made = [candidate_of(mod, (plan,), target) for plan in enumerate_plans(target, found)[:6]]
     measures = [candidate.measure for candidate in made]
-    wide = [t.numpy() for t in ScanFeatures().extract_from(context, measures)]
+    rows = CandidateRows().of(context, measures)
     stock = ms.feature_extractor.PerStoreFeature().extract_from(context, measures)
-    for candidate, matrix, stores in zip(made, wide, stock, strict=True):
-        (plan,) = candidate.plans
-        ours = [*costs_of(plan, target, found).vector(), *decisions_of(plan)]
-        np.testing.assert_array_equal(matrix[:, : -len(ours)], stores.numpy())
-        np.testing.assert_allclose(matrix[:, -len(ours) :], np.tile(ours, (len(matrix), 1)))
-    assert len({m.tobytes() for m in wide}) == len(wide)
+    for candidate, row, stores in zip(made, rows, stock, strict=True):
+        ours = row_of(candidate.plans[0], target, found)
+        width = stores.numpy().shape[1]
+        assert len(row) == len(ours) + 2 * width
+        np.testing.assert_array_equal(row[: len(ours)], ours)
+        np.testing.assert_array_equal(row[-width:], stores.numpy().max(0, initial=0.0))
+    assert np.isfinite(rows).all()
+    assert len({row.tobytes() for row in rows}) == len(rows)
 
 
-def test_every_decision_is_seen_by_the_cost_model():
-    changed = {"device": None, "algorithm": "lanes", "block_tree": "warp"}
+#: Another value for every decision but the device, which is the target's.
+CHANGED = {"algorithm": ALGORITHMS[1:], "block_tree": TREES[1:], "block_load": BLOCK_LOADS[1:]}
+
+
+@pytest.mark.parametrize(
+    "field", [f for f in fields(ScanPlan) if f.name != "device"], ids=lambda field: field.name
+)
+def test_every_decision_is_seen_by_the_cost_model(field):
     base = ScanPlan()
-    for field in fields(ScanPlan):
-        value = changed.get(field.name, 8 if isinstance(field.default, int) else None)
-        if value is not None:
-            assert decisions_of(base.with_(**{field.name: value})) != decisions_of(base), field.name
+    values = CHANGED.get(field.name, (True,) if type(field.default) is bool else (2, 3, 64))
+    rows = {tuple(decisions_of(base.with_(**{field.name: value}))) for value in values}
+    assert len(rows | {tuple(decisions_of(base))}) == len(values) + 1
 
 
 def test_arithmetic_is_counted_in_the_step():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from tvm_scan.cli.app_cache import cache
 from tvm_scan.cli.app_inspect import register as register_inspection
 from tvm_scan.cli.app_records import register as register_records
-from tvm_scan.cli.failure import BAD_INPUT, CommandError
+from tvm_scan.cli.failure import BAD_INPUT, READER_GONE, REFUSED, CommandError
 
 __all__ = ["app", "run"]
 
@@ -165,22 +166,54 @@ app.add_typer(cache, name="cache")
 
 def run() -> None:
     """Run the command line; failures are one message and an exit code."""
+    for stream in (sys.stdout, sys.stderr):  # names need not be text in the terminal's encoding
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(standalone_mode=False)
+        sys.stdout.flush()
     except CommandError as error:
         _fail(str(error), error.code)
     except typer.Exit as done:
         sys.exit(done.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
+    except BrokenPipeError:  # who reads the output has had enough of it
+        _drop_output()
+        sys.exit(READER_GONE)
     except Exception as error:
         if os.environ.get("TVM_SCAN_DEBUG"):
             raise
-        shown = getattr(error, "format_message", None)
-        if shown is not None:  # a usage error of the argument parser
-            _fail(f"{shown().rstrip('.')}; see tvm-scan --help", BAD_INPUT)
-        _fail(f"{type(error).__name__}: {error}\n(run tvm-scan --debug ... for the traceback)", 1)
+        _fail(*_described(error))
     sys.exit(0)
+
+
+def _described(error: Exception) -> tuple[str, int]:
+    """What to say of an error that no command has words for, and the exit code."""
+    shown = getattr(error, "format_message", None)
+    if shown is not None:  # a usage error of the argument parser
+        return f"{shown().rstrip('.')}; see tvm-scan --help", BAD_INPUT
+    if isinstance(error, OSError) and error.strerror is not None:
+        if error.filename is None:
+            _drop_output()
+        what = "the output" if error.filename is None else error.filename
+        return (
+            f"expected to read or write {what}, got: {error.strerror}; mend that first",
+            BAD_INPUT,
+        )
+    if "tvm_scan.errors" in sys.modules:  # else nothing was imported that could have raised it
+        from tvm_scan.errors import RefusalError, ScanError
+
+        if isinstance(error, ScanError):
+            return str(error), REFUSED if isinstance(error, RefusalError) else BAD_INPUT
+    name = type(error).__name__
+    return f"{name}: {error}\n(run tvm-scan --debug ... for the traceback)", 1
+
+
+def _drop_output() -> None:
+    """What is left in the buffer cannot be written: Python would try once more at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Annotated, Any
 
 import typer
 
 from tvm_scan.cli.failure import CommandError
+from tvm_scan.cli.terminal import print_json, print_table
 
 __all__ = ["cache"]
 
@@ -44,20 +44,20 @@ def _show(as_json: Json = False) -> None:
         entries = [vars(entry) for entry in found]
         folder = None if about.folder is None else str(about.folder)
         whole = {"folder": folder, "bytes": about.bytes, "limit": about.limit, "entries": entries}
-        typer.echo(json.dumps(whole))
+        print_json(whole)
         return
     if about.folder is None:
-        typer.echo("the cache is off, or its folder is not this user's alone to write to")
+        typer.echo(
+            "the cache is off, or its folder is not this user's alone to write to, or its name is "
+            "no text"
+        )
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("KiB", "last used", "what")
+    rows = []
     for entry in found:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-        table.add_row(f"{entry.bytes / 1024:.1f}", used, entry.what)
+        rows.append((f"{entry.bytes / 1024:.1f}", used, entry.what))
     if found:
-        Console().print(table)
+        print_table(("KiB", "last used", "what"), rows)
     typer.echo(
         f"{about.folder}: {about.entries} entries, {about.bytes / 2**20:.1f} of at most "
         f"{about.limit >> 20} MiB"
@@ -76,7 +76,7 @@ def _path(as_json: Json = False) -> None:
             "cache path: expected a cache, found that it is off or not this user's alone to write "
             "to; unset TVM_SCAN_CACHE, or give it a folder of yours"
         )
-    typer.echo(json.dumps({"folder": str(folder)}) if as_json else str(folder))
+    print_json({"folder": str(folder)}) if as_json else typer.echo(str(folder))
 
 
 @cache.command("clear")
@@ -89,7 +89,7 @@ def _clear(as_json: Json = False) -> None:
     size = _about(store).bytes
     count = store.clear()
     if as_json:
-        typer.echo(json.dumps({"removed": count, "bytes": size}))
+        print_json({"removed": count, "bytes": size})
         return
     typer.echo(f"removed {count} entries, {size / 2**20:.1f} MiB")
 
@@ -110,7 +110,7 @@ def _limit(
         raise CommandError(str(error)) from error
     about = _about(store)
     if as_json:
-        typer.echo(json.dumps({"bytes": about.bytes, "limit": about.limit}))
+        print_json({"bytes": about.bytes, "limit": about.limit})
         return
     typer.echo(f"{about.bytes / 2**20:.1f} of at most {about.limit >> 20} MiB")
 

@@ -141,6 +141,9 @@ def _prune(
     foreign: Annotated[
         bool, typer.Option("--foreign", help="drop records of other versions, too")
     ] = False,
+    bad: Annotated[
+        bool, typer.Option("--bad", help="drop records that can be used nowhere; list says why")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Keep the fastest records of each function and target.
@@ -149,7 +152,7 @@ def _prune(
     """
     from tvm_scan.cli.exchange import prune_records
 
-    prune_records(folder, top, foreign, as_json)
+    prune_records(folder, top, foreign, bad, as_json)
 
 
 def _export(

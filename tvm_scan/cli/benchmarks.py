@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 from tvm_scan.cli.failure import CommandError
+from tvm_scan.cli.terminal import print_json
 
 __all__ = ["run_benchmark"]
 
@@ -36,7 +36,7 @@ def run_benchmark(name: str | None, arguments: list[str], as_json: bool) -> int:
         )
     if name is None:
         if as_json:
-            print(json.dumps(found))
+            print_json(found)
         else:
             width = max(map(len, found))
             for one, line in found.items():

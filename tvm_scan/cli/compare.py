@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tvm_scan.cli.execute import Bound, interleaved_samples, prepare
 from tvm_scan.cli.failure import NO_RECORD, WRONG_RESULT, CommandError
 from tvm_scan.cli.load import find_recurrence, make_target
 from tvm_scan.cli.records import find_entry, open_store
+from tvm_scan.cli.terminal import print_json, print_table
 from tvm_scan.cli.tune import load_program
 from tvm_scan.errors import PlanError, ScanError
 from tvm_scan.meta.check import Case, compare, make_cases
@@ -77,7 +77,7 @@ def compare_sides(
         raise CommandError(str(error)) from error
     rows, wrong = _measure(func, made, target, cases, seconds)
     report = {"function": what, "rows": [asdict(row) for row in rows], "wrong": wrong}
-    print(json.dumps(report)) if as_json else _show(rows)
+    print_json(report) if as_json else _show(rows)
     if wrong:
         raise CommandError("\n".join(wrong), WRONG_RESULT)
 
@@ -147,14 +147,9 @@ def _measure(
 
 
 def _show(rows: list[_Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("side", "time", "speed", "middle half", "plan"):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        spread = f"{row.low:.2f} to {row.high:.2f}"
-        table.add_row(row.name, duration(row.seconds), f"{row.ratio:.2f}x", spread, row.plan)
-    Console().print(table)
+    shown = [
+        (r.name, duration(r.seconds), f"{r.ratio:.2f}x", f"{r.low:.2f} to {r.high:.2f}", r.plan)
+        for r in rows
+    ]
+    print_table(("side", "time", "speed", "middle half", "plan"), shown, plain=True)
     print(f"speed against {rows[0].name}, the median of {rows[0].rounds} rounds")

@@ -12,9 +12,11 @@ from time import perf_counter
 from typing import Any, TypeVar
 from zipfile import is_zipfile
 
+from tvm_scan._files import write_file
 from tvm_scan.cli.compile_page import render
 from tvm_scan.cli.failure import CommandError
 from tvm_scan.cli.load import load_module, make_target
+from tvm_scan.cli.terminal import print_json, visible
 from tvm_scan.errors import ScanError
 
 __all__ = ["compile_file", "import_model"]
@@ -48,12 +50,12 @@ def compile_file(
             raise CommandError(str(error)) from error
     manifest = json.loads(path.read_text(encoding="utf-8"))
     if report is not None:
-        report.write_text(render(model.name, manifest, notes), encoding="utf-8")
+        write_file(report, render(model.name, manifest, notes))
     if as_json:
-        print(json.dumps(manifest))
+        print_json(manifest)
         return
     for line in _summary(manifest):
-        print(line)
+        print(visible(line))
     print(f"written: {path.parent / manifest['library']} and {path}")
 
 
@@ -127,9 +129,10 @@ def _import_torch(model: Path) -> Any:
             raise ValueError("it is no archive")
         program = torch.export.load(str(model))
     except Exception as error:  # torch raises whatever its archive reader raises
+        said = (str(error).strip().splitlines() or ["no reason given"])[0]
         raise CommandError(
             f"expected {model.name} to be a program of torch.export.save, got "
-            f"{type(error).__name__}: {str(error).splitlines()[0]}; save it again"
+            f"{type(error).__name__}: {said}; save it again"
         ) from error
     try:
         return from_exported(program)

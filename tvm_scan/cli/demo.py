@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +15,7 @@ from tvm_scan._resources import licence_text
 from tvm_scan.cli.execute import bind, interleaved_medians, prepare
 from tvm_scan.cli.failure import WRONG_RESULT, CommandError
 from tvm_scan.cli.load import find_recurrence, make_target, plan_for
+from tvm_scan.cli.terminal import print_json, print_table
 from tvm_scan.library import MambaLayer
 
 __all__ = ["demo"]
@@ -111,27 +111,23 @@ def _torch_seconds(inputs: dict[str, np.ndarray]) -> float:
 
 def _show(report: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(report))
+        print_json(report)
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    console.print(
+    print(
         f"one Mamba layer over {report['bytes']} bytes: {report['channels']} channels x "
         f"{report['states']} states, plan {report['plan']}"
     )
     verdict = "within" if report["relative_error"] <= report["bound"] else "OUTSIDE"
-    console.print(
+    print(
         f"error against float64: {report['relative_error']:.1e} of the largest output "
         f"({verdict} the bound {report['bound']:.0e}; the sequential loop: "
         f"{report['relative_error_of_the_loop']:.1e})"
     )
-    table = Table(title="the selective scan, median times")
-    table.add_column("method")
-    table.add_column("ms", justify="right")
-    table.add_column("against the TIR loop", justify="right")
     base = report["seconds"]["sequential TIR loop"]
-    for name, seconds in sorted(report["seconds"].items(), key=lambda item: -item[1]):
-        table.add_row(name, f"{seconds * 1e3:.2f}", f"{base / seconds:.2f}x")
-    console.print(table)
+    rows = [
+        (name, f"{seconds * 1e3:.2f}", f"{base / seconds:.2f}x")
+        for name, seconds in sorted(report["seconds"].items(), key=lambda item: -item[1])
+    ]
+    numbers = ("ms", "against the TIR loop")
+    title = "the selective scan, median times"
+    print_table(("method", *numbers), rows, title=title, right=numbers)

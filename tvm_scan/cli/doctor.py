@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from tvm_scan._guard import check_versions
 from tvm_scan.cli.failure import UNHEALTHY, CommandError
+from tvm_scan.cli.terminal import print_json, visible
 
 __all__ = ["doctor"]
 
@@ -55,10 +55,10 @@ def doctor(database: Path | None, as_json: bool) -> None:
         findings += _folders(database)
     bad = [finding for finding in findings if finding.state == MISSING]
     if as_json:
-        print(json.dumps({"healthy": not bad, "findings": [asdict(f) for f in findings]}))
+        print_json({"healthy": not bad, "findings": [asdict(f) for f in findings]})
     else:
         for finding in findings:
-            print(f"{finding.state:<9} {finding.name:<17} {finding.found}")
+            print(f"{finding.state:<9} {finding.name:<17} {visible(finding.found)}")
             if finding.fix:
                 print(f"{'':<27} {finding.fix}")
     if bad:
@@ -199,6 +199,6 @@ def _folders(database: Path | None) -> list[Finding]:
     except ScanError as error:
         state = MISSING if database is not None else OPTIONAL
         return [*out, Finding("database", state, str(error))]
-    counts = f"{len(good)} usable records, {len(others)} others, {len(store.rejected)} bad lines"
-    mend = f"tvm-scan prune {folder} --foreign" if others or store.rejected else ""
+    counts = f"{len(good)} usable records, {len(others)} others, {store.bad_lines} bad lines"
+    mend = f"tvm-scan prune {folder} --foreign --bad" if others or store.bad_lines else ""
     return [*out, Finding("database", OK, f"{folder}: {counts}", mend)]

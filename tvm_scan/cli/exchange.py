@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tvm_scan.cli.failure import CommandError
 from tvm_scan.cli.records import open_store
+from tvm_scan.cli.terminal import print_json
 from tvm_scan.errors import ScanError
 from tvm_scan.meta import exchange
 from tvm_scan.meta.database import RecordStore
@@ -23,7 +23,7 @@ def _run(as_json: bool, what: str, work: Callable[[], int], folder: Path) -> Non
     except ScanError as error:
         raise CommandError(str(error)) from error
     if as_json:
-        print(json.dumps({what: count, "records": left}))
+        print_json({what: count, "records": left})
     else:
         print(f"{count} {what}; {left} records in {folder}")
 
@@ -34,10 +34,10 @@ def merge_records(into: Path, sources: list[Path], as_json: bool) -> None:
     _run(as_json, "added", lambda: exchange.merge(RecordStore(into), stores), into)
 
 
-def prune_records(folder: Path, top: int, foreign: bool, as_json: bool) -> None:
+def prune_records(folder: Path, top: int, foreign: bool, bad: bool, as_json: bool) -> None:
     """Print; see ``tvm-scan prune --help``."""
     store = open_store(folder)
-    work: Any = lambda: exchange.prune(store, top=top, foreign=foreign)  # noqa: E731
+    work: Any = lambda: exchange.prune(store, top=top, foreign=foreign, bad=bad)  # noqa: E731
     _run(as_json, "dropped", work, folder)
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tvm_scan import Recurrence, Refusal, ScanPlan, extract, parallelize
+from tvm_scan._files import write_file
 from tvm_scan.cli.draw_svg import tree_svg
 from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.cli.equation import describe, number
 from tvm_scan.cli.failure import REFUSED, CommandError
 from tvm_scan.cli.load import load_func, make_target, plan_for
+from tvm_scan.cli.terminal import print_json
 from tvm_scan.cuda_math import build
 from tvm_scan.meta.costs import costs_of
 from tvm_scan.meta.operations import arithmetic_of
@@ -69,15 +70,13 @@ def explain(
     found = extract(func)
     if isinstance(found, Refusal):
         if as_json:
-            print(
-                json.dumps({"refused": found.kind.value, "detail": found.detail, "fix": found.fix})
-            )
+            print_json({"refused": found.kind.value, "detail": found.detail, "fix": found.fix})
         raise CommandError(f"refused\n{found.message()}", REFUSED)
     plan = plan_for(plan_text, target, found)
     if svg is not None:
         if not (svg.parent.is_dir() or str(svg.parent) == ""):
             raise CommandError(f"expected a folder at {svg.parent}, found none; create it")
-        svg.write_text(tree_svg(found, plan), encoding="utf-8")
+        write_file(svg, tree_svg(found, plan))
     report = {
         **describe(found),
         "plan": str(plan),
@@ -95,7 +94,7 @@ def explain(
     if source:
         report["source"] = _source(func, target, plan)
     if as_json:
-        print(json.dumps(report))
+        print_json(report)
     else:
         _show(report, found, plan)
         if svg is not None:

@@ -3,7 +3,9 @@
 __all__ = [
     "BAD_INPUT",
     "INTERRUPTED",
+    "MACHINES_GONE",
     "NO_RECORD",
+    "READER_GONE",
     "REFUSED",
     "UNHEALTHY",
     "WRONG_RESULT",
@@ -15,7 +17,10 @@ UNHEALTHY = 1
 BAD_INPUT = 2
 REFUSED = 3
 NO_RECORD = 4
+MACHINES_GONE = 5
 INTERRUPTED = 130
+#: As a shell has it for a program that SIGPIPE ends.
+READER_GONE = 141
 
 
 class CommandError(Exception):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tvm_scan import tir
+from tvm_scan._files import write_file, write_library
 from tvm_scan.cli.draw_svg import tree_svg
 from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.cli.failure import BAD_INPUT, NO_RECORD, CommandError
 from tvm_scan.cli.load import make_target
+from tvm_scan.cli.terminal import print_json, print_table, visible
 from tvm_scan.cli.tune import is_model, load_program
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
@@ -61,7 +62,7 @@ def shapes_text(entry: Entry) -> str:
 
 def _row(entry: Entry, reason: str | None) -> dict[str, Any]:
     facts = entry.facts or {}
-    readable = entry.fault is None
+    readable = not entry.unknown and entry.fault is None
     return {
         "id": entry.digest,
         "function": str(facts.get("function", "?")),
@@ -82,20 +83,16 @@ def list_records(folder: Path, as_json: bool) -> None:
     rows = [_row(e, None) for e in good] + [_row(e, reason) for e, reason in others]
     rows.sort(key=lambda row: (row["function"], row["target"], row["shapes"], row["seconds"]))
     if as_json:
-        print(json.dumps({"records": rows, "rejected": store.rejected}))
+        print_json({"records": rows, "rejected": store.rejected, "bad_lines": store.bad_lines})
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("id", "function", "shapes", "target", "time", "plan", "date"):
-        table.add_column(name, overflow="fold", no_wrap=name == "id")
+    shown = []
     for row in rows:
         plan = " + ".join(row["plans"]) if row["unusable"] is None else f"({row['unusable']})"
-        shown = [row["id"][:8], row["function"], row["shapes"], row["target"]]
-        table.add_row(*shown, duration(row["seconds"]), plan, row["date"][:10])
-    Console(soft_wrap=False).print(table)
-    print(f"{len(good)} usable records, {len(others)} others, {len(store.rejected)} bad lines")
+        about = [row["id"][:8], row["function"], row["shapes"], row["target"]]
+        shown.append([*about, duration(row["seconds"]), plan, row["date"][:10]])
+    heads = ("id", "function", "shapes", "target", "time", "plan", "date")
+    print_table(heads, shown, whole=("id",), plain=True)
+    print(f"{len(good)} usable records, {len(others)} others, {store.bad_lines} bad lines")
 
 
 def find_entry(store: RecordStore, digest: str) -> Entry:
@@ -113,9 +110,12 @@ def find_entry(store: RecordStore, digest: str) -> Entry:
             "tvm-scan list prints them",
             NO_RECORD if not found else BAD_INPUT,
         )
-    if found[0].fault is not None:
-        raise CommandError(f"{found[0].fault}; drop the record with tvm-scan prune")
-    return found[0]
+    (entry,) = found
+    if entry.unknown is not None:
+        raise CommandError(f"{entry.unknown}; drop the record with tvm-scan prune --foreign")
+    if entry.fault is not None:
+        raise CommandError(f"{entry.fault}; drop the record with tvm-scan prune --bad")
+    return entry
 
 
 def show_record(folder: Path, digest: str, svg: Path | None, as_json: bool) -> None:
@@ -128,7 +128,7 @@ def show_record(folder: Path, digest: str, svg: Path | None, as_json: bool) -> N
         if svg is not None:
             if not svg.parent.is_dir():
                 raise CommandError(f"expected a folder at {svg.parent}, found none; create it")
-            svg.write_text(tree_svg(found, plan), encoding="utf-8")
+            write_file(svg, tree_svg(found, plan))
     provenance = dict(entry.facts or {})
     times = provenance.pop("samples", None)
     if not (isinstance(times, list) and times and all(isinstance(t, float) for t in times)):
@@ -142,14 +142,14 @@ def show_record(folder: Path, digest: str, svg: Path | None, as_json: bool) -> N
         "trace": str(entry.record.trace),
     }
     if as_json:
-        print(json.dumps(report))
+        print_json(report)
         return
     print(f"record    {entry.digest}")
-    print(f"function  {report['function']}  {report['shapes']}")
-    print(f"target    {entry.target}")
+    print(f"function  {visible(report['function'])}  {report['shapes']}")
+    print(f"target    {visible(entry.target)}")
     print(f"time      {duration(entry.seconds)}, median of {len(report['times'])}")
     for name, value in report["provenance"].items():
-        print(f"{name:10}{value}")
+        print(f"{visible(name):10}{visible(value)}")
     for part in parts:
         print(f"plan      {part['plan']}")
         print("costs")
@@ -157,10 +157,10 @@ def show_record(folder: Path, digest: str, svg: Path | None, as_json: bool) -> N
             print(f"    {name:10}{value:.6g}")
         print("tree")
         for line in part["tree"].splitlines():
-            print(f"    {line}")
+            print(f"    {visible(line)}")
     print("trace")
     for line in report["trace"].splitlines():
-        print(f"    {line}")
+        print(f"    {visible(line)}")
 
 
 def best_record(
@@ -179,7 +179,7 @@ def best_record(
         entry = store.best(func, target)
         rows.append((key, None if entry is None else _row(entry, None)))
     if as_json:
-        print(json.dumps(dict(rows)))
+        print_json(dict(rows))
     for key, row in rows if not as_json else []:
         if row is not None:
             print(f"{key}  {duration(row['seconds'])}  {' + '.join(row['plans'])}  {row['id']}")
@@ -234,9 +234,9 @@ def apply_records(
         raise CommandError(f"expected --output as a .so file, got {output.name}; name it so")
     if not output.parent.is_dir():
         raise CommandError(f"expected a folder at {output.parent}, found none; create it")
-    build(mod, target).export_library(str(output))
+    write_library(build(mod, target), output)
     if as_json:
-        print(json.dumps({"library": str(output), "functions": applied}))
+        print_json({"library": str(output), "functions": applied})
         return
     for key, used in applied.items():
         near = "" if used["exact"] else "  (of the nearest recorded shape)"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tvm.target import Target
 
 from tvm_scan import __version__, default_plan
+from tvm_scan._files import write_file
 from tvm_scan._versions import tvm_version
 from tvm_scan.cli.draw_svg import tree_svg
 from tvm_scan.cli.failure import NO_RECORD, CommandError
 from tvm_scan.cli.records import open_store, shapes_text
 from tvm_scan.cli.report_page import render
+from tvm_scan.cli.terminal import print_json, visible
 from tvm_scan.meta.check import recurrences_of
 from tvm_scan.meta.costs import costs_of
 from tvm_scan.meta.entry import Entry, canonical
@@ -106,20 +107,20 @@ def write_report(folder: Path, output: Path, roof: bool, as_json: bool) -> None:
         )
     functions = _functions(good)
     passed = [(entry.digest[:8], reason) for entry, reason in others]
-    passed += [("line", text) for text in store.rejected]
+    passed += [("line", visible(text)) for text in store.rejected]
     here = Target.from_device("cpu")
     report = Report(str(folder), {"tvm": tvm_version(), "tvm_scan": __version__}, functions, passed)
     if roof and any(machine_of(e.target) == machine_of(here) for e in good):
         from tvm_scan.cli.roof import measured_roof
 
         report.roof = measured_roof(here)
-    output.write_text(render(report), encoding="utf-8")
+    write_file(output, render(report))
     if as_json:
         rows = [
             {"function": f.name, "shapes": f.shapes, "trials": len(f.trials), "best": f.best.plan}
             for f in functions
         ]
-        print(json.dumps({"page": str(output), "functions": rows, "passed_over": len(passed)}))
+        print_json({"page": str(output), "functions": rows, "passed_over": len(passed)})
         return
     print(f"{len(functions)} functions, {len(good)} records")
     print(f"written: {output}")
@@ -138,14 +139,14 @@ def _function(group: list[Entry]) -> Function:
     target, recurrences = best.target, recurrences_of(best.func)
     machine = machine_of(target)
     shown = f"{machine['kind']} {machine['processor']}".strip()
-    name = str((best.facts or {}).get("function", "?"))
+    name = visible((best.facts or {}).get("function", "?"))
     out = Function(name, shapes_text(best), shown)
     defaults = [default_plan(target, found) for found in recurrences]
     for entry in group:
         facts = entry.facts or {}
-        plans = " + ".join(str(p) for p in entry.plans)
-        about = (str(facts.get("date", "?")), str(facts.get("host", "?")))
-        out.trials.append(Trial(entry.digest, plans, entry.seconds, *about))
+        plan = " + ".join(str(p) for p in entry.plans)
+        about = (visible(facts.get("date", "?")), visible(facts.get("host", "?")))
+        out.trials.append(Trial(entry.digest, plan, entry.seconds, *about))
         if all(p.algorithm == "sequential" for p in entry.plans):
             out.loop = min(entry.seconds, out.loop or entry.seconds)
         if entry.plans == defaults:

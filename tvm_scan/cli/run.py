@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +9,11 @@ import numpy as np
 from tvm.target import Target
 
 from tvm_scan import parallelize
+from tvm_scan._files import replacing
 from tvm_scan.cli.execute import bind, interleaved_medians, prepare
 from tvm_scan.cli.failure import CommandError
 from tvm_scan.cli.load import find_recurrence, load_file, make_target, plan_for
+from tvm_scan.cli.terminal import print_json, print_table
 
 __all__ = ["run_file", "write_npz"]
 
@@ -36,7 +34,9 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
             if not isinstance(loaded, np.lib.npyio.NpzFile):
                 raise CommandError(f"expected an .npz file, got one array in {path}; use np.savez")
             return {name: loaded[name] for name in loaded.files}
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
+    except CommandError:
+        raise
+    except Exception as error:  # of a damaged one, whatever its decoder raises
         raise CommandError(
             f"expected an .npz file of plain arrays, got {path} ({error}); write it with np.savez"
         ) from error
@@ -47,15 +47,8 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
     folder = path.parent if str(path.parent) else Path()
     if not folder.is_dir():
         raise CommandError(f"expected a folder to write to, found none at {folder}; create it")
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".npz.part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            named: dict[str, Any] = arrays
-            np.savez(stream, **named)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as part, open(part, "wb") as stream:
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
 
 
 def run_file(
@@ -108,23 +101,15 @@ def largest_error(got: np.ndarray, want: np.ndarray) -> float:
 
 def _show(report: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(report))
+        print_json(report)
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"plan {report['plan']}")
-    table.add_column("output")
-    table.add_column("shape")
-    table.add_column("largest error to the loop", justify="right")
-    for key, shape in report["outputs"].items():
-        shown = "x".join(map(str, shape))
-        table.add_row(key, shown, f"{report['largest_error_to_loop'][key]:.3g}")
-    console = Console()
-    console.print(table)
+    rows = [
+        (key, "x".join(map(str, shape)), f"{report['largest_error_to_loop'][key]:.3g}")
+        for key, shape in report["outputs"].items()
+    ]
+    heads = ("output", "shape", "largest error to the loop")
+    print_table(heads, rows, title=f"plan {report['plan']}", right=heads[2:])
     slow, fast = report["sequential_seconds"], report["scan_seconds"]
-    console.print(
-        f"sequential loop {slow * 1e3:.3f} ms, scan {fast * 1e3:.3f} ms ({slow / fast:.2f}x)"
-    )
+    print(f"sequential loop {slow * 1e3:.3f} ms, scan {fast * 1e3:.3f} ms ({slow / fast:.2f}x)")
     if report["output"]:
-        console.print(f"written: {report['output']}")
+        print(f"written: {report['output']}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any
 
 from tvm.tirx import PrimFunc
 
-from tvm_scan.cli.failure import INTERRUPTED, WRONG_RESULT, CommandError
+from tvm_scan.cli.failure import INTERRUPTED, MACHINES_GONE, WRONG_RESULT, CommandError
 from tvm_scan.cli.load import find_recurrence, load_func, make_target
+from tvm_scan.cli.terminal import print_json, visible
 from tvm_scan.errors import ScanError
 from tvm_scan.library import LIBRARY
 from tvm_scan.meta import tune
@@ -179,13 +179,18 @@ def tune_file(
         )
     except ScanError as error:
         raise CommandError(str(error)) from error
-    print(json.dumps(_report(result)) if as_json else "\n".join(_lines(result)))
+    if as_json:
+        print_json(_report(result))
+    else:
+        print("\n".join(map(visible, _lines(result))))
     if result.wrong:
         raise CommandError(
             f"expected every candidate to agree with its loop, found {len(result.wrong)} that do "
             "not; they are not recorded; please report the function and the plan",
             WRONG_RESULT,
         )
+    if result.stopped is not None:
+        raise CommandError("stopped before its time; every record is kept", MACHINES_GONE)
     if result.interrupted:
         raise CommandError("interrupted; every record is kept", INTERRUPTED)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 from tvm_scan import verify
 from tvm_scan.cli.failure import WRONG_RESULT, CommandError
 from tvm_scan.cli.load import find_recurrence, load_func, make_target, plan_for
+from tvm_scan.cli.terminal import print_json, print_table
 from tvm_scan.schedules.law_checks import check_laws
 from tvm_scan.schedules.verification import Comparison, telling_plan
 
@@ -25,8 +25,12 @@ def verify_file(
     comparisons = verify(func, target, plan)
     laws = check_laws(found)
     if as_json:
-        rows = [{**asdict(c), "holds": c.holds} for c in comparisons]
-        print(json.dumps({"plan": str(plan), "laws": [asdict(law) for law in laws], "runs": rows}))
+        bounds = [None if c.bound != c.bound else c.bound for c in comparisons]
+        rows = [
+            {**asdict(c), "bound": bound, "holds": c.holds}
+            for c, bound in zip(comparisons, bounds, strict=True)
+        ]
+        print_json({"plan": str(plan), "laws": [asdict(law) for law in laws], "runs": rows})
     else:
         _show(str(plan), comparisons)
     wrong = [c for c in comparisons if not c.holds]
@@ -39,21 +43,19 @@ def verify_file(
 
 
 def _show(plan: str, comparisons: list[Comparison]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"plan {plan}", caption="relative: to the largest magnitude of the output")
-    for column in ("inputs", "output", "largest ulps", "at", "loop", "scan", "relative", "bound"):
-        table.add_column(column)
-    for c in comparisons:
-        table.add_row(
+    heads = ("inputs", "output", "largest ulps", "at", "loop", "scan", "relative", "bound")
+    rows = [
+        (
             c.inputs,
             c.output,
             f"{c.largest_ulps:.3g}",
-            str(list(c.where)),
+            list(c.where),
             f"{c.loop:.6g}",
             f"{c.scan:.6g}",
             f"{c.relative:.2g}",
             "none" if c.bound != c.bound else f"{c.bound:.2g}",
         )
-    Console().print(table)
+        for c in comparisons
+    ]
+    caption = "relative: to the largest magnitude of the output"
+    print_table(heads, rows, title=f"plan {plan}", caption=caption)

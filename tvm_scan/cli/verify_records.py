@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from tvm.target import Target
 
 from tvm_scan.cli.failure import NO_RECORD, WRONG_RESULT, CommandError
 from tvm_scan.cli.records import open_store
+from tvm_scan.cli.terminal import print_json, visible
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.check import Case, compare, make_cases
@@ -34,7 +34,7 @@ def verify_records(folder: Path, as_json: bool) -> None:
             print(f"\r{number} of {len(good)}", end="", flush=True)
         rows.append(_run(entry, cases))
     if as_json:
-        print(json.dumps({"records": rows, "rejected": store.rejected}))
+        print_json({"records": rows, "rejected": store.rejected, "bad_lines": store.bad_lines})
     else:
         _show(rows)
     wrong = [row for row in rows if row["result"] == "wrong"]
@@ -53,7 +53,7 @@ def verify_records(folder: Path, as_json: bool) -> None:
 
 
 def _row(entry: Entry, result: str, detail: str | None = None) -> Row:
-    plans = [] if entry.fault else [str(plan) for plan in entry.plans]
+    plans = [] if entry.unknown or entry.fault else [str(plan) for plan in entry.plans]
     name = str((entry.facts or {}).get("function", "?"))
     return {
         "id": entry.digest,
@@ -102,6 +102,6 @@ def _show(rows: list[Row]) -> None:
     print("\r", end="")
     for row in rows:
         detail = f"  {row['detail']}" if row["detail"] else ""
-        print(f"{row['id'][:8]}  {row['result']:<11}  {row['function']}{detail}")
+        print(visible(f"{row['id'][:8]}  {row['result']:<11}  {row['function']}{detail}"))
     counts = {r: sum(row["result"] == r for row in rows) for r in ("right", "wrong", "passed over")}
     print(", ".join(f"{count} {name}" for name, count in counts.items()))

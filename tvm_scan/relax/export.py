@@ -18,6 +18,7 @@ from tvm.support import cc
 from tvm.target import Target
 
 from tvm_scan import __version__, tir
+from tvm_scan._files import write_file, write_library
 from tvm_scan.artifact import FORMAT, MANIFEST, sha256_of
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
@@ -103,7 +104,7 @@ def export(
         "scans": _scans(legal, target, database),
     }
     path = folder / MANIFEST
-    path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    write_file(path, json.dumps(manifest, indent=1) + "\n")
     return path
 
 
@@ -137,10 +138,10 @@ def _write(built: Any, folder: Path, target: Target, linker: str | None, form: s
     if linker is None and machine != platform.machine():
         linker = shutil.which(f"{machine}-linux-gnu-g++")
         if linker is None:
-            built.mod.export_library(str(folder / "model.tar"), **options)
+            write_library(built.mod, folder / "model.tar", **options)
             return folder / "model.tar"
     compile_with = None if linker is None else cc.cross_compiler(linker)
-    built.mod.export_library(str(folder / "model.so"), fcompile=compile_with, **options)
+    write_library(built.mod, folder / "model.so", fcompile=compile_with, **options)
     return folder / "model.so"
 
 

@@ -44,13 +44,14 @@ def found_trace(key: str) -> tuple[str, list[Any]] | None:
     """Return the graph and the structure of an earlier trace, of this process or another."""
     path = store.fetch(key, ".txt")
     try:
-        content = None if path is None else path.read_text(encoding="utf-8")
+        graph, structure = json.loads(b"" if path is None else path.read_bytes())
+        if isinstance(graph, str):
+            return graph, ast.literal_eval(structure)
     except FileNotFoundError:  # another process made room meanwhile
         return None
-    if content is None:
-        return None
-    graph, structure = json.loads(content)
-    return graph, ast.literal_eval(structure)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        pass  # no trace, whatever its label says: a new one takes its place
+    return None
 
 
 def keep_trace(key: str, graph: str, structure: list[Any], what: str) -> None:

@@ -129,11 +129,10 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     place = places.place_of(arguments[-1])
     built = kernel_at(call_key(spec, sizes, place))
     usable = []
-    for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            usable.append(prepared(argument.detach() if argument.requires_grad else argument))
-        else:
-            usable.append(argument)
+    for one in arguments:
+        if isinstance(one, torch.Tensor):
+            one = prepared(one.detach() if one.requires_grad else one)
+        usable.append(one)
     if place is not CPU:
         usable += built.scratch(sizes, arguments[-1].device)
     places.run_at(place, built.call, usable)
@@ -186,11 +185,24 @@ def kernel_at(key: _CallKey) -> _Built:
 
 
 def _obtain(spec: KernelSpec, bits: tuple[int, ...], place: Place) -> _Built:
-    plan = _plan_text(spec, bits, place)
-    found = _libraries.get((spec, plan, place))
-    if found is None:
-        found = _libraries[spec, plan, place] = _Built(_load(spec, plan, place), place)
-    return found
+    try:
+        return _planned(spec, _plan_text(spec, bits, place), place)
+    except Exception as error:
+        from tvm_scan.errors import (
+            PlanError,
+        )  # imports TVM, which what is in the cache does without
+
+        if spec.no_scan or not isinstance(error, PlanError):
+            raise
+        # What the cache had under this name is no plan, or none of this loop: planned anew, once.
+        store.remove(_plan_key(spec, bits, place))
+        return _planned(spec, _plan_text(spec, bits, place), place)
+
+
+def _planned(spec: KernelSpec, plan: str, place: Place) -> _Built:
+    if (spec, plan, place) not in _libraries:
+        _libraries[spec, plan, place] = _Built(_load(spec, plan, place), place)
+    return _libraries[spec, plan, place]
 
 
 def _load(spec: KernelSpec, plan: str, place: Place) -> Any:
@@ -209,7 +221,8 @@ def _load(spec: KernelSpec, plan: str, place: Place) -> Any:
     load_runtime(place.kind)
     try:
         return tvm_ffi.load_module(str(path))
-    except RuntimeError:  # another process made room in the cache meanwhile
+    except RuntimeError:  # no library, or another process made room in the cache meanwhile
+        store.remove(key)
         return build_kernel(spec, plan, place)
 
 
@@ -217,11 +230,11 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> s
     """Return the plan of a range of sizes, from the cache where it is there."""
     if spec.no_scan:
         return SERIAL
-    key = _key("plan", spec, [bits, *plan_sources()], place)
+    key = _plan_key(spec, bits, place)
     path = store.fetch(key, ".txt")
     with contextlib.suppress(FileNotFoundError):  # another process made room meanwhile
         if path is not None:
-            return path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8", errors="replace")
     from tvm_scan import extract
     from tvm_scan.errors import RefusalError
     from tvm_scan.recurrence import Refusal
@@ -239,6 +252,10 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> s
     tops = ", ".join(str(1 << b) for b in bits)
     store.insert(key, ".txt", text.encode(), f"plan of {spec.text()} for sizes below {tops}")
     return text
+
+
+def _plan_key(spec: KernelSpec, bits: tuple[int, ...], place: Place) -> str:
+    return _key("plan", spec, [bits, *plan_sources()], place)
 
 
 def _key(kind: str, spec: KernelSpec, detail: Any, place: Place = CPU) -> str:

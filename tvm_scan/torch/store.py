@@ -2,7 +2,8 @@
 
 One folder per user, one pair of files per entry: the library, and a small JSON file with its
 size and SHA-256 that is written last. Loading a library runs its code, so nothing is read from a
-folder or file that another user owns or may write to.
+folder or file that another user owns or may write to. Files of other names than an entry's, in a
+folder that was not made for this, are never touched.
 
 Environment: ``TVM_SCAN_CACHE`` names the folder (``off`` turns the cache off),
 ``TVM_SCAN_CACHE_MB`` limits its size (else what `set_limit` was given, else 256; what was used
@@ -15,14 +16,17 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
+
+from tvm_scan._files import is_part, write_private
 
 __all__ = [
     "CacheEntry",
@@ -34,12 +38,15 @@ __all__ = [
     "info",
     "insert",
     "locked",
+    "remove",
     "set_limit",
 ]
 
 _DEFAULT_MEGABYTES = 256
 _LOCK_TIMEOUT = 300.0
 _LIMIT_FILE = "limit.txt"
+#: Files of an entry: a key of `hashlib` and what it is.
+_NAME = re.compile(r"([0-9a-f]{40})\.(json|so|txt|lock)")
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,8 @@ class CacheEntry:
 def cache_folder() -> Path | None:
     """Return the folder of the cache, made if need be; None where the cache is off or unusable.
 
-    A folder that somebody else owns, or that others may write to, is not used.
+    A folder that somebody else owns, or that others may write to, is not used, nor one whose name
+    is no text, which TVM could not load a library from.
     """
     named = os.environ.get("TVM_SCAN_CACHE", "")
     if named.lower() in ("off", "0"):
@@ -76,9 +84,10 @@ def cache_folder() -> Path | None:
         base = os.environ.get("XDG_CACHE_HOME")
         folder = (Path(base) if base else Path.home() / ".cache") / "tvm_scan" / "kernels"
     try:
+        str(folder).encode()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder if _is_private(folder) and os.access(folder, os.W_OK) else None
-    except OSError:
+    except (OSError, UnicodeEncodeError):
         return None
 
 
@@ -88,14 +97,21 @@ def _limit() -> int:
         folder = cache_folder()
         with contextlib.suppress(OSError, ValueError):
             if folder is not None and _is_private(folder / _LIMIT_FILE):
-                return int((folder / _LIMIT_FILE).read_text(encoding="utf-8")) << 20
+                return _megabytes((folder / _LIMIT_FILE).read_text(encoding="utf-8")) << 20
         return _DEFAULT_MEGABYTES << 20
-    if not named.isdigit():
+    try:
+        return _megabytes(named) << 20
+    except ValueError:
         raise ValueError(
             f"tvm_scan: expected a number of megabytes in TVM_SCAN_CACHE_MB, got {named!r}; "
             "set it to 256, for instance"
-        )
-    return int(named) << 20
+        ) from None
+
+
+def _megabytes(text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,12}", text.strip()) is None:
+        raise ValueError(f"expected a number of megabytes, got {text!r}")
+    return int(text)
 
 
 def set_limit(megabytes: int) -> None:
@@ -120,7 +136,12 @@ def set_limit(megabytes: int) -> None:
             f"tvm_scan: expected a cache and a limit of at least 0 megabytes, got {found}; "
             "unset TVM_SCAN_CACHE, or pass a limit such as 256"
         )
-    _replace(folder / _LIMIT_FILE, str(megabytes).encode())
+    try:
+        write_private(folder / _LIMIT_FILE, str(megabytes).encode())
+    except OSError as error:
+        raise ValueError(
+            f"tvm_scan: expected to write {folder / _LIMIT_FILE}, got: {error.strerror}; make room"
+        ) from error
     _evict(folder, keep="")
 
 
@@ -140,8 +161,14 @@ def locked(key: str) -> Iterator[None]:
     if folder is None:
         yield
         return
-    with FileLock(folder / f"{key}.lock", timeout=_LOCK_TIMEOUT, mode=0o600):
+    lock = FileLock(folder / f"{key}.lock", timeout=_LOCK_TIMEOUT, mode=0o600)
+    # Without the lock, on a full disk for instance, an entry may be built twice, no more.
+    with contextlib.suppress(OSError, Timeout):
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def fetch(key: str, suffix: str) -> Path | None:
@@ -153,17 +180,23 @@ def fetch(key: str, suffix: str) -> Path | None:
     try:
         if not (_is_private(path) and _is_private(label)):
             return None
-        expected = json.loads(label.read_text(encoding="utf-8"))
+        expected = _label_at(label)
         content = path.read_bytes()
         if {**expected, "what": ""} == _label(content, ""):
             os.utime(label)  # used just now: the last to be evicted
             return path
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except OSError:
         pass
-    _remove(label, path)
+    remove(key)
     return None
+
+
+def remove(key: str) -> None:
+    """Remove an entry: its content is of no use."""
+    if (folder := cache_folder()) is not None:
+        _remove(*(folder / f"{key}.{kind}" for kind in ("json", "so", "txt")))
 
 
 def insert(key: str, suffix: str, content: bytes, what: str = "") -> Path | None:
@@ -176,8 +209,8 @@ def insert(key: str, suffix: str, content: bytes, what: str = "") -> Path | None
         return None
     path = folder / f"{key}{suffix}"
     try:
-        _replace(path, content)
-        _replace(folder / f"{key}.json", json.dumps(_label(content, what)).encode())
+        write_private(path, content)
+        write_private(folder / f"{key}.json", json.dumps(_label(content, what)).encode())
     except OSError:
         return None
     _evict(folder, keep=key)
@@ -196,8 +229,8 @@ def entries() -> list[CacheEntry]:
     folder, found = cache_folder(), []
     for used, size, files in _entries(folder) if folder is not None else []:
         what = ""
-        with contextlib.suppress(OSError, ValueError):
-            what = str(json.loads(files[0].read_text(encoding="utf-8")).get("what", ""))
+        with contextlib.suppress(OSError):
+            what = str(_label_at(files[0]).get("what", ""))
         found.append(CacheEntry(files[0].stem, what, size, used))
     return found[::-1]
 
@@ -210,7 +243,7 @@ def clear() -> int:
     found = _entries(folder)
     for _, _, files in found:
         _remove(*files)
-    for path in folder.glob(".new-*"):
+    for path in filter(is_part, folder.iterdir()):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _LOCK_TIMEOUT:
                 _remove(path)
@@ -221,16 +254,13 @@ def _label(content: bytes, what: str) -> dict[str, object]:
     return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "what": what}
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+def _label_at(path: Path) -> dict[str, Any]:
+    """What a label says; nothing where it says nothing that can be read."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        _remove(Path(temporary))
-        raise
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _entries(folder: Path) -> list[tuple[float, int, list[Path]]]:
@@ -238,7 +268,9 @@ def _entries(folder: Path) -> list[tuple[float, int, list[Path]]]:
     groups: dict[str, list[os.DirEntry[str]]] = {}
     with os.scandir(folder) as files:  # once: there may be thousands
         for file in files:
-            groups.setdefault(file.name.partition(".")[0], []).append(file)
+            named = _NAME.fullmatch(file.name)
+            if named is not None:
+                groups.setdefault(named[1], []).append(file)
     found = []
     for key, members in groups.items():
         members.sort(key=lambda file: file.name != f"{key}.json")

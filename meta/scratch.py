@@ -1,0 +1,130 @@
+"""What a search leaves outside its records: temporary files and worker processes.
+
+Both go with the search. A process that is killed cannot tidy up: its workers end by themselves, and
+its folder, whose lock nobody holds any more, is removed by the next search on the machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import shutil
+import signal
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+__all__ = ["close_pool", "scratch_folder", "worker_initializer"]
+
+_PREFIX, _LOCK = "tvm-scan-run-", ".lock"
+#: Seconds within which a folder may not have its lock yet.
+_YOUNG = 60.0
+#: Of this process, and of those that it forked from: whose folder is not theirs.
+_own: dict[int, tuple[Path, FileLock]] = {}
+
+
+def scratch_folder() -> Path:
+    """The folder of this process for files that nobody needs once it has ended.
+
+    Returns
+    -------
+    Path
+        A private folder, removed at exit.
+    """
+    pid = os.getpid()
+    if pid not in _own or not _own[pid][0].is_dir():
+        _sweep()
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        lock = FileLock(folder / _LOCK)
+        lock.acquire()
+        _own[pid] = folder, lock
+        atexit.register(_remove, pid)
+    return _own[pid][0]
+
+
+def _remove(pid: int) -> None:
+    if pid == os.getpid():  # a forked child that ends has inherited this, but owns nothing
+        folder, lock = _own.pop(pid)
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
+
+
+def _sweep() -> None:
+    """Remove what processes of this user left that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError, Timeout):
+            about = folder.lstat()
+            mine = not hasattr(os, "getuid") or about.st_uid == os.getuid()
+            if not (mine and stat.S_ISDIR(about.st_mode)) or about.st_mode & 0o077:
+                continue
+            if time.time() - about.st_mtime < _YOUNG:
+                continue
+            with FileLock(folder / _LOCK).acquire(timeout=0):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def worker_initializer(then: Callable[[], None] | None = None) -> Callable[[], None]:
+    """What a worker process runs first: it ends with this process, and keeps its files there.
+
+    Parameters
+    ----------
+    then : callable, optional
+        Runs next.
+
+    Returns
+    -------
+    callable
+        For the ``initializer`` of TVM's builders and runners.
+    """
+    return partial(_prepare, os.getpid(), str(scratch_folder()), then)
+
+
+def _prepare(parent: int, folder: str, then: Callable[[], None] | None) -> None:
+    os.environ["TMPDIR"] = tempfile.tempdir = folder  # of the compilers that it starts, too
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    if then is not None:
+        then()
+
+
+def _end_with(parent: int) -> None:
+    """End this process, and what it started, when its parent has ended."""
+    try:
+        handle = os.pidfd_open(parent)  # woken once: what is timed here is not disturbed
+        if os.getppid() == parent:
+            select.select([handle], [], [])
+    except (AttributeError, OSError):
+        while os.getppid() == parent:
+            time.sleep(1.0)
+    import psutil
+
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def close_pool(runner: Any) -> None:
+    """End a runner's worker processes, and what waits for them; a runner may have none.
+
+    Parameters
+    ----------
+    runner : Runner
+        One of TVM's, or of a caller's own.
+    """
+    pool = getattr(runner, "pool", None)
+    if pool is None:
+        return
+    # Else the threads of the pool would start a new worker for each of what is still waiting.
+    threads = getattr(pool, "_threadpool", None)
+    if threads is not None:
+        threads.shutdown(wait=False, cancel_futures=True)
+    pool.shutdown(wait=False)

@@ -1,0 +1,88 @@
+"""What commands print: text from files as it stands, numbers that every reader of JSON takes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["print_json", "print_table", "visible"]
+
+
+def visible(text: Any) -> str:
+    """Text from a file or a name, with what would steer a terminal written as its escape.
+
+    Parameters
+    ----------
+    text : object
+        Its text is taken.
+
+    Returns
+    -------
+    str
+        One line.
+    """
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text)
+    )
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object; JSON has no NaN and no infinity, which become their names.
+
+    Parameters
+    ----------
+    value : object
+        Of dicts, lists, strings, numbers and None.
+    """
+    print(json.dumps(_named(value), allow_nan=False))
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _named(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_table(
+    columns: Iterable[str],
+    rows: Iterable[Iterable[Any]],
+    *,
+    title: str | None = None,
+    caption: str | None = None,
+    whole: Iterable[str] = (),
+    right: Iterable[str] = (),
+    plain: bool = False,
+) -> None:
+    """Print a table whose cells are text: nothing in them is markup.
+
+    Parameters
+    ----------
+    columns : iterable of str
+        Heads.
+    rows : iterable of iterable
+        Cells.
+    title, caption : str, optional
+        Above and below it.
+    whole : iterable of str
+        Columns that are never folded.
+    right : iterable of str
+        Columns of numbers.
+    plain : bool
+        Whether to leave the frame out.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    about = {"title": title and Text(visible(title)), "caption": caption and Text(caption)}
+    table = Table(box=None, pad_edge=False) if plain else Table(**about)  # type: ignore[arg-type]
+    for name in columns:
+        side = "right" if name in right else "left"
+        table.add_column(name, overflow="fold", no_wrap=name in whole, justify=side)  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    Console(markup=False, highlight=False, emoji=False).print(table)
