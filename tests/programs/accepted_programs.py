@@ -396,6 +396,27 @@ def symbolic(x: T.handle, h: T.handle):
             )
 
 
+@T.prim_func(s_tir=True)
+def history_of_a_reduction_axis(X: T.Buffer((5, 37), "float32"), H: T.Buffer((5, 37), "float32")):
+    for b, t in T.grid(5, 37):
+        with T.sblock("sum"):
+            vb, vt = T.axis.remap("SR", [b, t])
+            H[vb, vt] = T.if_then_else(vt > 0, H[vb, vt - 1], T.float32(0)) + X[vb, vt]
+
+
+@T.prim_func(s_tir=True)
+def emit_of_a_reduction_axis(
+    X: T.Buffer((5, 37), "float32"), S: T.Buffer((5,), "float32"), Y: T.Buffer((5, 37), "float32")
+):
+    for b, t in T.grid(5, 37):
+        with T.sblock("sum"):
+            vb, vt = T.axis.remap("SR", [b, t])
+            with T.init():
+                S[vb] = T.float32(2)
+            S[vb] = S[vb] + X[vb, vt]
+            Y[vb, vt] = S[vb]
+
+
 #: name -> (function, families of its carries, lanes, time)
 PROGRAMS = {
     "history_guarded": (history_guarded, ["affine"], "b", "t"),
@@ -431,5 +452,7 @@ PROGRAMS = {
     "no_lanes": (no_lanes, ["affine"], "", "t"),
     "strided_time": (strided_time, ["reduce add"], "b", "t"),
     "reset_by_data": (reset_by_data, ["segmented"], "b", "t"),
+    "history_of_a_reduction_axis": (history_of_a_reduction_axis, ["reduce add"], "b", "t"),
+    "emit_of_a_reduction_axis": (emit_of_a_reduction_axis, ["reduce add"], "b", "t"),
     "symbolic": (symbolic, ["reduce add"], "b", "t"),
 }
