@@ -11,13 +11,16 @@ import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
-from tvm_scan.errors import PlanError, RefusalError
+from tvm_scan.arguments import as_recurrence
+from tvm_scan.errors import PlanError, RefusalError, ScanError
+from tvm_scan.meta.arguments import as_database
 from tvm_scan.meta.check import recurrences_of
 from tvm_scan.meta.database import RecordStore
 from tvm_scan.meta.entry import Entry
 from tvm_scan.meta.replay import replay
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules import parallelize
+from tvm_scan.schedules.arguments import target_for
 from tvm_scan.schedules.limits import limits_of
 from tvm_scan.schedules.nearest import Known, nearest
 from tvm_scan.schedules.plan import ScanPlan
@@ -50,7 +53,7 @@ class Tuned:
 
 
 def plan_for(
-    recurrence: Recurrence, target: Target, database: RecordStore | str | Path
+    recurrence: Recurrence, target: Target | str, database: RecordStore | str | Path
 ) -> ScanPlan | None:
     """The plan that a database has for a recurrence.
 
@@ -63,7 +66,7 @@ def plan_for(
     ----------
     recurrence : Recurrence
         What ``tvm_scan.extract`` returned; its extents may be symbolic.
-    target : tvm.target.Target
+    target : tvm.target.Target or str
         What it is compiled for.
     database : RecordStore or path
         The records.
@@ -78,7 +81,14 @@ def plan_for(
     RecordError
         If there is no database.
     """
-    store = database if isinstance(database, RecordStore) else RecordStore(database)
+    recurrence = as_recurrence(recurrence, "plan_for")
+    target = target_for(target, None, "plan_for")
+    store = as_database(database, "plan_for")
+    if not isinstance(store, RecordStore):
+        raise ScanError(
+            f"plan_for: expected a RecordStore or its folder, got {type(store).__name__}; records "
+            "of another kind do not say of which shape they are"
+        )
     exact = store.best(recurrence.func, target)
     if exact is not None:
         for plan, found in zip(exact.plans, recurrences_of(recurrence.func), strict=False):

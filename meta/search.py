@@ -18,6 +18,7 @@ from tvm import IRModule, tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from tvm_scan.arguments import as_target
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract
 from tvm_scan.meta.check import make_cases, recurrences_of, save_cases
@@ -40,7 +41,7 @@ _FINALS = 20.0
 
 def tune(
     program: Program,
-    target: Target | None = None,
+    target: Target | str | None = None,
     database: str | Path = "tvm_scan_records",
     *,
     trials: int = 64,
@@ -61,7 +62,7 @@ def tune(
     ----------
     program : PrimFunc, IRModule or mapping of str to PrimFunc
         Functions with constant extents; those without a recurrence are passed over.
-    target : tvm.target.Target, optional
+    target : tvm.target.Target or str, optional
         This machine's CPU if not given.
     database : path
         Folder of the records; made if need be. What is in it stays.
@@ -107,7 +108,7 @@ def tune(
             f"tune: expected strategy auto, model or random and at least one trial, got "
             f"{strategy!r} and {trials}; choose one of them"
         )
-    target = target or host_target()
+    target = as_target(target, "tune") or host_target()
     functions = _functions(program)
     with locked(Path(database)):
         pass  # a folder that cannot be written to is told before anything is measured
@@ -153,8 +154,13 @@ def _functions(program: Program) -> list[tuple[str, tirx.PrimFunc]]:
         named: Iterable[tuple[str, Any]] = [(name, program)]
     elif isinstance(program, IRModule):
         named = [(str(g.name_hint), f) for g, f in program.functions_items()]
-    else:
+    elif isinstance(program, Mapping):
         named = program.items()
+    else:
+        raise ScanError(
+            "tune: expected a PrimFunc, an IRModule or a mapping of names to PrimFuncs, got "
+            f"{type(program).__name__}; pass the sequential loop"
+        )
     every = [(name, f) for name, f in named if isinstance(f, tirx.PrimFunc)]
     found = [(name, f) for name, f in every if recurrences_of(f)]
     if not found:

@@ -24,6 +24,7 @@ from tvm_scan.meta.decisions import Branch, branches
 from tvm_scan.meta.expand import ExpandScansPostproc
 from tvm_scan.meta.mutator import NeighbourMutator
 from tvm_scan.recurrence import Recurrence, Refusal
+from tvm_scan.schedules.arguments import target_for
 from tvm_scan.schedules.default import host_target
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.plan import ScanPlan
@@ -128,13 +129,13 @@ class ScanRule(ms.schedule_rule.PyScheduleRule):
 
 
 def scan_space(
-    target: Target, *, others: bool = False, seed: int = 0, marked: bool = True
+    target: Target | str, *, others: bool = False, seed: int = 0, marked: bool = True
 ) -> ms.space_generator.SpaceGenerator:
     """The space generator for ``tune_tir``, ``tune_relax`` and ``tvm_scan.meta.tune``.
 
     Parameters
     ----------
-    target : tvm.target.Target
+    target : tvm.target.Target or str
         What to tune for.
     others : bool
         Whether TVM's default rules of the target schedule the other blocks.
@@ -147,6 +148,7 @@ def scan_space(
     -------
     SpaceGenerator
     """
+    target = target_for(target, None, "scan_space")
     rules: list[Any] = [ScanRule()]
     postprocs: list[Any] = [ExpandScansPostproc(marked)]
     mutators: dict[Any, float] = {NeighbourMutator(seed): 1.0}

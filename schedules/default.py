@@ -12,6 +12,7 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.algebra import Affine, Algebra, Reduce
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.arguments import as_recurrence, as_target
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branches import stays_in_vectors
 from tvm_scan.schedules.cuda_checks import element_bytes
@@ -70,7 +71,7 @@ def default_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
 
     Parameters
     ----------
-    target : tvm.target.Target or None
+    target : tvm.target.Target, str or None
         Where it will run; this machine's CPU if None.
     recurrence : Recurrence
         What will run. Extents that are symbolic are taken as large.
@@ -79,8 +80,16 @@ def default_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
     -------
     ScanPlan
         A plan that passes ``check``.
+
+    Raises
+    ------
+    RefusalError
+        If it is a refusal.
+    ScanError
+        If it is no recurrence, or the target is none.
     """
-    target = target or host_target()
+    recurrence = as_recurrence(recurrence, "default_plan")
+    target = as_target(target, "default_plan") or host_target()
     limits = limits_of(target)
     rows, length = _known(_rows(recurrence)), _known(recurrence.time.extent)
     if device_of(target) == "cuda":

@@ -14,7 +14,7 @@ from tvm_scan.errors import RefusalError
 from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.nest import lane_path
-from tvm_scan.recurrence import Refusal, RefusalKind
+from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.ir import Kernel, int_const, threads_over, when
 from tvm_scan.schedules.result import Built
 from tvm_scan.schedules.splice import blocks_in, splice
@@ -27,6 +27,8 @@ _THREADS = 256
 def bind_leftovers(sch: Schedule) -> None:
     """Give every unbound nest of the function threads: a GPU runs nothing outside a kernel.
 
+    A nest whose iterations all depend on each other is one lane, and runs in one thread.
+
     Parameters
     ----------
     sch : Schedule
@@ -35,7 +37,7 @@ def bind_leftovers(sch: Schedule) -> None:
     Raises
     ------
     RefusalError
-        If a nest has a loop whose iterations depend on each other and none that are independent.
+        If a nest has effects that another order could change, or views of other buffers.
     """
     for block in [b[0] for n in root_nests(sch.mod["main"]) if (b := blocks_in(n))]:
         func = sch.mod["main"]
@@ -65,18 +67,6 @@ def _bound(func: tirx.PrimFunc, nest: Any) -> Any:
             for var in tir.variables(other).keys():
                 external[var] = True
     lanes, body, allocs = lane_path(tree.body, external)
-    if not lanes and not isinstance(nest, tirx.For):
-        lanes = []
-    elif not lanes:
-        refusal = Refusal(
-            RefusalKind.UNSUPPORTED_BODY,
-            nest,
-            "expected every loop nest beside the recurrence to have independent iterations, "
-            "found one that has none",
-            "schedule the nest before parallelize, or move it into a function of its own",
-            func,
-        )
-        raise RefusalError(refusal.message(), refusal)
     total: Any = None
     for lane in lanes:
         total = lane.extent if total is None else total * lane.extent

@@ -10,6 +10,7 @@ from typing import Any
 from tvm.target import Target
 
 from tvm_scan import tir
+from tvm_scan.arguments import as_recurrence, as_target
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cpu_checks import check_cpu
@@ -18,7 +19,30 @@ from tvm_scan.schedules.limits import device_of, limits_of
 
 __all__ = ["ALGORITHMS", "ScanPlan"]
 
+DEVICES = ("cpu", "cuda")
 ALGORITHMS = ("sequential", "lanes", "serial_tiles", "three_phase", "single_pass")
+
+_NAMES = (DEVICES, ALGORITHMS)
+_FORM = re.compile(r"(\w+)/(\w+)\((.*)\)", re.ASCII)
+#: Type of a field -> its values in the string form, and what they are called.
+_VALUES = {
+    bool: (re.compile("True|False"), "True or False"),
+    int: (re.compile("-?[0-9]{1,18}"), "int"),
+    str: (re.compile(r"\w+", re.ASCII), "a word"),
+}
+
+
+def _value(kind: type, name: str, text: str) -> Any:
+    form, called = _VALUES[kind]
+    if form.fullmatch(text) is None:
+        raise _unreadable(f"{called} for {name}", repr(text))
+    return text == "True" if kind is bool else kind(text)
+
+
+def _unreadable(expected: str, found: str) -> PlanError:
+    return PlanError(
+        f"ScanPlan.parse: expected {expected}, got {found}; print a plan to see the form"
+    )
 
 
 @dataclass(frozen=True)
@@ -131,28 +155,24 @@ class ScanPlan:
         PlanError
             If the text is not the string form of a plan.
         """
-        match = re.fullmatch(r"(\w+)/(\w+)\((.*)\)", text.strip())
+        match = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
-            raise PlanError(
-                "ScanPlan.parse: expected device/algorithm(field=value, ...), "
-                f"got {text!r}; print a plan to see the form"
-            )
-        values: dict[str, Any] = {"device": match[1], "algorithm": match[2]}
-        types: dict[str, type] = {f.name: type(f.default) for f in fields(cls)}
-        for item in filter(None, (part.strip() for part in match[3].split(","))):
-            name, _, value = item.partition("=")
-            if name not in types:
-                raise PlanError(
-                    f"ScanPlan.parse: expected one of {sorted(types)}, got the field {name!r}"
-                )
-            kind = types[name]
-            try:
-                values[name] = value == "True" if kind is bool else kind(value)
-            except ValueError:
-                raise PlanError(
-                    f"ScanPlan.parse: expected {kind.__name__} for {name}, got {value!r}"
-                ) from None
-        return cls(**values)
+            raise _unreadable("device/algorithm(field=value, ...)", repr(text))
+        for what, word, known in zip(cls.__match_args__, match.groups(), _NAMES, strict=False):
+            if word not in known:
+                raise _unreadable(f"one of {', '.join(known)}", f"{what}={word}")
+        kinds = {f.name: type(f.default) for f in fields(cls)[2:]}
+        values: dict[str, Any] = {}
+        for item in (part.strip() for part in match[3].split(",")) if match[3].strip() else ():
+            name, equals, value = item.partition("=")
+            if not equals:
+                raise _unreadable("field=value", repr(item))
+            if name not in kinds:
+                raise _unreadable(f"one of {sorted(kinds)}", f"the field {name!r}")
+            if name in values:
+                raise _unreadable("each field once", f"{name} twice")
+            values[name] = _value(kinds[name], name, value)
+        return cls(match[1], match[2], **values)
 
     def with_(self, **changes: Any) -> ScanPlan:
         """Copy with some decisions changed."""
@@ -165,14 +185,14 @@ class ScanPlan:
 
     def smem_bytes(self, recurrence: Recurrence) -> int:
         """Shared memory of one block in bytes: every part of every element, padded."""
-        return shared_bytes(self, recurrence)
+        return shared_bytes(self, as_recurrence(recurrence, "ScanPlan.smem_bytes"))
 
     def check(self, target: Target, recurrence: Recurrence) -> None:
         """Check that the plan fits the target and the recurrence.
 
         Parameters
         ----------
-        target : tvm.target.Target
+        target : tvm.target.Target or str
             Where the kernel will run.
         recurrence : Recurrence
             What will run.
@@ -182,6 +202,8 @@ class ScanPlan:
         PlanError
             With the number that was expected and the one that was found.
         """
+        recurrence = as_recurrence(recurrence, "ScanPlan.check")
+        target = as_target(target, "ScanPlan.check") or Target.from_device("cpu")
         device = device_of(target)
         self.require(
             self.algorithm in ALGORITHMS,

@@ -7,7 +7,6 @@ replaying the trace and expanding again gives the same program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -17,12 +16,20 @@ from tvm.s_tir import SBlock, Schedule
 from tvm.target import Target
 
 from tvm_scan.annotations import IS_SCHEDULED, PLAN_PREFIX
+from tvm_scan.arguments import as_func
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules import cpu, cpu_three_phase, cuda, cuda_single_pass, cuda_three_phase
 from tvm_scan.schedules.annotated import first_annotated, is_annotated, plan_of
-from tvm_scan.schedules.default import host_target
+from tvm_scan.schedules.arguments import (
+    Chooser,
+    as_choice,
+    as_plan,
+    block_at,
+    check_fits,
+    target_for,
+)
 from tvm_scan.schedules.delta import as_delta, build_chunks
 from tvm_scan.schedules.leftover import bind_leftovers
 from tvm_scan.schedules.limits import device_of
@@ -31,13 +38,15 @@ from tvm_scan.schedules.result import Built
 from tvm_scan.schedules.shipped import chosen_plan
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks, silent, splice, without_threads
 
-Chooser = Callable[[Recurrence], ScanPlan]
-
 __all__ = ["expand_scans", "nest_of", "parallel_scan", "parallelize", "plan_of"]
 
 
 def parallel_scan(
-    sch: Schedule, block: Any, plan: ScanPlan | None = None, *, target: Target | None = None
+    sch: Schedule,
+    block: Any,
+    plan: ScanPlan | str | None = None,
+    *,
+    target: Target | str | None = None,
 ) -> ScanPlan:
     """Rewrite the sequential time loop around a block into a parallel scan.
 
@@ -52,9 +61,9 @@ def parallel_scan(
         afterwards.
     block : SBlockRV
         A block of the loop nest.
-    plan : ScanPlan, optional
-        The decisions; ``chosen_plan`` of the target if not given.
-    target : tvm.target.Target, optional
+    plan : ScanPlan or str, optional
+        The decisions, or their string; ``chosen_plan`` of the target if not given.
+    target : tvm.target.Target or str, optional
         Whose limits the plan must fit; the current target, else this machine for a CPU plan.
 
     Returns
@@ -87,12 +96,12 @@ def parallel_scan(
     known family, see ``tvm_scan.extract``; (3) parameters do not overlap.
     """
     # ---- check ----------------------------------------------------------------------------
-    stmt = sch.get(block)
-    func, nest = nest_of(sch, stmt)
+    func, nest = nest_of(sch, block_at(sch, block))
     found = extract_nest(func, nest)
     if isinstance(found, Refusal):
         raise RefusalError(found.message(), found)
-    target = target or Target.current(allow_none=True) or _target_for(plan)
+    plan = None if plan is None else as_plan(plan, "parallel_scan")
+    target = target_for(target, plan, "parallel_scan")
     plan = plan or chosen_plan(target, found)
     plan.check(target, found)
     # ---- build and replace ----------------------------------------------------------------
@@ -146,24 +155,26 @@ def expand_scans(program: Any) -> Any:
 
 def parallelize(
     func: tirx.PrimFunc,
-    target: Target | None = None,
-    plan: ScanPlan | Chooser | None = None,
+    target: Target | str | None = None,
+    plan: ScanPlan | str | Chooser | None = None,
     *,
     verify: bool = False,
 ) -> tirx.PrimFunc:
     """Schedule every recurrence of a function, and make the rest runnable on the target.
 
-    A delta rule, which is no scan, runs in chunks of matrix products where no plan is given.
+    A delta rule, which is no scan, runs in chunks of matrix products unless one plan is given.
 
     Parameters
     ----------
     func : PrimFunc
         A function with at least one sequential time loop.
-    target : tvm.target.Target, optional
-        The current target, else this machine's CPU with its own instruction set.
-    plan : ScanPlan or callable, optional
-        For every recurrence of the function, or a choice for each; ``chosen_plan`` if not given:
-        that of a shipped record of the nearest shape, else the default.
+    target : tvm.target.Target or str, optional
+        The current target, else this machine's CPU with its own instruction set, which is also
+        ``"cpu"``.
+    plan : ScanPlan, str or callable, optional
+        One plan for every recurrence of the function, as it is or as its string, or a function
+        from a recurrence to its plan. If not given each has its own ``chosen_plan``: that of a
+        shipped record of the nearest shape, else the default.
     verify : bool
         Whether to compile and run both forms first, on random and adversarial inputs; see
         ``tvm_scan.verify``. It takes seconds, and a device of the target.
@@ -180,9 +191,11 @@ def parallelize(
     PlanError
         If the plan does not fit.
     ScanError
-        If ``verify`` finds a result beyond its bound.
+        If ``verify`` finds a result beyond its bound, or an argument is of another kind.
     """
-    target = target or Target.current(allow_none=True) or _target_for(plan)
+    func, plan = as_func(func, "parallelize"), as_choice(plan, "parallelize")
+    one = plan if isinstance(plan, ScanPlan) else None
+    target = target_for(target, one, "parallelize")
     if verify:
         from tvm_scan.schedules import verification
 
@@ -195,7 +208,7 @@ def parallelize(
         current, nest = nest_of(sch, block)
         found = extract_nest(current, nest)
         if isinstance(found, Refusal):
-            delta = as_delta(current, nest, found) if plan is None else found
+            delta = as_delta(current, nest, found) if one is None else found
             chunks = None if isinstance(delta, Refusal) else build_chunks(delta, target)
             if chunks is None:
                 refusals.append(found)
@@ -204,7 +217,7 @@ def parallelize(
             applied += 1
             continue
         chosen = plan(found) if callable(plan) else plan or chosen_plan(target, found)
-        chosen.check(target, found)
+        check_fits(chosen, target, found, for_all=one is not None and len(nests) > 1)
         if _is_plain_loop(chosen):
             _unbind(sch, block)
         else:
@@ -252,12 +265,6 @@ def build(recurrence: Recurrence, plan: ScanPlan) -> Built:
 def _is_plain_loop(plan: ScanPlan) -> bool:
     """Whether the plan is the loop as it stands."""
     return plan.device == "cpu" and plan.algorithm == "sequential"
-
-
-def _target_for(plan: ScanPlan | Chooser | None) -> Target:
-    if isinstance(plan, ScanPlan) and plan.device == "cuda":
-        return Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
-    return host_target()
 
 
 def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:

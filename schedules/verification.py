@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,12 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.algebra import Automaton, Segmented
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.arguments import as_func
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract
 from tvm_scan.recurrence import Recurrence, Refusal
+from tvm_scan.schedules.arguments import Chooser, as_choice, target_for
 from tvm_scan.schedules.default import default_plan, host_target
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.primitive import parallelize
@@ -73,8 +75,8 @@ class Comparison:
 
 def verify(
     func: tirx.PrimFunc,
-    target: Target | None = None,
-    plan: ScanPlan | Callable[[Recurrence], ScanPlan] | None = None,
+    target: Target | str | None = None,
+    plan: ScanPlan | str | Chooser | None = None,
     *,
     seed: int = 0,
 ) -> list[Comparison]:
@@ -84,9 +86,10 @@ def verify(
     ----------
     func : PrimFunc
         A function with a recurrence. Symbolic extents get small odd values.
-    target : tvm.target.Target, optional
-        For the scan; this machine's CPU if not given.
-    plan : ScanPlan, optional
+    target : tvm.target.Target or str, optional
+        For the scan; as in ``parallelize`` if not given.
+    plan : ScanPlan, str or callable, optional
+        One for all recurrences of the function, or a function that gives each its own;
         ``telling_plan`` if not given.
     seed : int
         Of the random inputs.
@@ -101,15 +104,16 @@ def verify(
     RefusalError
         If the function has no recurrence.
     """
-    found = extract(func)
+    found = extract(as_func(func, "verify"))
     if isinstance(found, Refusal):
         raise RefusalError(found.message(), found)
-    target = target or host_target()
-    plan = plan or telling_plan(target, found)
+    choice = as_choice(plan, "verify")
+    one = choice if isinstance(choice, ScanPlan) else None
+    target = target_for(target, one, "verify")
     name = str((func.attrs or {}).get("global_symbol", "main"))
     named = func.with_attr("global_symbol", name)
     loop = tvm.compile(named, target=host_target())[name]
-    scan = build(parallelize(named, target, plan), target)[name]
+    scan = build(parallelize(named, target, choice or partial(telling_plan, target)), target)[name]
     written = [str(p.name) for p in func.params if p in tir.buffers_stored(func.body)]
     out: list[Comparison] = []
     for kind in _CASES:

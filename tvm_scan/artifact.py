@@ -9,31 +9,29 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import os
 import platform
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tvm_scan.artifact_inputs import DEVICE_TYPES, ArtifactError, as_input
+
 __all__ = ["FORMAT", "MANIFEST", "ArtifactError", "Model", "load", "sha256_of"]
 
 #: Version of the manifest; a reader takes its own only.
 FORMAT = 1
 MANIFEST = "manifest.json"
-#: Bytes at multiples of which arrays begin that TVM allocates; its code counts on that.
-_ALIGNMENT = 64
-_DEVICE_TYPES = {"cpu": 1, "cuda": 2}
 #: What `load` and `Model` read of a manifest.
 _FIELDS: dict[str, type] = {
     **dict.fromkeys(("library", "sha256", "machine", "device"), str),
     **dict.fromkeys(("versions", "functions"), dict),
 }
+#: Whose versions a library is made for.
+_VERSIONED = ("apache-tvm", "apache-tvm-ffi")
 #: Pooled memory of TVM's virtual machine.
 _POOLED = 2
-
-
-class ArtifactError(Exception):
-    """An artifact that does not fit this machine, or a call that does not fit the artifact."""
 
 
 def sha256_of(path: Path) -> str:
@@ -62,6 +60,11 @@ def load(folder: str | Path, runtime: str | Path | None = None) -> Model:
         If the manifest is missing or of another format, the library is not the one that was
         exported, or was made for other versions or another machine; nothing of it has run then.
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise ArtifactError(
+            f"load: expected the path of a folder, got {type(folder).__name__}; give the one that "
+            "tvm_scan.relax.export wrote"
+        )
     folder = Path(folder)
     manifest = _read(folder)
     library = folder / manifest["library"]
@@ -86,9 +89,9 @@ def load(folder: str | Path, runtime: str | Path | None = None) -> Model:
             ) from error
     _check_kernels(manifest)
     machine = tvm_ffi.load_module(str(library))["vm_load_executable"]()
-    devices = [(_DEVICE_TYPES[manifest["device"]], 0, _POOLED)]
+    devices = [(DEVICE_TYPES[manifest["device"]], 0, _POOLED)]
     if manifest["device"] != "cpu":
-        devices.append((_DEVICE_TYPES["cpu"], 0, _POOLED))  # shapes are computed there
+        devices.append((DEVICE_TYPES["cpu"], 0, _POOLED))  # shapes are computed there
     machine["vm_initialization"](*(number for device in devices for number in device))
     return Model(machine, manifest)
 
@@ -103,7 +106,7 @@ def _read(folder: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         found = manifest["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise ArtifactError(
             f"load: expected a manifest as JSON in {path}, got {type(error).__name__}: {error}; "
             "export the model again"
@@ -113,13 +116,43 @@ def _read(folder: Path) -> dict[str, Any]:
             f"load: expected a manifest of format {FORMAT}, got {found}; export the model again "
             "with this version of tvm_scan"
         )
-    missing = [key for key in _FIELDS if not isinstance(manifest.get(key), _FIELDS[key])]
-    if missing or manifest["device"] not in _DEVICE_TYPES:
+    unusable = _unusable(manifest)
+    if unusable:
         raise ArtifactError(
             f"load: expected a whole manifest in {path}, got one whose "
-            f"{', '.join(missing or ['device'])} cannot be used; export the model again"
+            f"{', '.join(unusable)} cannot be used; export the model again"
+        )
+    name = manifest["library"]
+    if name in ("", "..") or Path(name).name != name:
+        raise ArtifactError(
+            f"load: expected the name of a library in {folder}, got {name!r} in its manifest; "
+            "export the model again"
         )
     return manifest
+
+
+def _unusable(manifest: dict[str, Any]) -> list[str]:
+    """Names of what is missing in a manifest, or of another kind than `load` and `Model` read."""
+    wrong = [key for key in _FIELDS if not isinstance(manifest.get(key), _FIELDS[key])]
+    if wrong:
+        return wrong
+    if manifest["device"] not in DEVICE_TYPES:
+        return ["device"]
+    if not all(isinstance(manifest["versions"].get(name), str) for name in _VERSIONED):
+        return ["versions"]
+    return [f"inputs of {n}" for n, f in manifest["functions"].items() if not _has_inputs(f)]
+
+
+def _has_inputs(function: Any) -> bool:
+    entries = function.get("inputs") if isinstance(function, dict) else None
+    return isinstance(entries, list) and all(
+        isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and isinstance(entry.get("dtype"), str)
+        and isinstance(entry.get("shape"), list)
+        and all(isinstance(extent, int | str) for extent in entry["shape"])
+        for entry in entries
+    )
 
 
 def _check(manifest: dict[str, Any], library: Path) -> None:
@@ -139,7 +172,7 @@ def _check(manifest: dict[str, Any], library: Path) -> None:
     if library.suffix != ".so":
         fix = f"link its object files with a linker for {manifest['machine']}"
         raise differs("a shared library", "model.so", library.name, fix)
-    for name in ("apache-tvm", "apache-tvm-ffi"):
+    for name in _VERSIONED:
         expected, found = manifest["versions"][name], _version(name)
         if found.split(".")[:2] != expected.split(".")[:2]:
             fix = f"install {name}=={expected}, or export the model with {found}"
@@ -189,16 +222,19 @@ class Model:
     def __init__(self, machine: Any, manifest: dict[str, Any]) -> None:
         self._machine, self.manifest = machine, manifest
 
-    def __call__(self, *tensors: Any, function: str = "main") -> Any:
+    def __call__(self, *tensors: Any, function: str = "main", **named: Any) -> Any:
         """Run one function.
 
         Parameters
         ----------
         *tensors
             NumPy arrays, torch tensors or whatever else speaks DLPack, one per input: contiguous,
-            on the model's device. Those that do not begin at a multiple of 64 bytes are copied.
+            on the model's device. Those that are read-only, or do not begin at a multiple of 64
+            bytes, are copied.
         function : str
             Which; see ``manifest["functions"]``.
+        **named
+            The inputs behind those, by their names.
 
         Returns
         -------
@@ -210,66 +246,24 @@ class Model:
         ArtifactError
             If the inputs are not those that the manifest names.
         """
-        import tvm_ffi
-
         functions = self.manifest["functions"]
-        if function not in functions:
+        if not isinstance(function, str) or function not in functions:
             raise ArtifactError(
                 f"run: expected one of {', '.join(functions)}, got {function}; choose one of them"
             )
         inputs = functions[function]["inputs"]
-        if len(tensors) != len(inputs):
-            names = ", ".join(entry["name"] for entry in inputs)
+        names = [entry["name"] for entry in inputs]
+        behind = [name for name in names[len(tensors) :] if name in named]
+        if len(tensors) + len(behind) != len(inputs) or len(behind) != len(named):
+            others = [name for name in named if name not in behind]
+            found = f"{len(tensors)}" + "".join(f" and {name}" for name in [*behind, *others])
             raise ArtifactError(
-                f"run: expected {len(inputs)} inputs ({names}), got {len(tensors)}; pass one each"
+                f"run: expected {len(inputs)} inputs ({', '.join(names)}), got {found}; pass one "
+                "each"
             )
         sizes: dict[str, int] = {}
         given = []
-        for entry, tensor in zip(inputs, tensors, strict=True):
-            view = tensor if isinstance(tensor, tvm_ffi.Tensor) else tvm_ffi.from_dlpack(tensor)
-            _check_input(entry, view, sizes)
-            _check_place(entry, view, self.manifest["device"])
-            given.append(_aligned(view))
+        every = (*tensors, *(named[name] for name in behind))
+        for entry, tensor in zip(inputs, every, strict=True):
+            given.append(as_input(tensor, entry, sizes, self.manifest["device"]))
         return self._machine[function](*given)
-
-
-def _check_place(entry: dict[str, Any], tensor: Any, device: str) -> None:
-    if tensor.device.dlpack_device_type() != _DEVICE_TYPES[device]:
-        raise ArtifactError(
-            f"run: expected {entry['name']} on {device}, got it on {tensor.device}; move it there"
-        )
-    if not tensor.is_contiguous():
-        raise ArtifactError(
-            f"run: expected {entry['name']} contiguous, got strides {tuple(tensor.strides)}; copy "
-            "it with numpy.ascontiguousarray or tensor.contiguous()"
-        )
-
-
-def _aligned(tensor: Any) -> Any:
-    """The tensor, or a copy where compiled code would fault: it loads whole aligned vectors."""
-    import tvm_ffi
-
-    if tensor.numel() and tensor.data_ptr() % _ALIGNMENT == 0:
-        return tensor
-    allocate = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
-    copied = allocate(tvm_ffi.Shape(tensor.shape), tensor.dtype, tensor.device, None)
-    if tensor.numel():  # the strides of nothing may be anything, and those are checked
-        tvm_ffi.get_global_func("runtime.TVMTensorCopyFromTo")(tensor, copied)
-    return copied
-
-
-def _check_input(entry: dict[str, Any], tensor: Any, sizes: dict[str, int]) -> None:
-    shape, dtype = tuple(int(n) for n in tensor.shape), str(tensor.dtype)
-    wanted = [sizes.get(n, n) if isinstance(n, str) else n for n in entry["shape"]]
-    fits = len(shape) == len(wanted) and all(
-        isinstance(n, str) or n == found for n, found in zip(wanted, shape, strict=True)
-    )
-    if dtype != entry["dtype"] or not fits:
-        extents = ", ".join(str(n) for n in wanted)
-        raise ArtifactError(
-            f"run: expected {entry['name']} as {entry['dtype']} of shape ({extents}), got {dtype} "
-            f"of shape {shape}; convert it"
-        )
-    for extent, found in zip(entry["shape"], shape, strict=True):
-        if isinstance(extent, str):
-            sizes[extent] = found

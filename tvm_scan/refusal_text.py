@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tvm_scan.text import underlined
+
 if TYPE_CHECKING:
     from tvm_scan.recurrence import Refusal
 
@@ -26,7 +28,7 @@ def _underlined(refusal: Refusal) -> str:
     """Lines of the printed function around the underlined expression."""
     if refusal.func is None or refusal.expr is None:
         return ""
-    script = refusal.func.script(obj_to_underline=[refusal.expr]).splitlines()
+    script = underlined(refusal.func, refusal.expr)
     marks = [i for i, line in enumerate(script) if line.strip() and set(line.strip()) == {"^"}]
     if not marks:
         return ""

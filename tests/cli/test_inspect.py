@@ -64,11 +64,48 @@ def test_compare_reports_a_wrong_side(records, command, monkeypatch):
     from tvm_scan.cli import compare as module
 
     wrong = library.cumsum(4, 4000, exclusive=True)
-    monkeypatch.setattr(module, "parallelize", lambda *_: wrong)
+    monkeypatch.setattr(module, "schedule", lambda *_: wrong)
     code, text, error = command("compare", *WHAT, "loop", "default", "--seconds", "0", "--json")
     assert code == 1
     assert "tvm_scan found a wrong candidate" in error
     assert json.loads(text)["wrong"][0].startswith("default")
+
+
+TWO_LOOPS = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def two(X: T.Buffer((1024,), "float64"), H: T.Buffer((1024,), "float64")):
+    for t in range(1024):
+        H[t] = T.if_then_else(t > 0, H[t - 1], T.float64(0)) + X[t]
+    for t in range(1024):
+        H[1023 - t] = T.if_then_else(t > 0, H[1024 - t], T.float64(0)) + H[1023 - t]
+"""
+
+
+def test_each_loop_of_a_function_has_its_plan(records, command, tmp_path):
+    file, data = tmp_path / "two.py", tmp_path / "data.npz"
+    file.write_text(TWO_LOOPS)
+    np.savez(data, X=np.ones(1024))
+    # The plan of the first of them does not fit the second on a GPU.
+    code, text, error = command("explain", file, "--target", "cuda", "--source", "--json")
+    assert code == 0, error
+    report = json.loads(text)
+    assert report["source"].count("__global__") >= 2
+    code, _, error = command(
+        "explain", file, "--target", "cuda", "--source", "--plan", report["plan"]
+    )
+    assert (code, "the plan was given for every loop of the function" in error) == (2, True)
+    code, text, error = command("run", file, data, "--json")
+    assert (code, json.loads(text)["largest_error_to_loop"]["H"] < 1e-9) == (0, True)
+    code, text, error = command("verify", file, "--json")
+    assert (code, json.loads(text)["plan"].startswith("cpu/")) == (0, True)
+    sides = ["loop", "default", "cpu/lanes()", "--seconds", "0", "--json"]
+    code, text, error = command("compare", file, *sides)
+    assert (code, json.loads(text)["wrong"]) == (0, [])
+    one = records.best(library.cumsum(4, 4000), CPU).digest
+    code, _, error = command("compare", file, "loop", f"{records.folder}@{one}")
+    assert (code, "as many recurrences as this one, got" in error) == (2, True)
 
 
 def test_verify_runs_every_record(records, command):

@@ -396,6 +396,51 @@ def symbolic(x: T.handle, h: T.handle):
             )
 
 
+@T.prim_func(s_tir=True)
+def history_of_a_reduction_axis(X: T.Buffer((5, 37), "float32"), H: T.Buffer((5, 37), "float32")):
+    for b, t in T.grid(5, 37):
+        with T.sblock("sum"):
+            vb, vt = T.axis.remap("SR", [b, t])
+            H[vb, vt] = T.if_then_else(vt > 0, H[vb, vt - 1], T.float32(0)) + X[vb, vt]
+
+
+@T.prim_func(s_tir=True)
+def emit_of_a_reduction_axis(
+    X: T.Buffer((5, 37), "float32"), S: T.Buffer((5,), "float32"), Y: T.Buffer((5, 37), "float32")
+):
+    for b, t in T.grid(5, 37):
+        with T.sblock("sum"):
+            vb, vt = T.axis.remap("SR", [b, t])
+            with T.init():
+                S[vb] = T.float32(2)
+            S[vb] = S[vb] + X[vb, vt]
+            Y[vb, vt] = S[vb]
+
+
+@T.prim_func(s_tir=True)
+def two_sweeps_of_one_buffer(X: T.Buffer((5, 37), "float32"), H: T.Buffer((5, 37), "float32")):
+    for b, t in T.grid(5, 37):
+        H[b, t] = T.if_then_else(t > 0, H[b, t - 1], T.float32(0)) + X[b, t]
+    for b, t in T.grid(5, 36):
+        H[b, 35 - t] = H[b, 36 - t] + H[b, 35 - t]
+
+
+@T.prim_func(s_tir=True)
+def beside_what_has_no_lanes(
+    X: T.Buffer((5, 37), "float32"), H: T.Buffer((5, 37), "float32"), Y: T.Buffer((2,), "float32")
+):
+    for b, t in T.grid(5, 37):
+        with T.sblock("sum"):
+            vb, vt = T.axis.remap("RR", [b, t])
+            with T.init():
+                Y[0] = T.float32(0)
+            Y[0] = Y[0] + X[vb, vt]
+    for b, t in T.grid(5, 37):
+        H[b, t] = T.if_then_else(t > 0, H[b, t - 1], T.float32(0)) + X[b, t]
+    for b, t in T.grid(5, 37):
+        Y[1] = T.max(Y[1] * Y[1], H[b, t] + T.float32(1)) - H[b, t]
+
+
 #: name -> (function, families of its carries, lanes, time)
 PROGRAMS = {
     "history_guarded": (history_guarded, ["affine"], "b", "t"),
@@ -431,5 +476,9 @@ PROGRAMS = {
     "no_lanes": (no_lanes, ["affine"], "", "t"),
     "strided_time": (strided_time, ["reduce add"], "b", "t"),
     "reset_by_data": (reset_by_data, ["segmented"], "b", "t"),
+    "history_of_a_reduction_axis": (history_of_a_reduction_axis, ["reduce add"], "b", "t"),
+    "emit_of_a_reduction_axis": (emit_of_a_reduction_axis, ["reduce add"], "b", "t"),
+    "two_sweeps_of_one_buffer": (two_sweeps_of_one_buffer, ["reduce add"], "b", "t"),
+    "beside_what_has_no_lanes": (beside_what_has_no_lanes, ["reduce add"], "b", "t"),
     "symbolic": (symbolic, ["reduce add"], "b", "t"),
 }

@@ -260,6 +260,46 @@ def reduction(X: T.Buffer((5, 8), "float32"), Y: T.Buffer((5,), "float32")):
 
 
 @T.prim_func(s_tir=True)
+def convolution(
+    X: T.Buffer((2, 3, 9), "float32"),
+    W: T.Buffer((4, 3, 3), "float32"),
+    Y: T.Buffer((2, 4, 7), "float32"),
+):
+    for n, f, x, c, k in T.grid(2, 4, 7, 3, 3):
+        with T.sblock("sums"):
+            vn, vf, vx, vc, vk = T.axis.remap("SSSRR", [n, f, x, c, k])
+            with T.init():
+                Y[vn, vf, vx] = T.float32(0)
+            Y[vn, vf, vx] = Y[vn, vf, vx] + X[vn, vc, vx + vk] * W[vf, vc, vk]
+
+
+@T.prim_func(s_tir=True)
+def tiled_reduction(X: T.Buffer((5, 8), "float32"), Y: T.Buffer((5,), "float32")):
+    for k, b, j in T.grid(2, 5, 4):
+        with T.sblock("sum"):
+            vb = T.axis.spatial(5, b)
+            vk = T.axis.reduce(8, k * 4 + j)
+            with T.init():
+                Y[vb] = T.float32(0)
+            Y[vb] = Y[vb] + X[vb, vk]
+
+
+@T.prim_func(s_tir=True)
+def place_of_the_largest(
+    X: T.Buffer((2, 5, 8), "float32"), V: T.Buffer((2,), "float32"), P: T.Buffer((2,), "int32")
+):
+    for b, i, j in T.grid(2, 5, 8):
+        with T.sblock("argmax"):
+            vb, vi, vj = T.axis.remap("SRR", [b, i, j])
+            with T.init():
+                V[vb] = T.float32(-1e30)
+                P[vb] = 0
+            larger: T.let[T.bool] = X[vb, vi, vj] > V[vb]
+            P[vb] = T.Select(larger, vi * 8 + vj, P[vb])
+            V[vb] = T.Select(larger, X[vb, vi, vj], V[vb])
+
+
+@T.prim_func(s_tir=True)
 def triangular(X: T.Buffer((8, 8), "float32"), S: T.Buffer((1,), "float32")):
     for t in range(8):
         for k in range(t):
@@ -342,5 +382,13 @@ REFUSED = {
     "accumulated_input": (accumulated_input, Kind.UNSUPPORTED_BODY, "inner loop accumulates", None),
     "plain_map": (plain_map, Kind.NO_RECURRENCE, "found independent iterations", None),
     "reduction": (reduction, Kind.REDUCTION, "found the reduction over k", None),
+    "convolution": (convolution, Kind.REDUCTION, "found the reduction over c", None),
+    "tiled_reduction": (tiled_reduction, Kind.REDUCTION, "found the reduction over k", None),
+    "place_of_the_largest": (
+        place_of_the_largest,
+        Kind.REDUCTION,
+        "found the reduction over i",
+        None,
+    ),
     "triangular": (triangular, Kind.COUPLED_CARRIES, "sum over", None),
 }

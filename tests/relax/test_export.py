@@ -116,6 +116,13 @@ def with_manifest(folder, tmp_path, **changes):
         ({"device": "abacus"}, "expected a whole manifest in .*, got one whose device cannot"),
         ({"library": None, "versions": "x"}, "one whose library, versions cannot be used"),
         ({"machine": "z80"}, "expected a machine of kind z80, found .*; export it for this"),
+        ({"versions": {"apache-tvm": 1}}, "one whose versions cannot be used"),
+        ({"functions": {"main": {}}}, "one whose inputs of main cannot be used; export the model"),
+        ({"functions": {"main": {"inputs": [{"name": "a"}]}}}, "one whose inputs of main cannot"),
+        ({"functions": {"main": []}}, "one whose inputs of main cannot be used"),
+        ({"library": "../model.so"}, r"expected the name of a library in .*, got '\.\./model\.so'"),
+        ({"library": "/usr/lib/libc.so"}, "expected the name of a library in .*, got '/usr/lib"),
+        ({"library": ".."}, "expected the name of a library"),
         ({"sha256": "0"}, "expected the library with sha256 0, found .*; copy the folder again"),
         ({"library": "gone.so"}, "expected the library .*gone.so, found nothing; copy the whole"),
         (
@@ -129,7 +136,23 @@ def test_what_does_not_fit_is_said(folder, tmp_path, changes, message):
         load(with_manifest(folder, tmp_path, **changes))
 
 
+def test_a_library_beside_the_folder_is_not_loaded(folder, tmp_path):
+    (tmp_path / "inner").mkdir()
+    inner = with_manifest(folder, tmp_path / "inner", library="../model.so")
+    (inner / "model.so").rename(tmp_path / "model.so")
+    with pytest.raises(ArtifactError, match="expected the name of a library in"):
+        load(inner)
+
+
 def test_a_folder_without_a_model(folder, tmp_path):
+    for wrong in (None, 3, b"model"):
+        with pytest.raises(ArtifactError, match="expected the path of a folder, got"):
+            load(wrong)
+    for text in ("[" * 100_000, "[]", "null"):
+        (tmp_path / "manifest.json").write_text(text)
+        with pytest.raises(ArtifactError, match="expected a manifest as JSON"):
+            load(tmp_path)
+    (tmp_path / "manifest.json").unlink()
     with pytest.raises(ArtifactError, match=r"expected manifest.json in .*, found none"):
         load(tmp_path)
     (tmp_path / "manifest.json").write_text("no json")
@@ -166,6 +189,76 @@ def test_arrays_anywhere_in_memory(folder):
         model(np.zeros((3, 16), "float32")[:, ::2], x)
     empty = np.zeros((3, 0), "float32")
     assert np.from_dlpack(model(empty, empty)).shape == (3, 0)
+
+
+def test_arrays_of_every_kind(folder):
+    """What can be read is read, without a change; the rest is named."""
+    torch = pytest.importorskip("torch")
+    model = load(folder)
+    a, x = np.random.default_rng(0).standard_normal((2, 3, 8)).astype("float32")
+    want = expected(a, x)
+    sealed = a.copy()
+    sealed.flags.writeable = False
+    row = np.broadcast_to(x[:, :1], x.shape)
+    for given in ((sealed, x), (a, sealed), (torch.tensor(a), x), (row, row)):
+        plain = [np.asarray(part) for part in given]
+        got = np.from_dlpack(model(*given))
+        np.testing.assert_allclose(got, expected(*plain), 1e-5, 1e-6)
+    assert not sealed.flags.writeable
+    for named in (model(a, x=x), model(a=a, x=x), model(x=x, a=a)):
+        np.testing.assert_allclose(np.from_dlpack(named), want, 1e-5, 1e-6)
+    begin = r"^run: expected a as (an array of )?float32 of shape \(3, length\), got"
+    for wrong, found in {
+        "big-endian": (a.astype(">f4"), "ndarray of >f4 .*native byte order"),
+        "masked": (np.ma.masked_array(a, a > 0), r"a MaskedArray; fill .* numpy\.ma\.filled"),
+        "scalar": (3.0, "float; pass a NumPy array"),
+        "NumPy's scalar": (np.float32(3), "float32; pass a NumPy array"),
+        "no dimensions": (np.array(3.0, "float32"), r"float32 of shape \(\)"),
+        "none": (None, "None; pass a NumPy array"),
+        "list": (a.tolist(), "list; pass a NumPy array"),
+        "bytes": (a.tobytes(), "bytes; pass a NumPy array"),
+        "objects": (a.astype(object), "ndarray of object .*DLPack only supports"),
+        "text": (a.astype(str), "ndarray of <U32"),
+        "dates": (a.astype("datetime64[s]"), "ndarray of datetime64"),
+        "long": (a.astype(np.longdouble), "ndarray of float128|another dtype"),
+        "complex": (a.astype("complex64"), r"another dtype of shape \(3, 8\); convert it"),
+        "torch's complex": (torch.tensor(a).to(torch.complex64).conj(), ".*convert it"),
+        "nowhere": (torch.empty(3, 8, device="meta"), ".*meta.*convert it"),
+        "sparse": (torch.tensor(a).to_sparse(), ".*storage.*convert it"),
+    }.values():
+        with pytest.raises(ArtifactError, match=begin + " " + found):
+            model(wrong, x)
+    for call, found in (
+        (lambda: model(a, x, y=x), "2 and y"),
+        (lambda: model(a, a=x), "1 and a"),
+        (lambda: model(x=x), "0 and x"),
+        (lambda: model(), "0"),
+    ):
+        with pytest.raises(
+            ArtifactError, match=rf"expected 2 inputs \(a, x\), got {found}; pass one"
+        ):
+            call()
+    with pytest.raises(ArtifactError, match=r"expected one of main, got \['main'\]"):
+        model(a, x, function=["main"])
+
+
+def test_inputs_that_are_no_tensors(tmp_path):
+    tensor = relax.TensorType([3], "float32")
+    for kind in (relax.TupleType([tensor, tensor]), relax.TensorType(dtype="float32")):
+        pair, builder = relax.Var("pair", kind), relax.BlockBuilder()
+        with builder.function("main", [pair]):
+            builder.emit_func_output(pair)
+        with pytest.raises(ScanError, match="expected tensors of known rank as inputs of main"):
+            export(builder.get(), CPU, tmp_path / "model")
+
+
+def test_extents_without_names(tmp_path):
+    x, builder = relax.Var("x", relax.TensorType(dtype="float32", ndim=2)), relax.BlockBuilder()
+    with builder.function("main", [x]):
+        builder.emit_func_output(x)
+    export(builder.get(), "cpu", tmp_path)
+    value = np.ones((2, 3), "float32")
+    np.testing.assert_array_equal(np.from_dlpack(load(tmp_path)(value)), value)
 
 
 def test_export_refuses_what_it_cannot_write(tmp_path):

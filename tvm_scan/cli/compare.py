@@ -10,18 +10,18 @@ import numpy as np
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from tvm_scan import ScanPlan, default_plan, extract, parallelize, tir
+from tvm_scan import ScanPlan, default_plan, tir
 from tvm_scan.cli.execute import Bound, interleaved_samples, prepare
 from tvm_scan.cli.failure import NO_RECORD, WRONG_RESULT, CommandError
-from tvm_scan.cli.load import find_recurrence, make_target
+from tvm_scan.cli.load import Choice, Choose, find_recurrence, make_target, schedule
 from tvm_scan.cli.records import find_entry, open_store
 from tvm_scan.cli.terminal import print_json, print_table
 from tvm_scan.cli.tune import load_program
 from tvm_scan.errors import PlanError, ScanError
 from tvm_scan.meta.check import Case, compare, make_cases
+from tvm_scan.meta.database import RecordStore
 from tvm_scan.meta.nearest import tuned_function
 from tvm_scan.meta.progress import duration
-from tvm_scan.recurrence import Recurrence
 
 __all__ = ["compare_sides"]
 
@@ -83,30 +83,25 @@ def compare_sides(
 
 
 def _side(text: str, func: PrimFunc, target: Target) -> _Side:
-    found = extract(func)
-    assert isinstance(found, Recurrence)
     if text == _LOOP:
         return _Side(text, "the loop as it stands", func)
     if text == _DEFAULT:
-        plan = default_plan(target, found)
-        return _Side(text, str(plan), parallelize(func, target, plan))
+        return _scheduled(text, func, target, Choice(target, default_plan))
     folder, _, digest = text.rpartition("@")
     if not folder and Path(text).is_dir():
         folder, digest = text, ""
-    try:
-        if not folder:
-            plan = ScanPlan.parse(text)
-            return _Side("plan", str(plan), parallelize(func, target, plan))
-        store = open_store(Path(folder))
-        if digest:
-            plan = find_entry(store, digest).plans[0]
-            return _Side(text, str(plan), parallelize(func, target, plan))
-        tuned = tuned_function(store, func, target)
-    except PlanError as error:
-        raise CommandError(
-            f"expected loop, default, a plan, a folder of records or FOLDER@ID, got {text!r} "
-            f"({error})"
-        ) from error
+    if not folder:
+        try:
+            return _scheduled("plan", func, target, ScanPlan.parse(text))
+        except PlanError as error:
+            raise CommandError(
+                f"expected loop, default, a plan, a folder of records or FOLDER@ID, got {text!r} "
+                f"({error})"
+            ) from error
+    store = open_store(Path(folder))
+    if digest:
+        return _scheduled(text, func, target, Choice(target, _in_turn(store, digest)))
+    tuned = tuned_function(store, func, target)
     if tuned is None:
         raise CommandError(
             f"expected a record near this function for this target in {folder}, found none; run "
@@ -115,6 +110,28 @@ def _side(text: str, func: PrimFunc, target: Target) -> _Side:
         )
     shown = " + ".join(map(str, tuned.plans)) + ("" if tuned.exact else " (nearest shape)")
     return _Side(text, shown, tuned.func)
+
+
+def _in_turn(store: RecordStore, digest: str) -> Choose:
+    """The plans of a record, one for each recurrence in order."""
+    plans = find_entry(store, digest).plans
+    remaining = iter(plans)
+
+    def choose(_target: Target, _found: object) -> ScanPlan:
+        plan = next(remaining, None)
+        if plan is None:
+            raise CommandError(
+                f"expected a record of a function with as many recurrences as this one, got "
+                f"{digest} with {len(plans)}; give one of this function"
+            )
+        return plan
+
+    return choose
+
+
+def _scheduled(name: str, func: PrimFunc, target: Target, plan: ScanPlan | Choice) -> _Side:
+    scheduled = schedule(func, target, plan)  # chooses the plans that are then shown
+    return _Side(name, str(plan), scheduled)
 
 
 def _measure(

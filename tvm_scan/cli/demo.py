@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from tvm.target import Target
 
-from tvm_scan import library, parallelize
+from tvm_scan import library
 from tvm_scan._resources import licence_text
 from tvm_scan.cli.execute import bind, interleaved_medians, prepare
 from tvm_scan.cli.failure import WRONG_RESULT, CommandError
-from tvm_scan.cli.load import find_recurrence, make_target, plan_for
-from tvm_scan.cli.terminal import print_json, print_table
+from tvm_scan.cli.load import Choice, make_target, schedule
 from tvm_scan.library import MambaLayer
 
 __all__ = ["demo"]
@@ -40,11 +39,11 @@ def demo(
     inputs = {key: value.astype("float32") for key, value in exact.items()}
     batch, channels, steps = inputs["u"].shape
     func = library.selective_scan(batch, channels, steps, d_state)
-    found = find_recurrence(func)
-    plan = plan_for(None, target, found)
+    plan = Choice(target)
+    scheduled = schedule(func, target, plan)
     bound = bind(func, inputs)
     sequential, loop_out = prepare(func, Target.from_device("cpu"), bound)
-    scan, scan_out = prepare(parallelize(func, target, plan), target, bound)
+    scan, scan_out = prepare(scheduled, target, bound)
     sequential()
     scan()
     want = layer.reference(tokens)

@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm_scan import Recurrence, tir
 from tvm_scan.recurrence import Carry, Group
+from tvm_scan.text import as_text
 
 __all__ = ["describe", "equations", "number"]
 
@@ -13,7 +14,7 @@ __all__ = ["describe", "equations", "number"]
 def number(extent: Any) -> str:
     """An extent for people: ``5000``, not ``T.int64(5000)``."""
     constant = tir.as_int(extent)
-    return str(extent) if constant is None else str(constant)
+    return as_text(extent) if constant is None else str(constant)
 
 
 def equations(found: Recurrence) -> list[str]:
@@ -24,10 +25,9 @@ def equations(found: Recurrence) -> list[str]:
             lines.append(f"    and {carry.old.name} is {carry.name} at t - {carry.lag}")
             continue
         where = _place(carry)
-        after = str(carry.step).replace("\n", " ")
-        lines.append(f"{carry.name}{where} at t  =  {after}")
+        lines.append(f"{carry.name}{where} at t  =  {as_text(carry.step)}")
         if carry.first is not None:
-            lines.append(f"{carry.name}{where} at 0  =  {carry.first}")
+            lines.append(f"{carry.name}{where} at 0  =  {as_text(carry.first)}")
         lines.append(f"    where {carry.old.name} on the right is the carry at t - 1")
         for other in found.carries:
             if tir.contains_var(carry.step, [other.before]):

@@ -6,20 +6,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tvm_scan import Recurrence, Refusal, ScanPlan, extract, parallelize
-from tvm_scan._files import write_file
+from tvm_scan import Recurrence, Refusal, ScanPlan, extract
 from tvm_scan.cli.draw_svg import tree_svg
 from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.cli.equation import describe, number
 from tvm_scan.cli.failure import REFUSED, CommandError
-from tvm_scan.cli.load import load_func, make_target, plan_for
-from tvm_scan.cli.terminal import print_json
+from tvm_scan.cli.load import Choice, load_func, make_target, plan_for, schedule
 from tvm_scan.cuda_math import build
 from tvm_scan.meta.costs import costs_of
 from tvm_scan.meta.operations import arithmetic_of
 from tvm_scan.schedules.cuda_model import predict
 from tvm_scan.schedules.law_checks import check_laws
-from tvm_scan.schedules.limits import limits_of
+from tvm_scan.schedules.limits import device_of, limits_of
 
 __all__ = ["explain"]
 
@@ -92,7 +90,8 @@ def explain(
         if plan.device == "cuda":
             report["predicted"] = asdict(predict(plan, found, limits_of(target)))
     if source:
-        report["source"] = _source(func, target, plan)
+        every = Choice(target) if plan_text is None else plan
+        report["source"] = _source(func, target, every)
     if as_json:
         print_json(report)
     else:
@@ -101,9 +100,9 @@ def explain(
             print(f"drawn: {svg}")
 
 
-def _source(func: Any, target: Any, plan: ScanPlan) -> str:
-    compiled = build(parallelize(func, target, plan), target)
-    if plan.device == "cuda":
+def _source(func: Any, target: Any, plan: ScanPlan | Choice) -> str:
+    compiled = build(schedule(func, target, plan), target)
+    if device_of(target) == "cuda":
         return str(compiled.mod.imports[0].inspect_source())
     return str(compiled.mod.inspect_source("ll"))
 

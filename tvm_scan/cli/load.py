@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from tvm_scan import Recurrence, Refusal, ScanPlan, extract, library
+from tvm_scan import Recurrence, Refusal, ScanPlan, extract, library, parallelize
+from tvm_scan.arguments import as_target
 from tvm_scan.cli.failure import REFUSED, CommandError
-from tvm_scan.errors import PlanError, RefusalError
+from tvm_scan.errors import ScanError
+from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.shipped import chosen_plan
 
 __all__ = [
+    "Choice",
+    "Choose",
     "find_recurrence",
     "load_file",
     "load_func",
     "load_module",
     "make_target",
     "plan_for",
+    "read_plan",
+    "schedule",
 ]
+
+Choose = Callable[[Target, Recurrence], ScanPlan]
 
 _EXAMPLE_SIZES = {"selective_scan": (1, 64, 1024, 16)}
 _DEFAULT_SIZES = (3, 5000)
@@ -152,37 +159,21 @@ def make_target(name: str) -> Target:
     CommandError
         If it names none that scans are scheduled for.
     """
-    if name == "cpu":
-        return Target.from_device("cpu")
-    if name == "cuda" or re.fullmatch(r"cuda:sm_\d+[a-z]?", name):
-        return _described({"kind": "cuda", "arch": name.partition(":")[2] or "sm_90"})
-    if name.startswith("{"):
-        try:
-            return _described(json.loads(name))
-        except (ValueError, TypeError, KeyError, RuntimeError) as error:
-            said = str(error).strip().splitlines()
-            raise CommandError(
-                f"expected --target as JSON that TVM takes, got {name} "
-                f"({said[-1] if said else type(error).__name__}); give it as, for example, "
-                '{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}'
-            ) from error
-    raise CommandError(
-        f"expected --target cpu or cuda, got {name}; choose one of them, an architecture as "
-        "cuda:sm_100, or a TVM target as JSON"
-    )
-
-
-def _described(options: dict[str, Any]) -> Target:
-    """A target of kind llvm or cuda; that of a GPU with a host and the limits of all of them."""
-    kind = options.get("kind")
-    if kind not in ("llvm", "cuda"):
-        raise ValueError(f"its kind is {kind}, not llvm or cuda")
-    if kind == "llvm":
-        return Target(options)
-    limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
-    host = options.get("host", {"kind": "llvm"})
-    device = {key: value for key, value in options.items() if key != "host"}
-    return Target({**limits, **device}, host=host)
+    is_json = name.startswith("{")
+    if not is_json and not re.fullmatch(r"cpu|cuda(:sm_\d+[a-z]?)?", name):
+        raise CommandError(
+            f"expected --target cpu or cuda, got {name}; choose one of them, an architecture as "
+            "cuda:sm_100, or a TVM target as JSON"
+        )
+    try:
+        target = as_target(name, "--target")
+        device_of(target)
+    except ScanError as error:
+        raise CommandError(
+            f"expected --target as JSON that TVM takes, got {name} ({error}); give it as, for "
+            'example, {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}'
+        ) from error
+    return target
 
 
 def find_recurrence(func: PrimFunc) -> Recurrence:
@@ -207,9 +198,53 @@ def plan_for(text: str | None, target: Target, found: Recurrence) -> ScanPlan:
     CommandError
         If the text is no plan, or the plan does not fit.
     """
+    plan = chosen_plan(target, found) if text is None else read_plan(text)
     try:
-        plan = chosen_plan(target, found) if text is None else ScanPlan.parse(text)
         plan.check(target, found)
-    except (PlanError, RefusalError) as error:
+    except ScanError as error:
         raise CommandError(str(error)) from error
     return plan
+
+
+def read_plan(text: str) -> ScanPlan:
+    """Read a plan.
+
+    Raises
+    ------
+    CommandError
+        If the text is none.
+    """
+    try:
+        return ScanPlan.parse(text)
+    except ScanError as error:
+        raise CommandError(str(error)) from error
+
+
+class Choice:
+    """A plan for each recurrence of a function as `choose` has it; as text, all of them."""
+
+    def __init__(self, target: Target, choose: Choose = chosen_plan) -> None:
+        self._target, self._choose = target, choose
+        self._plans: list[ScanPlan] = []
+
+    def __call__(self, found: Recurrence) -> ScanPlan:
+        """Choose, and remember it."""
+        self._plans.append(self._choose(self._target, found))
+        return self._plans[-1]
+
+    def __str__(self) -> str:
+        return " + ".join(dict.fromkeys(map(str, self._plans)))
+
+
+def schedule(func: PrimFunc, target: Target, plan: ScanPlan | Choice) -> PrimFunc:
+    """Schedule a function as ``parallelize`` does.
+
+    Raises
+    ------
+    CommandError
+        If a plan does not fit, or a loop cannot run on the target.
+    """
+    try:
+        return parallelize(func, target, plan)
+    except ScanError as error:
+        raise CommandError(str(error)) from error

@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 from tvm.target import Target
 
-from tvm_scan import parallelize
-from tvm_scan._files import replacing
 from tvm_scan.cli.execute import bind, interleaved_medians, prepare
 from tvm_scan.cli.failure import CommandError
-from tvm_scan.cli.load import find_recurrence, load_file, make_target, plan_for
-from tvm_scan.cli.terminal import print_json, print_table
+from tvm_scan.cli.load import Choice, find_recurrence, load_file, make_target, read_plan, schedule
 
 __all__ = ["run_file", "write_npz"]
 
@@ -63,12 +60,13 @@ def run_file(
     """Run, compare, time, print; see ``tvm-scan run --help``."""
     target = make_target(target_name)
     func = load_file(file, name)
-    found = find_recurrence(func)
-    plan = plan_for(plan_text, target, found)
+    find_recurrence(func)
+    plan = Choice(target) if plan_text is None else read_plan(plan_text)
+    scheduled = schedule(func, target, plan)
     bound = bind(func, read_npz(inputs))
     host = Target.from_device("cpu")
     sequential, loop_tensors = prepare(func, host, bound)
-    scan, scan_tensors = prepare(parallelize(func, target, plan), target, bound)
+    scan, scan_tensors = prepare(scheduled, target, bound)
     sequential()
     scan()
     results = {key: scan_tensors[key].numpy() for key in bound.written}

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from tvm_scan import verify
 from tvm_scan.cli.failure import WRONG_RESULT, CommandError
-from tvm_scan.cli.load import find_recurrence, load_func, make_target, plan_for
-from tvm_scan.cli.terminal import print_json, print_table
+from tvm_scan.cli.load import Choice, find_recurrence, load_func, make_target, read_plan
+from tvm_scan.errors import ScanError
 from tvm_scan.schedules.law_checks import check_laws
 from tvm_scan.schedules.verification import Comparison, telling_plan
 
@@ -21,8 +21,11 @@ def verify_file(
     target = make_target(target_name)
     func = load_func(what, name)
     found = find_recurrence(func)
-    plan = telling_plan(target, found) if plan_text is None else plan_for(plan_text, target, found)
-    comparisons = verify(func, target, plan)
+    plan = Choice(target, telling_plan) if plan_text is None else read_plan(plan_text)
+    try:
+        comparisons = verify(func, target, plan)
+    except ScanError as error:
+        raise CommandError(str(error)) from error
     laws = check_laws(found)
     if as_json:
         bounds = [None if c.bound != c.bound else c.bound for c in comparisons]

@@ -26,6 +26,7 @@ from tvm_scan.extraction.layouts import Box, Layouts, Split
 from tvm_scan.extraction.nest import Nest, linear_in
 from tvm_scan.extraction.statements import stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind, Register
+from tvm_scan.text import as_text
 
 __all__ = ["classify_accesses"]
 
@@ -189,7 +190,7 @@ def _misfit(access: Access, layouts: Layouts) -> Refusal:
                 RefusalKind.VARYING_LAG,
                 access.origin,
                 f"expected {name} to be read at a fixed distance from the step that writes it, "
-                f"found the index {index}",
+                f"found the index {as_text(index)}",
                 "read the step before, at the same stride and in the same direction",
             )
         if dim == box.time_dim:
@@ -199,14 +200,15 @@ def _misfit(access: Access, layouts: Layouts) -> Refusal:
                 return Refusal(
                     RefusalKind.VARYING_LAG,
                     access.origin,
-                    f"expected {name} to be read at a constant lag, found the index {index}",
+                    f"expected {name} to be read at a constant lag, found the index "
+                    f"{as_text(index)}",
                     "read the step before",
                 )
     return Refusal(
         RefusalKind.CROSS_LANE,
         access.origin,
         f"expected {name} to be accessed in the lane that owns it, found the index "
-        f"[{', '.join(str(i) for i in access.indices)}]",
+        f"[{', '.join(map(as_text, access.indices))}]",
         "let every access of a written buffer use the same lane index",
     )
 
@@ -231,7 +233,8 @@ def _check_around(
                     RefusalKind.CROSS_LANE if last else RefusalKind.NO_INITIAL_STATE,
                     access.origin,
                     f"expected {buffer.name} {'after' if last else 'before'} the time loop at "
-                    f"index {tir.simplify(expected)} of its time dimension, found {found}",
+                    f"index {as_text(tir.simplify(expected))} of its time dimension, found "
+                    f"{as_text(found)}",
                     "read only the last step after the loop; write only the initial state before",
                 )
             indices[box.time_dim] = box.base[box.time_dim] + time.var * box.time_step
@@ -255,7 +258,7 @@ def _check_injective(buffer: Var, layouts: Layouts) -> Refusal | None:
         RefusalKind.CROSS_LANE,
         _store_of(buffer, nest),
         f"expected each lane to own its cells of {buffer.name}, but the index "
-        f"[{', '.join(str(b) for b in box.base)}] is not provably one-to-one over the lanes "
+        f"[{', '.join(map(as_text, box.base))}] is not provably one-to-one over the lanes "
         f"{', '.join(lane.var.name for lane in nest.lanes)}",
         "index every written buffer with every lane variable",
     )

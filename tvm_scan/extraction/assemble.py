@@ -10,6 +10,7 @@ from tvm.s_tir import SBlockRealize
 
 from tvm_scan import tir
 from tvm_scan.annotations import DECLARED
+from tvm_scan.arguments import as_func
 from tvm_scan.extraction.access import classify_accesses
 from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.boundary import without_time_tests
@@ -55,7 +56,13 @@ def extract(func: tirx.PrimFunc) -> Recurrence | Refusal:
     Recurrence or Refusal
         The recurrence of the first nest that is one. Where none is, the refusal of the nest
         that came nearest: one that carries something is named before one that does not.
+
+    Raises
+    ------
+    ScanError
+        If it is no function of TensorIR.
     """
+    func = as_func(func, "extract")
     refusals: list[Refusal] = []
     for nest in root_nests(func):
         found = extract_nest(func, nest)

@@ -30,7 +30,9 @@ from tvm_scan.extraction.nest import Nest, linear_in
 from tvm_scan.extraction.rewrite import BodyWriter
 from tvm_scan.extraction.statements import stores_in
 from tvm_scan.extraction.symbolic import StepState
+from tvm_scan.extraction.wording import in_own_words
 from tvm_scan.recurrence import Carry, Refusal, RefusalKind, Register
+from tvm_scan.text import as_text
 
 __all__ = ["MadeGroup", "make_group"]
 
@@ -88,7 +90,7 @@ def make_group(
         _carry(draft, boundary, layouts) for draft, boundary in zip(drafts, boundaries, strict=True)
     ]
     if not isinstance(algebra, Algebra):
-        return _unsupported(algebra, carries)
+        return _unsupported(algebra, carries, in_own_words(algebra.expr, state, writer))
     if isinstance(algebra, Forgetting):
         neutral = algebra.neutral()
     else:
@@ -187,14 +189,14 @@ def _carry(draft: Draft, boundary: Boundary, layouts: Layouts) -> Carry:
     )
 
 
-def _unsupported(reason: Any, carries: list[Carry]) -> Refusal:
+def _unsupported(reason: Any, carries: list[Carry], shown: str) -> Refusal:
     names = " and ".join(dict.fromkeys(carry.name for carry in carries))
     kind = RefusalKind.UNSUPPORTED_STEP if len(carries) == 1 else RefusalKind.COUPLED_CARRIES
     return Refusal(
         kind,
         _locate(reason.expr, carries),
         f"expected a step of {names} whose composition stays in one family (affine, one "
-        f"associative operator, ...); found {reason.reason} in {reason.expr}",
+        f"associative operator, ...); found {reason.reason} in {shown}",
         "rewrite the step as a*h + b or as h op x with a, b and x free of the carry; all families "
         "are listed in docs/families.md",
     )
@@ -276,7 +278,7 @@ def _from_memory(carry: Carry, nest: Nest, layouts: Layouts, writer: BodyWriter)
             RefusalKind.NO_INITIAL_STATE,
             carry.origin,
             f"expected an initial state of {carry.name} for step {lag - 1}, found a read of "
-            f"[{', '.join(str(i) for i in index)}], which is not provably inside the buffer",
+            f"[{', '.join(map(as_text, index))}], which is not provably inside the buffer",
             f"guard the first steps with T.if_then_else(t > {lag - 1}, ..., initial value), or use "
             "a history buffer with more cells",
         )

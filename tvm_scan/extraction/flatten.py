@@ -20,6 +20,7 @@ from tvm_scan import tir
 from tvm_scan.extraction.indices import tidy_indices
 from tvm_scan.extraction.statements import Alloc, Condition, Let, Loop, Store, Tree
 from tvm_scan.recurrence import Refusal, RefusalKind
+from tvm_scan.text import as_text
 
 __all__ = ["flatten", "is_pure_call"]
 
@@ -92,7 +93,7 @@ def _stmts(stmt: Any, env: tir.VarMap, tree: Tree) -> list[Any]:
         raise _refuse(
             RefusalKind.SIDE_EFFECT,
             stmt,
-            f"expected stores only, found the evaluated call {stmt.value}",
+            f"expected stores only, found the evaluated call {as_text(stmt.value)}",
             "move calls with effects out of the time loop",
         )
     if isinstance(stmt, tirx.DeclBuffer):
@@ -119,7 +120,7 @@ def _loop(stmt: tirx.For, env: tir.VarMap, tree: Tree) -> Loop:
         raise _refuse(
             RefusalKind.UNSUPPORTED_BODY,
             stmt,
-            f"expected loops that advance by one, found the step {stmt.step}",
+            f"expected loops that advance by one, found the step {as_text(stmt.step)}",
             "divide the extent by the step and multiply the index by it",
         )
     thread = "" if stmt.thread_binding is None else str(stmt.thread_binding.thread_tag)

@@ -11,6 +11,9 @@ iteration overwrites in whole before it reads it, is private to the iteration an
 
 A loop without that property may carry. The outermost such loop is taken as time; the check of
 injectivity over all lanes together is made later, on the exact index maps (``access``).
+
+A reduction is such a loop, too: its block declares the axis as one, hence its order as free, and
+nothing keeps what it has reduced so far. TVM's own rules run it in parallel, so it is no time.
 """
 
 from __future__ import annotations
@@ -135,7 +138,7 @@ def find_nest(
                 inner, before, after = _fuse_around(inner, before, after, external)
             serial = [l for l in path[position + 1 :] if l not in inner]
             stmts = _under(conditions, serial, inside, lanes + path[:position] + inner, guards)
-            if time.var in reduced and not serial:
+            if time.var in reduced and not _keeps_history(time, external):
                 return Refusal(
                     RefusalKind.REDUCTION,
                     time.origin,
@@ -181,6 +184,20 @@ def find_nest(
         before += inside[:position]
         after = inside[position + 1 :] + after
         level = [loops[0]]
+
+
+def _keeps_history(time: Loop, external: tir.VarMap) -> bool:
+    """Whether a state that ``time`` goes through can be read later on.
+
+    That takes a store at an index that moves with time, to a buffer that outlives the iteration.
+    """
+    private = private_in(time.body, external)
+    return any(
+        tir.contains_var(index, [time.var])
+        for store in stores_in(time.body)
+        if store.buffer not in private
+        for index in store.indices
+    )
 
 
 def _perfect_path(level: list[Any]) -> tuple[list[Loop], list[tuple[Any, int]], list[Any]]:

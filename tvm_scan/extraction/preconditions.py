@@ -10,6 +10,7 @@ from tvm_scan.extraction.accesses import accesses_of, rename
 from tvm_scan.extraction.nest import Nest
 from tvm_scan.extraction.statements import Let, stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind
+from tvm_scan.text import as_text
 
 __all__ = ["check_preconditions"]
 
@@ -51,7 +52,7 @@ def _check_rectangular(nest: Nest) -> Refusal | None:
                 RefusalKind.UNSUPPORTED_BODY,
                 loop.origin,
                 f"expected lanes and time with extents of their own, found {loop.var.name} with "
-                f"the extent {loop.extent}",
+                f"the extent {as_text(loop.extent)}",
                 "walk the largest extent and guard the body",
             )
     return None

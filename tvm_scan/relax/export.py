@@ -18,16 +18,18 @@ from tvm.support import cc
 from tvm.target import Target
 
 from tvm_scan import __version__, tir
-from tvm_scan._files import write_file, write_library
+from tvm_scan.arguments import as_module
 from tvm_scan.artifact import FORMAT, MANIFEST, sha256_of
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
+from tvm_scan.meta.arguments import as_database
 from tvm_scan.meta.nearest import tuned_function
 from tvm_scan.relax.cubins import compiled_kernels, kernel_format
 from tvm_scan.relax.findings import FindScans
 from tvm_scan.relax.fuse import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.pipeline import get_pipeline
+from tvm_scan.schedules.arguments import target_for
 from tvm_scan.schedules.delta import delta_plan
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.shipped import chosen_plan
@@ -40,7 +42,7 @@ _NEAR = ("of the nearest shape",)
 
 def export(
     mod: IRModule,
-    target: Target,
+    target: Target | str,
     folder: str | Path,
     *,
     database: Any = None,
@@ -52,11 +54,11 @@ def export(
     ----------
     mod : IRModule
         A Relax module, as imported.
-    target : tvm.target.Target
+    target : tvm.target.Target or str
         What it shall run on; of kind llvm or cuda. It need not be this machine.
     folder : path
         Where to write ``manifest.json`` and ``model.so``; made if it is not there.
-    database : tvm.s_tir.meta_schedule.Database, optional
+    database : RecordStore, tvm.s_tir.meta_schedule.Database or path, optional
         Tuning records, looked up before the default plans.
     linker : str, optional
         Compiler driver that links for the target's machine; this machine's, or the GNU one for
@@ -73,13 +75,15 @@ def export(
     ScanError
         If the folder cannot be made or written to, or the linker is not there.
     """
+    mod, target = as_module(mod, "export"), target_for(target, None, "export")
+    database = as_database(database, "export")
     folder = Path(folder)
     _check_folder(folder)
     if linker is not None and shutil.which(linker) is None:
         raise ScanError(f"export: expected the linker {linker}, found none; install it")
     legal = FuseScans(target, database)(LegalizeScans()(mod))
     functions = {
-        str(name.name_hint): _signature(func)
+        str(name.name_hint): _signature(str(name.name_hint), func)
         for name, func in mod.functions_items()
         if isinstance(func, relax.Function) and (func.attrs or {}).get("global_symbol")
     }
@@ -154,19 +158,29 @@ def _kernels(module: Any) -> list[str]:
     return sorted(set(found))
 
 
-def _signature(func: relax.Function) -> dict[str, Any]:
-    def described(kind: Any) -> Any:
+def _signature(name: str, func: relax.Function) -> dict[str, Any]:
+    def described(kind: Any, called: str) -> Any:
         if isinstance(kind, relax.TupleType):
-            return [described(field) for field in kind.fields]
-        if not isinstance(kind, relax.TensorType):
+            return [described(field, f"{called}_{i}") for i, field in enumerate(kind.fields)]
+        if not isinstance(kind, relax.TensorType) or kind.ndim < 0:
             return {"type": str(kind)}
-        shape = kind.shape.values if isinstance(kind.shape, relax.ShapeExpr) else []
-        known = [tir.as_int(extent) for extent in shape]
-        extents = [str(e) if n is None else n for e, n in zip(shape, known, strict=True)]
+        if isinstance(kind.shape, relax.ShapeExpr):
+            known = [(extent, tir.as_int(extent)) for extent in kind.shape.values]
+            extents = [str(extent) if number is None else number for extent, number in known]
+        else:  # of any extents, which have no names
+            extents = [f"{called}_{i}" for i in range(kind.ndim)]
         return {"shape": extents, "dtype": str(kind.dtype)}
 
-    inputs = [{"name": str(p.name), **described(p.ty)} for p in func.params]
-    return {"inputs": inputs, "outputs": described(func.ret_ty)}
+    inputs = []
+    for param in func.params:
+        entry = described(param.ty, str(param.name))
+        if not isinstance(entry, dict) or "shape" not in entry:
+            raise ScanError(
+                f"export: expected tensors of known rank as inputs of {name}, got "
+                f"{param.name}: {param.ty}; make each tensor an input of its own"
+            )
+        inputs.append({"name": str(param.name), **entry})
+    return {"inputs": inputs, "outputs": described(func.ret_ty, "output")}
 
 
 def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]:

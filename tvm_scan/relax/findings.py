@@ -10,6 +10,7 @@ from tvm.ir import GlobalVar, IRModule
 
 from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED
+from tvm_scan.arguments import as_module
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
@@ -156,4 +157,4 @@ def FindScans(mod: IRModule) -> list[ScanReport]:
         One for each function with a recurrence, or with an ordered loop that is refused, among
         those that Relax functions call and those that have a public name and no schedule yet.
     """
-    return Findings().reports(mod)
+    return Findings().reports(as_module(mod, "FindScans"))

@@ -16,6 +16,8 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.annotations import DECLARED, IS_SCHEDULED
+from tvm_scan.arguments import as_target
+from tvm_scan.meta.arguments import as_database
 from tvm_scan.meta.replay import replay
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.relax.calls import global_vars
@@ -57,7 +59,7 @@ class _Scan:
     retyped: bool = False
 
 
-def FuseScans(target: Target | None = None, database: Any = None) -> tvm.ir.transform.Pass:
+def FuseScans(target: Target | str | None = None, database: Any = None) -> tvm.ir.transform.Pass:
     """Compute elementwise producers and consumers of a scan inside of it.
 
     An input that an elementwise operator makes (broadcasts, casts, gates, activations) is
@@ -70,9 +72,9 @@ def FuseScans(target: Target | None = None, database: Any = None) -> tvm.ir.tran
 
     Parameters
     ----------
-    target : tvm.target.Target, optional
+    target : tvm.target.Target or str, optional
         The current target, else this machine's CPU.
-    database : tvm.s_tir.meta_schedule.Database, optional
+    database : RecordStore, tvm.s_tir.meta_schedule.Database or path, optional
         A function that has a record in it is left as it is, as it was tuned.
 
     Returns
@@ -80,7 +82,8 @@ def FuseScans(target: Target | None = None, database: Any = None) -> tvm.ir.tran
     Pass
         A module pass.
     """
-    return fuse_pass(target, database, Findings())
+    name = "FuseScans"
+    return fuse_pass(as_target(target, name), as_database(database, name), Findings())
 
 
 def fuse_pass(target: Target | None, database: Any, findings: Findings) -> tvm.ir.transform.Pass:

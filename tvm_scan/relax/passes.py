@@ -13,8 +13,9 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
-from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.arguments import as_target
 from tvm_scan.errors import PlanError, RefusalError, ScanError
+from tvm_scan.meta.arguments import as_database
 from tvm_scan.meta.dispatch import dispatched
 from tvm_scan.meta.nearest import tuned_function
 from tvm_scan.recurrence import Recurrence
@@ -31,7 +32,9 @@ __all__ = ["ExpandScans", "ParallelizeScans"]
 _LOG = logging.getLogger("tvm_scan")
 
 
-def ParallelizeScans(target: Target | None = None, database: Any = None) -> tvm.ir.transform.Pass:
+def ParallelizeScans(
+    target: Target | str | None = None, database: Any = None
+) -> tvm.ir.transform.Pass:
     """Schedule the recurrences of a module: tuned where there is a record, else by default.
 
     The default is the plan of a shipped record of a near shape, then that of ``default_plan``.
@@ -43,9 +46,9 @@ def ParallelizeScans(target: Target | None = None, database: Any = None) -> tvm.
 
     Parameters
     ----------
-    target : tvm.target.Target, optional
+    target : tvm.target.Target or str, optional
         The current target, else this machine's CPU.
-    database : tvm.s_tir.meta_schedule.Database, optional
+    database : RecordStore, tvm.s_tir.meta_schedule.Database or path, optional
         Tuning records; looked up first, for this target. Of a ``tvm_scan.meta.RecordStore`` also
         those of the nearest shapes are used, see ``tvm_scan.meta.plan_for``.
 
@@ -54,7 +57,8 @@ def ParallelizeScans(target: Target | None = None, database: Any = None) -> tvm.
     Pass
         A module pass.
     """
-    return parallelize_pass(target, database, Findings())
+    name = "ParallelizeScans"
+    return parallelize_pass(as_target(target, name), as_database(database, name), Findings())
 
 
 def parallelize_pass(
@@ -156,6 +160,6 @@ def _one_thread_per_lane(
     try:
         bind_leftovers(sch)
     except ScanError as error:
-        _LOG.info("%s has no independent lanes: %s", report.name, error)
+        _LOG.info("%s cannot be bound to threads: %s", report.name, error)
         return None
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})

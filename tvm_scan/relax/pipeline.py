@@ -13,10 +13,13 @@ from tvm.s_tir import dlight
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from tvm_scan.arguments import as_target
+from tvm_scan.meta.arguments import as_database
 from tvm_scan.relax.findings import Findings
 from tvm_scan.relax.fuse import fuse_pass
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.passes import parallelize_pass
+from tvm_scan.schedules.arguments import target_for
 from tvm_scan.schedules.limits import device_of
 
 __all__ = ["get_pipeline", "scan_passes"]
@@ -24,14 +27,14 @@ __all__ = ["get_pipeline", "scan_passes"]
 _LOG = logging.getLogger("tvm_scan")
 
 
-def scan_passes(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
+def scan_passes(target: Target | str | None = None, database: Any = None) -> tvm.ir.transform.Pass:
     """Give the one line to put in front of a pipeline of your own.
 
     Parameters
     ----------
-    target : tvm.target.Target
-        What is compiled for; of kind llvm or cuda.
-    database : tvm.s_tir.meta_schedule.Database, optional
+    target : tvm.target.Target or str, optional
+        What is compiled for; of kind llvm or cuda. The current target, else this machine's CPU.
+    database : RecordStore, tvm.s_tir.meta_schedule.Database or path, optional
         Tuning records, looked up before the default plans.
 
     Returns
@@ -40,6 +43,7 @@ def scan_passes(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
         ``LegalizeScans()``, ``FuseScans(target, database)``, then
         ``ParallelizeScans(target, database)``.
     """
+    target, database = as_target(target, "scan_passes"), as_database(database, "scan_passes")
     findings = Findings()
     passes = [
         LegalizeScans(),
@@ -49,14 +53,14 @@ def scan_passes(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
     return tvm.ir.transform.Sequential(passes, name="tvm_scan")
 
 
-def get_pipeline(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
+def get_pipeline(target: Target | str | None = None, database: Any = None) -> tvm.ir.transform.Pass:
     """Give a pipeline for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
     Parameters
     ----------
-    target : tvm.target.Target
-        What is compiled for; of kind llvm or cuda.
-    database : tvm.s_tir.meta_schedule.Database, optional
+    target : tvm.target.Target or str, optional
+        What is compiled for; of kind llvm or cuda. The current target, else this machine's CPU.
+    database : RecordStore, tvm.s_tir.meta_schedule.Database or path, optional
         Tuning records, looked up before the default plans.
 
     Returns
@@ -65,6 +69,8 @@ def get_pipeline(target: Target, database: Any = None) -> tvm.ir.transform.Pass:
         ``scan_passes(target, database)``, then TVM's default pipeline for the target, in which
         a schedule rule that fails on a function leaves it to the next.
     """
+    target = target_for(target, None, "get_pipeline")
+    database = as_database(database, "get_pipeline")
     default = _default_pipeline(target)
 
     @tvm.ir.transform.module_pass(opt_level=0, name="tvm_scan_pipeline")

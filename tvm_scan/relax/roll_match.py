@@ -12,7 +12,7 @@ induction over ``t`` the loop that computes the steps gives ``v[t]`` at step ``t
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -231,15 +231,12 @@ class LoopRoller:
         while last.next.op == "placeholder":
             last = last.next
         with graph.inserting_before(last.next):
-            # A scan takes each array once only.
-            initial = [
-                self._emit(self.aten.clone.default, node) if node in initial[:i] else node
-                for i, node in enumerate(initial)
-            ]
+            # No two arrays of a scan may be views of one tensor; to import a copy costs nothing.
+            states, shared = map(self._copies, (initial, self.shared))
             xs = [self._input(*key) for key in self.slices]
             body = graph.get_attr(label)
             scan = torch.ops.higher_order.scan
-            loop = graph.call_function(scan, (body, initial, xs, tuple(self.shared)))
+            loop = graph.call_function(scan, (body, states, xs, tuple(shared)))
             finals = [graph.call_function(operator.getitem, (loop, i)) for i in range(len(initial))]
             stacked = graph.call_function(operator.getitem, (loop, len(initial)))
             values = [vector[0].meta["val"] for vector in self.carries]
@@ -314,6 +311,11 @@ class LoopRoller:
             order = [axis, *(i for i in range(rank) if i != axis)]
             value = self._emit(aten.permute.default, value, order)
         return value
+
+    def _copies(self, nodes: Iterable[Any]) -> list[Any]:
+        """A tensor of its own for each; what is none stays."""
+        clone = self.aten.clone.default
+        return [node if _kind(node) is None else self._emit(clone, node) for node in nodes]
 
     def _emit(self, target: Any, *args: Any) -> Any:
         from torch.fx.node import map_arg

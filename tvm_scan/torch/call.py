@@ -14,6 +14,7 @@ import tvm
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from tvm_scan.arguments import as_func, as_target
 from tvm_scan.schedules import ScanPlan, parallelize
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.torch import places, runtime
@@ -29,7 +30,7 @@ _empty_like, _recorded = torch.empty_like, torch.is_grad_enabled
 
 
 def compile(
-    func: PrimFunc, target: Target | None = None, plan: ScanPlan | None = None
+    func: PrimFunc, target: Target | str | None = None, plan: ScanPlan | str | None = None
 ) -> CompiledScan:
     """Schedule and compile a recurrence for torch tensors.
 
@@ -37,9 +38,9 @@ def compile(
     ----------
     func : PrimFunc
         A function with a recurrence; see ``tvm_scan.extract``.
-    target : tvm.target.Target, optional
+    target : tvm.target.Target or str, optional
         This machine's CPU if not given.
-    plan : ScanPlan, optional
+    plan : ScanPlan, str or callable, optional
         The default plan of the target if not given.
 
     Returns
@@ -53,8 +54,8 @@ def compile(
     ScanError
         If the function is no recurrence, or the plan does not fit.
     """
-    target = target or Target.from_device("cpu")
-    return CompiledScan(func, target, plan)
+    target = as_target(target, "compile") or Target.from_device("cpu")
+    return CompiledScan(as_func(func, "compile"), target, plan)
 
 
 class CompiledScan:
@@ -64,7 +65,7 @@ class CompiledScan:
     inputs that require them are refused.
     """
 
-    def __init__(self, func: PrimFunc, target: Target, plan: ScanPlan | None = None) -> None:
+    def __init__(self, func: PrimFunc, target: Target, plan: Any = None) -> None:
         signature = self._signature = Signature(func, device_of(target))
         self.names, self.outputs = signature.names, signature.outputs
         #: Parameters that are written before they are read: they may be left out of a call.

@@ -1,0 +1,161 @@
+"""What callers of public functions hand over: functions, targets and recurrences, or a clear error.
+
+Every message says what was expected, what was found, and how to get the one from the other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tvm.ir import IRModule
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from tvm_scan.errors import RefusalError, ScanError
+from tvm_scan.recurrence import Recurrence, Refusal
+
+__all__ = ["as_func", "as_module", "as_recurrence", "as_target"]
+
+#: What every GPU that TVM compiles CUDA for has, of which its targets say nothing.
+_CUDA_LIMITS = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
+
+
+def as_func(value: Any, caller: str) -> PrimFunc:
+    """The function that a caller gave.
+
+    Parameters
+    ----------
+    value : PrimFunc
+        What was given.
+    caller : str
+        Name of the public function, for the message.
+
+    Returns
+    -------
+    PrimFunc
+
+    Raises
+    ------
+    ScanError
+        If it is something else.
+    """
+    if isinstance(value, PrimFunc):
+        return value
+    if isinstance(value, IRModule):
+        names = [str(n.name_hint) for n, f in value.functions_items() if isinstance(f, PrimFunc)]
+        held = f"an IRModule with {', '.join(names)}" if names else "an IRModule without any"
+        fix = f"pass one function, mod[{names[0]!r}]" if names else "write it as a PrimFunc"
+    else:
+        held, fix = f"{_a(value)}", "write the loop with @T.prim_func(s_tir=True)"
+    raise ScanError(f"{caller}: expected a PrimFunc, got {held}; {fix}")
+
+
+def as_module(value: Any, caller: str) -> IRModule:
+    """The module that a caller gave.
+
+    Raises
+    ------
+    ScanError
+        If it is something else.
+    """
+    if isinstance(value, IRModule):
+        return value
+    fix = "pass IRModule({'main': func})" if isinstance(value, PrimFunc) else "import the model"
+    raise ScanError(f"{caller}: expected an IRModule, got {_a(value)}; {fix}")
+
+
+def as_recurrence(value: Any, caller: str) -> Recurrence:
+    """The recurrence that a caller gave.
+
+    Parameters
+    ----------
+    value : Recurrence
+        What was given.
+    caller : str
+        Name of the public function, for the message.
+
+    Returns
+    -------
+    Recurrence
+
+    Raises
+    ------
+    RefusalError
+        If it is a refusal, with its text.
+    ScanError
+        If it is something else.
+    """
+    if isinstance(value, Recurrence):
+        return value
+    if isinstance(value, Refusal):
+        raise RefusalError(
+            f"{caller}: expected a Recurrence, got a Refusal\n{value.message()}", value
+        )
+    raise ScanError(
+        f"{caller}: expected a Recurrence, got {_a(value)}; pass that of tvm_scan.extract(func)"
+    )
+
+
+def as_target(value: Any, caller: str) -> Target | None:
+    """The target that a caller gave; None stays, for whoever knows the default.
+
+    Parameters
+    ----------
+    value : Target, str, mapping or None
+        A string is ``cpu`` (this machine with its own instruction set), ``cuda`` (sm_90) or
+        ``cuda:sm_100``, and whatever TVM takes: ``llvm``, a tag, JSON. A mapping is TVM's.
+    caller : str
+        Name of the public function, for the message.
+
+    Returns
+    -------
+    Target or None
+
+    Raises
+    ------
+    ScanError
+        If it names no target that scans are scheduled for.
+    """
+    if value is None or isinstance(value, Target):
+        return value
+    if not isinstance(value, str | Mapping):
+        raise _no_target(caller, _a(value))
+    if value == "cpu":
+        return Target.from_device("cpu")
+    try:
+        made = Target(_options(value) if isinstance(value, str) else dict(value))
+        return _of_gpu(made) if str(made.kind.name) == "cuda" else made
+    except (ValueError, TypeError, KeyError, RuntimeError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        said = said.partition(" Target creation from ")[0]
+        raise _no_target(caller, f"{value!r} ({said})") from error
+
+
+def _options(text: str) -> Any:
+    """What TVM takes for a string."""
+    if text == "cuda" or re.fullmatch(r"cuda:sm_\d+[a-z]?", text):
+        return {"kind": "cuda", "arch": text.partition(":")[2] or "sm_90"}
+    return json.loads(text) if text.startswith("{") else text
+
+
+def _of_gpu(made: Target) -> Target:
+    """The target with a host, and with the limits of every GPU."""
+    given = dict(made.export())
+    host = given.pop("host", None) or {"kind": "llvm"}
+    return Target({**_CUDA_LIMITS, **given}, host=host)
+
+
+def _no_target(caller: str, found: str) -> ScanError:
+    return ScanError(
+        f"{caller}: expected a target, got {found}; pass a tvm.target.Target, 'cpu', 'cuda', "
+        "'cuda:sm_100', or TVM's own options such as {'kind': 'llvm', 'mcpu': 'znver4'}"
+    )
+
+
+def _a(value: Any) -> str:
+    """The value as a noun: its type, and what it says where that is short."""
+    kind = type(value).__name__
+    return "None" if value is None else f"{kind} {value!r}" if isinstance(value, str) else kind
