@@ -56,7 +56,7 @@ def _is_bound(nest: Any) -> bool:
 
 
 def _bound(func: tirx.PrimFunc, nest: Any) -> Any:
-    tree = flatten(nest)
+    tree = flatten(func, nest)
     if isinstance(tree, Refusal):
         raise RefusalError(tree.message(), tree)
     external = tir.VarMap((param, True) for param in func.params)
