@@ -15,8 +15,10 @@ from tests.support import cusim
 from tests.support.children import answer_of
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda
 from tvm_scan import ScanPlan, extract, parallelize, tir
+from tvm_scan.errors import PlanError
 from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.delta import extract_delta
+from tvm_scan.schedules.ir import loop
 from tvm_scan.schedules.splice import ensure_blocks
 
 CPU_PLANS = (
@@ -205,3 +207,20 @@ def test_extents_that_cannot_be_negative_stay():
     rows, columns = extents_of(extract(source(lines)))
     assert "max" not in str(rows)
     assert isinstance(columns, tirx.Var)
+
+
+@pytest.mark.parametrize("plan", CUDA_PLANS)
+def test_huge_constants_on_cuda(plan):
+    """The end of the last tile is a number of the time's dtype, or the plan is refused."""
+    func = source(LOOPS["a constant"].replace("T.serial(9, 4)", f"range({2**31 - 1})"))
+    with pytest.raises(PlanError, match=f"got {2**31 - 1} steps"):
+        parallelize(func, CUDA_TARGET, ScanPlan.parse(plan))
+
+
+@pytest.mark.parametrize("extent", [2**24 + 1, 2**31 - 1])
+def test_huge_constants_on_cpu(extent):
+    """A loop in runs, the number of which the loop's dtype holds, makes all of its steps."""
+    made = loop("t", tirx.IntImm("int32", extent), lambda t: tirx.Evaluate(t))
+    assert int(made.extent) == -(-extent // 2**24)
+    last = tir.substitute(made.body.extent, {made.loop_var: made.extent - 1})
+    assert (int(made.extent) - 1) * 2**24 + int(tir.simplify(last)) == extent
