@@ -18,6 +18,7 @@ from tvm_scan.recurrence import Refusal, RefusalKind
 from tvm_scan.schedules.ir import Kernel, int_const, threads_over, when
 from tvm_scan.schedules.result import Built
 from tvm_scan.schedules.splice import blocks_in, splice
+from tvm_scan.schedules.wrapping import with_wrapping
 
 __all__ = ["bind_leftovers"]
 
@@ -86,7 +87,7 @@ def _bound(func: tirx.PrimFunc, nest: Any) -> Any:
     for lane in reversed(lanes):
         table[lane.var] = rest % lane.extent
         rest = rest // lane.extent
-    code = tir.fresh_copy(tir.substitute(body, table))
+    code = with_wrapping(tir.fresh_copy(tir.substitute(body, table)), "cuda")
     inner = tir.VarMap((b, True) for b in allocs)
     reads = [b for b in tir.buffers_loaded(code).keys() if b not in inner]
     writes = [b for b in tir.buffers_stored(code).keys() if b not in inner]
