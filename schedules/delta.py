@@ -14,6 +14,7 @@ from tvm_scan.schedules.cpu_delta import CHUNK, build_delta
 from tvm_scan.schedules.cuda_delta import build_delta_blocks, fits_block
 from tvm_scan.schedules.limits import device_of
 from tvm_scan.schedules.result import Built
+from tvm_scan.schedules.wrapping import with_wrapping
 
 __all__ = ["as_delta", "build_chunks", "delta_plan", "describe_delta"]
 
@@ -58,9 +59,12 @@ def build_chunks(rule: DeltaRule, target: Target) -> Built | None:
     -------
     Built or None
     """
-    if device_of(target) == "cpu":
-        return build_delta(rule, target)
-    return build_delta_blocks(rule, target) if fits_block(rule, target) else None
+    device = device_of(target)
+    if device == "cpu":
+        made = build_delta(rule, target)
+    else:
+        made = build_delta_blocks(rule, target) if fits_block(rule, target) else None
+    return made and Built([with_wrapping(nest, device) for nest in made.nests], made.allocs)
 
 
 def describe_delta(rule: DeltaRule) -> str:

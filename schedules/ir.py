@@ -65,7 +65,7 @@ _LONGEST = 1 << 24
 def _in_runs(name: str, extent: Any, body: Callable[[Var], Any]) -> Any:
     """A very long loop as one over runs, the last of which may be shorter."""
     length = int_const(_LONGEST, extent)
-    runs = tir.simplify((extent + length - 1) // length)
+    runs = int_const(-(-int(extent) // _LONGEST), extent)
     run, var = tirx.Var(f"{name}_run", tir.dtype_of(extent)), tirx.Var(name, tir.dtype_of(extent))
     first = run * length
     part = tirx.Min(length, extent - first)

@@ -18,6 +18,7 @@ from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.ir import Kernel, int_const, threads_over, when
 from tvm_scan.schedules.result import Built
 from tvm_scan.schedules.splice import blocks_in, splice
+from tvm_scan.schedules.wrapping import with_wrapping
 
 __all__ = ["bind_leftovers"]
 
@@ -58,7 +59,7 @@ def _is_bound(nest: Any) -> bool:
 
 
 def _bound(func: tirx.PrimFunc, nest: Any) -> Any:
-    tree = flatten(nest)
+    tree = flatten(func, nest)
     if isinstance(tree, Refusal):
         raise RefusalError(tree.message(), tree)
     external = tir.VarMap((param, True) for param in func.params)
@@ -76,7 +77,7 @@ def _bound(func: tirx.PrimFunc, nest: Any) -> Any:
     for lane in reversed(lanes):
         table[lane.var] = rest % lane.extent
         rest = rest // lane.extent
-    code = tir.fresh_copy(tir.substitute(body, table))
+    code = with_wrapping(tir.fresh_copy(tir.substitute(body, table)), "cuda")
     inner = tir.VarMap((b, True) for b in allocs)
     reads = [b for b in tir.buffers_loaded(code).keys() if b not in inner]
     writes = [b for b in tir.buffers_stored(code).keys() if b not in inner]

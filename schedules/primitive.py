@@ -37,6 +37,7 @@ from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.result import Built
 from tvm_scan.schedules.shipped import chosen_plan
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks, silent, splice, without_threads
+from tvm_scan.schedules.wrapping import with_wrapping
 
 __all__ = ["expand_scans", "nest_of", "parallel_scan", "parallelize", "plan_of"]
 
@@ -248,18 +249,22 @@ def build(recurrence: Recurrence, plan: ScanPlan) -> Built:
     -------
     Built
     """
-    if plan.device == "cpu":
-        if plan.algorithm == "three_phase":
-            return cpu_three_phase.build_three_phase(recurrence, plan)
-        return cpu.build_lanes(recurrence, plan)
-    builders = {
-        "sequential": cuda.build_lanes,
-        "lanes": cuda.build_lanes,
-        "serial_tiles": cuda.build_serial_tiles,
-        "three_phase": cuda_three_phase.build_three_phase,
-        "single_pass": cuda_single_pass.build_single_pass,
-    }
-    return builders[plan.algorithm](recurrence, plan)
+    made = _BUILDERS[plan.device, plan.algorithm](recurrence, plan)
+    parts = [dtype for algebra in recurrence.algebras for dtype in algebra.dtypes]
+    signed = any(dtype.startswith("int") for dtype in parts)
+    nests = [with_wrapping(nest, plan.device, signed=signed) for nest in made.nests]
+    return Built(nests, made.allocs)
+
+
+_BUILDERS: dict[tuple[str, str], Callable[[Recurrence, ScanPlan], Built]] = {
+    ("cpu", "lanes"): cpu.build_lanes,
+    ("cpu", "three_phase"): cpu_three_phase.build_three_phase,
+    ("cuda", "sequential"): cuda.build_lanes,
+    ("cuda", "lanes"): cuda.build_lanes,
+    ("cuda", "serial_tiles"): cuda.build_serial_tiles,
+    ("cuda", "three_phase"): cuda_three_phase.build_three_phase,
+    ("cuda", "single_pass"): cuda_single_pass.build_single_pass,
+}
 
 
 def _is_plain_loop(plan: ScanPlan) -> bool:
@@ -295,7 +300,7 @@ def _check_annotated(plan: ScanPlan, recurrence: Recurrence) -> None:
 def _unbind(sch: Schedule, block: SBlock) -> None:
     """Make loops of the threads that a loop was bound to by hand: a CPU has none."""
     _, nest = nest_of(sch, block)
-    serial = without_threads(nest)
+    serial = with_wrapping(without_threads(nest), "cpu")
     if not serial.same_as(nest):
         splice(sch, block, nest, Built([serial], []))
 

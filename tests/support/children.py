@@ -1,6 +1,8 @@
 """What a child process answers, with a limit: one that hangs is a failure, not a hang."""
 
 import multiprocessing
+import queue as queues
+import time
 
 
 def answer_of(target, *arguments, method="fork", seconds=120):
@@ -24,6 +26,8 @@ def answer_of(target, *arguments, method="fork", seconds=120):
 
     Raises
     ------
+    AssertionError
+        If the child ends without one.
     queue.Empty
         If there is none in time.
     """
@@ -31,8 +35,16 @@ def answer_of(target, *arguments, method="fork", seconds=120):
     queue = context.Queue()
     process = context.Process(target=target, args=(queue, *arguments))
     process.start()
+    until = time.monotonic() + seconds
     try:
-        return queue.get(timeout=seconds)
+        while True:
+            ended = process.exitcode
+            try:
+                return queue.get(timeout=1)
+            except queues.Empty:
+                assert ended is None, f"expected an answer, got the child's exit code {ended}"
+                if time.monotonic() > until:
+                    raise
     finally:
         process.join(10)
         if process.is_alive():

@@ -22,6 +22,7 @@ from tvm.sym import Analyzer
 from tvm_scan import tir
 from tvm_scan.extraction.accesses import Access, accesses_of
 from tvm_scan.extraction.disjoint import lanes_apart
+from tvm_scan.extraction.extents import last_of
 from tvm_scan.extraction.layouts import Box, Layouts, Split
 from tvm_scan.extraction.nest import Nest, linear_in
 from tvm_scan.extraction.statements import stores_in
@@ -219,7 +220,7 @@ def _check_around(
     """Accesses before (after) time must meet the cell before the first (of the last) step."""
     box: Box = layouts.boxes[buffer]
     time = layouts.nest.time
-    step = time.extent - 1 if last else tirx.IntImm(tir.dtype_of(time.var), -1)
+    step = last_of(time.extent) if last else tirx.IntImm(tir.dtype_of(time.var), -1)
     for access in accesses:
         if not access.buffer.same_as(buffer):
             continue

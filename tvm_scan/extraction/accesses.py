@@ -8,6 +8,7 @@ from typing import Any
 from tvm.ir import Var
 
 from tvm_scan import tir
+from tvm_scan.extraction.extents import runs_through
 from tvm_scan.extraction.statements import (
     Alloc,
     Condition,
@@ -100,10 +101,7 @@ def _covers(index: Any, extent: Any, inner: list[Loop]) -> bool:
         return True
     for loop in inner:
         if isinstance(index, Var) and index.same_as(loop.var):
-            return (
-                tir.structurally_equal(tir.simplify(loop.extent), tir.simplify(extent))
-                or tir.as_int(loop.extent) == tir.as_int(extent) is not None
-            )
+            return runs_through(loop.extent, extent)
     return False
 
 

@@ -95,7 +95,7 @@ def extract_nest(func: tirx.PrimFunc, nest: Any) -> Recurrence | Refusal:
 
 
 def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
-    tree = flatten(stmt)
+    tree = flatten(func, stmt)
     if isinstance(tree, Refusal):
         return tree
     external = buffers_outside(func, stmt)

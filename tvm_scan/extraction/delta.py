@@ -51,7 +51,7 @@ def extract_delta(func: tirx.PrimFunc, stmt: Any) -> DeltaRule | Refusal:
     -------
     DeltaRule or Refusal
     """
-    tree = flatten(stmt)
+    tree = flatten(func, stmt)
     if isinstance(tree, Refusal):
         return tree
     external = buffers_outside(func, stmt)

@@ -17,6 +17,7 @@ from tvm.s_tir import SBlockRealize
 from tvm.tirx import ForKind, IterVar
 
 from tvm_scan import tir
+from tvm_scan.extraction.extents import Extents
 from tvm_scan.extraction.indices import tidy_indices
 from tvm_scan.extraction.statements import Alloc, Condition, Let, Loop, Store, Tree
 from tvm_scan.recurrence import Refusal, RefusalKind
@@ -31,13 +32,15 @@ class _Refused(Exception):
         self.refusal = refusal
 
 
-def flatten(nest: Any) -> Tree | Refusal:
+def flatten(func: tirx.PrimFunc, nest: Any) -> Tree | Refusal:
     """Flatten the loop nest ``nest``.
 
     Parameters
     ----------
+    func : PrimFunc
+        The function that the nest belongs to.
     nest : Stmt
-        A statement of a root block.
+        A statement of its root block.
 
     Returns
     -------
@@ -45,7 +48,7 @@ def flatten(nest: Any) -> Tree | Refusal:
         The plain nest, or the first statement in it that has effects which a re-ordering of
         time could change.
     """
-    tree = Tree([])
+    tree = Tree([], Extents(func))
     try:
         tree.body = tidy_indices(_stmts(nest, tir.VarMap(), tree))
     except _Refused as refused:
@@ -131,7 +134,8 @@ def _loop(stmt: tirx.For, env: tir.VarMap, tree: Tree) -> Loop:
             f"expected bindings to blockIdx or threadIdx, found {thread}",
             "leave virtual threads to the schedule",
         )
-    extent = tir.substitute(stmt.extent, env)
+    extent = tree.extents.count(tir.substitute(stmt.extent, env))
+    tree.extents.enter(stmt.loop_var, extent)
     minimum = tir.substitute(stmt.min, env)
     if tir.as_int(minimum) == 0:
         return Loop(stmt.loop_var, extent, _stmts(stmt.body, env, tree), stmt, thread)

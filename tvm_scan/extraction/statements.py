@@ -11,6 +11,7 @@ from tvm.ir import Var
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
+from tvm_scan.extraction.extents import Extents
 
 __all__ = [
     "Alloc",
@@ -77,9 +78,10 @@ class Alloc:
 
 @dataclass(eq=False)
 class Tree:
-    """A flattened nest and the variables of its reduction loops."""
+    """A flattened nest, the extents of its loops, and the variables of its reduction loops."""
 
     body: list[Any]
+    extents: Extents
     reduced: tir.VarMap = field(default_factory=tir.VarMap)
 
 

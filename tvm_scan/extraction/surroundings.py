@@ -8,6 +8,7 @@ from tvm import tirx
 
 from tvm_scan import tir
 from tvm_scan.extraction.accesses import accesses_of
+from tvm_scan.extraction.extents import last_of
 from tvm_scan.extraction.layouts import Layouts
 from tvm_scan.extraction.nest import Nest
 from tvm_scan.extraction.rewrite import BodyWriter
@@ -22,7 +23,7 @@ def surroundings(
 ) -> tuple[Any, Any, Any, Any] | Refusal:
     """Prologue, start of the carries, boundary writes and finish."""
     first = tirx.IntImm(tir.dtype_of(nest.time.var), -1)
-    last = nest.time.extent - 1
+    last = last_of(nest.time.extent)
     before = writer.rewrite(nest.before, [], first)
     states = tir.VarMap((state, True) for c in carries for state in c.register.states)
     plain = keep_stores(before, lambda b: b not in states and b not in layouts.boxes)

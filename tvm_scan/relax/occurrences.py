@@ -36,7 +36,7 @@ def _walk(stmts: list[Any], loops: list[Loop], found: list[tuple[Any, list[Loop]
 def _statements(scan: tirx.PrimFunc) -> list[tuple[Any, list[Loop]]]:
     found: list[tuple[Any, list[Loop]]] = []
     for nest in root_nests(scan):
-        tree = flatten(nest)
+        tree = flatten(scan, nest)
         if not isinstance(tree, Refusal):
             _walk(tree.body, [], found)
     return found

@@ -14,6 +14,7 @@ from tvm.s_tir import renew_defs
 
 from tvm_scan import tir
 from tvm_scan.extraction import root_nests
+from tvm_scan.extraction.extents import runs_through
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.statements import Loop, Store, without_allocs
 from tvm_scan.recurrence import Refusal
@@ -100,7 +101,7 @@ def pointwise(func: tirx.PrimFunc) -> Pointwise | None:
     made = tir.VarMap()
     found = None
     for nest in root_nests(func):
-        tree = flatten(nest)
+        tree = flatten(func, nest)
         found = None if isinstance(tree, Refusal) else _of_nest(tree.body, made)
         if found is None or found.output in made:
             return None
@@ -166,7 +167,7 @@ def _of_nest(stmts: list[Any], made: tir.VarMap) -> Pointwise | None:
         if isinstance(index, Var) and index in extents:
             if any(index.same_as(var) for var in place if var is not None):
                 return None
-            if not tir.structurally_equal(extents[index], extent):
+            if not runs_through(extents[index], extent):
                 return None
             place.append(index)
         elif tir.as_int(index) == 0 and tir.as_int(extent) == 1:

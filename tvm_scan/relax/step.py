@@ -99,7 +99,7 @@ def lower_step(types: Sequence[relax.TensorType], write: StepWriter) -> LoweredS
         inputs[position] = buffer
     nests = []
     for nest in root_nests(func):
-        tree = flatten(nest)
+        tree = flatten(func, nest)
         if isinstance(tree, Refusal):
             raise ScanError(f"tvm_scan.relax: the step cannot be put into a loop: {tree}")
         nests.append(without_unit_loops(rebuild(tree.body)))

@@ -1,0 +1,153 @@
+"""Integers that wrap at the width of their dtype, on every device.
+
+In TensorIR an integer of n bits is a number modulo ``2^n``. The code that TVM makes of it is not:
+
+* LLVM is told that sums, differences and products of 32 and 64 bits never wrap, signed or not.
+  What wraps is poison, and constants fold to it.
+* C computes 8 and 16 bits in ``int``, so that nothing wraps before it is stored, and leaves signed
+  overflow undefined.
+
+An element overflows where no step of the loop does: powers of a gate, a sum of steps that starts
+from no carry. So all kernels of scans compute values in a dtype that holds the exact result, and
+narrow it, which LLVM and nvcc turn into the one instruction that wraps.
+
+Arithmetic of indices stays as it is, as far as it is signed and of 32 or 64 bits: addresses do not
+overflow, and what reads memory along a line must look like it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+
+__all__ = ["with_wrapping"]
+
+_BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift)
+
+
+def with_wrapping(stmt: Any, device: str, *, signed: bool = False) -> Any:
+    """Let the integers of a kernel wrap.
+
+    Parameters
+    ----------
+    stmt : Stmt
+        A nest.
+    device : {"cpu", "cuda"}
+        Whose code generator it is for.
+    signed : bool
+        Whether signed integers of 32 and 64 bits wrap, too, as those of elements must. Where those
+        of a loop as it was written overflow, TVM leaves it undefined.
+
+    Returns
+    -------
+    Stmt
+        The same object if nothing had to change.
+    """
+    stored = tir.VarMap()
+
+    def on_name(bind: tirx.Bind) -> None:
+        if tir.loads(bind.value) or tir.contains_var(bind.value, stored.keys()):
+            stored[bind.var] = True
+
+    tvm_ffi.structural_walk(stmt, [(tirx.Bind, on_name)])
+
+    def value(expr: Any) -> Any:
+        return _wrapped(expr, stored, device, signed=signed)
+
+    def index(expr: Any) -> Any:
+        return _wrapped(expr, stored, device, signed=False)
+
+    def on_bind(bind: tirx.Bind) -> Any:
+        made = value(bind.value)
+        return bind if made.same_as(bind.value) else tirx.Bind(bind.var, made)
+
+    def on_store(store: tirx.BufferStore) -> Any:
+        old = [store.value, *store.indices]
+        new = [value(store.value), *map(index, store.indices)]
+        if all(x.same_as(y) for x, y in zip(old, new, strict=True)):
+            return store
+        return tirx.BufferStore(store.buffer, new[0], new[1:])
+
+    def on_if(branch: tirx.IfThenElse) -> Any:
+        made = value(branch.condition)
+        if made.same_as(branch.condition):
+            return branch
+        return tirx.IfThenElse(made, branch.then_case, branch.else_case)
+
+    return tvm_ffi.structural_map(
+        stmt, [(tirx.Bind, on_bind), (tirx.BufferStore, on_store), (tirx.IfThenElse, on_if)]
+    )
+
+
+def _wrapped(expr: Any, stored: tir.VarMap, device: str, *, signed: bool) -> Any:
+    """An expression whose integers wrap, the signed ones of 32 and 64 bits if they are wanted."""
+    loads, known, changed = tir.VarMap(), stored.copy(), []
+
+    def on_load(load: Any) -> Any:
+        # What stands for a load hides its indices from what is done to values.
+        indices = [_wrapped(i, known, device, signed=False) for i in load.indices]
+        if not all(i.same_as(j) for i, j in zip(indices, load.indices, strict=True)):
+            load = tirx.BufferLoad(load.source, indices)
+            changed.append(load)
+        var = Var("stored", load.ty)
+        loads[var], known[var] = tir.substitute(load, loads), True
+        return var
+
+    def on_operator(e: Any) -> Any:
+        base, _, lanes = tir.dtype_of(e).partition("x")
+        unsigned = base.startswith("uint")
+        if not unsigned and not base.startswith("int"):
+            return e
+        bits = int(base.lstrip("uint"))
+        if all(tir.as_int(part) is not None for part in _operands(e)):
+            return e
+        if bits < 32:
+            return _exact(e, base, bits, lanes) if device == "cuda" else e
+        wraps = device == "cuda" if unsigned else not (signed and tir.contains_var(e, known.keys()))
+        if wraps or isinstance(e, tirx.LShift | tirx.BitwiseNot):
+            return e
+        if bits == 64 and device == "cuda":
+            return _as_unsigned(e)
+        return _exact(e, base, bits, lanes)
+
+    bare = tir.map_loads(expr, on_load)
+    made = tvm_ffi.structural_map(
+        bare, [(kind, on_operator) for kind in (*_BINARY, tirx.BitwiseNot)]
+    )
+    return expr if made.same_as(bare) and not changed else tir.substitute(made, loads)
+
+
+def _exact(e: Any, base: str, bits: int, lanes: str) -> Any:
+    """The operator in a dtype that holds its exact result, narrowed to what it wraps to."""
+    unsigned = base.startswith("uint")
+    # A difference of unsigned integers is negative, a product needs all bits.
+    kind = "int" if isinstance(e, tirx.Sub) or not unsigned else "uint"
+    width = max(32, 2 * bits)
+    wide = f"{kind}{width}x{lanes}" if lanes else f"{kind}{width}"
+    made = type(e)(*(tirx.Cast(wide, part) for part in _operands(e)))
+    if unsigned:
+        # TVM folds no constant to an unsigned dtype that does not hold it.
+        mask = tirx.const((1 << bits) - 1, f"{kind}{width}")
+        made = tirx.bitwise_and(made, tirx.Broadcast(mask, int(lanes)) if lanes else mask)
+    return tirx.Cast(tir.dtype_of(e), made)
+
+
+def _as_unsigned(e: Any) -> Any:
+    """The operator on the same bits as unsigned integers, which wrap in C."""
+
+    def unsigned(part: Any) -> Any:
+        known = tir.as_int(part)
+        if known is None:
+            return tirx.reinterpret("uint64", part)
+        return tirx.const(known % (1 << 64), "uint64")
+
+    return tirx.reinterpret("int64", type(e)(*map(unsigned, _operands(e))))
+
+
+def _operands(e: Any) -> tuple[Any, ...]:
+    return (e.a,) if isinstance(e, tirx.BitwiseNot) else (e.a, e.b)
