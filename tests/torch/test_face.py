@@ -112,9 +112,13 @@ def test_shapes_that_disagree(symbolic):
 
 
 def test_wrong_device(linear):
-    a, x = tensors()
-    with pytest.raises(ScanError, match="expected a tensor on cpu for X, got meta"):
-        linear(a, x.to("meta"))
+    for place, name in enumerate("AXH"):
+        given = [*tensors(), torch.empty(ROWS, LENGTH)]
+        given[place] = given[place].to("meta")
+        with pytest.raises(ScanError, match=f"expected a tensor on cpu for {name}, got meta"):
+            linear(*given)
+    with pytest.raises(ScanError, match="expected a tensor on cpu for A, got meta"):
+        linear(*(t.to("meta") for t in tensors()))
 
 
 def test_not_a_tensor(linear):

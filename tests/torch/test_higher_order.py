@@ -127,6 +127,21 @@ def test_matrices():
         ts.associative_scan(lambda p, q: q @ p, x.requires_grad_())
 
 
+def test_a_step_with_a_recurrence_of_its_own():
+    """Its scratch memory is not that of the carry, though both are used in the loop alone."""
+    (x,) = doubles(7, 3, count=1)
+    got = ts.associative_scan(lambda p, q: p + q.cumsum(0) * 0 + q, x)
+    torch.testing.assert_close(got, x.cumsum(0))
+
+
+def test_a_step_of_nothing():
+    """A carry without elements, and what is emitted beside it."""
+    x, none = torch.rand(5, 3), torch.zeros(0)
+    carry, sums = ts.scan(lambda c, u: (c, u.sum() + c.sum()), none, x)
+    assert carry.shape == (0,)
+    torch.testing.assert_close(sums, x.sum(1))
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
     "combine",

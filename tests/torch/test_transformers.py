@@ -146,6 +146,20 @@ def test_outputs_gradients_and_generation(kind, calls):
     assert torch.equal(again, want)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_have_as_many_digits(kind):
+    """Of every parameter, beside those of the unpatched model; both against float64."""
+    model, given = model_of(kind), prompt()
+    exact = model_of(kind).double()
+    exact.config._experts_implementation = "eager"  # the others have no float64
+    want, plain = run(exact, given)[1], run(model, given)[1]
+    with ts.patch_transformers():
+        got = run(model, given)[1]
+    for name, grad in want.items():
+        error, other = (float((t[name] - grad).abs().max()) for t in (got, plain))
+        assert error < 3 * other + 1e-6 * float(grad.abs().max()), name
+
+
 @pytest.mark.parametrize("kind", ["mamba", "mamba2"])
 def test_the_scan_matters(kind, monkeypatch):
     """A wrong scan would be seen by the test above."""

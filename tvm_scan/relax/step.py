@@ -196,7 +196,9 @@ def time_loop(
             pairs = tir.VarMap([*zip(states, sliced, strict=True)])
             body = [_first_from(nest, pairs, tirx.GT(time, zero), at) for nest in body]
         body += [_copy(y, [at], s, []) for y, s in zip(emitted, states, strict=True)]
-        start = []
+        # Written ahead of time too, or TVM takes their memory to be of one step alone, and gives
+        # it to what else the step allocates.
+        start = [_filled(s) for s in states]
     else:
         params = [*inits, *sliced, *shared, *states, *emitted]
         start = [_copy(s, [], i, []) for s, i in zip(states, inits, strict=True)]
@@ -247,6 +249,15 @@ def _first_from(nest: Any, sources: tir.VarMap, later: Any, at: Any) -> Any:
 
 def _copy(target: Var, lead: list[Any], source: Var, source_lead: list[Any]) -> Any:
     """``target[lead, ...] = source[source_lead, ...]``."""
+    return _stores(target, lead, lambda at: tirx.BufferLoad(source, [*source_lead, *at]))
+
+
+def _filled(target: Var) -> Any:
+    return _stores(target, [], lambda _: tirx.const(0, tir.dtype_of(target)))
+
+
+def _stores(target: Var, lead: list[Any], value: Callable[[list[Any]], Any]) -> Any:
+    """Store a value in every element."""
     zero = tirx.IntImm("int64", 0)
     extents = tir.shape_of(target)[len(lead) :]
     # No loops over one place: the steps have none, and loops that differ are not seen as lanes.
@@ -254,7 +265,7 @@ def _copy(target: Var, lead: list[Any], source: Var, source_lead: list[Any]) -> 
         zero if tir.as_int(extent) == 1 else tirx.Var(f"i{k}", "int64")
         for k, extent in enumerate(extents)
     ]
-    stmt = BufferStore(target, tirx.BufferLoad(source, [*source_lead, *place]), [*lead, *place])
+    stmt = BufferStore(target, value(place), [*lead, *place])
     for var, extent in zip(reversed(place), reversed(extents), strict=True):
         if var is not zero:
             stmt = tirx.For(var, zero, extent, tirx.ForKind.SERIAL, stmt)

@@ -94,7 +94,8 @@ def run_direct(
     arrays = []
     for tensor in inputs:
         if (
-            tensor.stride() != strides
+            not tensor.is_cpu
+            or tensor.stride() != strides
             or tensor.shape != shape
             or tensor.dtype != dtype
             or tensor.data_ptr() % ALIGNMENT

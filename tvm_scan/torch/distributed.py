@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tvm_scan.torch.functions import check
+from tvm_scan.torch.arguments import check
 from tvm_scan.torch.sequence import CARRIES, Exchange, local_name
 
 __all__ = ["sequence_parallel"]

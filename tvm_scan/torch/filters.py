@@ -1,11 +1,13 @@
 """Recursive digital filters as a torch operator, differentiable any number of times."""
 
+import functools
 import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.arguments import check, check_tensors, widened
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import aligned_empty
@@ -87,8 +89,8 @@ def lfilter(waveform: Tensor, a_coeffs: Tensor, b_coeffs: Tensor, clamp: bool = 
     Parameters
     ----------
     waveform : Tensor
-        (..., time), or (..., channels, time) where each channel has a filter; any
-        floating-point dtype. Halves are filtered in float32.
+        (..., time), or (..., channels, time) where each channel has a filter; floating
+        point. All tensors are promoted to one dtype; halves are filtered in float32.
     a_coeffs, b_coeffs : Tensor
         (taps,), or (channels, taps); ``a_coeffs[..., 0]`` is not 0.
     clamp : bool
@@ -97,38 +99,32 @@ def lfilter(waveform: Tensor, a_coeffs: Tensor, b_coeffs: Tensor, clamp: bool = 
     Returns
     -------
     Tensor
-        Of the shape of the waveform.
+        Of the shape of the waveform, in the dtype to which all tensors are promoted.
 
     Raises
     ------
-    TypeError, ValueError
+    ValueError
         If the arguments do not fit, or the order is above 4.
     """
-    dtypes = {t.dtype for t in (waveform, a_coeffs, b_coeffs)}
-    if dtypes in ({torch.float16}, {torch.bfloat16}):
-        return lfilter(waveform.float(), a_coeffs.float(), b_coeffs.float(), clamp).to(dtypes.pop())
-    if len(dtypes) > 1 or waveform.dtype not in (torch.float32, torch.float64):
-        raise TypeError(
-            "lfilter: expected waveform and coefficients of one floating-point dtype, got "
-            f"{', '.join(str(t.dtype) for t in (waveform, a_coeffs, b_coeffs))}; convert them"
-        )
-    if a_coeffs.shape != b_coeffs.shape or a_coeffs.dim() not in (1, 2):
-        raise ValueError(
-            "lfilter: expected a_coeffs and b_coeffs of one shape, (taps,) or (channels, taps), "
-            f"got {tuple(a_coeffs.shape)} and {tuple(b_coeffs.shape)}; pad the shorter with zeros"
-        )
-    if not 1 <= a_coeffs.shape[-1] <= MOST_TAPS:
-        raise ValueError(
-            f"lfilter: expected 1 to {MOST_TAPS} coefficients, got {a_coeffs.shape[-1]}; split "
-            "the filter into sections of second order, as scipy.signal.tf2sos does"
-        )
-    if a_coeffs.dim() == 2 and (waveform.dim() < 2 or waveform.shape[-2] != a_coeffs.shape[0]):
-        raise ValueError(
-            f"lfilter: expected a waveform of (..., {a_coeffs.shape[0]}, time), got "
-            f"{tuple(waveform.shape)}; give one filter for each channel"
-        )
-    a, b = (c if c.dim() == 2 else c.unsqueeze(0) for c in (a_coeffs, b_coeffs))
+    owner, given = "lfilter", {"waveform": waveform, "a_coeffs": a_coeffs, "b_coeffs": b_coeffs}
+    check_tensors(owner, **given)
+    for name, tensor in given.items():
+        check(tensor.is_floating_point(), owner, f"floats in {name}", tensor.dtype, "convert it")
+    check(waveform.dim() > 0, owner, "a waveform with a time axis", "a scalar", "unsqueeze it")
+    taps, shapes = a_coeffs.shape, [tuple(c.shape) for c in (a_coeffs, b_coeffs)]
+    fits = shapes[0] == shapes[1] and a_coeffs.dim() in (1, 2)
+    expected = "a_coeffs and b_coeffs of one shape, (taps,) or (channels, taps)"
+    check(fits, owner, expected, f"{shapes[0]} and {shapes[1]}", "pad the shorter with zeros")
+    fix = "split the filter into sections of second order, as scipy.signal.tf2sos does"
+    check(1 <= taps[-1] <= MOST_TAPS, owner, f"1 to {MOST_TAPS} coefficients", taps[-1], fix)
+    fits = a_coeffs.dim() == 1 or (waveform.dim() > 1 and waveform.shape[-2] == taps[0])
+    expected, found = f"a waveform of (..., {taps[0]}, time)", tuple(waveform.shape)
+    check(fits, owner, expected, found, "give one filter for each channel")
+    common, a, b = widened(waveform, a_coeffs, b_coeffs)
+    a, b = (c if c.dim() == 2 else c.unsqueeze(0) for c in (a, b))
     outer = math.prod(waveform.shape[: -a_coeffs.dim()])  # -1 would not do for 0 elements
-    folded = waveform.reshape(outer, a.shape[0], waveform.shape[-1])
+    folded = common.reshape(outer, a.shape[0], waveform.shape[-1])
     out = _lfilter(folded, a, b).reshape(waveform.shape)
+    dtypes = (t.dtype for t in given.values())
+    out = out.to(functools.reduce(torch.promote_types, dtypes))
     return out.clamp(-1.0, 1.0) if clamp else out

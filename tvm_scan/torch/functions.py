@@ -1,8 +1,7 @@
-"""Cumulative functions on tensors of any shape, and how all functions check and fold arguments."""
+"""Cumulative functions on tensors of any shape."""
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -10,28 +9,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from tvm_scan.torch import cumulative as ops
+from tvm_scan.torch.arguments import SMALL_INTEGERS, axis_of, check, check_tensors, framed
 from tvm_scan.torch.direct import direct
 from tvm_scan.torch.extremum import extremum, positions
-from tvm_scan.torch.places import is_placed
 
-__all__ = [
-    "SMALL_INTEGERS",
-    "Extremum",
-    "axis_of",
-    "check",
-    "check_tensor",
-    "cummax",
-    "cummin",
-    "cumprod",
-    "cumsum",
-    "framed",
-    "logcumsumexp",
-]
-
-#: Dtypes without recurrences of their own.
-SMALL_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16)
-_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-_DTYPES = {*_FLOATS, *SMALL_INTEGERS, torch.int32, torch.int64, torch.complex64, torch.complex128}
+__all__ = ["Extremum", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
 
 
 class Extremum(NamedTuple):
@@ -39,43 +21,6 @@ class Extremum(NamedTuple):
 
     values: Tensor
     indices: Tensor
-
-
-def check(holds: bool, owner: str, expected: str, found: object, fix: str) -> None:
-    """Raise ``ValueError`` in the project's form unless `holds`."""
-    if not holds:
-        raise ValueError(f"tvm_scan.torch.{owner}: expected {expected}, got {found}; {fix}")
-
-
-def check_tensor(owner: str, name: str, value: object) -> None:
-    """Raise unless `value` is a tensor on a CPU or a GPU."""
-    if not isinstance(value, Tensor):
-        found = type(value).__name__
-        check(False, owner, f"{name} to be a tensor", found, "convert it with torch.as_tensor")
-    elif not is_placed(value) and value.device.type != "meta":
-        check(False, owner, f"{name} on a CPU or GPU", value.device, "move it with .cpu()")
-    elif value.dtype not in _DTYPES:
-        expected = f"{name} of floats of 16 bits or more, of complex64, integers or bool"
-        check(False, owner, expected, value.dtype, "convert it with .to")
-    elif value.layout is not torch.strided:
-        check(False, owner, f"{name} with strides", value.layout, "convert it with .to_dense()")
-
-
-def axis_of(owner: str, x: Tensor, dim: int) -> int:
-    """Return the number of an axis from the front; raise where there is none."""
-    dims = max(x.dim(), 1)
-    if not -dims <= dim < dims:
-        expected = f"dim between {-dims} and {dims - 1}"
-        check(False, owner, expected, dim, "name an axis of the tensor")
-    return dim % dims
-
-
-def framed(x: Tensor, dim: int) -> Tensor:
-    """Fold the axes before and after time: (outer, length, inner)."""
-    shape = x.shape
-    if not shape:
-        return x.reshape(1, 1, 1)
-    return x.reshape(math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
 
 
 def cumsum(
@@ -140,10 +85,11 @@ def _cumulative(
     reverse: bool,
     exclusive: bool,
 ) -> Tensor:
-    check_tensor(owner, "x", x)
+    check_tensors(owner, x=x)
     dim = axis_of(owner, x, dim)
     if dtype is not None:
         x = x.to(dtype)
+        check_tensors(owner, x=x)
     if not (x.is_floating_point() or x.is_complex()):
         x = x.to(torch.int64)
     result = direct(ops.cumulative_spec, (op, reverse, exclusive), dim, x)
@@ -185,7 +131,7 @@ def cummin(x: Tensor, dim: int, *, reverse: bool = False) -> Extremum:
 
 
 def _extremum(owner: str, x: Tensor, dim: int, smallest: bool, reverse: bool) -> Extremum:
-    check_tensor(owner, "x", x)
+    check_tensors(owner, x=x)
     check(not x.is_complex(), owner, "numbers with an order", x.dtype, "take .abs() or .real")
     dim = axis_of(owner, x, dim)
     keys = x.to(torch.int32) if x.dtype in SMALL_INTEGERS else x
@@ -219,6 +165,6 @@ def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
         If `x` is no floating-point tensor, or has no such axis.
     """
     owner = "logcumsumexp"
-    check_tensor(owner, "x", x)
+    check_tensors(owner, x=x)
     check(x.is_floating_point(), owner, "a floating-point tensor", x.dtype, "convert it")
     return ops.log_sum_exp(framed(x, axis_of(owner, x, dim)), reverse).view(x.shape)

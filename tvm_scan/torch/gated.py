@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.functions import check, check_tensor
+from tvm_scan.torch.arguments import check_mask, check_shape, check_tensors, wide
 from tvm_scan.torch.linear import linear_recurrence
 
-__all__ = ["check_shape", "hgrn", "rglru", "wide", "widened"]
+__all__ = ["hgrn", "rglru"]
 
 
 def rglru(
@@ -67,19 +65,20 @@ def rglru(
     it is 0 its square root has the gradient 0.
     """
     owner = "rglru"
-    check_shape(owner, x.shape, 3, x=x, input_gate=input_gate, recurrence_gate=recurrence_gate)
+    gates = {"input_gate": input_gate, "recurrence_gate": recurrence_gate}
+    check_tensors(owner, x=x, **gates, decay=decay, h0=h0, reset=reset)
+    check_shape(owner, x.shape, 3, x=x, **gates)
     check_shape(owner, x.shape[2:], 1, decay=decay)
-    x_wide, *gates = (wide(t) for t in (x, input_gate, recurrence_gate))
-    log_a = -scale * F.softplus(wide(decay)) * gates[1].sigmoid()
+    log_a = -scale * F.softplus(wide(decay)) * wide(recurrence_gate).sigmoid()
     square = -torch.expm1(2 * log_a)
     size = torch.where(square > 0, square.clamp_min(torch.finfo(square.dtype).tiny).sqrt(), 0)
     gates_a = log_a.exp()
     if reset is not None:
-        _check_mask(owner, reset, x)
+        check_mask(owner, reset, x.shape[:2])
         reset = reset.unsqueeze(2)
         size = torch.where(reset, 1, size)
-    drive = size * gates[0].sigmoid() * x_wide
-    return _narrow(_vector(gates_a, drive, h0, reverse, return_last, reset), x.dtype)
+    drive = size * wide(input_gate).sigmoid() * wide(x)
+    return _narrow(_vector(owner, gates_a, drive, h0, reverse, return_last, reset), x.dtype)
 
 
 def hgrn(
@@ -127,6 +126,8 @@ def hgrn(
     cancellation.
     """
     owner = "hgrn"
+    bound = lower_bound if isinstance(lower_bound, Tensor) else None
+    check_tensors(owner, x=x, forget_gate=forget_gate, h0=h0, lower_bound=bound)
     check_shape(owner, x.shape, 3, x=x, forget_gate=forget_gate)
     if isinstance(lower_bound, Tensor):
         check_shape(owner, x.shape[2:], 1, lower_bound=lower_bound)
@@ -134,10 +135,11 @@ def hgrn(
     gate = wide(forget_gate)
     keep = (1 - lower_bound) * torch.sigmoid(-gate)  # 1 - f
     forget = lower_bound + (1 - lower_bound) * torch.sigmoid(gate)
-    return _narrow(_vector(forget, keep * wide(x), h0, reverse, return_last), x.dtype)
+    return _narrow(_vector(owner, forget, keep * wide(x), h0, reverse, return_last), x.dtype)
 
 
 def _vector(
+    owner: str,
     a: Tensor,
     x: Tensor,
     h0: Tensor | None,
@@ -145,10 +147,11 @@ def _vector(
     return_last: bool,
     reset: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    initial = None if h0 is None else wide(h0)
-    return linear_recurrence(
-        a, x, initial, dim=1, reverse=reverse, return_last=return_last, reset=reset
-    )
+    if h0 is not None:
+        check_shape(owner, torch.Size((x.shape[0], x.shape[2])), 2, h0=h0)
+        h0 = wide(h0)
+    options = {"reverse": reverse, "return_last": return_last, "reset": reset}
+    return linear_recurrence(a, x, h0, dim=1, **options)
 
 
 def _narrow(
@@ -157,32 +160,3 @@ def _narrow(
     if isinstance(result, tuple):
         return result[0].to(dtype), result[1]
     return result.to(dtype)
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """Convert to float32, unless it is float64."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
-def widened(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Convert to the one dtype to which they are promoted, float32 at least."""
-    made = [wide(tensor) for tensor in tensors]
-    common = functools.reduce(torch.promote_types, (tensor.dtype for tensor in made))
-    return tuple(tensor.to(common) for tensor in made)
-
-
-def check_shape(owner: str, shape: torch.Size, axes: int, **tensors: Tensor) -> None:
-    """Raise unless the tensors are floats of a shape, which has as many axes as they should."""
-    for name, tensor in tensors.items():
-        check_tensor(owner, name, tensor)
-        found = tuple(tensor.shape)
-        check(len(found) == axes, owner, f"{name} with {axes} axes", found, "reshape it")
-        check(found == tuple(shape), owner, f"{name} of shape {tuple(shape)}", found, "reshape it")
-        check(tensor.is_floating_point(), owner, f"floats in {name}", tensor.dtype, "convert it")
-
-
-def _check_mask(owner: str, reset: Tensor, x: Tensor) -> None:
-    check_tensor(owner, "reset", reset)
-    shape, found = tuple(x.shape[:2]), tuple(reset.shape)
-    check(found == shape, owner, f"reset of shape {shape}", found, "reshape it")
-    check(reset.dtype == torch.bool, owner, "a bool reset", reset.dtype, "convert it")

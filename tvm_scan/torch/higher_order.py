@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from tvm_scan.torch.functions import axis_of, check_tensor, framed
-from tvm_scan.torch.functions import check as expect
+from tvm_scan.torch.arguments import axis_of, check_tensors, framed
+from tvm_scan.torch.arguments import check as expect
+from tvm_scan.torch.sizes import Kinds
 from tvm_scan.torch.slices import scan_slices
 from tvm_scan.torch.steps import scan_elements
 from tvm_scan.torch.trace import graph_module
-from tvm_scan.torch.traced import Kinds, traced_operator, traced_step
+from tvm_scan.torch.traced import traced_operator, traced_step
 
 __all__ = ["associative_scan", "scan"]
 
@@ -78,8 +79,11 @@ def associative_scan(
     dim = _check_leaves(owner, leaves, dim)
     wide = [_widened(leaf) for leaf in leaves]
     slices = _kinds(wide, dim)
-    graph, elementwise, shared = traced_operator(combine_fn, _pattern(spec), slices)
-    if check and not torch.compiler.is_compiling():
+    graph, elementwise, shared = traced_operator(
+        combine_fn, _pattern(spec), slices, leaves[0].device
+    )
+    _check_numbers(owner, {"xs": leaves, "the function's tensor": shared})
+    if check and not torch.compiler.is_compiling() and not leaves[0].is_meta:
         _try_samples(graph, wide, dim, shared)
     expect(
         elementwise or combine_mode == "generic",
@@ -148,13 +152,13 @@ def scan(
     starts, carry_spec = pytree.tree_flatten(init)
     leaves, spec = pytree.tree_flatten(xs)
     dim = _check_leaves(owner, leaves, dim)
-    for start in starts:
-        check_tensor(owner, "init", start)
     expect(bool(starts), owner, "a carry", init, "a loop without one is a map: use torch.vmap")
+    _check_numbers(owner, {"init": starts, "xs": leaves})
     kinds = tuple((tuple(s.shape), s.dtype) for s in starts)
     patterns = (_pattern(carry_spec), _pattern(spec))
-    traced = traced_step(f, patterns, kinds, _kinds(leaves, dim))
-    graph, elementwise, emitted, shared = traced
+    found = traced_step(f, patterns, kinds, _kinds(leaves, dim), leaves[0].device)
+    graph, elementwise, emitted, shared = found
+    _check_numbers(owner, {"xs": leaves, "the function's tensor": shared})
     count = len(starts)
     if elementwise:
         shape = starts[0].shape
@@ -188,10 +192,9 @@ def _kinds(leaves: Sequence[Tensor], dim: int) -> Kinds:
 
 def _check_leaves(owner: str, leaves: Sequence[Any], dim: int) -> int:
     expect(bool(leaves), owner, "tensors to scan", "none", "pass at least one")
+    _check_numbers(owner, {"xs": leaves})
     for leaf in leaves:
-        check_tensor(owner, "xs", leaf)
         expect(leaf.dim() > 0, owner, "xs with a time axis", "a scalar", "unsqueeze it")
-        expect(not leaf.is_complex(), owner, "real tensors", leaf.dtype, "scan .real and .imag")
     places = {axis_of(owner, leaf, dim) for leaf in leaves}
     expect(len(places) == 1, owner, "one time axis", sorted(places), "give dim from the front")
     place = places.pop()
@@ -200,6 +203,15 @@ def _check_leaves(owner: str, leaves: Sequence[Any], dim: int) -> int:
         if length != lengths[0]:
             expect(False, owner, "leaves of one length", lengths, "cut them to one length")
     return place
+
+
+def _check_numbers(owner: str, groups: dict[str, Sequence[Any]]) -> None:
+    """Raise unless all are real tensors on one device."""
+    named = {f"{name}[{i}]": t for name, group in groups.items() for i, t in enumerate(group)}
+    check_tensors(owner, **named)
+    for name, tensor in named.items():
+        real = not tensor.is_complex()
+        expect(real, owner, f"a real {name}", tensor.dtype, "scan .real and .imag")
 
 
 def _widened(tensor: Tensor) -> Tensor:
@@ -228,7 +240,8 @@ def _refuse_gradient(owner: str, tensors: Sequence[Tensor]) -> None:
 def _try_samples(graph: str, leaves: Sequence[Tensor], dim: int, shared: Sequence[Tensor]) -> None:
     """Try the law on steps of the data and on random operands, and show what fails."""
     generator = torch.Generator().manual_seed(0)
-    module, count = graph_module(graph), len(leaves)
+    device, count = leaves[0].device, len(leaves)
+    module = graph_module(graph, str(device))
 
     def sample(kind: str) -> list[Tensor]:
         drawn = []
@@ -244,7 +257,7 @@ def _try_samples(graph: str, leaves: Sequence[Tensor], dim: int, shared: Sequenc
             else:
                 top = 2 if leaf.dtype == torch.bool else 10
                 value = torch.randint(top, shape, generator=generator).to(leaf.dtype)
-            drawn.append(value)
+            drawn.append(value.to(device))
         return drawn
 
     with torch.no_grad():

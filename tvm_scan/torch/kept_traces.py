@@ -19,7 +19,9 @@ import torch
 from tvm_scan.torch import store
 from tvm_scan.torch.kernels import KERNEL_SOURCES, source_digest
 
-__all__ = ["found_trace", "global_state", "keep_trace", "key_of"]
+__all__ = ["found_trace", "global_state", "keep_trace", "key_of", "state_of"]
+
+_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype)
 
 
 def global_state() -> tuple[Any, ...]:
@@ -30,7 +32,7 @@ def global_state() -> tuple[Any, ...]:
 
 
 def key_of(state: tuple[Any, ...], *details: Any) -> str | None:
-    """Return the key of a trace, given the function's state (see `traced`); None if it has none."""
+    """Return the key of a trace, given the function's state; None if it has none."""
     try:
         parts = [_text(state), *map(str, details), str(global_state())]
     except _NoTextError:
@@ -119,3 +121,44 @@ def _name(value: Any) -> str:
     if found is not value:
         raise _NoTextError
     return f"{home}:{name}"
+
+
+def state_of(function: Any, seen: frozenset[int] = frozenset()) -> Any:
+    """Return what a function reads beside its arguments, comparable; None if that is unknown."""
+    if not isinstance(function, types.FunctionType) or id(function) in seen:
+        return None
+    seen |= {id(function)}
+    values: list[Any] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    try:
+        values += [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError:  # a variable without a value yet
+        return None
+    codes = [function.__code__]
+    for code in codes:
+        codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+        for name in code.co_names:
+            if name in function.__globals__:
+                values.append(function.__globals__[name])
+    # Code compares by its content. What is kept by identity stays alive in the key.
+    parts: list[Any] = [function.__code__]
+    for value in values:
+        if isinstance(value, _PLAIN):
+            parts.append((type(value), repr(value)))  # 0.0 is not -0.0
+        elif _is_constant(value):
+            parts.append(value)
+        else:
+            inner = state_of(value, seen)
+            if inner is None:
+                return None
+            parts.append(inner)
+    return tuple(parts)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether this is a module, class or function of torch or Python, with its attributes."""
+    kinds = (types.ModuleType, type, types.BuiltinFunctionType, types.FunctionType)
+    if not isinstance(value, kinds):
+        return False
+    is_module = isinstance(value, types.ModuleType)
+    home = str(value.__name__ if is_module else getattr(value, "__module__", ""))
+    return home.partition(".")[0] in ("torch", "math", "operator", "builtins", "_operator")

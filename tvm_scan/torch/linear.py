@@ -6,10 +6,17 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.affine import affine_scan, affine_spec, unless
+from tvm_scan.torch.arguments import (
+    SMALL_INTEGERS,
+    axis_of,
+    check,
+    check_mask,
+    check_tensors,
+    framed,
+)
 from tvm_scan.torch.direct import direct
-from tvm_scan.torch.functions import SMALL_INTEGERS, axis_of, check, check_tensor, framed
 
-__all__ = ["linear_recurrence"]
+__all__ = ["linear_recurrence", "number_like"]
 
 
 def linear_recurrence(
@@ -64,18 +71,13 @@ def linear_recurrence(
         result = direct(affine_spec, (emit, False, False, reverse), dim, a, x)
         if result is not None:
             return result
-    check_tensor(owner, "x", x)
-    if isinstance(a, Tensor):
-        check_tensor(owner, "a", a)
-        gates = a
-    else:
-        turns = isinstance(a, complex) and not x.is_complex()
-        gates = x.new_full((), a, dtype=x.dtype.to_complex() if turns else x.dtype)
+    given = a if isinstance(a, Tensor) else None
+    check_tensors(owner, x=x, a=given, h0=h0, reset=reset)
+    gates = number_like(x, a) if given is None else given
     dim = axis_of(owner, x, dim)
     check(x.dim() > 0, owner, "x with a time axis", "a scalar", "unsqueeze it")
     dtype = torch.promote_types(gates.dtype, x.dtype)
     if h0 is not None:
-        check_tensor(owner, "h0", h0)
         dtype = torch.promote_types(dtype, h0.dtype)
     check(
         dtype not in SMALL_INTEGERS,
@@ -86,8 +88,7 @@ def linear_recurrence(
     )
     mask = None
     if reset is not None:
-        check_tensor(owner, "reset", reset)
-        check(reset.dtype == torch.bool, owner, "a bool reset", reset.dtype, "convert it")
+        check_mask(owner, reset)
         mask = framed(_expand(owner, "reset", reset.to(torch.int8), x.shape), dim)
     state_shape = x.shape[:dim] + x.shape[dim + 1 :]
     gates = _expand(owner, "a", gates.to(dtype), x.shape)
@@ -110,6 +111,14 @@ def linear_recurrence(
         start = None if mask is None else mask[:, end]
         last = unless(start, framed_a[:, end]) * unless(start, last) + framed_x[:, end]
     return h, last.reshape(state_shape)
+
+
+def number_like(x: Tensor, number: complex) -> Tensor:
+    """Return a number as a tensor of the dtype of `x`, or of the complex one that goes with it."""
+    dtype = x.dtype
+    if isinstance(number, complex):  # with halves that of float32
+        dtype = torch.promote_types(dtype, torch.complex64)
+    return x.new_full((), number, dtype=dtype)
 
 
 def _has_recurrences(x: object) -> bool:

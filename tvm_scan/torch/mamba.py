@@ -10,10 +10,13 @@ import math
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.functions import check, check_tensor
+from tvm_scan.torch.arguments import check, check_mask, check_numbers, check_tensors
 from tvm_scan.torch.selective import selective_scan_grouped
 
 __all__ = ["selective_scan", "selective_scan_fn", "with_packed"]
+
+
+_MAY_BE_COMPLEX = ("A", "B", "C", "h0")
 
 
 def selective_scan(
@@ -90,8 +93,9 @@ def selective_scan(
     longer than a kernel.
     """
     owner = "selective_scan"
-    for name, tensor in zip(["u", "delta", "A", "B", "C"], (u, delta, A, B, C), strict=True):
-        check_tensor(owner, name, tensor)
+    given = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z}
+    given |= {"delta_bias": delta_bias, "h0": h0}
+    check_tensors(owner, **given, reset=reset, cu_seqlens=cu_seqlens)
     for name, dims, tensor in (("u", 3, u), ("A", 2, A)):
         check(tensor.dim() == dims, owner, f"{name} with {dims} axes", tuple(tensor.shape), "")
     batch, channels, length = u.shape
@@ -99,7 +103,6 @@ def selective_scan(
 
     def shaped(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
         if tensor is not None:
-            check_tensor(owner, name, tensor)
             found = tuple(tensor.shape)
             check(found == shape, owner, f"{name} of shape {shape}", found, "reshape it")
 
@@ -109,12 +112,14 @@ def selective_scan(
     shaped("delta_bias", delta_bias, (channels,))
     shaped("z", z, (batch, channels, length))
     shaped("h0", h0, (batch, channels, states))
-    shaped("reset", reset, (batch, length))
-    check(u.is_floating_point(), owner, "a floating-point u", u.dtype, "convert it")
-    for name, tensor in (("B", B), ("C", C)):
+    for name, tensor in given.items():
+        if tensor is None:
+            continue
+        fits = tensor.is_floating_point() or (tensor.is_complex() and name in _MAY_BE_COMPLEX)
+        check(fits, owner, f"a floating-point {name}", tensor.dtype, "convert it")
         fits = A.is_complex() or not tensor.is_complex()
         check(fits, owner, f"a real {name} with a real A", tensor.dtype, "make A complex")
-    reset = with_packed(owner, reset, cu_seqlens, (batch, length), u.device, reverse)
+    reset = with_packed(owner, reset, cu_seqlens, u.shape[::2], reverse)
 
     B, C = (_projection(owner, n, t, u, A) for n, t in (("B", B), ("C", C)))
     groups = math.lcm(*(t.shape[1] for t in (B, C) if t.dim() == 4))
@@ -135,7 +140,7 @@ def selective_scan(
     def grouped(tensor: Tensor | None, dtype: torch.dtype, axis: int) -> Tensor | None:
         return None if tensor is None else tensor.to(dtype).unflatten(axis, split)
 
-    mask = None if reset is None else reset.bool().to(torch.int8)
+    mask = None if reset is None else reset.to(torch.int8)
     tensors = (
         grouped(u, common, 1),
         grouped(delta, common, 1),
@@ -215,31 +220,30 @@ def with_packed(
     owner: str,
     reset: Tensor | None,
     cu_seqlens: Tensor | None,
-    shape: tuple[int, int],
-    device: torch.device,
+    shape: torch.Size,
     reverse: bool,
 ) -> Tensor | None:
-    """Return `reset` (batch, length) with the beginnings of sequences packed into one row."""
+    """Return `reset` of the shape with the beginnings of sequences packed into one row."""
+    if reset is not None:
+        check_mask(owner, reset, shape)
     if cu_seqlens is None:
         return reset
     batch, length = shape
     check(batch == 1, owner, "one row of packed sequences", f"batch {batch}", "pack them")
-    starts = _packed_resets(owner, cu_seqlens, length, device, reverse)
-    return starts if reset is None else reset.bool() | starts
+    starts = _packed_resets(owner, cu_seqlens, length, reverse)
+    return starts if reset is None else reset | starts
 
 
 def _is_mapped(tensor: Tensor) -> bool:
     return bool(torch._C._functorch.is_batchedtensor(tensor))
 
 
-def _packed_resets(
-    owner: str, cu_seqlens: Tensor, length: int, device: torch.device, reverse: bool
-) -> Tensor:
+def _packed_resets(owner: str, cu_seqlens: Tensor, length: int, reverse: bool) -> Tensor:
     """Return where sequences that are packed into one row begin, bool (1, length)."""
-    check_tensor(owner, "cu_seqlens", cu_seqlens)
+    check_numbers(owner, "cu_seqlens", cu_seqlens)
     offsets = cu_seqlens.to(torch.int64)
     # Values cannot be asked without waiting for a GPU, and not at all while a program is traced.
-    if not (offsets.is_cuda or torch.compiler.is_compiling() or _is_mapped(offsets)):
+    if offsets.is_cpu and not torch.compiler.is_compiling() and not _is_mapped(offsets):
         rises = offsets.dim() == 1 and offsets.numel() >= 1 and bool((offsets.diff() >= 0).all())
         check(
             rises and int(offsets[0]) == 0 and int(offsets[-1]) == length,
@@ -250,6 +254,6 @@ def _packed_resets(
         )
     # One place more than there are steps: a sequence that is empty has no first or last one. The
     # walk itself begins with the first sequence (or the last), whose state may be given.
-    mask = torch.zeros((1, length + 1), dtype=torch.bool, device=device)
+    mask = torch.zeros((1, length + 1), dtype=torch.bool, device=offsets.device)
     mask = mask.index_fill(1, offsets[1:-1], True)
     return mask[:, 1:] if reverse else mask[:, :-1]

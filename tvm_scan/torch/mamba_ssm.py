@@ -7,8 +7,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.functions import check, check_tensor
-from tvm_scan.torch.gated import widened
+from tvm_scan.torch.arguments import check, check_numbers, check_tensors, widened
 from tvm_scan.torch.packed_states import states_of_sequences
 from tvm_scan.torch.ssd import ssd, terms
 
@@ -73,7 +72,8 @@ def mamba_chunk_scan_combined(
     owner = "mamba_chunk_scan_combined"
     reset = None
     if seq_idx is not None:
-        check_tensor(owner, "seq_idx", seq_idx)
+        check_tensors(owner, x=x, seq_idx=seq_idx)
+        check_numbers(owner, "seq_idx", seq_idx)
         found, expected = tuple(seq_idx.shape), tuple(x.shape[:2])
         check(found == expected, owner, f"seq_idx of shape {expected}", found, "reshape it")
         reset = seq_idx != F.pad(seq_idx[:, :-1], (1, 0))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.functions import check, check_tensor
-from tvm_scan.torch.gated import check_shape, wide, widened
+from tvm_scan.torch.arguments import check, check_shape, check_tensors, wide, widened
 from tvm_scan.torch.outer import outer_scan
 
 __all__ = ["gla", "rwkv6"]
@@ -60,10 +59,13 @@ def gla(
     Notes
     -----
     Halves are computed in float32. Constant gates make it RetNet's retention, ``g = 0`` plain
-    linear attention. No history of states is stored, for no derivative.
+    linear attention. No history of states is stored, for no derivative; for that of `g` two states
+    for every 16 steps.
     """
+    check_tensors("gla", q=q, k=k, v=v, g=g, h0=h0)
     _check_matrix("gla", q, k, v, g, h0)
-    scale = q.shape[3] ** -0.5 if scale is None else scale
+    if scale is None:
+        scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
     y, last = _matrix(wide(q) * scale, k, v, g, h0, "inclusive", reverse)
     y = y.to(v.dtype)
     return (y, last) if return_last else y
@@ -110,6 +112,7 @@ def rwkv6(
     ValueError
         If a shape or dtype is not as above, or tensors are on different devices.
     """
+    check_tensors("rwkv6", r=r, k=k, v=v, w=w, u=u, h0=h0)
     _check_matrix("rwkv6", r, k, v, w, h0)
     check_shape("rwkv6", r.shape[2:], 2, u=u)
     read = wide(r) * scale
@@ -135,7 +138,6 @@ def _check_matrix(
 ) -> None:
     query, gate = ("q", "g") if owner == "gla" else ("r", "w")
     check_shape(owner, q.shape, 4, **{query: q, "k": k, gate: g})
-    check_tensor(owner, "v", v)
     check(v.dim() == 4, owner, "v with 4 axes", tuple(v.shape), "reshape it")
     check_shape(owner, torch.Size((*q.shape[:3], v.shape[3])), 4, v=v)
     if h0 is not None:

@@ -13,11 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tvm_scan.torch.functions import check
+from tvm_scan.torch.arguments import check, check_devices, check_tensors, wide
 from tvm_scan.torch.linear import linear_recurrence
 from tvm_scan.torch.mamba import selective_scan
 
 __all__ = ["LRU", "Mamba", "MambaState", "MinGRU"]
+
+
+def _check(layer: nn.Module, x: Tensor, *state: Tensor) -> None:
+    """Raise unless input, state and all parameters are on one device."""
+    owner, named = f"nn.{type(layer).__name__}", {f"state[{i}]": t for i, t in enumerate(state)}
+    check_tensors(owner, x=x, **named)
+    check_devices(owner, {"x": x, **dict(layer.named_parameters())})
 
 
 class MambaState(NamedTuple):
@@ -84,7 +91,7 @@ class Mamba(nn.Module):
         """Return the state before the first step: zeros."""
         return MambaState(
             self.D.new_zeros(batch, self.inner, self.d_conv - 1),
-            self.A_log.new_zeros(batch, self.inner, self.d_state),
+            wide(self.A_log).new_zeros(batch, self.inner, self.d_state),
         )
 
     def forward(self, x: Tensor, state: MambaState | None = None) -> tuple[Tensor, MambaState]:
@@ -102,6 +109,7 @@ class Mamba(nn.Module):
         tuple of Tensor and MambaState
             Outputs, with the shape of `x`, and the state after them.
         """
+        _check(self, x, *(() if state is None else state))
         state = self.initial_state(len(x)) if state is None else state
         u, z = self.in_proj(x).transpose(1, 2).chunk(2, 1)
         padded = torch.cat((state.window.to(u.dtype), u), 2)
@@ -113,7 +121,7 @@ class Mamba(nn.Module):
         y, hidden = selective_scan(
             u,
             delta,
-            -torch.exp(self.A_log.float() if self.A_log.dtype.itemsize < 4 else self.A_log),
+            -torch.exp(wide(self.A_log)),
             B.transpose(1, 2),
             C.transpose(1, 2),
             self.D,
@@ -127,16 +135,19 @@ class Mamba(nn.Module):
 
     def step(self, x: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
         """Run one step in plain torch: (batch, d_model) and the state before it."""
+        _check(self, x, *state)
         u, z = self.in_proj(x).chunk(2, 1)
-        window = torch.cat((state.window, u.unsqueeze(2)), 2)
-        u = (window * self.conv1d.weight.squeeze(1)).sum(2)
-        u = F.silu(u if self.conv1d.bias is None else u + self.conv1d.bias)
-        dt, B, C = self.x_proj(u).split((self.dt_rank, self.d_state, self.d_state), 1)
-        dt = F.softplus(self.dt_proj(dt)).unsqueeze(2)
-        decay = torch.exp(dt * -torch.exp(self.A_log))
+        window = torch.cat((state.window.to(u.dtype), u.unsqueeze(2)), 2)
+        u = F.silu(self.conv1d(window).squeeze(2))
+        dt, *projected = self.x_proj(u).split((self.dt_rank, self.d_state, self.d_state), 1)
+        dt = wide(F.linear(dt, self.dt_proj.weight)) + wide(self.dt_proj.bias)
+        dt = F.softplus(dt).unsqueeze(2)
+        # What is computed from here on is float32 at least, as in the scan.
+        u, z, B, C = (wide(t) for t in (u, z, *projected))
+        decay = torch.exp(dt * -torch.exp(wide(self.A_log)))
         hidden = decay * state.hidden + dt * B.unsqueeze(1) * u.unsqueeze(2)
-        y = ((hidden * C.unsqueeze(1)).sum(2) + self.D * u) * F.silu(z)
-        return self.out_proj(y), MambaState(window[:, :, 1:], hidden)
+        y = ((hidden * C.unsqueeze(1)).sum(2) + wide(self.D) * u) * F.silu(z)
+        return self.out_proj(y.to(window.dtype)), MambaState(window[:, :, 1:], hidden)
 
 
 class LRU(nn.Module):
@@ -167,22 +178,26 @@ class LRU(nn.Module):
         self.D = nn.Parameter(torch.randn(d_model))
 
     def gates(self) -> Tensor:
-        """Return ``lambda``, complex (d_state,)."""
-        return torch.polar(torch.exp(-torch.exp(self.nu_log)), torch.exp(self.theta_log))
+        """Return ``lambda``, complex (d_state,); of parameters in halves, that of float32."""
+        nu, theta = (torch.exp(wide(t)) for t in (self.nu_log, self.theta_log))
+        return torch.polar(torch.exp(-nu), theta)
 
     def initial_state(self, batch: int) -> Tensor:
         """Return the state before the first step: complex zeros (batch, d_state)."""
-        return self.B.new_zeros(batch, len(self.nu_log), dtype=self.B.dtype.to_complex())
+        dtype = wide(self.B).dtype.to_complex()
+        return self.B.new_zeros(batch, len(self.nu_log), dtype=dtype)
 
     def _drive(self, x: Tensor, gates: Tensor) -> Tensor:
-        B = torch.view_as_complex(self.B)
+        B = torch.view_as_complex(wide(self.B))
         return torch.sqrt(1 - gates.abs() ** 2) * F.linear(x.to(B.dtype), B)
 
     def _emit(self, h: Tensor, x: Tensor) -> Tensor:
-        return F.linear(h, torch.view_as_complex(self.C)).real + self.D * x
+        y = F.linear(h, torch.view_as_complex(wide(self.C))).real + wide(self.D) * x
+        return y.to(torch.promote_types(x.dtype, self.D.dtype))
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Run a sequence (batch, length, d_model) from a state; return outputs and the state."""
+        _check(self, x, *(() if state is None else (state,)))
         gates = self.gates()
         drive = self._drive(x, gates)
         h, last = linear_recurrence(gates, drive, state, dim=1, return_last=True)
@@ -190,6 +205,7 @@ class LRU(nn.Module):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Run one step: (batch, d_model) and the state before it."""
+        _check(self, x, state)
         gates = self.gates()
         h = gates * state + self._drive(x, gates)
         return self._emit(h, x), h
@@ -218,6 +234,7 @@ class MinGRU(nn.Module):
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Run a sequence (batch, length, d_model) from a state; return outputs and the state."""
+        _check(self, x, *(() if state is None else (state,)))
         z = self.gate(x)
         # 1 - sigmoid(z), without cancellation
         keep, drive = torch.sigmoid(-z), torch.sigmoid(z) * self.candidate(x)
@@ -226,6 +243,7 @@ class MinGRU(nn.Module):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Run one step: (batch, d_model) and the state before it."""
+        _check(self, x, state)
         z = torch.sigmoid(self.gate(x))
         h = (1 - z) * state + z * self.candidate(x)
         return h, h

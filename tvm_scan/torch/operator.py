@@ -7,6 +7,8 @@ schema, a CPU implementation, a fake kernel, a derivative, and a rule for vmap.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -15,7 +17,7 @@ from torch.autograd import forward_ad
 
 from tvm_scan.torch.places import is_placed
 
-__all__ = ["Operator", "forward_mode", "operator", "sees_nothing"]
+__all__ = ["Operator", "forward_mode", "operator", "sees_nothing", "without_autocast"]
 
 _NAMESPACE = "tvm_scan"
 Result = TypeVar("Result")
@@ -138,6 +140,7 @@ class Operator(Generic[Result]):
     def __init__(self, function: Callable[..., Result], name: str, discrete: bool) -> None:
         self._discrete = discrete
         schema = torch.library.infer_schema(function, mutates_args=())
+        function = without_autocast(function)
         _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         _library.implementations[name] = function, discrete
         _library.impl(name, function, "CPU")
@@ -169,7 +172,20 @@ class Operator(Generic[Result]):
 
     def fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Register what the outputs look like."""
-        torch.library.register_fake(self.name, function, lib=_library)
+        name = self.name
+
+        @functools.wraps(function)
+        def checked(*arguments: Any) -> Any:
+            # A tensor without data among others sends torch here, whose results have no values.
+            devices = {str(device) for device in _devices(arguments)}
+            if len(devices) > 1:
+                raise ValueError(
+                    f"{name}: expected all tensors on one device, got {', '.join(sorted(devices))}"
+                    "; move them with .to"
+                )
+            return function(*arguments)
+
+        torch.library.register_fake(name, checked, lib=_library)
         return function
 
     def vmap(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,6 +217,30 @@ class Operator(Generic[Result]):
         Function.setup_context = staticmethod(setup)  # type: ignore[method-assign]
         Function.backward = staticmethod(backward)  # type: ignore[method-assign]
         self._function = Function
+
+
+def _devices(arguments: Iterable[Any]) -> Iterable[torch.device]:
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            yield argument.device
+        elif isinstance(argument, (list, tuple)):
+            yield from _devices(argument)
+
+
+def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function's products of matrices have the dtype of its tensors."""
+
+    @functools.wraps(function)
+    def exact(*arguments: Any) -> Any:
+        if not torch._C._is_any_autocast_enabled():
+            return function(*arguments)
+        with contextlib.ExitStack() as stack:
+            for kind in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(kind):
+                    stack.enter_context(torch.autocast(kind, enabled=False))
+            return function(*arguments)
+
+    return exact
 
 
 def operator(

@@ -8,12 +8,9 @@ On arrays (batch, length, heads, .): for each batch and head, with the state H (
 
 where the decay ``w = exp(g)`` belongs to the lanes, to the states, or is one for the head, and
 then has no last axis. Where there is a reset, the product with the decay is 0, whatever the state
-is: a NaN or an infinity before it is forgotten. Every gradient is one of the three again, the
-other way round in time, or with lanes and states swapped, or a cumulative sum; no history of
-states is ever stored.
-
-The gradient of g needs no state either (Yang et al. 2023, arXiv 2312.06635): what ``g[t]`` gains
-over ``g[t+1]`` is ``c dc - a da`` at the step.
+is: a NaN or an infinity before it is forgotten. The gradients of a, x, c and h0 are the three
+again, the other way round in time, or with lanes and states swapped; that of g is in
+`outer_gates`. No history of states is ever stored.
 """
 
 import functools
@@ -26,6 +23,7 @@ from tvm_scan.torch.affine import affine_scan, fold, unless
 from tvm_scan.torch.cumulative import cumulative
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
+from tvm_scan.torch.outer_gates import gate_gradient
 from tvm_scan.torch.runtime import aligned_empty
 
 __all__ = ["outer_scan"]
@@ -108,23 +106,42 @@ def _backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]
     da, _ = outer_scan(g, dy, c, x, d_last.mT, reset, other, back, not reverse)
     dg = None
     if ctx.needs_input_grad[0]:
-        gained, lost = (c * dc, a * da) if gate == "state" else (y * dy, x * dx)
-        axis = {"lane": (-1,), "state": (-2,), "head": (-2, -1)}[gate]
-        if gate == "head":
-            gained, lost = gained.sum(-1), lost.sum(-1)
-        if emit == "late":
-            held = (d_h0 * h0).sum(axis)
-            change, backward, sums = lost - gained, reverse, None
-        else:
-            held = (d_last * last).sum(axis)
-            backward, sums = not reverse, gained if emit == "exclusive" else None
-            change = -lost if emit == "exclusive" else gained - lost
-        dg = _total(change, held, reset, backward, False)
-        if sums is not None:
-            dg = dg + _total(sums, None, reset, backward, True)
-        if reset is not None:
-            dg = unless(_like(reset, dg), dg)
+        given = (g, a, x, c, dy, h0, d_last, reset)
+        dg = gate_gradient(*(t if t is None else t.detach() for t in given), gate, emit, reverse)
+        if torch.is_grad_enabled():
+            # That has no derivative: it is the derivative of the same in another form.
+            pairs = (y, dy), (x, dx), (c, dc), (a, da), (last, d_last), (h0, d_h0)
+            other = _gate_gradient(pairs, reset, gate, emit, reverse)
+            dg = dg + (other - other.detach())
     return dg, da, dx, dc, d_h0, None, None, None, None
+
+
+def _gate_gradient(
+    pairs: tuple[tuple[Tensor, Tensor], ...],
+    reset: Tensor | None,
+    gate: str,
+    emit: str,
+    reverse: bool,
+) -> Tensor:
+    """Return what `gate_gradient` does, of operators that have derivatives, with fewer digits.
+
+    `pairs` are y, x, c, a, the last state and the first, each with its gradient. What ``g[t]``
+    gains over ``g[t+1]`` is ``c dc - a da`` at the step (Yang et al. 2023, arXiv 2312.06635).
+    """
+    *timed, end, start = pairs
+    gained, lost, *_ = (p * q for p, q in (timed[2:] if gate == "state" else timed))
+    axis = {"lane": (-1,), "state": (-2,), "head": (-2, -1)}[gate]
+    if gate == "head":
+        gained, lost = gained.sum(-1), lost.sum(-1)
+    if emit == "late":
+        held, change, backward = start, lost - gained, reverse
+    else:
+        held, backward = end, not reverse
+        change = -lost if emit == "exclusive" else gained - lost
+    dg = _total(change, (held[0] * held[1]).sum(axis), reset, backward, False)
+    if emit == "exclusive":
+        dg = dg + _total(gained, None, reset, backward, True)
+    return dg if reset is None else unless(_like(reset, dg), dg)
 
 
 def _like(reset: Tensor, tensor: Tensor) -> Tensor:

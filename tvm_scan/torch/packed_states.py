@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.functions import cumsum
-from tvm_scan.torch.operator import operator
+from tvm_scan.torch.operator import operator, without_autocast
 from tvm_scan.torch.selective_adjoint import one_by_one
 
 __all__ = ["states_of_sequences"]
@@ -45,7 +45,7 @@ def states_of_sequences(
     if first is not None:
         first = first.to(drive.dtype)
     mask = None if reset is None else reset.to(torch.int8)
-    traced = torch.compiler.is_compiling()
+    traced = torch.compiler.is_compiling() or offsets.is_meta
     return (sequence_states if traced else _states)(gates, drive, B, first, mask, offsets)
 
 
@@ -67,6 +67,7 @@ def _is_first(reset: Tensor | None, start: int, stop: int) -> bool:
     return start == 0 < stop and (reset is None or not bool(reset[0, 0]))
 
 
+@without_autocast
 def _states(
     gates: Tensor,
     drive: Tensor,

@@ -101,7 +101,9 @@ def selective_scan_backward(
     inputs = [t.contiguous() for t in given if t is not None]
     grads = {n: _like(u_turned) for n in ("u", "delta", *(["z"] if z is not None else []))}
     every = (*u.shape[:3], states)
-    of_steps = {n: _like(t) for n, t in (("B", B), ("C", C)) if not fixed[n]}
+    # Of no channels, no step is walked.
+    made = _like if u.numel() else torch.zeros_like
+    of_steps = {n: made(t) for n, t in (("B", B), ("C", C)) if not fixed[n]}
     of_states = {n: _zeros(every, u, wide) for n in ("A", *(n for n in fixed if fixed[n]))}
     small = {n: torch.zeros_like(t) for n, t in (("D", D), ("bias", bias)) if t is not None}
     carry = aligned_empty(every, wide, u.device)
@@ -131,7 +133,7 @@ def selective_scan_backward(
     absent = u.new_empty(0, dtype=wide)
     results = {"z": absent.to(u.dtype), "D": absent, "bias": absent, **results, **small}
     for name, total in of_states.items():
-        summed = total.sum(0) if len(total) > 1 else total[0]
+        summed = total[0] if len(total) == 1 else total.sum(0)
         results[name] = summed if name == "A" else summed.to(u.dtype)
     return cast(_Gradients, (*(results[name] for name in _DIFFERENTIABLE[:8]), carry))
 

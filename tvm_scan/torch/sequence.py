@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tvm_scan.torch import functions
-from tvm_scan.torch.functions import SMALL_INTEGERS, Extremum, axis_of
-from tvm_scan.torch.gated import hgrn, rglru, wide, widened
-from tvm_scan.torch.linear import linear_recurrence
+from tvm_scan.torch.arguments import SMALL_INTEGERS, axis_of, check, check_tensors, wide, widened
+from tvm_scan.torch.functions import Extremum
+from tvm_scan.torch.gated import hgrn, rglru
+from tvm_scan.torch.linear import linear_recurrence, number_like
 from tvm_scan.torch.mamba import selective_scan, selective_scan_fn
 from tvm_scan.torch.matrix import gla, rwkv6
 from tvm_scan.torch.ssd import ssd, terms
@@ -102,21 +103,20 @@ def _stopped(given: dict[str, Any], last: Tensor) -> Tensor:
 
 
 def _start(owner: str, h0: Tensor, last: Tensor) -> Tensor:
-    functions.check_tensor(owner, "h0", h0)
+    check_tensors(owner, x=last, h0=h0)
     expected, shape = f"h0 that broadcasts to {tuple(last.shape)}", tuple(h0.shape)
     try:
         h0 = h0.expand(last.shape)
     except RuntimeError:
-        functions.check(False, owner, expected, shape, "give it one entry per state")
+        check(False, owner, expected, shape, "give it one entry per state")
     return h0.to(torch.promote_types(last.dtype, h0.dtype))
 
 
 def _linear_total(given: dict[str, Any]) -> Tensor:
     a, x, reset = given["a"], given["x"], given["reset"]
     if not isinstance(a, Tensor):
-        turns = isinstance(a, complex) and not x.is_complex()
-        a = x.new_full((), a, dtype=x.dtype.to_complex() if turns else x.dtype)
-    gates: Tensor = a.expand(x.shape)
+        a = number_like(x, a)
+    gates = a.expand(x.shape)
     if reset is not None:
         gates = gates.masked_fill(_stopped(given, gates).unsqueeze(given["dim"]), 1)
     # A product of many halves is one of float32.
@@ -183,12 +183,12 @@ def _cumulative(
     name: str, total_of: Callable[[Tensor, int], Tensor], neutral: float, combine: Any
 ) -> Callable[..., Any]:
     def run(fn: Callable[..., Any], given: dict[str, Any], exchange: Exchange) -> Any:
-        functions.check_tensor(name, "x", given["x"])
+        check_tensors(name, x=given["x"])
         x, dim = given["x"], axis_of(name, given["x"], given["dim"])
-        functions.check(x.dim() > 0, name, "x with a time axis", "a scalar", "unsqueeze it")
+        check(x.dim() > 0, name, "x with a time axis", "a scalar", "unsqueeze it")
         x = x if given.get("dtype") is None else x.to(given["dtype"])
         if name == "logcumsumexp":
-            functions.check(x.is_floating_point(), name, "floats", x.dtype, "convert it")
+            check(x.is_floating_point(), name, "floats", x.dtype, "convert it")
         elif not (x.is_floating_point() or x.is_complex()):
             x = x.to(torch.int64)
         # The carry of halves is not rounded.
@@ -218,7 +218,7 @@ def _run_extremum(fn: Callable[..., Any], given: dict[str, Any], exchange: Excha
     x = x.to(torch.int32) if kind in SMALL_INTEGERS else x
     values, indices = fn(x, given["dim"], reverse=reverse)
     dim = axis_of(name, x, given["dim"])
-    functions.check(x.dim() > 0, name, "x with a time axis", "a scalar", "unsqueeze it")
+    check(x.dim() > 0, name, "x with a time axis", "a scalar", "unsqueeze it")
     if x.is_floating_point():
         worst = float("-inf") if is_max else float("inf")
     else:

@@ -12,6 +12,7 @@ from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
 from tvm_scan.torch.runtime import aligned_empty
 from tvm_scan.torch.steps import result_types
+from tvm_scan.torch.trace import graph_module
 
 __all__ = ["scan_slices"]
 
@@ -27,6 +28,14 @@ def scan_slices(
     if not len(xs[0]):
         for last, init in zip(out, tensors[:inits], strict=False):
             last.copy_(init)
+        return out
+    if not any(state.numel() for state in (xs if prefix else tensors[:inits])):
+        # There is nothing to carry, and so no recurrence: each step stands alone.
+        step, shared = graph_module(graph, str(xs[0].device)), tensors[inits + slices :]
+        for t in range(0 if prefix else len(xs[0])):
+            made = step(*tensors[:inits], *(x[t] for x in xs), *shared)[carries:]
+            for emitted, value in zip(out[carries:], made, strict=True):
+                emitted[t] = value
         return out
     kinds = _slice_types(tensors, carries, slices, prefix)
     options = (

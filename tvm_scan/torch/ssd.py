@@ -11,8 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.functions import check, check_tensor
-from tvm_scan.torch.gated import check_shape, widened
+from tvm_scan.torch.arguments import (
+    check,
+    check_shape,
+    check_tensors,
+    widened,
+)
 from tvm_scan.torch.mamba import with_packed
 from tvm_scan.torch.outer import outer_scan
 
@@ -91,18 +95,17 @@ def ssd(
 
     Notes
     -----
-    Halves are computed in float32. No history of states is stored, for no derivative; `B` and
-    `C` are repeated for the heads of their group.
+    Halves are computed in float32. No history of states is stored, for no derivative; for those
+    of `dt` and `A` two states for every 16 steps. `B` and `C` are repeated for the heads of their
+    group.
     """
     owner = "ssd"
+    given = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
+    check_tensors(owner, **given, h0=h0, reset=reset, cu_seqlens=cu_seqlens)
     _check(owner, x, dt, A, B, C, D, z, dt_bias, h0)
-    batch, length, heads, features = x.shape
+    batch, _, heads, features = x.shape
     groups = B.shape[2]
-    reset = with_packed(owner, reset, cu_seqlens, (batch, length), x.device, reverse)
-    if reset is not None:
-        check_tensor(owner, "reset", reset)
-        found = tuple(reset.shape)
-        check(found == (batch, length), owner, f"reset of shape {(batch, length)}", found, "")
+    reset = with_packed(owner, reset, cu_seqlens, x.shape[:2], reverse)
     x_wide, dt_wide, A_wide, B_wide, C_wide = widened(x, dt, A, B, C)
     common = x_wide.dtype
     gates, drive = terms(x_wide, dt_wide, A_wide, dt_bias, dt_softplus, dt_limit)
@@ -110,7 +113,7 @@ def ssd(
     B_wide, C_wide = (t.repeat_interleave(shared, 2) for t in (B_wide, C_wide))
     states = B.shape[3]
     first = x_wide.new_zeros((batch, heads, features, states)) if h0 is None else h0.to(common)
-    mask = None if reset is None else reset.bool().to(torch.int8)
+    mask = None if reset is None else reset.to(torch.int8)
     y, last = outer_scan(gates, B_wide, drive, C_wide, first, mask, "head", "inclusive", reverse)
     if D is not None:
         y = y + x_wide * (D if D.dim() == 2 else D.unsqueeze(1)).to(common)
@@ -150,19 +153,16 @@ def _check(
     dt_bias: Tensor | None,
     h0: Tensor | None,
 ) -> None:
-    check_tensor(owner, "x", x)
     check_shape(owner, x.shape, 4, x=x)
     heads, features = x.shape[2:]
     check_shape(owner, x.shape[:3], 3, dt=dt)
     check_shape(owner, x.shape[2:3], 1, A=A)
-    check_tensor(owner, "B", B)
     check(B.dim() == 4, owner, "B with 4 axes", tuple(B.shape), "reshape it")
     groups, states = B.shape[2:]
     check_shape(owner, torch.Size((*x.shape[:2], groups, states)), 4, B=B, C=C)
     fits = groups > 0 and heads % groups == 0
     check(fits, owner, f"groups that divide the {heads} heads", groups, "reshape B and C")
     if D is not None:
-        check_tensor(owner, "D", D)
         check_shape(owner, x.shape[2:] if D.dim() == 2 else x.shape[2:3], D.dim(), D=D)
     if z is not None:
         check_shape(owner, x.shape, 4, z=z)

@@ -32,7 +32,7 @@ def result_types(
     if kept is not None:
         return tuple((tuple(shape), getattr(torch, name)) for shape, name in kept[1])
     inputs = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in types]
-    found = tuple((tuple(r.shape), r.dtype) for r in graph_module(graph)(*inputs))
+    found = tuple((tuple(r.shape), r.dtype) for r in graph_module(graph, "meta")(*inputs))
     if key is not None:
         names = [(list(shape), str(dtype).removeprefix("torch.")) for shape, dtype in found]
         keep_trace(key, "", names, "result types")

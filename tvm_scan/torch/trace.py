@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.sizes import Kinds, has_names, sized
+
 __all__ = ["graph_module", "is_pointwise", "may_be_serial", "trace", "with_outputs"]
 
 #: Operators that treat every element alike but are not tagged so by torch.
@@ -32,7 +34,7 @@ _LAYOUT = ("device", "layout", "memory_format", "non_blocking", "pin_memory")
 
 
 def trace(
-    function: Callable[..., Sequence[Tensor]], slices: Sequence[Tensor], owner: str
+    function: Callable[..., Sequence[Tensor]], kinds: Kinds, owner: str, device: torch.device
 ) -> tuple[str, list[Tensor]]:
     """Record a function of tensors.
 
@@ -40,10 +42,12 @@ def trace(
     ----------
     function : callable
         Takes tensors, returns a sequence of tensors.
-    slices : sequence of Tensor
-        What it takes: only shapes and dtypes matter.
+    kinds : Kinds
+        Shapes and dtypes of what it takes.
     owner : str
         Who asks, for errors.
+    device : torch.device
+        Where it takes them from, and finds what it reads beside them.
 
     Returns
     -------
@@ -55,13 +59,16 @@ def trace(
     Raises
     ------
     ValueError
-        If it depends on the values of its inputs other than by torch operators, or calls an
-        operator that cannot be written down.
+        If it depends on the values of its inputs other than by torch operators, calls an
+        operator that cannot be written down, or depends on a size that varies.
     """
     from torch._decomp import core_aten_decompositions
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    stand_ins = [torch.empty(s.shape, dtype=s.dtype) for s in slices]
+    stand_ins = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in sized(kinds)]
+    sizes = None
+    if has_names(kinds):
+        stand_ins, sizes = _with_symbols(stand_ins, kinds)
     with torch.no_grad():
         try:
             module = make_fx(
@@ -76,7 +83,36 @@ def trace(
                 f"tvm_scan.torch.{owner}: expected a function made of torch operators, got one "
                 f"that branches on a value ({error}); use torch.where"
             ) from error
+    if sizes is not None and (sizes.guards or sizes.replacements or _computes_sizes(module)):
+        expected = "a function that does the same at every size"
+        raise ValueError(f"tvm_scan.torch.{owner}: expected {expected}, got one that reads a size")
     return _write(module, owner)
+
+
+def _with_symbols(stand_ins: Sequence[Tensor], kinds: Kinds) -> tuple[list[Tensor], Any]:
+    """Return fake tensors with a symbol for every size that varies, and what is learned of them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import (
+        DimDynamic,
+        ShapeEnv,
+        StatelessSymbolicContext,
+    )
+
+    sizes = ShapeEnv()
+    mode = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=True)
+
+    def fake(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+        # Symbols are shared where the numbers are the same, and so the names.
+        dims = [DimDynamic.DUCK if n < 0 else DimDynamic.STATIC for n in shape]
+        context = StatelessSymbolicContext(dynamic_sizes=dims)
+        return mode.from_tensor(tensor, symbolic_context=context)
+
+    return [fake(t, shape) for t, (shape, _) in zip(stand_ins, kinds, strict=True)], sizes
+
+
+def _computes_sizes(module: torch.fx.GraphModule) -> bool:
+    calls = (node for node in module.graph.nodes if node.op == "call_function")
+    return any(isinstance(node.meta.get("val"), torch.SymInt) for node in calls)
 
 
 def _write(module: torch.fx.GraphModule, owner: str) -> tuple[str, list[Tensor]]:
@@ -114,8 +150,11 @@ def _write(module: torch.fx.GraphModule, owner: str) -> tuple[str, list[Tensor]]
 
 
 @functools.lru_cache(maxsize=512)
-def graph_module(text: str) -> torch.fx.GraphModule:
-    """Make a callable graph of a text by `trace`; it returns a tuple of tensors."""
+def graph_module(text: str, device: str | None = None) -> torch.fx.GraphModule:
+    """Make a callable graph of a text by `trace`; it returns a tuple of tensors.
+
+    Tensors that it makes of numbers alone are made on the device, which no text names.
+    """
     whole = json.loads(text)
     graph = torch.fx.Graph()
     nodes = {f"p{i}": graph.placeholder(f"p{i}") for i in range(whole["inputs"])}
@@ -126,10 +165,21 @@ def graph_module(text: str) -> torch.fx.GraphModule:
         return [value(part) for part in item] if isinstance(item, list) else item
 
     for i, (target, args, kwargs) in enumerate(whole["calls"]):
-        called = {k: value(v) for k, v in kwargs.items()}
-        nodes[f"v{i}"] = graph.call_function(_resolved(target), tuple(value(args)), called)
+        called, function = {k: value(v) for k, v in kwargs.items()}, _resolved(target)
+        if device is not None and _makes_tensors(function):
+            called["device"] = torch.device(device)
+        nodes[f"v{i}"] = graph.call_function(function, tuple(value(args)), called)
     graph.output(tuple(nodes[name] for name in whole["outputs"]))
     return torch.fx.GraphModule({}, graph)
+
+
+def _makes_tensors(function: Any) -> bool:
+    """Whether an operator takes a device, and no tensor that would say one."""
+    if not isinstance(function, torch._ops.OpOverload):
+        return False
+    arguments = function._schema.arguments
+    takes = any("Tensor" in str(argument.type) for argument in arguments)
+    return not takes and any(argument.name == "device" for argument in arguments)
 
 
 def _resolved(target: str) -> Any:

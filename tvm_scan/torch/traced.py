@@ -7,33 +7,29 @@ names, those of the functions among them) is the same. What cannot be compared i
 
 from __future__ import annotations
 
-import types
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from tvm_scan.torch.functions import check
-from tvm_scan.torch.kept_traces import found_trace, global_state, keep_trace, key_of
+from tvm_scan.torch.apart import apart_from_transforms, held
+from tvm_scan.torch.arguments import check
+from tvm_scan.torch.kept_traces import found_trace, global_state, keep_trace, key_of, state_of
+from tvm_scan.torch.sizes import Kinds, constant_sizes, named_sizes, sized
 from tvm_scan.torch.steps import result_types
 from tvm_scan.torch.trace import is_pointwise, trace
 
-__all__ = ["Kinds", "traced_operator", "traced_step"]
+__all__ = ["traced_operator", "traced_step"]
 
-#: Shape and dtype of each of some tensors.
-Kinds = tuple[tuple[tuple[int, ...], torch.dtype], ...]
-
-_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype)
 _LIMIT = 64
 _kept: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Any, ...]]] = weakref.WeakKeyDictionary()
 
 
 def traced_operator(
-    combine_fn: Callable[..., Any], pattern: Any, slices: Kinds
+    combine_fn: Callable[..., Any], pattern: Any, slices: Kinds, device: torch.device
 ) -> tuple[str, bool, list[Tensor]]:
     """Trace an operator on operands of a structure.
 
@@ -45,6 +41,8 @@ def traced_operator(
         The structure of an operand.
     slices : Kinds
         Its leaves.
+    device : torch.device
+        Where they are.
 
     Returns
     -------
@@ -60,19 +58,20 @@ def traced_operator(
     ValueError
         If it returns another operand.
     """
-    if torch.compiler.is_compiling():
-        return *_constant_operator(combine_fn, pattern, slices), []
-    return _operator(combine_fn, pattern, slices)
+    if not torch.compiler.is_compiling():
+        return _operator(combine_fn, pattern, slices, device)
+    found = _constant_operator(combine_fn, pattern, named_sizes(slices), device)
+    if found is None:
+        found = _constant_operator(combine_fn, pattern, constant_sizes(slices), device)
+    return *found, []
 
 
-def _constant_operator(*arguments: Any) -> tuple[str, bool]:
-    *found, shared = _apart(_operator, arguments)
-    _expect_none("associative_scan", shared)
-    return tuple(found)
+def _constant_operator(*arguments: Any) -> tuple[str, bool] | None:
+    return held("associative_scan", _operator, *arguments)
 
 
 def _operator(
-    combine_fn: Callable[..., Any], pattern: Any, slices: Kinds
+    combine_fn: Callable[..., Any], pattern: Any, slices: Kinds, device: torch.device
 ) -> tuple[str, bool, list[Tensor]]:
     owner, count = "associative_scan", len(slices)
     spec = pytree.tree_structure(pattern)
@@ -86,14 +85,19 @@ def _operator(
             check(False, owner, text, _line(structure), "return one like it")
         return found
 
-    graph, shared, _ = _kept_trace(combine_fn, pattern, combine, (*slices, *slices), owner)
-    made = result_types(graph, (*slices, *slices, *_kinds(shared)))
-    check(made == slices, owner, f"an operand of {slices}", made, "keep shapes and dtypes")
+    graph, shared, _ = _kept_trace(combine_fn, pattern, combine, (*slices, *slices), owner, device)
+    given = sized(slices)
+    made = result_types(graph, (*given, *given, *_kinds(shared)))
+    check(made == given, owner, f"an operand of {given}", made, "keep shapes and dtypes")
     return graph, not shared and _is_elementwise(graph, slices, ()), shared
 
 
 def traced_step(
-    f: Callable[..., Any], patterns: tuple[Any, Any], starts: Kinds, slices: Kinds
+    f: Callable[..., Any],
+    patterns: tuple[Any, Any],
+    starts: Kinds,
+    slices: Kinds,
+    device: torch.device,
 ) -> tuple[str, bool, Any, list[Tensor]]:
     """Trace a step of a recurrence.
 
@@ -105,6 +109,8 @@ def traced_step(
         The structures of the carry and of a slice.
     starts, slices : Kinds
         Their leaves.
+    device : torch.device
+        Where they are.
 
     Returns
     -------
@@ -122,19 +128,27 @@ def traced_step(
     ValueError
         If it returns another carry, or no pair.
     """
-    if torch.compiler.is_compiling():
-        return *_constant_step(f, patterns, starts, slices), []
-    return _step(f, patterns, starts, slices)
+    if not torch.compiler.is_compiling():
+        return _step(f, patterns, starts, slices, device)
+    count = len(starts)
+    named = named_sizes((*starts, *slices))
+    found = _constant_step(f, patterns, named[:count], named[count:], device)
+    if found is None:
+        fixed = constant_sizes((*starts, *slices))
+        found = _constant_step(f, patterns, fixed[:count], fixed[count:], device)
+    return *found, []
 
 
-def _constant_step(*arguments: Any) -> tuple[str, bool, Any]:
-    *found, shared = _apart(_step, arguments)
-    _expect_none("scan", shared)
-    return tuple(found)
+def _constant_step(*arguments: Any) -> tuple[str, bool, Any] | None:
+    return held("scan", _step, *arguments)
 
 
 def _step(
-    f: Callable[..., Any], patterns: tuple[Any, Any], starts: Kinds, slices: Kinds
+    f: Callable[..., Any],
+    patterns: tuple[Any, Any],
+    starts: Kinds,
+    slices: Kinds,
+    device: torch.device,
 ) -> tuple[str, bool, Any, list[Tensor]]:
     owner, count = "scan", len(starts)
     carry_spec, spec = (pytree.tree_structure(p) for p in patterns)
@@ -154,9 +168,14 @@ def _step(
         structure[:] = [pytree.tree_unflatten(list(range(len(emitted))), emitted_spec)]
         return [*new, *emitted]
 
-    graph, shared, kept = _kept_trace(f, patterns, step, (*starts, *slices), owner, structure)
-    made = result_types(graph, (*starts, *slices, *_kinds(shared)))[:count]
-    check(made == starts, owner, f"a carry of {starts}", made, "keep shapes and dtypes")
+    graph, shared, kept = _kept_trace(
+        f, patterns, step, (*starts, *slices), owner, device, structure
+    )
+    given = sized((*starts, *slices))
+    made = result_types(graph, (*given, *_kinds(shared)))[:count]
+    check(
+        made == given[:count], owner, f"a carry of {given[:count]}", made, "keep shapes and dtypes"
+    )
     return graph, _is_elementwise(graph, starts, (*slices, *_kinds(shared))), kept[0], shared
 
 
@@ -164,38 +183,6 @@ def _step(
 _constant: Any
 for _constant in (_constant_operator, _constant_step):
     _constant._dynamo_marked_constant = True
-
-
-def _apart(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call in a thread of its own, whose doings no transform and no export sees."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function, *arguments).result()
-
-
-def _apart_from_transforms(
-    flat: Callable[..., Sequence[Tensor]], slices: list[Tensor], owner: str
-) -> tuple[str, list[Tensor]]:
-    try:
-        text, shared = _apart(trace, (flat, slices, owner))
-    except RuntimeError as error:
-        # What a transform has wrapped cannot be read in another thread.
-        raise ValueError(
-            f"tvm_scan.torch.{owner}: expected a function of its arguments alone under torch.func, "
-            f"got one that fails without the transform ({error}); pass the tensors that it reads "
-            "as leaves of xs"
-        ) from error
-    _expect_none(owner, shared, "torch.func")
-    return text, shared
-
-
-def _expect_none(owner: str, shared: list[Tensor], under: str = "torch.compile") -> None:
-    check(
-        not shared,
-        owner,
-        f"a function of its arguments alone under {under}",
-        f"one that reads {len(shared)} other tensors",
-        "pass them as leaves of xs",
-    )
 
 
 def _line(spec: Any) -> str:
@@ -226,26 +213,27 @@ def _kept_trace(
     flat: Callable[..., Sequence[Tensor]],
     kinds: Kinds,
     owner: str,
+    device: torch.device,
     structure: Sequence[Any] = (),
 ) -> tuple[str, list[Tensor], list[Any]]:
     """`trace` of `flat` and what it left in `structure`, from an earlier call where it holds."""
-    state = _state(function)
-    key = (str(pattern), kinds, state, global_state())
+    state = state_of(function)
+    # A function may ask where its arguments are.
+    key = (str(pattern), kinds, state, device.type, global_state())
     written: str | None = None
     if state is not None:
         entry = _kept.get(function, {}).get(key)
         if entry is None:
-            written = key_of(state, pattern, kinds, owner)
+            written = key_of(state, pattern, kinds, owner, device.type)
             entry = found_trace(written) if written is not None else None
             if entry is not None:
                 _remember(function, key, entry)
         if entry is not None:
             return entry[0], [], entry[1]
-    slices = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
     if torch._C._are_functorch_transforms_active():  # which the trace would be a part of
-        text, shared = _apart_from_transforms(flat, slices, owner)
+        text, shared = apart_from_transforms(flat, kinds, owner, device)
     else:
-        text, shared = trace(flat, slices, owner)
+        text, shared = trace(flat, kinds, owner, device)
     if state is not None and not shared:
         _remember(function, key, (text, list(structure)))
         if written is not None:
@@ -258,44 +246,3 @@ def _remember(function: Any, key: Any, entry: tuple[str, list[Any]]) -> None:
     if len(entries) >= _LIMIT:
         entries.clear()
     entries[key] = entry
-
-
-def _state(function: Any, seen: frozenset[int] = frozenset()) -> Any:
-    """What a function reads beside its arguments, comparable; None where that is not known."""
-    if not isinstance(function, types.FunctionType) or id(function) in seen:
-        return None
-    seen |= {id(function)}
-    values: list[Any] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    try:
-        values += [cell.cell_contents for cell in function.__closure__ or ()]
-    except ValueError:  # a variable without a value yet
-        return None
-    codes = [function.__code__]
-    for code in codes:
-        codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-        for name in code.co_names:
-            if name in function.__globals__:
-                values.append(function.__globals__[name])
-    # Code compares by its content. What is kept by identity stays alive in the key.
-    parts: list[Any] = [function.__code__]
-    for value in values:
-        if isinstance(value, _PLAIN):
-            parts.append((type(value), repr(value)))  # 0.0 is not -0.0
-        elif _is_constant(value):
-            parts.append(value)
-        else:
-            inner = _state(value, seen)
-            if inner is None:
-                return None
-            parts.append(inner)
-    return tuple(parts)
-
-
-def _is_constant(value: Any) -> bool:
-    """Whether this is a module, class or function of torch or Python, with its attributes."""
-    kinds = (types.ModuleType, type, types.BuiltinFunctionType, types.FunctionType)
-    if not isinstance(value, kinds):
-        return False
-    is_module = isinstance(value, types.ModuleType)
-    home = str(value.__name__ if is_module else getattr(value, "__module__", ""))
-    return home.partition(".")[0] in ("torch", "math", "operator", "builtins", "_operator")

@@ -1,0 +1,84 @@
+"""Every function in one program for all sizes: torch.compile and torch.export, each size varying.
+
+But those that a kernel is a constant of, which `bound` names in the table: there a program is
+bound to what it was traced with, and another is compiled.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+
+import tvm_scan.torch as ts  # noqa: E402
+from tests.torch.table import FUNCTIONS, arguments_of, results_of  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+
+#: All others than those of the table.
+OTHER = {"b": 2, "t": 9, "c": 6, "h": 6, "k": 5, "v": 3, "p": 5, "n": 4, "s": 4}
+
+
+def other_of(name):
+    entry = FUNCTIONS[name]
+    fixed = dict(entry.sizes).keys() | {entry.bound}
+    return {n: size for n, size in OTHER.items() if n not in fixed}
+
+
+def module_of(name):
+    class Module(torch.nn.Module):
+        def forward(self, given):
+            return results_of(name, given)
+
+    return Module()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_compile(name):
+    torch._dynamo.reset()
+    counted = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(
+        lambda given: results_of(name, given), fullgraph=True, dynamic=True, backend=counted
+    )
+    for sizes in ({}, other_of(name)):
+        given = arguments_of(name, torch.float32, **sizes)
+        torch.testing.assert_close(compiled(given), results_of(name, given))
+    assert counted.frame_count == 1
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_export(name):
+    entry, module = FUNCTIONS[name], module_of(name)
+    given = arguments_of(name, torch.float32)
+    names = {n: torch.export.Dim(n) for n in other_of(name)}
+
+    def dims(spec):
+        sizes = [n for n in spec.split() if n[0].isalpha()]
+        return {i: names[n] for i, n in enumerate(sizes) if n in names}
+
+    shapes = {argument: dims(spec) for argument, spec in entry.given.items()}
+    program = torch.export.export(module, (given,), dynamic_shapes=(shapes,))
+    for sizes in ({}, other_of(name)):
+        given = arguments_of(name, torch.float32, **sizes)
+        torch.testing.assert_close(program.module()(given), module(given))
+
+
+def test_a_function_that_reads_a_size():
+    """It is traced for every size: what it reads is a constant of the trace."""
+
+    def call(x):
+        return ts.associative_scan(lambda p, q: p + q / p.shape[0], x)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="eager")
+    for size in (3, 4):
+        x = torch.rand(5, size)
+        torch.testing.assert_close(compiled(x), call(x))
+    size = torch.export.Dim("size")
+
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return call(x)
+
+    with pytest.raises(torch._dynamo.exc.UserError, match="specialized it to be a constant"):
+        torch.export.export(Module(), (x,), dynamic_shapes=({1: size},))

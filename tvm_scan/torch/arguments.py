@@ -1,0 +1,126 @@
+"""How all functions check their arguments, widen halves, and fold axes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tvm_scan.torch.places import is_placed
+
+__all__ = [
+    "SMALL_INTEGERS",
+    "axis_of",
+    "check",
+    "check_devices",
+    "check_mask",
+    "check_numbers",
+    "check_shape",
+    "check_tensors",
+    "framed",
+    "wide",
+    "widened",
+]
+
+#: Dtypes without recurrences of their own.
+SMALL_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16)
+_INTEGERS = (torch.int32, torch.int64)
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = {*_FLOATS, *SMALL_INTEGERS, *_INTEGERS, torch.complex64, torch.complex128}
+
+
+def check(holds: bool, owner: str, expected: str, found: object, fix: str) -> None:
+    """Raise ``ValueError`` in the project's form unless `holds`."""
+    if not holds:
+        raise ValueError(f"tvm_scan.torch.{owner}: expected {expected}, got {found}; {fix}")
+
+
+def check_tensors(owner: str, **tensors: object) -> None:
+    """Raise unless all that are not None are tensors, on one CPU or GPU or all without data.
+
+    Every function has all its tensors checked here: torch itself takes some mixtures, and gives
+    memory that nobody wrote.
+    """
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    for name, tensor in given.items():
+        _check_tensor(owner, name, tensor)
+    check_devices(owner, given)  # type: ignore[arg-type]
+
+
+def check_devices(owner: str, tensors: Mapping[str, Tensor]) -> None:
+    """Raise unless all tensors are on one device."""
+    pairs = iter(tensors.items())
+    first, like = next(pairs)
+    for name, tensor in pairs:
+        if tensor.device != like.device:
+            found = f"{first} on {like.device} and {name} on {tensor.device}"
+            check(False, owner, "all tensors on one device", found, "move them with .to")
+
+
+def _check_tensor(owner: str, name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        found = type(value).__name__
+        check(False, owner, f"{name} to be a tensor", found, "convert it with torch.as_tensor")
+    elif not is_placed(value) and value.device.type != "meta":
+        check(False, owner, f"{name} on a CPU or GPU", value.device, "move it with .cpu()")
+    elif value.dtype not in _DTYPES:
+        expected = f"{name} of floats of 16 bits or more, of complex64, integers or bool"
+        check(False, owner, expected, value.dtype, "convert it with .to")
+    elif value.layout is not torch.strided:
+        check(False, owner, f"{name} with strides", value.layout, "convert it with .to_dense()")
+
+
+def check_shape(owner: str, shape: torch.Size, axes: int, **tensors: Tensor) -> None:
+    """Raise unless the tensors are floats of a shape, which has as many axes as they should."""
+    check_tensors(owner, **tensors)
+    for name, tensor in tensors.items():
+        found = tuple(tensor.shape)
+        check(len(found) == axes, owner, f"{name} with {axes} axes", found, "reshape it")
+        check(found == tuple(shape), owner, f"{name} of shape {tuple(shape)}", found, "reshape it")
+        check(tensor.is_floating_point(), owner, f"floats in {name}", tensor.dtype, "convert it")
+
+
+def check_mask(owner: str, reset: Tensor, shape: torch.Size | None = None) -> None:
+    """Raise unless `reset` is bool, and of the shape."""
+    if shape is not None:
+        found = tuple(reset.shape)
+        check(found == tuple(shape), owner, f"reset of shape {tuple(shape)}", found, "reshape it")
+    check(reset.dtype == torch.bool, owner, "a bool reset", reset.dtype, "convert it with .bool()")
+
+
+def check_numbers(owner: str, name: str, tensor: Tensor) -> None:
+    """Raise unless a tensor of places or numbers of sequences has integers."""
+    fits = tensor.dtype in (*SMALL_INTEGERS[1:], *_INTEGERS)
+    check(fits, owner, f"integers in {name}", tensor.dtype, "convert it with .to(torch.int64)")
+
+
+def axis_of(owner: str, x: Tensor, dim: int) -> int:
+    """Return the number of an axis from the front; raise where there is none."""
+    dims = max(x.dim(), 1)
+    if not isinstance(dim, int) or not -dims <= dim < dims:
+        expected = f"dim between {-dims} and {dims - 1}"
+        check(False, owner, expected, dim, "name an axis of the tensor")
+    return dim % dims
+
+
+def framed(x: Tensor, dim: int) -> Tensor:
+    """Fold the axes before and after time: (outer, length, inner)."""
+    shape = x.shape
+    if not shape:
+        return x.reshape(1, 1, 1)
+    return x.reshape(math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Convert to float32, unless it is float64."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def widened(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Convert to the one dtype to which they are promoted, float32 at least."""
+    made = [wide(tensor) for tensor in tensors]
+    common = functools.reduce(torch.promote_types, (tensor.dtype for tensor in made))
+    return tuple(tensor.to(common) for tensor in made)

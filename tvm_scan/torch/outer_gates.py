@@ -1,0 +1,174 @@
+"""The gradient of the gates of `outer_scan`, of sums alone.
+
+What a gate is asked for is the sum, over the pairs of an input before it and an output after it,
+of what that input does to the loss through that output. From one step to the next that changes by
+what the step's output gains and its input loses; to add up those differences is cheap, but loses
+most digits where gates are small or sequences long. So time is cut into chunks. In a chunk the
+pairs themselves are formed; what enters it is the state at its head, and what leaves it meets the
+adjoint of the state at its tail. Nothing is subtracted, and memory is that of the inputs and of
+two states a chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tvm_scan.torch.affine import fold, unless
+from tvm_scan.torch.operator import operator
+
+__all__ = ["gate_gradient"]
+
+#: Steps in a chunk: there are as many pairs for every step.
+_STEPS = 16
+#: Entries of pairs that are formed at once, unless one chunk has more.
+_AT_ONCE = 1 << 20
+
+
+@operator
+def gate_gradient(
+    g: Tensor,
+    a: Tensor,
+    x: Tensor,
+    c: Tensor,
+    dy: Tensor,
+    h0: Tensor,
+    d_last: Tensor,
+    reset: Tensor | None,
+    gate: str,
+    emit: str,
+    reverse: bool,
+) -> Tensor:
+    """Return the gradient of `g` in `outer_scan`; it has no derivative of its own.
+
+    `dy` and `d_last` are the gradients of its results, all else are its arguments.
+    """
+    if not g.numel() or not h0.numel():
+        return torch.zeros_like(g, memory_format=torch.contiguous_format)
+    if gate == "lane":  # the same, with lanes and states swapped
+        a, x, c, dy, h0, d_last = x, a, dy, c, h0.mT, d_last.mT
+    gates = g.unsqueeze(3) if gate == "head" else g
+    # In the order of `inclusive`: the gate of a step, its input, its output.
+    late, ahead = int(emit == "late"), -int(emit == "exclusive")
+    count = -(-(g.shape[1] + late) // _STEPS)
+
+    def laid(tensor: Tensor, shift: int) -> Tensor:
+        """Move time by `shift` and cut it; what is missing is 0: a gate of 1, and no input."""
+        tensor = tensor.flip(1) if reverse else tensor
+        missing = count * _STEPS - tensor.shape[1] - shift
+        padded = F.pad(tensor, (0, 0, 0, 0, shift, missing))
+        return padded.unflatten(1, (count, _STEPS)).permute(0, 3, 1, 2, 4)
+
+    timed = ((gates, late), (a, 0), (x, 0), (c, ahead), (dy, ahead))
+    resets = None if reset is None else laid(reset[..., None, None], late)
+    found = _by_chunks(*(laid(*pair) for pair in timed), resets, h0, d_last)
+    found = found.permute(0, 2, 3, 1, 4).flatten(1, 2).narrow(1, late, g.shape[1])
+    return (found.flip(1) if reverse else found).reshape(g.shape).contiguous()
+
+
+def _by_chunks(
+    g: Tensor,
+    a: Tensor,
+    x: Tensor,
+    c: Tensor,
+    dy: Tensor,
+    resets: Tensor | None,
+    first: Tensor,
+    last: Tensor,
+) -> Tensor:
+    """Of arrays (batch, heads, chunks, steps, .), and the states at both ends."""
+    # Resets from the head of a chunk to a step, and those behind the step.
+    cut, cut_after = (None, None) if resets is None else (resets.cumsum(3), _behind(resets))
+    since, after = unless(cut, g.cumsum(3).exp()), unless(cut_after, _behind(g).exp())
+    added = unless(cut_after, x).mT @ (unless(cut_after, a) * after)
+    asked = unless(cut, dy).mT @ (unless(cut, c) * since)
+    whole, ended = since[:, :, :, -1:], None if cut is None else cut[:, :, :, -1:]
+    heads = _carried(first, whole, ended, added, False)
+    tails = _carried(last, whole, ended, asked, True)
+    # What the state at the head does through each output, each input through the adjoint at the
+    # tail, and the one through the other.
+    through = (c * (dy @ heads), a * (x @ tails), (heads * tails).sum(3, keepdim=True))
+    if g.shape[4] == 1:
+        through = tuple(part.sum(4, keepdim=True) for part in through)
+    into, out, over = (
+        unless(mask, part * weight)
+        for part, weight, mask in zip(
+            through, (since, after, whole), (cut, cut_after, ended), strict=True
+        )
+    )
+    total = into.flip(3).cumsum(3).flip(3) + _one_later(out.cumsum(3)) + over
+    at_once = max(1, _AT_ONCE * g.shape[2] // (g.numel() * _STEPS))
+    parts = [t.split(at_once, 2) for t in (g, a, x, c, dy)]
+    masks = [None] * len(parts[0]) if resets is None else resets.split(at_once, 2)
+    return total + torch.cat([_of_pairs(*part) for part in zip(*parts, masks, strict=True)], 2)
+
+
+def _one_later(tensor: Tensor) -> Tensor:
+    return F.pad(tensor[:, :, :, :-1], (0, 0, 1, 0))
+
+
+def _behind(tensor: Tensor) -> Tensor:
+    """The sum of what comes after a step of a chunk."""
+    return F.pad(tensor[:, :, :, 1:], (0, 0, 0, 1)).flip(3).cumsum(3).flip(3)
+
+
+def _carried(
+    state: Tensor, whole: Tensor, ended: Tensor | None, added: Tensor, backward: bool
+) -> Tensor:
+    """The states, or their adjoints, that chunks begin with."""
+    found = torch.empty_like(added)
+    for n in range(added.shape[2])[:: -1 if backward else 1]:
+        found[:, :, n] = state
+        kept = unless(None if ended is None else ended[:, :, n], whole[:, :, n] * state)
+        state = kept + added[:, :, n]
+    return found
+
+
+def _of_pairs(
+    g: Tensor, a: Tensor, x: Tensor, c: Tensor, dy: Tensor, resets: Tensor | None
+) -> Tensor:
+    """Sum, for every gate, what inputs before it do through outputs behind it, in one chunk."""
+    at = torch.arange(g.shape[3], device=g.device)
+    is_early = (at[:, None] <= at)[..., None]  # an output (row) that no gate parts from the input
+
+    def between(tensor: Tensor) -> Tensor:
+        return tensor.unsqueeze(4).masked_fill(is_early, 0).cumsum(3)
+
+    weights = dy @ x.mT
+    if g.shape[4] == 1:
+        pairs = (weights * (c @ a.mT)).unsqueeze(5)
+    else:
+        pairs = weights.unsqueeze(5) * c.unsqueeze(4) * a.unsqueeze(3)
+    pairs *= between(g).exp_()
+    if resets is not None:
+        pairs.masked_fill_(between(resets).bool(), 0)
+    before = pairs.masked_fill_(is_early, 0).cumsum(4)
+    return _one_later(before.masked_fill_(is_early, 0).sum(3))
+
+
+@gate_gradient.fake
+def _(
+    g: Tensor,
+    a: Tensor,
+    x: Tensor,
+    c: Tensor,
+    dy: Tensor,
+    h0: Tensor,
+    d_last: Tensor,
+    reset: Tensor | None,
+    gate: str,
+    emit: str,
+    reverse: bool,
+) -> Tensor:
+    return torch.empty_like(g, memory_format=torch.contiguous_format)
+
+
+@gate_gradient.vmap
+def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+    size = info.batch_size
+    pairs = zip(arguments[:8], in_dims[:8], strict=True)
+    folded = [None if t is None else fold(t, d, size) for t, d in pairs]
+    return gate_gradient(*folded, *arguments[8:]).unflatten(0, (size, -1)), 0

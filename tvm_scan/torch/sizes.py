@@ -1,0 +1,59 @@
+"""Sizes that vary in a program that is traced once for all of them.
+
+A user's function is traced on tensors of some shapes. In a compiled or exported program a size may
+stand for many; there it has a name, and the trace must not depend on its number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from typing import Any
+
+import torch
+
+__all__ = ["Kinds", "constant_sizes", "has_names", "named_sizes", "sized"]
+
+#: Shape and dtype of each of some tensors; a size that varies is a name, a number below 0.
+Kinds = tuple[tuple[tuple[int, ...], torch.dtype], ...]
+
+
+def has_names(kinds: Kinds) -> bool:
+    """Whether a size varies."""
+    return any(n < 0 for shape, _ in kinds for n in shape)
+
+
+def sized(kinds: Kinds) -> Kinds:
+    """Put a number for every size that varies: one that no other size has."""
+    taken = {n for shape, _ in kinds for n in shape}
+    free = (n for n in itertools.count(2) if n not in taken)
+    numbers = {n: n if n >= 0 else next(free) for n in sorted(taken, reverse=True)}
+    return tuple((tuple(numbers[n] for n in shape), dtype) for shape, dtype in kinds)
+
+
+def named_sizes(kinds: Kinds) -> Kinds:
+    """Name the sizes that vary in a program: the same at one place from the right, if equal."""
+    from torch.fx.experimental.symbolic_shapes import has_static_value
+
+    known: list[tuple[int, Any]] = []
+    named = []
+    for shape, dtype in kinds:
+        sizes = []
+        for place, size in enumerate(reversed(shape)):
+            if not has_static_value(size):
+                number = 0
+                while number < len(known):
+                    if known[number][0] == place and known[number][1] == size:
+                        break
+                    number += 1
+                if number == len(known):
+                    known.append((place, size))
+                size = -1 - number
+            sizes.append(size)
+        named.append((tuple(reversed(sizes)), dtype))
+    return tuple(named)
+
+
+def constant_sizes(kinds: Kinds) -> Kinds:
+    """Bind a program to the sizes that it is traced with."""
+    return tuple((tuple(operator.index(n) for n in shape), dtype) for shape, dtype in kinds)
