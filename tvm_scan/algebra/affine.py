@@ -31,6 +31,8 @@ __all__ = ["Affine", "coefficients"]
 
 _SMALLEST_NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
 
+_SIGNED = "carry a signed integer of that width, or one that is wider, and cast what is stored"
+
 
 @dataclass(frozen=True, eq=False)
 class Affine(Forgetting):
@@ -181,9 +183,8 @@ def _parts(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
         return _ONE, None
     if not tir.contains_var(e, [old]):
         return _ZERO, e
-    if isinstance(e, tirx.Sub) and tir.dtype_of(e).startswith("uint"):
-        # The offset alone, 0 - y, would be negative; TVM takes that for undefined.
-        return NotInFamily(e, "an unsigned subtraction")
+    if isinstance(e, tirx.Sub) and tir.dtype_of(e) in ("uint32", "uint64"):
+        return _unsigned_difference(e, old)
     if isinstance(e, tirx.Add | tirx.Sub):
         return _sum(e, old)
     if isinstance(e, tirx.Mul):
@@ -227,6 +228,22 @@ def _sum(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
     negative = isinstance(e, tirx.Sub)
     a = _plus(left[0], right[0], negative, dtype)
     return a, _offset(left[1], right[1], negative, dtype)
+
+
+def _unsigned_difference(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
+    """``h + x - y`` with ``y <= x``; the offset of others is negative, undefined for TVM."""
+    left = _parts(e.a, old)
+    if isinstance(left, tuple) and left[1] is not None and not tir.contains_var(e.b, [old]):
+        if _is_at_most(e.b, left[1]):
+            return left[0], left[1] - e.b
+    return NotInFamily(e, "an unsigned subtraction", _SIGNED)
+
+
+def _is_at_most(y: Any, x: Any) -> bool:
+    """Whether ``y <= x`` by the looks of them: the same, or a minimum of it and others."""
+    if isinstance(y, tirx.Min):
+        return _is_at_most(y.a, x) or _is_at_most(y.b, x)
+    return tir.structurally_equal(y, x)
 
 
 def _plus(left: Any, right: Any, negative: bool, dtype: str) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tvm.ir import Var
+
+from tvm_scan.algebra.narrow import in_own_dtype
 
 __all__ = ["Algebra", "Element", "Forgetting", "NotInFamily", "Plain", "System", "classify"]
 
@@ -41,11 +43,13 @@ class Plain:
 class NotInFamily:
     """Why a step is not in a family: the expression at which the proof stopped.
 
-    A family that is far from the step gives no reason (an empty one).
+    A family that is far from the step gives no reason (an empty one). ``fix`` is a rewrite that
+    is known to be taken, where there is one for this step.
     """
 
     expr: Any
     reason: str
+    fix: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +156,13 @@ class Forgetting(Algebra):
         """Carries on which applying ``constant(values)`` gives exactly ``values``."""
 
 
+def _narrowed(system: System) -> System:
+    """The system with steps that go through wider integers in their carries' own dtypes."""
+    pairs = zip(system.steps, system.dtypes, strict=True)
+    steps = tuple(in_own_dtype(step, system.olds, dtype) for step, dtype in pairs)
+    return replace(system, steps=steps)
+
+
 def classify(system: System) -> Algebra | NotInFamily:
     """Find the first family that contains the step.
 
@@ -167,6 +178,7 @@ def classify(system: System) -> Algebra | NotInFamily:
     """
     from tvm_scan.algebra import FAMILIES
 
+    system = _narrowed(system)
     reason = NotInFamily(system.steps[0], "carries that feed one another in a circle")
     for family in FAMILIES:
         if family.single and len(system.olds) != 1:
