@@ -233,9 +233,9 @@ def _sum(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
 def _unsigned_difference(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
     """``h + x - y`` with ``y <= x``; the offset of others is negative, undefined for TVM."""
     left = _parts(e.a, old)
-    if isinstance(left, tuple) and left[1] is not None and not tir.contains_var(e.b, [old]):
-        if _is_at_most(e.b, left[1]):
-            return left[0], left[1] - e.b
+    free = not tir.contains_var(e.b, [old])
+    if isinstance(left, tuple) and left[1] is not None and free and _is_at_most(e.b, left[1]):
+        return left[0], left[1] - e.b
     return NotInFamily(e, "an unsigned subtraction", _SIGNED)
 
 

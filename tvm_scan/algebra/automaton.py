@@ -82,7 +82,10 @@ class Automaton(Algebra):
         if states > _LARGEST:
             return NotInFamily(step, f"a table of more than {_LARGEST} rows", _ROWS)
         bound = Analyzer().const_int_bound(rest)
-        known = int(bound.min_value) >= 0 and int(bound.max_value) < width
+        least, most = int(bound.min_value), int(bound.max_value)
+        if most < 0 or least >= width:
+            return NotInFamily(step, "a table that the carry indexes by an expression", _ROWS)
+        known = least >= 0 and most < width
         return cls(step, old, states, dtype, (dim, width, rest, extent), not known)
 
     @property
@@ -152,7 +155,11 @@ class Automaton(Algebra):
             "identity": "s -> s",
             "apply": "f(h)",
             "table": str(self.image),
-            **({"assumed": f"entries and first state in 0 .. {self.states - 1}"} if self.assumed else {}),
+            **(
+                {"assumed": f"entries and first state in 0 .. {self.states - 1}"}
+                if self.assumed
+                else {}
+            ),
         }
 
 

@@ -98,6 +98,11 @@ class Algebra(ABC):
         """Integers that inputs may be when the laws are tried out on samples."""
         return (-4, 5)
 
+    @property
+    def reuses_parts(self) -> bool:
+        """Whether ``extend`` has each part of a step many times, so that they are named first."""
+        return False
+
     @classmethod
     @abstractmethod
     def prove(cls, system: System) -> Algebra | NotInFamily:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tvm import tirx
 
 from tvm_scan.algebra.base import Element, Forgetting, NotInFamily, System
-from tvm_scan.algebra.bounds import Layer, layers_of
+from tvm_scan.algebra.bounds import BoundedMap, bounded_map
 from tvm_scan.algebra.literal import largest, one, smallest, zero
 
 __all__ = ["BoundedAffine"]
@@ -37,25 +37,30 @@ class BoundedAffine(Forgetting):
     NaN and infinity are as in the loop: ``lo`` and ``hi`` are what the target's own step makes of
     an affine value of minus infinity and infinity, and ``n``, kept beside them, what it makes of
     NaN. A step whose affine value does not depend on the carry (a gate of zero, an infinite or
-    NaN offset, a NaN gate) is a constant, ``lo == hi``. Two exceptions: an infinite gate that
-    meets a carry of zero gives a zero, and a gate of zero forgets an infinite carry, where the
-    loop makes NaN of the products.
+    NaN offset, a NaN gate) is a constant, ``lo == hi``. Two exceptions: an infinite gate counts
+    as the largest number, and a gate of zero forgets an infinite carry, where the loop's product
+    is NaN.
     """
 
     name: ClassVar[str] = "bounded affine"
-    layers: tuple[Layer, ...]
+    step: BoundedMap
     dtype: str
 
     @classmethod
     def prove(cls, system: System) -> BoundedAffine | NotInFamily:
-        """Take the step apart into affine maps, each followed by its bounds."""
+        """Take the step apart into an affine map and what bounds it."""
         step, old, dtype = system.only
         if dtype not in _SCALES:
             return NotInFamily(step, "")
-        found = layers_of(step, old)
-        if found is None or all(layer.is_affine for layer in found):
+        found = bounded_map(step, old)
+        if found is None or found.is_affine:
             return NotInFamily(step, "")
-        return cls(tuple(found), dtype)
+        return cls(found, dtype)
+
+    @property
+    def reuses_parts(self) -> bool:
+        """A composition runs the later map three times."""
+        return True
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -76,14 +81,13 @@ class BoundedAffine(Forgetting):
         return tirx.Or(value > top, value < zero(self.dtype) - top)
 
     def _run(self, element: Element, h: Any) -> Any:
-        """``F(h)``; the comparisons are false for NaN, so that it is caught apart."""
+        """``F(h)``. Comparisons are false for NaN: an affine value of NaN is the lower bound."""
         a, b, p, low, high, after_nan = element
         inside = a * h + b
-        grown = tirx.Select(tirx.EQ(inside, zero(self.dtype)), inside, inside * p)
+        grown = inside * tirx.Select(tirx.EQ(inside, zero(self.dtype)), one(self.dtype), p)
         value = tirx.Select(self._is_infinite(h), h * p, grown)
-        value = tirx.Select(value > low, value, low)
-        value = tirx.Select(value < high, value, high)
-        return tirx.Select(tirx.isnan(h), after_nan, value)
+        clipped = tirx.Select(value > low, tirx.Select(value < high, value, high), low)
+        return tirx.Select(tirx.isnan(h), after_nan, clipped)
 
     def _scaled(self, a: Any, b: Any, p: Any) -> tuple[Any, Any, Any]:
         """The same map with ``a`` and ``b`` of a size whose products do not overflow."""
@@ -98,75 +102,66 @@ class BoundedAffine(Forgetting):
         return a * factor, b * factor, p * inverse
 
     def lift(self) -> Element:
-        """``(a, b, p, lo, hi, n)`` of the step's layers, one after the other."""
-        return functools.reduce(self.combine, [self._lifted(layer) for layer in self.layers])
+        """``(a, b, p, lo, hi, n)``: the bounds as the step's own at the ends of the line."""
+        run = self.step.bound.at
+        low, high = (run(end(self.dtype)) for end in (smallest, largest))
+        constant, value = self._constant_part()
+        if constant is not None:
+            # Bounds that meet decide alone, whatever gate and offset are.
+            fixed = run(value)
+            low, high = (tirx.Select(constant, fixed, end) for end in (low, high))
+        return (*self._map(), low, high, run(self._const(float("nan"))))
 
-    def _lifted(self, layer: Layer) -> Element:
-        low, high = (layer.bound(end(self.dtype)) for end in (smallest, largest))
-        after_nan = layer.bound(self._const(float("nan")))
-        a, b, p = self._gate(layer)
-        constant, value = self._constant_part(layer)
-        if constant is None:
-            return (a, b, p, low, high, after_nan)
-        nothing, unit = zero(self.dtype), one(self.dtype)
-        fixed = layer.bound(value)
-        plain = ((nothing, a), (nothing, b), (unit, p), (fixed, low), (fixed, high))
-        return (*(tirx.Select(constant, yes, no) for yes, no in plain), after_nan)
-
-    def _gate(self, layer: Layer) -> tuple[Any, Any, Any]:
-        """``a``, ``b`` and ``p`` of a gate that is neither zero nor NaN."""
+    def _map(self) -> tuple[Any, Any, Any]:
+        """``a``, ``b`` and ``p`` of the step."""
         unit, nothing = one(self.dtype), zero(self.dtype)
-        offset = nothing if layer.offset is None else layer.offset
-        if layer.gate is None:
+        gate = self.step.gate
+        offset = nothing if self.step.offset is None else self.step.offset
+        if gate is None:
             return unit, offset, unit
-        known = layer.known_gate
-        if known is not None and 0 < abs(known) <= 2.0 ** _SCALES[self.dtype][0]:
-            sign = 1.0 if known > 0 else -1.0
-            turned = offset if known > 0 else nothing - offset
-            return self._const(abs(known)), turned, self._const(sign)
-        _, step = _SCALES[self.dtype]
-        size, infinite = self._size(layer.gate), self._is_infinite(layer.gate)
-        huge = size > self._power(step - 1)
-        sign = tirx.Select(layer.gate < nothing, nothing - unit, unit)
-        turned = tirx.Select(layer.gate < nothing, nothing - offset, offset)
-
-        def scale(value: Any, by: Any, at_infinity: Any) -> Any:
-            return tirx.Select(infinite, at_infinity, tirx.Select(huge, value * by, value))
-
-        down = self._power(-step)
+        known, (limit, step) = self.step.known_gate, _SCALES[self.dtype]
+        if known is not None and abs(known) <= 2.0**limit:
+            turned = nothing - offset if known < 0 else offset
+            return self._const(abs(known)), turned, self._const(-1.0 if known < 0 else 1.0)
+        falls, size = gate < nothing, self._size(gate)
+        turned = tirx.Select(falls, nothing - offset, offset)
+        large, down, up = size > self._power(step - 1), self._power(-step), self._power(step)
+        finite = tirx.Min(size, tirx.max_value(self.dtype))
         return (
-            scale(size, down, unit),
-            scale(turned, down, nothing),
-            scale(sign, self._power(step), sign * largest(self.dtype)),
+            tirx.Select(large, finite * down, size),
+            tirx.Select(large, turned * down, turned),
+            tirx.Select(
+                falls,
+                tirx.Select(large, nothing - up, nothing - unit),
+                tirx.Select(large, up, unit),
+            ),
         )
 
-    def _constant_part(self, layer: Layer) -> tuple[Any, Any]:
+    def _constant_part(self) -> tuple[Any, Any]:
         """When the affine value does not depend on the carry, and what it is then."""
-        conditions, value = [], zero(self.dtype)
-        if layer.offset is not None:
-            value = layer.offset
-            top = tirx.max_value(self.dtype)
-            finite = tirx.And(value <= top, value >= zero(self.dtype) - top)
-            conditions.append(tirx.Not(finite))
-        known = layer.known_gate
-        if layer.gate is not None and (known is None or known == 0 or known != known):
-            conditions += [tirx.EQ(layer.gate, zero(self.dtype)), tirx.isnan(layer.gate)]
-            value = tirx.Select(tirx.isnan(layer.gate), layer.gate, value)
+        conditions, value, gate = [], zero(self.dtype), self.step.gate
+        if self.step.offset is not None:
+            value = self.step.offset
+            conditions.append(tirx.Not(self._is_finite(value)))
+        known = self.step.known_gate
+        if gate is not None and (known is None or known == 0 or known != known):
+            conditions += [tirx.EQ(gate, zero(self.dtype)), tirx.isnan(gate)]
+            value = tirx.Select(tirx.isnan(gate), gate, value)
         return functools.reduce(tirx.Or, conditions) if conditions else None, value
+
+    def _is_finite(self, value: Any) -> Any:
+        top = tirx.max_value(self.dtype)
+        return tirx.And(value <= top, value >= zero(self.dtype) - top)
 
     def combine(self, earlier: Element, later: Element) -> Element:
         """``a2 (a1 h + b1) + b2`` between ``F2(lo1)`` and ``F2(hi1)``."""
         a1, b1, p1, low, high, after_nan = earlier
         a2, b2, p2, *_ = later
-        a, b, p = self._scaled(a2 * a1, a2 * b1 + b2 / p1, p2 * p1)
-        ends = self._run(later, low), self._run(later, high)
         falling = p2 < zero(self.dtype)
         return (
-            a,
-            b,
-            p,
-            tirx.Select(falling, ends[1], ends[0]),
-            tirx.Select(falling, ends[0], ends[1]),
+            *self._scaled(a2 * a1, a2 * b1 + b2 / p1, p2 * p1),
+            self._run(later, tirx.Select(falling, high, low)),
+            self._run(later, tirx.Select(falling, low, high)),
             self._run(later, after_nan),
         )
 
@@ -197,7 +192,7 @@ class BoundedAffine(Forgetting):
 
     def formulas(self) -> dict[str, str]:
         """Text for ``explain``."""
-        shown = {"a": self.layers[0].gate, "b": self.layers[0].offset}
+        shown = {"a": self.step.gate, "b": self.step.offset}
         return {
             "step": "h' = min(max(a h + b, lo), hi)",
             "element": "(a, b, scale, lo, hi), and the value after NaN",
@@ -205,5 +200,5 @@ class BoundedAffine(Forgetting):
             "identity": "(1, 0, 1, -inf, inf)",
             "apply": "min(max(a h + b, lo), hi)",
             **{name: str(value) for name, value in shown.items() if value is not None},
-            "bounds of v": str(self.layers[0].bound(tirx.Var("v", self.dtype))),
+            "bounds of v": str(self.step.bound.at(tirx.Var("v", self.dtype))),
         }

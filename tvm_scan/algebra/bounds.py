@@ -1,8 +1,8 @@
-"""Steps taken apart: affine maps of the carry, each followed by max, min and their kin."""
+"""Steps taken apart: an affine map of the carry, and the max, min and their kin around it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,25 +12,107 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.choices import as_choice
+from tvm_scan.algebra.literal import plus, times
 
-__all__ = ["Layer", "layers_of"]
+__all__ = ["Bound", "BoundedMap", "bounded_map"]
 
-Bound = Callable[[Any], Any]
+
+class Bound(ABC):
+    """A function of one value that never falls, made of max, min and choices.
+
+    Where one of its bounds is NaN it does what the target's own max and min do.
+    """
+
+    @abstractmethod
+    def at(self, value: Any) -> Any:
+        """The function at a value."""
+
+    @abstractmethod
+    def moved(self, gate: float, offset: Any) -> Bound:
+        """``f`` with ``f(gate v + offset) == gate self(v) + offset`` for a gate that is not zero.
+
+        Max and min commute with a map that rises, and change places under one that falls.
+        """
+
+
+class _Free(Bound):
+    """No bound at all."""
+
+    def at(self, value: Any) -> Any:
+        return value
+
+    def moved(self, gate: float, offset: Any) -> Bound:
+        return self
+
+
+_FALLING = {
+    tirx.Max: tirx.Min,
+    tirx.Min: tirx.Max,
+    tirx.GT: tirx.LT,
+    tirx.GE: tirx.LE,
+    tirx.LT: tirx.GT,
+    tirx.LE: tirx.GE,
+}
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
-    """``bound(gate h + offset)``; None stands for a gate of one and for an offset of zero.
+class _Side(Bound):
+    """``kind(inner, limit)``, or a choice of the larger or the smaller by a comparison."""
 
-    ``bound`` is made of max and min with values that are free of the carry, and of choices that
-    the carry does not make: as a function of its argument it never falls, and where one of those
-    values is NaN it does what the target's own max and min do.
-    """
+    inner: Bound
+    limit: Any
+    kind: Any
+    #: Whether the value stands before its limit, and whether it is kept where a test holds.
+    first: bool
+    keeps: bool = True
+
+    def at(self, value: Any) -> Any:
+        inside = self.inner.at(value)
+        pair = (inside, self.limit) if self.first else (self.limit, inside)
+        made = self.kind(*pair)
+        if self.kind in (tirx.Max, tirx.Min):
+            return made
+        return tirx.Select(made, *((inside, self.limit) if self.keeps else (self.limit, inside)))
+
+    def moved(self, gate: float, offset: Any) -> Bound:
+        kind = self.kind if gate > 0 else _FALLING[self.kind]
+        limit = _mapped(self.limit, gate, offset)
+        return _Side(self.inner.moved(gate, offset), limit, kind, self.first, self.keeps)
+
+
+@dataclass(frozen=True, eq=False)
+class _Either(Bound):
+    """A choice, which the carry does not make, between two bounds."""
+
+    condition: Any
+    yes: Bound
+    no: Bound
+
+    def at(self, value: Any) -> Any:
+        return tirx.op.if_then_else(self.condition, self.yes.at(value), self.no.at(value))
+
+    def moved(self, gate: float, offset: Any) -> Bound:
+        return _Either(self.condition, *(x.moved(gate, offset) for x in (self.yes, self.no)))
+
+
+def _mapped(value: Any, gate: float, offset: Any) -> Any:
+    """``gate value + offset``; None for the offset is zero."""
+    scaled = value if gate == 1 else times(value, tirx.const(gate, tir.dtype_of(value)))
+    return scaled if offset is None else plus(scaled, offset)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedMap:
+    """``bound(gate h + offset)``; None stands for a gate of one and for an offset of zero."""
 
     gate: Any
     offset: Any
     bound: Bound
-    is_affine: bool = False
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether nothing bounds it."""
+        return isinstance(self.bound, _Free)
 
     @property
     def known_gate(self) -> float | None:
@@ -38,8 +120,8 @@ class Layer:
         return float(self.gate.value) if isinstance(self.gate, tirx.FloatImm) else None
 
 
-def layers_of(e: Any, old: Var) -> list[Layer] | None:
-    """The layers of a step, the one next to the carry first.
+def bounded_map(e: Any, old: Var) -> BoundedMap | None:
+    """A step as an affine map between bounds.
 
     Parameters
     ----------
@@ -50,78 +132,53 @@ def layers_of(e: Any, old: Var) -> list[Layer] | None:
 
     Returns
     -------
-    list of Layer or None
-        None where the step is no composition of affine maps and bounds.
+    BoundedMap or None
+        None where the step is something else.
     """
     found = coefficients(e, old)
     if isinstance(found, tuple):
-        return [Layer(*found, _same, is_affine=True)]
-    bounded = _bound_of(e, old)
-    if bounded is not None:
-        inner, outer = bounded
-        layers = layers_of(inner, old)
-        return None if layers is None else [*layers[:-1], _bounded(layers[-1], outer)]
+        return BoundedMap(*found, _Free())
+    if isinstance(e, tirx.Max | tirx.Min):
+        for inner, limit, first in ((e.a, e.b, True), (e.b, e.a, False)):
+            if not tir.contains_var(limit, [old]):
+                return _bounded(inner, old, limit, type(e), first)
+        return None
     choice = as_choice(e)
     if choice is not None:
-        return _chosen(*choice, old)
-    return _moved(e, old)
+        return _compared(*choice, old) or _chosen(*choice, old)
+    return _around(e, old)
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-def _bounded(layer: Layer, outer: Bound) -> Layer:
-    return Layer(layer.gate, layer.offset, lambda v: outer(layer.bound(v)))
-
-
-def _bound_of(e: Any, old: Var) -> tuple[Any, Bound] | None:
-    """``(inner, outer)`` with ``e == outer(inner)``, the outer one a max, a min or their like."""
-    if isinstance(e, tirx.Max | tirx.Min):
-        kind = type(e)
-        if not tir.contains_var(e.b, [old]):
-            return e.a, lambda v: kind(v, e.b)
-        if not tir.contains_var(e.a, [old]):
-            return e.b, lambda v: kind(e.a, v)
+def _bounded(
+    inner: Any, old: Var, limit: Any, kind: Any, first: bool, keeps: bool = True
+) -> BoundedMap | None:
+    found = bounded_map(inner, old)
+    if found is None:
         return None
-    return _compared(e, old)
+    bound = _Side(found.bound, limit, kind, first, keeps)
+    return BoundedMap(found.gate, found.offset, bound)
 
 
-_TESTS = (tirx.GT, tirx.GE, tirx.LT, tirx.LE)
-
-
-def _compared(e: Any, old: Var) -> tuple[Any, Bound] | None:
-    """``v > x ? v : x`` and its kin: a max or min whatever NaN does in it."""
-    choice = as_choice(e)
-    if choice is None or not isinstance(choice[0], _TESTS):
+def _compared(cond: Any, yes: Any, no: Any, old: Var) -> BoundedMap | None:
+    """``v > x ? v : x`` and its kin: a max or min, whatever NaN does in it."""
+    if not isinstance(cond, tirx.GT | tirx.GE | tirx.LT | tirx.LE):
         return None
-    cond, yes, no = choice
-    test = type(cond)
-    for v, x in ((cond.a, cond.b), (cond.b, cond.a)):
+    for v, x, first in ((cond.a, cond.b, True), (cond.b, cond.a, False)):
         if not tir.contains_var(v, [old]) or tir.contains_var(x, [old]):
             continue
-        first = v.same_as(cond.a)
-        for when, other in ((yes, no), (no, yes)):
-            if not (tir.structurally_equal(when, v) and tir.structurally_equal(other, x)):
-                continue
-            keeps = when.same_as(yes)
-
-            def choose(u: Any, x: Any = x, first: bool = first, keeps: bool = keeps) -> Any:
-                made = test(u, x) if first else test(x, u)
-                return tirx.Select(made, u, x) if keeps else tirx.Select(made, x, u)
-
-            return v, choose
+        for keeps, kept, other in ((True, yes, no), (False, no, yes)):
+            if tir.structurally_equal(kept, v) and tir.structurally_equal(other, x):
+                return _bounded(v, old, x, type(cond), first, keeps)
     return None
 
 
-def _chosen(cond: Any, yes: Any, no: Any, old: Var) -> list[Layer] | None:
-    """A choice that the carry does not make, between two steps of one layer each."""
+def _chosen(cond: Any, yes: Any, no: Any, old: Var) -> BoundedMap | None:
+    """A choice that the carry does not make, between two steps."""
     if tir.contains_var(cond, [old]):
         return None
-    pair = [layers_of(x, old) for x in (yes, no)]
-    if any(layers is None or len(layers) != 1 for layers in pair):
+    left, right = (bounded_map(x, old) for x in (yes, no))
+    if left is None or right is None:
         return None
-    left, right = (layers[0] for layers in pair if layers is not None)
 
     def choose(a: Any, b: Any, missing: float) -> Any:
         if a is None and b is None:
@@ -130,27 +187,54 @@ def _chosen(cond: Any, yes: Any, no: Any, old: Var) -> list[Layer] | None:
         a, b = (tirx.const(missing, dtype) if x is None else x for x in (a, b))
         return tirx.op.if_then_else(cond, a, b)
 
-    return [
-        Layer(
-            choose(left.gate, right.gate, 1.0),
-            choose(left.offset, right.offset, 0.0),
-            lambda v: tirx.op.if_then_else(cond, left.bound(v), right.bound(v)),
-        )
-    ]
+    gate, offset = choose(left.gate, right.gate, 1.0), choose(left.offset, right.offset, 0.0)
+    return BoundedMap(gate, offset, _Either(cond, left.bound, right.bound))
 
 
-def _moved(e: Any, old: Var) -> list[Layer] | None:
-    """An affine map of what is itself bounded: one layer more."""
+def _around(e: Any, old: Var) -> BoundedMap | None:
+    """An affine map, its gate a number written out, of what is itself bounded."""
     if not isinstance(e, tirx.Add | tirx.Sub | tirx.Mul | tirx.Div):
         return None
     inside = [x for x in (e.a, e.b) if tir.contains_var(x, [old])]
     if len(inside) != 1:
         return None
-    layers = layers_of(inside[0], old)
-    value = tirx.Var("v", tir.dtype_of(inside[0]))
+    found = bounded_map(inside[0], old)
+    value = Var("v", inside[0].ty)
     left = inside[0].same_as(e.a)
-    outer = type(e)(value, e.b) if left else type(e)(e.a, value)
-    found = coefficients(outer, value)
-    if layers is None or not isinstance(found, tuple):
+    outer = coefficients(type(e)(value, e.b) if left else type(e)(e.a, value), value)
+    if found is None or not isinstance(outer, tuple):
         return None
-    return [*layers, Layer(*found, _same, is_affine=True)]
+    gate, offset = outer
+    known = 1.0 if gate is None else _number(gate)
+    if known is None or known == 0 or known != known:
+        return None
+    return BoundedMap(
+        _product(found.gate, gate),
+        _total(found.offset, known, offset),
+        found.bound.moved(known, offset),
+    )
+
+
+def _number(gate: Any) -> float | None:
+    """A number written out, or minus one, as which a difference has it."""
+    if isinstance(gate, tirx.FloatImm):
+        return float(gate.value)
+    if isinstance(gate, tirx.Sub | tirx.Div):
+        parts = [_number(x) for x in (gate.a, gate.b)]
+        if None in parts:
+            return None
+        left, right = parts
+        if isinstance(gate, tirx.Sub):
+            return left - right
+        return left / right if right else None
+    return None
+
+
+def _product(inner: Any, outer: Any) -> Any:
+    if inner is None or outer is None:
+        return outer if inner is None else inner
+    return times(inner, outer)
+
+
+def _total(inner: Any, gate: float, offset: Any) -> Any:
+    return offset if inner is None else _mapped(inner, gate, offset)

@@ -73,6 +73,11 @@ class Interleaved(Algebra):
         return (_COUNT, *(self.inner.dtypes * self.count))
 
     @property
+    def reuses_parts(self) -> bool:
+        """As the inner family."""
+        return self.inner.reuses_parts
+
+    @property
     def sample_range(self) -> tuple[int, int]:
         """As the inner family."""
         return self.inner.sample_range
@@ -108,16 +113,12 @@ class Interleaved(Algebra):
         total = earlier[0] + later[0]
         places = tirx.Select(total >= self.count, total - self.count, total)
         before = self._turned(self._split(earlier), later[0])
-        joined = [
-            self.inner.combine(f, g) for f, g in zip(before, self._split(later), strict=True)
-        ]
+        joined = [self.inner.combine(f, g) for f, g in zip(before, self._split(later), strict=True)]
         return (places, *(part for element in joined for part in element))
 
     def extend(self, earlier: Element, step: Element) -> Element:
         """As ``combine``: only the carry that was last has one step more."""
-        places = tirx.Select(
-            earlier[0] >= self.count - 1, tirx.const(0, _COUNT), earlier[0] + 1
-        )
+        places = tirx.Select(earlier[0] >= self.count - 1, tirx.const(0, _COUNT), earlier[0] + 1)
         *rest, last = self._split(earlier)
         first = self.inner.extend(last, self._split(step)[0])
         return (places, *first, *(part for element in rest for part in element))

@@ -81,7 +81,9 @@ def _low(e: Any, olds: tuple[Var, ...], dtype: str) -> Any:
     choice = as_choice(e)
     if choice is not None:
         parts = [_low(x, olds, dtype) for x in choice[1:]]
-        return None if any(part is None for part in parts) else tirx.op.if_then_else(choice[0], *parts)
+        return (
+            None if any(part is None for part in parts) else tirx.op.if_then_else(choice[0], *parts)
+        )
     if isinstance(e, tirx.LShift):
         by = tir.as_int(e.b)
         value = _low(e.a, olds, dtype)

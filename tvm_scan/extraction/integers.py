@@ -15,6 +15,20 @@ from tvm_scan.extraction.statements import Condition, Let, Loop, Store, rebuild,
 __all__ = ["map_integers", "same_statements", "simplified"]
 
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+_ARITHMETIC = (
+    tirx.Add,
+    tirx.Sub,
+    tirx.Mul,
+    tirx.FloorDiv,
+    tirx.FloorMod,
+    tirx.Max,
+    tirx.Min,
+    tirx.BitwiseAnd,
+    tirx.BitwiseOr,
+    tirx.BitwiseXor,
+    tirx.LShift,
+    tirx.RShift,
+)
 Map = Callable[[Any], Any]
 
 
@@ -38,10 +52,18 @@ def map_integers(stmts: list[Any], run: Map) -> list[Any]:
     def on_comparison(e: Any) -> Any:
         return type(e)(integer(e.a), integer(e.b))
 
+    def on_arithmetic(e: Any) -> Any:
+        return e if _is_plain_integer(e) else type(e)(integer(e.a), integer(e.b))
+
     def on_cast(e: tirx.Cast) -> Any:
         return tirx.Cast(tir.dtype_of(e), integer(e.value))
 
-    handlers = [(TensorLoad, on_load), (_COMPARISONS, on_comparison), (tirx.Cast, on_cast)]
+    handlers = [
+        (TensorLoad, on_load),
+        (_COMPARISONS, on_comparison),
+        (_ARITHMETIC, on_arithmetic),
+        (tirx.Cast, on_cast),
+    ]
 
     def expr(e: Any) -> Any:
         return integer(tvm_ffi.structural_map(e, handlers))

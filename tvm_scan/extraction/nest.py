@@ -156,9 +156,7 @@ def find_nest(
             return Nest(lanes, guards, before, loop, after, private, moved)
         guards += [cond for cond, _ in conditions]
         lanes += path
-        ordered = [
-            s for s in inside if isinstance(s, Loop) and not is_lane(s, s.body, external)
-        ]
+        ordered = [s for s in inside if isinstance(s, Loop) and not is_lane(s, s.body, external)]
         loops = [s for s in ordered if _carries(s)] or [s for s in ordered if may_keep(s)]
         if not loops:
             if ordered:

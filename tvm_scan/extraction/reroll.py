@@ -6,7 +6,7 @@ every ``k < U`` and every ``s``. Then ``for t in range(U E): T`` runs the same s
 same order. If from some list on each stands under the condition ``U s + k < n``, and the others
 satisfy it for all ``s``, then ``for t in range(n)`` does.
 
-``T`` is found by rewriting the first list (``s = t / U``), and then proven on all of them.
+``T`` is found by rewriting the first list with ``s = t / U``, and then compared with the others.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def _rolled(loop: Loop, body: list[Guarded], copies: int) -> Loop | None:
     if steps is None:
         return None
     template = _first(loop.var, time, [s for _, s in lists[0]], copies)
-    for k, each in enumerate(lists):
+    # At multiples of ``U`` the template is the first list by the way it is made.
+    for k, each in enumerate(lists[1:], start=1):
         here = tir.VarMap([(time, loop.var * copies + k)])
         expected = _decided(rename(template, here), loop)
         if not same_statements(expected, _decided([s for _, s in each], loop)):
@@ -121,7 +122,7 @@ def below(cond: Any, var: Var) -> tuple[int, Any] | None:
         return None
     if tir.loads(cond) or not tir.dtype_of(cond.a).startswith("int"):
         return None
-    found = linear_in(difference, var)
+    found = linear_in(tir.simplify(difference), var)
     if found is None or found[0] < 1:
         return None
     more = 1 if isinstance(cond, tirx.LE | tirx.GE) else 0
@@ -182,8 +183,10 @@ def _decided(stmts: list[Any], loop: Loop) -> list[Any]:
     def known(cond: Any) -> bool | None:
         if tir.loads(cond):
             return None
-        return True if analyzer.can_prove(cond) else (
-            False if analyzer.can_prove(tirx.Not(cond)) else None
+        return (
+            True
+            if analyzer.can_prove(cond)
+            else (False if analyzer.can_prove(tirx.Not(cond)) else None)
         )
 
     def choose(e: Any, cond: Any, yes: Any, no: Any) -> Any:
