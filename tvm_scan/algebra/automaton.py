@@ -13,7 +13,7 @@ from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
-from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
+from tvm_scan.algebra.base import KEEP, Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.literal import is_float
 
 __all__ = ["Automaton"]
@@ -72,7 +72,7 @@ class Automaton(Algebra):
         plain = index.value if isinstance(index, tirx.Cast) else index
         if isinstance(plain, Var) and plain.same_as(old):
             if extent is None or extent > _LARGEST:
-                return NotInFamily(step, f"a table of more than {_LARGEST} states", _FEW)
+                return NotInFamily(step, f"a table of more than {_LARGEST} states", KEEP)
             return cls(step, old, extent, dtype)
         row = _row_of(index, old)
         if row is None or extent is None:
@@ -164,7 +164,6 @@ class Automaton(Algebra):
 
 
 _ROWS = "give the table a dimension of its own for the state: table[h, x]"
-_FEW = "none is known: an element holds 16 states; keep the loop, whose lanes run in parallel"
 
 
 def _row_of(index: Any, old: Var) -> tuple[int, Any] | None:

@@ -195,19 +195,36 @@ def _misfit(access: Access, layouts: Layouts) -> Refusal:
         if dim == box.time_dim:
             zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in access.inner)
             fixed = tir.substitute(part[1], zero)
-            if tir.as_int(tir.simplify(fixed - box.base[dim])) is None or access.inner:
+            distance = tir.as_int(tir.simplify(fixed - box.base[dim]))
+            if distance is None or access.inner:
                 return Refusal(
                     RefusalKind.VARYING_LAG,
                     access.origin,
                     f"expected {name} to be read at a constant lag, found the index {index}",
                     "read the step before",
                 )
+            if distance % box.time_step:
+                return _several_steps(access, time, abs(box.time_step))
     return Refusal(
         RefusalKind.CROSS_LANE,
         access.origin,
         f"expected {name} to be accessed in the lane that owns it, found the index "
         f"[{', '.join(str(i) for i in access.indices)}]",
         "let every access of a written buffer use the same lane index",
+    )
+
+
+def _several_steps(access: Access, time: Var, cells: int) -> Refusal:
+    """An iteration that makes several steps, as of a loop unrolled by hand."""
+    name = access.buffer.name
+    index = ", ".join(str(i) for i in access.indices)
+    return Refusal(
+        RefusalKind.VARYING_LAG,
+        access.origin,
+        f"expected one step of {name} per iteration of {time.name}, found accesses that lie between "
+        f"the cells that an iteration moves by, {cells} at a time, at [{index}]",
+        f"roll the loop up: one step per iteration, all steps alike. A loop over {name} that is "
+        "unrolled by hand is taken where its steps are the same up to the index",
     )
 
 
