@@ -23,6 +23,7 @@ from tvm_scan import tir
 from tvm_scan.extraction.accesses import Access, accesses_of
 from tvm_scan.extraction.disjoint import lanes_apart
 from tvm_scan.extraction.layouts import Box, Layouts, Split
+from tvm_scan.extraction.misfits import misfit
 from tvm_scan.extraction.nest import Nest, linear_in
 from tvm_scan.extraction.statements import stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind, Register
@@ -122,7 +123,7 @@ def _extend(
             continue
         split = layouts.split(buffer, access.indices, access.inner)
         if split is None:
-            return _misfit(access, layouts)
+            return misfit(access, layouts)
         if access.is_store and split.lag != 0:
             return Refusal(
                 RefusalKind.VARYING_LAG,
@@ -176,58 +177,6 @@ def _widen(box: Box, split: Split, access: Access) -> Refusal | None:
     return None
 
 
-def _misfit(access: Access, layouts: Layouts) -> Refusal:
-    """Say why an access does not fit its box."""
-    box: Box = layouts.boxes[access.buffer]
-    name = access.buffer.name
-    time = layouts.nest.time.var
-    for dim, index in enumerate(access.indices):
-        part = linear_in(index, time)
-        wanted = box.time_step if dim == box.time_dim else 0
-        if part is None or part[0] != wanted:
-            return Refusal(
-                RefusalKind.VARYING_LAG,
-                access.origin,
-                f"expected {name} to be read at a fixed distance from the step that writes it, "
-                f"found the index {index}",
-                "read the step before, at the same stride and in the same direction",
-            )
-        if dim == box.time_dim:
-            zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in access.inner)
-            fixed = tir.substitute(part[1], zero)
-            distance = tir.as_int(tir.simplify(fixed - box.base[dim]))
-            if distance is None or access.inner:
-                return Refusal(
-                    RefusalKind.VARYING_LAG,
-                    access.origin,
-                    f"expected {name} to be read at a constant lag, found the index {index}",
-                    "read the step before",
-                )
-            if distance % box.time_step:
-                return _several_steps(access, time, abs(box.time_step))
-    return Refusal(
-        RefusalKind.CROSS_LANE,
-        access.origin,
-        f"expected {name} to be accessed in the lane that owns it, found the index "
-        f"[{', '.join(str(i) for i in access.indices)}]",
-        "let every access of a written buffer use the same lane index",
-    )
-
-
-def _several_steps(access: Access, time: Var, cells: int) -> Refusal:
-    """An iteration that makes several steps, as of a loop unrolled by hand."""
-    name = access.buffer.name
-    index = ", ".join(str(i) for i in access.indices)
-    return Refusal(
-        RefusalKind.VARYING_LAG,
-        access.origin,
-        f"expected one step of {name} per iteration of {time.name}, found accesses that lie between "
-        f"the cells that an iteration moves by, {cells} at a time, at [{index}]",
-        f"roll the loop up: one step per iteration, all steps alike. A loop over {name} that is "
-        "unrolled by hand is taken where its steps are the same up to the index",
-    )
-
-
 def _check_around(
     buffer: Var, accesses: list[Access], layouts: Layouts, last: bool
 ) -> Refusal | None:
@@ -254,7 +203,7 @@ def _check_around(
             indices[box.time_dim] = box.base[box.time_dim] + time.var * box.time_step
         split = layouts.split(buffer, indices, access.inner)
         if split is None:
-            return _misfit(access, layouts)
+            return misfit(access, layouts)
         refusal = _widen(box, split, access)
         if refusal is not None:
             return refusal
