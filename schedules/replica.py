@@ -18,6 +18,8 @@ from tvm.ir.expr import TensorLoad
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
+from tvm_scan.algebra import Algebra
+from tvm_scan.algebra.base import Element
 from tvm_scan.recurrence import Axis, Carry, Group, Recurrence
 from tvm_scan.schedules.elements import Elements, store_all
 from tvm_scan.schedules.ir import each, local
@@ -263,9 +265,10 @@ class Replica:
         def one(i: int, place: list[Any]) -> Any:
             algebra = self.recurrence.groups[i].algebra
             earlier = elements.load(i, lead, place)
-            step = self.lift(i, place, time, inner)
-            extended = algebra.extend(earlier, tuple(step))
-            return elements.store(i, lead, place, algebra.flush(extended) if flush else extended)
+            names, step = _named(algebra, tuple(self.lift(i, place, time, inner)))
+            extended = algebra.extend(earlier, step)
+            extended = algebra.flush(extended) if flush else extended
+            return tir.seq([*names, elements.store(i, lead, place, extended)])
 
         extended = self.for_each_element(elements.stage, one)
         return tir.seq([extended, *self._advance(elements.stage, time, inner)])
@@ -325,6 +328,14 @@ class Replica:
             return store_all([self.carry(c, place, inner) for c in group.carries], values)
 
         return self.for_each_element(elements.stage, one)
+
+
+def _named(algebra: Algebra, step: Element) -> tuple[list[Any], Element]:
+    """Bindings for the parts of a step's element that its composition uses many times."""
+    if not algebra.reuses_parts:
+        return [], step
+    names = tuple(tirx.Var(f"step{j}", tir.dtype_of(part)) for j, part in enumerate(step))
+    return [tirx.Bind(name, part) for name, part in zip(names, step, strict=True)], names
 
 
 def unrolled(stmt: Any) -> Any:

@@ -29,7 +29,7 @@ __all__ = ["Comparison", "check_verified", "telling_plan", "verify"]
 #: Extents of symbolic shapes: lanes, then longer ones, odd so that no tile divides them.
 _SIZES = (3, 517, 5, 7)
 #: Families whose scan does the loop's own operations on the loop's own values.
-_EXACT = ("bitwise affine", "two states", "finite automaton")
+_EXACT = ("bitwise affine", "shifted bits", "two states", "finite automaton")
 _CASES = ("random", "decaying", "growing", "zeros", "denormal", "nan", "infinity")
 
 
@@ -238,6 +238,10 @@ def index_limits(func: tirx.PrimFunc, found: Recurrence) -> tir.VarMap:
         if isinstance(inner, Automaton):
             for load in tir.loads(inner.image):
                 bound(load.source, tirx.IntImm("int32", inner.states))
+            if inner.flat is not None:
+                _, width, rest, _ = inner.flat
+                for load in tir.loads(rest):
+                    bound(load.source, tirx.IntImm("int32", width))
     return limits
 
 

@@ -12,10 +12,24 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 
 
-def signed(word):
-    """A 64-bit word as a signed integer."""
-    word &= (1 << 64) - 1
-    return word - (1 << 64) if word >> 63 else word
+def wrapped(value, dtype):
+    """The low bits of an integer, as an integer of the dtype."""
+    bits = int("".join(filter(str.isdigit, dtype)))
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if dtype.startswith("int") and value >> (bits - 1) else value
+
+
+#: Integers whose sums and products wrap in TVM's code; those of wider ones may not overflow.
+NARROW = ("int8", "uint8", "int16", "uint16")
+
+
+def stored(value, dtype):
+    """A sum or product as its dtype has it: wrapped if narrow, infinite if too large."""
+    if dtype in NARROW:
+        return wrapped(value, dtype)
+    if isinstance(value, Fraction) and abs(value) >= 2**1024:
+        return math.inf if value > 0 else -math.inf
+    return value
 
 
 def llvm_max(a, b):
@@ -59,11 +73,12 @@ def evaluate(expr, values, target="llvm"):
     if isinstance(e, tirx.Select):
         return run(e.true_value) if run(e.condition) else run(e.false_value)
     if isinstance(e, tirx.Cast):
-        return int(run(e.value)) if tir.dtype_of(e).startswith("int") else run(e.value)
+        dtype, value = tir.dtype_of(e), run(e.value)
+        return wrapped(int(value), dtype) if dtype.startswith(("int", "uint")) else value
     if isinstance(e, tirx.Not):
         return not run(e.a)
     if isinstance(e, tirx.BitwiseNot):
-        return ~run(e.a)
+        return wrapped(~run(e.a), tir.dtype_of(e))
     if isinstance(e, tirx.Div):
         return run(e.a) / run(e.b)
     if isinstance(e, TensorLoad):
@@ -88,7 +103,7 @@ def evaluate(expr, values, target="llvm"):
     }
     for kind, action in simple.items():
         if isinstance(e, kind):
-            return action(run(e.a), run(e.b))
+            return stored(action(run(e.a), run(e.b)), tir.dtype_of(e))
     if isinstance(e, tirx.GE):
         return run(e.a) >= run(e.b)
     name = tir.call_name(e) or ""
@@ -99,9 +114,9 @@ def evaluate(expr, values, target="llvm"):
         "bitwise_and": lambda a, b: a & b,
         "bitwise_or": lambda a, b: a | b,
         "bitwise_xor": lambda a, b: a ^ b,
-        "shift_left": lambda a, b: signed(a << b),
+        "shift_left": lambda a, b: wrapped(a << b, tir.dtype_of(e)),
         "shift_right": lambda a, b: a >> b,
-        "lshift": lambda a, b: signed(a << b),
+        "lshift": lambda a, b: wrapped(a << b, tir.dtype_of(e)),
         "rshift": lambda a, b: a >> b,
         "exp": math.exp,
         "log": math.log,

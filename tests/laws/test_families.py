@@ -40,6 +40,8 @@ a, b, x, y, lo, hi = (var(n, F) for n in ("a", "b", "x", "y", "lo", "hi"))
 k, m, n = (var(v, I) for v in "kmn")
 p, q = var("p", "bool"), var("q", "bool")
 TABLE = tirx.decl_buffer((5, 3), I, "table")
+FLAT = tirx.decl_buffer((15,), I, "flat")
+byte, nibble = var("byte", "uint8"), var("nibble", "int8")
 X0 = tirx.decl_buffer((1,), I, "X0")
 X1 = tirx.decl_buffer((1,), I, "X1")
 
@@ -78,6 +80,34 @@ def flagged(inner):
         return {**inner(rng, [v for v in names if v != "k"]), "k": rng.randint(0, 3)}
 
     return draw
+
+
+def bounded(inner):
+    """Gates of either sign and zero; of floats also those that have no number for a product."""
+
+    def draw(rng, names):
+        return {**inner(rng, names), "a": rng.choice([0, 1, -1, 2, -3, Fraction(1, 4)])}
+
+    return draw
+
+
+def growing(rng, names):
+    """Gates whose products leave the range of the dtype while the bounds hold the state."""
+    gate = 2.0 ** rng.choice([-600, -90, 1, 70, 600, 900])
+    return {**small(rng, names), "a": gate * rng.choice([1, -1]), "lo": -3.5, "hi": 5.25}
+
+
+def bytes_and_bits(rng, names):
+    return {
+        "k": rng.randint(0, 9),
+        "p": rng.random() < 0.5,
+        "byte": rng.randint(0, 255),
+        "nibble": rng.randint(-128, 127),
+    }
+
+
+def flat_row(rng, _):
+    return {"m": rng.randint(0, 2), "flat": [(7 * c + 2) % 5 for c in range(15)]}
 
 
 def table_row(rng, _):
@@ -143,6 +173,124 @@ CASES = {
     "min plus, NaN": Case("clamp", lambda h: (tirx.Min(h + a, x),), with_nan, (0.5,)),
     "max plus": Case("clamp", lambda h: (tirx.Max(h + a, x),), fractions, (Fraction(1),)),
     "min plus, integers": Case("clamp", lambda h: (tirx.Min(m, h + k),), integers, (3,), (I,)),
+    "bounded affine": Case(
+        "bounded affine",
+        lambda h: (tirx.Min(tirx.Max(a * h + b, lo), hi),),
+        bounded(fractions),
+        (Fraction(1),),
+    ),
+    "bounded affine, NaN": Case(
+        "bounded affine",
+        lambda h: (tirx.Min(tirx.Max(a * h + b, lo), hi),),
+        bounded(with_nan),
+        (0.5,),
+    ),
+    "bounded affine, carry second, NaN": Case(
+        "bounded affine",
+        lambda h: (tirx.Max(x, tirx.Min(hi, b - a * h)),),
+        bounded(with_nan),
+        (0.5,),
+    ),
+    "peak hold": Case("bounded affine", lambda h: (tirx.Max(h * 0.75, x),), fractions, (1,)),
+    "peak hold, infinity and NaN": Case(
+        "bounded affine", lambda h: (tirx.Max(h * 0.75, x),), floats, (0.5,)
+    ),
+    "falling, infinity and NaN": Case(
+        "bounded affine", lambda h: (tirx.Min(x, h * -0.5),), floats, (0.5,)
+    ),
+    "rectified by a choice, NaN": Case(
+        "bounded affine",
+        lambda h: (choose(a * h + b > 0.0, a * h + b, tirx.const(0.0, F)),),
+        bounded(with_nan),
+        (0.5,),
+    ),
+    "bounds in layers": Case(
+        "bounded affine",
+        lambda h: (tirx.Max(x - tirx.Min(h * a, hi) * 2.0, lo) / 4.0,),
+        bounded(fractions),
+        (Fraction(1),),
+    ),
+    "bounds in layers, NaN": Case(
+        "bounded affine",
+        lambda h: (tirx.Max(tirx.Min(h * a + x, hi) * 2.0 + b, lo),),
+        bounded(with_nan),
+        (0.5,),
+    ),
+    "bounds of a choice with gates": Case(
+        "bounded affine",
+        lambda h: (choose(k > 1, tirx.Max(h * a, lo), tirx.Min(b - h, hi)),),
+        flagged(bounded(fractions)),
+        (Fraction(1),),
+    ),
+    "gates without limit": Case(
+        "bounded affine",
+        lambda h: (tirx.Min(tirx.Max(a * h + b, lo), hi),),
+        growing,
+        (0.7,),
+        tolerance=1e-12,
+    ),
+    "a byte shifted in": Case(
+        "shifted bits",
+        lambda h: (tirx.bitwise_or(tirx.op.shift_left(h, tirx.const(3, "uint8")), byte),),
+        bytes_and_bits,
+        (77,),
+        ("uint8",),
+    ),
+    "signed bits shifted out": Case(
+        "shifted bits",
+        lambda h: (
+            tirx.bitwise_xor(
+                tirx.bitwise_not(tirx.op.shift_left(h, tirx.const(1, "int8"))),
+                tirx.bitwise_and(nibble, tirx.op.shift_left(h, tirx.const(1, "int8"))),
+            ),
+        ),
+        bytes_and_bits,
+        (-77,),
+        ("int8",),
+    ),
+    "shifts to the right": Case(
+        "shifted bits",
+        lambda h: (tirx.bitwise_or(tirx.op.shift_right(h, tirx.const(1, "uint8")), byte),),
+        bytes_and_bits,
+        (77,),
+        ("uint8",),
+    ),
+    "shifts by an input": Case(
+        "shifted bits",
+        lambda h: (
+            choose(p, tirx.op.shift_left(h, tirx.bitwise_and(byte, tirx.const(7, "uint8"))), h),
+        ),
+        bytes_and_bits,
+        (77,),
+        ("uint8",),
+    ),
+    "flat table": Case(
+        "finite automaton", lambda h: (tirx.BufferLoad(FLAT, [h * 3 + m]),), flat_row, (2,), (I,)
+    ),
+    "lag two": Case("interleaved", lambda h, g: (max_of(g), h), floats, (0.5, -1.5), (F, F)),
+    "lag three": Case(
+        "interleaved",
+        lambda h, g, f: (tirx.Min(tirx.Max(f + a, lo), hi), h, g),
+        fractions,
+        (Fraction(1), Fraction(2), Fraction(5)),
+        (F, F, F),
+    ),
+    "lag two with resets": Case(
+        "interleaved",
+        lambda h, g: (choose(k > 2, y, max_of(g)), h),
+        flagged(floats),
+        (1, 2),
+        (F, F),
+    ),
+    "low bits of wider sums": Case(
+        "affine",
+        lambda h: (
+            tirx.Cast("int8", tirx.Cast(I, h) * k - tirx.Cast(I, nibble) * tirx.const(300, I)),
+        ),
+        bytes_and_bits,
+        (-77,),
+        ("int8",),
+    ),
     "masks": Case(
         "bitwise affine",
         lambda h: (tirx.bitwise_or(tirx.bitwise_and(h, k), tirx.bitwise_xor(m, n)),),
@@ -293,6 +441,9 @@ def test_every_family_has_a_law_test():
 h, g = var("h", F), var("g", F)
 j = var("j", I)
 u = var("u", "uint32")
+u1, u31 = tirx.const(1, "uint32"), tirx.const(31, "uint32")
+short = var("short", "int16")
+MANY = tirx.decl_buffer((52,), I, "many")
 w, x64 = var("w", "int64"), var("x64", "int64")
 NEAR_MISSES = {
     "square": ((h * h + x,), (h,), (F,)),
@@ -308,6 +459,36 @@ NEAR_MISSES = {
     "shifted bits": ((tirx.bitwise_xor(tirx.op.shift_right(j, m), k),), (j,), (I,)),
     "table at an expression": ((tirx.BufferLoad(TABLE, [j + 1, m]),), (j,), (I,)),
     "table in two dimensions": ((tirx.BufferLoad(TABLE, [j, j]),), (j,), (I,)),
+    "gate on an integer under a bound": ((tirx.Max(j * k, m),), (j,), (I,)),
+    "gate of unknown sign around a bound": ((tirx.Max(h, x) * a,), (h,), (F,)),
+    "two slopes": ((tirx.Max(h, h * 0.1) + x,), (h,), (F,)),
+    "bounds of two kinds of the carry": ((tirx.Max(h, x) + tirx.Min(h, y),), (h,), (F,)),
+    "maximum of neighbours": ((tirx.Max(h, g), h), (h, g), (F, F)),
+    "signed shift to the right": ((tirx.op.shift_right(j, m),), (j,), (I,)),
+    "shifts in both directions": (
+        (tirx.bitwise_or(tirx.op.shift_left(u, u1), tirx.op.shift_right(u, u31)),),
+        (u,),
+        ("uint32",),
+    ),
+    "shifted and not": (
+        (tirx.bitwise_xor(tirx.op.shift_left(u, u1), u),),
+        (u,),
+        ("uint32",),
+    ),
+    "shift by the carry": ((tirx.op.shift_left(j, j),), (j,), (I,)),
+    "table of many rows": ((tirx.BufferLoad(MANY, [j * 3 + m]),), (j,), (I,)),
+    "table read backwards": ((tirx.BufferLoad(FLAT, [14 - j * 3 - m]),), (j,), (I,)),
+    "table at a product": ((tirx.BufferLoad(FLAT, [j * m]),), (j,), (I,)),
+    "high bits of a wider sum": (
+        (tirx.Cast("int8", tirx.floordiv(tirx.Cast(I, nibble) + k, 2)),),
+        (nibble,),
+        ("int8",),
+    ),
+    "narrowed on the way": (
+        (tirx.Cast("int16", tirx.Cast(I, tirx.Cast("int8", short)) + k),),
+        (short,),
+        ("int16",),
+    ),
     "integer quotient": ((tirx.floordiv(j, 2) + m,), (j,), (I,)),
     "rounded": ((tirx.Cast(F, tirx.Cast(I, h)) + x,), (h,), (F,)),
 }

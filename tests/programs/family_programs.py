@@ -255,6 +255,83 @@ def wkv(
             top[0] = new[0]
 
 
+@T.prim_func(s_tir=True)
+def peak_hold(X: T.Buffer((3, 37), "float32"), H: T.Buffer((3, 37), "float32")):
+    for b, t in T.grid(3, 37):
+        H[b, t] = T.max(T.float32(0.5) * T.if_then_else(t > 0, H[b, t - 1], T.float32(4)), X[b, t])
+
+
+@T.prim_func(s_tir=True)
+def independent_network(
+    U: T.Buffer((3,), "float32"),
+    X: T.Buffer((3, 37), "float32"),
+    S: T.Buffer((3,), "float32"),
+    Y: T.Buffer((3, 37), "float32"),
+):
+    for b, t in T.grid(3, 37):
+        v: T.let[T.float32] = U[b] * S[b] + X[b, t]
+        S[b] = T.if_then_else(v > T.float32(0), v, T.float32(0))
+        Y[b, t] = S[b]
+
+
+@T.prim_func(s_tir=True)
+def gates_of_any_sign(
+    A: T.Buffer((3, 37), "float32"),
+    X: T.Buffer((3, 37), "float32"),
+    H: T.Buffer((3, 37), "float32"),
+):
+    for b, t in T.grid(3, 37):
+        H[b, t] = T.min(
+            T.max(
+                X[b, t] - A[b, t] * T.if_then_else(t > 0, H[b, t - 1], T.float32(1)),
+                T.float32(-6),
+            ),
+            T.float32(5),
+        ) + T.float32(2)
+
+
+@T.prim_func(s_tir=True)
+def maximum_two_steps_back(X: T.Buffer((3, 37), "float32"), H: T.Buffer((3, 39), "float32")):
+    for b, t in T.grid(3, 37):
+        H[b, t + 2] = T.max(H[b, t], X[b, t])
+
+
+@T.prim_func(s_tir=True)
+def bounded_three_steps_back(X: T.Buffer((3, 37), "int32"), H: T.Buffer((3, 37), "int32")):
+    for b, t in T.grid(3, 37):
+        H[b, t] = T.min(T.max(T.if_then_else(t > 2, H[b, t - 3], 1) + X[b, t], -3), 4)
+
+
+@T.prim_func(s_tir=True)
+def shift_register(
+    B: T.Buffer((3, 37), "int32"), S: T.Buffer((3,), "int32"), Y: T.Buffer((3, 37), "int32")
+):
+    for b, t in T.grid(3, 37):
+        S[b] = T.bitwise_or(T.shift_left(S[b], 1), T.bitwise_and(B[b, t], 1))
+        Y[b, t] = S[b]
+
+
+@T.prim_func(s_tir=True)
+def flat_automaton(
+    X: T.Buffer((3, 37), "int32"), TB: T.Buffer((9,), "int32"), H: T.Buffer((3, 37), "int32")
+):
+    for b, t in T.grid(3, 37):
+        H[b, t] = TB[T.if_then_else(t > 0, H[b, t - 1], 0) * 3 + X[b, t]]
+
+
+@T.prim_func(s_tir=True)
+def reservoir(
+    U: T.Buffer((3, 37), "float32"), X: T.Buffer((3, 37), "float32"), R: T.Buffer((3,), "float32")
+):
+    for b in range(3):
+        r = T.sblock_alloc_buffer((1,), "float32")
+        r[0] = T.float32(-1)
+        for t in range(37):
+            if U[b, t] < T.float32(-2):
+                r[0] = X[b, t]
+        R[b] = r[0]
+
+
 #: Program, families in order of the stages, range of the inputs, whether rounding may differ.
 PROGRAMS = {
     "second_order": (second_order, ["matrix affine"], (-1, 2), False),
@@ -274,5 +351,13 @@ PROGRAMS = {
     "online_softmax": (online_softmax, ["reduce", "affine", "affine"], (-4, 5), True),
     "mean_and_variance": (mean_and_variance, ["affine", "reduce"], (-4, 5), True),
     "small_matrix": (small_matrix, ["matrix affine"], (-1, 2), False),
+    "peak_hold": (peak_hold, ["bounded affine"], (-4, 5), False),
+    "independent_network": (independent_network, ["bounded affine"], (-1, 2), False),
+    "gates_of_any_sign": (gates_of_any_sign, ["bounded affine"], (-2, 3), False),
+    "maximum_two_steps_back": (maximum_two_steps_back, ["interleaved"], (-4, 5), False),
+    "bounded_three_steps_back": (bounded_three_steps_back, ["interleaved"], (-4, 5), False),
+    "shift_register": (shift_register, ["shifted bits"], (-4, 5), False),
+    "flat_automaton": (flat_automaton, ["finite automaton"], (0, 3), False),
+    "reservoir": (reservoir, ["segmented"], (-4, 5), False),
     "wkv": (wkv, ["clamp", "affine", "affine"], (0, 4), True),
 }

@@ -62,7 +62,16 @@ def test_cuda_plans_equal_the_loop(name, plan):
     check(name, run_cuda(parallelize(func, CUDA_TARGET, plan), args), sequential(func, args))
 
 
-WITH_NAN = ("bounded_sum", "reset_sum", "reset_max", "running_argmax")
+WITH_NAN = (
+    "bounded_sum",
+    "reset_sum",
+    "reset_max",
+    "running_argmax",
+    "peak_hold",
+    "independent_network",
+    "gates_of_any_sign",
+    "maximum_two_steps_back",
+)
 
 
 def with_nan(name):

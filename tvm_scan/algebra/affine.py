@@ -10,6 +10,7 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import (
+    KEEP,
     Element,
     Forgetting,
     NotInFamily,
@@ -30,6 +31,16 @@ from tvm_scan.algebra.literal import (
 __all__ = ["Affine", "coefficients"]
 
 _SMALLEST_NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
+
+#: What no family has of a carry, but for a modulus and a table.
+_NEVER = (tirx.FloorDiv, tirx.Div, tirx.Mod)
+
+_BOUND = (
+    "write a bound as T.max or T.min; a step that branches on its state in another way keeps its "
+    "loop, whose lanes run in parallel"
+)
+
+_SIGNED = "carry a signed integer of that width, or one that is wider, and cast what is stored"
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,21 +192,20 @@ def _parts(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
         return _ONE, None
     if not tir.contains_var(e, [old]):
         return _ZERO, e
-    if isinstance(e, tirx.Sub) and tir.dtype_of(e).startswith("uint"):
-        # The offset alone, 0 - y, would be negative; TVM takes that for undefined.
-        return NotInFamily(e, "an unsigned subtraction")
+    if isinstance(e, tirx.Sub) and tir.dtype_of(e) in ("uint32", "uint64"):
+        return _unsigned_difference(e, old)
     if isinstance(e, tirx.Add | tirx.Sub):
         return _sum(e, old)
     if isinstance(e, tirx.Mul):
         for factor, rest in ((e.a, e.b), (e.b, e.a)):
             if not tir.contains_var(factor, [old]):
                 return _scaled(_parts(rest, old), lambda v, f=factor: times(v, f), factor)
-        return NotInFamily(e, "the carry is multiplied by a value that depends on it")
+        return NotInFamily(e, "the carry is multiplied by a value that depends on it", KEEP)
     if isinstance(e, tirx.Div) and is_float(tir.dtype_of(e)):
         if not tir.contains_var(e.b, [old]):
             unit = one(tir.dtype_of(e)) / e.b
             return _scaled(_parts(e.a, old), lambda v: v / e.b, unit)
-        return NotInFamily(e, "the step divides by a value that depends on the carry")
+        return NotInFamily(e, "the step divides by a value that depends on the carry", KEEP)
     if (choice := as_choice(e)) is not None:
         return _choice(e, *choice, old)
     name = tir.call_name(e)
@@ -207,7 +217,8 @@ def _parts(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
         unit = tirx.const(1 << by, tir.dtype_of(e))
         return _scaled(_parts(e.a, old), lambda v: times(v, unit), unit)
     what = name or type(e).__name__
-    return NotInFamily(e, f"{what} of the carry is not affine in it")
+    fix = KEEP if name or isinstance(e, _NEVER) else ""
+    return NotInFamily(e, f"{what} of the carry is not affine in it", fix)
 
 
 def _scaled(parts: Any, scale: Any, unit: Any) -> tuple[Any, Any] | NotInFamily:
@@ -227,6 +238,22 @@ def _sum(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
     negative = isinstance(e, tirx.Sub)
     a = _plus(left[0], right[0], negative, dtype)
     return a, _offset(left[1], right[1], negative, dtype)
+
+
+def _unsigned_difference(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
+    """``h + x - y`` with ``y <= x``; the offset of others is negative, undefined for TVM."""
+    left = _parts(e.a, old)
+    free = not tir.contains_var(e.b, [old])
+    if isinstance(left, tuple) and left[1] is not None and free and _is_at_most(e.b, left[1]):
+        return left[0], left[1] - e.b
+    return NotInFamily(e, "an unsigned subtraction", _SIGNED)
+
+
+def _is_at_most(y: Any, x: Any) -> bool:
+    """Whether ``y <= x`` by the looks of them: the same, or a minimum of it and others."""
+    if isinstance(y, tirx.Min):
+        return _is_at_most(y.a, x) or _is_at_most(y.b, x)
+    return tir.structurally_equal(y, x)
 
 
 def _plus(left: Any, right: Any, negative: bool, dtype: str) -> Any:
@@ -249,7 +276,7 @@ def _offset(left: Any, right: Any, negative: bool, dtype: str) -> Any:
 
 def _choice(e: Any, cond: Any, yes: Any, no: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
     if tir.contains_var(cond, [old]):
-        return NotInFamily(e, "the step chooses by a condition on the carry")
+        return NotInFamily(e, "the step chooses by a condition on the carry", _BOUND)
     left, right = _parts(yes, old), _parts(no, old)
     if isinstance(left, NotInFamily):
         return left

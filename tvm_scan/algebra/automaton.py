@@ -1,16 +1,19 @@
-"""Finite automata: ``h -> table[h, x]`` over few states."""
+"""Finite automata: ``h -> table[h, x]`` over few states, the table flat or not."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
 
 from tvm_scan import tir
-from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
+from tvm_scan.algebra.affine import coefficients
+from tvm_scan.algebra.base import KEEP, Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.literal import is_float
 
 __all__ = ["Automaton"]
@@ -22,14 +25,18 @@ _WORD = "int64"
 
 @dataclass(frozen=True, eq=False)
 class Automaton(Algebra):
-    """``h' = table[.., h, ..]``, the extent of that dimension at most 16.
+    """``h' = table[.., h, ..]``, or ``table[h * c + x]``, with at most 16 states.
 
     Theorem. Functions of a finite set compose. A function of n <= 16 states is a word of 64
     bits, 4 bits for the image of each state, so that an element is one number. (W. D. Hillis and
     G. L. Steele, "Data parallel algorithms", CACM 29 (12), 1986.)
 
     The loop indexes the table with its carry: a carry outside of ``0 .. n - 1`` reads outside of
-    the table there, and is no business of ours here.
+    the table there, and is no business of ours here. In a flat table that holds of rows: with
+    ``0 <= x < c`` the index ``h * c + x`` lies inside of the table's ``N`` entries only for
+    ``0 <= h < N / c``. Where ``x`` is data whose range is not provable, the statement has an
+    assumption (``assumed``): that the table's entries and the first carry are states, numbers
+    below ``N / c``. Then every carry is one, whatever ``x`` is.
     """
 
     name: ClassVar[str] = "finite automaton"
@@ -37,6 +44,9 @@ class Automaton(Algebra):
     state: Var
     states: int
     dtype: str
+    #: Dimension of the table, multiplier and rest of the index, extent, for a flat table.
+    flat: tuple[int, int, Any, int] | None = None
+    assumed: bool = False
 
     @classmethod
     def prove(cls, system: System) -> Automaton | NotInFamily:
@@ -47,19 +57,36 @@ class Automaton(Algebra):
             return NotInFamily(step, "")
         if not tir.dtype_of(load).startswith(("int", "uint")):
             return NotInFamily(step, "")
-        states = None
-        for index, extent in zip(load.indices, tir.shape_of(load.source), strict=True):
-            if not tir.contains_var(index, [old]):
-                continue
-            plain = index.value if isinstance(index, tirx.Cast) else index
-            if states is not None or not (isinstance(plain, Var) and plain.same_as(old)):
-                return NotInFamily(step, "a table that the carry indexes by an expression")
-            states = tir.as_int(extent)
-            if states is None or states > _LARGEST:
-                return NotInFamily(step, f"a table of more than {_LARGEST} states")
-        if states is None:
+        found = [
+            (dim, index, tir.as_int(extent))
+            for dim, (index, extent) in enumerate(
+                zip(load.indices, tir.shape_of(load.source), strict=True)
+            )
+            if tir.contains_var(index, [old])
+        ]
+        if not found:
             return NotInFamily(step, "")
-        return cls(step, old, states, dtype)
+        dim, index, extent = found[0]
+        if len(found) > 1:
+            return NotInFamily(step, "a table that the carry indexes in two dimensions", _ROWS)
+        plain = index.value if isinstance(index, tirx.Cast) else index
+        if isinstance(plain, Var) and plain.same_as(old):
+            if extent is None or extent > _LARGEST:
+                return NotInFamily(step, f"a table of more than {_LARGEST} states", KEEP)
+            return cls(step, old, extent, dtype)
+        row = _row_of(index, old)
+        if row is None or extent is None:
+            return NotInFamily(step, "a table that the carry indexes by an expression", _ROWS)
+        width, rest = row
+        states = -(-extent // width)
+        if states > _LARGEST:
+            return NotInFamily(step, f"a table of more than {_LARGEST} rows", _ROWS)
+        bound = Analyzer().const_int_bound(rest)
+        least, most = int(bound.min_value), int(bound.max_value)
+        if most < 0 or least >= width:
+            return NotInFamily(step, "a table that the carry indexes by an expression", _ROWS)
+        known = least >= 0 and most < width
+        return cls(step, old, states, dtype, (dim, width, rest, extent), not known)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -85,18 +112,20 @@ class Automaton(Algebra):
         by = tirx.Cast(_WORD, state) * tirx.const(_BITS, _WORD)
         return tirx.bitwise_and(tirx.op.shift_right(word, by), tirx.const(_LARGEST - 1, _WORD))
 
+    def _image(self, state: int) -> Any:
+        """What the step makes of a state; 0 where no loop could have read the table."""
+        value = tirx.const(state, self.dtype)
+        image = tir.substitute(self.image, tir.VarMap([(self.state, value)]))
+        if self.flat is None:
+            return image
+        _, width, rest, extent = self.flat
+        at = rest + tirx.const(state * width, tir.dtype_of(rest))
+        inside = tirx.And(at >= tir.zero_like(at), at < extent)
+        return tirx.op.if_then_else(inside, image, tir.zero_like(image))
+
     def lift(self) -> Element:
         """The images of all states."""
-        return (
-            self._word(
-                [
-                    tir.substitute(
-                        self.image, tir.VarMap([(self.state, tirx.const(s, self.dtype))])
-                    )
-                    for s in range(self.states)
-                ]
-            ),
-        )
+        return (self._word([self._image(s) for s in range(self.states)]),)
 
     def combine(self, earlier: Element, later: Element) -> Element:
         """``g(f(s))`` for every state."""
@@ -126,4 +155,32 @@ class Automaton(Algebra):
             "identity": "s -> s",
             "apply": "f(h)",
             "table": str(self.image),
+            **(
+                {"assumed": f"entries and first state in 0 .. {self.states - 1}"}
+                if self.assumed
+                else {}
+            ),
         }
+
+
+_ROWS = "give the table a dimension of its own for the state: table[h, x]"
+
+
+def _row_of(index: Any, old: Var) -> tuple[int, Any] | None:
+    """``(c, x)`` of an index ``h * c + x`` with a constant ``c`` of one or more."""
+    state = Var("state", tir.prim_type(tir.dtype_of(index)))
+
+    def named(cast: tirx.Cast) -> Any:
+        return state if isinstance(cast.value, Var) and cast.value.same_as(old) else cast
+
+    plain = tvm_ffi.structural_map(index, [(tirx.Cast, named)])
+    carry = old if tir.contains_var(plain, [old]) else state
+    if carry is old and tir.contains_var(plain, [state]):
+        return None
+    found = coefficients(plain, carry)
+    if isinstance(found, NotInFamily):
+        return None
+    width = 1 if found[0] is None else tir.as_int(tir.simplify(found[0]))
+    if width is None or width < 1:
+        return None
+    return width, tir.zero_like(index) if found[1] is None else found[1]

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tvm.ir import Var
 
-__all__ = ["Algebra", "Element", "Forgetting", "NotInFamily", "Plain", "System", "classify"]
+from tvm_scan.algebra.narrow import in_own_dtype
+
+__all__ = [
+    "KEEP",
+    "Algebra",
+    "Element",
+    "Forgetting",
+    "NotInFamily",
+    "Plain",
+    "System",
+    "classify",
+]
+
+#: The fix where no rewrite is known.
+KEEP = "no rewrite is known that is in a family; keep the loop, whose lanes run in parallel"
 
 Element = tuple[Any, ...]
 Combine = Callable[[Element, Element], Element]
@@ -41,11 +55,13 @@ class Plain:
 class NotInFamily:
     """Why a step is not in a family: the expression at which the proof stopped.
 
-    A family that is far from the step gives no reason (an empty one).
+    A family that is far from the step gives no reason (an empty one). ``fix`` is a rewrite that
+    is known to be taken, where there is one for this step.
     """
 
     expr: Any
     reason: str
+    fix: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +109,11 @@ class Algebra(ABC):
     def sample_range(self) -> tuple[int, int]:
         """Integers that inputs may be when the laws are tried out on samples."""
         return (-4, 5)
+
+    @property
+    def reuses_parts(self) -> bool:
+        """Whether ``extend`` has each part of a step many times, so that they are named first."""
+        return False
 
     @classmethod
     @abstractmethod
@@ -152,6 +173,13 @@ class Forgetting(Algebra):
         """Carries on which applying ``constant(values)`` gives exactly ``values``."""
 
 
+def _narrowed(system: System) -> System:
+    """The system with steps that go through wider integers in their carries' own dtypes."""
+    pairs = zip(system.steps, system.dtypes, strict=True)
+    steps = tuple(in_own_dtype(step, system.olds, dtype) for step, dtype in pairs)
+    return replace(system, steps=steps)
+
+
 def classify(system: System) -> Algebra | NotInFamily:
     """Find the first family that contains the step.
 
@@ -167,6 +195,7 @@ def classify(system: System) -> Algebra | NotInFamily:
     """
     from tvm_scan.algebra import FAMILIES
 
+    system = _narrowed(system)
     reason = NotInFamily(system.steps[0], "carries that feed one another in a circle")
     for family in FAMILIES:
         if family.single and len(system.olds) != 1:

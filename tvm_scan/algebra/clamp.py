@@ -11,6 +11,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.choices import as_choice
+from tvm_scan.algebra.exact import as_numbers
 from tvm_scan.algebra.literal import is_float, largest, smallest, zero
 
 __all__ = ["Clamp"]
@@ -39,8 +40,8 @@ class Clamp(Algebra):
     monotone, so ``g(f(h)) = min(max(h + a1 + a2, g(lo1)), g(hi1))``: adding a constant, max and
     min commute with monotone maps, and ``lo > hi`` gives the constant ``hi`` on both sides.
 
-    Integers up to 32 bits are combined in 64 bits, where no sum of gates overflows; the loop,
-    which bounds at every step, would not overflow either.
+    Integers up to 32 bits are combined in 64 bits, where no sum of gates overflows; that the loop,
+    which bounds at every step, does not wrap either is proven first (``as_numbers``).
 
     Where NaN occurs, max and min differ by target and by the order of their operands, and the
     step may become a constant. So floating-point elements are found by running the target's own
@@ -60,15 +61,18 @@ class Clamp(Algebra):
     def prove(cls, system: System) -> Clamp | NotInFamily:
         """Follow sums, max and min outwards from the carry."""
         step, old, dtype = system.only
-        if dtype.startswith(("uint", "bool")):
+        if dtype in ("int64", "uint64") and isinstance(step, tirx.Max | tirx.Min):
+            reason = "bounds on a 64-bit integer, whose unbounded sums may overflow,"
+            return NotInFamily(step, reason, "carry an int32, if the bounds fit")
+        if dtype in ("bool", "int64", "uint64"):
             return NotInFamily(step, "")
-        if dtype == "int64":
-            if isinstance(step, tirx.Max | tirx.Min):
-                return NotInFamily(
-                    step, "bounds on a 64-bit integer, whose unbounded sums may overflow,"
-                )
-            return NotInFamily(step, "")
-        found = _parts(step, old, dtype if is_float(dtype) else "int64")
+        if is_float(dtype):
+            found = _parts(step, old, dtype)
+        else:
+            numbers = as_numbers(step, old, dtype)
+            if isinstance(numbers, NotInFamily):
+                return numbers
+            found = _parts(*numbers, "int64")
         if found is None or (found.low is None and found.high is None):
             return NotInFamily(step, "")
         return cls(found.shift, found.low, found.high, dtype, step, old)

@@ -51,6 +51,11 @@ class Segmented(Algebra):
         return ("int32", *self.carried, *self.inner.dtypes)
 
     @property
+    def reuses_parts(self) -> bool:
+        """As the inner family."""
+        return self.inner.reuses_parts
+
+    @property
     def sample_range(self) -> tuple[int, int]:
         """As the inner family."""
         return self.inner.sample_range

@@ -24,6 +24,7 @@ from tvm_scan.extraction.accesses import Access, accesses_of
 from tvm_scan.extraction.disjoint import lanes_apart
 from tvm_scan.extraction.extents import last_of
 from tvm_scan.extraction.layouts import Box, Layouts, Split
+from tvm_scan.extraction.misfits import misfit
 from tvm_scan.extraction.nest import Nest, linear_in
 from tvm_scan.extraction.statements import stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind, Register
@@ -124,7 +125,7 @@ def _extend(
             continue
         split = layouts.split(buffer, access.indices, access.inner)
         if split is None:
-            return _misfit(access, layouts)
+            return misfit(access, layouts)
         if access.is_store and split.lag != 0:
             return Refusal(
                 RefusalKind.VARYING_LAG,
@@ -178,42 +179,6 @@ def _widen(box: Box, split: Split, access: Access) -> Refusal | None:
     return None
 
 
-def _misfit(access: Access, layouts: Layouts) -> Refusal:
-    """Say why an access does not fit its box."""
-    box: Box = layouts.boxes[access.buffer]
-    name = access.buffer.name
-    time = layouts.nest.time.var
-    for dim, index in enumerate(access.indices):
-        part = linear_in(index, time)
-        wanted = box.time_step if dim == box.time_dim else 0
-        if part is None or part[0] != wanted:
-            return Refusal(
-                RefusalKind.VARYING_LAG,
-                access.origin,
-                f"expected {name} to be read at a fixed distance from the step that writes it, "
-                f"found the index {as_text(index)}",
-                "read the step before, at the same stride and in the same direction",
-            )
-        if dim == box.time_dim:
-            zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in access.inner)
-            fixed = tir.substitute(part[1], zero)
-            if tir.as_int(tir.simplify(fixed - box.base[dim])) is None or access.inner:
-                return Refusal(
-                    RefusalKind.VARYING_LAG,
-                    access.origin,
-                    f"expected {name} to be read at a constant lag, found the index "
-                    f"{as_text(index)}",
-                    "read the step before",
-                )
-    return Refusal(
-        RefusalKind.CROSS_LANE,
-        access.origin,
-        f"expected {name} to be accessed in the lane that owns it, found the index "
-        f"[{', '.join(map(as_text, access.indices))}]",
-        "let every access of a written buffer use the same lane index",
-    )
-
-
 def _check_around(
     buffer: Var, accesses: list[Access], layouts: Layouts, last: bool
 ) -> Refusal | None:
@@ -241,7 +206,7 @@ def _check_around(
             indices[box.time_dim] = box.base[box.time_dim] + time.var * box.time_step
         split = layouts.split(buffer, indices, access.inner)
         if split is None:
-            return _misfit(access, layouts)
+            return misfit(access, layouts)
         refusal = _widen(box, split, access)
         if refusal is not None:
             return refusal

@@ -19,8 +19,10 @@ from tvm_scan.extraction.coupling import draft_steps, find_groups, one_group
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.layouts import Layouts
 from tvm_scan.extraction.nest import Nest, find_nest
+from tvm_scan.extraction.overwritten import overwritten
 from tvm_scan.extraction.preconditions import check_preconditions
 from tvm_scan.extraction.rewrite import BodyWriter
+from tvm_scan.extraction.rolling import one_loop_of_time
 from tvm_scan.extraction.statements import stores_in
 from tvm_scan.extraction.surroundings import surroundings
 from tvm_scan.extraction.symbolic import StepState, execute_step
@@ -99,12 +101,24 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
     if isinstance(tree, Refusal):
         return tree
     external = buffers_outside(func, stmt)
-    nest = find_nest(tree.body, tree.reduced, external)
+    found = _of_tree(func, stmt, tree.body, tree.reduced, external)
+    if isinstance(found, Refusal):
+        # One step per iteration is the form to judge, and to speak of in a refusal.
+        rolled = one_loop_of_time(tree.body, external)
+        if rolled is not None:
+            return _of_tree(func, stmt, rolled, tree.reduced, external)
+    return found
+
+
+def _of_tree(
+    func: tirx.PrimFunc, stmt: Any, body: list[Any], reduced: tir.VarMap, external: tir.VarMap
+) -> Recurrence | Refusal:
+    nest = find_nest(body, reduced, external)
     if isinstance(nest, Refusal):
         return nest
     found = _of_nest(func, stmt, nest, external)
     if isinstance(found, Refusal) and nest.interchanged:
-        nest = find_nest(tree.body, tree.reduced, external, interchange=False)
+        nest = find_nest(body, reduced, external, interchange=False)
         again = nest if isinstance(nest, Refusal) else _of_nest(func, stmt, nest, external)
         return found if isinstance(again, Refusal) else again
     return found
@@ -171,12 +185,7 @@ def _assemble(
     declared: tuple[str, ...],
 ) -> Recurrence | Refusal:
     if not state.cells:
-        return Refusal(
-            RefusalKind.NO_RECURRENCE,
-            nest.time.origin,
-            "expected a step that reads what an earlier step wrote, found none",
-            "nothing to do: TVM's own rules already run this loop in parallel",
-        )
+        return overwritten(nest.time)
     writer = BodyWriter(layouts, half, state.preloaded)
     drafts = draft_steps(nest, layouts, state)
     if isinstance(drafts, Refusal):

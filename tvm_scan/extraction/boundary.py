@@ -48,14 +48,16 @@ def decide_time_tests(expr: Any, time: Var, extent: Any, at: int | None) -> Any:
     else:
         analyzer.bind(time, Range.from_min_extent(zero + 1, tirx.Max(extent - 1, zero + 1)))
 
-    def decide(cond: Any, yes: Any, no: Any, whole: Any) -> Any:
+    def holds(cond: Any, wanted: bool) -> bool:
+        if isinstance(cond, tirx.Or | tirx.And):
+            parts = (holds(part, wanted) for part in (cond.a, cond.b))
+            return any(parts) if isinstance(cond, tirx.Or) == wanted else all(parts)
         if tir.loads(cond):
-            return whole
-        if analyzer.can_prove(cond):
-            return yes
-        if analyzer.can_prove(tirx.Not(cond)):
-            return no
-        return whole
+            return False
+        return bool(analyzer.can_prove(cond if wanted else tirx.Not(cond)))
+
+    def decide(cond: Any, yes: Any, no: Any, whole: Any) -> Any:
+        return yes if holds(cond, True) else no if holds(cond, False) else whole
 
     def on_select(e: tirx.Select) -> Any:
         return decide(e.condition, e.true_value, e.false_value, e)

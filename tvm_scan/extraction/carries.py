@@ -196,10 +196,15 @@ def _unsupported(reason: Any, carries: list[Carry], shown: str) -> Refusal:
         kind,
         _locate(reason.expr, carries),
         f"expected a step of {names} whose composition stays in one family (affine, one "
-        f"associative operator, ...); found {reason.reason} in {shown}",
-        "rewrite the step as a*h + b or as h op x with a, b and x free of the carry; all families "
-        "are listed in docs/families.md",
+        f"associative operator, ...); found {reason.reason} in {reason.expr}",
+        reason.fix or _REWRITE,
     )
+
+
+_REWRITE = (
+    "rewrite the step as a*h + b or as h op x with a, b and x free of the carry; all families are "
+    "listed in docs/families.md"
+)
 
 
 def _locate(expr: Any, carries: list[Carry]) -> Any:
@@ -273,16 +278,20 @@ def _from_memory(carry: Carry, nest: Nest, layouts: Layouts, writer: BodyWriter)
     earlier = tirx.IntImm(tir.dtype_of(nest.time.var), -lag)
     place = [tirx.IntImm("int32", 0)] * len(register.extents)
     index = writer.memory_index(register, place, earlier)
+    exists = None
     if not _in_bounds(index, register.buffer, nest):
-        return Refusal(
-            RefusalKind.NO_INITIAL_STATE,
-            carry.origin,
-            f"expected an initial state of {carry.name} for step {lag - 1}, found a read of "
-            f"[{', '.join(map(as_text, index))}], which is not provably inside the buffer",
-            f"guard the first steps with T.if_then_else(t > {lag - 1}, ..., initial value), or use "
-            "a history buffer with more cells",
-        )
-    return writer.copy_in(register, earlier, lag)
+        # The loop reads it at step 0, if there is one.
+        exists = nest.time.extent > tir.zero_like(nest.time.var)
+        if not _in_bounds(index, register.buffer, nest, exists):
+            return Refusal(
+                RefusalKind.NO_INITIAL_STATE,
+                carry.origin,
+                f"expected an initial state of {carry.name} for step {lag - 1}, found a read of "
+                f"[{', '.join(str(i) for i in index)}], which is not provably inside the buffer",
+                f"guard the first steps with T.if_then_else(t > {lag - 1}, ..., initial value), or "
+                "use a history buffer with more cells",
+            )
+    return writer.copy_in(register, earlier, lag, exists)
 
 
 def _sets_all(
@@ -317,15 +326,17 @@ def _runs_through(access: Access, register: Register) -> bool:
     return True
 
 
-def _in_bounds(index: list[Any], buffer: Var, nest: Nest) -> bool:
+def _in_bounds(index: list[Any], buffer: Var, nest: Nest, given: Any = None) -> bool:
+    """Whether a cell lies inside its buffer, ``given`` a condition."""
     analyzer = Analyzer()
     for lane in nest.lanes:
         analyzer.bind(lane.var, Range.from_min_extent(tir.zero_like(lane.var), lane.extent))
-    for value, extent in zip(index, tir.shape_of(buffer), strict=True):
-        # Lane indices are the user's own; only the time dimension is in question.
-        if tir.contains_var(value, [lane.var for lane in nest.lanes]):
-            continue
-        low = analyzer.can_prove(value >= tir.zero_like(value))
-        if not (low and analyzer.can_prove(value < extent)):
-            return False
+    with analyzer.constraint_scope(tirx.const(True, "bool") if given is None else given):
+        for value, extent in zip(index, tir.shape_of(buffer), strict=True):
+            # Lane indices are the user's own; only the time dimension is in question.
+            if tir.contains_var(value, [lane.var for lane in nest.lanes]):
+                continue
+            low = analyzer.can_prove(value >= tir.zero_like(value))
+            if not (low and analyzer.can_prove(value < extent)):
+                return False
     return True

@@ -26,6 +26,7 @@ from tvm.sym import detect_linear_equation
 
 from tvm_scan import tir
 from tvm_scan.extraction.accesses import accesses_of, private_in, rename
+from tvm_scan.extraction.overwritten import may_keep, overwritten
 from tvm_scan.extraction.statements import (
     Condition,
     Loop,
@@ -36,7 +37,7 @@ from tvm_scan.extraction.statements import (
 )
 from tvm_scan.recurrence import Refusal, RefusalKind
 
-__all__ = ["Nest", "find_nest", "lane_path", "linear_in"]
+__all__ = ["Nest", "find_nest", "is_lane", "lane_path", "linear_in"]
 
 
 @dataclass(eq=False)
@@ -67,7 +68,7 @@ def linear_in(expr: Any, var: Var) -> tuple[int, Any] | None:
     return coefficient, found[1]
 
 
-def _is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
+def is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
     """Whether ``loop`` satisfies the theorem above; ``body`` is all that runs inside it."""
     private = private_in(body, external)
     written = tir.VarMap(
@@ -127,12 +128,12 @@ def find_nest(
     level = body
     while True:
         path, conditions, inside = _perfect_path(level)
-        carrying = [loop for loop in path if not _is_lane(loop, loop.body, external)]
+        carrying = [loop for loop in path if not is_lane(loop, loop.body, external)]
         if carrying:
             time = carrying[0]
             position = path.index(time)
             # Lanes that lie inside time, with nothing between, are interchanged with it.
-            inner = [l for l in path[position + 1 :] if _is_lane(l, l.body, external)]
+            inner = [l for l in path[position + 1 :] if is_lane(l, l.body, external)]
             inner = inner if interchange else []
             if inner and (before or after):
                 inner, before, after = _fuse_around(inner, before, after, external)
@@ -158,12 +159,11 @@ def find_nest(
             return Nest(lanes, guards, before, loop, after, private, moved)
         guards += [cond for cond, _ in conditions]
         lanes += path
-        loops = [
-            s
-            for s in inside
-            if isinstance(s, Loop) and not _is_lane(s, s.body, external) and _carries(s)
-        ]
+        ordered = [s for s in inside if isinstance(s, Loop) and not is_lane(s, s.body, external)]
+        loops = [s for s in ordered if _carries(s)] or [s for s in ordered if may_keep(s)]
         if not loops:
+            if ordered:
+                return overwritten(ordered[0])
             found = path or without_allocs(body)
             origin = found[0].origin if found else None
             return Refusal(
@@ -262,7 +262,7 @@ def _fuse_inner_lanes(stmts: list[Any], external: tir.VarMap) -> tuple[Loop, lis
             return None
         body += rename(loop.body, tir.VarMap([(loop.var, first.var)]))
     fused = Loop(first.var, first.extent, body, first.origin, first.thread)
-    return (fused, body) if _is_lane(fused, body, external) else None
+    return (fused, body) if is_lane(fused, body, external) else None
 
 
 def _fuse_around(
@@ -285,7 +285,7 @@ def _fuse_around(
                 bodies += rename(stmt.body, tir.VarMap([(stmt.var, lane.var)]))
             matched.append(without_allocs(bodies))
         whole = [*matched[0], *lane.body, *matched[1]]
-        if not _is_lane(Loop(lane.var, lane.extent, whole, lane.origin), whole, external):
+        if not is_lane(Loop(lane.var, lane.extent, whole, lane.origin), whole, external):
             break
         taken.append(lane)
         before, after = matched
@@ -309,7 +309,7 @@ def lane_path(body: list[Any], external: tir.VarMap) -> tuple[list[Loop], Any, l
     lanes: list[Loop] = []
     level = body
     while len(real := without_allocs(level)) == 1 and isinstance(real[0], Loop):
-        if not _is_lane(real[0], real[0].body, external):
+        if not is_lane(real[0], real[0].body, external):
             break
         lanes.append(real[0])
         level = real[0].body

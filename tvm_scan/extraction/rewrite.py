@@ -195,14 +195,16 @@ class BodyWriter:
             out.append(tir.simplify(index))
         return out
 
-    def copy_in(self, register: Register, step: Any, lag: int = 0) -> Any:
-        """Fill the register array of ``lag`` steps back from memory at ``step``."""
+    def copy_in(self, register: Register, step: Any, lag: int = 0, exists: Any = None) -> Any:
+        """Fill the register array of ``lag`` steps back from memory at ``step``, if it exists."""
         target = register.states[lag - 1] if lag else register.local
 
         def one(place: list[Any]) -> Any:
             load = tirx.BufferLoad(register.buffer, self.memory_index(register, place, step))
             dtype = tir.dtype_of(target)
             value = load if tir.dtype_of(load) == dtype else tirx.Cast(dtype, load)
+            if exists is not None:
+                value = tirx.op.if_then_else(exists, value, tirx.const(0, dtype))
             return tirx.BufferStore(target, value, place)
 
         return _each_cell(register, one)

@@ -1,0 +1,178 @@
+"""Steps on integers as steps on numbers, where the loop's own arithmetic provably does not wrap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Range, Var
+from tvm.sym import Analyzer
+
+from tvm_scan import tir
+from tvm_scan.algebra.affine import coefficients
+from tvm_scan.algebra.base import NotInFamily
+from tvm_scan.algebra.choices import as_choice
+
+__all__ = ["as_numbers"]
+
+_WIDE = "int64"
+#: What a step may add: with it, no number of steps that fits in memory leaves 64 bits.
+_LARGEST = 1 << 33
+
+_WIDER = (
+    "compute in a wider integer and bound there by what the carry holds: T.Cast({dtype!r}, "
+    "T.min(T.max(T.Cast({wide!r}, h) + T.Cast({wide!r}, x), {low}), {high}))"
+)
+
+_FLOATS = "carry a float: then a bound may stand around any gate"
+
+
+def as_numbers(step: Any, old: Var, dtype: str) -> tuple[Any, Var] | NotInFamily:
+    """A step of max, min, sums and differences over the integers, in 64 bits.
+
+    Theorem. Let every operator of the step whose dtype wraps hold its exact value, for every
+    carry that its dtype has. Then the step is the same function of numbers, and so is every
+    composition of steps, since a carry is a number that its dtype has. By the dtype of an
+    operator that is:
+
+    * 8 and 16 bits, and a cast to fewer bits: its range is proven to lie in that of the dtype;
+    * ``uint32``: it is proven not to be negative; where it is too large, TVM's code for LLVM
+      takes it for undefined;
+    * ``int32`` and ``int64``: where it overflows, TVM takes it for undefined.
+
+    ``u - min(v, x)`` with ``u`` and ``v`` the carry and a shift is ``max(p, u - x)`` with the
+    difference ``p`` of the shifts, which is how an unsigned carry is lowered.
+
+    Parameters
+    ----------
+    step : Expr
+        The carry after the step.
+    old : Var
+        The carry before it.
+    dtype : str
+        Its dtype, of at most 32 bits.
+
+    Returns
+    -------
+    tuple of (Expr, Var) or NotInFamily
+        The step in 64 bits, over a variable of 64 bits.
+    """
+    wide = Var(old.name, tir.prim_type(_WIDE))
+    found = _Numbers(old, wide, dtype).of(step)
+    return found if isinstance(found, NotInFamily) else (found, wide)
+
+
+class _Numbers:
+    def __init__(self, old: Var, wide: Var, dtype: str) -> None:
+        self.old, self.wide, self.dtype = old, wide, dtype
+        self.analyzer = Analyzer()
+        low, high = _range_of(dtype)
+        least = tirx.IntImm(_WIDE, low)
+        self.analyzer.bind(wide, Range.from_min_extent(least, tirx.IntImm(_WIDE, high - low + 1)))
+
+    def of(self, e: Any) -> Any:
+        """``e`` in 64 bits, or why that is not proven."""
+        if isinstance(e, Var) and e.same_as(self.old):
+            return self.wide
+        if not tir.dtype_of(e).startswith(("int", "uint")):
+            return NotInFamily(e, "")
+        if not tir.contains_var(e, [self.old]):
+            return self._free(e)
+        if isinstance(e, tirx.Cast):
+            inner = self.of(e.value)
+            return inner if isinstance(inner, NotInFamily) else self._held(inner, e, narrowed=True)
+        if isinstance(e, tirx.Add | tirx.Sub | tirx.Max | tirx.Min):
+            return self._operator(type(e), e.a, e.b, e)
+        if isinstance(e, tirx.Mul):
+            return NotInFamily(
+                e, "a gate on an integer under a bound, whose products wrap,", _FLOATS
+            )
+        choice = as_choice(e)
+        if choice is None:
+            return NotInFamily(e, "")
+        cond, yes, no = choice
+        if tir.contains_var(cond, [self.old]):
+            kind = _extremum(cond, yes, no)
+            return NotInFamily(e, "") if kind is None else self._operator(kind, cond.a, cond.b, e)
+        parts = [self.of(x) for x in (yes, no)]
+        refused = next((x for x in parts if isinstance(x, NotInFamily)), None)
+        return refused or tirx.op.if_then_else(cond, *parts)
+
+    def _free(self, e: Any) -> Any:
+        made = e if tir.dtype_of(e) == _WIDE else tirx.Cast(_WIDE, e)
+        low, high = self._bounds(made)
+        if low < -_LARGEST or high > _LARGEST:
+            return NotInFamily(
+                e, "a bound or a sum with a 64-bit integer, whose sums may overflow,"
+            )
+        return made
+
+    def _operator(self, kind: Any, left: Any, right: Any, e: Any) -> Any:
+        parts = [self.of(x) for x in (left, right)]
+        refused = next((x for x in parts if isinstance(x, NotInFamily)), None)
+        if refused is not None:
+            return refused
+        both = all(tir.contains_var(x, [self.wide]) for x in parts)
+        made = self._lowered(*parts) if both and kind is tirx.Sub else kind(*parts)
+        return NotInFamily(e, "") if made is None else self._held(made, e)
+
+    def _lowered(self, u: Any, taken: Any) -> Any:
+        """``u - min(v, x)``, or ``u - max(v, x)``, with the carry once."""
+        if not isinstance(taken, tirx.Min | tirx.Max):
+            return None
+        for v, x in ((taken.a, taken.b), (taken.b, taken.a)):
+            first, second = coefficients(u, self.wide), coefficients(v, self.wide)
+            if tir.contains_var(x, [self.wide]) or NotInFamily in map(type, (first, second)):
+                continue
+            if first[0] is not None or second[0] is not None:
+                continue
+            zero = tirx.IntImm(_WIDE, 0)
+            p, q = (zero if part[1] is None else part[1] for part in (first, second))
+            other = tirx.Max if isinstance(taken, tirx.Min) else tirx.Min
+            return other(self.wide + (p - x), p - q)
+        return None
+
+    def _held(self, made: Any, e: Any, *, narrowed: bool = False) -> Any:
+        """``made``, if the operator ``e`` of the loop holds that value."""
+        dtype = tir.dtype_of(e)
+        low, high = self._bounds(made)
+        least, most = _range_of(dtype)
+        if narrowed or _bits(dtype) < 32:
+            inside = least <= low and high <= most
+        else:
+            inside = low >= 0 or not dtype.startswith("uint")
+        if inside:
+            return made
+        least, most = _range_of(self.dtype)
+        wide = "int32" if _bits(self.dtype) < 32 else "int64"
+        fix = _WIDER.format(dtype=self.dtype, wide=wide, low=least, high=most)
+        return NotInFamily(e, f"bounds around a value that may wrap in {dtype}", fix)
+
+    def _bounds(self, e: Any) -> tuple[int, int]:
+        found = self.analyzer.const_int_bound(e)
+        return int(found.min_value), int(found.max_value)
+
+
+def _bits(dtype: str) -> int:
+    return int("".join(filter(str.isdigit, dtype)))
+
+
+def _range_of(dtype: str) -> tuple[int, int]:
+    bits = _bits(dtype)
+    if dtype.startswith("uint"):
+        return 0, (1 << bits) - 1
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+_GREATER = (tirx.GT, tirx.GE)
+
+
+def _extremum(cond: Any, yes: Any, no: Any) -> Any:
+    """Max or Min where a choice is one: of integers, which have no NaN."""
+    if not isinstance(cond, (*_GREATER, tirx.LT, tirx.LE)):
+        return None
+    for first, second, straight in ((yes, no, True), (no, yes, False)):
+        same = tir.structurally_equal(cond.a, first) and tir.structurally_equal(cond.b, second)
+        if same:
+            return tirx.Max if isinstance(cond, _GREATER) == straight else tirx.Min
+    return None

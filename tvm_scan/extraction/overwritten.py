@@ -1,0 +1,46 @@
+"""Loops that write the same cells in every iteration and read none of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_scan import tir
+from tvm_scan.extraction.statements import Condition, Loop, Store, stores_in
+from tvm_scan.recurrence import Refusal, RefusalKind
+
+__all__ = ["may_keep", "overwritten"]
+
+
+def may_keep(loop: Loop) -> bool:
+    """Whether ``loop`` stores under a condition.
+
+    Where the condition is false the memory keeps what an earlier iteration wrote: such a loop
+    carries although it reads nothing, as the reservoir ``if u[t] < p: r = x[t]`` does.
+    """
+
+    def conditional(stmts: list[Any], under: bool) -> bool:
+        for s in stmts:
+            if isinstance(s, Store) and under:
+                return True
+            if isinstance(s, Condition) and conditional([*s.then, *s.orelse], True):
+                return True
+            if isinstance(s, Loop) and conditional(s.body, under):
+                return True
+        return False
+
+    return conditional(loop.body, False)
+
+
+def overwritten(loop: Loop) -> Refusal:
+    """Refuse a loop of which only the last iteration counts."""
+    stores = stores_in(loop.body)
+    fixed = [s for s in stores if not tir.contains_var(list(s.indices), [loop.var])]
+    store = (fixed or stores)[-1]
+    return Refusal(
+        RefusalKind.NO_RECURRENCE,
+        store.origin,
+        "expected a step that reads what an earlier step wrote, found that every iteration of "
+        f"{loop.var.name} overwrites {store.buffer.name}: only the last one counts",
+        f"write {store.buffer.name} once, at {loop.var.name} = {tir.simplify(loop.extent - 1)}, "
+        "without the loop",
+    )
