@@ -15,7 +15,15 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.default import host_target
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["Chooser", "as_choice", "as_plan", "block_at", "check_fits", "target_for"]
+__all__ = [
+    "Chooser",
+    "as_choice",
+    "as_plan",
+    "block_at",
+    "check_fits",
+    "target_for",
+    "target_of_plan",
+]
 
 Chooser = Callable[[Recurrence], ScanPlan]
 
@@ -66,9 +74,13 @@ def as_choice(value: Any, caller: str) -> ScanPlan | Chooser | None:
 def target_for(target: Target | str | None, plan: ScanPlan | None, caller: str) -> Target:
     """What was given, else the current target, else one that the plan is for."""
     known = as_target(target, caller) or Target.current(allow_none=True)
-    if known is None and plan is not None and plan.device == "cuda":
-        known = as_target("cuda", caller)
-    return known or host_target()
+    return known or target_of_plan(plan, caller)
+
+
+def target_of_plan(plan: ScanPlan | None, caller: str) -> Target:
+    """A target that a plan is for; this machine without one."""
+    on_gpu = plan is not None and plan.device == "cuda"
+    return (as_target("cuda", caller) if on_gpu else None) or host_target()
 
 
 def check_fits(plan: ScanPlan, target: Target, found: Recurrence, *, for_all: bool) -> None:

@@ -7,6 +7,7 @@ replaying the trace and expanding again gives the same program.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -293,7 +294,10 @@ def _check_annotated(plan: ScanPlan, recurrence: Recurrence) -> None:
     target = Target.current(allow_none=True)
     if target is None or device_of(target) != plan.device:
         # What it is for is not known here, so that what only some processors have is taken for had.
-        target, plan = _target_for(plan), plan.with_(ldexp=False, nontemporal=False)
+        target, plan = (
+            target_for(None, plan, "expand_scans"),
+            plan.with_(ldexp=False, nontemporal=False),
+        )
     plan.check(target, recurrence)
 
 

@@ -15,6 +15,7 @@ from tvm_scan._resources import licence_text
 from tvm_scan.cli.execute import bind, interleaved_medians, prepare
 from tvm_scan.cli.failure import WRONG_RESULT, CommandError
 from tvm_scan.cli.load import Choice, make_target, schedule
+from tvm_scan.cli.terminal import print_json, print_table
 from tvm_scan.library import MambaLayer
 
 __all__ = ["demo"]

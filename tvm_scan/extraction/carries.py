@@ -32,7 +32,6 @@ from tvm_scan.extraction.statements import stores_in
 from tvm_scan.extraction.symbolic import StepState
 from tvm_scan.extraction.wording import in_own_words
 from tvm_scan.recurrence import Carry, Refusal, RefusalKind, Register
-from tvm_scan.text import as_text
 
 __all__ = ["MadeGroup", "make_group"]
 

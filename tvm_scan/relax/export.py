@@ -18,6 +18,7 @@ from tvm.support import cc
 from tvm.target import Target
 
 from tvm_scan import __version__, tir
+from tvm_scan._files import write_file, write_library
 from tvm_scan.arguments import as_module
 from tvm_scan.artifact import FORMAT, MANIFEST, sha256_of
 from tvm_scan.cuda_math import build

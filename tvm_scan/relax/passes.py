@@ -14,6 +14,7 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
 from tvm_scan.arguments import as_target
+from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import PlanError, RefusalError, ScanError
 from tvm_scan.meta.arguments import as_database
 from tvm_scan.meta.dispatch import dispatched

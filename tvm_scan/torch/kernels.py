@@ -291,6 +291,7 @@ KERNEL_SOURCES = (
     "torch/places.py",
     "torch/runtime.py",
     "torch/scratch.py",
+    "torch/sizes.py",
     "torch/trace.py",
     "torch/workspace.py",
     "torch/loops/*.py",
