@@ -19,11 +19,13 @@ from tvm_scan.algebra.base import (
 )
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import (
+    bits_of,
     is_float,
     minus,
     one,
     plus,
     times,
+    wrapped,
     zero,
     zero_keeping_product,
 )
@@ -213,9 +215,11 @@ def _parts(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
         return _parts(e.args[0] * e.args[1] + e.args[2], old)
     if isinstance(e, tirx.Cast) and tir.dtype_of(e) == tir.dtype_of(e.value):
         return _parts(e.value, old)
-    if isinstance(e, tirx.LShift) and (by := tir.as_int(e.b)) is not None and 0 <= by < 31:
-        unit = tirx.const(1 << by, tir.dtype_of(e))
-        return _scaled(_parts(e.a, old), lambda v: times(v, unit), unit)
+    if isinstance(e, tirx.LShift):
+        by, dtype = tir.as_int(e.b), tir.dtype_of(e)
+        if by is not None and 0 <= by < bits_of(dtype):
+            unit = wrapped(1 << by, dtype)
+            return _scaled(_parts(e.a, old), lambda v: times(v, unit), unit)
     what = name or type(e).__name__
     fix = KEEP if name or isinstance(e, _NEVER) else ""
     return NotInFamily(e, f"{what} of the carry is not affine in it", fix)

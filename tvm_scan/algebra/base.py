@@ -78,12 +78,21 @@ class System:
         Dtypes in which they are computed.
     declared : tuple of str
         Names of the inputs of an operator that its author declared associative; empty if none.
+    starts : tuple of (tuple of Expr, or None)
+        What each carry may be before a step other than the result of one: what it starts from, and
+        what resets set it to. None, and no entry at all, for anything.
     """
 
     steps: tuple[Any, ...]
     olds: tuple[Var, ...]
     dtypes: tuple[str, ...]
     declared: tuple[str, ...] = ()
+    starts: tuple[tuple[Any, ...] | None, ...] = ()
+
+    @property
+    def start(self) -> tuple[Any, ...] | None:
+        """What the only carry may be before a step."""
+        return self.starts[0] if self.starts else None
 
     @property
     def only(self) -> tuple[Any, Var, str]:

@@ -7,8 +7,11 @@ from typing import Any
 
 from tvm import tirx
 
+from tvm_scan import tir
+
 __all__ = [
     "all_ones",
+    "bits_of",
     "is_constant",
     "is_float",
     "largest",
@@ -17,6 +20,7 @@ __all__ = [
     "plus",
     "smallest",
     "times",
+    "wrapped",
     "zero",
     "zero_keeping_product",
 ]
@@ -99,9 +103,18 @@ def minus(left: Any, right: Any) -> Any:
 def _folded(left: Any, right: Any, run: Callable[[Any, Any], Any]) -> Any:
     if not (isinstance(left, tirx.IntImm) and isinstance(right, tirx.IntImm)):
         return run(left, right)
-    dtype = str(left.ty.dtype)
-    bits = int("".join(filter(str.isdigit, dtype)) or 1)
-    value = run(int(left.value), int(right.value)) % (1 << bits)
+    return wrapped(run(int(left.value), int(right.value)), tir.dtype_of(left))
+
+
+def bits_of(dtype: str) -> int:
+    """Bits of an integer; a bool has one."""
+    return int("".join(filter(str.isdigit, dtype)) or 1)
+
+
+def wrapped(value: int, dtype: str) -> Any:
+    """The constant of an integer dtype that a number of any size wraps to."""
+    bits = bits_of(dtype)
+    value %= 1 << bits
     if not dtype.startswith(("uint", "bool")) and value >= 1 << (bits - 1):
         value -= 1 << bits
     return tirx.IntImm(dtype, value)

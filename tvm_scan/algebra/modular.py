@@ -10,6 +10,8 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
+from tvm_scan.algebra.literal import is_float
+from tvm_scan.algebra.ranges import may_wrap, range_of_dtype
 
 __all__ = ["Modular"]
 
@@ -25,7 +27,10 @@ class Modular(Algebra):
     Theorem. Affine maps over the ring of residues compose to affine maps, exactly. The remainder
     of a floored division, like ``& (2^k - 1)``, is the residue itself for either sign, and is a
     ring homomorphism; so every intermediate value may be reduced, and 64 bits hold all of them.
-    (The loop computes in its own dtype. Where that overflows, TVM's code for it is undefined.)
+
+    The loop computes in its own dtype, where unsigned and narrow integers wrap before the
+    remainder. It is taken where they provably do not, or where they wrap by a multiple of ``m``,
+    which a power of two is. Signed integers of 32 and 64 bits are undefined where they overflow.
 
     No steps at all leave even a carry outside of ``0 .. m - 1`` as it is, which no residue can
     say: the gate of the identity is ``m``, a value that no step's gate has.
@@ -41,7 +46,7 @@ class Modular(Algebra):
     def prove(cls, system: System) -> Modular | NotInFamily:
         """The remainder of sums and products in which the carry is a factor once at most."""
         step, old, dtype = system.only
-        inside = _remainder_of(step)
+        inside = _remainder_of(_uncast(step, dtype))
         if inside is None or not dtype.startswith(("int", "uint")):
             return NotInFamily(step, "")
         value, modulus = inside
@@ -52,8 +57,13 @@ class Modular(Algebra):
         found = _parts(value, old, modulus)
         if found is None:
             return NotInFamily(step, "")
-        a, b = found
-        return cls(tir.simplify(a), tir.simplify(b), modulus, dtype)
+        wrapping = may_wrap(step, old, system.start, modulus)
+        if wrapping is not None:
+            kind = tir.dtype_of(wrapping)
+            return NotInFamily(
+                wrapping, f"arithmetic that may wrap in {kind} before its remainder by {modulus},"
+            )
+        return cls(*(tir.simplify(part) for part in found), modulus, dtype)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -86,9 +96,8 @@ class Modular(Algebra):
 
     def apply(self, element: Element, carries: Element) -> Element:
         """``(a h + b) mod m``."""
-        carry = tirx.Cast(_WIDE, carries[0])
-        value = self._step(element, _reduced(carry, self.modulus))
-        return (tirx.Cast(self.dtype, tirx.Select(self._nothing(element), carry, value)),)
+        value = tirx.Cast(self.dtype, self._step(element, _residue(carries[0], self.modulus)))
+        return (tirx.Select(self._nothing(element), carries[0], value),)
 
     def formulas(self) -> dict[str, str]:
         """Text for ``explain``."""
@@ -102,6 +111,12 @@ class Modular(Algebra):
             "b": str(self.b),
             "m": str(self.modulus),
         }
+
+
+def _uncast(e: Any, dtype: str) -> Any:
+    """A remainder without the cast to the dtype of the carry, which holds all residues."""
+    inside = _remainder_of(e.value) if isinstance(e, tirx.Cast) else None
+    return e if inside is None or inside[1] - 1 > range_of_dtype(dtype)[1] else e.value
 
 
 def _remainder_of(e: Any) -> tuple[Any, int] | None:
@@ -119,9 +134,17 @@ def _remainder_of(e: Any) -> tuple[Any, int] | None:
 
 def _reduced(value: Any, modulus: int) -> Any:
     """The residue. A mask where one does it: a division by a constant costs a product."""
+    dtype = tir.dtype_of(value)
     if modulus & (modulus - 1) == 0:
-        return tirx.bitwise_and(value, tirx.const(modulus - 1, _WIDE))
-    return tirx.FloorMod(value, tirx.const(modulus, _WIDE))
+        return tirx.bitwise_and(value, tirx.const(modulus - 1, dtype))
+    return tirx.FloorMod(value, tirx.const(modulus, dtype))
+
+
+def _residue(value: Any, modulus: int) -> Any:
+    """The residue in 64 bits of an integer of any dtype, half of which 64 signed bits may lack."""
+    if tir.dtype_of(value) == "uint64":
+        return tirx.Cast(_WIDE, _reduced(value, modulus))
+    return _reduced(tirx.Cast(_WIDE, value), modulus)
 
 
 def _parts(e: Any, old: Var, modulus: int) -> tuple[Any, Any] | None:
@@ -129,8 +152,9 @@ def _parts(e: Any, old: Var, modulus: int) -> tuple[Any, Any] | None:
     if isinstance(e, Var) and e.same_as(old):
         return _reduced(tirx.const(1, _WIDE), modulus), tirx.const(0, _WIDE)
     if not tir.contains_var(e, [old]):
-        return tirx.const(0, _WIDE), _reduced(tirx.Cast(_WIDE, e), modulus)
-    if isinstance(e, tirx.Cast) and tir.dtype_of(e) in (_WIDE, tir.dtype_of(e.value)):
+        return tirx.const(0, _WIDE), _residue(e, modulus)
+    if isinstance(e, tirx.Cast) and not is_float(tir.dtype_of(e.value)):
+        # One that wraps does so by a power of two: see ``may_wrap``.
         return _parts(e.value, old, modulus)
     inner = _remainder_of(e)
     if inner is not None and inner[1] % modulus == 0:
@@ -154,6 +178,6 @@ def _parts(e: Any, old: Var, modulus: int) -> tuple[Any, Any] | None:
             found = _parts(rest, old, modulus)
             if found is None:
                 return None
-            scale = _reduced(tirx.Cast(_WIDE, factor), modulus)
+            scale = _residue(factor, modulus)
             return _reduced(found[0] * scale, modulus), _reduced(found[1] * scale, modulus)
     return None

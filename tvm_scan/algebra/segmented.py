@@ -149,7 +149,11 @@ def _prove(system: System) -> Segmented | NotInFamily:
             rest = tuple(decided(step, condition, not reset) for step in system.steps)
             if not any(tir.contains_var(step, olds) for step in rest):
                 continue
-            inner = classify(System(rest, olds, system.dtypes, system.declared))
+            starts = tuple(
+                None if start is None else (*start, value)
+                for start, value in zip(system.starts, values, strict=False)
+            )
+            inner = classify(System(rest, olds, system.dtypes, system.declared, starts))
             if isinstance(inner, NotInFamily):
                 return inner
             when = condition if reset else tirx.Not(condition)

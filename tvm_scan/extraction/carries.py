@@ -80,11 +80,19 @@ def make_group(
         boundaries = [_single_boundary(drafts[0], needed[0], nest, state)]
     else:
         boundaries = _joint_boundaries(drafts, any(needed), nest)
-    algebra = _classify(drafts, boundaries, declared)
+
+    def prove() -> Algebra | NotInFamily:
+        starts = [
+            _starts(draft, boundary, need, nest, layouts)
+            for draft, boundary, need in zip(drafts, boundaries, needed, strict=True)
+        ]
+        return _classify(drafts, boundaries, declared, starts)
+
+    algebra = prove()
     if boundaries[0].first is not None and not isinstance(algebra, Forgetting):
         # The family cannot forget a carry; with its test on time the step is a reset at 0.
         boundaries = [Boundary(draft.step) for draft in drafts]
-        algebra = _classify(drafts, boundaries, declared)
+        algebra = prove()
     carries = [
         _carry(draft, boundary, layouts) for draft, boundary in zip(drafts, boundaries, strict=True)
     ]
@@ -108,7 +116,10 @@ def make_group(
 
 
 def _classify(
-    drafts: list[Draft], boundaries: list[Boundary], declared: tuple[str, ...]
+    drafts: list[Draft],
+    boundaries: list[Boundary],
+    declared: tuple[str, ...],
+    starts: list[tuple[Any, ...] | None],
 ) -> Algebra | NotInFamily:
     return classify(
         System(
@@ -116,8 +127,24 @@ def _classify(
             tuple(draft.cell.old for draft in drafts),
             tuple(tir.wide_dtype(tir.dtype_of(draft.cell.buffer)) for draft in drafts),
             declared,
+            tuple(starts),
         )
     )
+
+
+def _starts(
+    draft: Draft, boundary: Boundary, needed: bool, nest: Nest, layouts: Layouts
+) -> tuple[Any, ...] | None:
+    """What a carry may be before step 0; nothing where step 0 sets it, None for anything."""
+    if boundary.init is not None:
+        return (boundary.init,)
+    if not needed:
+        return ()
+    cell = draft.cell
+    register = layouts.registers[cell.buffer]
+    if not _sets_all(register, nest, _of_step_before(register, cell.lag, nest, layouts)):
+        return None
+    return tuple(s.value for s in stores_in(nest.before) if s.buffer.same_as(cell.buffer))
 
 
 def _needs_memory(draft: Draft, nest: Nest, layouts: Layouts, state: StepState) -> bool:
@@ -258,13 +285,7 @@ def _from_memory(carry: Carry, nest: Nest, layouts: Layouts, writer: BodyWriter)
         if stored and _sets_all(register, nest):
             return None
         return None if not register.visible else writer.copy_in(register, None, lag=1)
-    dim = layouts.boxes[register.buffer].time_dim
-    before = tirx.IntImm(tir.dtype_of(nest.time.var), -1)
-
-    def of_this_step(access: Access) -> bool:
-        return layouts.steps_back(access.buffer, access.indices[dim], before) == lag - 1
-
-    if _sets_all(register, nest, of_this_step):
+    if _sets_all(register, nest, _of_step_before(register, lag, nest, layouts)):
         return None
     if not lanes_apart(register.buffer, layouts, extra_steps=lag):
         return Refusal(
@@ -291,6 +312,21 @@ def _from_memory(carry: Carry, nest: Nest, layouts: Layouts, writer: BodyWriter)
                 "use a history buffer with more cells",
             )
     return writer.copy_in(register, earlier, lag, exists)
+
+
+def _of_step_before(
+    register: Register, lag: int, nest: Nest, layouts: Layouts
+) -> Callable[[Access], bool]:
+    """Whether an access before time is of the cell that ``lag`` steps before step 0 would write."""
+    dim = layouts.boxes[register.buffer].time_dim
+    before = tirx.IntImm(tir.dtype_of(nest.time.var), -1)
+
+    def is_it(access: Access) -> bool:
+        if dim is None:
+            return True
+        return layouts.steps_back(access.buffer, access.indices[dim], before) == lag - 1
+
+    return is_it
 
 
 def _sets_all(
