@@ -17,7 +17,7 @@ from tests.torch.test_gated import matrix_loop  # noqa: E402
 from tests.torch.test_ssd import loop as ssd_loop  # noqa: E402
 
 #: Of every name; no two that one function has are equal.
-SIZES = {"b": 3, "t": 5, "c": 4, "h": 4, "k": 6, "v": 7, "p": 7, "n": 6, "g": 2, "taps": 2, "s": 3}
+SIZES = {"b": 3, "t": 5, "c": 4, "h": 4, "k": 6, "v": 7, "p": 7, "n": 6, "g": 2, "taps": 2, "s": 8}
 
 
 class Entry(NamedTuple):
