@@ -56,7 +56,7 @@ def last(function, **options):
 
 
 def gla_loop(q, k, v, g, h0):
-    return matrix_loop(q, k, v, g, h0)
+    return matrix_loop(q * max(q.shape[3], 1) ** -0.5, k, v, g, h0)
 
 
 def rwkv6_loop(r, k, v, w, u, h0):
@@ -109,7 +109,7 @@ FUNCTIONS = {
         ("b t c", "b c"),
     ),
     "gla": Entry(
-        last(ts.gla, scale=1.0),
+        last(ts.gla),
         {"q": "b t h k", "g": "b t h k -", **MATRICES},
         ("b t h v", "b h k v"),
         loop=gla_loop,

@@ -96,7 +96,7 @@ def ssd(
     Notes
     -----
     Halves are computed in float32. No history of states is stored, for no derivative; for those
-    of `dt` and `A` two states for every 16 steps. `B` and `C` are repeated for the heads of their
+    of `dt` and `A` a state for every 16 steps. `B` and `C` are repeated for the heads of their
     group.
     """
     owner = "ssd"
