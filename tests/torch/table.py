@@ -17,7 +17,7 @@ from tests.torch.test_gated import matrix_loop  # noqa: E402
 from tests.torch.test_ssd import loop as ssd_loop  # noqa: E402
 
 #: Of every name; no two that one function has are equal.
-SIZES = {"b": 3, "t": 5, "c": 4, "h": 4, "k": 6, "v": 7, "p": 7, "n": 6, "g": 2, "taps": 2, "s": 3}
+SIZES = {"b": 3, "t": 5, "c": 4, "h": 4, "k": 6, "v": 7, "p": 7, "n": 6, "g": 2, "taps": 2, "s": 8}
 
 
 class Entry(NamedTuple):
@@ -56,7 +56,7 @@ def last(function, **options):
 
 
 def gla_loop(q, k, v, g, h0):
-    return matrix_loop(q, k, v, g, h0)
+    return matrix_loop(q * max(q.shape[3], 1) ** -0.5, k, v, g, h0)
 
 
 def rwkv6_loop(r, k, v, w, u, h0):
@@ -109,7 +109,7 @@ FUNCTIONS = {
         ("b t c", "b c"),
     ),
     "gla": Entry(
-        last(ts.gla, scale=1.0),
+        last(ts.gla),
         {"q": "b t h k", "g": "b t h k -", **MATRICES},
         ("b t h v", "b h k v"),
         loop=gla_loop,

@@ -201,8 +201,8 @@ def test_layers_in_halves(name, half):
     wanted = exact(x.double())[0]
     bound = {"rtol": 8 * torch.finfo(half).eps, "atol": 8 * torch.finfo(half).eps}
 
-    def steps(layer, x):
-        state, found = layer.initial_state(2), []
+    def steps(layer, x, state):
+        found = []
         for one in x.unbind(1):
             y, state = layer.step(one, state)
             found.append(y)
@@ -214,8 +214,10 @@ def test_layers_in_halves(name, half):
             whole, state = layer(given)
             first, state = layer(given[:, :4])
             rest, _ = layer(given[:, 4:], state)
-            stepped = steps(layer, given)
-        for found in (whole, torch.cat((first, rest), 1), stepped):
+            after = steps(layer, given[:, 4:], state)
+            stepped = steps(layer, given, layer.initial_state(2))
+        pieces = (torch.cat((first, last), 1) for last in (rest, after))
+        for found in (whole, *pieces, stepped):
             assert cast or found.dtype == half
             torch.testing.assert_close(found.double(), wanted, **bound)
         grads = torch.autograd.grad(whole.float().square().sum(), list(layer.parameters()))

@@ -14,8 +14,9 @@ def test_opcheck():
     from tvm_scan.torch.trace import trace
 
     x = torch.rand(2, 5, 3)
-    one = torch.rand(3)
-    graph, _ = trace(lambda a, b, c, d: affine((a, b), (c, d)), [one] * 4, "test")
+    kinds = (((3,), torch.float32),) * 4
+    step = lambda a, b, c, d: affine((a, b), (c, d))  # noqa: E731
+    graph, _ = trace(step, kinds, "test", torch.device("cpu"))
     tensors = [x.clone().requires_grad_(), x.clone().requires_grad_()]
     operator = torch.ops.tvm_scan.step_scan.default
     torch.library.opcheck(operator, (tensors, graph, 2, True, False))

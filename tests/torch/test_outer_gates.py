@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
 from tests.torch.test_gated import matrix_loop  # noqa: E402
-from tvm_scan.torch.outer_gates import gate_gradient  # noqa: E402
+from tvm_scan.torch.outer_gates import _by_products, gate_gradient  # noqa: E402
 
 GATES, EMITS = ("head", "state", "lane"), ("inclusive", "exclusive", "late")
 
@@ -55,22 +55,38 @@ def loop(g, a, x, c, dy, h0, d_last, reset, gate, emit, reverse):
     return found
 
 
+def by_products(*given):
+    """As it is done on a GPU, where lanes and states are swapped before."""
+    *tensors, reset, gate, emit, reverse = given
+    if gate == "lane":
+        g, a, x, c, dy, h0, d_last = tensors
+        tensors, gate = [g, x, a, dy, c, h0.mT, d_last.mT], "state"
+    return _by_products(*tensors, reset, gate, emit, reverse)
+
+
+WAYS = pytest.mark.parametrize("way", [gate_gradient, by_products], ids=["kernel", "products"])
+
+
+@WAYS
 @pytest.mark.parametrize("gate", GATES)
-def test_values(gate):
-    """Chunks of 16 steps: none whole, one whole, one and a bit."""
-    cases = itertools.product(EMITS, (False, True), (False, True), (1, 16, 35))
-    for emit, reverse, resets, length in cases:
-        given = draw(gate, length, 3.0)
+def test_values(gate, way):
+    """Chunks of 16 steps: none whole, one whole, one and a bit. Lanes likewise."""
+    # Where lanes and states are swapped the kernels are those of "state".
+    emits = EMITS if gate != "lane" else ("late",)
+    for emit, reverse, length in itertools.product(emits, (False, True), (1, 16, 35)):
+        resets = reverse
+        given = draw(gate, length, 3.0, lanes=19 if gate == "state" else 3)
         reset = None
         if resets:
             reset = (torch.rand(2, length, generator=torch.Generator().manual_seed(1)) < 0.2).char()
         rest = (reset, gate, emit, reverse)
-        torch.testing.assert_close(gate_gradient(*given, *rest), loop(*given, *rest))
+        torch.testing.assert_close(way(*given, *rest), loop(*given, *rest))
 
 
+@WAYS
 @pytest.mark.parametrize("scale", [0.05, 1.0, 8.0])
-@pytest.mark.parametrize("gate", GATES)
-def test_digits(gate, scale):
+@pytest.mark.parametrize("gate", ["head", "state"])
+def test_digits(gate, scale, way):
     """In float32 as many as a loop has that keeps every state, also of the sum over time.
 
     The sum is where errors that are alike from step to step show: in a model it is the gradient
@@ -80,7 +96,7 @@ def test_digits(gate, scale):
     exact = loop(*draw(gate, 1000, scale), *rest)
     given = draw(gate, 1000, scale, dtype=torch.float32)
     errors = []
-    for found in (gate_gradient(*given, *rest), loop(*given, *rest)):
+    for found in (way(*given, *rest), loop(*given, *rest)):
         error = found.double() - exact
         errors.append((float(error.abs().max()), float(error.sum(1).abs().max())))
     (each, total), (least, least_total) = errors

@@ -33,7 +33,10 @@ _DTYPES = {*_FLOATS, *SMALL_INTEGERS, *_INTEGERS, torch.complex64, torch.complex
 
 
 def check(holds: bool, owner: str, expected: str, found: object, fix: str) -> None:
-    """Raise ``ValueError`` in the project's form unless `holds`."""
+    """Raise ``ValueError`` in the project's form unless `holds`.
+
+    No size goes into a text before: a program that is traced would be bound to it.
+    """
     if not holds:
         raise ValueError(f"tvm_scan.torch.{owner}: expected {expected}, got {found}; {fix}")
 

@@ -111,15 +111,16 @@ def lfilter(waveform: Tensor, a_coeffs: Tensor, b_coeffs: Tensor, clamp: bool = 
     for name, tensor in given.items():
         check(tensor.is_floating_point(), owner, f"floats in {name}", tensor.dtype, "convert it")
     check(waveform.dim() > 0, owner, "a waveform with a time axis", "a scalar", "unsqueeze it")
-    taps, shapes = a_coeffs.shape, [tuple(c.shape) for c in (a_coeffs, b_coeffs)]
-    fits = shapes[0] == shapes[1] and a_coeffs.dim() in (1, 2)
-    expected = "a_coeffs and b_coeffs of one shape, (taps,) or (channels, taps)"
-    check(fits, owner, expected, f"{shapes[0]} and {shapes[1]}", "pad the shorter with zeros")
+    taps, other = a_coeffs.shape, b_coeffs.shape
+    if taps != other or a_coeffs.dim() not in (1, 2):
+        expected = "a_coeffs and b_coeffs of one shape, (taps,) or (channels, taps)"
+        found = f"{tuple(taps)} and {tuple(other)}"
+        check(False, owner, expected, found, "pad the shorter with zeros")
     fix = "split the filter into sections of second order, as scipy.signal.tf2sos does"
     check(1 <= taps[-1] <= MOST_TAPS, owner, f"1 to {MOST_TAPS} coefficients", taps[-1], fix)
-    fits = a_coeffs.dim() == 1 or (waveform.dim() > 1 and waveform.shape[-2] == taps[0])
-    expected, found = f"a waveform of (..., {taps[0]}, time)", tuple(waveform.shape)
-    check(fits, owner, expected, found, "give one filter for each channel")
+    if a_coeffs.dim() == 2 and (waveform.dim() < 2 or waveform.shape[-2] != taps[0]):
+        expected, found = f"a waveform of (..., {taps[0]}, time)", tuple(waveform.shape)
+        check(False, owner, expected, found, "give one filter for each channel")
     common, a, b = widened(waveform, a_coeffs, b_coeffs)
     a, b = (c if c.dim() == 2 else c.unsqueeze(0) for c in (a, b))
     outer = math.prod(waveform.shape[: -a_coeffs.dim()])  # -1 would not do for 0 elements

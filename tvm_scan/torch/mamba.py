@@ -6,6 +6,7 @@ Gu and Dao 2023, arXiv 2312.00752.
 from __future__ import annotations
 
 import math
+import operator
 
 import torch
 from torch import Tensor
@@ -122,11 +123,13 @@ def selective_scan(
     reset = with_packed(owner, reset, cu_seqlens, u.shape[::2], reverse)
 
     B, C = (_projection(owner, n, t, u, A) for n, t in (("B", B), ("C", C)))
-    groups = math.lcm(*(t.shape[1] for t in (B, C) if t.dim() == 4))
+    # Of the model, not of the data: a program that is traced is bound to them.
+    counts = [operator.index(t.shape[1]) if t.dim() == 4 else 1 for t in (B, C)]
+    groups = math.lcm(*counts)
     # What is fixed in time has its own value for each channel; groups that differ are repeated.
     B, C = (
-        t.unflatten(0, (groups, -1)) if t.dim() == 2 else t.repeat_interleave(n, 1)
-        for t, n in ((t, groups // t.shape[1] if t.dim() == 4 else 1) for t in (B, C))
+        t.unflatten(0, (groups, -1)) if t.dim() == 2 else t.repeat_interleave(groups // n, 1)
+        for t, n in zip((B, C), counts, strict=True)
     )
     split = (groups, channels // groups)
 
@@ -205,14 +208,12 @@ def _projection(owner: str, name: str, tensor: Tensor, u: Tensor, A: Tensor) -> 
         parts = tensor.to(A.real.dtype).unflatten(3, (-1, 2))
         tensor = torch.complex(parts[..., 0], parts[..., 1])
     fits = tensor.dim() == 4 and (tensor.shape[0], *tensor.shape[2:]) == (batch, states, length)
-    check(
-        fits and tensor.shape[1] > 0 and channels % tensor.shape[1] == 0,
-        owner,
-        f"{name} of shape (batch={batch}, groups, states={states}, length={length}) with "
-        f"groups dividing the {channels} channels",
-        tuple(tensor.shape),
-        "reshape it",
-    )
+    if not fits or tensor.shape[1] == 0 or channels % tensor.shape[1]:
+        expected = (
+            f"{name} of shape (batch={batch}, groups, states={states}, length={length}) with "
+            f"groups dividing the {channels} channels"
+        )
+        check(False, owner, expected, tuple(tensor.shape), "reshape it")
     return tensor
 
 
@@ -229,7 +230,7 @@ def with_packed(
     if cu_seqlens is None:
         return reset
     batch, length = shape
-    check(batch == 1, owner, "one row of packed sequences", f"batch {batch}", "pack them")
+    check(batch == 1, owner, "one row of packed sequences", tuple(shape), "pack them")
     starts = _packed_resets(owner, cu_seqlens, length, reverse)
     return starts if reset is None else reset | starts
 

@@ -59,7 +59,7 @@ def gla(
     Notes
     -----
     Halves are computed in float32. Constant gates make it RetNet's retention, ``g = 0`` plain
-    linear attention. No history of states is stored, for no derivative; for that of `g` two states
+    linear attention. No history of states is stored, for no derivative; for that of `g` a state
     for every 16 steps.
     """
     check_tensors("gla", q=q, k=k, v=v, g=g, h0=h0)

@@ -3,10 +3,13 @@
 What a gate is asked for is the sum, over the pairs of an input before it and an output after it,
 of what that input does to the loss through that output. From one step to the next that changes by
 what the step's output gains and its input loses; to add up those differences is cheap, but loses
-most digits where gates are small or sequences long. So time is cut into chunks. In a chunk the
-pairs themselves are formed; what enters it is the state at its head, and what leaves it meets the
-adjoint of the state at its tail. Nothing is subtracted, and memory is that of the inputs and of
-two states a chunk.
+most digits where gates are small or sequences long. So nothing is subtracted here, and time is
+cut into chunks, so that the states of one alone are in memory, and those that chunks begin with.
+
+On a CPU a kernel walks each chunk again, with the state and back with its adjoint, whose product
+is the gradient. On a GPU, where that would be a thread for each head, a chunk's pairs are
+formed by products of matrices; what enters it is the state at its head, and what leaves it meets
+the adjoint of the state at its tail.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tvm_scan.torch import places
 from tvm_scan.torch.affine import fold, unless
+from tvm_scan.torch.kernels import KernelSpec, run_kernel
 from tvm_scan.torch.operator import operator
+from tvm_scan.torch.runtime import aligned_empty
 
 __all__ = ["gate_gradient"]
 
-#: Steps in a chunk: there are as many pairs for every step.
-_STEPS = 16
+#: Steps in a chunk, and lanes that are walked together: those of the kernel.
+_STEPS = _LANES = 16
 #: Entries of pairs that are formed at once, unless one chunk has more.
 _AT_ONCE = 1 << 20
 
@@ -49,7 +55,54 @@ def gate_gradient(
     if not g.numel() or not h0.numel():
         return torch.zeros_like(g, memory_format=torch.contiguous_format)
     if gate == "lane":  # the same, with lanes and states swapped
-        a, x, c, dy, h0, d_last = x, a, dy, c, h0.mT, d_last.mT
+        a, x, c, dy, h0, d_last, gate = x, a, dy, c, h0.mT, d_last.mT, "state"
+    run = _by_kernel if places.place_of(g) is places.CPU else _by_products
+    return run(g, a, x, c, dy, h0, d_last, reset, gate, emit, reverse)
+
+
+def _by_kernel(
+    g: Tensor,
+    a: Tensor,
+    x: Tensor,
+    c: Tensor,
+    dy: Tensor,
+    h0: Tensor,
+    d_last: Tensor,
+    reset: Tensor | None,
+    gate: str,
+    emit: str,
+    reverse: bool,
+) -> Tensor:
+    batch, length, heads, lanes = x.shape
+    options = (
+        ("dtype", str(x.dtype).removeprefix("torch.")),
+        ("emit", emit),
+        ("gate", gate),
+        ("has_reset", reset is not None),
+        ("reverse", reverse),
+        ("states", a.shape[3]),
+    )
+    spec = KernelSpec("outer_gates", options, ("batch", "heads", "lanes", "length"), no_scan=True)
+    kept = aligned_empty((-(-length // _STEPS), *h0.shape), h0.dtype, h0.device)
+    found = aligned_empty((-(-lanes // _LANES), *g.shape), g.dtype, g.device)
+    given = (g.exp(), a, x, c, dy, *(() if reset is None else (reset,)), h0, d_last)
+    run_kernel(spec, (batch, heads, lanes, length), *given, kept, found)
+    return found[0] if len(found) == 1 else found.sum(0)
+
+
+def _by_products(
+    g: Tensor,
+    a: Tensor,
+    x: Tensor,
+    c: Tensor,
+    dy: Tensor,
+    h0: Tensor,
+    d_last: Tensor,
+    reset: Tensor | None,
+    gate: str,
+    emit: str,
+    reverse: bool,
+) -> Tensor:
     gates = g.unsqueeze(3) if gate == "head" else g
     # In the order of `inclusive`: the gate of a step, its input, its output.
     late, ahead = int(emit == "late"), -int(emit == "exclusive")

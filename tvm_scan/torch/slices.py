@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.kernels import KernelSpec, run_kernel
-from tvm_scan.torch.operator import operator
+from tvm_scan.torch.operator import operator as torch_operator
 from tvm_scan.torch.runtime import aligned_empty
 from tvm_scan.torch.steps import result_types
 from tvm_scan.torch.trace import graph_module
@@ -17,7 +18,7 @@ from tvm_scan.torch.trace import graph_module
 __all__ = ["scan_slices"]
 
 
-@operator
+@torch_operator
 def scan_slices(
     tensors: Sequence[Tensor], graph: str, carries: int, slices: int, prefix: bool, reverse: bool
 ) -> list[Tensor]:
@@ -56,11 +57,16 @@ def scan_slices(
 def _slice_types(
     tensors: Sequence[Tensor], carries: int, slices: int, prefix: bool
 ) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-    """Shapes and dtypes of what one step is given."""
+    """Shapes and dtypes of what one step is given; of a traced program these are constants."""
+
+    def sizes(shape: torch.Size) -> tuple[int, ...]:
+        return tuple(operator.index(n) for n in shape)
+
     inits = 0 if prefix else carries
-    xs = [(tuple(t.shape[1:]), t.dtype) for t in tensors[inits : inits + slices]]
-    whole = [(tuple(t.shape), t.dtype) for t in tensors]
-    return (*(xs if prefix else whole[:inits]), *xs, *whole[inits + slices :])
+    xs = [(sizes(t.shape[1:]), t.dtype) for t in tensors[inits : inits + slices]]
+    whole = [(sizes(t.shape), t.dtype) for t in tensors[:inits]]
+    shared = [(sizes(t.shape), t.dtype) for t in tensors[inits + slices :]]
+    return (*(xs if prefix else whole), *xs, *shared)
 
 
 def _slice_outputs(

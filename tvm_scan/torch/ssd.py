@@ -96,7 +96,7 @@ def ssd(
     Notes
     -----
     Halves are computed in float32. No history of states is stored, for no derivative; for those
-    of `dt` and `A` two states for every 16 steps. `B` and `C` are repeated for the heads of their
+    of `dt` and `A` a state for every 16 steps. `B` and `C` are repeated for the heads of their
     group.
     """
     owner = "ssd"
@@ -160,8 +160,8 @@ def _check(
     check(B.dim() == 4, owner, "B with 4 axes", tuple(B.shape), "reshape it")
     groups, states = B.shape[2:]
     check_shape(owner, torch.Size((*x.shape[:2], groups, states)), 4, B=B, C=C)
-    fits = groups > 0 and heads % groups == 0
-    check(fits, owner, f"groups that divide the {heads} heads", groups, "reshape B and C")
+    if groups == 0 or heads % groups:
+        check(False, owner, f"groups that divide the {heads} heads", groups, "reshape B and C")
     if D is not None:
         check_shape(owner, x.shape[2:] if D.dim() == 2 else x.shape[2:3], D.dim(), D=D)
     if z is not None:

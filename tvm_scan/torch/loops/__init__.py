@@ -18,6 +18,7 @@ from .extremum import (
     running_keys,
 )
 from .outer import outer_products
+from .outer_gates import outer_gates
 from .selective import selective_forward
 from .selective_adjoint import selective_backward_chunk
 from .turn import turn
@@ -32,6 +33,7 @@ __all__ = [
     "extremum_gradient",
     "lfilter",
     "logcumsumexp",
+    "outer_gates",
     "outer_products",
     "pointwise_step",
     "positions_of_keys",
