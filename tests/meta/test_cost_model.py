@@ -116,9 +116,9 @@ def test_unrolled_kernels_do_not_make_it_diverge(tmp_path):
     again = StockModel()
     again.load(str(tmp_path / "model"))
     np.testing.assert_array_equal(again.predict(context, made), scores)
-    # Should TVM mend its own one day, this is no longer why there is another.
+    # Should TVM mend its own one day, this is no longer why there is another: scores are 0 to 1.
     with np.errstate(all="ignore"):
-        assert not np.isfinite(stock.predict(context, made)).all()
+        assert not (np.abs(stock.predict(context, made)) < 1e6).all()
 
 
 def test_stock_scores_are_random_before_anything_is_learnt():
