@@ -24,9 +24,10 @@ __all__ = ["StockModel", "TimeModel", "rank_correlation"]
 #: Shallow trees that see a third of the features at a node each: there are a dozen rows at first.
 _PARAMETERS = {"max_depth": 3, "eta": 0.1, "colsample_bynode": 0.3, "nthread": 1, "verbosity": 0}
 _ROUNDS = 100
-#: What has to be known before anything is learnt from it, and the correlation of what is predicted
-#: for what was held back with what was measured, in so many parts.
-_LEAST, _LEARNED, _PARTS = 6, 0.2, 4
+#: How many have to be known before anything is learnt from them, and in how many parts each is held
+#: back once. What is predicted for them must correlate with what was measured more than one ranking
+#: in ten drawn at random: so many times the deviation of such a correlation, 1 / sqrt(n - 1).
+_LEAST, _PARTS, _CHANCE = 6, 4, 1.28
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
@@ -112,7 +113,7 @@ class TimeModel:
         for part in range(_PARTS):
             booster = _train(rows[held != part], labels[held != part], self.seed)
             guessed[held == part] = _predicted(booster, rows[held == part])
-        return rank_correlation(guessed, labels) > _LEARNED
+        return rank_correlation(guessed, labels) > _CHANCE / (len(labels) - 1) ** 0.5
 
     @staticmethod
     def check_installed() -> None:

@@ -276,6 +276,8 @@ class RecordStore:
         if name not in self._functions:
             try:
                 self._functions[name] = canonical(entry.func)
+            except RecordError:  # this record's facts are wrong, those of another may be right
+                return None
             except Exception:  # whatever TVM's readers raise for a text that is damaged
                 self._functions[name] = None
         return self._functions[name]

@@ -121,7 +121,7 @@ class Entry:
             return "expected a function and a target"
         planned = annotated_plans(self._replayed)
         if not planned:
-            return "expected a trace that replays to a plan"
+            return "expected a trace that replays to a plan, got one without"
         for block, plan in planned:
             found = self._recurrence_at(block)
             if found is None:

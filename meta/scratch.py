@@ -52,7 +52,8 @@ def scratch_folder() -> Path:
 
 
 def _remove(pid: int) -> None:
-    if pid == os.getpid():  # a forked child that ends has inherited this, but owns nothing
+    # A forked child that ends has inherited this, but owns nothing.
+    if pid == os.getpid() and pid in _own:
         folder, lock = _own.pop(pid)
         shutil.rmtree(folder, ignore_errors=True)
         lock.release()

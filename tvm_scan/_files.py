@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_part", "replacing", "write_file", "write_library", "write_private"]
+__all__ = ["check_room", "is_part", "replacing", "write_file", "write_library", "write_private"]
 
 _PART = re.compile(r"\.tvm-scan-[0-9a-f]{16}(\.\w+)?")
+
+#: Bytes that the object files of a library and what the linker makes of them stay below.
+_OBJECTS = 32 << 20
 
 
 def is_part(path: Path) -> bool:
@@ -56,8 +62,8 @@ def replacing(path: Path) -> Iterator[Path]:
         from tvm_scan.errors import WriteError  # imports TVM, which the kernel cache does without
 
         raise WriteError(
-            f"expected to write {path}, got: {error.strerror or error}; make room, or choose "
-            "another place"
+            f"expected to write {path}, got: {error.strerror or error}{_where(error, path)}; make "
+            "room, or choose another place"
         ) from error
 
 
@@ -99,10 +105,21 @@ def write_library(built: Any, path: Path, **options: Any) -> None:
         If the disk is full, or the linker fails; the message names the file.
     """
     with replacing(path) as part:
+        check_room()
         try:
             built.export_library(str(part), **options)
         except RuntimeError as error:  # of the linker, whose own file has another name
             raise OSError(f"{error}".strip() or type(error).__name__) from error
+
+
+def check_room() -> None:
+    """Raise an ``OSError`` if there is no room for the object files of a library.
+
+    LLVM ends the process where it cannot write one.
+    """
+    folder = tempfile.gettempdir()
+    if shutil.disk_usage(folder).free < _OBJECTS:
+        raise OSError(errno.ENOSPC, f"less than {_OBJECTS >> 20} MiB are free", folder)
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -137,6 +154,12 @@ def _write(path: Path, data: bytes, mode: int, *, sync: bool) -> None:
         file.flush()
         if sync:
             os.fsync(file.fileno())
+
+
+def _where(error: OSError, path: Path) -> str:
+    """The other file that is at fault, such as one of the folder for temporary files."""
+    name = error.filename
+    return f" ({name})" if name and Path(os.fsdecode(name)).parent != path.parent else ""
 
 
 def _ending(path: Path) -> str:

@@ -69,8 +69,8 @@ def test_what_has_learned_nothing_is_not_asked():
     assert told(rows, [None] * 40).predict(rows) is None, "nothing ran"
     assert told(rows, [1e-3] * 40).predict(rows) is None, "all alike"
     noise = np.random.default_rng(1)
-    answers = [told(rows, noise.permutation(seconds)).predict(rows) for _ in range(10)]
-    assert sum(answer is None for answer in answers) >= 8, "times that follow nothing"
+    answers = [told(rows, noise.permutation(seconds)).predict(rows) for _ in range(20)]
+    assert sum(answer is None for answer in answers) >= 16, "times that follow nothing"
 
 
 def test_failures_are_worse_than_the_worst_and_hide_nothing():
@@ -92,36 +92,37 @@ def test_rank_correlation():
     assert rank_correlation(np.array([1.0, 2, 2, 3]), np.arange(4.0)) == pytest.approx(0.9486832981)
 
 
-def unrolled(count=8):
+def unrolled(count=16):
     """Candidates of one task whose kernels have very many stores, and what they took."""
     func = library.cumsum(64, 4096)
     mod = tvm.IRModule({"main": ensure_blocks(func)})
-    plans = [p for p in enumerate_plans(CPU, extract(func)) if p.time_vector >= 16]
-    made = [candidate_of(mod, (p,), CPU).measure for p in plans[: 3 * count : 3]]
-    results = [ms.runner.RunnerResult([1e-5 * (i + 1)], None) for i in range(len(made))]
-    return light_context(mod, CPU), made, results
+    plans = [p for p in enumerate_plans(CPU, extract(func)) if p.time_vector >= 16][:count]
+    made = [candidate_of(mod, (plan,), CPU).measure for plan in plans]
+    seconds = np.array([1e-6 * (1 + plan.chunks) * plan.time_vector for plan in plans])
+    results = [ms.runner.RunnerResult([second], None) for second in seconds]
+    return light_context(mod, CPU), made, results, seconds
 
 
 def test_unrolled_kernels_do_not_make_it_diverge(tmp_path):
     """What makes TVM's model diverge: many stores of one candidate in one leaf of a tree."""
-    context, made, results = unrolled()
+    context, made, results, seconds = unrolled()
     model, stock = StockModel(), ms.cost_model.XGBModel(num_warmup_samples=1, num_tuning_cores=1)
     for one in (model, stock):
         one.update(context, made, results)
     scores = model.predict(context, made)
     assert np.isfinite(scores).all() and (scores > 0).all() and scores.max() <= 2
-    assert rank_correlation(scores, np.arange(len(made))) < -0.9, "the best score for the fastest"
-    model.save(tmp_path / "model")
+    assert rank_correlation(scores, seconds) < -0.9, "the best score for the fastest"
+    model.save(str(tmp_path / "model"))
     again = StockModel()
-    again.load(tmp_path / "model")
+    again.load(str(tmp_path / "model"))
     np.testing.assert_array_equal(again.predict(context, made), scores)
-    # Should TVM mend its own one day, this is no longer why there is another.
+    # Should TVM mend its own one day, this is no longer why there is another: scores are 0 to 1.
     with np.errstate(all="ignore"):
-        assert not np.isfinite(stock.predict(context, made)).all()
+        assert not (np.abs(stock.predict(context, made)) < 1e6).all()
 
 
 def test_stock_scores_are_random_before_anything_is_learnt():
-    context, made, _ = unrolled(3)
+    context, made, *_ = unrolled(3)
     one, other = (StockModel().predict(context, made) for _ in range(2))
     np.testing.assert_array_equal(one, other)
     assert len(set(one)) == len(made) and (one > 0).all()
@@ -129,7 +130,7 @@ def test_stock_scores_are_random_before_anything_is_learnt():
 
 def test_a_batch_takes_seconds_at_most_of_a_space_of_hundreds(monkeypatch):
     """Processor time, since machines are loaded: nothing is expanded but what is measured."""
-    func = library.cumsum(64, 4096)
+    func = library.linear_recurrence(1, 1 << 18)
     mod = tvm.IRModule({"main": ensure_blocks(func)})
     expanded = []
 
@@ -139,7 +140,7 @@ def test_a_batch_takes_seconds_at_most_of_a_space_of_hundreds(monkeypatch):
 
     monkeypatch.setattr("tvm_scan.meta.candidates.candidate_of", counted)
     ranked = Ranked(mod, CPU, 0)
-    assert 150 < len(ranked.spaces[0]) < 400
+    assert len(ranked.spaces[0]) > 150
     seen, asked = set(), 0
     begin = time.process_time()
     while found := ranked.next(8):

@@ -13,7 +13,7 @@ import typer
 from tvm_scan.cli.app_cache import cache
 from tvm_scan.cli.app_inspect import register as register_inspection
 from tvm_scan.cli.app_records import register as register_records
-from tvm_scan.cli.failure import BAD_INPUT, READER_GONE, REFUSED, CommandError
+from tvm_scan.cli.failure import BAD_INPUT, REFUSED, CommandError
 
 __all__ = ["app", "run"]
 
@@ -178,9 +178,9 @@ def run() -> None:
         sys.exit(done.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
-    except BrokenPipeError:  # who reads the output has had enough of it
+    except BrokenPipeError:  # who reads the output has had enough of it; as click has it
         _drop_output()
-        sys.exit(READER_GONE)
+        sys.exit(1)
     except Exception as error:
         if os.environ.get("TVM_SCAN_DEBUG"):
             raise

@@ -5,7 +5,6 @@ __all__ = [
     "INTERRUPTED",
     "MACHINES_GONE",
     "NO_RECORD",
-    "READER_GONE",
     "REFUSED",
     "UNHEALTHY",
     "WRONG_RESULT",
@@ -19,8 +18,6 @@ REFUSED = 3
 NO_RECORD = 4
 MACHINES_GONE = 5
 INTERRUPTED = 130
-#: As a shell has it for a program that SIGPIPE ends.
-READER_GONE = 141
 
 
 class CommandError(Exception):

@@ -29,7 +29,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         kind = "a directory" if path.is_dir() else "nothing"
         raise CommandError(f"expected an .npz file, found {kind} at {path}; check the path")
     try:
-        with np.load(path, allow_pickle=False) as loaded:
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as loaded:
             if not isinstance(loaded, np.lib.npyio.NpzFile):
                 raise CommandError(f"expected an .npz file, got one array in {path}; use np.savez")
             return {name: loaded[name] for name in loaded.files}

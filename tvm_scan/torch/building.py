@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tvm_scan._files import check_room
 from tvm_scan.torch.places import Place, target_of
 
 if TYPE_CHECKING:
@@ -61,12 +62,13 @@ def _one_thread_a_lane(loop: Any) -> Any:
 
 
 def exported(executable: Any) -> bytes | None:
-    """Return the built library as a file's content; None without a linker."""
+    """Return the built library as a file's content; None without a linker, or room for it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.so"
         try:
+            check_room()
             executable.export_library(str(path))
-        except (OSError, RuntimeError):  # no C++ compiler to link with: keep it in memory
+        except (OSError, RuntimeError):  # keep it in memory
             return None
         return path.read_bytes()
 
