@@ -15,6 +15,7 @@ from tvm_scan.errors import ScanError
 from tvm_scan.relax.higher_order import convert_associative_scan, convert_scan
 from tvm_scan.relax.own_operators import OWN
 from tvm_scan.relax.roll import RolledLoop, roll_loops
+from tvm_scan.relax.torch_importer import make_importer
 from tvm_scan.relax.torch_operators import CONVERTERS, Converter
 from tvm_scan.relax.while_loops import scans_from_while_loops
 
@@ -65,11 +66,11 @@ def from_exported(
     TypeError
         If it is no exported program.
     ScanError
-        If operators of the program are known neither to TVM nor here; all of them are named.
+        If operators of the program are known neither to TVM nor here, all of which are named, or
+        one of them not for its operands.
     """
     import torch
     from torch.export import ExportedProgram, default_decompositions
-    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     if not isinstance(exported_program, ExportedProgram):
         raise TypeError(
@@ -101,7 +102,7 @@ def from_exported(
         # A step may use every converter, a nested loop too.
         converters[name] = partial(convert, converters=converters)
     converters.update(custom_convert_map or {})
-    importer = ExportedProgramImporter()
+    importer = make_importer()
     bound = {name: _bound(convert, importer) for name, convert in converters.items()}
     try:
         return importer.from_exported_program(

@@ -14,11 +14,13 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from tvm_scan.arguments import as_target
+from tvm_scan.errors import ScanError
 from tvm_scan.meta.arguments import as_database
 from tvm_scan.relax.findings import Findings
 from tvm_scan.relax.fuse import fuse_pass
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.passes import parallelize_pass
+from tvm_scan.relax.unlowered import unlowered
 from tvm_scan.schedules.arguments import target_for
 from tvm_scan.schedules.limits import device_of
 
@@ -67,7 +69,8 @@ def get_pipeline(target: Target | str | None = None, database: Any = None) -> tv
     -------
     Pass
         ``scan_passes(target, database)``, then TVM's default pipeline for the target, in which
-        a schedule rule that fails on a function leaves it to the next.
+        a schedule rule that fails on a function leaves it to the next. Operators that TVM cannot
+        lower are named in a ``ScanError``.
     """
     target = target_for(target, None, "get_pipeline")
     database = as_database(database, "get_pipeline")
@@ -75,7 +78,19 @@ def get_pipeline(target: Target | str | None = None, database: Any = None) -> tv
 
     @tvm.ir.transform.module_pass(opt_level=0, name="tvm_scan_pipeline")
     def run(mod: IRModule, _context: Any) -> IRModule:
-        return default(scan_passes(target, database)(mod))
+        try:
+            return default(scan_passes(target, database)(mod))
+        except ScanError:
+            raise
+        except Exception as error:
+            named = unlowered(mod)
+            if not named:
+                raise
+            raise ScanError(
+                "get_pipeline: expected operators that TVM lowers, got\n"
+                + "\n".join(f"  {line}" for line in named)
+                + "\nreplace these in the model"
+            ) from error
 
     return run
 

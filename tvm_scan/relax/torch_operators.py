@@ -14,6 +14,7 @@ from tvm_scan.relax.cumulative_loops import extremum_loop, logsumexp_loop
 from tvm_scan.relax.loops import Shape, call_loop, constant_extent
 from tvm_scan.relax.operators import emit_along_axis
 from tvm_scan.relax.torch_convolutions import CONVOLUTIONS, convert_convolution
+from tvm_scan.relax.torch_repairs import REPAIRS
 
 __all__ = ["CONVERTERS", "loop_converter"]
 
@@ -109,14 +110,21 @@ def _cat(node: Any, importer: Any) -> relax.Expr:
     return importer.block_builder.emit(relax.op.concat(kept, axis=axis))
 
 
-def _arithmetic(name: str, operator: Callable[..., relax.Expr]) -> Converter:
-    """An operator of two operands; TVM 0.27 takes a Python float for an integer beside one."""
+def _arithmetic(
+    name: str, operator: Callable[..., relax.Expr], of_bool: Callable[..., relax.Expr] | None = None
+) -> Converter:
+    """An operator of two operands; TVM 0.27 takes a Python float for an integer beside one.
+
+    It has no code for sums and products of bool, which torch has, in its own ``isfinite`` too.
+    """
 
     def convert(node: Any, importer: Any) -> relax.Expr:
         builder = importer.block_builder
         dtype = str(node.meta["val"].dtype).removeprefix("torch.")
         operands = [importer.env[a] if hasattr(a, "op") else a for a in node.args[:2]]
         tensors = [o for o in operands if isinstance(o, relax.Expr)]
+        if of_bool is not None and dtype == "bool" and len(tensors) == 2:
+            return builder.emit(of_bool(*tensors))
         widened = dtype.startswith(("float", "bfloat")) and any(
             not str(o.ty.dtype).startswith(("float", "bfloat")) for o in tensors
         )
@@ -170,6 +178,7 @@ def _scaled_product(node: Any, importer: Any) -> relax.Expr:
 
 #: Converters by the name of the overload, for ``custom_convert_map`` of TVM's importer.
 CONVERTERS: dict[str, Converter] = {
+    **REPAIRS,
     "cumsum.default": _cumulative(relax.op.cumsum),
     "cumprod.default": _cumulative(relax.op.cumprod),
     "logcumsumexp.default": _logcumsumexp,
@@ -179,12 +188,14 @@ CONVERTERS: dict[str, Converter] = {
     "cat.default": _cat,
     "select.int": _select,
     "select_scatter.default": _select_scatter,
-    "add.Tensor": _arithmetic("add.Tensor", relax.op.add),
+    "add.Tensor": _arithmetic("add.Tensor", relax.op.add, relax.op.logical_or),
     "sub.Tensor": _arithmetic("sub.Tensor", relax.op.subtract),
-    "mul.Tensor": _arithmetic("mul.Tensor", relax.op.multiply),
+    "mul.Tensor": _arithmetic("mul.Tensor", relax.op.multiply, relax.op.logical_and),
     **dict.fromkeys((f"{name}.default" for name in ("bmm", "dot", "matmul", "mm", "mv")), _product),
     **dict.fromkeys(("addmm.default", "baddbmm.default"), _scaled_product),
     "div.Tensor": _arithmetic("div.Tensor", relax.op.divide),
+    "maximum.default": _arithmetic("maximum.default", relax.op.maximum, relax.op.logical_or),
+    "minimum.default": _arithmetic("minimum.default", relax.op.minimum, relax.op.logical_and),
     **dict.fromkeys(CONVOLUTIONS, convert_convolution),
 }
 

@@ -1,0 +1,80 @@
+"""TVM's importer of exported programs, whose failures name the operator that they are about."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tvm import relax
+
+from tvm_scan.errors import ScanError
+from tvm_scan.relax.torch_repairs import dtype_of, is_float
+
+__all__ = ["make_importer"]
+
+
+def make_importer() -> Any:
+    """Make an importer; those of the functions inside of operators are of its class."""
+    return _importer_class()()
+
+
+@functools.cache
+def _importer_class() -> type:
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    class Importer(ExportedProgramImporter):
+        """As TVM's, but for its errors."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.update_convert_map(dict(self.convert_map))
+
+        def update_convert_map(self, custom_convert_map: Mapping[str, Any]) -> None:
+            """Add converters, or replace some."""
+            named = {name: _named(convert, self) for name, convert in custom_convert_map.items()}
+            super().update_convert_map(named)
+
+    return Importer
+
+
+def _named(convert: Callable[..., Any], importer: Any) -> Callable[..., Any]:
+    @functools.wraps(convert)
+    def converted(node: Any, *within: Any) -> Any:
+        try:
+            made = convert(node, *within)
+        except ScanError:
+            raise
+        except Exception as error:
+            if str(error).startswith("Unsupported function types"):
+                raise  # of a function inside of this operator
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise _unsupported(node, importer, lines[-1]) from error
+        return _checked(node, made, importer)
+
+    return converted
+
+
+def _checked(node: Any, made: Any, importer: Any) -> Any:
+    """What was made, in the dtype that torch says it has."""
+    value = node.meta.get("val")
+    if not hasattr(value, "dtype") or not isinstance(getattr(made, "ty", None), relax.TensorType):
+        return made
+    wanted, found = dtype_of(value), str(made.ty.dtype)
+    if found == wanted or not found:
+        return made
+    if is_float(found) != is_float(wanted) or "bool" in (found, wanted):
+        raise _unsupported(node, importer, f"it would be {found}, not {wanted}")
+    return importer.block_builder.emit(relax.op.astype(made, wanted))
+
+
+def _unsupported(node: Any, importer: Any, said: str) -> ScanError:
+    kinds = [getattr(importer.env.get(n), "ty", None) for n in node.all_input_nodes]
+    operands = ", ".join(
+        f"{kind.dtype} of {kind.shape}" for kind in kinds if isinstance(kind, relax.TensorType)
+    )
+    return ScanError(
+        f"from_exported: expected operators that TVM imports, got {node.target.__name__} of "
+        f"{operands or 'no tensors'} ({said}); pass a converter for it as custom_convert_map "
+        "(loop_converter makes one from a loop)"
+    )
