@@ -88,6 +88,14 @@ CASES = {
         {"x": "value"},
         start=4.0,
     ),
+    "bounded affine": Case(
+        "bounded affine",
+        ("T.min(T.max(g * h0 + x, CONST(-3)), CONST(4))",),
+        "T.abs(g) * T.max(m, CONST(4)) + T.abs(x)",
+        2,
+        _GATED,
+        start=4.0,
+    ),
     "logsumexp": Case(
         "logsumexp affine",
         (
@@ -137,6 +145,15 @@ CASES = {
         "m",
         0,
         dict.fromkeys("gx", "small"),
+        1,
+        "int32",
+    ),
+    "shifted": Case(
+        "shifted bits",
+        ("T.bitwise_xor(T.shift_left(h0, T.int32(1)), x)",),
+        "m",
+        0,
+        {"x": "small"},
         1,
         "int32",
     ),

@@ -43,7 +43,8 @@ def test_family(name):
 
 
 def test_every_family_has_a_law():
-    exempt = {"two states", "finite automaton", "declared associative"}  # tables; the user's own
+    # Tables; the user's own; that of the inner family, for every k-th step.
+    exempt = {"two states", "finite automaton", "declared associative", "interleaved"}
     shown = {case.family.partition(" ")[0] for case in CASES.values()}
     assert {f.name for f in FAMILIES if f.name.partition(" ")[0] not in shown} == exempt
 

@@ -10,7 +10,7 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
-from tvm_scan.algebra.literal import all_ones, zero
+from tvm_scan.algebra.literal import all_ones, folded_bits, zero
 
 __all__ = ["Bitwise", "Switch"]
 
@@ -37,7 +37,7 @@ class Bitwise(Algebra):
         if not dtype.startswith(("int", "uint")) or not _is_bitwise(step, old):
             return NotInFamily(step, "")
         at_zero, at_ones = (
-            tir.substitute(step, tir.VarMap([(old, value)]))
+            folded_bits(tir.substitute(step, tir.VarMap([(old, value)])))
             for value in (zero(dtype), all_ones(dtype))
         )
         return cls(tirx.bitwise_xor(at_zero, at_ones), at_zero, dtype)

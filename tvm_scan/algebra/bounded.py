@@ -74,28 +74,27 @@ class BoundedAffine(Forgetting):
         return self._const(2.0**exponent)
 
     def _size(self, value: Any) -> Any:
-        return tirx.Select(value < zero(self.dtype), zero(self.dtype) - value, value)
+        return tirx.Max(value, zero(self.dtype) - value)
 
     def _is_infinite(self, value: Any) -> Any:
         top = tirx.max_value(self.dtype)
         return tirx.Or(value > top, value < zero(self.dtype) - top)
 
     def _run(self, element: Element, h: Any) -> Any:
-        """``F(h)``. Comparisons are false for NaN: an affine value of NaN is the lower bound."""
+        """``F(h)``. Max and min of a NaN with a number are the number, on every target."""
         a, b, p, low, high, after_nan = element
         inside = a * h + b
         grown = inside * tirx.Select(tirx.EQ(inside, zero(self.dtype)), one(self.dtype), p)
         value = tirx.Select(self._is_infinite(h), h * p, grown)
-        clipped = tirx.Select(value > low, tirx.Select(value < high, value, high), low)
+        clipped = tirx.Select(tirx.isnan(low), low, tirx.Min(tirx.Max(value, low), high))
         return tirx.Select(tirx.isnan(h), after_nan, clipped)
 
     def _scaled(self, a: Any, b: Any, p: Any) -> tuple[Any, Any, Any]:
         """The same map with ``a`` and ``b`` of a size whose products do not overflow."""
         limit, step = _SCALES[self.dtype]
-        sizes = (a, self._size(b))
-        size = tirx.Select(sizes[0] > sizes[1], *sizes)
+        size = tirx.Max(a, self._size(b))
         large = size > self._power(limit)
-        small = tirx.And(size < self._power(limit - step), self._size(p) > one(self.dtype))
+        small = tirx.And(size < self._power(limit - step), p * p > one(self.dtype))
         down, up = self._power(-step), self._power(step)
         factor = tirx.Select(large, down, tirx.Select(small, up, one(self.dtype)))
         inverse = tirx.Select(large, up, tirx.Select(small, down, one(self.dtype)))

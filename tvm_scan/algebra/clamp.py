@@ -115,13 +115,16 @@ class Clamp(Algebra):
         """
         shift, bounds, after_nan = self._split(element)
         value = h + shift
+        if not self._float:
+            value = value if self.low is None else tirx.Max(value, bounds.pop(0))
+            return value if self.high is None else tirx.Min(value, bounds.pop(0))
         if self.low is not None:
             bound = bounds.pop(0)
             value = tirx.Select(value > bound, value, bound)
         if self.high is not None:
             bound = bounds.pop(0)
             value = tirx.Select(value < bound, value, bound)
-        return tirx.Select(tirx.isnan(h), after_nan, value) if self._float else value
+        return tirx.Select(tirx.isnan(h), after_nan, value)
 
     def lift(self) -> Element:
         """``(a, lo, hi)``; of floats as the target's own step shows them."""

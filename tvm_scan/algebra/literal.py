@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 
 from tvm_scan import tir
 
 __all__ = [
     "all_ones",
-    "bits_of",
+    "folded_bits",
     "is_constant",
     "is_float",
     "largest",
@@ -100,21 +101,38 @@ def minus(left: Any, right: Any) -> Any:
     return _folded(left, right, lambda a, b: a - b)
 
 
+def folded_bits(expr: Any) -> Any:
+    """``expr`` with bitwise operators of constants worked out (TVM cannot, of unsigned ones)."""
+
+    def fold(e: Any) -> Any:
+        parts = (e.a,) if isinstance(e, tirx.BitwiseNot) else (e.a, e.b)
+        if not all(isinstance(part, tirx.IntImm) for part in parts):
+            return e
+        dtype, values = str(e.ty.dtype), [int(part.value) for part in parts]
+        return tirx.IntImm(dtype, _wrapped(_BITS[type(e)](*values), dtype))
+
+    return tvm_ffi.structural_map(expr, [(kind, fold) for kind in _BITS])
+
+
+_BITS: dict[Any, Callable[..., int]] = {
+    tirx.BitwiseNot: lambda a: ~a,
+    tirx.BitwiseAnd: lambda a, b: a & b,
+    tirx.BitwiseOr: lambda a, b: a | b,
+    tirx.BitwiseXor: lambda a, b: a ^ b,
+    tirx.LShift: lambda a, b: a << b,
+    tirx.RShift: lambda a, b: a >> b,
+}
+
+
+def _wrapped(value: int, dtype: str) -> int:
+    bits = int("".join(filter(str.isdigit, dtype)) or 1)
+    value %= 1 << bits
+    signed = not dtype.startswith(("uint", "bool"))
+    return value - (1 << bits) if signed and value >> (bits - 1) else value
+
+
 def _folded(left: Any, right: Any, run: Callable[[Any, Any], Any]) -> Any:
     if not (isinstance(left, tirx.IntImm) and isinstance(right, tirx.IntImm)):
         return run(left, right)
-    return wrapped(run(int(left.value), int(right.value)), tir.dtype_of(left))
-
-
-def bits_of(dtype: str) -> int:
-    """Bits of an integer; a bool has one."""
-    return int("".join(filter(str.isdigit, dtype)) or 1)
-
-
-def wrapped(value: int, dtype: str) -> Any:
-    """The constant of an integer dtype that a number of any size wraps to."""
-    bits = bits_of(dtype)
-    value %= 1 << bits
-    if not dtype.startswith(("uint", "bool")) and value >= 1 << (bits - 1):
-        value -= 1 << bits
-    return tirx.IntImm(dtype, value)
+    dtype = str(left.ty.dtype)
+    return tirx.IntImm(dtype, _wrapped(run(int(left.value), int(right.value)), dtype))

@@ -11,7 +11,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.choices import as_choice
-from tvm_scan.algebra.literal import all_ones, zero
+from tvm_scan.algebra.literal import all_ones, folded_bits, zero
 
 __all__ = ["Shifted"]
 
@@ -50,10 +50,10 @@ class Shifted(Algebra):
         if found is None or found.left is None or not found.bitwise:
             return NotInFamily(step, "")
         at_zero, at_ones = (
-            tir.substitute(step, tir.VarMap([(old, value)]))
+            folded_bits(tir.substitute(step, tir.VarMap([(old, value)])))
             for value in (zero(dtype), all_ones(dtype))
         )
-        mask = tirx.bitwise_xor(at_zero, at_ones)
+        mask = folded_bits(tirx.bitwise_xor(at_zero, at_ones))
         return cls(tir.simplify(found.by), mask, at_zero, dtype, found.left)
 
     @property

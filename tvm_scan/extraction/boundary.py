@@ -25,6 +25,7 @@ __all__ = [
     "Boundary",
     "decide_time_tests",
     "joint_initial_values",
+    "lag_initial_values",
     "split_boundary",
     "without_time_tests",
 ]
@@ -39,14 +40,15 @@ class Boundary:
     first: Any = None
 
 
-def decide_time_tests(expr: Any, time: Var, extent: Any, at: int | None) -> Any:
-    """``expr`` with choices on time tests decided for step ``at``, or (None) for all from 1 on."""
+def decide_time_tests(expr: Any, time: Var, extent: Any, at: int | None, begin: int = 1) -> Any:
+    """``expr`` with choices on time decided for step ``at``, or (None) for all from ``begin``."""
     analyzer = Analyzer()
     zero = tir.zero_like(time)
     if at is not None:
         analyzer.bind(time, zero + at)
     else:
-        analyzer.bind(time, Range.from_min_extent(zero + 1, tirx.Max(extent - 1, zero + 1)))
+        rest = tirx.Max(extent - begin, zero + 1)
+        analyzer.bind(time, Range.from_min_extent(zero + begin, rest))
 
     def holds(cond: Any, wanted: bool) -> bool:
         if isinstance(cond, tirx.Or | tirx.And):
@@ -144,6 +146,37 @@ def joint_initial_values(
         if not tir.structurally_equal(tir.substitute(rest, table), at_first):
             return None
     return later, inits
+
+
+def lag_initial_values(
+    steps: Sequence[Any], olds: Sequence[Var], time: Var, extent: Any
+) -> tuple[list[Any], list[Any]] | None:
+    """Initial values of carries of which one is computed, from the last one, and the others move.
+
+    Theorem. Let a step read the carry ``k`` steps back alone, and let ``E(c, t >= k)``, its step
+    with the tests on time decided from step ``k`` on, be what each of the steps ``0 .. k - 1`` is,
+    for one expression ``c`` that does not depend on time. What these steps find ``k`` steps back
+    is the state before time; so with ``c`` in all of it every step is the same map.
+
+    Parameters and result are those of ``joint_initial_values``.
+    """
+    count = len(olds)
+    working = [step for step in steps if not isinstance(step, Var)]
+    if len(working) != 1:
+        return None
+    (step,) = working
+    read = [old for old in olds if tir.contains_var(step, [old])]
+    if len(read) != 1:
+        return None
+    later = decide_time_tests(step, time, extent, at=None, begin=count)
+    for init in _initial_values(step, read[0], time, extent):
+        if tir.contains_var(init, olds):
+            continue
+        wanted = tir.substitute(later, tir.VarMap([(read[0], init)]))
+        early = (decide_time_tests(step, time, extent, at=s) for s in range(count))
+        if all(tir.structurally_equal(each, wanted) for each in early):
+            return [later if s is step else s for s in steps], [init] * count
+    return None
 
 
 def without_time_tests(body: Any, held: Any, init: Any, time: Var, extent: Any) -> Any:

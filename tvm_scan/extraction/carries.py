@@ -20,6 +20,7 @@ from tvm_scan.extraction.boundary import (
     Boundary,
     decide_time_tests,
     joint_initial_values,
+    lag_initial_values,
     split_boundary,
 )
 from tvm_scan.extraction.cells import Cell
@@ -191,7 +192,9 @@ def _joint_boundaries(drafts: list[Draft], needed: bool, nest: Nest) -> list[Bou
     steps, olds = [d.step for d in drafts], [d.cell.old for d in drafts]
     found = None
     if not needed:
-        found = joint_initial_values(steps, olds, nest.time.var, nest.time.extent)
+        around = nest.time.var, nest.time.extent
+        found = joint_initial_values(steps, olds, *around)
+        found = found or lag_initial_values(steps, olds, *around)
     if found is None:
         # The tests on time stay in the step: as coefficients that vary with time.
         return [Boundary(step) for step in steps]
