@@ -10,6 +10,7 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.proof.images import Fraction
 from tvm_scan.proof.logic import Bool
 from tvm_scan.proof.reals import Real
 from tvm_scan.proof.widths import is_bool
@@ -50,7 +51,7 @@ class Atoms:
         self._names: set[str] = set() if earlier is None else earlier._names
         self._vars = tir.VarMap()
         self._loads: list[tuple[Any, Any]] = []
-        self._images: list[tuple[Any, Real]] = []
+        self._images: list[tuple[Any, Fraction]] = []
         self._functions: dict[str, Any] = {} if earlier is None else earlier._functions
 
     def unknown(self, name: str, dtype: str) -> Any:
@@ -103,15 +104,16 @@ class Atoms:
         self._loads.append((load, value))
         return value
 
-    def image(self, e: Any) -> Real:
+    def image(self, e: Any) -> Fraction:
         """The image under ``exp`` of a finite float that no carry decides: a positive number."""
         if self.earlier is not None and not self._moves(e):
             return self.earlier.image(e)
         for seen, value in self._images:
             if tir.structurally_equal(seen, e):
                 return value
-        value = self.unknown(f"exp({e})".replace("\n", " "), "float64")
-        self.facts.append(value.top > 0)
+        unknown = self.unknown(f"exp({e})".replace("\n", " "), "float64")
+        self.facts.append(unknown.top > 0)
+        value = Fraction(unknown.top)
         self._images.append((e, value))
         return value
 

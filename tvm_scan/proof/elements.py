@@ -14,6 +14,7 @@ from tvm.sym import Analyzer, ConstIntBound
 
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.proof.images import Fraction, Image
 from tvm_scan.proof.logic import Bool, conj, implies, neg
 from tvm_scan.proof.reals import Real
 from tvm_scan.proof.translate import Term
@@ -65,8 +66,8 @@ def unknown_element(
     given: list[Bool] = [steps >= 0] if any(fact.each for fact in facts) else []
     parts, terms = [], []
     for i, (dtype, fact) in enumerate(zip(dtypes, facts, strict=True)):
-        label = f"{name}{i}"
-        parts.append(tirx.Var(label, dtype))
+        label = f"{name} {i}"  # as no input is named
+        parts.append(tirx.Var(f"{name}{i}", dtype))
         value: Any
         if is_bool(dtype):
             value = z3.Bool(label)
@@ -74,7 +75,7 @@ def unknown_element(
             value = arithmetic.variable(label, dtype)
             given.append(arithmetic.within(value, dtype))
         elif images:
-            value = Real(z3.Real(label))
+            value = Fraction(z3.Real(label))
         else:
             flags = {
                 flag: z3.Bool(f"{label} is {word}") if getattr(fact, flag) else False
@@ -94,8 +95,7 @@ def holds_of(fact: Fact, value: Any, dtype: str, steps: Any, arithmetic: Any, im
         return True
     if is_float(dtype):
         if images:
-            sign = value.top * value.bottom
-            return sign >= 0 if fact.zero else sign > 0
+            return neg(value.less(Image.const(0))) if fact.zero else Image.const(0).less(value)
         return conj(
             True if fact.nan else neg(value.nan),
             True if fact.up else neg(value.up),

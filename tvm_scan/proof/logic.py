@@ -55,6 +55,8 @@ def choose(test: Bool, yes: Bool, no: Bool) -> Bool:
         return yes if test else no
     if isinstance(yes, bool) and isinstance(no, bool):
         return yes if yes == no else test if yes else neg(test)
+    if not isinstance(yes, bool) and not isinstance(no, bool) and yes.eq(no):
+        return yes
     return conj(implies(test, yes), implies(neg(test), no))
 
 

@@ -17,6 +17,7 @@ from tvm_scan.algebra.base import Element, Forgetting
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.proof.atoms import Atoms
 from tvm_scan.proof.exponentials import ExponentialTranslator, mentions_logarithms
+from tvm_scan.proof.images import Fraction
 from tvm_scan.proof.logic import Bool, conj, equal
 from tvm_scan.proof.reals import Real
 from tvm_scan.proof.translate import NONE, Checks, Term, Translator
@@ -163,8 +164,9 @@ class Theory:
     def carries(self) -> tuple[tir.VarMap, list[Bool]]:
         """Unknown carries before a step, and what is assumed of them."""
         names, given = tir.VarMap(), []
-        for old, dtype in zip(self.problem.olds, self.problem.dtypes, strict=True):
-            label = str(old.name)
+        carries = zip(self.problem.olds, self.problem.dtypes, strict=True)
+        for i, (old, dtype) in enumerate(carries):
+            label = f"carry {i}"  # no input has a blank in its name; the same in every problem
             value: Any
             if is_bool(dtype):
                 value = z3.Bool(label)
@@ -172,9 +174,10 @@ class Theory:
                 value = self.arithmetic.variable(label, dtype)
                 given.append(self.arithmetic.within(value, dtype))
             else:
-                value = Real(z3.Real(label))
+                unknown = z3.Real(label)
+                value = Fraction(unknown) if self.images else Real(unknown)
                 if self.images:  # a finite number, or minus infinity
-                    given.append(value.top >= 0)
+                    given.append(unknown >= 0)
             names[old] = Term(value)
         return names, given
 

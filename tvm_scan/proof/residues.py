@@ -11,7 +11,15 @@ from typing import Any
 
 import z3
 
-__all__ = ["normal_remainders", "remainder"]
+__all__ = ["monomials", "normal_remainders", "remainder"]
+
+#: How many times longer a sum of monomials may be than the product that it was.
+_LONGER = 5_000
+
+
+def monomials(e: Any) -> Any:
+    """``e`` simplified, polynomials as sums of monomials."""
+    return z3.simplify(e, som=True, som_blowup=_LONGER)
 
 
 def remainder(value: Any, modulus: int) -> Any:
@@ -56,8 +64,8 @@ def normal_remainders(e: Any, known: dict[int, tuple[Any, Any]] | None = None) -
     if z3.is_mod(e) and z3.is_int_value(e.arg(1)) and e.arg(1).as_long() > 0:
         modulus = e.arg(1).as_long()
         # Twice: a coefficient that is reduced to zero takes its monomial with it.
-        dividend = z3.simplify(_bare(parts[0], modulus), som=True)
-        out = z3.simplify(_bare(dividend, modulus), som=True) % modulus
+        dividend = monomials(_bare(parts[0], modulus))
+        out = monomials(_bare(dividend, modulus)) % modulus
     else:
         out = e.decl()(*parts)
     known[e.get_id()] = (e, out)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import z3
 
 from tvm_scan.proof.logic import Bool
-from tvm_scan.proof.residues import normal_remainders
+from tvm_scan.proof.residues import monomials, normal_remainders
 
 __all__ = ["Answer", "ask"]
 
 #: Units of z3's own count of work per second of a machine of 2024, roughly.
 _WORK = 4_000_000
 _REMEMBERED = 4096
+#: What a question counts at least.
+_LEAST = 10_000
+#: Milliseconds.
+_STUCK = 60_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,22 +85,29 @@ def ask(given: list[Bool], goal: Bool, seconds: float, glance: bool = False) -> 
 
 
 def _decide(given: list[Any], goal: Any, seconds: float) -> tuple[bool | None, Any]:
-    """Try what is quick first; what is false is most often found by the first real look."""
-    if z3.is_true(z3.simplify(goal, som=True)):
+    """Try what is quick first: what is equal as polynomials, what is linear, then by cases."""
+    if z3.is_true(monomials(goal)):
         return True, None
-    holds, model = _check(given, goal, 0.1 * seconds)
-    if holds is not None:
-        return holds, model
-    general = _general([*given, goal])
-    if _check(general[:-1], general[-1], 0.1 * seconds)[0]:
+    if _is_linear([*given, goal]):
+        holds, model = _check(given, goal, 0.2 * seconds)
+        if holds is not None:
+            return holds, model
+    linear = _Linear()
+    linear.know(given)
+    for terms in ([*given, goal], _unknown_choices([*given, goal])):
+        known = [linear(term) for term in terms]
+        if _check([*known[:-1], *linear.facts], known[-1], 0.1 * seconds)[0]:
+            return True, None
+    if _Cases(given, seconds, linear).holds(goal):
         return True, None
-    holds, model = _Cases(given, seconds).decide(goal)
-    return (holds, model) if holds is not None else _check(given, goal, 0.5 * seconds)
+    return _check(given, goal, 0.5 * seconds)
 
 
 def _check(given: list[Any], goal: Any, seconds: float) -> tuple[bool | None, Any]:
     solver = z3.Solver()
     solver.set("rlimit", int(seconds * _WORK) + 1)
+    # Some of z3's algebra is not counted as work; no answer depends on this unless it is stuck.
+    solver.set("timeout", _STUCK)
     solver.add(*given, z3.Not(goal))
     said = solver.check()
     if said == z3.unsat:
@@ -103,74 +115,152 @@ def _check(given: list[Any], goal: Any, seconds: float) -> tuple[bool | None, An
     return (False, solver.model()) if said == z3.sat else (None, None)
 
 
-def _general(terms: list[Any]) -> list[Any]:
-    """The terms as sums of monomials, with an unknown in the place of every choice of a number.
+def _is_product(e: Any) -> bool:
+    """Whether ``e`` multiplies unknown numbers."""
+    return bool(z3.is_mul(e) and sum(not _is_number(f) for f in e.children()) > 1)
 
-    What follows for any numbers follows for those that were chosen.
+
+def _is_zero(e: Any) -> bool:
+    return _is_number(e) and str(e) == "0"
+
+
+def _is_number(e: Any) -> bool:
+    return bool(z3.is_rational_value(e) or z3.is_int_value(e))
+
+
+def _is_choice(e: Any) -> bool:
+    """Whether ``e`` is a choice between numbers."""
+    return bool(z3.is_app_of(e, z3.Z3_OP_ITE) and z3.is_arith(e))
+
+
+def _outermost(terms: list[Any], test: Callable[[Any], bool]) -> list[Any]:
+    """Every subterm that passes the test and is not below another one."""
+    stack, seen, out = list(terms), set(), []
+    while stack:
+        node = stack.pop()
+        if not z3.is_app(node) or node.get_id() in seen:
+            continue
+        seen.add(node.get_id())
+        if test(node):
+            out.append(node)
+        else:
+            stack.extend(node.children())
+    return out
+
+
+def _is_linear(terms: list[Any]) -> bool:
+    return not _outermost(terms, _is_product)
+
+
+class _Linear:
+    """Terms as sums of monomials, with an unknown in the place of every product of unknowns.
+
+    What follows for any numbers follows for those.
     """
-    unknown: dict[int, tuple[Any, Any]] = {}
 
-    def visit(e: Any) -> None:
-        stack, seen = [e], set()
-        while stack:
-            node = stack.pop()
-            if not z3.is_app(node) or node.get_id() in seen:
-                continue
-            seen.add(node.get_id())
-            if z3.is_app_of(node, z3.Z3_OP_ITE) and z3.is_arith(node):
-                unknown[node.get_id()] = (node, z3.FreshConst(node.sort()))
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, Any]] = {}
+        self._signs: dict[int, tuple[Any, bool]] = {}
+        #: What is known of the unknowns that stand for products.
+        self.facts: list[Any] = []
+        self._products: dict[tuple[int, ...], tuple[list[Any], Any]] = {}
+
+    def __call__(self, term: Any) -> Any:
+        key = term.get_id()
+        if key not in self._known:
+            flat = monomials(normal_remainders(term))
+            pairs = [(e, self._unknown(e)) for e in _outermost([flat], _is_product)]
+            self._known[key] = (term, z3.substitute(flat, *pairs))
+        return self._known[key][1]
+
+    def know(self, terms: list[Any]) -> None:
+        """Learn which unknowns are not negative: products of these are not, either."""
+        for term in terms:
+            if z3.is_and(term):
+                self.know(term.children())
+            for kind, strict in ((z3.Z3_OP_GE, False), (z3.Z3_OP_GT, True)):
+                if z3.is_app_of(term, kind) and _is_zero(term.arg(1)):
+                    self._signs[term.arg(0).get_id()] = (term.arg(0), strict)
+            for kind, strict in ((z3.Z3_OP_LE, False), (z3.Z3_OP_LT, True)):
+                if z3.is_app_of(term, kind) and _is_zero(term.arg(0)):
+                    self._signs[term.arg(1).get_id()] = (term.arg(1), strict)
+
+    def _unknown(self, product: Any) -> Any:
+        """The number in a product times an unknown for the other factors."""
+        factors: list[Any] = []
+        number: Any = None
+        todo = list(product.children())
+        while todo:
+            factor = todo.pop()
+            if z3.is_mul(factor):
+                todo.extend(factor.children())
+            elif _is_number(factor):
+                number = factor if number is None else number * factor
             else:
-                stack.extend(node.children())
+                factors.append(factor)
+        factors.sort(key=lambda factor: factor.get_id())
+        key = tuple(factor.get_id() for factor in factors)
+        if key not in self._products:
+            unknown = z3.FreshConst(product.sort())
+            self._products[key] = (factors, unknown)
+            signs = [self._signs.get(factor.get_id()) for factor in factors]
+            if all(sign is not None for sign in signs):
+                strict = all(sign is not None and sign[1] for sign in signs)
+                self.facts.append(unknown > 0 if strict else unknown >= 0)
+        unknown = self._products[key][1]
+        return unknown if number is None else number * unknown
 
-    for term in terms:
-        visit(term)
-    pairs = list(unknown.values())
-    return [z3.simplify(z3.substitute(term, *pairs), som=True) for term in terms]
+
+def _unknown_choices(terms: list[Any]) -> list[Any]:
+    """The terms with an unknown in the place of every choice of a number."""
+    pairs = [(e, z3.FreshConst(e.sort())) for e in _outermost(terms, _is_choice)]
+    return [z3.substitute(term, *pairs) for term in terms]
 
 
 class _Cases:
-    """Decides the conditions of choices one after the other, until none is left."""
+    """Decides the conditions of choices one after the other, until none is left.
 
-    def __init__(self, given: list[Any], seconds: float) -> None:
-        self.work = int(seconds * _WORK)
+    Products of unknowns are unknowns of their own, so that only proofs are found, but quickly.
+    """
+
+    def __init__(self, given: list[Any], seconds: float, linear: _Linear) -> None:
+        self.work, self.linear = int(seconds * _WORK), linear
         self.solver = z3.Solver()
-        self.solver.add(*given)
+        self.solver.add(*(linear(term) for term in given))
 
-    def decide(self, goal: Any) -> tuple[bool | None, Any]:
-        """Whether the goal follows from what is assumed."""
-        goal = z3.simplify(normal_remainders(goal), som=True)
+    def holds(self, goal: Any) -> bool:
+        """Whether the goal follows from what is given, and from the case at hand."""
+        goal = monomials(normal_remainders(goal))
         if z3.is_true(goal):
-            return True, None
+            return True
         test = _a_condition(goal)
         if test is None:
-            return self._leaf(goal)
+            return self._is_impossible(z3.Not(goal))
         for value in (True, False):
+            case = test if value else z3.Not(test)
+            if self._is_impossible(case):
+                continue
             self.solver.push()
-            self.solver.add(test if value else z3.Not(test))
-            holds, model = True, None
-            if self._check() != z3.unsat:
-                holds, model = self.decide(z3.substitute(goal, (test, z3.BoolVal(value))))
+            self.solver.add(self.linear(case))
+            holds = self.holds(z3.substitute(goal, (test, z3.BoolVal(value))))
             self.solver.pop()
             if not holds:
-                return holds, model
-        return True, None
+                return False
+        return True
 
-    def _leaf(self, goal: Any) -> tuple[bool | None, Any]:
-        self.solver.push()
-        self.solver.add(z3.Not(goal))
-        said = self._check()
-        model = self.solver.model() if said == z3.sat else None
-        self.solver.pop()
-        return (True if said == z3.unsat else False if said == z3.sat else None), model
-
-    def _check(self) -> Any:
+    def _is_impossible(self, case: Any) -> bool:
         if self.work <= 0:
-            return z3.unknown
+            return False
+        self.solver.push()
+        # Before the facts are read, which there may be more of then.
+        self.solver.add(self.linear(case))
+        self.solver.add(*self.linear.facts)
         self.solver.set("rlimit", self.work)
         before = _work_done(self.solver)
         said = self.solver.check()
-        self.work -= max(1000, _work_done(self.solver) - before)
-        return said
+        self.work -= max(_LEAST, _work_done(self.solver) - before)
+        self.solver.pop()
+        return bool(said == z3.unsat)
 
 
 def _work_done(solver: Any) -> int:

@@ -14,6 +14,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.proof.atoms import Atoms
+from tvm_scan.proof.images import Image
 from tvm_scan.proof.logic import Bool, choose, conj, disj, equal, neg, pick
 from tvm_scan.proof.reals import Real
 from tvm_scan.proof.untranslatable import UntranslatableError
@@ -223,8 +224,8 @@ class Translator:
     @staticmethod
     def pick(test: Bool, yes: Any, no: Any) -> Any:
         """``yes`` where ``test``, else ``no``, of any kind."""
-        if isinstance(yes, Real):
-            return Real.pick(test, yes, no)
+        if isinstance(yes, Real | Image):
+            return type(yes).pick(test, yes, no)
         if isinstance(yes, bool | z3.BoolRef):
             return choose(test, yes, no)
         return pick(test, yes, no)
