@@ -167,10 +167,10 @@ class Questions:
         both = self.algebra.combine(f.parts, g.parts)
         parts = [run(part) for part in both]
         got = [run(part) for part in self.algebra.apply(both, p.olds)]
-        # A part that is of no use, such as the value of a reset that was not, may be cut.
+        # A part that is of no use, such as the value of a reset that was not, may be anything.
         if theory.promised:
             given.append(theory.meant(all_checks([*parts, *got])))
-        checks = conj(theory.loop_defined(all_checks(parts)), theory.meant(all_checks(got)))
+        checks = conj(all_checks(parts).defined, theory.meant(all_checks(got)))
         goal = (checks, theory.same(got, want, self.dtypes))
         shown = {"one after the other": want, "combined": got}
         return self._asked(given, goal, names, [atoms], shown)

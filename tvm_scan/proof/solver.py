@@ -98,9 +98,12 @@ def _decide(given: list[Any], goal: Any, seconds: float) -> tuple[bool | None, A
         known = [linear(term) for term in terms]
         if _check([*known[:-1], *linear.facts], known[-1], 0.1 * seconds)[0]:
             return True, None
-    if _Cases(given, seconds, linear).holds(goal):
+    # What is given is decided with the goal, so that its choices are, too.
+    whole = z3.Implies(z3.And(*given), goal) if given else goal
+    if _Cases(given, seconds, linear).holds(whole):
         return True, None
-    return _check(given, goal, 0.5 * seconds)
+    # Products of reals count little and take long.
+    return _check(given, goal, (0.5 if _is_linear([*given, goal]) else 0.1) * seconds)
 
 
 def _check(given: list[Any], goal: Any, seconds: float) -> tuple[bool | None, Any]:
@@ -233,9 +236,12 @@ class _Cases:
         goal = monomials(normal_remainders(goal))
         if z3.is_true(goal):
             return True
-        test = _a_condition(goal)
-        if test is None:
-            return self._is_impossible(z3.Not(goal))
+        tests = _conditions(goal)
+        if self._is_impossible(z3.Not(_unknown_choices([goal])[0] if tests else goal)):
+            return True
+        if not tests:
+            return False
+        test = min(tests, key=_weight)
         for value in (True, False):
             case = test if value else z3.Not(test)
             if self._is_impossible(case):
@@ -269,17 +275,27 @@ def _work_done(solver: Any) -> int:
     return next((int(n) for name, n in counts if name == "rlimit count"), 0)
 
 
-def _a_condition(e: Any) -> Any:
-    """The condition of an innermost choice between numbers."""
+def _conditions(e: Any) -> list[Any]:
+    """The conditions of innermost choices between numbers."""
     seen: set[int] = set()
-    stack = [e]
+    stack, out = [e], []
     while stack:
         node = stack.pop()
         if not z3.is_app(node) or node.get_id() in seen:
             continue
         seen.add(node.get_id())
-        if z3.is_app_of(node, z3.Z3_OP_ITE):
-            inner = _a_condition(node.arg(0))
-            return node.arg(0) if inner is None else inner
+        if z3.is_app_of(node, z3.Z3_OP_ITE) and not _conditions(node.arg(0)):
+            out.append(node.arg(0))
         stack.extend(node.children())
-    return None
+    return out
+
+
+def _weight(test: Any) -> tuple[bool, int]:
+    """Tests of flags before those of numbers; small ones first."""
+    size, stack, numbers = 0, [test], False
+    while stack:
+        node = stack.pop()
+        size += 1
+        numbers = numbers or z3.is_arith(node)
+        stack.extend(node.children())
+    return numbers, size
