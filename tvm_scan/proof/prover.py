@@ -155,7 +155,7 @@ def _numbers(questions: Questions, facts: tuple[Fact, ...], seconds: float) -> S
         )
     spent, note = 0.0, ""
     for question in both:
-        answer = ask(question.given, question.goal, 0.05 * seconds, glance=True)
+        answer = ask(question.given, question.goal, 0.02 * seconds, glance=True)
         spent += answer.seconds
         if not answer.holds:
             if answer.model is not None:

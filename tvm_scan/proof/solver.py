@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import z3
 
+from tvm_scan.proof.linear import Linear, is_linear, unknown_choices
 from tvm_scan.proof.logic import Bool
 from tvm_scan.proof.residues import monomials, normal_remainders
 
@@ -88,13 +88,13 @@ def _decide(given: list[Any], goal: Any, seconds: float) -> tuple[bool | None, A
     """Try what is quick first: what is equal as polynomials, what is linear, then by cases."""
     if z3.is_true(monomials(goal)):
         return True, None
-    if _is_linear([*given, goal]):
+    simple = is_linear([*given, goal])
+    if simple:
         holds, model = _check(given, goal, 0.2 * seconds)
         if holds is not None:
             return holds, model
-    linear = _Linear()
-    linear.know(given)
-    for terms in ([*given, goal], _unknown_choices([*given, goal])):
+    linear = Linear(given)
+    for terms in ([*given, goal], unknown_choices([*given, goal])):
         known = [linear(term) for term in terms]
         if _check([*known[:-1], *linear.facts], known[-1], 0.1 * seconds)[0]:
             return True, None
@@ -103,7 +103,7 @@ def _decide(given: list[Any], goal: Any, seconds: float) -> tuple[bool | None, A
     if _Cases(given, seconds, linear).holds(whole):
         return True, None
     # Products of reals count little and take long.
-    return _check(given, goal, (0.5 if _is_linear([*given, goal]) else 0.1) * seconds)
+    return _check(given, goal, (0.5 if simple else 0.1) * seconds)
 
 
 def _check(given: list[Any], goal: Any, seconds: float) -> tuple[bool | None, Any]:
@@ -118,115 +118,13 @@ def _check(given: list[Any], goal: Any, seconds: float) -> tuple[bool | None, An
     return (False, solver.model()) if said == z3.sat else (None, None)
 
 
-def _is_product(e: Any) -> bool:
-    """Whether ``e`` multiplies unknown numbers."""
-    return bool(z3.is_mul(e) and sum(not _is_number(f) for f in e.children()) > 1)
-
-
-def _is_zero(e: Any) -> bool:
-    return _is_number(e) and str(e) == "0"
-
-
-def _is_number(e: Any) -> bool:
-    return bool(z3.is_rational_value(e) or z3.is_int_value(e))
-
-
-def _is_choice(e: Any) -> bool:
-    """Whether ``e`` is a choice between numbers."""
-    return bool(z3.is_app_of(e, z3.Z3_OP_ITE) and z3.is_arith(e))
-
-
-def _outermost(terms: list[Any], test: Callable[[Any], bool]) -> list[Any]:
-    """Every subterm that passes the test and is not below another one."""
-    stack, seen, out = list(terms), set(), []
-    while stack:
-        node = stack.pop()
-        if not z3.is_app(node) or node.get_id() in seen:
-            continue
-        seen.add(node.get_id())
-        if test(node):
-            out.append(node)
-        else:
-            stack.extend(node.children())
-    return out
-
-
-def _is_linear(terms: list[Any]) -> bool:
-    return not _outermost(terms, _is_product)
-
-
-class _Linear:
-    """Terms as sums of monomials, with an unknown in the place of every product of unknowns.
-
-    What follows for any numbers follows for those.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Any]] = {}
-        self._signs: dict[int, tuple[Any, bool]] = {}
-        #: What is known of the unknowns that stand for products.
-        self.facts: list[Any] = []
-        self._products: dict[tuple[int, ...], tuple[list[Any], Any]] = {}
-
-    def __call__(self, term: Any) -> Any:
-        key = term.get_id()
-        if key not in self._known:
-            flat = monomials(normal_remainders(term))
-            pairs = [(e, self._unknown(e)) for e in _outermost([flat], _is_product)]
-            self._known[key] = (term, z3.substitute(flat, *pairs))
-        return self._known[key][1]
-
-    def know(self, terms: list[Any]) -> None:
-        """Learn which unknowns are not negative: products of these are not, either."""
-        for term in terms:
-            if z3.is_and(term):
-                self.know(term.children())
-            for kind, strict in ((z3.Z3_OP_GE, False), (z3.Z3_OP_GT, True)):
-                if z3.is_app_of(term, kind) and _is_zero(term.arg(1)):
-                    self._signs[term.arg(0).get_id()] = (term.arg(0), strict)
-            for kind, strict in ((z3.Z3_OP_LE, False), (z3.Z3_OP_LT, True)):
-                if z3.is_app_of(term, kind) and _is_zero(term.arg(0)):
-                    self._signs[term.arg(1).get_id()] = (term.arg(1), strict)
-
-    def _unknown(self, product: Any) -> Any:
-        """The number in a product times an unknown for the other factors."""
-        factors: list[Any] = []
-        number: Any = None
-        todo = list(product.children())
-        while todo:
-            factor = todo.pop()
-            if z3.is_mul(factor):
-                todo.extend(factor.children())
-            elif _is_number(factor):
-                number = factor if number is None else number * factor
-            else:
-                factors.append(factor)
-        factors.sort(key=lambda factor: factor.get_id())
-        key = tuple(factor.get_id() for factor in factors)
-        if key not in self._products:
-            unknown = z3.FreshConst(product.sort())
-            self._products[key] = (factors, unknown)
-            signs = [self._signs.get(factor.get_id()) for factor in factors]
-            if all(sign is not None for sign in signs):
-                strict = all(sign is not None and sign[1] for sign in signs)
-                self.facts.append(unknown > 0 if strict else unknown >= 0)
-        unknown = self._products[key][1]
-        return unknown if number is None else number * unknown
-
-
-def _unknown_choices(terms: list[Any]) -> list[Any]:
-    """The terms with an unknown in the place of every choice of a number."""
-    pairs = [(e, z3.FreshConst(e.sort())) for e in _outermost(terms, _is_choice)]
-    return [z3.substitute(term, *pairs) for term in terms]
-
-
 class _Cases:
     """Decides the conditions of choices one after the other, until none is left.
 
     Products of unknowns are unknowns of their own, so that only proofs are found, but quickly.
     """
 
-    def __init__(self, given: list[Any], seconds: float, linear: _Linear) -> None:
+    def __init__(self, given: list[Any], seconds: float, linear: Linear) -> None:
         self.work, self.linear = int(seconds * _WORK), linear
         self.solver = z3.Solver()
         self.solver.add(*(linear(term) for term in given))
@@ -237,7 +135,7 @@ class _Cases:
         if z3.is_true(goal):
             return True
         tests = _conditions(goal)
-        if self._is_impossible(z3.Not(_unknown_choices([goal])[0] if tests else goal)):
+        if self._is_impossible(z3.Not(unknown_choices([goal])[0] if tests else goal)):
             return True
         if not tests:
             return False
