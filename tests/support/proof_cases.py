@@ -127,8 +127,13 @@ def algebra_of(dtype, name):
 
 
 def problem(system, algebra=None, **more):
-    """What is to be proven of a step and an algebra; the one that is found if none is given."""
+    """What is to be proven of a step and an algebra; the one that is found if none is given.
+
+    Every input differs from step to step.
+    """
     algebra = algebra or classify(system)
     assert isinstance(algebra, Algebra), isinstance(algebra, NotInFamily) and algebra.reason
-    defaults = {"first": None, "extents": tir.VarMap(), "moving": tir.VarMap(), "length": None}
+    inputs = [v for step in system.steps for v in tir.variables(step).keys()]
+    moving = tir.VarMap((v, True) for v in inputs if not any(v.same_as(o) for o in system.olds))
+    defaults = {"first": None, "extents": tir.VarMap(), "moving": moving, "length": None}
     return Problem(algebra, system.steps, system.olds, system.dtypes, **{**defaults, **more})

@@ -5,6 +5,7 @@ z3 (``pip install z3-solver``) is imported at the first proof, and by nothing el
 
 from __future__ import annotations
 
+import threading
 import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from tvm_scan.recurrence import Recurrence
 
 __all__ = ["Certificate", "GroupProof", "MissingSolverError", "Statement", "Verdict", "prove"]
+
+
+#: z3 has one context for all threads.
+_LOCK = threading.Lock()
 
 
 class MissingSolverError(ScanError):
@@ -66,7 +71,8 @@ def prove(recurrence: Recurrence, *, seconds: float = 5.0) -> Certificate:
     from tvm_scan.proof.prover import prove_group
 
     begin = time.perf_counter()
-    groups = tuple(prove_group(problem, seconds) for problem in problems_of(recurrence))
+    with _LOCK:
+        groups = tuple(prove_group(problem, seconds) for problem in problems_of(recurrence))
     attrs: Any = recurrence.func.attrs or {}
     return Certificate(
         function=str(attrs.get("global_symbol", "main")),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
+from typing import Any
 
 __all__ = ["Certificate", "GroupProof", "Statement", "Verdict"]
 
@@ -126,6 +127,16 @@ class Certificate:
             if worst in said:
                 return worst
         return Verdict.PROVEN
+
+    def as_data(self) -> dict[str, Any]:
+        """All of it as plain data, for JSON."""
+        data = asdict(self)
+        for group, held in zip(data["groups"], self.groups, strict=True):
+            group["verdict"] = held.verdict.value
+            for said in group["statements"]:
+                said["verdict"] = said["verdict"].value
+                said["counterexample"] = dict(said["counterexample"])
+        return {**data, "verdict": self.verdict.value}
 
     def __str__(self) -> str:
         lines = [f"certificate of {self.function}: {self.verdict.value}"]

@@ -7,6 +7,7 @@ from typing import Any
 import z3
 
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.proof.images import Image
 from tvm_scan.proof.problem import Theory
 from tvm_scan.proof.reals import Real
 from tvm_scan.proof.widths import is_bool
@@ -36,6 +37,7 @@ def _text(model: Any, dtype: str, term: Any, theory: Theory) -> str:
         for flag, text in ((term.nan, "nan"), (term.up, "inf"), (term.down, "-inf")):
             if flag is True or (flag is not False and z3.is_true(_value(model, flag))):
                 return text
+    if isinstance(term, Real | Image):
         term = term.value
     value = _value(model, term)
     if is_bool(dtype):

@@ -85,7 +85,7 @@ class Image:
 
     def equals(self, other: Image) -> Bool:
         """``self == other``."""
-        return self.test(other, lambda a, b: a == b)
+        return self.test(other, _equation)
 
     same = equals
 
@@ -135,7 +135,17 @@ def _first(test: Any, *images: Image) -> Any:
     """The condition to decide first: the same order everywhere, equations last."""
     tests = [image.condition for image in images if isinstance(image, Choice)]
     tests += [] if test is None else [test]
-    return min(tests, key=lambda e: (z3.is_eq(e), e.get_id()))
+    return min(tests, key=lambda e: (_is_equation(e), e.get_id()))
+
+
+def _is_equation(e: Any) -> bool:
+    return bool(z3.is_eq(e) and z3.is_arith(e.arg(0)))
+
+
+def _equation(a: Any, b: Any) -> Any:
+    """``a == b``, the same term as ``b == a``."""
+    left, right = sorted((monomials(a), monomials(b)), key=lambda e: int(e.get_id()))
+    return left == right
 
 
 def _is_no(test: Any, yes: Fraction, no: Fraction) -> bool:
@@ -145,7 +155,7 @@ def _is_no(test: Any, yes: Fraction, no: Fraction) -> bool:
     apart = yes.top * no.bottom - no.top * yes.bottom
     if _is_zero(apart):
         return True
-    if not (z3.is_eq(test) and z3.is_arith(test.arg(0))):
+    if not _is_equation(test):
         return False
     # Where the sides of the test are equal, so are these.
     tested = test.arg(0) - test.arg(1)

@@ -57,7 +57,8 @@ def prove_group(problem: Problem, seconds: float) -> GroupProof:
     seconds : float
         Work for each question.
     """
-    attempts = []
+    attempts: list[_Attempt] = []
+    found: _Refutation | None = None
     for theory in _theories(problem):
         # That an operator of a user's is associative modulo 2^n is rare, and seen soon.
         first_look = problem.is_declared and not theory.exact
@@ -65,7 +66,11 @@ def prove_group(problem: Problem, seconds: float) -> GroupProof:
         if attempt.holds:
             return _proof(attempt, seconds)
         attempts.append(attempt)
-    return _refuted(problem, attempts, seconds)
+        if len(attempts) == 1:
+            found = _counterexample(problem, 0.05 * seconds, glance=True)
+            if found is not None:
+                break
+    return _refuted(problem, attempts, found or _counterexample(problem, seconds))
 
 
 def _theories(problem: Problem) -> list[Theory]:
@@ -165,30 +170,38 @@ def _numbers(questions: Questions, facts: tuple[Fact, ...], seconds: float) -> S
     return Statement("numbers", CLAIMS["numbers"], Verdict.PROVEN, spent)
 
 
-def _refuted(problem: Problem, attempts: list[_Attempt], seconds: float) -> GroupProof:
+def _refuted(problem: Problem, attempts: list[_Attempt], found: _Refutation | None) -> GroupProof:
     """A counterexample of inputs of the loop; or what remained undecided, and why."""
     best = max(attempts, key=lambda attempt: len(attempt.statements))
-    statements = list(best.statements)
-    found, theory = _counterexample(problem, seconds)
     if found is None:
         reasons = "; ".join(f"{a.theory.name}: {a.fault}" for a in attempts)
         name = best.fault.partition(" is ")[0]
-        open_name = name if name in CLAIMS else "step"
-        found = Statement(open_name, CLAIMS[open_name], Verdict.UNDECIDED, 0.0, note=reasons)
+        name = name if name in CLAIMS else "step"
+        last = Statement(name, CLAIMS[name], Verdict.UNDECIDED, 0.0, note=reasons)
         theory = best.theory
-    statements = [said for said in statements if said.name != found.name]
+    else:
+        last, theory = found.statement, found.theory
+    statements = [said for said in best.statements if said.name != last.name]
     return GroupProof(
         carries=tuple(str(old.name) for old in problem.olds),
         dtypes=problem.dtypes,
         family=problem.family,
         numbers=numbers_of(theory),
         assumptions=assumptions_of(theory, (), False),
-        statements=(*statements, found),
+        statements=(*statements, last),
         rounding=rounding_law(problem.algebra, problem.dtypes),
     )
 
 
-def _counterexample(problem: Problem, seconds: float) -> tuple[Statement | None, Theory]:
+@dataclass(frozen=True, eq=False)
+class _Refutation:
+    """A statement that does not hold, and the numbers for which it does not."""
+
+    statement: Statement
+    theory: Theory
+
+
+def _counterexample(problem: Problem, seconds: float, glance: bool = False) -> _Refutation | None:
     """Inputs for which the values differ, in loops in which nothing undefined happens."""
     promised = problem.is_declared
     theories = [Theory(problem, BitVectors(), exact=True, promised=promised)]
@@ -198,15 +211,20 @@ def _counterexample(problem: Problem, seconds: float) -> tuple[Statement | None,
         theories.reverse()
     for theory in theories:
         questions = Questions(theory)
-        for name, make in (("step", questions.step), ("two steps", questions.two_steps)):
+        asked = {
+            "step": questions.step,
+            "two steps": questions.two_steps,
+            "identity": questions.identity,
+        }
+        for name, make in asked.items():
             try:
                 question = make()
-                answer = ask(question.given, question.values, seconds)
+                answer = ask(question.given, question.values, seconds, glance)
             except UntranslatableError:
                 continue
             if answer.holds is not False or theory.is_guess(question.atoms):
                 continue
             values = tuple(shown_values(answer.model, question.shown, theory))
             said = Statement(name, CLAIMS[name], Verdict.REFUTED, answer.seconds, values)
-            return said, theory
-    return None, theories[0]
+            return _Refutation(said, theory)
+    return None

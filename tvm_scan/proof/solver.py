@@ -72,7 +72,7 @@ def ask(given: list[Bool], goal: Bool, seconds: float, glance: bool = False) -> 
     question = z3.Implies(z3.And(*terms), goal) if terms else goal
     key = question.get_id()
     held = _known.get(key)
-    if held is not None and held[1] >= seconds:
+    if held is not None and (held[2].holds is not None or held[1] >= seconds):
         _known.move_to_end(key)
         return held[2]
     begin = time.perf_counter()
