@@ -77,16 +77,20 @@ class Linear:
                 self._learn(part)
         is_not = z3.is_not(term)
         test = term.arg(0) if is_not else term
-        for kind, at_most in ((z3.Z3_OP_LE, True), (z3.Z3_OP_GE, False)):
-            if z3.is_app_of(test, kind) and _is_number(test.arg(1)):
-                bound = Fraction(str(test.arg(1)))
-                # ``not x <= 0`` is ``x > 0``.
-                below = at_most != is_not
-                found = _Range(high=bound) if below else _Range(bound, None, is_not and bound >= 0)
-                self._ranges[test.arg(0).get_id()] = (
-                    test.arg(0),
-                    self._range(test.arg(0)) & found,
-                )
+        if not (z3.is_le(test) or z3.is_ge(test)):
+            return
+        left, right = test.children()
+        at_most = z3.is_le(test)
+        if _is_number(left):
+            left, right, at_most = right, left, not at_most
+        if not _is_number(right):
+            return
+        bound = Fraction(str(right))
+        # ``not x <= 0`` is ``x > 0``.
+        found = (
+            _Range(high=bound) if at_most != is_not else _Range(bound, None, is_not and bound >= 0)
+        )
+        self._ranges[left.get_id()] = (left, self._range(left) & found)
 
     def _range(self, e: Any) -> _Range:
         if z3.is_mod(e) and _is_number(e.arg(1)):
@@ -120,12 +124,17 @@ class Linear:
         found = self._range(factors[0])
         for factor in factors[1:]:
             found = found * self._range(factor)
+        number = (lambda n: z3.IntVal(int(n))) if z3.is_int(unknown) else _real
         if found.low is not None:
-            self.facts.append(unknown >= z3.Q(*found.low.as_integer_ratio()))
+            self.facts.append(unknown >= number(found.low))
         if found.high is not None:
-            self.facts.append(unknown <= z3.Q(*found.high.as_integer_ratio()))
+            self.facts.append(unknown <= number(found.high))
         if found.positive:
             self.facts.append(unknown > 0)
+
+
+def _real(number: Fraction) -> Any:
+    return z3.Q(number.numerator, number.denominator)
 
 
 def is_linear(terms: list[Any]) -> bool:
