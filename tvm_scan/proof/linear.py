@@ -15,7 +15,7 @@ import z3
 
 from tvm_scan.proof.residues import monomials, normal_remainders
 
-__all__ = ["Linear", "is_linear", "unknown_choices"]
+__all__ = ["Linear", "is_linear", "multiplies", "unknown_choices"]
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,11 @@ def _real(number: Fraction) -> Any:
 def is_linear(terms: list[Any]) -> bool:
     """Whether no unknowns are multiplied."""
     return not outermost(terms, _is_product)
+
+
+def multiplies(term: Any) -> bool:
+    """Whether unknowns are multiplied in it once it is simplified."""
+    return not is_linear([monomials(term)])
 
 
 def unknown_choices(terms: list[Any]) -> list[Any]:

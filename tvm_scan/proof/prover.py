@@ -11,7 +11,7 @@ from tvm_scan.proof.counterexample import shown_values
 from tvm_scan.proof.elements import Fact
 from tvm_scan.proof.integers import ExactIntegers
 from tvm_scan.proof.invariants import facts_of
-from tvm_scan.proof.linear import is_linear
+from tvm_scan.proof.linear import multiplies
 from tvm_scan.proof.problem import Problem, Theory
 from tvm_scan.proof.questions import Question, Questions
 from tvm_scan.proof.rounding import rounding_law
@@ -161,7 +161,8 @@ def _numbers(questions: Questions, facts: tuple[Fact, ...], seconds: float) -> S
         )
     spent, note = 0.0, ""
     for question in both:
-        if not questions.theory.exact and not is_linear([question.goal]):
+        of_words = isinstance(questions.theory.arithmetic, BitVectors)
+        if of_words and question.goal is not True and multiplies(question.goal):
             # Products of any two words overflow; there is nothing to ask.
             return Statement("numbers", CLAIMS["numbers"], Verdict.ASSUMED, spent)
         answer = ask(question.given, question.goal, seconds)
