@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tvm_scan import library
     from tvm_scan.errors import ScanError
     from tvm_scan.extraction import extract
+    from tvm_scan.proof import prove
     from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
     from tvm_scan.schedules import (
         ScanPlan,
@@ -40,6 +41,7 @@ __all__ = [
     "library",
     "parallel_scan",
     "parallelize",
+    "prove",
     "verify",
 ]
 
@@ -59,6 +61,7 @@ _HOMES = {
     "library": "tvm_scan.library",
     "parallel_scan": "tvm_scan.schedules",
     "parallelize": "tvm_scan.schedules",
+    "prove": "tvm_scan.proof",
     "verify": "tvm_scan.schedules",
 }
 

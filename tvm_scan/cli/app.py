@@ -76,15 +76,20 @@ def explain_command(
     cost: Annotated[
         bool, typer.Option("--cost", help="print bytes, operations, barriers, shared memory")
     ] = False,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="print a proof for all inputs, by the solver z3")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show the equation found, its family, the plan and the tree; or why it is refused.
+
+    With --prove, exit code 1 if the solver finds inputs for which the scan is not the loop.
 
     Example: tvm-scan explain library:linear_recurrence --target cuda --svg tree.svg
     """
     from tvm_scan.cli.explain import explain
 
-    explain(what, func, target, plan, svg, source, cost, as_json)
+    explain(what, func, target, plan, svg, source, cost, prove, as_json)
 
 
 @app.command("verify")

@@ -132,6 +132,7 @@ def _packages() -> list[Finding]:
         ("xgboost", ("xgboost", "xgboost-cpu"), "tvm_scan[tune]", "searches of large spaces"),
         ("tornado", ("tornado",), "tvm_scan[tune]", "tune --tracker"),
         ("onnx", ("onnx",), "tvm_scan[onnx]", "models as .onnx"),
+        ("z3", ("z3-solver",), "tvm_scan[proof]", "explain --prove"),
     ]
     out = []
     for name, distributions, extra, use in wanted:

@@ -11,12 +11,13 @@ from tvm_scan._files import write_file
 from tvm_scan.cli.draw_svg import tree_svg
 from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.cli.equation import describe, number
-from tvm_scan.cli.failure import REFUSED, CommandError
-from tvm_scan.cli.load import Choice, load_func, make_target, plan_for, schedule
-from tvm_scan.cli.terminal import print_json
+from tvm_scan.cli.failure import REFUSED, WRONG_RESULT, CommandError
+from tvm_scan.cli.load import load_func, make_target, plan_for
 from tvm_scan.cuda_math import build
 from tvm_scan.meta.costs import costs_of
 from tvm_scan.meta.operations import arithmetic_of
+from tvm_scan.proof import Certificate, MissingSolverError, Verdict
+from tvm_scan.proof import prove as prove_recurrence
 from tvm_scan.schedules.cuda_model import predict
 from tvm_scan.schedules.law_checks import check_laws
 from tvm_scan.schedules.limits import device_of, limits_of
@@ -62,6 +63,7 @@ def explain(
     svg: Path | None,
     source: bool,
     cost: bool,
+    prove: bool,
     as_json: bool,
 ) -> None:
     """Print; see ``tvm-scan explain --help``."""
@@ -84,6 +86,9 @@ def explain(
         "tree": tree_text(found, plan),
         "laws": [asdict(law) for law in check_laws(found)],
     }
+    certificate = _proof(found) if prove else None
+    if certificate is not None:
+        report["proof"] = certificate.as_data()
     if cost:
         report["cost"] = {
             **asdict(costs_of(plan, target, found)),
@@ -98,8 +103,23 @@ def explain(
         print_json(report)
     else:
         _show(report, found, plan)
+        if certificate is not None:
+            print(certificate)
         if svg is not None:
             print(f"drawn: {svg}")
+    if certificate is not None and certificate.verdict is Verdict.REFUTED:
+        raise CommandError(
+            f"expected the scan of {certificate.function} to be its loop, found inputs for which "
+            "it is not; run the loop as it is, and report them",
+            WRONG_RESULT,
+        )
+
+
+def _proof(found: Recurrence) -> Certificate:
+    try:
+        return prove_recurrence(found)
+    except MissingSolverError as error:
+        raise CommandError(f"explain --{error}") from error
 
 
 def _source(func: Any, target: Any, plan: ScanPlan | Choice) -> str:

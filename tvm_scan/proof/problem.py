@@ -1,0 +1,255 @@
+"""A step and its algebra, ready to be asked about: the loop's own expressions as terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+import z3
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.algebra import Algebra, Declared
+from tvm_scan.algebra.base import Element, Forgetting
+from tvm_scan.algebra.literal import is_float
+from tvm_scan.proof.atoms import Atoms
+from tvm_scan.proof.exponentials import ExponentialTranslator, mentions_logarithms
+from tvm_scan.proof.images import Fraction
+from tvm_scan.proof.logic import Bool, conj, equal
+from tvm_scan.proof.reals import Real
+from tvm_scan.proof.translate import NONE, Checks, Term, Translator
+from tvm_scan.proof.widths import is_bool, is_integer
+
+__all__ = ["Problem", "Theory"]
+
+#: Steps of a lane where the loop does not say how many.
+MOST_STEPS = 1 << 28
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is to be proven of one group of carries.
+
+    Attributes
+    ----------
+    algebra : Algebra
+        The family, with its coefficients.
+    steps : tuple of Expr
+        The carries after the step.
+    olds : tuple of Var
+        The carries before it.
+    dtypes : tuple of str
+        Dtypes of the carries.
+    first : Expr or None
+        The carry after step 0, where the loop treats it apart.
+    time : Var or None
+        The time variable.
+    extents : VarMap
+        Lanes, time and state axes -> extent.
+    moving : VarMap
+        What else differs from step to step: carries of other groups.
+    length : int or None
+        Steps of a lane, where that is a number.
+    """
+
+    algebra: Algebra
+    steps: tuple[Any, ...]
+    olds: tuple[Var, ...]
+    dtypes: tuple[str, ...]
+    first: Any
+    extents: tir.VarMap
+    moving: tir.VarMap
+    length: int | None
+
+    @property
+    def tables(self) -> list[Any]:
+        """Loads whose index a carry decides."""
+        return [
+            load
+            for step in self.steps
+            for load in tir.loads(step)
+            if any(tir.contains_var(index, self.olds) for index in load.indices)
+        ]
+
+    @property
+    def family(self) -> str:
+        """Name of the family, of a reduction with its operator."""
+        name = self.algebra.name
+        return f"{name} {self.algebra.op}" if name == "reduce" else name
+
+    @property
+    def has_floats(self) -> bool:
+        """Whether any carry or any part of an element is a float."""
+        return any(is_float(dtype) for dtype in (*self.dtypes, *self.algebra.dtypes))
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the composition is that of a declared operator."""
+        return isinstance(self.algebra, Declared)
+
+    @property
+    def widened(self) -> bool:
+        """Whether halves are computed with."""
+        return any(_finds(step, tirx.Cast, _widens) for step in self.steps)
+
+    @property
+    def divides(self) -> bool:
+        """Whether integers are divided, by the loop or by the algebra."""
+        divisions = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+        parts = tuple(tirx.Var(f"e{i}", dtype) for i, dtype in enumerate(self.algebra.dtypes))
+        exprs = (*self.steps, *self.algebra.apply(parts, self.olds))
+        return any(_finds(e, kind, _is_of_integers) for e in exprs for kind in divisions)
+
+    @property
+    def most_steps(self) -> int:
+        """How many steps one element stands for at most."""
+        return MOST_STEPS if self.length is None else max(self.length, 1)
+
+
+class Theory:
+    """The numbers in which a problem is asked, and its terms in them.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is asked.
+    arithmetic : BitVectors or ExactIntegers
+        What integers are.
+    exact : bool
+        Whether the statements speak of loops in which nothing of 32 or 64 bits overflows, and of
+        scans that form no number that their registers do not hold; else all wraps around.
+    promised : bool
+        Whether it is assumed that compositions do not overflow, as the author of a declared
+        operator promises.
+    """
+
+    def __init__(
+        self, problem: Problem, arithmetic: Any, exact: bool, promised: bool = False
+    ) -> None:
+        self.problem, self.arithmetic, self.exact = problem, arithmetic, exact
+        self.promised = promised
+        algebra = problem.algebra
+        olds = tir.VarMap((old, True) for old in problem.olds)
+        parts = [tirx.Var(f"e{i}", dtype) for i, dtype in enumerate(algebra.dtypes)]
+        applied = algebra.apply(tuple(parts), problem.olds)
+        everything = tir.VarMap((v, True) for v in (*problem.olds, *parts))
+        self.images = mentions_logarithms(problem.steps, olds) or mentions_logarithms(
+            applied, everything
+        )
+        self.tables = tir.VarMap((load.source, True) for load in problem.tables)
+
+    @property
+    def name(self) -> str:
+        """The numbers, and whether they overflow."""
+        return f"{self.arithmetic.name}{' without overflow' if self.exact else ''}"
+
+    def is_guess(self, atoms: list[Atoms]) -> bool:
+        """Whether a counterexample may be one of functions that no machine has."""
+        return any(each.calls_unknown_functions for each in atoms)
+
+    def atoms(self, earlier: Atoms | None = None) -> Atoms:
+        """Inputs of a step; of the one after ``earlier`` if given."""
+        p = self.problem
+        return Atoms(self.arithmetic, p.extents, self.tables, p.moving, earlier)
+
+    def translator(self, atoms: Atoms, names: tir.VarMap) -> Translator:
+        """What makes terms of expressions over ``names``."""
+        return (ExponentialTranslator if self.images else Translator)(atoms, names)
+
+    # ---- carries ------------------------------------------------------------------------------
+
+    def carries(self) -> tuple[tir.VarMap, list[Bool]]:
+        """Unknown carries before a step, and what is assumed of them."""
+        names, given = tir.VarMap(), []
+        carries = zip(self.problem.olds, self.problem.dtypes, strict=True)
+        for i, (old, dtype) in enumerate(carries):
+            label = f"carry {i}"  # no input has a blank in its name; the same in every problem
+            value: Any
+            if is_bool(dtype):
+                value = z3.Bool(label)
+            elif is_integer(dtype):
+                value = self.arithmetic.variable(label, dtype)
+                given.append(self.arithmetic.within(value, dtype))
+            else:
+                unknown = z3.Real(label)
+                value = Fraction(unknown) if self.images else Real(unknown)
+                if self.images:  # a finite number, or minus infinity
+                    given.append(unknown >= 0)
+            names[old] = Term(value)
+        return names, given
+
+    def indexed(self, translator: Translator, carries: Element) -> Bool:
+        """Whether such carries index their tables inside: as the loop does at the next step."""
+        inside: Bool = True
+        table = tir.VarMap(zip(self.problem.olds, carries, strict=True))
+        for load in self.problem.tables:
+            for index, extent in zip(load.indices, tir.shape_of(load.source), strict=True):
+                size = tir.as_int(extent)
+                if size is None or not tir.contains_var(index, self.problem.olds):
+                    continue
+                term = translator(tir.substitute(index, table))
+                dtype = tir.dtype_of(index)
+                inside = conj(inside, self.arithmetic.index_inside(term.value, dtype, size))
+        return inside
+
+    # ---- statements ---------------------------------------------------------------------------
+
+    def meant(self, checks: Checks) -> Bool:
+        """The conditions of this theory under which an expression means what is said of it."""
+        basic = conj(checks.defined, checks.finite)
+        return conj(basic, checks.overflow, checks.lossless) if self.exact else basic
+
+    def loop_defined(self, checks: Checks) -> Bool:
+        """As ``meant``, of the loop itself, whose casts may cut."""
+        basic = conj(checks.defined, checks.finite)
+        return conj(basic, checks.overflow) if self.exact else basic
+
+    def same(self, left: list[Term], right: list[Term], dtypes: tuple[str, ...]) -> Bool:
+        """Whether two tuples of values are the same."""
+        return conj(
+            *(self._same(a.value, b.value, d) for a, b, d in zip(left, right, dtypes, strict=True))
+        )
+
+    @staticmethod
+    def _same(a: Any, b: Any, dtype: str) -> Bool:
+        if is_float(dtype):
+            return a.same(b)
+        return equal(a, b) if is_bool(dtype) else a == b
+
+    @property
+    def neutral(self) -> Element | None:
+        """Carries before step 0, where that sets them; None where it does not."""
+        algebra = self.problem.algebra
+        known = self.problem.first is not None and isinstance(algebra, Forgetting)
+        return algebra.neutral() if known else None
+
+
+def _finds(expr: Any, kind: Any, test: Callable[[Any], bool]) -> bool:
+    """Whether a node of the kind passes the test."""
+    found = False
+
+    def visit(node: Any) -> None:
+        nonlocal found
+        found = found or test(node)
+
+    tvm_ffi.structural_walk(expr, [(kind, visit)])
+    return found
+
+
+def _widens(cast: Any) -> bool:
+    return tir.is_half(tir.dtype_of(cast.value))
+
+
+def _is_of_integers(division: Any) -> bool:
+    return is_integer(tir.dtype_of(division))
+
+
+def all_checks(terms: list[Term]) -> Checks:
+    """The checks of several terms."""
+    out = NONE
+    for term in terms:
+        out = out & term.checks
+    return out

@@ -1,0 +1,7 @@
+"""What the solver's theories do not have."""
+
+__all__ = ["UntranslatableError"]
+
+
+class UntranslatableError(Exception):
+    """An expression has no translation into a theory; the statement stays undecided there."""
