@@ -65,7 +65,9 @@ def host_target() -> Target:
     return Target.from_device("cpu")
 
 
-def default_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
+def default_plan(
+    target: Target | None, recurrence: Recurrence, limits: Limits | None = None
+) -> ScanPlan:
     """Choose a plan without tuning.
 
     Parameters
@@ -74,6 +76,8 @@ def default_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
         Where it will run; this machine's CPU if None.
     recurrence : Recurrence
         What will run. Extents that are symbolic are taken as large.
+    limits : Limits, optional
+        Of a machine that is not this one; else what ``limits_of`` says of the target.
 
     Returns
     -------
@@ -81,7 +85,7 @@ def default_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
         A plan that passes ``check``.
     """
     target = target or host_target()
-    limits = limits_of(target)
+    limits = limits or limits_of(target)
     rows, length = _known(_rows(recurrence)), _known(recurrence.time.extent)
     if device_of(target) == "cuda":
         return cuda_default(limits, recurrence)

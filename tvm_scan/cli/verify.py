@@ -42,7 +42,7 @@ def _show(plan: str, comparisons: list[Comparison]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"plan {plan}", caption="relative: to the largest magnitude of the output")
+    table = Table(title=f"plan {plan}", caption="relative: to the size of the terms")
     for column in ("inputs", "output", "largest ulps", "at", "loop", "scan", "relative", "bound"):
         table.add_column(column)
     for c in comparisons:
@@ -54,6 +54,6 @@ def _show(plan: str, comparisons: list[Comparison]) -> None:
             f"{c.loop:.6g}",
             f"{c.scan:.6g}",
             f"{c.relative:.2g}",
-            "none" if c.bound != c.bound else f"{c.bound:.2g}",
+            f"{c.bound:.2g}",
         )
     Console().print(table)
