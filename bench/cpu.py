@@ -7,22 +7,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import tvm
 import typer
 
-from bench.cpu_loops import inputs_of, loop_of
-from bench.cpu_oracles import is_right
-from bench.cpu_page import OWN, Workload, page, plot, table
-from bench.cpu_peers import peers_of
-from bench.floors import floor_of
-from bench.memory import peak_bytes
-from bench.timing import GAP, interleaved, machine
-from tvm_scan import Recurrence, default_plan, extract, parallelize
+from bench.cpu_page import Workload, best_peer, page, plot, table
+from bench.cpu_tools import TOOLS, prepare
+from bench.floors import FLOORS
+from bench.timing import machine
+from bench.turns import Tool, in_turns, tools
 from tvm_scan.schedules.default import host_target
 
 __all__ = ["main"]
@@ -68,65 +65,40 @@ GROWING = {
 }
 
 
-def ours(workload: Workload, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], str, Any]:
-    """The sequential loop and the default plan as calls, the plan's text, and our output."""
-    target, func = host_target(), loop_of(workload.kind, workload.shape)
-    found = extract(func)
-    assert isinstance(found, Recurrence)
-    plan = default_plan(target, found)
-    name = str(func.attrs["global_symbol"])
-    loop = tvm.compile(func, target=target)[name]
-    scan = tvm.compile(parallelize(func, target, plan), target=target)[name]
-    tensors = []
-    for param in func.params[:-1]:
-        tensors.append(tvm.runtime.tensor(np.ascontiguousarray(arrays[str(param.name)])))
-    tensors.append(tvm.runtime.tensor(np.zeros_like(arrays["out"])))
-    calls = {"tvm loop": lambda: loop(*tensors), "tvm_scan": lambda: scan(*tensors)}
-    scan(*tensors)
-    return calls, str(plan), tensors[-1].numpy().copy()
-
-
-def measure(workload: Workload, seconds: float, *, large: bool) -> dict[str, Any]:
-    """Medians of one interleaved run, in seconds, and with ``large`` the peak memory in bytes."""
-    arrays = inputs_of(workload.kind, workload.shape)
-    calls, plan, result = ours(workload, arrays)
-    assert is_right(workload.kind, result, arrays), f"{workload}: a wrong result"
-    peers = peers_of(workload.kind, arrays, compiled=large)
-    wrong = [n for n, call in peers.items() if not _peer_is_right(workload, call, arrays)]
-    calls |= {n: call for n, call in peers.items() if n not in wrong}
-    inputs = [a for n, a in arrays.items() if n != "out"]
-    if (floor := floor_of(inputs, arrays["out"])) is not None:
-        calls["floor"] = floor
-    times = interleaved(calls, seconds=seconds, least=3, gap=GAP)
-    medians = {n: t.median for n, t in times.items() if n not in OWN}
-    best = min(medians, key=lambda n: medians[n])
-    mine = times["tvm_scan"].median
-    moved = sum(a.nbytes for a in arrays.values())
+def measure(
+    made: Sequence[Tool], workload: Workload, seconds: float, *, large: bool
+) -> dict[str, Any]:
+    """Medians of one run in turns, in seconds, and with ``large`` the peak memory in bytes."""
+    found: dict[str, Tool] = {}
+    wrong, plan, moved = [], "", 0
+    for tool in made:
+        names, facts = tool.prepare(workload.kind, workload.shape, large)
+        found |= dict.fromkeys(names, tool)
+        wrong += facts["wrong"]
+        plan, moved = facts.get("plan", plan), facts["bytes"]
+    times = in_turns(found, seconds=seconds, least=5)
+    peaks = {n: tool.peak(n) for n, tool in found.items() if n not in FLOORS} if large else {}
+    medians = {n: t.median for n, t in times.items()}
     return {
         "workload": asdict(workload),
         "plan": plan,
-        "seconds": {name: t.median for name, t in times.items()},
+        "seconds": medians,
         "spread": {name: t.spread for name, t in times.items()},
-        "peak bytes": {n: peak_bytes(c) for n, c in calls.items() if n != "floor"} if large else {},
+        "peak bytes": peaks,
         "wrong": wrong,
-        "best peer": best,
-        "against best peer": medians[best] / mine,
-        "against floor": mine / times["floor"].median if "floor" in times else None,
-        "GB/s": moved / mine / 1e9,
+        "GB/s": moved / medians["tvm_scan"] / 1e9,
     }
 
 
-def _peer_is_right(workload: Workload, call: Any, arrays: dict[str, np.ndarray]) -> bool:
-    """Whether a peer returns, or leaves in ``out``, the expected last step."""
-    arrays["out"][...] = 0
-    found = call()
-    if isinstance(found, tuple):
-        found = found[0]
-    if found is None or isinstance(found, int):
-        found = arrays["out"]
-    if hasattr(found, "float"):  # a tensor, whose bfloat16 NumPy does not know
-        found = found.float()
-    return is_right(workload.kind, np.asarray(found), arrays)
+def measured(large: list[Workload], small: list[Workload], seconds: float) -> dict[str, Any]:
+    """The result as the JSON file has it; a workload takes some seconds, a small one an eighth."""
+    rows, grown = [], []
+    with tools(prepare, TOOLS) as made:
+        for workload in large:
+            rows.append(measure(made, workload, seconds, large=True))
+            typer.echo(f"{workload}: {best_peer(rows[-1])}", err=True)
+        grown = [measure(made, w, seconds / 8, large=False) for w in small]
+    return {"machine": machine(host_target()), "rows": rows, "growth": grown}
 
 
 def main(
@@ -136,24 +108,24 @@ def main(
     seconds: Annotated[float, typer.Option(help="For each large workload.")] = 4.0,
     only: Annotated[str, typer.Option(help="A part of the workloads' names.")] = "",
     growth: Annotated[bool, typer.Option(help="Also lengths from one step on.")] = True,
+    largest: Annotated[int, typer.Option(help="Cells of the largest workload.")] = 1 << 30,
+    replay: Annotated[Path | None, typer.Option(help="Tables of an earlier --json file.")] = None,
 ) -> None:
     """Measure and print the tables; run it on a quiet machine."""
-    rows = []
-    for workload in LARGE:
-        if only in str(workload):
-            rows.append(measure(workload, seconds, large=True))
-            typer.echo(f"{workload}: {rows[-1]['against best peer']:.2f}x", err=True)
-    small = [w for ws in GROWING.values() for w in ws if growth and only in str(w)]
-    grown = [measure(w, seconds / 8, large=False) for w in small]
-    made = machine(host_target())
+    if replay:
+        found = json.loads(replay.read_text())
+    else:
+        large = [w for w in LARGE if only in str(w) and prod(w.shape) <= largest]
+        small = [w for ws in GROWING.values() for w in ws if growth and only in str(w)]
+        small = [w for w in small if prod(w.shape) <= largest]
+        found = measured(large, small, seconds)
     if json_path:
-        found = {"machine": made, "rows": rows, "growth": grown}
         json_path.write_text(json.dumps(found, indent=1) + "\n")
-    if picture and grown:
-        plot(grown, picture)
-    typer.echo(table(rows))
+    if picture and found["growth"]:
+        plot(found["growth"], picture)
+    typer.echo(table(found["rows"]))
     if markdown:
-        markdown.write_text(page(made, rows, grown))
+        markdown.write_text(page(found["machine"], found["rows"], found["growth"]))
 
 
 if __name__ == "__main__":

@@ -47,6 +47,23 @@ void run_{name}(const float* a, const float* x, float* out, long rows, long leng
   }}
 }}
 """
+#: Down the first axis, or the second of three: lanes side by side, in blocks for the cores.
+_LANES = """
+void run_{name}(const float* a, const float* x, float* out, long batch, long length, long lanes) {{
+  #pragma omp parallel for collapse(2) if (batch * length * lanes > 16384)
+  for (long b = 0; b < batch; ++b)
+    for (long block = 0; block < lanes; block += 512) {{
+      const long end = block + 512 < lanes ? block + 512 : lanes;
+      for (long t = 0; t < length; ++t)
+        for (long c = block; c < end; ++c) {{
+          const long i = (b * length + t) * lanes + c;
+          const float h = t > 0 ? out[i - lanes] : 0;
+          out[i] = {step};
+        }}
+    }}
+}}
+"""
+_LANE_STEPS = {"cumsum rows": "h + x[i]", "affine middle": "a[i] * h + x[i]"}
 
 
 def c_calls(kind: str, arrays: Arrays) -> dict[str, Call]:
@@ -64,11 +81,13 @@ def c_calls(kind: str, arrays: Arrays) -> dict[str, Call]:
         return {}
     if kind.startswith("selective scan"):
         return _selective(library, arrays)
-    if kind not in _STEPS:
+    if kind not in _STEPS and kind not in _LANE_STEPS:
         return {}
     run, x = getattr(library, "run_" + kind.replace(" ", "_")), arrays["X"]
     pointers = [_pointer(array) for array in (arrays.get("A", x), x, arrays["out"])]
-    sizes = [ctypes.c_long(n) for n in x.shape]
+    # What walks down the first of two axes has a batch of one.
+    shape = (1, *x.shape) if kind == "cumsum rows" else x.shape
+    sizes = [ctypes.c_long(n) for n in shape]
     return {"C -O3": lambda: run(*pointers, *sizes)}
 
 
@@ -100,6 +119,9 @@ def _library() -> Any:
     loops = [
         _LOOP.format(name=kind.replace(" ", "_"), begin=begin, step=step)
         for kind, (begin, step) in _STEPS.items()
+    ]
+    loops += [
+        _LANES.format(name=kind.replace(" ", "_"), step=step) for kind, step in _LANE_STEPS.items()
     ]
     parts = ["#include <math.h>\n", *loops]
     if limits_of(host_target()).ldexp:

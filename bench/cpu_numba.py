@@ -34,7 +34,7 @@ def numba_calls(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Call]:
         given = [np.ascontiguousarray(arrays[n]) for n in names]
         run = _kernel(kind, True)
         return {"numba parallel": lambda: run(*given, out)}
-    if kind in ("cumsum rows", "selective scan bfloat16"):
+    if kind == "selective scan bfloat16":
         return {}
     found = {}
     a, x = arrays.get("A", arrays["X"]), arrays["X"]
@@ -71,6 +71,16 @@ def _kernel(kind: str, parallel: bool) -> Any:
             for t in range(x.shape[1]):
                 h += x[row, t]
                 out[row, t] = h
+
+    def rows(a: Any, x: Any, out: Any) -> None:
+        length, lanes = x.shape
+        for block in prange((lanes + 511) // 512):
+            first = block * 512
+            last = min(first + 512, lanes)
+            out[0, first:last] = x[0, first:last]
+            for t in range(1, length):
+                for c in range(first, last):
+                    out[t, c] = out[t - 1, c] + x[t, c]
 
     def cummax(a: Any, x: Any, out: Any) -> None:
         for row in prange(x.shape[0]):
@@ -129,6 +139,7 @@ def _kernel(kind: str, parallel: bool) -> Any:
         "affine": affine,
         "affine middle": middle,
         "cumsum": cumsum,
+        "cumsum rows": rows,
         "cummax": cummax,
         "segmented": segmented,
         "order 2": order_2,

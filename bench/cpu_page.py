@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
-__all__ = ["OWN", "Workload", "page", "plot", "table"]
+from bench.floors import FLOORS, least_floor
+
+__all__ = ["OWN", "PAGE", "Workload", "best_peer", "page", "plot", "ratio", "table", "uneven"]
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "cpu.md"
 
 #: What is no peer.
-OWN = ("tvm_scan", "tvm loop", "floor")
+OWN = ("tvm_scan", "tvm loop", *FLOORS)
+#: Spread from which no ratio is said; how far apart a peer's times for a cell may be between rows
+#: of as many cells and more.
+STEADY, APART, SMALL = 0.3, 1.5, 1 << 18
 
 
 @dataclass(frozen=True)
@@ -33,27 +41,90 @@ class Workload:
         return f"{self.kind} {self.shape}"
 
 
+def best_peer(row: dict[str, Any]) -> str | None:
+    """The fastest method of a row that is none of ours."""
+    peers = {n: s for n, s in row["seconds"].items() if n not in OWN}
+    return min(peers, key=lambda n: peers[n]) if peers else None
+
+
+def uneven(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """Per row: peers whose time for a cell is out of proportion, and the time it might be.
+
+    A peer does the same work for every cell of a recurrence. Where one takes more than ``APART``
+    times as long for it as in another row, with enough lanes for all cores in both or in neither,
+    it was disturbed, and is no measure. Rows of small arrays are left out: there a call's own
+    costs, and the caches, make a difference.
+    """
+    found: list[dict[str, float]] = [{} for _ in rows]
+    units: dict[tuple[str, bool, str], list[tuple[float, int]]] = {}
+    for number, row in enumerate(rows):
+        cells = prod(row["workload"]["shape"])
+        if cells < SMALL:
+            continue
+        for name, seconds in row["seconds"].items():
+            if name not in OWN:
+                key = (row["workload"]["kind"], _has_lanes(row), name)
+                units.setdefault(key, []).append((seconds / cells, number))
+    for (_, _, name), each in units.items():
+        least = min(unit for unit, _ in each)
+        for unit, number in each:
+            if unit > APART * least:
+                found[number][name] = least * prod(rows[number]["workload"]["shape"])
+    return found
+
+
+def _has_lanes(row: dict[str, Any]) -> bool:
+    shape = row["workload"]["shape"]
+    return prod(shape[:-1]) > 1
+
+
+def ratio(row: dict[str, Any], out_of_proportion: dict[str, float]) -> float | None:
+    """The best peer's time over ours; None where the times are too unsteady to say it."""
+    best = best_peer(row)
+    if best is None:
+        return None
+    seconds, spread = row["seconds"], row["spread"]
+    if max(spread[best], spread["tvm_scan"]) > STEADY:
+        return None
+    if any(might < seconds[best] for might in out_of_proportion.values()):
+        return None
+    return seconds[best] / seconds["tvm_scan"]
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown table."""
-    head = ["workload", "tvm_scan ms", "loop ms", "floor ms", "best peer", "its ms"]
-    head += ["faster by", "of the floor", "GB/s", "MiB", "peers' MiB"]
+    head = ["workload", "tvm_scan ms", "spread", "loop ms", "floor ms", "best peer", "its ms"]
+    head += ["its spread", "faster by", "of the floor", "GB/s", "MiB", "peers' MiB"]
     body = []
-    for row in rows:
-        s = row["seconds"]
-        of_floor = row["against floor"]
+    for row, odd in zip(rows, uneven(rows), strict=True):
+        s, spread, best = row["seconds"], row["spread"], best_peer(row)
+        floor, faster = least_floor(s, s["tvm_scan"]), ratio(row, odd)
+        peer = ["", "", ""]
+        if best is not None:
+            peer = [best, _ms(s[best]), f"{spread[best]:.0%}"]
         body.append(
             [
-                str(Workload(row["workload"]["kind"], tuple(row["workload"]["shape"]))),
-                *(f"{s[n] * 1e3:.3g}" if n in s else "" for n in OWN),
-                row["best peer"],
-                f"{s[row['best peer']] * 1e3:.3g}",
-                f"{row['against best peer']:.2f}",
-                "" if of_floor is None else f"{of_floor:.2f}",
+                _name(row),
+                _ms(s["tvm_scan"]),
+                f"{spread['tvm_scan']:.0%}",
+                _ms(s.get("tvm loop")),
+                _ms(floor),
+                *peer,
+                "" if faster is None else f"{faster:.2f}",
+                "" if floor is None else f"{s['tvm_scan'] / floor:.2f}",
                 f"{row['GB/s']:.1f}",
                 *_memory(row["peak bytes"]),
             ]
         )
     return str(tabulate(body, head, tablefmt="github", disable_numparse=True))
+
+
+def _name(row: dict[str, Any]) -> str:
+    return str(Workload(row["workload"]["kind"], tuple(row["workload"]["shape"])))
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.3g}"
 
 
 def _memory(peaks: dict[str, int | None]) -> list[str]:
@@ -66,15 +137,16 @@ def _memory(peaks: dict[str, int | None]) -> list[str]:
 
 
 def every_peer(rows: list[dict[str, Any]]) -> str:
-    """Markdown list: each workload's peers from the fastest on, with their ratio to ours."""
+    """Markdown list: each workload's peers from the fastest on, in ms, with their spread."""
     lines = []
-    for row in rows:
-        name = Workload(row["workload"]["kind"], tuple(row["workload"]["shape"]))
-        mine = row["seconds"]["tvm_scan"]
+    for row, odd in zip(rows, uneven(rows), strict=True):
         order = sorted((s, n) for n, s in row["seconds"].items() if n not in OWN)
-        text = ", ".join(f"{n} {s / mine:.3g}" for s, n in order)
+        told = [f"{n} {_ms(s)} (spread {row['spread'][n]:.0%})" for s, n in order]
+        text = ", ".join(told)
         off = f"; wrong and left out: {', '.join(row['wrong'])}" if row["wrong"] else ""
-        lines.append(f"- {name}: {text}{off}")
+        might = ", ".join(f"{n} (as elsewhere: {_ms(s)})" for n, s in odd.items())
+        off += f"; out of proportion to other rows: {might}" if odd else ""
+        lines.append(f"- {_name(row)}: {text}{off}")
     return "\n".join(lines)
 
 
@@ -120,11 +192,13 @@ can: numpy and torch with `out=`, torch.compile of `associative_scan`, numba seq
 parallel, jax (`cumsum`, `cummax`, `cumlogsumexp`, `associative_scan`, `lax.scan`), scipy's
 `lfilter`, a C loop (`-O3 -march=native`, OpenMP), the selective scan of transformers (its loop
 over time, and compiled its associative scan) and one in C by hand for AVX-512
-(`bench/selective_avx512.c`: the 16 states in a vector, 4 channels side by side). All take turns
-in one process, with 4 ms between them for the threads to fall asleep; medians. The last step of
-every result is compared with float64 before it is timed. The floor reads the same inputs and
-writes the same output on all cores and does nothing else, past the caches where the output
-is large.
+(`bench/selective_avx512.c`: the 16 states in a vector, 4 channels side by side). Every tool has a
+process of its own, which is stopped while it is not its turn, and is woken by an untimed call
+before its turn; medians, and as the spread the interquartile range over the median. Every result
+is compared with float64 at the first, the last and 64 random steps of all lanes before it is timed.
+The floor reads the same inputs and writes the same output on all cores and does nothing else, by
+stores through the caches or past them, whichever is faster; where a scan is faster still (what it
+reads lies in a cache), there is no floor.
 
     TVM_NUM_THREADS=2 TVM_BIND_THREADS=0 python -m bench.cpu --json bench/results/cpu.json \\
         --markdown docs/cpu.md --plot docs/images/cpu.svg
@@ -134,27 +208,35 @@ is large.
 Shapes are (lanes, steps); `rows` walks down the first axis, `middle` down the second of (batch,
 steps, lanes), and the selective scan has (batch, channels, steps) and 16 states. `faster by` is the
 best peer's time over ours, `of the floor` ours over the floor's, `MiB` the memory that a call
-takes at its peak beside its inputs and the output it was given.
+takes at its peak beside its inputs and the output it was given. No ratio is given where a spread
+of the two is above 30 %, or where a peer that takes more than 1.5 times as long for a cell as in
+another row of the recurrence might have been the best one.
 
 {table}
 
-Every peer's time over ours:
+Every peer's time in ms:
 
 {peers}
 
-How the time grows with the length, from one step on. In a process with several tools' pools of
-threads, waking one's own costs the parallel peers (C, numba, transformers) up to 8 ms now and then:
-the peaks of their short lengths are that, and say little about them.
+How the time grows with the length, from one step on:
 
 ![Time against length](images/cpu.svg)
 
 {growth}
 """
 
+#: Of results that do not say which commit they are of.
+_EARLIER = """\
+**These figures are of an earlier version of the script**: all tools shared one process, were woken
+only where their first call of all was a short one, and had their last steps compared alone; there
+was one kind of floor."""
+
 
 def page(machine: dict[str, Any], rows: list[dict[str, Any]], grown: list[dict[str, Any]]) -> str:
     """The whole page in Markdown."""
     said = ", ".join(f"{key} {value}" for key, value in machine.items())
+    if "commit" not in machine:
+        said = f"{_EARLIER}\n\n{said}"
     return _PAGE.format(
         machine=said, table=table(rows), peers=every_peer(rows), growth=table(grown)
     )

@@ -13,37 +13,10 @@ from bench.cpu_jax import jax_calls
 from bench.cpu_numba import numba_calls
 from bench.cpu_torch import torch_calls
 
-__all__ = ["peers_of"]
+__all__ = ["PEERS"]
 
 Call = Callable[[], Any]
 Arrays = Mapping[str, np.ndarray]
-
-
-def peers_of(kind: str, arrays: Arrays, *, compiled: bool = True) -> dict[str, Call]:
-    """Peers of a workload that are installed here.
-
-    Parameters
-    ----------
-    kind : str
-        One of ``bench.cpu_loops.KINDS``.
-    arrays : mapping of str to ndarray
-        Inputs, and ``out`` to write to. float32 or bfloat16, C-contiguous.
-    compiled : bool
-        Whether ``torch.compile`` takes part.
-
-    Returns
-    -------
-    dict of str to callable
-        Each writes, or returns, its result when called.
-    """
-    return {
-        **_numpy(kind, arrays),
-        **torch_calls(kind, arrays, compiled),
-        **jax_calls(kind, arrays),
-        **_scipy(kind, arrays),
-        **c_calls(kind, arrays),
-        **numba_calls(kind, arrays),
-    }
 
 
 def _numpy(kind: str, arrays: Arrays) -> dict[str, Call]:
@@ -65,3 +38,15 @@ def _scipy(kind: str, arrays: Arrays) -> dict[str, Call]:
         return {}
     taps = np.ones(1, "float32"), np.array(poles, "float32")
     return {"scipy lfilter": lambda: signal.lfilter(*taps, arrays["X"], axis=-1)}
+
+
+#: By tool: the calls of a kind of workload on its arrays (inputs, and ``out`` to write to; float32
+#: or bfloat16, C-contiguous), with ``torch.compile`` or without. None where it is not installed.
+PEERS: dict[str, Callable[[str, Arrays, bool], dict[str, Call]]] = {
+    "numpy": lambda kind, arrays, _: _numpy(kind, arrays),
+    "torch": torch_calls,
+    "jax": lambda kind, arrays, _: jax_calls(kind, arrays),
+    "scipy": lambda kind, arrays, _: _scipy(kind, arrays),
+    "C": lambda kind, arrays, _: c_calls(kind, arrays),
+    "numba": lambda kind, arrays, _: numba_calls(kind, arrays),
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,10 @@ from tvm_scan.schedules.default import host_target
 from tvm_scan.schedules.limits import limits_of
 from tvm_scan.schedules.line_stores import line_store_ir
 
-__all__ = ["floor_of"]
+__all__ = ["FLOORS", "floors_of", "least_floor"]
+
+#: Stores of output lines: through the caches, or past them; either may be the faster one.
+FLOORS = ("floor", "floor past the caches")
 
 _LINE = 16
 _KERNEL = """
@@ -28,34 +31,50 @@ def floor({inputs}, Y: T.Buffer(({cells},), "float32")):
 """
 
 
-def floor_of(inputs: Sequence[np.ndarray], output: np.ndarray) -> Callable[[], Any] | None:
-    """A call that reads the inputs and writes the output, past the caches where that is faster.
+def floors_of(inputs: Sequence[np.ndarray], output: np.ndarray) -> dict[str, Callable[[], Any]]:
+    """Calls that read the inputs and write the output, with every kind of store there is.
 
     Parameters
     ----------
     inputs : sequence of ndarray
         Those of the output's size in bytes count; smaller ones are left out.
     output : ndarray
-        Its bytes are those of the floor's own buffers.
+        Its bytes are those of the floors' own buffers.
 
     Returns
     -------
-    callable or None
-        None for outputs that have no whole lines for every task.
+    dict of str to callable
+        By the names in ``FLOORS``; empty for outputs that have no whole lines for every task.
     """
     target = host_target()
     limits = limits_of(target)
     cells, tasks = output.nbytes // 4, 8 * limits.cores
     streams = max(1, sum(x.nbytes == output.nbytes for x in inputs))
     if cells % (tasks * _LINE):
-        return None
+        return {}
+    arrays = [tvm.runtime.tensor(np.ones(cells, "float32")) for _ in range(streams + 1)]
+    found = {}
+    for name in FLOORS if limits.line_stores else FLOORS[:1]:
+        text = _text(cells, tasks, streams, past=name == FLOORS[1])
+        func = from_source(text, {"T": T, "IR": line_store_ir(["float32"])})
+        run = tvm.compile(func, target=target)["floor"]
+        found[name] = lambda run=run: run(*arrays)
+    return found
+
+
+def least_floor(seconds: Mapping[str, float], mine: float) -> float | None:
+    """The faster of the floors; None where it is none, because a call took less."""
+    known = [seconds[name] for name in FLOORS if name in seconds]
+    return min(known) if known and min(known) <= mine else None
+
+
+def _text(cells: int, tasks: int, streams: int, *, past: bool) -> str:
     lines = cells // tasks // _LINE
     place = f"(c * {lines} + i) * {_LINE}"
     value = " + ".join(f"X{j}[T.Ramp({place}, 1, {_LINE})]" for j in range(streams))
-    past = limits.line_stores and output.nbytes >= limits.cache_bytes // 2
     through = f"Y[T.Ramp({place}, 1, {_LINE})] = {value}"
     call = f'T.call_extern("int32", "tvm_scan_store_float32", T.address_of(Y[{place}]), {value})'
-    text = _KERNEL.format(
+    return _KERNEL.format(
         inputs=", ".join(f'X{j}: T.Buffer(({cells},), "float32")' for j in range(streams)),
         cells=cells,
         pragma='T.attr("x", "pragma_import_llvm", IR)' if past else "pass",
@@ -63,7 +82,3 @@ def floor_of(inputs: Sequence[np.ndarray], output: np.ndarray) -> Callable[[], A
         lines=lines,
         store=f"T.evaluate({call})" if past else through,
     )
-    func = from_source(text, {"T": T, "IR": line_store_ir(["float32"])})
-    run = tvm.compile(func, target=target)["floor"]
-    arrays = [tvm.runtime.tensor(np.ones(cells, "float32")) for _ in range(streams + 1)]
-    return lambda: run(*arrays)

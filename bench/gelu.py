@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import ForKind
@@ -14,7 +15,14 @@ from tvm_scan.schedules.lanes import clear
 from tvm_scan.schedules.line_stores import line_store, with_line_stores
 from tvm_scan.schedules.vector_math import Pool, with_vector_math
 
-__all__ = ["gelu"]
+__all__ = ["gelu", "gelu_of"]
+
+
+def gelu_of(x: np.ndarray) -> np.ndarray:
+    """The same in float64."""
+    wide = x.astype("float64")
+    return wide / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
+
 
 _WIDTH = 16
 _BLOCK = 1 << 12

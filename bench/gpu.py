@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -34,6 +35,7 @@ from bench.gpu_checks import Clock, checked, checked_peers, is_wrong, sanitized
 from bench.gpu_rows import Timing
 from bench.gpu_table import table
 from bench.gpu_worker import Worker
+from bench.timing import command, commit
 
 __all__ = ["main", "run"]
 
@@ -54,7 +56,13 @@ Save = Callable[[dict[str, Any]], None]
 
 
 def _machine() -> dict[str, Any]:
-    found: dict[str, Any] = {"python": platform.python_version(), "tvm": tvm.__version__}
+    found: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "command": command(),
+        "python": platform.python_version(),
+        "tvm": tvm.__version__,
+    }
     for name in _PACKAGES:
         try:
             found[name] = version(name)

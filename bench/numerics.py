@@ -31,15 +31,15 @@ _PLANS = {
 }
 
 
-def measure() -> list[dict[str, Any]]:
+def measure(lengths: list[int], only: str = "") -> list[dict[str, Any]]:
     """Largest error over ``k u M`` per family, gates, length and plan; median of three draws."""
     rows = []
     for name, case in CASES.items():
-        if not case.k:
+        if not case.k or only not in name:
             continue
         loop = tvm.compile(source_of(case, "float32"), target=CPU)
         for gates in regimes(case):
-            for length in _LENGTHS:
+            for length in lengths:
                 errors: dict[str, list[float]] = {plan: [] for plan in _PLANS}
                 for seed in range(_SEEDS):
                     inputs = inputs_of(case, gates, length, "float32", seed=seed)
@@ -63,7 +63,8 @@ def measure() -> list[dict[str, Any]]:
 
 def page(rows: list[dict[str, Any]]) -> str:
     """Markdown: the longest length of every case."""
-    last = [row for row in rows if row["length"] == _LENGTHS[-1]]
+    longest = max(row["length"] for row in rows)
+    last = [row for row in rows if row["length"] == longest]
     head = ["case", "gates", *_PLANS]
     body = [[row["case"], row["gates"], *(f"{row[label]:.3g}" for label in _PLANS)] for row in last]
     return str(tabulate(body, head, tablefmt="github"))
@@ -109,9 +110,11 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 def main(
     json_path: Annotated[Path | None, typer.Option("--json", help="File for the figures.")] = None,
     plot_path: Annotated[Path | None, typer.Option("--plot", help="File for the plot.")] = None,
+    only: Annotated[str, typer.Option(help="A part of the families' names.")] = "",
+    longest: Annotated[int, typer.Option(help="Steps of the longest run.")] = _LENGTHS[-1],
 ) -> None:
     """Measure the growth of rounding errors and print the table."""
-    rows = measure()
+    rows = measure([length for length in _LENGTHS if length <= longest], only)
     if json_path:
         json_path.write_text(json.dumps({"machine": machine(CPU), "rows": rows}, indent=1) + "\n")
     if plot_path:

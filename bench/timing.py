@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tvm.target import Target
 
-__all__ = ["GAP", "Times", "interleaved", "machine", "undisturbed"]
+from tvm_scan.schedules.limits import limits_of
+
+__all__ = [
+    "GAP",
+    "Times",
+    "batch_of",
+    "command",
+    "commit",
+    "interleaved",
+    "is_short",
+    "machine",
+    "times_of",
+    "undisturbed",
+]
 
 #: Idle seconds before a turn that let the pools of threads of other methods fall asleep; without
 #: them, whoever comes after a method on one core pays for waking its own.
@@ -52,8 +68,8 @@ def interleaved(
         Rounds to make in any case.
     gap : float
         Idle seconds before each turn, for the threads of the method before to fall asleep: several
-        pools that wait by spinning slow one another down a hundredfold. A short call is made once
-        untimed behind it, to wake its own threads.
+        pools that wait by spinning slow one another down a hundredfold. A call that is not long
+        is made once untimed behind it, to wake its own threads.
 
     Returns
     -------
@@ -62,11 +78,26 @@ def interleaved(
     """
     with undisturbed():
         samples = _sampled(calls, seconds, least, gap)
-    out = {}
-    for name, values in samples.items():
-        low, middle, high = np.percentile(values, [25, 50, 75])
-        out[name] = Times(float(middle), float((high - low) / middle))
-    return out
+    return {name: times_of(values) for name, values in samples.items()}
+
+
+def times_of(samples: list[float]) -> Times:
+    """Median and spread of seconds per call."""
+    low, middle, high = np.percentile(samples, [25, 50, 75])
+    return Times(float(middle), float((high - low) / middle))
+
+
+def batch_of(once: float) -> int:
+    """How many calls to time at once: well above the clock's resolution."""
+    return max(1, int(2e-5 / max(once, 1e-7)))
+
+
+def is_short(best: float) -> bool:
+    """Whether waking threads, up to 8 ms, counts beside a call: by the best time, not the first.
+
+    The first time of all may have been one that found its threads asleep.
+    """
+    return best < 0.1
 
 
 def _sampled(
@@ -77,9 +108,7 @@ def _sampled(
         call()
         start = time.perf_counter()
         call()
-        once = max(time.perf_counter() - start, 1e-7)
-        # Short calls are timed in batches well above the clock's resolution.
-        batches[name] = max(1, int(2e-5 / once))
+        batches[name] = batch_of(time.perf_counter() - start)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     begin = time.perf_counter()
     rounds = 0
@@ -88,7 +117,7 @@ def _sampled(
             count = batches[name]
             if gap:
                 time.sleep(gap)
-                if batches[name] > 1 or samples[name][:1] < [1e-3]:
+                if not samples[name] or is_short(min(samples[name])):
                     call()  # wakes its threads, untimed
             start = time.perf_counter()
             for _ in range(count):
@@ -122,13 +151,16 @@ def _schedule_threads(policy: int, priority: int) -> None:
 
 
 def machine(target: Target) -> dict[str, Any]:
-    """What a result was measured on, for the JSON file; `shared` is beside other work."""
+    """What a result was measured on, and how; `shared` is beside other work."""
     return {
         "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "command": command(),
         "cpu": _cpu_name() + (f" ({mcpu})" if (mcpu := target.attrs.get("mcpu")) else ""),
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
+        "cache_bytes": limits_of(target).cache_bytes,
         "TVM_NUM_THREADS": os.environ.get("TVM_NUM_THREADS", ""),
         "shared": os.environ.get(_REALTIME) == "1",
         "target": str(target),
@@ -136,6 +168,39 @@ def machine(target: Target) -> dict[str, Any]:
         "tvm": version("apache-tvm"),
         "numpy": np.__version__,
     }
+
+
+def commit() -> str | None:
+    """The commit that is measured, with a plus where files differ from it; None without git."""
+    found = _git("rev-parse", "--short=12", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *_MEASURED)
+    return found and found + ("+" if changed else "")
+
+
+#: Folders whose changes change what is measured.
+_MEASURED = ("tvm_scan", "schedules", "meta", "bench", ":!bench/results")
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def command() -> str:
+    """The command line of this process; of files outside of the repository the names alone."""
+    told = [_told(argument) for argument in sys.argv[1:]]
+    return " ".join(["python -m", f"bench.{Path(sys.argv[0]).stem}", *told])
+
+
+def _told(argument: str) -> str:
+    path = Path(argument)
+    if not path.is_absolute():
+        return argument
+    return str(path.relative_to(_ROOT)) if path.is_relative_to(_ROOT) else path.name
 
 
 def _cpu_name() -> str:

@@ -2,10 +2,12 @@
 
 ``python -m bench.torch_bench`` prints a table and writes bench/results/torch.json after every case;
 ``--resume`` goes on from there, ``--write`` puts the table into docs/torch/measurements.md. The
-methods of a case take turns in one process. Peak memory is measured in a process of its own for
-each method: the resident set's maximum during one forward and backward pass, less what it was
+methods of a case take turns in one process, each behind a pause in which the threads of the one
+before fall asleep; every method's result and gradients are compared with float64 before that. Peak
+memory is measured in a process of its own for each method: the resident set's maximum during the
+second forward and backward pass, which finds everything loaded and compiled, less what it was
 before (on a GPU, what torch allocated). ``--device cuda`` measures on a GPU, and writes
-torch_cuda.json.
+torch_cuda.json. ``--quick`` takes small cases, and writes nothing unless ``--out`` names a file.
 
 Methods: ``tvm_scan``; ``torch``: PyTorch's own function; those of `bench.torch_peers`, and
 ``compiled``: its doubling through torch.compile. transformers' eager path is measured on short
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,10 +26,13 @@ from importlib import metadata, util
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 import tvm_scan.torch as ts
 from bench import torch_page
 from bench import torch_peers as peers
+from bench.answers import close
+from bench.memory import peak_bytes as peak_of
 
 RESULTS = Path(__file__).parent / "results" / "torch.json"
 
@@ -71,35 +77,74 @@ def pair(name, pick=lambda out: out):
     }
 
 
+def cumulative(name, pick=lambda out: out):
+    return {**pair(name, pick), EXACT: lambda x: pick(getattr(torch, name)(x, 1))}
+
+
+#: What is right in float64; no method that is timed.
+EXACT = "float64"
+for known in (LONG, SELECTIVE, SHORT):
+    known[EXACT] = peers.selective_loop
+LINEAR[EXACT] = peers.linear_loop
+#: Largest difference over the largest value: of outputs, and of gradients, which sum over lanes.
+TOLERANCE = 1e-4
+
+
 # case -> inputs, methods
 CASES = {
     "selective_scan(1, 1536, 2048, 16)": (lambda: selective_inputs(1, 1536, 2048, 16), LONG),
     "selective_scan(1, 1536, 128, 16)": (lambda: selective_inputs(1, 1536, 128, 16), SHORT),
     "selective_scan(2, 256, 512, 16)": (lambda: selective_inputs(2, 256, 512, 16), SELECTIVE),
     "linear_recurrence(512, 4096)": (lambda: linear_inputs(512, 4096), LINEAR),
-    "cumsum(512, 4096)": (lambda: [torch.randn(512, 4096)], pair("cumsum")),
-    "cumprod(512, 4096)": (lambda: [torch.rand(512, 4096) + 0.5], pair("cumprod")),
-    "logcumsumexp(512, 4096)": (lambda: [torch.randn(512, 4096)], pair("logcumsumexp")),
+    "cumsum(512, 4096)": (lambda: [torch.randn(512, 4096)], cumulative("cumsum")),
+    "cumprod(512, 4096)": (lambda: [torch.rand(512, 4096) + 0.5], cumulative("cumprod")),
+    "logcumsumexp(512, 4096)": (lambda: [torch.randn(512, 4096)], cumulative("logcumsumexp")),
     "cummax(512, 4096)": (
         lambda: [torch.randn(512, 4096)],
-        pair("cummax", lambda out: out.values),
+        cumulative("cummax", lambda out: out.values),
     ),
+}
+QUICK = {
+    "selective_scan(1, 4, 24, 16)": (lambda: selective_inputs(1, 4, 24, 16), LONG),
+    "linear_recurrence(3, 50)": (lambda: linear_inputs(3, 50), LINEAR),
+    "cummax(3, 50)": (lambda: [torch.randn(3, 50)], cumulative("cummax", lambda out: out.values)),
 }
 
 
-def passes(case: str, method: str, device: str) -> Callable[[], None]:
-    """One forward and backward pass."""
-    torch.manual_seed(0)
-    make, methods = CASES[case]
-    inputs = [t.to(device).requires_grad_() for t in make()]
-    upstream = torch.randn_like(inputs[-1] if len(inputs) < 8 else inputs[0])
+def methods_of(case: str) -> list[str]:
+    """What is timed."""
+    return [method for method in {**CASES, **QUICK}[case][1] if method != EXACT]
 
-    def run() -> None:
-        torch.autograd.grad(methods[method](*inputs), inputs, upstream)
+
+def passes(case: str, method: str, device: str) -> Callable[[], list[Tensor]]:
+    """One forward and backward pass, which returns the output and the gradients."""
+    torch.manual_seed(0)
+    make, methods = {**CASES, **QUICK}[case]
+    dtype = torch.float64 if method == EXACT else torch.float32
+    inputs = [t.to(device, dtype).requires_grad_() for t in make()]
+    # Drawn as float32 for every method.
+    upstream = torch.randn((inputs[-1] if len(inputs) < 8 else inputs[0]).shape)
+    upstream = upstream.to(device, dtype)
+
+    def run() -> list[Tensor]:
+        out = methods[method](*inputs)
+        found = [out, *torch.autograd.grad(out, inputs, upstream)]
         if device == "cuda":
             torch.cuda.synchronize()
+        return found
 
     return run
+
+
+def require_right(case: str, device: str) -> None:
+    """Raise where a method's output or gradient is not that of float64."""
+    want = [t.detach().cpu().numpy() for t in passes(case, EXACT, device)()]
+    for method in methods_of(case):
+        got = [t.detach().cpu().numpy() for t in passes(case, method, device)()]
+        for position, pair in enumerate(zip(got, want, strict=True)):
+            if not close(*pair, TOLERANCE):
+                what = f"gradient {position}" if position else "output"
+                raise AssertionError(f"{case}, {method}: expected the {what} of float64")
 
 
 def peak_bytes(case: str, method: str, device: str) -> int:
@@ -122,22 +167,7 @@ def print_peak(case: str, method: str, device: str) -> None:
         run()
         print(torch.cuda.max_memory_allocated() - before)
         return
-    # A small pass first: libraries and kernels are loaded, the threads are started.
-    small = CASES["selective_scan(2, 256, 512, 16)"][0]()
-    small = [t[..., :8].contiguous().requires_grad_() if t.dim() == 3 else t for t in small]
-    torch.autograd.grad(SELECTIVE["tvm_scan"](*small).sum(), small[0])
-    run = passes(case, method, device)
-    # Not getrusage: its maximum is inherited from the process that started this one.
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _resident_peak()
-    run()
-    print(_resident_peak() - before)
-
-
-def _resident_peak() -> int:
-    """Bytes; Linux counts them since the last reset."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
+    print(peak_of(passes(case, method, device)))
 
 
 def overhead(device: str) -> dict[str, float]:
@@ -170,10 +200,11 @@ def _cumsum_loop():
 
 
 def measure(case: str, seconds: float, device: str) -> dict[str, dict[str, float]]:
-    from bench.timing import interleaved
+    from bench.timing import GAP, interleaved
 
-    methods = CASES[case][1]
-    times = interleaved({m: passes(case, m, device) for m in methods}, seconds=seconds, least=3)
+    require_right(case, device)
+    calls = {m: passes(case, m, device) for m in methods_of(case)}
+    times = interleaved(calls, seconds=seconds, least=3, gap=GAP)
     return {
         m: {
             "milliseconds": t.median * 1e3,
@@ -189,14 +220,16 @@ def known_cases(file: Path, about: dict, seconds: float) -> dict[str, dict]:
     if not file.is_file():
         return {}
     found = json.loads(file.read_text(encoding="utf-8"))
-    there = found["machine"] | {"date": about["date"]}
+    there = found["machine"] | {key: about[key] for key in ("date", "command")}
     return found["passes"] if there == about and found.get("seconds") == seconds else {}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each case")
-    parser.add_argument("--only", nargs="*", default=list(CASES), help="cases to measure")
+    parser.add_argument("--only", nargs="*", help="cases to measure")
+    parser.add_argument("--quick", action="store_true", help="small cases")
+    parser.add_argument("--out", type=Path, help="another file for the result")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--peak", nargs=2, metavar=("CASE", "METHOD"), help="for this script")
     parser.add_argument("--resume", action="store_true", help="leave out cases that are measured")
@@ -214,9 +247,10 @@ def main() -> None:
     if chosen.device == "cuda":
         about["gpu"] = torch.cuda.get_device_name()
     file = RESULTS if chosen.device == "cpu" else RESULTS.with_name("torch_cuda.json")
+    file = chosen.out or (Path(os.devnull) if chosen.quick else file)
     done = known_cases(file, about, chosen.seconds) if chosen.resume else {}
     result = {"machine": about, "seconds": chosen.seconds, "passes": done, "calls_us": {}}
-    for case in chosen.only:
+    for case in chosen.only or (QUICK if chosen.quick else CASES):
         if case not in done:
             done[case] = measure(case, chosen.seconds, chosen.device)
             # After every case, so that a run that is cut off goes on from there.

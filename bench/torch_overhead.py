@@ -18,15 +18,24 @@ from tvm.target import Target
 
 import tvm_scan.torch as ts
 from bench import torch_page
+from bench.answers import close
 from bench.timing import machine
+from bench.torch_peers import linear_loop
 from tvm_scan import library
 
 __all__ = ["main", "ways"]
 
 
+def inputs() -> tuple[torch.Tensor, torch.Tensor]:
+    """Gates and values of 2 lanes and 8 steps."""
+    generator = torch.Generator().manual_seed(0)
+    a, x = torch.rand(2, 2, 8, generator=generator).unbind(0)
+    return a, x
+
+
 def ways() -> dict[str, Callable[[], object]]:
     """Every way to run a recurrence of 2 lanes and 8 steps, and torch's own for comparison."""
-    a, x = torch.rand(2, 2, 8).unbind(0)
+    a, x = inputs()
     h = torch.empty_like(x)
     leaf = x.clone().requires_grad_()
     compiled = ts.compile(library.linear_recurrence(None, None))
@@ -39,7 +48,7 @@ def ways() -> dict[str, Callable[[], object]]:
     return {
         "torch.empty": lambda: torch.empty((2, 8)),
         "torch.cumsum": lambda: torch.cumsum(x, 1),
-        "compile(...), output given": lambda: compiled(a, x, h),
+        "compile(...), output given": lambda: (compiled(a, x, h), h),
         "compile(...), new output": lambda: compiled(a, x),
         "torch.ops.tvm_scan.cumulative": lambda: cumulative(framed, "add", False, False),
         "torch.ops.tvm_scan.affine_scan": lambda: affine(
@@ -50,6 +59,17 @@ def ways() -> dict[str, Callable[[], object]]:
         "linear_recurrence, recorded": lambda: ts.linear_recurrence(a, leaf),
         "associative_scan": lambda: ts.associative_scan(operand, (a, x), 1),
     }
+
+
+def require_right(name: str, result: object) -> None:
+    """Raise where a way does not give the cumulative sum, or the recurrence, of float64."""
+    if name == "torch.empty":
+        return
+    a, x = inputs()
+    want = torch.cumsum(x.double(), 1) if "cum" in name else linear_loop(a.double(), x.double())
+    found = (result if isinstance(result, tuple) else (result,))[-1]
+    if not close(found.detach().reshape(want.shape).numpy(), want.numpy(), 1e-6):
+        raise AssertionError(f"{name}: expected the result of float64")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -63,8 +83,8 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     measured: dict[str, list[float]] = {}
     functions = ways()
-    for function in functions.values():
-        function()
+    for name, function in functions.items():
+        require_right(name, function())
     for _ in range(args.rounds):  # in turns, so that a slow moment meets all of them
         for name, function in functions.items():
             seconds = timeit.timeit(function, number=args.calls)

@@ -27,10 +27,18 @@ def _settings(machine: dict[str, Any]) -> str:
     return f"{machine.get('gpu', machine['cpu'])}: {', '.join(known)}."
 
 
+#: Of results that do not say which commit they are of.
+_EARLIER = (
+    "These are figures of an earlier version of the script, which compared no results, and whose "
+    "peaks are charged with imports and compilation, but for ours."
+)
+
+
 def passes(result: dict[str, Any]) -> str:
     """The table of ``bench.torch_bench``."""
     lines = [
         f"{_settings(result['machine'])} At least three rounds and {result['seconds']:g} s a case.",
+        *([] if "commit" in result["machine"] else [_EARLIER]),
         "",
         "| case | method | ms | spread | times tvm_scan | peak MB |",
         "|---|---|---:|---:|---:|---:|",

@@ -39,8 +39,8 @@ from tvm_scan import Recurrence, ScanPlan, __version__, default_plan, extract, p
 from tvm_scan._versions import tvm_version
 from tvm_scan.library import LIBRARY
 from tvm_scan.meta import RecordStore, tune
-from tvm_scan.meta.check import make_cases
-from tvm_scan.meta.entry import Entry, program_digest
+from tvm_scan.meta.check import compare, make_cases
+from tvm_scan.meta.entry import Entry
 from tvm_scan.meta.nearest import shapes_of
 from tvm_scan.schedules.shipped import machine_of
 
@@ -136,6 +136,12 @@ def measure(case: Case, target: Target, entries: list[Entry], seconds: float) ->
         p: tvm.compile(parallelize(func, target, p).with_attr("global_symbol", "main"), target)
         for p in {loop, plan, *(entry.plans[0] for entry in entries)}
     }
+    for checked in make_cases(func):
+        for p, run in built.items():
+            given = [tvm.runtime.tensor(a) for a in checked.inputs]
+            run["main"](*given)
+            wrong = compare(checked, [given[i].numpy() for i, _ in checked.expected])
+            assert wrong is None, f"{p}: {wrong}"
     calls = {str(p): (lambda f=f["main"]: f(*arguments)) for p, f in built.items()}
     first = interleaved(calls, seconds=seconds / 2, gap=GAP)
     entry = min(entries, key=lambda one: first[str(one.plans[0])].median)

@@ -27,7 +27,7 @@ from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.default import host_target
 from tvm_scan.schedules.splice import ensure_blocks, without_threads
-from tvm_scan.schedules.verification import index_limits
+from tvm_scan.schedules.verification_inputs import index_limits
 
 __all__ = ["WRONG", "Case", "compare", "load_cases", "make_cases", "recurrences_of", "save_cases"]
 

@@ -66,7 +66,9 @@ def host_target() -> Target:
     return Target.from_device("cpu")
 
 
-def default_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
+def default_plan(
+    target: Target | None, recurrence: Recurrence, limits: Limits | None = None
+) -> ScanPlan:
     """Choose a plan without tuning.
 
     Parameters
@@ -75,6 +77,8 @@ def default_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
         Where it will run; this machine's CPU if None.
     recurrence : Recurrence
         What will run. Extents that are symbolic are taken as large.
+    limits : Limits, optional
+        Of a machine that is not this one; else what ``limits_of`` says of the target.
 
     Returns
     -------
@@ -88,9 +92,8 @@ def default_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
     ScanError
         If it is no recurrence, or the target is none.
     """
-    recurrence = as_recurrence(recurrence, "default_plan")
-    target = as_target(target, "default_plan") or host_target()
-    limits = limits_of(target)
+    target = target or host_target()
+    limits = limits or limits_of(target)
     rows, length = _known(_rows(recurrence)), _known(recurrence.time.extent)
     if device_of(target) == "cuda":
         return cuda_default(limits, recurrence)

@@ -13,9 +13,6 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_scan import tir
-from tvm_scan.algebra import Automaton, Segmented
-from tvm_scan.algebra.literal import is_float
-from tvm_scan.arguments import as_func
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract
@@ -24,39 +21,47 @@ from tvm_scan.schedules.arguments import Chooser, as_choice, target_for
 from tvm_scan.schedules.default import default_plan, host_target
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.primitive import parallelize
+from tvm_scan.schedules.splice import without_threads
+from tvm_scan.schedules.verification_bounds import Promise, errors, promise, takes_extrema
+from tvm_scan.schedules.verification_inputs import CASES, Case, cases
 
 __all__ = ["Comparison", "check_verified", "telling_plan", "verify"]
 
-#: Extents of symbolic shapes: lanes, then longer ones, odd so that no tile divides them.
-_SIZES = (3, 517, 5, 7)
-#: Families whose scan does the loop's own operations on the loop's own values.
-_EXACT = ("bitwise affine", "shifted bits", "two states", "finite automaton")
-_CASES = ("random", "decaying", "growing", "zeros", "denormal", "nan", "infinity")
+Arrays = dict[str, np.ndarray]
+
+#: Plans that keep the loop's order, with carries of float32.
+_ORDERED = {
+    "cpu": ScanPlan("cpu", "lanes"),
+    "cuda": ScanPlan("cuda", "lanes", threads_per_block=32),
+}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One output on one kind of input.
+    """One output on one kind of input, where the two differ most.
 
     Attributes
     ----------
     inputs : str
         ``random`` (normal numbers; small integers), ``decaying`` (0.9 to 1), ``growing`` (1 to
-        1.1), ``zeros``, ``denormal``, ``nan`` and ``infinity`` (one in the middle of each input).
+        1.1), ``zeros``, ``denormal``, ``nan`` and ``infinity`` (one in the middle of an input).
     output : str
         Name of the written buffer.
     largest_ulps : float
-        Largest difference in units in the last place of the loop's value; infinite where one of
-        the two is NaN or infinite alone.
+        The difference there in units in the last place of the loop's value; infinite where one
+        of the two is NaN or infinite alone.
     where : tuple of int
         Index of the largest difference.
     loop, scan : float
         The two values there.
     relative : float
-        Largest difference over the largest magnitude of the loop's output.
+        The difference over the size of the terms: the largest magnitude that the loop has had so
+        far in this lane, or what small changes of the inputs make of it. Infinite where only one
+        of the two is finite.
     bound : float
-        Bound of ``relative``: 0 for exact families, else a few roundings per step. NaN where the
-        loop itself meets NaN, infinity or denormals, where no bound is claimed.
+        Bound of ``relative``: 0 for exact families, else some roundings per step. Of values that
+        are not finite the places are compared, and in exact families the values; in families
+        that may leave the loop there (docs/numerics.md), what comes before them.
     """
 
     inputs: str
@@ -70,8 +75,18 @@ class Comparison:
 
     @property
     def holds(self) -> bool:
-        """Whether the difference is within the bound, or none is claimed."""
-        return bool(np.isnan(self.bound) or self.relative <= self.bound)
+        """Whether the difference is within the bound."""
+        return self.relative <= self.bound
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A loop that the scan is compared with, on some kinds of inputs."""
+
+    run: Any
+    device: Any
+    kinds: tuple[str, ...]
+    rounds_steps: bool = False
 
 
 def verify(
@@ -113,22 +128,29 @@ def verify(
     target = target_for(target, one, "verify")
     name = str((func.attrs or {}).get("global_symbol", "main"))
     named = func.with_attr("global_symbol", name)
-    loop = tvm.compile(named, target=host_target())[name]
-    scan = build(parallelize(named, target, choice or partial(telling_plan, target)), target)[name]
-    written = [str(p.name) for p in func.params if p in tir.buffers_stored(func.body)]
-    out: list[Comparison] = []
-    for kind in _CASES:
-        arrays = _arrays(func, found, kind, np.random.default_rng(seed))
-        if arrays is None:
-            continue
-        results = [
-            _run(run, arrays, device)
-            for run, device in ((loop, tvm.cpu()), (scan, _device(target)))
-        ]
-        for output in written:
-            want, got = (result[output] for result in results)
-            out.append(_compare(kind, output, want, got, found))
-    return out
+    scan = build(parallelize(named, target, plan), target)[name]
+    written = [p for p in func.params if p in tir.buffers_stored(func.body)]
+    out: dict[tuple[str, str], Comparison] = {}
+    for reference in _references(named, name, target):
+        promises = {
+            str(p.name): promise(found, p, rounds_steps=reference.rounds_steps) for p in written
+        }
+        bound = max(promised.bound for promised in promises.values())
+        moved: dict[str, Arrays] = {}
+        for case in cases(func, found, seed):
+            if case.kind not in reference.kinds:
+                continue
+            base = case.base or case
+            if base.kind not in moved:
+                moved[base.kind] = _moved(reference, base, bound, seed)
+            want = _run(reference.run, case.arrays, reference.device)
+            got = _run(scan, case.arrays, _device(target))
+            for output, promised in promises.items():
+                key = (case.kind, output)
+                terms = moved[base.kind][output]
+                made = _compare(*key, want[output], got[output], terms, promised)
+                out[key] = max(out.get(key, made), made, key=_severity)
+    return list(out.values())
 
 
 def telling_plan(target: Target, found: Recurrence) -> ScanPlan:
@@ -157,146 +179,98 @@ def check_verified(comparisons: list[Comparison]) -> None:
             )
 
 
+def _references(named: tirx.PrimFunc, name: str, target: Target) -> list[_Reference]:
+    """The loop on this machine; for some kinds of inputs one that does as the scan may.
+
+    A device's maximum of a number and NaN is its own, and a loop of halves rounds its carry at
+    every step, which a scan does not: there the plan that keeps the loop's order is the measure.
+    """
+    host = host_target()
+    # What is bound to threads by hand runs on a CPU, too.
+    serial = named.with_body(without_threads(named.body))
+    loop = tvm.compile(serial, target=host)[name]
+    halves = any(tir.is_half(tir.dtype_of(p)) for p in named.params)
+    extrema = _is_cuda(target) and takes_extrema(named)
+    if halves:
+        plan = _ORDERED["cuda" if extrema else "cpu"]
+        wide = _Reference(*_built(named, name, target if extrema else host, plan), CASES)
+        return [_Reference(loop, tvm.cpu(), ("random", "zeros"), True), wide]
+    if extrema:
+        plan = ScanPlan("cuda", "sequential", threads_per_block=32)
+        own = _Reference(*_built(named, name, target, plan), ("nan", "infinity"))
+        return [_Reference(loop, tvm.cpu(), CASES[:5]), own]
+    return [_Reference(loop, tvm.cpu(), CASES)]
+
+
+def _built(named: tirx.PrimFunc, name: str, target: Target, plan: ScanPlan) -> tuple[Any, Any]:
+    return build(parallelize(named, target, plan), target)[name], _device(target)
+
+
+def _is_cuda(target: Target) -> bool:
+    return str(target.kind.name) == "cuda"
+
+
 def _device(target: Target) -> Any:
-    return tvm.cuda(0) if str(target.kind.name) == "cuda" else tvm.cpu(0)
+    return tvm.cuda(0) if _is_cuda(target) else tvm.cpu(0)
 
 
-def _run(run: Any, arrays: dict[str, np.ndarray], device: Any) -> dict[str, np.ndarray]:
+def _run(run: Any, arrays: Arrays, device: Any) -> Arrays:
     tensors = {name: tvm.runtime.tensor(array, device) for name, array in arrays.items()}
     run(*tensors.values())
     device.sync()
     return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
-def _arrays(
-    func: tirx.PrimFunc, found: Recurrence, kind: str, rng: np.random.Generator
-) -> dict[str, np.ndarray] | None:
-    """An array for every parameter; None where the kind means nothing to its dtypes."""
-    limits = index_limits(func, found)
-    sizes = tir.VarMap()
-    out: dict[str, np.ndarray] = {}
-    floats = False
-    for param in func.params:
-        shape = []
-        for extent in tir.shape_of(param):
-            for var in tir.variables(extent).keys():
-                if var not in sizes:
-                    sizes[var] = tirx.IntImm(tir.dtype_of(var), _SIZES[len(sizes) % len(_SIZES)])
-            shape.append(tir.as_int(tir.simplify(tir.substitute(extent, sizes))))
-        dtype = tir.dtype_of(param)
-        floats |= is_float(dtype)
-        out[str(param.name)] = _values(kind, shape, dtype, limits.get(param), rng)
-    return out if floats or kind in ("random", "zeros") else None
+def _moved(reference: _Reference, case: Case, bound: float, seed: int) -> Arrays:
+    """What relative changes of the inputs by ``bound`` make of the loop's results, over it."""
+    want = _run(reference.run, case.arrays, reference.device)
+    out = {name: np.zeros(array.shape) for name, array in want.items()}
+    for arrays in case.changed(bound, seed) if bound else ():
+        got = _run(reference.run, arrays, reference.device)
+        for name, array in got.items():
+            with np.errstate(invalid="ignore", over="ignore"):
+                change = np.abs(array.astype("float64") - want[name].astype("float64")) / bound
+            np.maximum(out[name], np.where(np.isfinite(change), change, 0.0), out=out[name])
+    return out
 
 
-def _values(
-    kind: str, shape: list[Any], dtype: str, limit: int | None, rng: np.random.Generator
-) -> np.ndarray:
-    if not is_float(dtype):
-        low, high = (0, limit) if limit is not None else (0, 2) if dtype == "bool" else (-4, 5)
-        low = 0 if dtype.startswith("uint") or kind == "zeros" else low
-        high = 1 if kind == "zeros" else high
-        return rng.integers(low, high, shape).astype(dtype)
-    draw: dict[str, Callable[[], np.ndarray]] = {
-        "decaying": lambda: rng.uniform(0.9, 1.0, shape),
-        "growing": lambda: rng.uniform(1.0, 1.1, shape),
-        "zeros": lambda: np.zeros(shape),
-        "denormal": lambda: rng.uniform(-1, 1, shape) * np.finfo(_numpy(dtype)).tiny,
-    }
-    values = draw.get(kind, lambda: rng.standard_normal(shape))().astype(_storage(dtype))
-    if kind in ("nan", "infinity") and values.size:
-        values.flat[values.size // 2] = np.nan if kind == "nan" else np.inf
-    return values
-
-
-def _storage(dtype: str) -> Any:
-    if dtype == "bfloat16":
-        import ml_dtypes
-
-        return ml_dtypes.bfloat16
-    return dtype
-
-
-def _numpy(dtype: str) -> str:
-    return "float32" if dtype == "bfloat16" else dtype
-
-
-def index_limits(func: tirx.PrimFunc, found: Recurrence) -> tir.VarMap:
-    """Extents that integer inputs must stay below, because they index something."""
-    limits = tir.VarMap()
-
-    def bound(source: Any, extent: Any) -> None:
-        size = tir.as_int(extent)
-        if size is not None:
-            limits[source] = min(size, limits.get(source, size))
-
-    for load in tir.loads(func.body):
-        for index, extent in zip(load.indices, tir.shape_of(load.source), strict=True):
-            for inner in tir.loads(index):
-                bound(inner.source, extent)
-    for algebra in found.algebras:
-        inner = algebra.inner if isinstance(algebra, Segmented) else algebra
-        if isinstance(inner, Automaton):
-            for load in tir.loads(inner.image):
-                bound(load.source, tirx.IntImm("int32", inner.states))
-            if inner.flat is not None:
-                _, width, rest, _ = inner.flat
-                for load in tir.loads(rest):
-                    bound(load.source, tirx.IntImm("int32", width))
-    return limits
+def _severity(made: Comparison) -> float:
+    """How near to its bound a comparison is; infinite where it does not hold at all."""
+    return made.relative / made.bound if made.bound else made.relative
 
 
 def _compare(
-    kind: str, output: str, want: np.ndarray, got: np.ndarray, found: Recurrence
+    kind: str,
+    output: str,
+    want: np.ndarray,
+    got: np.ndarray,
+    moved: np.ndarray,
+    promised: Promise,
 ) -> Comparison:
-    left, right = want.astype("float64"), got.astype("float64")
     if want.size == 0:
-        return Comparison(kind, output, 0.0, (), 0.0, 0.0, 0.0, 0.0)
-    same = (left == right) | (np.isnan(left) & np.isnan(right))
-    with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.where(same, 0.0, np.abs(left - right))
-    difference = np.where(np.isnan(difference), np.inf, difference)
-    floats = want.dtype.kind not in "iub"
-    spacing = np.ones_like(left)
-    if floats:
-        info = np.finfo("float32") if want.dtype.itemsize == 2 else np.finfo(want.dtype)
-        with np.errstate(invalid="ignore"):
-            spacing = np.maximum(np.abs(left) * float(info.eps) / 2, float(info.tiny))
-        spacing = np.where(np.isfinite(spacing), spacing, 1.0)
-    ulps = difference / spacing
-    place = np.unravel_index(int(np.argmax(ulps)), ulps.shape)
-    finite = np.abs(left[np.isfinite(left)])
-    scale = float(finite.max(initial=0.0)) or 1.0
+        return Comparison(kind, output, 0.0, (), 0.0, 0.0, 0.0, promised.bound)
+    left, right = want.astype("float64"), got.astype("float64")
+    relative = errors(left, right, moved, promised)
+    place = np.unravel_index(int(np.argmax(relative)), relative.shape)
     return Comparison(
         kind,
         output,
-        float(ulps[place]),
+        _ulps(left[place], right[place], want.dtype),
         tuple(int(i) for i in place),
         float(left[place]),
         float(right[place]),
-        float(difference.max()) / scale,
-        _bound(kind, want, found),
+        float(relative[place]),
+        promised.bound,
     )
 
 
-def _bound(kind: str, want: np.ndarray, found: Recurrence) -> float:
-    if want.dtype.kind in "iub" or all(_is_exact(algebra) for algebra in found.algebras):
+def _ulps(want: float, got: float, dtype: np.dtype) -> float:
+    if want == got or (np.isnan(want) and np.isnan(got)):
         return 0.0
-    if kind not in ("random", "decaying", "zeros") or not np.isfinite(want.astype("float64")).all():
-        return float("nan")
-    length = tir.as_int(found.time.extent) or max(_SIZES)
-    half = want.dtype.itemsize == 2
-    eps = 2.0**-8 if half else float(np.finfo(want.dtype).eps)
-    return 16 * eps * (1 if half else length)
-
-
-def _is_exact(algebra: Any) -> bool:
-    if isinstance(algebra, Segmented):
-        return _is_exact(algebra.inner)
-    return algebra.name in _EXACT or getattr(algebra, "op", "") in (
-        "max",
-        "min",
-        "and",
-        "or",
-        "xor",
-    )
+    if not (np.isfinite(want) and np.isfinite(got)):
+        return float("inf")
+    if dtype.kind in "iub":
+        return abs(want - got)
+    info = np.finfo("float32") if dtype.itemsize == 2 else np.finfo(dtype)
+    spacing = max(abs(want) * float(info.eps) / 2, float(info.smallest_subnormal))
+    return abs(want - got) / spacing

@@ -329,8 +329,10 @@ def test_votes():
     assert (votes == np.uint32(0xAAAAAAAA).view("int32")).all()
 
 
-@pytest.mark.parametrize("size", [256, 100 * 1024])
-def test_dynamic_shared_memory(size):
+def dynamic(size: int) -> tirx.PrimFunc:
+    """Turns 64 values around, through all of `size` bytes of dynamic shared memory."""
+    stride = size // THREADS
+
     @T.prim_func(s_tir=True)
     def main(x: T.Buffer((THREADS,), "uint8"), y: T.Buffer((THREADS,), "uint8")):
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
@@ -343,12 +345,26 @@ def test_dynamic_shared_memory(size):
                     with T.sblock("thread"):
                         T.reads()
                         T.writes()
-                        shared[size - 1 - tx] = x[tx]
-                        y[tx] = shared[size - THREADS + tx]
+                        # From the first byte to the last: TVM cuts off what nobody touches.
+                        shared[tx * stride + stride - 1] = T.uint8(0)
+                        shared[tx * stride] = x[tx]
+                        y[tx] = shared[(THREADS - 1 - tx) * stride]
 
+    return main
+
+
+@pytest.mark.parametrize("size", [256, 100 * 1024])
+def test_dynamic_shared_memory(size):
     x = np.arange(THREADS, dtype="uint8")
-    _, y = run_cuda(main, [x, np.zeros_like(x)])
+    _, y = run_cuda(dynamic(size), [x, np.zeros_like(x)])
     np.testing.assert_array_equal(y, x[::-1])
+
+
+def test_a_block_cannot_have_more_than_227_kib():
+    x = tvm.runtime.tensor(np.arange(THREADS, dtype="uint8"), tvm.cuda(0))
+    compile_cuda(dynamic(227 * 1024))["main"](x, x)
+    with pytest.raises(LaunchError, match="allowed dynamic shared memory size"):
+        compile_cuda(dynamic(228 * 1024))["main"](x, x)
 
 
 # ---- the order of threads and blocks --------------------------------------------------------
@@ -606,7 +622,7 @@ def test_too_much_static_shared_memory():
     [
         ("y_ptr[128] = 1;", "write"),
         ("y_ptr[0] = x_ptr[-1];", "read"),
-        ("*(int4*)(y_ptr + 126) = make_int4(0, 0, 0, 0);", "write"),
+        ("*(int4*)(y_ptr + 128) = make_int4(0, 0, 0, 0);", "write"),
     ],
 )
 def test_accesses_out_of_bounds(access, kind):
@@ -701,6 +717,7 @@ def test_declarations_match_the_toolkit(tmp_path):
         "kOutOfMemory": "cudaErrorMemoryAllocation",
         "kInvalidImage": "CUDA_ERROR_INVALID_IMAGE",
         "kNotFound": "CUDA_ERROR_NOT_FOUND",
+        "kNotReady": "cudaErrorNotReady",
         "kLaunchFailed": "CUDA_ERROR_LAUNCH_FAILED",
         "kNotSupported": "cudaErrorNotSupported",
         "kMaxDynamicSharedSizeBytes": "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",

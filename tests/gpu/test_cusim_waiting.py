@@ -6,7 +6,7 @@ import tvm
 from tvm.script import tirx as T
 
 from tests.support import cusim
-from tests.support.cuda_harness import compile_cuda, emitted_source
+from tests.support.cuda_harness import compile_cuda, emitted_source, run_cuda
 
 pytestmark = [
     pytest.mark.skipif(not cusim.is_simulated(), reason="tests of the simulator itself"),
@@ -161,3 +161,22 @@ def test_the_race_detector_knows_what_a_release_orders(order):
     else:
         with pytest.raises(LaunchError, match="write-read race on global memory"):
             run(executable, 3, race=True)
+
+
+def test_what_only_blocks_that_wait_do_is_watched():
+    """A race while a block waits: in the first order none does, and every run gives the same."""
+
+    def change(source):
+        line = next(
+            line for line in source.splitlines() if "ld_acquire" in line and "state" in line
+        )
+        assert source.count(line) == 1, source
+        return source.replace(line, line + " if (flag_ptr[0] == 0) y_ptr[0] = x_ptr[0];")
+
+    with cusim.rewritten_source(change):
+        executable = compile_cuda(chain(True))
+    args = [X, np.zeros(2 * BLOCKS + 1, "int32"), np.zeros_like(X)]
+    got = run_cuda(chain(True), args, executable=executable, race=False)
+    np.testing.assert_array_equal(got[2], WANT)
+    with pytest.raises(LaunchError, match="race on global memory"):
+        run_cuda(chain(True), args, executable=executable)

@@ -33,7 +33,7 @@ CASES = {
 def on_device(*shape):
     """An array of zeros on the device, and a view of it."""
     tensor = tvm.runtime.empty(shape, "float32", tvm.cuda(0))
-    cells = (ctypes.c_float * prod(shape)).from_address(tensor.data_ptr())
+    cells = (ctypes.c_float * prod(shape)).from_address(cusim.bytes_at(tensor.data_ptr()))
     return tensor, np.frombuffer(cells, "float32").reshape(shape)
 
 
@@ -79,11 +79,11 @@ def test_lanes_that_threads_share_beyond_32_bits(chunks):
     shapes |= {"B": tables, "C": tables, "out": sequences}
     arrays = {name: on_device(*shape) for name, shape in shapes.items()}
     random = np.random.default_rng(6)
-    arrays["A"][1][:] = 0
+    # exp is 0 or 1 then: the states are sums since the last reset, which are exact.
+    arrays["A"][1][:] = random.choice([0, -1024], (channels, states))
     last = {name: view[-1] for name, (_, view) in arrays.items()}
     for name in ("u", "delta", "B", "C"):
         last[name][:] = random.integers(0, 3, last[name].shape)
-    # exp(0): the states are sums, which are exact.
     run = compile_cuda(parallelize(func, CUDA_TARGET, plan))
     arrays["out"][1][0, :2] = 77
     with cusim.last_blocks(2):
@@ -93,8 +93,9 @@ def test_lanes_that_threads_share_beyond_32_bits(chunks):
     state = np.zeros((2, states))
     for t in range(length):
         for row, channel in enumerate((-2, -1)):
-            fed = last["delta"][channel, t] * last["u"][channel, t]
-            state[row] += fed * last["B"][:, t]
+            step = last["delta"][channel, t]
+            kept = np.exp(step * arrays["A"][1][channel])
+            state[row] = kept * state[row] + step * last["u"][channel, t] * last["B"][:, t]
             expected = state[row] @ last["C"][:, t] if t >= first else 0
             assert last["out"][channel, t] == expected
     assert (arrays["out"][1][0, :2] == 77).all()

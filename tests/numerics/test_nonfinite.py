@@ -11,6 +11,7 @@ from tvm.script import tirx as T
 from tests.numerics.test_cpu import PLANS, TARGET, compiled
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tests.support.library_runs import run_serial
+from tests.support.nonfinite import check_nonfinite
 from tests.support.recurrence_cases import SEED
 from tvm_scan import ScanPlan, parallelize
 from tvm_scan.library import LIBRARY
@@ -40,10 +41,10 @@ def outputs_of(func, inputs):
     return {name: np.zeros(shape, "float32") for name, shape in shapes.items()}
 
 
-def check_same_nonfinite(want, got):
-    """The same finite elements, close; the others are not finite in both, NaN or infinity."""
+def check_same_nonfinite(want, got, **allowed):
+    """The same finite elements, close; the others are NaN in both, or the same infinity."""
     finite = np.isfinite(want)
-    np.testing.assert_array_equal(np.isfinite(got), finite)
+    check_nonfinite(want, got, **allowed)
     # 2 roundings of a step and as many for a combination: (2 * 77 + 2 * 128) 2^-24 < 3e-5 of the
     # sum of the magnitudes, which stays below 100.
     np.testing.assert_allclose(got[finite], want[finite], rtol=0, atol=3e-3)
@@ -70,7 +71,11 @@ def test_values_enter_at_their_step(name, plan):
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_gates_that_are_not_finite(plan):
-    """Infinite and NaN gates on states that are not zero."""
+    """Infinite and NaN gates on states that are not zero.
+
+    A chunk that an infinite gate is in has an infinite gate and an infinite offset: behind it both
+    may cancel to NaN, where the loop's state is infinite.
+    """
     func = function("linear_recurrence")
     executable = compiled(func, plan)
     rng = np.random.default_rng(SEED)
@@ -80,7 +85,8 @@ def test_gates_that_are_not_finite(plan):
             bad = {key: array.copy() for key, array in inputs.items()}
             bad["A"][2, step] = value
             want = loop_of(func, bad)["H"]
-            check_same_nonfinite(want, run_serial(executable, func, bad, {"H": want})["H"])
+            got = run_serial(executable, func, bad, {"H": want})["H"]
+            check_same_nonfinite(want, got, nan_for_infinity=np.isinf(value))
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
@@ -140,6 +146,37 @@ def test_denormals_are_kept(plan):
     np.testing.assert_array_equal(got, want)
 
 
+DELAY = ScanPlan.parse("cpu/three_phase(chunks=7, lane_block=4)")
+
+
+@pytest.mark.parametrize("plan", [DELAY, *PLANS.values()], ids=["chunks", *PLANS])
+def test_a_step_that_does_not_read_the_carry_forgets_it(plan):
+    """What is not finite is in the initial state, or ends a chunk: one step later it is gone."""
+
+    @T.prim_func(s_tir=True)
+    def delay(
+        X: T.Buffer((ROWS, LENGTH), "float32"),
+        S: T.Buffer((ROWS,), "float32"),
+        Y: T.Buffer((ROWS, LENGTH), "float32"),
+    ):
+        for b in range(ROWS):
+            for t in range(LENGTH):
+                Y[b, t] = S[b]
+                S[b] = X[b, t]
+
+    rng = np.random.default_rng(SEED)
+    x = rng.standard_normal((ROWS, LENGTH)).astype("float32")
+    s = np.float32([1, np.nan, np.inf, -np.inf, 2])
+    x[0, 10::11] = np.nan  # the ends of chunks
+    x[4, 10::11] = np.inf
+    run = compiled(delay, plan)
+    tensors = [tvm.runtime.tensor(a) for a in (x, s, np.zeros_like(x))]
+    run(*tensors)
+    want = np.concatenate([s[:, None], x[:, :-1]], 1)
+    np.testing.assert_array_equal(tensors[2].numpy(), want)
+    np.testing.assert_array_equal(tensors[1].numpy(), x[:, -1])
+
+
 @cache
 def extremum(op, carry_first, rows=ROWS, length=LENGTH):
     """Running maximum or minimum with the carry as the first or as the second operand."""
@@ -181,6 +218,21 @@ def test_extrema_with_nan_on_the_cpu(plan, op, carry_first):
         want = loop_of(func, {"X": x})["Y"]
         got = run_serial(executable, func, {"X": x}, {"Y": want})["Y"]
         np.testing.assert_array_equal(got, want)
+
+
+def test_the_check_tells_nan_from_infinity():
+    """And one sign of infinity from the other."""
+    want = np.float32([1, np.inf, -np.inf, np.nan])
+    check_nonfinite(want, want)
+    for at, wrong in ((1, np.nan), (1, -np.inf), (2, np.inf), (3, np.inf), (0, np.nan), (3, 0)):
+        got = want.copy()
+        got[at] = wrong
+        with pytest.raises(AssertionError, match=r"Mismatched|assert"):
+            check_nonfinite(want, got)
+        if not (at == 1 and np.isnan(wrong)):
+            with pytest.raises(AssertionError, match=r"Mismatched|assert"):
+                check_nonfinite(want, got, nan_for_infinity=True)
+    check_nonfinite(want, np.float32([1, np.nan, -np.inf, np.nan]), nan_for_infinity=True)
 
 
 CUDA_TREES = {

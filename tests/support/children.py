@@ -1,8 +1,10 @@
 """What a child process answers, with a limit: one that hangs is a failure, not a hang."""
 
+import faulthandler
 import multiprocessing
-import queue as queues
-import time
+import os
+import signal
+import tempfile
 
 
 def answer_of(target, *arguments, method="fork", seconds=120):
@@ -49,3 +51,31 @@ def answer_of(target, *arguments, method="fork", seconds=120):
         process.join(10)
         if process.is_alive():
             process.kill()
+
+
+def death_of(action, seconds=60):
+    """Call ``action()`` in a child that is expected to die of it.
+
+    Parameters
+    ----------
+    action : callable
+        Without arguments.
+    seconds : float
+        How long it may take.
+
+    Returns
+    -------
+    (int, str)
+        The signal that ended the child, 0 if none did, and what it wrote to its standard error.
+    """
+    with tempfile.TemporaryFile() as errors:
+        child = os.fork()
+        if child == 0:
+            os.dup2(errors.fileno(), 2)
+            faulthandler.enable(errors)  # not to where pytest has it write
+            signal.alarm(seconds)
+            action()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        errors.seek(0)
+        return os.WTERMSIG(status), errors.read().decode(errors="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -35,6 +36,21 @@ CUDA_TARGET = Target(
     },
     host={"kind": "llvm"},
 )
+
+
+#: An order in which blocks that can wait for each other do: several are held, the last one first.
+WAITING = 1
+#: What a kernel has whose blocks depend on their order.
+_MEETS_OTHERS = re.compile(r"ld_acquire|st_release|atomic")
+
+
+def _race_seeds(first: int, sources: Sequence[str]) -> list[int]:
+    """Orders for the race detector: a second one where blocks may wait for each other.
+
+    What happens before what is otherwise the same in every order.
+    """
+    waits = any(_MEETS_OTHERS.search(source) for source in sources)
+    return [first, WAITING] if waits and first != WAITING else [first]
 
 
 def compile_cuda(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> tvm.runtime.Executable:
@@ -83,7 +99,8 @@ def in_every_order(
         for source in sources:
             _resources(source)
     first: list[np.ndarray] | None = None
-    for seed, with_race in ((0, True), (0, False), (1, False), (2, False)):
+    runs = [(seed, True) for seed in _race_seeds(0, sources)]
+    for seed, with_race in [*runs, (0, False), (1, False), (2, False)]:
         with cusim.settings(seed=seed, race=with_race):
             results = list(call())
         first = first or results
@@ -116,9 +133,10 @@ def run_cuda(
     """Runs a scheduled function and checks that the order of its threads does not matter.
 
     On the simulated device it runs once per seed, each of which orders threads and blocks
-    differently and fills fresh memory with other rubbish, and once more under the race detector.
-    On a real device it runs as often, in whatever order comes. Where there is an nvcc, the
-    emitted source must also compile to an sm_90 cubin without spills.
+    differently and fills fresh memory with other rubbish, and once more under the race detector;
+    a kernel whose blocks can wait for each other also in an order in which they do. On a real
+    device it runs as often, in whatever order comes. Where there is an nvcc, the emitted source
+    must also compile to an sm_90 cubin without spills.
 
     Parameters
     ----------
@@ -152,7 +170,8 @@ def run_cuda(
     function = executable[_entry(func_or_mod)]
     device = tvm.cuda(0)
     # The detector first: its message says more than a difference.
-    runs = [(seeds[0], True)] if race else []
+    sources = cuda_sources(executable.mod)
+    runs = [(seed, True) for seed in _race_seeds(seeds[0], sources)] if race else []
     runs += [(seed, False) for seed in seeds]
     first: list[np.ndarray] | None = None
     for seed, with_race in runs:

@@ -3,7 +3,9 @@
 Realistic gates decay: after some dozens of steps a wrong carry is below the rounding error, and a
 missing barrier stays unseen. Here gates are -1 or 1 and values are small integers, so that every
 partial result is an integer that the dtype holds exactly, every input reaches every later output
-at full size, and a test compares for equality.
+at full size, and a test compares for equality. Exponentials are gates of 0 or 1: some states of a
+selective scan keep all that they were given, the others forget it at some steps, so that a gate
+of another step, channel or state shows.
 
 The bounds hold for float32, whose integers are exact up to 2^24: lengths up to `MAX_LENGTH`.
 """
@@ -79,10 +81,16 @@ def _exact(
     if key == "ALPHA":
         return rng.choice([0, 2], shape)
     if name == "selective_scan":
-        # exp(0) is 1 on every target, so the gate is 1 and nothing decays.
+        # exp(0) is 1 and exp(-1024) is 0 on every target and in every dtype.
         if key == "A":
-            return np.zeros(shape)
-        if key in ("delta", "delta_bias"):
+            rates = rng.choice([0, -1024], shape)
+            channels = np.arange(shape[0])
+            if shape[1] > 1:  # one state of each channel keeps everything
+                rates[channels, channels % shape[1]] = 0
+            return rates
+        if key == "delta":
+            return rng.choice([0, 1], shape, p=[0.75, 0.25])
+        if key == "delta_bias":
             return rng.integers(0, 2, shape)
         return rng.integers(-2, 3, shape)
     return rng.integers(-3, 4, shape)

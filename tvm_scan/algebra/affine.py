@@ -52,12 +52,23 @@ class Affine(Forgetting):
     Theorem. Affine maps compose to affine maps: ``a2 (a1 h + b1) + b2 = (a2 a1) h + (a2 b1 +
     b2)``. In a ring (integers with wrap-around) the equality is exact; for floats it holds up to
     rounding, as does any re-association.
+
+    Attributes
+    ----------
+    a, b : Expr
+        The coefficients, free of the carry.
+    dtype : str
+        Of the carry.
+    forgets : bool
+        Whether the step does not read the carry at all. Its gate of zero is then no factor:
+        ``0 * NaN`` is NaN, and the step is not.
     """
 
     name: ClassVar[str] = "affine"
     a: Any
     b: Any
     dtype: str
+    forgets: bool = False
 
     @classmethod
     def prove(cls, system: System) -> Affine | NotInFamily:
@@ -69,7 +80,8 @@ class Affine(Forgetting):
         if isinstance(found, NotInFamily):
             return found
         a, b = found
-        return cls(one(dtype) if a is None else a, zero(dtype) if b is None else b, dtype)
+        forgets = is_float(dtype) and not tir.contains_var(step, [old])
+        return cls(one(dtype) if a is None else a, zero(dtype) if b is None else b, dtype, forgets)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -87,11 +99,19 @@ class Affine(Forgetting):
     def combine(self, earlier: Element, later: Element) -> Element:
         """``(a2 a1, a2 b1 + b2)``."""
         offset = zero_keeping_product(later[0], earlier[1], self.dtype) + later[1]
-        return (later[0] * earlier[0], offset)
+        return (later[0] * earlier[0], self._read(later, offset))
 
     def extend(self, earlier: Element, step: Element) -> Element:
         """As ``combine``; a single step's gate is the input itself and cannot have overflowed."""
+        if self.forgets:
+            return step
         return (step[0] * earlier[0], step[0] * earlier[1] + step[1])
+
+    def _read(self, element: Element, value: Any) -> Any:
+        """``value``, in which an element reads the carry, unless its steps read none."""
+        if not self.forgets:
+            return value
+        return tirx.Select(tirx.EQ(element[0], zero(self.dtype)), element[1], value)
 
     def flush(self, element: Element) -> Element:
         """A denormal product of gates is zero: what it leaves out is below the smallest float."""
@@ -108,7 +128,7 @@ class Affine(Forgetting):
         An infinite gate stays infinite, or becomes NaN, in every later product. So if the gate
         of the result is finite, all gates that went into it were, and finite gates keep zero.
         """
-        if not is_float(self.dtype):
+        if not is_float(self.dtype) or self.forgets:
             return None
         largest = tirx.max_value(self.dtype)
 
@@ -129,7 +149,8 @@ class Affine(Forgetting):
 
     def apply(self, element: Element, carries: Element) -> Element:
         """``a h + b``."""
-        return (zero_keeping_product(element[0], carries[0], self.dtype) + element[1],)
+        applied = zero_keeping_product(element[0], carries[0], self.dtype) + element[1]
+        return (self._read(element, applied),)
 
     def neutral(self) -> Element:
         """Zero: ``0 * 0 + value == value``."""

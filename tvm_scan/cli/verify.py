@@ -47,9 +47,14 @@ def verify_file(
 
 
 def _show(plan: str, comparisons: list[Comparison]) -> None:
-    heads = ("inputs", "output", "largest ulps", "at", "loop", "scan", "relative", "bound")
-    rows = [
-        (
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"plan {plan}", caption="relative: to the size of the terms")
+    for column in ("inputs", "output", "largest ulps", "at", "loop", "scan", "relative", "bound"):
+        table.add_column(column)
+    for c in comparisons:
+        table.add_row(
             c.inputs,
             c.output,
             f"{c.largest_ulps:.3g}",
@@ -57,7 +62,7 @@ def _show(plan: str, comparisons: list[Comparison]) -> None:
             f"{c.loop:.6g}",
             f"{c.scan:.6g}",
             f"{c.relative:.2g}",
-            "none" if c.bound != c.bound else f"{c.bound:.2g}",
+            f"{c.bound:.2g}",
         )
         for c in comparisons
     ]

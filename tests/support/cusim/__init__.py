@@ -23,6 +23,7 @@ __all__ = [
     "Settings",
     "available",
     "build",
+    "bytes_at",
     "clear_error",
     "configure",
     "current_settings",
@@ -137,6 +138,7 @@ def install() -> None:
     callbacks = (_EXPLAIN(_explain_callback), _INSTRUMENT(_instrument_callback))
     _State.callbacks = callbacks
     driver.cusim_set_callbacks(*callbacks)
+    driver.cusim_bytes_at.restype = ctypes.c_void_p
     _State.driver = driver
     configure(_State.settings.seed, _State.settings.race)
 
@@ -195,6 +197,24 @@ def last_blocks(count: int) -> Iterator[None]:
         yield
     finally:
         _State.driver.cusim_run_last_blocks(ctypes.c_uint(0))
+
+
+def bytes_at(address: int) -> int:
+    """Where the bytes lie that the host knows by this address, which leads nowhere itself.
+
+    Parameters
+    ----------
+    address
+        Of a tensor on the device, or within it.
+
+    Returns
+    -------
+    int
+        The address that kernels get instead; 0 if it is not memory of the device.
+    """
+    if _State.driver is None:
+        raise RuntimeError("cusim: expected the simulated device, got none; call install() first")
+    return _State.driver.cusim_bytes_at(ctypes.c_void_p(address)) or 0
 
 
 # ---- modules ---------------------------------------------------------------------------------

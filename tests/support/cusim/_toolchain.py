@@ -27,6 +27,7 @@ DRIVER_SOURCES = (
     "ordered.cc",
     "async_copy.cc",
     "memory.cc",
+    "undefined.cc",
 )
 
 # Kernels older than this are removed from the cache when the runtime is loaded.
@@ -42,6 +43,8 @@ KERNEL_FLAGS = (
     # nvcc lets emitted code reinterpret vectors and overflow signed integers.
     "-fno-strict-aliasing",
     "-fwrapv",
+    # What a device refuses, or lets hit a neighbour; undefined.cc has the functions called.
+    "-fsanitize=alignment,bounds-strict,object-size",
 )
 
 _KERNEL = re.compile(

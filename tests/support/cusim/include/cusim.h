@@ -26,6 +26,8 @@ struct Dim {
 // What the driver must know of a kernel; one object per kernel, found by its symbol.
 struct Kernel {
   void (*call)(void** arguments);
+  const bool* is_pointer;  // of each parameter
+  size_t parameters;
   unsigned max_threads;  // of __launch_bounds__, or 1024
   size_t static_shared;  // of this kernel; the module's block holds that of all its kernels
   const char* module_key;
@@ -36,6 +38,7 @@ struct Kernel {
 enum WarpOperation : int { kSyncWarp = 0, kShuffle = 1, kBallot = 2 };
 
 constexpr unsigned kDynamicArenaBytes = 232448;  // 227 KiB, what an sm_90 block may ask for
+constexpr size_t kStaticSharedBytes = 48 * 1024;  // and what it gets without asking, of both kinds
 
 }  // namespace cusim
 
@@ -350,11 +353,17 @@ static unsigned char* (*const arena_of_this_module)() = nullptr;
 
 namespace cusim {
 
+// Of this module alone: kernels of other modules have the same names, and the dynamic linker would
+// let all of them share the first one's array.
+namespace {
+
 template <auto function>
 struct Caller;
 
 template <class... Parameters, void (*function)(Parameters...)>
 struct Caller<function> {
+  static constexpr size_t parameters = sizeof...(Parameters);
+  static constexpr bool is_pointer[] = {std::is_pointer<Parameters>::value..., false};
   // Not instrumented: the packed arguments lie in host memory, which is no memory of the kernel.
   __attribute__((no_sanitize("thread"))) static void call(void** arguments) {
     unpack(arguments, std::index_sequence_for<Parameters...>{});
@@ -367,6 +376,7 @@ struct Caller<function> {
   }
 };
 
+}  // namespace
 }  // namespace cusim
 
 #define CUSIM_MODULE(KEY)                             \
@@ -378,7 +388,10 @@ struct Caller<function> {
 #define CUSIM_KERNEL(NAME, MAX_THREADS, STATIC_SHARED)                         \
   extern "C" {                                                                 \
   extern const cusim::Kernel cusim_kernel_##NAME;                              \
-  const cusim::Kernel cusim_kernel_##NAME = {cusim::Caller<NAME>::call, MAX_THREADS, \
-                                             STATIC_SHARED, cusim_module_key, cusim_shared_anchor,  \
-                                             cusim::arena_of_this_module};     \
+  const cusim::Kernel cusim_kernel_##NAME = {cusim::Caller<NAME>::call,                 \
+                                             cusim::Caller<NAME>::is_pointer,           \
+                                             cusim::Caller<NAME>::parameters,           \
+                                             MAX_THREADS, STATIC_SHARED,                \
+                                             cusim_module_key, cusim_shared_anchor,     \
+                                             cusim::arena_of_this_module};              \
   }

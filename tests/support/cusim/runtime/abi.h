@@ -14,6 +14,7 @@ enum Status : int {
   kOutOfMemory = 2,
   kInvalidImage = 200,
   kNotFound = 500,
+  kNotReady = 600,
   kLaunchFailed = 719,
   kNotSupported = 801,
 };

@@ -1,6 +1,7 @@
 // libcudart.so.13: the part of the runtime interface that libtvm_runtime_cuda.so imports.
 //
-// There is one device and one stream, and everything is done when the call returns.
+// There is one device and one stream. Everything is done when the call returns, but the host may not
+// look before it has synchronised, if a device would let it look too early.
 
 #include <chrono>
 #include <cstdio>
@@ -9,8 +10,10 @@
 #include "abi.h"
 
 // In libcuda.so.1, which keeps the list of allocations.
-extern "C" void* cusim_allocate(size_t size);
+extern "C" void* cusim_allocate(size_t size, int pinned);
 extern "C" int cusim_release(void* address);
+extern "C" int cusim_copy(void* to, const void* from, size_t size);
+extern "C" void cusim_synchronise();
 
 using namespace cusim;
 
@@ -22,6 +25,14 @@ constexpr size_t kSharedMemory = 48 * 1024;
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+
+// How often the host has waited for the stream; an event after the last time may lie ahead.
+unsigned long synchronisations = 0;
+
+struct Event {
+  double time = 0;
+  unsigned long synchronisations_before = 0;
+};
 
 }  // namespace
 
@@ -76,11 +87,15 @@ int cudaGetDeviceProperties(DevicePropertiesHead* properties, int) {
 // ---- memory -------------------------------------------------------------------------------------
 
 int cudaMalloc(void** address, size_t size) {
-  *address = cusim_allocate(size);
+  *address = cusim_allocate(size, 0);
   return *address == nullptr ? kOutOfMemory : kSuccess;
 }
 
-int cudaMallocHost(void** address, size_t size) { return cudaMalloc(address, size); }
+int cudaMallocHost(void** address, size_t size) {
+  *address = cusim_allocate(size, 1);
+  return *address == nullptr ? kOutOfMemory : kSuccess;
+}
+
 int cudaFree(void* address) { return cusim_release(address) ? kSuccess : kInvalidValue; }
 int cudaFreeHost(void* address) { return cudaFree(address); }
 
@@ -89,14 +104,13 @@ int cudaMemGetInfo(size_t* available, size_t* total) {
   return kSuccess;
 }
 
+// A copy from or to memory that is not pinned is done when the call returns, as CUDA says.
 int cudaMemcpyAsync(void* to, const void* from, size_t size, int, void*) {
-  memmove(to, from, size);
-  return kSuccess;
+  return cusim_copy(to, from, size) ? kSuccess : kInvalidValue;
 }
 
 int cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t size, void*) {
-  memmove(to, from, size);
-  return kSuccess;
+  return cusim_copy(to, from, size) ? kSuccess : kInvalidValue;
 }
 
 // ---- errors -------------------------------------------------------------------------------------
@@ -126,7 +140,12 @@ int cudaStreamDestroy(void* stream) {
   return kSuccess;
 }
 
-int cudaStreamSynchronize(void*) { return kSuccess; }
+int cudaStreamSynchronize(void*) {
+  ++synchronisations;
+  cusim_synchronise();
+  return kSuccess;
+}
+
 int cudaStreamWaitEvent(void*, void*, unsigned) { return kSuccess; }
 int cudaStreamBeginCapture(void*, int) { return kNotSupported; }
 int cudaStreamEndCapture(void*, void**) { return kNotSupported; }
@@ -138,24 +157,27 @@ int cudaGraphExecDestroy(void*) { return kNotSupported; }
 // ---- events: the time of day --------------------------------------------------------------------
 
 int cudaEventCreate(void** event) {
-  *event = new double(0);
+  *event = new Event();
   return kSuccess;
 }
 
 int cudaEventDestroy(void* event) {
-  delete (double*)event;
+  delete (Event*)event;
   return kSuccess;
 }
 
 int cudaEventRecord(void* event, void*) {
-  *(double*)event = now();
+  *(Event*)event = {now(), synchronisations};
   return kSuccess;
 }
 
-int cudaEventSynchronize(void*) { return kSuccess; }
+// What was recorded before it is done, too.
+int cudaEventSynchronize(void*) { return cudaStreamSynchronize(nullptr); }
 
 int cudaEventElapsedTime(float* milliseconds, void* from, void* to) {
-  *milliseconds = (float)((*(double*)to - *(double*)from) * 1e3);
+  const auto &first = *(Event*)from, &last = *(Event*)to;
+  if (last.synchronisations_before == synchronisations) return kNotReady;
+  *milliseconds = (float)((last.time - first.time) * 1e3);
   return kSuccess;
 }
 

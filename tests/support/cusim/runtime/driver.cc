@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -29,7 +30,7 @@ struct Function {
   std::string name;
   const Kernel* plain;
   const Kernel* instrumented;  // looked up at the first launch under the race detector
-  unsigned max_dynamic_shared;
+  unsigned max_dynamic_shared;  // unless asked for: what static memory leaves of 48 KiB
 };
 
 struct Module {
@@ -95,7 +96,8 @@ std::string find_instrumented(Function& function) {
 std::string launch_kernel(const LaunchConfig& config, Function& function, void** arguments) {
   if (config.shared_bytes > function.max_dynamic_shared)
     return "too much dynamic shared memory: " + std::to_string(config.shared_bytes) +
-           " bytes, at most " + std::to_string(function.max_dynamic_shared);
+           " bytes, at most " + std::to_string(function.max_dynamic_shared) + " beside " +
+           std::to_string(function.plain->static_shared) + " of static shared memory";
   if (config.shared_bytes != 0 && function.plain->dynamic_arena == nullptr)
     return "the launch asks for dynamic shared memory, the kernel declares none";
   if (race_detection) {
@@ -107,7 +109,20 @@ std::string launch_kernel(const LaunchConfig& config, Function& function, void**
   launch.grid = {config.grid_x, config.grid_y, config.grid_z};
   launch.block = {config.block_x, config.block_y, config.block_z};
   launch.dynamic_shared = config.shared_bytes;
-  launch.arguments = arguments;
+  // Kernels get the addresses of the bytes, which the host does not have.
+  StreamWork work;
+  std::vector<void*> given(arguments, arguments + launch.kernel->parameters);
+  std::vector<void*> addresses(given.size());
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!launch.kernel->is_pointer[i]) continue;
+    void* address = *(void**)given[i];
+    addresses[i] = bytes_at(address);
+    if (address != nullptr && addresses[i] == nullptr)
+      return "argument " + std::to_string(i) + " does not point to memory of the device";
+    work.uses(address, true);
+    given[i] = &addresses[i];
+  }
+  launch.arguments = given.data();
   launch.seed = seed;
   launch.race = race_detection;
   launch.last_blocks = last_blocks;
@@ -137,8 +152,23 @@ CUSIM_API void cusim_set_callbacks(ExplainCallback explain, InstrumentCallback i
   instrument_callback = instrument;
 }
 
-CUSIM_API void* cusim_allocate(size_t size) { return allocate(size, poison_of(seed)); }
+CUSIM_API void* cusim_allocate(size_t size, int pinned) {
+  return allocate(size, poison_of(seed), pinned != 0);
+}
 CUSIM_API int cusim_release(void* address) { return release(address); }
+CUSIM_API void* cusim_bytes_at(const void* address) { return bytes_at(address); }
+CUSIM_API void cusim_synchronise() { synchronise(); }
+
+CUSIM_API int cusim_copy(void* to, const void* from, size_t size) {
+  if (reaches_past_its_end(to, size) || reaches_past_its_end(from, size)) return 0;
+  StreamWork work;
+  work.uses(to, true);
+  work.uses(from, false);
+  void* target = bytes_at(to);
+  const void* source = bytes_at(from);
+  memmove(target != nullptr ? target : to, source != nullptr ? source : from, size);
+  return 1;
+}
 
 // ---- the driver interface -----------------------------------------------------------------------
 
@@ -180,15 +210,19 @@ CUSIM_API int cuModuleGetFunction(void** function, void* module, const char* nam
   auto* loaded = (Module*)module;
   const Kernel* kernel = find_kernel(loaded->handle, name);
   if (kernel == nullptr) return kNotFound;
-  loaded->functions.emplace_back(new Function{loaded, name, kernel, nullptr, 48 * 1024});
+  size_t fixed = std::min(kernel->static_shared, kStaticSharedBytes);
+  unsigned left = (unsigned)(kStaticSharedBytes - fixed);
+  loaded->functions.emplace_back(new Function{loaded, name, kernel, nullptr, left});
   *function = loaded->functions.back().get();
   return kSuccess;
 }
 
 CUSIM_API int cuFuncSetAttribute(void* function, int attribute, int value) {
   if (attribute != kMaxDynamicSharedSizeBytes) return kSuccess;
-  if (value < 0 || (unsigned)value > kDynamicArenaBytes) return kInvalidValue;
-  ((Function*)function)->max_dynamic_shared = (unsigned)value;
+  auto& changed = *(Function*)function;
+  if (value < 0 || (size_t)value + changed.plain->static_shared > kDynamicArenaBytes)
+    return kInvalidValue;
+  changed.max_dynamic_shared = (unsigned)value;
   return kSuccess;
 }
 

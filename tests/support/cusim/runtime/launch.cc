@@ -67,7 +67,7 @@ std::string check_launch(const Launch& launch, const Image& image) {
     return "invalid grid size: (" + std::to_string(g.x) + "," + std::to_string(g.y) + "," +
            std::to_string(g.z) + "), each at least 1, at most 2147483647 in x, 65535 in y and z";
   size_t fixed = launch.kernel->static_shared;
-  if (fixed > 48 * 1024)
+  if (fixed > kStaticSharedBytes)
     return "too much static shared memory: " + std::to_string(fixed) + " bytes, at most 49152";
   return "";
 }

@@ -84,6 +84,7 @@ void make_visible(const std::shared_ptr<void>& stopped) {
 extern "C" void cusim_ordered_load(const void* address, void* value, size_t size, int acquires,
                                    int line) {
   using namespace cusim;
+  require_aligned(address, size, line);
   before_poll(address, line);
   race::ordered_access(address, size, false, acquires, line);
   std::memcpy(value, address, size);
@@ -95,6 +96,7 @@ extern "C" void cusim_ordered_load(const void* address, void* value, size_t size
 extern "C" void cusim_ordered_store(void* address, const void* value, size_t size, int releases,
                                     int line) {
   using namespace cusim;
+  require_aligned(address, size, line);
   maybe_stop_block();
   race::ordered_access(address, size, true, releases, line);
   int thread = current_thread();

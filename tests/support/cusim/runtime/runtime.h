@@ -42,6 +42,9 @@ std::string run(const Launch& launch);
 // Ends the kernel at once from within a thread, with this message.
 [[noreturn]] void fail(const std::string& message);
 
+// Ends it where an atomic access or one with an order is not aligned to its size.
+void require_aligned(const void* address, size_t size, int line);
+
 // The thread that is running, -1 between threads; its block.
 int current_thread();
 unsigned current_block();
@@ -53,11 +56,22 @@ void note_change();
 void maybe_stop_block();
 void before_poll(const void* address, int line);
 
-// memory.cc: device memory is host memory.
-void* allocate(size_t size, unsigned char poison);
+// memory.cc: memory of the device, which the host cannot reach, and pinned memory of the host.
+void* allocate(size_t size, unsigned char poison, bool pinned);
 bool release(void* address);
-bool is_device_memory(uintptr_t address, size_t size);
 unsigned char poison_of(unsigned seed);
+// Where kernels and copies find what the host knows by this address; null if that is none of ours.
+void* bytes_at(const void* address);
+bool reaches_past_its_end(const void* address, size_t size);
+// Of what `bytes_at` gave: whether the bytes lie within one allocation.
+bool is_device_memory(uintptr_t bytes, size_t size);
+// One copy or launch: from its end to the next `synchronise` the host cannot touch what it used.
+struct StreamWork {
+  StreamWork();
+  ~StreamWork();
+  void uses(const void* address, bool writes);
+};
+void synchronise();
 
 // race.cc: the data-race detector, fed by the instrumentation of the kernel.
 namespace race {
