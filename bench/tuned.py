@@ -40,7 +40,7 @@ from tvm_scan._versions import tvm_version
 from tvm_scan.library import LIBRARY
 from tvm_scan.meta import RecordStore, tune
 from tvm_scan.meta.check import compare, make_cases
-from tvm_scan.meta.entry import Entry
+from tvm_scan.meta.entry import Entry, program_digest
 from tvm_scan.meta.nearest import shapes_of
 from tvm_scan.schedules.shipped import machine_of
 

@@ -92,7 +92,8 @@ def default_plan(
     ScanError
         If it is no recurrence, or the target is none.
     """
-    target = target or host_target()
+    recurrence = as_recurrence(recurrence, "default_plan")
+    target = as_target(target, "default_plan") or host_target()
     limits = limits or limits_of(target)
     rows, length = _known(_rows(recurrence)), _known(recurrence.time.extent)
     if device_of(target) == "cuda":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_scan import tir
+from tvm_scan.arguments import as_func
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract
@@ -128,7 +128,7 @@ def verify(
     target = target_for(target, one, "verify")
     name = str((func.attrs or {}).get("global_symbol", "main"))
     named = func.with_attr("global_symbol", name)
-    scan = build(parallelize(named, target, plan), target)[name]
+    scan = build(parallelize(named, target, choice or partial(telling_plan, target)), target)[name]
     written = [p for p in func.params if p in tir.buffers_stored(func.body)]
     out: dict[tuple[str, str], Comparison] = {}
     for reference in _references(named, name, target):

@@ -23,7 +23,7 @@ from tvm_scan.schedules.verification_inputs import STEPS
 __all__ = ["Promise", "errors", "promise", "takes_extrema"]
 
 #: Families whose scan does the loop's own operations on the loop's own values.
-_EXACT = ("bitwise affine", "two states", "finite automaton")
+_EXACT = ("bitwise affine", "shifted bits", "two states", "finite automaton")
 _EXACT_OPERATORS = ("max", "min", "and", "or", "xor")
 #: Families that may leave the loop once a value is not finite; docs/numerics.md says how.
 _UNTIL_FINITE = ("clamp", "linear fractional", "declared associative")

@@ -3,8 +3,10 @@
 import faulthandler
 import multiprocessing
 import os
+import queue as queues
 import signal
 import tempfile
+import time
 
 
 def answer_of(target, *arguments, method="fork", seconds=120):

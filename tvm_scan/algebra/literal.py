@@ -12,6 +12,7 @@ from tvm_scan import tir
 
 __all__ = [
     "all_ones",
+    "bits_of",
     "folded_bits",
     "is_constant",
     "is_float",
@@ -108,8 +109,7 @@ def folded_bits(expr: Any) -> Any:
         parts = (e.a,) if isinstance(e, tirx.BitwiseNot) else (e.a, e.b)
         if not all(isinstance(part, tirx.IntImm) for part in parts):
             return e
-        dtype, values = str(e.ty.dtype), [int(part.value) for part in parts]
-        return tirx.IntImm(dtype, _wrapped(_BITS[type(e)](*values), dtype))
+        return wrapped(_BITS[type(e)](*(int(part.value) for part in parts)), tir.dtype_of(e))
 
     return tvm_ffi.structural_map(expr, [(kind, fold) for kind in _BITS])
 
@@ -124,15 +124,21 @@ _BITS: dict[Any, Callable[..., int]] = {
 }
 
 
-def _wrapped(value: int, dtype: str) -> int:
-    bits = int("".join(filter(str.isdigit, dtype)) or 1)
+def bits_of(dtype: str) -> int:
+    """Bits of an integer; a bool has one."""
+    return int("".join(filter(str.isdigit, dtype)) or 1)
+
+
+def wrapped(value: int, dtype: str) -> Any:
+    """The constant of an integer dtype that a number of any size wraps to."""
+    bits = bits_of(dtype)
     value %= 1 << bits
-    signed = not dtype.startswith(("uint", "bool"))
-    return value - (1 << bits) if signed and value >> (bits - 1) else value
+    if not dtype.startswith(("uint", "bool")) and value >> (bits - 1):
+        value -= 1 << bits
+    return tirx.IntImm(dtype, value)
 
 
 def _folded(left: Any, right: Any, run: Callable[[Any, Any], Any]) -> Any:
     if not (isinstance(left, tirx.IntImm) and isinstance(right, tirx.IntImm)):
         return run(left, right)
-    dtype = str(left.ty.dtype)
-    return tirx.IntImm(dtype, _wrapped(run(int(left.value), int(right.value)), dtype))
+    return wrapped(run(int(left.value), int(right.value)), tir.dtype_of(left))

@@ -12,7 +12,8 @@ from tvm_scan.cli.draw_svg import tree_svg
 from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.cli.equation import describe, number
 from tvm_scan.cli.failure import REFUSED, WRONG_RESULT, CommandError
-from tvm_scan.cli.load import load_func, make_target, plan_for
+from tvm_scan.cli.load import Choice, load_func, make_target, plan_for, schedule
+from tvm_scan.cli.terminal import print_json
 from tvm_scan.cuda_math import build
 from tvm_scan.meta.costs import costs_of
 from tvm_scan.meta.operations import arithmetic_of

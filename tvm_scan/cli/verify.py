@@ -47,14 +47,9 @@ def verify_file(
 
 
 def _show(plan: str, comparisons: list[Comparison]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"plan {plan}", caption="relative: to the size of the terms")
-    for column in ("inputs", "output", "largest ulps", "at", "loop", "scan", "relative", "bound"):
-        table.add_column(column)
-    for c in comparisons:
-        table.add_row(
+    heads = ("inputs", "output", "largest ulps", "at", "loop", "scan", "relative", "bound")
+    rows = [
+        (
             c.inputs,
             c.output,
             f"{c.largest_ulps:.3g}",
@@ -66,5 +61,4 @@ def _show(plan: str, comparisons: list[Comparison]) -> None:
         )
         for c in comparisons
     ]
-    caption = "relative: to the largest magnitude of the output"
-    print_table(heads, rows, title=f"plan {plan}", caption=caption)
+    print_table(heads, rows, title=f"plan {plan}", caption="relative: to the size of the terms")

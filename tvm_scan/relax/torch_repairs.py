@@ -124,7 +124,9 @@ def _is_not(builder: relax.BlockBuilder, truth: relax.Expr) -> relax.Expr:
 
 
 def _comparison(name: str) -> Converter:
-    """TVM cuts the fraction off a number beside integers, has no code for bool, and finds NaN
+    """A comparison as torch has it.
+
+    TVM cuts the fraction off a number beside integers, has no code for bool, and finds NaN
     unequal to nothing.
     """
     operator = _COMPARISONS[name.partition(".")[0]]
