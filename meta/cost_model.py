@@ -113,7 +113,7 @@ class TimeModel:
         for part in range(_PARTS):
             booster = _train(rows[held != part], labels[held != part], self.seed)
             guessed[held == part] = _predicted(booster, rows[held == part])
-        return rank_correlation(guessed, labels) > _CHANCE / (len(labels) - 1) ** 0.5
+        return bool(rank_correlation(guessed, labels) > _CHANCE / (len(labels) - 1) ** 0.5)
 
     @staticmethod
     def check_installed() -> None:
@@ -176,7 +176,8 @@ class StockModel(ms.cost_model.PyCostModel):
         found = model.predict(rows.of(context, candidates))
         if found is None:
             return self.random.random(len(candidates))
-        return np.exp2(np.log2(min(s for s in model.seconds if s is not None)) - found)
+        best = min(s for s in model.seconds if s is not None)
+        return np.asarray(np.exp2(np.log2(best) - found))
 
     def _task(self, context: ms.TuneContext) -> tuple[CandidateRows, TimeModel]:
         key = str(tvm_ffi.structural_hash(context.mod))
@@ -185,12 +186,12 @@ class StockModel(ms.cost_model.PyCostModel):
 
     def save(self, path: str) -> None:
         """Write what was measured."""
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for key, model in self.models.items():
             seconds = [np.nan if s is None else s for s in model.seconds]
             arrays |= {f"{key}.rows": np.array(model.rows), f"{key}.seconds": np.array(seconds)}
         with open(path, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+            np.savez(file, **arrays)
 
     def load(self, path: str) -> None:
         """Learn from what ``save`` wrote."""

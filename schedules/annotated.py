@@ -71,7 +71,7 @@ def plan_of(block: SBlock) -> ScanPlan:
         If an annotation is of no field, or its value not of the field's kind: then it is of another
         version, or damaged.
     """
-    kinds = {field.name: type(field.default) for field in fields(ScanPlan)}
+    kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(ScanPlan)}
     values: dict[str, Any] = {}
     for key in block.annotations.keys():
         if not str(key).startswith(PLAN_PREFIX):

@@ -62,9 +62,11 @@ def build_chunks(rule: DeltaRule, target: Target) -> Built | None:
     device = device_of(target)
     if device == "cpu":
         made = build_delta(rule, target)
+    elif fits_block(rule, target):
+        made = build_delta_blocks(rule, target)
     else:
-        made = build_delta_blocks(rule, target) if fits_block(rule, target) else None
-    return made and Built([with_wrapping(nest, device) for nest in made.nests], made.allocs)
+        return None
+    return Built([with_wrapping(nest, device) for nest in made.nests], made.allocs)
 
 
 def describe_delta(rule: DeltaRule) -> str:

@@ -106,7 +106,8 @@ def _known(machine: tuple[tuple[str, Any], ...]) -> tuple[Known, ...]:
         for digest, facts in manifest["records"].items():
             found += _read(digest, facts)
         # Shapes for which nothing that was measured beats the default.
-        found += [Known(*shape, None, 0.0) for shape in manifest["defaults"] if _is_shape(shape)]
+        shapes = filter(_is_shape, manifest["defaults"])
+        found += [Known(key, rows, length, None, 0.0) for key, rows, length in shapes]
     return tuple(found)
 
 
@@ -120,8 +121,10 @@ def _read(digest: str, facts: Any) -> list[Known]:
     except (PlanError, KeyError, TypeError, ValueError, AttributeError) as error:
         _LOG.info("shipped record %s is not used: %s", digest, error)
         return []
-    pairs = zip(shapes, plans, strict=True)
-    return [Known(*shape, plan, seconds, digest) for shape, plan in pairs]
+    return [
+        Known(key, rows, length, plan, seconds, digest)
+        for (key, rows, length), plan in zip(shapes, plans, strict=True)
+    ]
 
 
 def _is_shape(shape: Any) -> bool:

@@ -220,10 +220,9 @@ def _number(gate: Any) -> float | None:
     if isinstance(gate, tirx.FloatImm):
         return float(gate.value)
     if isinstance(gate, tirx.Sub | tirx.Div):
-        parts = [_number(x) for x in (gate.a, gate.b)]
-        if None in parts:
+        left, right = _number(gate.a), _number(gate.b)
+        if left is None or right is None:
             return None
-        left, right = parts
         if isinstance(gate, tirx.Sub):
             return left - right
         return left / right if right else None

@@ -122,7 +122,9 @@ class _Numbers:
             return None
         for v, x in ((taken.a, taken.b), (taken.b, taken.a)):
             first, second = coefficients(u, self.wide), coefficients(v, self.wide)
-            if tir.contains_var(x, [self.wide]) or NotInFamily in map(type, (first, second)):
+            if tir.contains_var(x, [self.wide]):
+                continue
+            if isinstance(first, NotInFamily) or isinstance(second, NotInFamily):
                 continue
             if first[0] is not None or second[0] is not None:
                 continue

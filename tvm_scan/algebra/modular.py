@@ -63,7 +63,8 @@ class Modular(Algebra):
             return NotInFamily(
                 wrapping, f"arithmetic that may wrap in {kind} before its remainder by {modulus},"
             )
-        return cls(*(tir.simplify(part) for part in found), modulus, dtype)
+        a, b = (tir.simplify(part) for part in found)
+        return cls(a, b, modulus, dtype)
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def _low(e: Any, olds: tuple[Var, ...], dtype: str) -> Any:
     if isinstance(e, tirx.BitwiseNot):
         value = _low(e.a, olds, dtype)
         return None if value is None else tirx.bitwise_not(value)
-    if not isinstance(e, (*_RING, *_BITWISE)):
+    if type(e) not in (*_RING, *_BITWISE):
         return None
     left, right = _low(e.a, olds, dtype), _low(e.b, olds, dtype)
     if left is None or right is None:

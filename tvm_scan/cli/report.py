@@ -151,8 +151,8 @@ def _function(group: list[Entry]) -> Function:
             out.loop = min(entry.seconds, out.loop or entry.seconds)
         if entry.plans == defaults:
             out.default = min(entry.seconds, out.default or entry.seconds)
-    for plan, found in zip(best.plans, recurrences, strict=False):
-        out.bytes += costs_of(plan, target, found).bytes
-        out.flops += arithmetic_of(plan, target, found).flops
-        out.trees.append(tree_svg(found, plan))
+    for applied, found in zip(best.plans, recurrences, strict=False):
+        out.bytes += costs_of(applied, target, found).bytes
+        out.flops += arithmetic_of(applied, target, found).flops
+        out.trees.append(tree_svg(found, applied))
     return out

@@ -29,11 +29,7 @@ def verify_file(
         raise CommandError(str(error)) from error
     laws = check_laws(found)
     if as_json:
-        bounds = [None if c.bound != c.bound else c.bound for c in comparisons]
-        rows = [
-            {**asdict(c), "bound": bound, "holds": c.holds}
-            for c, bound in zip(comparisons, bounds, strict=True)
-        ]
+        rows = [{**asdict(c), "holds": c.holds} for c in comparisons]
         print_json({"plan": str(plan), "laws": [asdict(law) for law in laws], "runs": rows})
     else:
         _show(str(plan), comparisons)

@@ -64,7 +64,8 @@ class ExponentialTranslator(Translator):
         if isinstance(e, tirx.FloatImm):
             return Term(self._constant(float(e.value)))
         if isinstance(e, Var) and e in self.names:
-            return self.names[e]
+            known: Term = self.names[e]
+            return known
         word = (tir.call_name(e) or "").rpartition(".")[2]
         if word == "log":
             return self._ordinary(e.args[0])

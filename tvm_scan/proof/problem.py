@@ -15,6 +15,7 @@ from tvm_scan import tir
 from tvm_scan.algebra import Algebra, Declared
 from tvm_scan.algebra.base import Element, Forgetting
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.algebra.reduce import Reduce
 from tvm_scan.proof.atoms import Atoms
 from tvm_scan.proof.exponentials import ExponentialTranslator, mentions_logarithms
 from tvm_scan.proof.images import Fraction
@@ -77,8 +78,8 @@ class Problem:
     @property
     def family(self) -> str:
         """Name of the family, of a reduction with its operator."""
-        name = self.algebra.name
-        return f"{name} {self.algebra.op}" if name == "reduce" else name
+        algebra = self.algebra
+        return f"reduce {algebra.op}" if isinstance(algebra, Reduce) else algebra.name
 
     @property
     def has_floats(self) -> bool:
@@ -223,8 +224,9 @@ class Theory:
     def neutral(self) -> Element | None:
         """Carries before step 0, where that sets them; None where it does not."""
         algebra = self.problem.algebra
-        known = self.problem.first is not None and isinstance(algebra, Forgetting)
-        return algebra.neutral() if known else None
+        if self.problem.first is None or not isinstance(algebra, Forgetting):
+            return None
+        return algebra.neutral()
 
 
 def _finds(expr: Any, kind: Any, test: Callable[[Any], bool]) -> bool:

@@ -30,7 +30,7 @@ def remainder(value: Any, modulus: int) -> Any:
 def _is_remainder(e: Any, modulus: int) -> bool:
     if not (z3.is_mod(e) and z3.is_int_value(e.arg(1))):
         return False
-    by = e.arg(1).as_long()
+    by: int = e.arg(1).as_long()
     return by > 0 and by % modulus == 0
 
 

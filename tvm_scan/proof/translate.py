@@ -225,7 +225,8 @@ class Translator:
     def pick(test: Bool, yes: Any, no: Any) -> Any:
         """``yes`` where ``test``, else ``no``, of any kind."""
         if isinstance(yes, Real | Image):
-            return type(yes).pick(test, yes, no)
+            kind: Any = type(yes)
+            return kind.pick(test, yes, no)
         if isinstance(yes, bool | z3.BoolRef):
             return choose(test, yes, no)
         return pick(test, yes, no)

@@ -119,8 +119,8 @@ def lfilter(waveform: Tensor, a_coeffs: Tensor, b_coeffs: Tensor, clamp: bool = 
     fix = "split the filter into sections of second order, as scipy.signal.tf2sos does"
     check(1 <= taps[-1] <= MOST_TAPS, owner, f"1 to {MOST_TAPS} coefficients", taps[-1], fix)
     if a_coeffs.dim() == 2 and (waveform.dim() < 2 or waveform.shape[-2] != taps[0]):
-        expected, found = f"a waveform of (..., {taps[0]}, time)", tuple(waveform.shape)
-        check(False, owner, expected, found, "give one filter for each channel")
+        expected = f"a waveform of (..., {taps[0]}, time)"
+        check(False, owner, expected, tuple(waveform.shape), "give one filter for each channel")
     common, a, b = widened(waveform, a_coeffs, b_coeffs)
     a, b = (c if c.dim() == 2 else c.unsqueeze(0) for c in (a, b))
     outer = math.prod(waveform.shape[: -a_coeffs.dim()])  # -1 would not do for 0 elements

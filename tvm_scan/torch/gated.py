@@ -150,8 +150,7 @@ def _vector(
     if h0 is not None:
         check_shape(owner, torch.Size((x.shape[0], x.shape[2])), 2, h0=h0)
         h0 = wide(h0)
-    options = {"reverse": reverse, "return_last": return_last, "reset": reset}
-    return linear_recurrence(a, x, h0, dim=1, **options)
+    return linear_recurrence(a, x, h0, dim=1, reverse=reverse, return_last=return_last, reset=reset)
 
 
 def _narrow(

@@ -168,9 +168,9 @@ def scan(
         inner = math.prod(shape)  # -1 would not do for 0 elements
         flat = [t.reshape(1, length, inner) for t in whole]
         inits = [s.reshape(1, inner) for s in starts]
-        found = scan_elements([*inits, *flat], graph, count, False, reverse)
-        results = [r.view(shape) for r in found[:count]]
-        results += [r.view(length, *shape) for r in found[count:]]
+        walked = scan_elements([*inits, *flat], graph, count, False, reverse)
+        results = [r.view(shape) for r in walked[:count]]
+        results += [r.view(length, *shape) for r in walked[count:]]
     else:
         _refuse_gradient(owner, (*starts, *leaves, *shared))
         moved = [leaf.movedim(dim, 0).contiguous() for leaf in leaves]

@@ -71,9 +71,8 @@ def linear_recurrence(
         result = direct(affine_spec, (emit, False, False, reverse), dim, a, x)
         if result is not None:
             return result
-    given = a if isinstance(a, Tensor) else None
-    check_tensors(owner, x=x, a=given, h0=h0, reset=reset)
-    gates = number_like(x, a) if given is None else given
+    check_tensors(owner, x=x, a=a if isinstance(a, Tensor) else None, h0=h0, reset=reset)
+    gates = a if isinstance(a, Tensor) else number_like(x, a)
     dim = axis_of(owner, x, dim)
     check(x.dim() > 0, owner, "x with a time axis", "a scalar", "unsqueeze it")
     dtype = torch.promote_types(gates.dtype, x.dtype)

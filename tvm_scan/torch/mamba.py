@@ -113,9 +113,7 @@ def selective_scan(
     shaped("delta_bias", delta_bias, (channels,))
     shaped("z", z, (batch, channels, length))
     shaped("h0", h0, (batch, channels, states))
-    for name, tensor in given.items():
-        if tensor is None:
-            continue
+    for name, tensor in ((n, t) for n, t in given.items() if t is not None):
         fits = tensor.is_floating_point() or (tensor.is_complex() and name in _MAY_BE_COMPLEX)
         check(fits, owner, f"a floating-point {name}", tensor.dtype, "convert it")
         fits = A.is_complex() or not tensor.is_complex()

@@ -111,8 +111,8 @@ def _backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]
         if torch.is_grad_enabled():
             # That has no derivative: it is the derivative of the same in another form.
             pairs = (y, dy), (x, dx), (c, dc), (a, da), (last, d_last), (h0, d_h0)
-            other = _gate_gradient(pairs, reset, gate, emit, reverse)
-            dg = dg + (other - other.detach())
+            form = _gate_gradient(pairs, reset, gate, emit, reverse)
+            dg = dg + (form - form.detach())
     return dg, da, dx, dc, d_h0, None, None, None, None
 
 

@@ -87,7 +87,8 @@ def _by_kernel(
     found = aligned_empty((-(-lanes // _LANES), *g.shape), g.dtype, g.device)
     given = (g.exp(), a, x, c, dy, *(() if reset is None else (reset,)), h0, d_last)
     run_kernel(spec, (batch, heads, lanes, length), *given, kept, found)
-    return found[0] if len(found) == 1 else found.sum(0)
+    total: Tensor = found[0] if len(found) == 1 else found.sum(0)
+    return total
 
 
 def _by_products(
@@ -112,27 +113,23 @@ def _by_products(
         """Move time by `shift` and cut it; what is missing is 0: a gate of 1, and no input."""
         tensor = tensor.flip(1) if reverse else tensor
         missing = count * _STEPS - tensor.shape[1] - shift
-        padded = F.pad(tensor, (0, 0, 0, 0, shift, missing))
-        return padded.unflatten(1, (count, _STEPS)).permute(0, 3, 1, 2, 4)
+        padded: Tensor = F.pad(tensor, (0, 0, 0, 0, shift, missing))
+        cut: Tensor = padded.unflatten(1, (count, _STEPS))
+        return cut.permute(0, 3, 1, 2, 4)
 
     timed = ((gates, late), (a, 0), (x, 0), (c, ahead), (dy, ahead))
     resets = None if reset is None else laid(reset[..., None, None], late)
-    found = _by_chunks(*(laid(*pair) for pair in timed), resets, h0, d_last)
+    operands = [laid(*pair) for pair in timed]
+    found = _by_chunks(operands, resets, h0, d_last)
     found = found.permute(0, 2, 3, 1, 4).flatten(1, 2).narrow(1, late, g.shape[1])
     return (found.flip(1) if reverse else found).reshape(g.shape).contiguous()
 
 
 def _by_chunks(
-    g: Tensor,
-    a: Tensor,
-    x: Tensor,
-    c: Tensor,
-    dy: Tensor,
-    resets: Tensor | None,
-    first: Tensor,
-    last: Tensor,
+    operands: list[Tensor], resets: Tensor | None, first: Tensor, last: Tensor
 ) -> Tensor:
-    """Of arrays (batch, heads, chunks, steps, .), and the states at both ends."""
+    """Of `g, a, x, c, dy` (batch, heads, chunks, steps, .), and the states at both ends."""
+    g, a, x, c, dy = operands
     # Resets from the head of a chunk to a step, and those behind the step.
     cut, cut_after = (None, None) if resets is None else (resets.cumsum(3), _behind(resets))
     since, after = unless(cut, g.cumsum(3).exp()), unless(cut_after, _behind(g).exp())
@@ -143,9 +140,9 @@ def _by_chunks(
     tails = _carried(last, whole, ended, asked, True)
     # What the state at the head does through each output, each input through the adjoint at the
     # tail, and the one through the other.
-    through = (c * (dy @ heads), a * (x @ tails), (heads * tails).sum(3, keepdim=True))
+    through = [c * (dy @ heads), a * (x @ tails), (heads * tails).sum(3, keepdim=True)]
     if g.shape[4] == 1:
-        through = tuple(part.sum(4, keepdim=True) for part in through)
+        through = [part.sum(4, keepdim=True) for part in through]
     into, out, over = (
         unless(mask, part * weight)
         for part, weight, mask in zip(
@@ -154,7 +151,7 @@ def _by_chunks(
     )
     total = into.flip(3).cumsum(3).flip(3) + _one_later(out.cumsum(3)) + over
     at_once = max(1, _AT_ONCE * g.shape[2] // (g.numel() * _STEPS))
-    parts = [t.split(at_once, 2) for t in (g, a, x, c, dy)]
+    parts = [t.split(at_once, 2) for t in operands]
     masks = [None] * len(parts[0]) if resets is None else resets.split(at_once, 2)
     return total + torch.cat([_of_pairs(*part) for part in zip(*parts, masks, strict=True)], 2)
 

@@ -102,7 +102,8 @@ def sequence_states(
     offsets: Tensor,
 ) -> Tensor:
     """`states_of_sequences` as an operator."""
-    return _states(gates, drive, B, first, reset, offsets).contiguous()
+    states: Tensor = _states(gates, drive, B, first, reset, offsets)
+    return states.contiguous()
 
 
 @sequence_states.fake

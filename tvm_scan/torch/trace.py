@@ -104,7 +104,7 @@ def _with_symbols(stand_ins: Sequence[Tensor], kinds: Kinds) -> tuple[list[Tenso
     def fake(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         # Symbols are shared where the numbers are the same, and so the names.
         dims = [DimDynamic.DUCK if n < 0 else DimDynamic.STATIC for n in shape]
-        context = StatelessSymbolicContext(dynamic_sizes=dims)
+        context: Any = StatelessSymbolicContext(dynamic_sizes=dims)
         return mode.from_tensor(tensor, symbolic_context=context)
 
     return [fake(t, shape) for t, (shape, _) in zip(stand_ins, kinds, strict=True)], sizes

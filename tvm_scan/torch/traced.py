@@ -63,6 +63,7 @@ def traced_operator(
     found = _constant_operator(combine_fn, pattern, named_sizes(slices), device)
     if found is None:
         found = _constant_operator(combine_fn, pattern, constant_sizes(slices), device)
+    assert found is not None  # constant sizes raise instead
     return *found, []
 
 
@@ -136,6 +137,7 @@ def traced_step(
     if found is None:
         fixed = constant_sizes((*starts, *slices))
         found = _constant_step(f, patterns, fixed[:count], fixed[count:], device)
+    assert found is not None  # constant sizes raise instead
     return *found, []
 
 

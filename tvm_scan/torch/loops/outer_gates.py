@@ -44,17 +44,22 @@ def outer_gates(
     blocks, chunks = (nd + LANES - 1) // LANES, (nl + STEPS - 1) // STEPS
     row, single = LANES * N, (nb, nl, nh)
 
-    def at(b: Expr, h: Expr, step: Expr) -> tuple:
+    def at(b: Expr, h: Expr, step: Expr) -> tuple[Expr, ...]:
         return (b, nl - 1 - step if reverse else step, h)
 
-    def weight(w: tirx.Var, where: tuple, n: Expr) -> Expr:
-        return w[where if by_head else (*where, n)]
+    def cell(where: tuple[Expr, ...], last: Expr) -> tuple[Expr, ...]:
+        return (*where, last)
 
-    def gated(w: tirx.Var, reset: tirx.Var, where: tuple, n: Expr, value: Expr) -> Expr:
+    def weight(w: tirx.Var, where: tuple[Expr, ...], n: Expr) -> Expr:
+        return w[where if by_head else cell(where, n)]
+
+    def gated(w: tirx.Var, reset: tirx.Var, where: tuple[Expr, ...], n: Expr, value: Expr) -> Expr:
         return unless(reset, where[:2], weight(w, where, n) * value, dtype, has_reset)
 
-    def product(rows: tirx.Var, columns: tirx.Var, where: tuple, lane: Expr, n: Expr) -> Expr:
-        return rows[(*where, lane)] * columns[(*where, n)]
+    def product(
+        rows: tirx.Var, columns: tirx.Var, where: tuple[Expr, ...], lane: Expr, n: Expr
+    ) -> Expr:
+        return rows[cell(where, lane)] * columns[cell(where, n)]
 
     @T.prim_func(s_tir=True)
     def main(
@@ -157,10 +162,10 @@ def outer_gates(
                         if by_head:
                             for n in range(N - 1):
                                 total[0] = total[0] + total[n + 1]
-                            found[(block, *here)] = total[0]
+                            found[block, here[0], here[1], here[2]] = total[0]
                         else:
                             for n in range(N):
-                                found[(block, *here, n)] = total[n]
+                                found[block, here[0], here[1], here[2], n] = total[n]
 
     names = ["w", "a", "x", "c", "dy", *(["reset"] if has_reset else []), "first", "last"]
     return keep_parameters(main, [*names, "kept", "found"])
