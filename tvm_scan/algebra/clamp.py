@@ -71,7 +71,7 @@ class Clamp(Algebra):
         if is_float(dtype):
             found = _parts(step, old, dtype)
         else:
-            numbers = as_numbers(step, old, dtype)
+            numbers = as_numbers(step, old, dtype, system.start)
             if isinstance(numbers, NotInFamily):
                 return numbers
             found = _parts(*numbers, "int64")

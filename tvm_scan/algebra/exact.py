@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Range, Var
-from tvm.sym import Analyzer
+from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import NotInFamily
 from tvm_scan.algebra.choices import as_choice
+from tvm_scan.algebra.literal import bits_of
+from tvm_scan.algebra.ranges import exact_range, range_of_carry, range_of_dtype
 
 __all__ = ["as_numbers"]
 
@@ -27,13 +28,14 @@ _WIDER = (
 _FLOATS = "carry a float: then a bound may stand around any gate"
 
 
-def as_numbers(step: Any, old: Var, dtype: str) -> tuple[Any, Var] | NotInFamily:
+def as_numbers(
+    step: Any, old: Var, dtype: str, starts: tuple[Any, ...] | None
+) -> tuple[Any, Var] | NotInFamily:
     """A step of max, min, sums and differences over the integers, in 64 bits.
 
     Theorem. Let every operator of the step whose dtype wraps hold its exact value, for every
-    carry that its dtype has. Then the step is the same function of numbers, and so is every
-    composition of steps, since a carry is a number that its dtype has. By the dtype of an
-    operator that is:
+    carry that there may be before a step (``range_of_carry``). Then the loop computes the same
+    function of numbers as the composition of such steps does. By the dtype of an operator:
 
     * 8 and 16 bits, and a cast to fewer bits: its range is proven to lie in that of the dtype;
     * ``uint32``: it is proven not to be negative; where it is too large, TVM's code for LLVM
@@ -51,6 +53,8 @@ def as_numbers(step: Any, old: Var, dtype: str) -> tuple[Any, Var] | NotInFamily
         The carry before it.
     dtype : str
         Its dtype, of at most 32 bits.
+    starts : tuple of Expr, or None
+        What the carry may be before the first step; None for anything.
 
     Returns
     -------
@@ -58,17 +62,14 @@ def as_numbers(step: Any, old: Var, dtype: str) -> tuple[Any, Var] | NotInFamily
         The step in 64 bits, over a variable of 64 bits.
     """
     wide = Var(old.name, tir.prim_type(_WIDE))
-    found = _Numbers(old, wide, dtype).of(step)
+    found = _Numbers(old, wide, dtype, range_of_carry(step, old, starts)).of(step)
     return found if isinstance(found, NotInFamily) else (found, wide)
 
 
 class _Numbers:
-    def __init__(self, old: Var, wide: Var, dtype: str) -> None:
+    def __init__(self, old: Var, wide: Var, dtype: str, carry: tuple[int, int]) -> None:
         self.old, self.wide, self.dtype = old, wide, dtype
-        self.analyzer = Analyzer()
-        low, high = _range_of(dtype)
-        least = tirx.IntImm(_WIDE, low)
-        self.analyzer.bind(wide, Range.from_min_extent(least, tirx.IntImm(_WIDE, high - low + 1)))
+        self.carry = carry
 
     def of(self, e: Any) -> Any:
         """``e`` in 64 bits, or why that is not proven."""
@@ -138,32 +139,20 @@ class _Numbers:
         """``made``, if the operator ``e`` of the loop holds that value."""
         dtype = tir.dtype_of(e)
         low, high = self._bounds(made)
-        least, most = _range_of(dtype)
-        if narrowed or _bits(dtype) < 32:
+        least, most = range_of_dtype(dtype)
+        if narrowed or bits_of(dtype) < 32:
             inside = least <= low and high <= most
         else:
             inside = low >= 0 or not dtype.startswith("uint")
         if inside:
             return made
-        least, most = _range_of(self.dtype)
-        wide = "int32" if _bits(self.dtype) < 32 else "int64"
+        least, most = range_of_dtype(self.dtype)
+        wide = "int32" if bits_of(self.dtype) < 32 else "int64"
         fix = _WIDER.format(dtype=self.dtype, wide=wide, low=least, high=most)
         return NotInFamily(e, f"bounds around a value that may wrap in {dtype}", fix)
 
     def _bounds(self, e: Any) -> tuple[int, int]:
-        found = self.analyzer.const_int_bound(e)
-        return int(found.min_value), int(found.max_value)
-
-
-def _bits(dtype: str) -> int:
-    return int("".join(filter(str.isdigit, dtype)))
-
-
-def _range_of(dtype: str) -> tuple[int, int]:
-    bits = _bits(dtype)
-    if dtype.startswith("uint"):
-        return 0, (1 << bits) - 1
-    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+        return exact_range(e, self.wide, self.carry)
 
 
 _GREATER = (tirx.GT, tirx.GE)

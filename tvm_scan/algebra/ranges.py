@@ -19,7 +19,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import bits_of, is_float
 
-__all__ = ["may_wrap", "range_of_dtype"]
+__all__ = ["exact_range", "may_wrap", "range_of_carry", "range_of_dtype"]
 
 Range = tuple[int, int]
 
@@ -50,17 +50,25 @@ def may_wrap(step: Any, old: Var, starts: tuple[Any, ...] | None, modulus: int =
     -------
     Expr or None
     """
+    checked = _Ranges(old, range_of_carry(step, old, starts), modulus)
+    checked.of(step)
+    return checked.wrapping
+
+
+def range_of_carry(step: Any, old: Var, starts: tuple[Any, ...] | None) -> Range:
+    """What a carry may be before a step, as ``may_wrap`` has it, if no operator wraps."""
     dtype = tir.dtype_of(old)
     anything = range_of_dtype(dtype)
     if starts is None:
-        carry = anything
-    else:
-        exact = _Ranges(old, anything, None)
-        carry = _hull([exact.of(step), *(exact.of(tirx.Cast(dtype, s)) for s in starts)])
-        carry = max(carry[0], anything[0]), min(carry[1], anything[1])
-    checked = _Ranges(old, carry, modulus)
-    checked.of(step)
-    return checked.wrapping
+        return anything
+    exact = _Ranges(old, anything, None)
+    low, high = _hull([exact.of(step), *(exact.of(tirx.Cast(dtype, s)) for s in starts)])
+    return max(low, anything[0]), min(high, anything[1])
+
+
+def exact_range(e: Any, old: Var, carry: Range) -> Range:
+    """Range of an integer expression whose operators over the carry do not wrap."""
+    return _Ranges(old, carry, None).of(e)
 
 
 def _hull(ranges: list[Range]) -> Range:

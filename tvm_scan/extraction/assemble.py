@@ -15,6 +15,7 @@ from tvm_scan.extraction.access import classify_accesses
 from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.boundary import without_time_tests
 from tvm_scan.extraction.carries import make_group
+from tvm_scan.extraction.compensation import rounded_on_purpose
 from tvm_scan.extraction.coupling import draft_steps, find_groups, one_group
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.layouts import Layouts
@@ -190,6 +191,8 @@ def _assemble(
     drafts = draft_steps(nest, layouts, state)
     if isinstance(drafts, Refusal):
         return drafts
+    if not declared and (refusal := rounded_on_purpose(drafts, state, writer)) is not None:
+        return refusal
     components = one_group(drafts) if declared else find_groups(drafts)
     if isinstance(components, Refusal):
         return components

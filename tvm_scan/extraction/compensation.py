@@ -1,0 +1,145 @@
+"""Steps that mean their roundings: compensated sums, splits of a number, rounding to a grid.
+
+``(a + b) - a`` is ``b`` for real numbers, and for floats what is left of ``b`` in ``a + b``. An
+author who writes it wants the difference; an algebra over the reals loses it. So a step is refused
+in which a sum that reads a carry has a term of which the loop's own arithmetic cancels half of the
+bits or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from tvm_scan import tir
+from tvm_scan.algebra.literal import is_float
+from tvm_scan.extraction.coupling import Draft
+from tvm_scan.extraction.rewrite import BodyWriter
+from tvm_scan.extraction.symbolic import StepState
+from tvm_scan.extraction.wording import in_own_words
+from tvm_scan.recurrence import Refusal, RefusalKind
+
+__all__ = ["rounded_on_purpose"]
+
+#: Bits of a significand.
+_BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+#: Terms of a sum that is written out; a longer one stands as it is in those around it.
+_MOST_TERMS = 256
+
+#: From products of factors, as sorted positions, to their coefficients.
+_Sum = dict[tuple[int, ...], float]
+
+
+def rounded_on_purpose(
+    drafts: Sequence[Draft], state: StepState, writer: BodyWriter
+) -> Refusal | None:
+    """Refuse the carries of which a step needs its own roundings.
+
+    Parameters
+    ----------
+    drafts : sequence of Draft
+        The steps of all carries: of a compensated sum the compensation may be a later stage.
+    state : StepState
+        One executed step.
+    writer : BodyWriter
+        Writes memory into registers.
+
+    Returns
+    -------
+    Refusal or None
+    """
+    cells = state.cells.values()
+    carried = tir.VarMap((var, True) for cell in cells for var in (cell.old, cell.before))
+    for draft in drafts:
+        if is_float(tir.dtype_of(draft.step)):
+            found = _Sums(carried).first_cancelled(draft.step)
+            if found is not None:
+                return _refusal(draft, found, in_own_words(found, state, writer))
+    return None
+
+
+def _refusal(draft: Draft, expr: Any, shown: str) -> Refusal:
+    return Refusal(
+        RefusalKind.UNSUPPORTED_STEP,
+        draft.origin,
+        f"expected a step of {draft.cell.buffer.name} that means the same without the roundings "
+        f"of its sums, found {shown}, in which terms cancel: what is left are roundings of the "
+        "loop, which a scan, that adds in another order, does not make",
+        "carry the plain sum in float64, as T.Cast('float64', x), or keep the loop, whose lanes "
+        "run in parallel",
+    )
+
+
+class _Sums:
+    """Expressions as sums of products of what is no sum and no product."""
+
+    def __init__(self, carried: tir.VarMap) -> None:
+        self.carried = carried
+        self.factors: dict[tuple[Any, bool], list[tuple[Any, int]]] = {}
+        self.with_carry: list[bool] = []
+        self.cancelled: Any = None
+
+    def first_cancelled(self, expr: Any) -> Any:
+        """The innermost sum that reads a carry and cancels, or None."""
+        self._of(expr)
+        return self.cancelled
+
+    def _of(self, e: Any) -> _Sum:
+        if isinstance(e, tirx.FloatImm):
+            return {(): float(e.value)}
+        if isinstance(e, tirx.Add | tirx.Sub):
+            left, right = self._of(e.a), self._of(e.b)
+            if isinstance(e, tirx.Sub):
+                right = {key: -value for key, value in right.items()}
+            return self._added(left, right, e)
+        if isinstance(e, tirx.Mul):
+            return self._multiplied(self._of(e.a), self._of(e.b), e)
+        if isinstance(e, tirx.Div):
+            by = self._of(e.b)
+            one = {(): 1 / by[()]} if by.get((), 0.0) and len(by) == 1 else self._factor(e.b, True)
+            return self._multiplied(self._of(e.a), one, e)
+        if isinstance(e, tirx.Cast) and is_float(tir.dtype_of(e.value)):
+            return self._of(e.value)  # a carry of halves is kept in float32
+        return self._factor(e)
+
+    def _factor(self, e: Any, inverse: bool = False) -> _Sum:
+        alike = self.factors.setdefault((tvm_ffi.structural_hash(e), inverse), [])
+        for known, at in alike:
+            if tir.structurally_equal(known, e):
+                return {(at,): 1.0}
+        at = len(self.with_carry)
+        alike.append((e, at))
+        self.with_carry.append(any(var in self.carried for var in tir.variables(e).keys()))
+        tvm_ffi.structural_walk(e, [(tirx.Add, self._of_floats), (tirx.Sub, self._of_floats)])
+        return {(at,): 1.0}
+
+    def _of_floats(self, e: Any) -> None:
+        if is_float(tir.dtype_of(e)):
+            self._of(e)
+
+    def _multiplied(self, left: _Sum, right: _Sum, e: Any) -> _Sum:
+        if len(left) * len(right) > _MOST_TERMS:
+            return self._factor(e)
+        out: _Sum = {}
+        for a, x in left.items():
+            for b, y in right.items():
+                key = tuple(sorted(a + b))
+                out[key] = out.get(key, 0.0) + x * y
+        return out
+
+    def _added(self, left: _Sum, right: _Sum, e: Any) -> _Sum:
+        if len(left) + len(right) > _MOST_TERMS:
+            return self._factor(e)
+        reads = any(self.with_carry[at] for key in (*left, *right) for at in key)
+        kept = 2.0 ** (-_BITS.get(tir.dtype_of(e), 24) / 2)
+        out = dict(left)
+        for key, value in right.items():
+            before = left.get(key, 0.0)
+            total = before + value
+            if reads and abs(total) < kept * (abs(before) + abs(value)):
+                self.cancelled = e if self.cancelled is None else self.cancelled
+            out[key] = total
+        return {key: value for key, value in out.items() if value}
