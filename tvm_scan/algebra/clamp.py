@@ -13,7 +13,6 @@ from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.exact import as_numbers
 from tvm_scan.algebra.literal import is_float, largest, smallest, zero
-from tvm_scan.algebra.ranges import may_wrap
 
 __all__ = ["Clamp"]
 
@@ -41,9 +40,8 @@ class Clamp(Algebra):
     monotone, so ``g(f(h)) = min(max(h + a1 + a2, g(lo1)), g(hi1))``: adding a constant, max and
     min commute with monotone maps, and ``lo > hi`` gives the constant ``hi`` on both sides.
 
-    Integers up to 32 bits are combined in 64 bits, where no sum of gates overflows. The loop bounds
-    at every step: of 32 bits its overflow is undefined, and of 8 and 16 bits, where it would wrap,
-    a loop is taken that provably does not.
+    Integers up to 32 bits are combined in 64 bits, where no sum of gates overflows; that the loop,
+    which bounds at every step, does not wrap either is proven first (``as_numbers``).
 
     Where NaN occurs, max and min differ by target and by the order of their operands, and the
     step may become a constant. So floating-point elements are found by running the target's own
@@ -77,11 +75,6 @@ class Clamp(Algebra):
             found = _parts(*numbers, "int64")
         if found is None or (found.low is None and found.high is None):
             return NotInFamily(step, "")
-        wrapping = None if is_float(dtype) else may_wrap(step, old, system.start)
-        if wrapping is not None:
-            return NotInFamily(
-                wrapping, f"arithmetic that may wrap in {dtype} before it is bounded,"
-            )
         return cls(found.shift, found.low, found.high, dtype, step, old)
 
     @property

@@ -37,9 +37,7 @@ def as_numbers(
     carry that there may be before a step (``range_of_carry``). Then the loop computes the same
     function of numbers as the composition of such steps does. By the dtype of an operator:
 
-    * 8 and 16 bits, and a cast to fewer bits: its range is proven to lie in that of the dtype;
-    * ``uint32``: it is proven not to be negative; where it is too large, TVM's code for LLVM
-      takes it for undefined;
+    * unsigned, or of 8 or 16 bits, and a cast: its range is proven to lie in that of the dtype;
     * ``int32`` and ``int64``: where it overflows, TVM takes it for undefined.
 
     ``u - min(v, x)`` with ``u`` and ``v`` the carry and a shift is ``max(p, u - x)`` with the
@@ -140,11 +138,8 @@ class _Numbers:
         dtype = tir.dtype_of(e)
         low, high = self._bounds(made)
         least, most = range_of_dtype(dtype)
-        if narrowed or bits_of(dtype) < 32:
-            inside = least <= low and high <= most
-        else:
-            inside = low >= 0 or not dtype.startswith("uint")
-        if inside:
+        undefined = not narrowed and dtype in ("int32", "int64")
+        if undefined or (least <= low and high <= most):
             return made
         least, most = range_of_dtype(self.dtype)
         wide = "int32" if bits_of(self.dtype) < 32 else "int64"
