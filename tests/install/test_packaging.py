@@ -90,7 +90,7 @@ def test_wheel_holds_licence_types_and_script(wheel):
     metadata = email.message_from_string((info / "METADATA").read_text(encoding="utf-8"))
     assert metadata["License-Expression"] == "Apache-2.0"
     assert set(metadata["Requires-Python"].split(",")) == {">=3.10", "<3.14"}
-    extras = {"torch", "cuda", "tune", "onnx", "models", "test", "bench"}
+    extras = {"torch", "cuda", "tune", "onnx", "proof", "models", "test", "bench"}
     assert set(metadata.get_all("Provides-Extra")) == extras
 
 

@@ -102,7 +102,7 @@ def from_exported(
         # A step may use every converter, a nested loop too.
         converters[name] = partial(convert, converters=converters)
     converters.update(custom_convert_map or {})
-    importer = make_importer()
+    importer = make_importer(custom_convert_map or {})
     bound = {name: _bound(convert, importer) for name, convert in converters.items()}
     try:
         return importer.from_exported_program(

@@ -332,6 +332,7 @@ OWN: Mapping[str, Converter] = {
     "cumulative.default": _cumulative,
     "extremum.default": _extremum,
     "extremum_gradient.default": _of_a_gradient,
+    "gate_gradient.default": _of_a_gradient,
     "log_sum_exp.default": _log_sum_exp,
     "outer_scan.default": _outer,
     "positions.default": _positions,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from tvm import relax
@@ -14,9 +14,15 @@ from tvm_scan.relax.torch_repairs import dtype_of, is_float
 __all__ = ["make_importer"]
 
 
-def make_importer() -> Any:
-    """Make an importer; those of the functions inside of operators are of its class."""
-    return _importer_class()()
+def make_importer(of_the_caller: Container[str] = ()) -> Any:
+    """Make an importer; those of the functions inside of operators are of its class.
+
+    Parameters
+    ----------
+    of_the_caller : container of str
+        Operators whose converters are the caller's: their errors are raised as they are.
+    """
+    return _importer_class()(of_the_caller)
 
 
 @functools.cache
@@ -26,14 +32,19 @@ def _importer_class() -> type:
     class Importer(ExportedProgramImporter):
         """As TVM's, but for its errors."""
 
-        def __init__(self) -> None:
+        def __init__(self, of_the_caller: Container[str] = ()) -> None:
             super().__init__()
+            self.of_the_caller = of_the_caller
             self.update_convert_map(dict(self.convert_map))
 
         def update_convert_map(self, custom_convert_map: Mapping[str, Any]) -> None:
             """Add converters, or replace some."""
-            named = {name: _named(convert, self) for name, convert in custom_convert_map.items()}
-            super().update_convert_map(named)
+            super().update_convert_map(
+                {
+                    name: convert if name in self.of_the_caller else _named(convert, self)
+                    for name, convert in custom_convert_map.items()
+                }
+            )
 
     return Importer
 
