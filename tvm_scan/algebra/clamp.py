@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import tvm_ffi
 from tvm import tirx
-from tvm.ir import Var
+from tvm.ir import Call, Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.choices import as_choice
-from tvm_scan.algebra.exact import as_numbers
+from tvm_scan.algebra.exact import as_numbers, fix_of
 from tvm_scan.algebra.literal import is_float, largest, smallest, zero
 from tvm_scan.algebra.ranges import may_wrap
 
@@ -63,11 +64,12 @@ class Clamp(Algebra):
     def prove(cls, system: System) -> Clamp | NotInFamily:
         """Follow sums, max and min outwards from the carry."""
         step, old, dtype = system.only
-        if dtype in ("int64", "uint64") and isinstance(step, tirx.Max | tirx.Min):
-            reason = "bounds on a 64-bit integer, whose unbounded sums may overflow,"
-            return NotInFamily(step, reason, "carry an int32, if the bounds fit")
-        if dtype in ("bool", "int64", "uint64"):
+        bound = None if dtype == "bool" else _a_bound(step, old)
+        if bound is None:
             return NotInFamily(step, "")
+        if dtype in ("int64", "uint64"):
+            reason = "bounds on a 64-bit integer, whose unbounded sums may overflow,"
+            return NotInFamily(bound, reason, "carry an int32, if the bounds fit")
         if is_float(dtype):
             found = _parts(step, old, dtype)
         else:
@@ -80,7 +82,9 @@ class Clamp(Algebra):
         wrapping = None if is_float(dtype) else may_wrap(step, old, system.start)
         if wrapping is not None:
             return NotInFamily(
-                wrapping, f"arithmetic that may wrap in {dtype} before it is bounded,"
+                wrapping,
+                f"arithmetic that may wrap in {dtype} before it is bounded,",
+                fix_of(dtype),
             )
         return cls(found.shift, found.low, found.high, dtype, step, old)
 
@@ -185,6 +189,18 @@ class Clamp(Algebra):
             "apply": step,
             **{name: str(value) for name, value in shown.items() if value is not None},
         }
+
+
+def _a_bound(step: Any, old: Var) -> Any:
+    """A max, min or choice of the carry in the step, if there is one."""
+    found: list[Any] = []
+
+    def visit(e: Any) -> None:
+        if tir.contains_var(e, [old]) and (isinstance(e, tirx.Max | tirx.Min) or as_choice(e)):
+            found.append(e)
+
+    tvm_ffi.structural_walk(step, [((tirx.Max, tirx.Min, tirx.Select, Call), visit)])
+    return found[0] if found else None
 
 
 def _parts(e: Any, old: Var, wide: str) -> _Parts | None:

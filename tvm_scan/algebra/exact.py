@@ -13,7 +13,7 @@ from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import NotInFamily
 from tvm_scan.algebra.choices import as_choice
 
-__all__ = ["as_numbers"]
+__all__ = ["as_numbers", "fix_of"]
 
 _WIDE = "int64"
 #: What a step may add: with it, no number of steps that fits in memory leaves 64 bits.
@@ -145,10 +145,7 @@ class _Numbers:
             inside = low >= 0 or not dtype.startswith("uint")
         if inside:
             return made
-        least, most = _range_of(self.dtype)
-        wide = "int32" if _bits(self.dtype) < 32 else "int64"
-        fix = _WIDER.format(dtype=self.dtype, wide=wide, low=least, high=most)
-        return NotInFamily(e, f"bounds around a value that may wrap in {dtype}", fix)
+        return NotInFamily(e, f"bounds around a value that may wrap in {dtype}", fix_of(self.dtype))
 
     def _bounds(self, e: Any) -> tuple[int, int]:
         found = self.analyzer.const_int_bound(e)
@@ -164,6 +161,13 @@ def _range_of(dtype: str) -> tuple[int, int]:
     if dtype.startswith("uint"):
         return 0, (1 << bits) - 1
     return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def fix_of(dtype: str) -> str:
+    """The rewrite of a step whose arithmetic may wrap before it is bounded."""
+    low, high = _range_of(dtype)
+    wide = "int32" if _bits(dtype) < 32 else "int64"
+    return _WIDER.format(dtype=dtype, wide=wide, low=low, high=high)
 
 
 _GREATER = (tirx.GT, tirx.GE)

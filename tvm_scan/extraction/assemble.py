@@ -102,9 +102,9 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
         return tree
     external = buffers_outside(func, stmt)
     found = _of_tree(func, stmt, tree.body, tree.reduced, external)
-    if isinstance(found, Refusal):
+    if isinstance(found, Refusal) and found.kind is not RefusalKind.REDUCTION:
         # One step per iteration is the form to judge, and to speak of in a refusal.
-        rolled = one_loop_of_time(tree.body, external)
+        rolled = one_loop_of_time(tree.body, external, tree.reduced)
         if rolled is not None:
             return _of_tree(func, stmt, rolled, tree.reduced, external)
     return found
