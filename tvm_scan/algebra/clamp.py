@@ -12,9 +12,8 @@ from tvm.ir import Call, Var
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.choices import as_choice
-from tvm_scan.algebra.exact import as_numbers, fix_of
+from tvm_scan.algebra.exact import as_numbers
 from tvm_scan.algebra.literal import is_float, largest, smallest, zero
-from tvm_scan.algebra.ranges import may_wrap
 
 __all__ = ["Clamp"]
 
@@ -73,19 +72,12 @@ class Clamp(Algebra):
         if is_float(dtype):
             found = _parts(step, old, dtype)
         else:
-            numbers = as_numbers(step, old, dtype)
+            numbers = as_numbers(step, old, dtype, system.start)
             if isinstance(numbers, NotInFamily):
                 return numbers
             found = _parts(*numbers, "int64")
         if found is None or (found.low is None and found.high is None):
             return NotInFamily(step, "")
-        wrapping = None if is_float(dtype) else may_wrap(step, old, system.start)
-        if wrapping is not None:
-            return NotInFamily(
-                wrapping,
-                f"arithmetic that may wrap in {dtype} before it is bounded,",
-                fix_of(dtype),
-            )
         return cls(found.shift, found.low, found.high, dtype, step, old)
 
     @property

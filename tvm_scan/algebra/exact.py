@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Range, Var
-from tvm.sym import Analyzer
+from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import NotInFamily
 from tvm_scan.algebra.choices import as_choice
+from tvm_scan.algebra.literal import bits_of
+from tvm_scan.algebra.ranges import exact_range, invariant, range_of_dtype
 
 __all__ = ["as_numbers", "fix_of"]
 
@@ -27,18 +28,15 @@ _WIDER = (
 _FLOATS = "carry a float: then a bound may stand around any gate"
 
 
-def as_numbers(step: Any, old: Var, dtype: str) -> tuple[Any, Var] | NotInFamily:
+def as_numbers(
+    step: Any, old: Var, dtype: str, starts: tuple[Any, ...] | None = None
+) -> tuple[Any, Var] | NotInFamily:
     """A step of max, min, sums and differences over the integers, in 64 bits.
 
     Theorem. Let every operator of the step whose dtype wraps hold its exact value, for every
-    carry that its dtype has. Then the step is the same function of numbers, and so is every
-    composition of steps, since a carry is a number that its dtype has. By the dtype of an
-    operator that is:
-
-    * 8 and 16 bits, and a cast to fewer bits: its range is proven to lie in that of the dtype;
-    * ``uint32``: it is proven not to be negative; where it is too large, TVM's code for LLVM
-      takes it for undefined;
-    * ``int32`` and ``int64``: where it overflows, TVM takes it for undefined.
+    carry in ``R``, let the carry start in ``R`` and the step take ``R`` into ``R``. Then the step
+    is the same function of numbers on ``R``, and so is every composition of steps. That ``int32``
+    and ``int64`` overflow does not count: TVM takes it for undefined.
 
     ``u - min(v, x)`` with ``u`` and ``v`` the carry and a shift is ``max(p, u - x)`` with the
     difference ``p`` of the shifts, which is how an unsigned carry is lowered.
@@ -51,6 +49,9 @@ def as_numbers(step: Any, old: Var, dtype: str) -> tuple[Any, Var] | NotInFamily
         The carry before it.
     dtype : str
         Its dtype, of at most 32 bits.
+    starts : tuple of Expr, or None
+        What the carry may be before the first step, and after steps that forget it; None for
+        anything.
 
     Returns
     -------
@@ -58,17 +59,28 @@ def as_numbers(step: Any, old: Var, dtype: str) -> tuple[Any, Var] | NotInFamily
         The step in 64 bits, over a variable of 64 bits.
     """
     wide = Var(old.name, tir.prim_type(_WIDE))
-    found = _Numbers(old, wide, dtype).of(step)
-    return found if isinstance(found, NotInFamily) else (found, wide)
+    numbers = _Numbers(old, wide)
+    found = numbers.of(step)
+    if isinstance(found, NotInFamily):
+        return found
+    every = range_of_dtype(dtype)
+    carry = every if starts is None else invariant(found, wide, every, starts, dtype)
+    for exact, operator, narrowed in numbers.held:
+        kind = tir.dtype_of(operator)
+        if not narrowed and kind in ("int32", "int64"):
+            continue
+        (low, high), (least, most) = exact_range(exact, wide, carry), range_of_dtype(kind)
+        if low < least or high > most:
+            reason = f"arithmetic that may wrap in {kind} before it is bounded,"
+            return NotInFamily(operator, reason, fix_of(dtype))
+    return found, wide
 
 
 class _Numbers:
-    def __init__(self, old: Var, wide: Var, dtype: str) -> None:
-        self.old, self.wide, self.dtype = old, wide, dtype
-        self.analyzer = Analyzer()
-        low, high = _range_of(dtype)
-        least = tirx.IntImm(_WIDE, low)
-        self.analyzer.bind(wide, Range.from_min_extent(least, tirx.IntImm(_WIDE, high - low + 1)))
+    def __init__(self, old: Var, wide: Var) -> None:
+        self.old, self.wide = old, wide
+        #: Exact values, the operators that must hold them, and whether these are casts.
+        self.held: list[tuple[Any, Any, bool]] = []
 
     def of(self, e: Any) -> Any:
         """``e`` in 64 bits, or why that is not proven."""
@@ -80,7 +92,7 @@ class _Numbers:
             return self._free(e)
         if isinstance(e, tirx.Cast):
             inner = self.of(e.value)
-            return inner if isinstance(inner, NotInFamily) else self._held(inner, e, narrowed=True)
+            return inner if isinstance(inner, NotInFamily) else self._hold(inner, e, narrowed=True)
         if isinstance(e, tirx.Add | tirx.Sub | tirx.Max | tirx.Min):
             return self._operator(type(e), e.a, e.b, e)
         if isinstance(e, tirx.Mul):
@@ -100,7 +112,7 @@ class _Numbers:
 
     def _free(self, e: Any) -> Any:
         made = e if tir.dtype_of(e) == _WIDE else tirx.Cast(_WIDE, e)
-        low, high = self._bounds(made)
+        low, high = exact_range(made, self.wide, (0, 0))
         if low < -_LARGEST or high > _LARGEST:
             return NotInFamily(
                 e, "a bound or a sum with a 64-bit integer, whose sums may overflow,"
@@ -114,7 +126,7 @@ class _Numbers:
             return refused
         both = all(tir.contains_var(x, [self.wide]) for x in parts)
         made = self._lowered(*parts) if both and kind is tirx.Sub else kind(*parts)
-        return NotInFamily(e, "") if made is None else self._held(made, e)
+        return NotInFamily(e, "") if made is None else self._hold(made, e)
 
     def _lowered(self, u: Any, taken: Any) -> Any:
         """``u - min(v, x)``, or ``u - max(v, x)``, with the carry once."""
@@ -134,39 +146,16 @@ class _Numbers:
             return other(self.wide + (p - x), p - q)
         return None
 
-    def _held(self, made: Any, e: Any, *, narrowed: bool = False) -> Any:
-        """``made``, if the operator ``e`` of the loop holds that value."""
-        dtype = tir.dtype_of(e)
-        low, high = self._bounds(made)
-        least, most = _range_of(dtype)
-        if narrowed or _bits(dtype) < 32:
-            inside = least <= low and high <= most
-        else:
-            inside = low >= 0 or not dtype.startswith("uint")
-        if inside:
-            return made
-        return NotInFamily(e, f"bounds around a value that may wrap in {dtype}", fix_of(self.dtype))
-
-    def _bounds(self, e: Any) -> tuple[int, int]:
-        found = self.analyzer.const_int_bound(e)
-        return int(found.min_value), int(found.max_value)
-
-
-def _bits(dtype: str) -> int:
-    return int("".join(filter(str.isdigit, dtype)))
-
-
-def _range_of(dtype: str) -> tuple[int, int]:
-    bits = _bits(dtype)
-    if dtype.startswith("uint"):
-        return 0, (1 << bits) - 1
-    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    def _hold(self, made: Any, e: Any, *, narrowed: bool = False) -> Any:
+        """``made``, which the operator ``e`` of the loop must hold."""
+        self.held.append((made, e, narrowed))
+        return made
 
 
 def fix_of(dtype: str) -> str:
     """The rewrite of a step whose arithmetic may wrap before it is bounded."""
-    low, high = _range_of(dtype)
-    wide = "int32" if _bits(dtype) < 32 else "int64"
+    low, high = range_of_dtype(dtype)
+    wide = "int32" if bits_of(dtype) < 32 else "int64"
     return _WIDER.format(dtype=dtype, wide=wide, low=low, high=high)
 
 
