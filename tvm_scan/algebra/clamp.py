@@ -14,6 +14,7 @@ from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.exact import as_numbers
 from tvm_scan.algebra.literal import is_float, largest, smallest, zero
+from tvm_scan.text import as_text
 
 __all__ = ["Clamp"]
 
@@ -179,7 +180,7 @@ class Clamp(Algebra):
             "combine": f"f1 then f2 = ({', '.join(['a1 + a2', *(f'f2({n}1)' for n in names)])})",
             "identity": f"({', '.join(['0', *(ends[n] for n in names)])})",
             "apply": step,
-            **{name: str(value) for name, value in shown.items() if value is not None},
+            **{name: as_text(value) for name, value in shown.items() if value is not None},
         }
 
 

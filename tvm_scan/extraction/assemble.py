@@ -16,6 +16,7 @@ from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.boundary import without_time_tests
 from tvm_scan.extraction.carries import make_group
 from tvm_scan.extraction.coupling import draft_steps, find_groups, one_group
+from tvm_scan.extraction.extents import Extents
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.layouts import Layouts
 from tvm_scan.extraction.nest import Nest, find_nest
@@ -104,7 +105,7 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
     found = _of_tree(func, stmt, tree.body, tree.reduced, external)
     if isinstance(found, Refusal) and found.kind is not RefusalKind.REDUCTION:
         # One step per iteration is the form to judge, and to speak of in a refusal.
-        rolled = one_loop_of_time(tree.body, external, tree.reduced)
+        rolled = one_loop_of_time(tree.body, external, tree.reduced, Extents(func))
         if rolled is not None:
             return _of_tree(func, stmt, rolled, tree.reduced, external)
     return found
