@@ -131,7 +131,8 @@ def _uses(buffer: Var, stmt: Any) -> bool:
 
 def _chosen(stmts: list[Any]) -> list[Any]:
     """``stmts`` without the conditions that are known to hold, or not to."""
-    analyzer, out = Analyzer(), []
+    analyzer = Analyzer()
+    out: list[Any] = []
     for s in stmts:
         if isinstance(s, Loop):
             out.append(Loop(s.var, s.extent, _chosen(s.body), s.origin, s.thread))
