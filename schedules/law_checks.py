@@ -121,22 +121,51 @@ class _Samples:
         return tuple(out)
 
     def run(self, bounds: tuple[int, int], rng: np.random.Generator) -> None:
-        """Compile and run on random inputs."""
+        """Compile and run on random inputs.
+
+        All values of a dtype are rows of one array: each parameter of a function brings checks,
+        which of a hundred take longer to compile than what is computed.
+        """
+        rows: dict[str, list[Var]] = {}
+        for one in (*self.inputs, *self.kept):
+            rows.setdefault(tir.dtype_of(one), []).append(one)
+        tables = {
+            dtype: tirx.decl_buffer([len(members), _SAMPLES], dtype, f"all_{dtype}")
+            for dtype, members in rows.items()
+        }
+        place = tir.VarMap(
+            (one, (tables[dtype], row))
+            for dtype, members in rows.items()
+            for row, one in enumerate(members)
+        )
+
+        def in_table(load: Any) -> Any:
+            table, row = place[load.source]
+            return tirx.BufferLoad(table, [row, *load.indices])
 
         def body(i: Var) -> Any:
             at = tir.VarMap([(_INDEX, i)])
-            return tir.seq(
-                [tirx.BufferStore(b, tir.substitute(value, at), [i]) for b, value in self.stores]
-            )
+            stores = []
+            for one, value in self.stores:
+                table, row = place[one]
+                value = tir.substitute(tir.map_loads(value, in_table), at)
+                stores.append(tirx.BufferStore(table, value, [row, i]))
+            return tir.seq(stores)
 
-        params = [*self.inputs, *self.kept]
+        params = list(tables.values())
         func = tirx.PrimFunc(params, loop("i", _SAMPLES, body)).with_attr("global_symbol", "laws")
-        arrays = [_random(rng, tir.dtype_of(b), bounds) for b in self.inputs]
-        arrays += [np.zeros(_SAMPLES, tir.dtype_of(b)) for b in self.kept]
-        tensors = [tvm.runtime.tensor(array) for array in arrays]
-        tvm.compile(func, target="llvm")["laws"](*tensors)
-        for buffer, tensor in zip(params, tensors, strict=True):
-            self.values[buffer] = tensor.numpy()
+        arrays = {
+            dtype: np.zeros((len(members), _SAMPLES), dtype) for dtype, members in rows.items()
+        }
+        for one in self.inputs:
+            dtype = tir.dtype_of(one)
+            arrays[dtype][place[one][1]] = _random(rng, dtype, bounds)
+        tensors = {dtype: tvm.runtime.tensor(array) for dtype, array in arrays.items()}
+        tvm.compile(func, target="llvm")["laws"](*tensors.values())
+        made = {dtype: tensor.numpy() for dtype, tensor in tensors.items()}
+        for dtype, members in rows.items():
+            for row, one in enumerate(members):
+                self.values[one] = made[dtype][row]
 
     def read(self, parts: Element) -> list[np.ndarray]:
         """What kept values became."""

@@ -129,12 +129,27 @@ def _exact(e: Any, base: str, bits: int, lanes: str) -> Any:
     kind = "int" if isinstance(e, tirx.Sub) or not unsigned else "uint"
     width = max(32, 2 * bits)
     wide = f"{kind}{width}x{lanes}" if lanes else f"{kind}{width}"
+    if unsigned and kind == "int" and bits == 64:
+        return _difference(e, lanes)
     made = type(e)(*(tirx.Cast(wide, part) for part in _operands(e)))
     if unsigned:
         # TVM folds no constant to an unsigned dtype that does not hold it.
-        mask = tirx.const((1 << bits) - 1, f"{kind}{width}")
-        made = tirx.bitwise_and(made, tirx.Broadcast(mask, int(lanes)) if lanes else mask)
+        made = tirx.bitwise_and(made, _of_lanes((1 << bits) - 1, f"{kind}{width}", lanes))
     return tirx.Cast(tir.dtype_of(e), made)
+
+
+def _difference(e: Any, lanes: str) -> Any:
+    """``a - b`` of 64 bits as ``a + ~b + 1``: no constant of int128 is larger than 63 bits."""
+    wide = f"uint128x{lanes}" if lanes else "uint128"
+    ones = _of_lanes((1 << 64) - 1, "uint128", lanes)
+    a, b = (tirx.Cast(wide, part) for part in _operands(e))
+    made = a + tirx.bitwise_xor(b, ones) + _of_lanes(1, "uint128", lanes)
+    return tirx.Cast(tir.dtype_of(e), tirx.bitwise_and(made, ones))
+
+
+def _of_lanes(value: int, base: str, lanes: str) -> Any:
+    made = tirx.const(value, base)
+    return tirx.Broadcast(made, int(lanes)) if lanes else made
 
 
 def _as_unsigned(e: Any) -> Any:

@@ -441,6 +441,68 @@ def beside_what_has_no_lanes(
         Y[1] = T.max(Y[1] * Y[1], H[b, t] + T.float32(1)) - H[b, t]
 
 
+@T.prim_func(s_tir=True)
+def set_at_the_first_step(
+    A: T.Buffer((5, 37), "float32"),
+    X: T.Buffer((5, 37), "float32"),
+    Y: T.Buffer((5, 37), "float32"),
+):
+    for b in range(5):
+        s = T.sblock_alloc_buffer((1,), "float32")
+        n = T.sblock_alloc_buffer((1,), "int32")
+        for t in range(37):
+            if t == 0:
+                s[0] = T.float32(3)
+                n[0] = 0
+            s[0] = s[0] * A[b, t] + X[b, t]
+            n[0] = n[0] + 2
+            Y[b, t] = s[0] + T.Cast("float32", n[0])
+
+
+@T.prim_func(s_tir=True)
+def first_step_apart(X: T.Buffer((5, 37), "float32"), Y: T.Buffer((5, 37), "float32")):
+    for b in range(5):
+        s = T.sblock_alloc_buffer((1,), "float32")
+        for t in range(37):
+            if t < 1:
+                s[0] = X[b, 3]
+            else:
+                s[0] = T.max(s[0], X[b, t])
+            Y[b, t] = s[0]
+
+
+@T.prim_func(s_tir=True)
+def cells_set_at_the_first_step(X: T.Buffer((5, 37), "float32"), Y: T.Buffer((5, 37), "float32")):
+    for b in range(5):
+        s = T.sblock_alloc_buffer((4,), "float32")
+        for t in range(37):
+            for j in range(4):
+                if t == 0:
+                    s[j] = T.float32(1)
+                s[j] = s[j] + X[b, t] * T.Cast("float32", j)
+            Y[b, t] = s[0] + s[3]
+
+
+@T.prim_func(s_tir=True)
+def bicyclic(
+    R: T.Buffer((5, 37), "int32"),
+    S: T.Buffer((5, 37), "int32"),
+    P: T.Buffer((5, 37), "int32"),
+    Q: T.Buffer((5, 37), "int32"),
+):
+    for b in range(5):
+        p = T.sblock_alloc_buffer((1,), "int32")
+        q = T.sblock_alloc_buffer((1,), "int32")
+        p[0] = 0
+        q[0] = 0
+        for t in range(37):
+            met: T.let[T.int32] = T.min(q[0], R[b, t])
+            p[0] = p[0] + R[b, t] - met
+            q[0] = S[b, t] + q[0] - met
+            P[b, t] = p[0]
+            Q[b, t] = q[0]
+
+
 #: name -> (function, families of its carries, lanes, time)
 PROGRAMS = {
     "history_guarded": (history_guarded, ["affine"], "b", "t"),
@@ -480,5 +542,9 @@ PROGRAMS = {
     "emit_of_a_reduction_axis": (emit_of_a_reduction_axis, ["reduce add"], "b", "t"),
     "two_sweeps_of_one_buffer": (two_sweeps_of_one_buffer, ["reduce add"], "b", "t"),
     "beside_what_has_no_lanes": (beside_what_has_no_lanes, ["reduce add"], "b", "t"),
+    "set_at_the_first_step": (set_at_the_first_step, ["affine", "reduce add"], "b", "t"),
+    "first_step_apart": (first_step_apart, ["reduce max"], "b", "t"),
+    "cells_set_at_the_first_step": (cells_set_at_the_first_step, ["reduce add"], "b", "t"),
+    "bicyclic": (bicyclic, ["clamp", "reduce add"], "b", "t"),
     "symbolic": (symbolic, ["reduce add"], "b", "t"),
 }

@@ -306,6 +306,38 @@ def triangular(X: T.Buffer((8, 8), "float32"), S: T.Buffer((1,), "float32")):
             S[0] = S[0] + X[t, k]
 
 
+@T.prim_func(s_tir=True)
+def set_at_the_second_step(X: T.Buffer((5, 8), "float32"), Y: T.Buffer((5, 8), "float32")):
+    s = T.sblock_alloc_buffer((1,), "float32")
+    for b, t in T.grid(5, 8):
+        if t == 1:
+            s[0] = T.float32(0)
+        s[0] = s[0] + X[b, t]
+        Y[b, t] = s[0]
+
+
+@T.prim_func(s_tir=True)
+def set_after_it_is_read(X: T.Buffer((5, 8), "float32"), Y: T.Buffer((5, 8), "float32")):
+    s = T.sblock_alloc_buffer((1,), "float32")
+    for b, t in T.grid(5, 8):
+        s[0] = s[0] + X[b, t]
+        if t == 0:
+            s[0] = T.float32(0)
+        Y[b, t] = s[0]
+
+
+@T.prim_func(s_tir=True)
+def bound_on_both_sides(X: T.Buffer((5, 8), "float32"), S: T.Buffer((5,), "float32")):
+    for b, t in T.grid(5, 8):
+        S[b] = T.max(S[b] + X[b, t], S[b] * T.float32(0.99))
+
+
+@T.prim_func(s_tir=True)
+def unsigned_floor(X: T.Buffer((5, 8), "uint32"), S: T.Buffer((5,), "uint32")):
+    for b, t in T.grid(5, 8):
+        S[b] = T.max(S[b] - X[b, t], T.uint32(3))
+
+
 #: name -> (function, kind, text of the message, what the carets stand under or None)
 REFUSED = {
     "sine": (sine, Kind.UNSUPPORTED_STEP, r"tirx\.sin of the carry", "T.sin(S[b])"),
@@ -324,6 +356,15 @@ REFUSED = {
         "unsigned subtraction",
         "S[b] - X[b, t]",
     ),
+    "unsigned_floor": (
+        unsigned_floor,
+        Kind.UNSUPPORTED_STEP,
+        "may wrap in uint32 before it is bounded",
+        "S[b] - X[b, t]",
+    ),
+    "bound_on_both_sides": (bound_on_both_sides, Kind.UNSUPPORTED_STEP, "Max of", "T.max"),
+    "set_at_the_second_step": (set_at_the_second_step, Kind.COUPLED_CARRIES, "sum over", None),
+    "set_after_it_is_read": (set_after_it_is_read, Kind.COUPLED_CARRIES, "sum over", None),
     "gate_on_the_carry": (
         gate_on_the_carry,
         Kind.UNSUPPORTED_STEP,

@@ -239,6 +239,26 @@ def unrolled_symbolic_and_a_last_step(x: T.handle, h: T.handle):
             H[b, n // 2 * 2 + 1] = H[b, n // 2 * 2] + X[b, n // 2 * 2]
 
 
+@T.prim_func(s_tir=True)
+def plain_late(x: T.handle, h: T.handle):
+    m, n = T.int32(), T.int32()
+    X = T.match_buffer(x, (m, n), "float32")
+    H = T.match_buffer(h, (m, n + 1), "float32")
+    for b, t in T.grid(m, n - 45):
+        H[b, t + 1] = H[b, t] + X[b, t]
+
+
+@T.prim_func(s_tir=True)
+def tiled_late(x: T.handle, h: T.handle):
+    # With fewer than 45 steps, none of them runs.
+    m, n = T.int32(), T.int32()
+    X = T.match_buffer(x, (m, n), "float32")
+    H = T.match_buffer(h, (m, n + 1), "float32")
+    for b, to, ti in T.grid(m, (n + 15) // 16, 16):
+        if to * 16 + ti < n - 45:
+            H[b, to * 16 + ti + 1] = H[b, to * 16 + ti] + X[b, to * 16 + ti]
+
+
 #: Loop as people write it by hand -> the same with one step per iteration.
 PAIRS = {
     "tiled_history": (tiled_history, plain_history),
@@ -257,6 +277,7 @@ PAIRS = {
     "unrolled_backwards": (unrolled_backwards, plain_backwards),
     "tiled_symbolic": (tiled_symbolic, plain_symbolic),
     "unrolled_symbolic": (unrolled_symbolic, plain_symbolic),
+    "tiled_late": (tiled_late, plain_late),
     "unrolled_symbolic_and_a_last_step": (unrolled_symbolic_and_a_last_step, plain_symbolic),
 }
 

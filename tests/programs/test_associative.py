@@ -18,7 +18,7 @@ CUDA_PLANS = (
 
 
 def bicyclic(a, b):
-    """Pops and pushes of a stack; far from commutative, and in no family as it is written."""
+    """Pops and pushes of a stack; far from commutative."""
     met = tirx.Min(a[1], b[0])
     return (a[0] + b[0] - met, a[1] + b[1] - met)
 
@@ -126,3 +126,24 @@ def test_a_recurrence_is_not_an_operator():
 def test_bad_declarations(make, message):
     with pytest.raises(ScanError, match=message):
         make()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64", "uint8"])
+def test_the_bicyclic_operator_of_cub(dtype):
+    """As CUB's own tests have it: of unsigned integers, with the second pair first in the sum."""
+
+    def cub(left, right):
+        (m, n), (r, s) = left, right
+        met = tirx.Min(n, r)
+        return (m + r - met, s + n - met)
+
+    func = associative_scan(cub, [dtype] * 2, lanes=3, length=50)
+    xs = [x.astype(dtype) for x in operands((3, 50))]
+    want = oracle(bicyclic_twin, xs)
+    empty = [np.zeros_like(x) for x in xs]
+    on_cpu = run_cpu(func, [*xs, *empty], CPU_PLANS[1])
+    plan = ScanPlan.parse(CUDA_PLANS[0])
+    on_cuda = run_cuda(parallelize(func, CUDA_TARGET, plan), [*xs, *empty], seeds=(0,))
+    for got, cuda, expected in zip(on_cpu[2:], on_cuda[2:], want, strict=True):
+        np.testing.assert_array_equal(got, expected)
+        np.testing.assert_array_equal(cuda, expected)

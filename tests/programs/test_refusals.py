@@ -58,3 +58,41 @@ def test_parallel_scan_refuses_before_it_touches_the_schedule():
         parallel_scan(sch, sch.get_sblock("sum"))
     tvm.ir.assert_structural_equal(sch.mod, before)
     assert not any(str(inst.kind.name) == "Annotate" for inst in sch.trace.insts)
+
+
+#: The rewrite that is known to work, where there is one.
+FIXES = {
+    "sine": "no rewrite is known",
+    "unsigned_subtraction": "carry a signed integer",
+    "unsigned_floor": "T.Cast('int64', h)",
+    "bound_on_both_sides": "T.max(a*h + b, x)",
+    "branch_on_the_carry": "write a bound as T.max or T.min",
+}
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_the_fix_is_of_the_step(name):
+    assert FIXES[name] in extract(REFUSED[name][0]).fix
+
+
+def test_names_and_numbers_are_the_authors():
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def loop(R: T.Buffer((3, 9), "float32"), I: T.Buffer((3, 10), "float32")):
+        for b, t in T.grid(3, 9):
+            I[b, t + 1] = T.sin(I[b, t] * T.float32(0.99)) + R[b, t]
+
+    text = extract(loop).message()
+    assert "T.sin(I[b, t] * T.float32(0.99))" in text.splitlines()[0]
+    assert "_1" not in text
+    assert "0.98999" not in text
+
+    @T.prim_func(s_tir=True)
+    def taken(R: T.Buffer((3, 9), "float64"), I: T.Buffer((3, 10), "float64")):
+        for b, t in T.grid(3, 9):
+            I[b, t + 1] = I[b, t] * T.float64(0.99) + R[b, t]
+
+    shown = " ".join(extract(taken).algebras[0].formulas().values())
+    assert "T.float64(0.99)" in shown
+    assert "R[b, t]" in shown

@@ -8,7 +8,7 @@ import tvm_ffi
 from tests.programs.rolled_programs import NEAR_MISSES, PAIRS
 from tests.programs.test_extraction import CPU, sequential
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
-from tvm_scan import Recurrence, Refusal, ScanPlan, extract, parallelize, tir
+from tvm_scan import Recurrence, Refusal, RefusalKind, ScanPlan, extract, parallelize, tir
 
 CPU_PLAN = ScanPlan("cpu", "three_phase", chunks=4)
 CUDA_PLAN = ScanPlan("cuda", "serial_tiles", threads_per_block=8, items_per_thread=2)
@@ -66,3 +66,10 @@ def test_cpu_and_cuda_equal_the_loop_as_written(name):
 def test_near_misses_are_refused(name):
     found = extract(NEAR_MISSES[name])
     assert isinstance(found, Refusal), f"taken as {found.algebras}"
+    assert found.kind is not RefusalKind.NO_RECURRENCE, "it carries"
+
+
+def test_an_unroll_is_not_said_to_cross_lanes():
+    found = extract(NEAR_MISSES["another_second_step"])
+    assert found.kind is RefusalKind.VARYING_LAG
+    assert "unrolled by hand is taken where its steps are the same" in found.fix

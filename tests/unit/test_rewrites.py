@@ -11,27 +11,27 @@ CPU = Target.from_device("cpu")
 
 
 @T.prim_func(s_tir=True)
-def before(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32")):
+def before(X: T.Buffer((2, 8), "float32"), Y: T.Buffer((2, 8), "float32")):
     for b, t in T.grid(2, 8):
         with T.sblock("scan"):
             vb = T.axis.spatial(2, b)
             vt = T.axis.scan(8, t)
             T.reads(X[vb, vt], Y[vb, vt - 1])
             T.writes(Y[vb, vt])
-            Y[vb, vt] = T.if_then_else(vt > 0, Y[vb, vt - 1], 0) + X[vb, vt]
+            Y[vb, vt] = T.if_then_else(vt > 0, Y[vb, vt - 1], T.float32(0)) + X[vb, vt]
 
 
 @T.prim_func(s_tir=True)
-def lanes_over_cores(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32")):
+def lanes_over_cores(X: T.Buffer((2, 8), "float32"), Y: T.Buffer((2, 8), "float32")):
     T.func_attr({"tirx.is_scheduled": True})
     for row in T.parallel(2):
         with T.sblock("scan_lanes"):
             v_row = T.axis.spatial(2, row)
             T.reads(X[0:2, 0:8])
             T.writes(Y[0:2, 0:8])
-            new = T.sblock_alloc_buffer((1, 1), "int32")
-            old = T.sblock_alloc_buffer((1, 1), "int32")
-            old[0, 0] = 0
+            new = T.sblock_alloc_buffer((1, 1), "float32")
+            old = T.sblock_alloc_buffer((1, 1), "float32")
+            old[0, 0] = T.float32(0)
             for t in range(8):
                 new[0, 0] = old[0, 0] + X[v_row, t]
                 Y[v_row, t] = new[0, 0]
@@ -39,20 +39,20 @@ def lanes_over_cores(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32"))
 
 
 @T.prim_func(s_tir=True)
-def two_chunks(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32")):
+def two_chunks(X: T.Buffer((2, 8), "float32"), Y: T.Buffer((2, 8), "float32")):
     T.func_attr({"tirx.is_scheduled": True})
-    chunk = T.sblock_alloc_buffer((2, 2), "int32")
-    carry = T.sblock_alloc_buffer((2, 2), "int32")
+    chunk = T.sblock_alloc_buffer((2, 2), "float32")
+    carry = T.sblock_alloc_buffer((2, 2), "float32")
     for task in T.parallel(4):
         with T.sblock("scan_reduce"):
             v_row = T.axis.spatial(2, task // 2)
             v_group = T.axis.spatial(2, task % 2)
             T.reads(Y[0:2, 0:8], X[0:2, 0:8])
             T.writes(chunk[0:2, 0:2])
-            new = T.sblock_alloc_buffer((1, 1), "int32")
-            old = T.sblock_alloc_buffer((1, 1), "int32")
-            held = T.sblock_alloc_buffer((1,), "int32")
-            held[0] = 0
+            new = T.sblock_alloc_buffer((1, 1), "float32")
+            old = T.sblock_alloc_buffer((1, 1), "float32")
+            held = T.sblock_alloc_buffer((1,), "float32")
+            held[0] = T.float32(0)
             for n in range(4):
                 held[0] = held[0] + X[v_row, v_group * 4 + n]
             chunk[v_row, v_group] = held[0]
@@ -61,9 +61,9 @@ def two_chunks(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32")):
             v_row = T.axis.spatial(2, row)
             T.reads(Y[0:2, 0:8], X[0:2, 0:8], chunk[0:2, 0:2])
             T.writes(carry[0:2, 0:2])
-            new = T.sblock_alloc_buffer((1, 1), "int32")
-            old = T.sblock_alloc_buffer((1, 1), "int32")
-            old[0, 0] = 0
+            new = T.sblock_alloc_buffer((1, 1), "float32")
+            old = T.sblock_alloc_buffer((1, 1), "float32")
+            old[0, 0] = T.float32(0)
             for c in range(2):
                 carry[v_row, c] = old[0, 0]
                 old[0, 0] = old[0, 0] + chunk[v_row, c]
@@ -73,8 +73,8 @@ def two_chunks(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32")):
             v_group = T.axis.spatial(2, task % 2)
             T.reads(X[0:2, 0:8], carry[0:2, 0:2])
             T.writes(Y[0:2, 0:8])
-            new = T.sblock_alloc_buffer((1, 1), "int32")
-            old = T.sblock_alloc_buffer((1, 1), "int32")
+            new = T.sblock_alloc_buffer((1, 1), "float32")
+            old = T.sblock_alloc_buffer((1, 1), "float32")
             old[0, 0] = carry[v_row, v_group]
             for n in range(4):
                 new[0, 0] = old[0, 0] + X[v_row, v_group * 4 + n]
@@ -83,7 +83,7 @@ def two_chunks(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32")):
 
 
 @T.prim_func(s_tir=True)
-def thread_per_lane(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32")):
+def thread_per_lane(X: T.Buffer((2, 8), "float32"), Y: T.Buffer((2, 8), "float32")):
     T.func_attr({"tirx.is_scheduled": True})
     for bx in T.thread_binding(1, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
@@ -91,10 +91,10 @@ def thread_per_lane(X: T.Buffer((2, 8), "int32"), Y: T.Buffer((2, 8), "int32")):
                 v_row = T.axis.spatial(32, bx * 32 + tx)
                 T.reads(X[0:2, 0:8])
                 T.writes(Y[0:2, 0:8])
-                new = T.sblock_alloc_buffer((1, 1), "int32", scope="local")
-                old = T.sblock_alloc_buffer((1, 1), "int32", scope="local")
+                new = T.sblock_alloc_buffer((1, 1), "float32", scope="local")
+                old = T.sblock_alloc_buffer((1, 1), "float32", scope="local")
                 if v_row < 2:
-                    old[0, 0] = 0
+                    old[0, 0] = T.float32(0)
                     for t in range(8):
                         new[0, 0] = old[0, 0] + X[v_row, t]
                         Y[v_row, t] = new[0, 0]

@@ -29,6 +29,7 @@ from tvm_scan.algebra.literal import (
     zero,
     zero_keeping_product,
 )
+from tvm_scan.text import as_text
 
 __all__ = ["Affine", "coefficients"]
 
@@ -42,6 +43,19 @@ _BOUND = (
     "loop, whose lanes run in parallel"
 )
 
+_BITS = (
+    "shift in one direction on all paths from the carry, an unsigned one where it is to the right, "
+    "and combine with &, |, ^ and ~"
+)
+_ONE_BOUND = "keep the carry on one side of a bound: T.max(a*h + b, x) with a, b and x free of it"
+#: What is taken in place of an operator that is not.
+_REWRITES: dict[Any, str] = {
+    tirx.Max: _ONE_BOUND,
+    tirx.Min: _ONE_BOUND,
+    tirx.FloorMod: "take one remainder by one constant: (a*h + b) % m with a and b free of h",
+    **dict.fromkeys((tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor, tirx.BitwiseNot), _BITS),
+    **dict.fromkeys((tirx.LShift, tirx.RShift), _BITS),
+}
 _SIGNED = "carry a signed integer of that width, or one that is wider, and cast what is stored"
 
 
@@ -164,8 +178,8 @@ class Affine(Forgetting):
             "combine": "(a1, b1) then (a2, b2) = (a2 a1, a2 b1 + b2)",
             "identity": "(1, 0)",
             "apply": "a h + b",
-            "a": str(self.a),
-            "b": str(self.b),
+            "a": as_text(self.a),
+            "b": as_text(self.b),
         }
 
 
@@ -242,7 +256,7 @@ def _parts(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
             unit = wrapped(1 << by, dtype)
             return _scaled(_parts(e.a, old), lambda v: times(v, unit), unit)
     what = name or type(e).__name__
-    fix = KEEP if name or isinstance(e, _NEVER) else ""
+    fix = KEEP if name or isinstance(e, _NEVER) else _REWRITES.get(type(e), "")
     return NotInFamily(e, f"{what} of the carry is not affine in it", fix)
 
 

@@ -15,6 +15,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import KEEP, Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.text import as_text
 
 __all__ = ["Automaton"]
 
@@ -154,7 +155,7 @@ class Automaton(Algebra):
             "combine": "f then g = s -> g(f(s))",
             "identity": "s -> s",
             "apply": "f(h)",
-            "table": str(self.image),
+            "table": as_text(self.image),
             **(
                 {"assumed": f"entries and first state in 0 .. {self.states - 1}"}
                 if self.assumed

@@ -11,6 +11,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.literal import all_ones, folded_bits, zero
+from tvm_scan.text import as_text
 
 __all__ = ["Bitwise", "Switch"]
 
@@ -74,8 +75,8 @@ class Bitwise(Algebra):
             "combine": "(a1, b1) then (a2, b2) = (a1 & a2, (b1 & a2) ^ b2)",
             "identity": "(~0, 0)",
             "apply": "(h & a) ^ b",
-            "a": str(self.a),
-            "b": str(self.b),
+            "a": as_text(self.a),
+            "b": as_text(self.b),
         }
 
 
@@ -149,6 +150,6 @@ class Switch(Algebra):
             "combine": "f then g = (g(f(false)), g(f(true)))",
             "identity": "(false, true)",
             "apply": "f(h)",
-            "f(false)": str(self.when_false),
-            "f(true)": str(self.when_true),
+            "f(false)": as_text(self.when_false),
+            "f(true)": as_text(self.when_true),
         }

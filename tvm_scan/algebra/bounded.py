@@ -11,6 +11,7 @@ from tvm import tirx
 from tvm_scan.algebra.base import Element, Forgetting, NotInFamily, System
 from tvm_scan.algebra.bounds import BoundedMap, bounded_map
 from tvm_scan.algebra.literal import largest, one, smallest, zero
+from tvm_scan.text import as_text
 
 __all__ = ["BoundedAffine"]
 
@@ -198,6 +199,6 @@ class BoundedAffine(Forgetting):
             "combine": "F1 then F2 = (a2 a1, a2 b1 + b2, F2(lo1), F2(hi1)), ends in order",
             "identity": "(1, 0, 1, -inf, inf)",
             "apply": "min(max(a h + b, lo), hi)",
-            **{name: str(value) for name, value in shown.items() if value is not None},
-            "bounds of v": str(self.step.bound.at(tirx.Var("v", self.dtype))),
+            **{name: as_text(value) for name, value in shown.items() if value is not None},
+            "bounds of v": as_text(self.step.bound.at(tirx.Var("v", self.dtype))),
         }

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import tvm_ffi
 from tvm import tirx
-from tvm.ir import Var
+from tvm.ir import Call, Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.exact import as_numbers
 from tvm_scan.algebra.literal import is_float, largest, smallest, zero
+from tvm_scan.text import as_text
 
 __all__ = ["Clamp"]
 
@@ -40,8 +42,9 @@ class Clamp(Algebra):
     monotone, so ``g(f(h)) = min(max(h + a1 + a2, g(lo1)), g(hi1))``: adding a constant, max and
     min commute with monotone maps, and ``lo > hi`` gives the constant ``hi`` on both sides.
 
-    Integers up to 32 bits are combined in 64 bits, where no sum of gates overflows; that the loop,
-    which bounds at every step, does not wrap either is proven first (``as_numbers``).
+    Integers up to 32 bits are combined in 64 bits, where no sum of gates overflows. The loop bounds
+    at every step: of 32 bits its overflow is undefined, and of 8 and 16 bits, where it would wrap,
+    a loop is taken that provably does not.
 
     Where NaN occurs, max and min differ by target and by the order of their operands, and the
     step may become a constant. So floating-point elements are found by running the target's own
@@ -61,11 +64,12 @@ class Clamp(Algebra):
     def prove(cls, system: System) -> Clamp | NotInFamily:
         """Follow sums, max and min outwards from the carry."""
         step, old, dtype = system.only
-        if dtype in ("int64", "uint64") and isinstance(step, tirx.Max | tirx.Min):
-            reason = "bounds on a 64-bit integer, whose unbounded sums may overflow,"
-            return NotInFamily(step, reason, "carry an int32, if the bounds fit")
-        if dtype in ("bool", "int64", "uint64"):
+        bound = None if dtype == "bool" else _a_bound(step, old)
+        if bound is None:
             return NotInFamily(step, "")
+        if dtype in ("int64", "uint64"):
+            reason = "bounds on a 64-bit integer, whose unbounded sums may overflow,"
+            return NotInFamily(bound, reason, "carry an int32, if the bounds fit")
         if is_float(dtype):
             found = _parts(step, old, dtype)
         else:
@@ -176,8 +180,20 @@ class Clamp(Algebra):
             "combine": f"f1 then f2 = ({', '.join(['a1 + a2', *(f'f2({n}1)' for n in names)])})",
             "identity": f"({', '.join(['0', *(ends[n] for n in names)])})",
             "apply": step,
-            **{name: str(value) for name, value in shown.items() if value is not None},
+            **{name: as_text(value) for name, value in shown.items() if value is not None},
         }
+
+
+def _a_bound(step: Any, old: Var) -> Any:
+    """A max, min or choice of the carry in the step, if there is one."""
+    found: list[Any] = []
+
+    def visit(e: Any) -> None:
+        if tir.contains_var(e, [old]) and (isinstance(e, tirx.Max | tirx.Min) or as_choice(e)):
+            found.append(e)
+
+    tvm_ffi.structural_walk(step, [((tirx.Max, tirx.Min, tirx.Select, Call), visit)])
+    return found[0] if found else None
 
 
 def _parts(e: Any, old: Var, wide: str) -> _Parts | None:

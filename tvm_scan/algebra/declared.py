@@ -11,6 +11,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.literal import zero
+from tvm_scan.text import as_text
 
 __all__ = ["Declared"]
 
@@ -102,5 +103,5 @@ class Declared(Algebra):
             "combine": "x1 then x2 = combine(x1, x2)",
             "identity": "nothing",
             "apply": "combine(h, x)",
-            "combine(h, x)": ", ".join(str(step) for step in self.steps),
+            "combine(h, x)": ", ".join(as_text(step) for step in self.steps),
         }

@@ -12,9 +12,9 @@ from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import NotInFamily
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import bits_of
-from tvm_scan.algebra.ranges import exact_range, range_of_carry, range_of_dtype
+from tvm_scan.algebra.ranges import exact_range, invariant, range_of_dtype
 
-__all__ = ["as_numbers"]
+__all__ = ["as_numbers", "fix_of"]
 
 _WIDE = "int64"
 #: What a step may add: with it, no number of steps that fits in memory leaves 64 bits.
@@ -29,16 +29,14 @@ _FLOATS = "carry a float: then a bound may stand around any gate"
 
 
 def as_numbers(
-    step: Any, old: Var, dtype: str, starts: tuple[Any, ...] | None
+    step: Any, old: Var, dtype: str, starts: tuple[Any, ...] | None = None
 ) -> tuple[Any, Var] | NotInFamily:
     """A step of max, min, sums and differences over the integers, in 64 bits.
 
     Theorem. Let every operator of the step whose dtype wraps hold its exact value, for every
-    carry that there may be before a step (``range_of_carry``). Then the loop computes the same
-    function of numbers as the composition of such steps does. By the dtype of an operator:
-
-    * unsigned, or of 8 or 16 bits, and a cast: its range is proven to lie in that of the dtype;
-    * ``int32`` and ``int64``: where it overflows, TVM takes it for undefined.
+    carry in ``R``, let the carry start in ``R`` and the step take ``R`` into ``R``. Then the step
+    is the same function of numbers on ``R``, and so is every composition of steps. That ``int32``
+    and ``int64`` overflow does not count: TVM takes it for undefined.
 
     ``u - min(v, x)`` with ``u`` and ``v`` the carry and a shift is ``max(p, u - x)`` with the
     difference ``p`` of the shifts, which is how an unsigned carry is lowered.
@@ -52,7 +50,8 @@ def as_numbers(
     dtype : str
         Its dtype, of at most 32 bits.
     starts : tuple of Expr, or None
-        What the carry may be before the first step; None for anything.
+        What the carry may be before the first step, and after steps that forget it; None for
+        anything.
 
     Returns
     -------
@@ -60,14 +59,28 @@ def as_numbers(
         The step in 64 bits, over a variable of 64 bits.
     """
     wide = Var(old.name, tir.prim_type(_WIDE))
-    found = _Numbers(old, wide, dtype, range_of_carry(step, old, starts)).of(step)
-    return found if isinstance(found, NotInFamily) else (found, wide)
+    numbers = _Numbers(old, wide)
+    found = numbers.of(step)
+    if isinstance(found, NotInFamily):
+        return found
+    every = range_of_dtype(dtype)
+    carry = every if starts is None else invariant(found, wide, every, starts, dtype)
+    for exact, operator, narrowed in numbers.held:
+        kind = tir.dtype_of(operator)
+        if not narrowed and kind in ("int32", "int64"):
+            continue
+        (low, high), (least, most) = exact_range(exact, wide, carry), range_of_dtype(kind)
+        if low < least or high > most:
+            reason = f"arithmetic that may wrap in {kind} before it is bounded,"
+            return NotInFamily(operator, reason, fix_of(dtype))
+    return found, wide
 
 
 class _Numbers:
-    def __init__(self, old: Var, wide: Var, dtype: str, carry: tuple[int, int]) -> None:
-        self.old, self.wide, self.dtype = old, wide, dtype
-        self.carry = carry
+    def __init__(self, old: Var, wide: Var) -> None:
+        self.old, self.wide = old, wide
+        #: Exact values, the operators that must hold them, and whether these are casts.
+        self.held: list[tuple[Any, Any, bool]] = []
 
     def of(self, e: Any) -> Any:
         """``e`` in 64 bits, or why that is not proven."""
@@ -79,7 +92,7 @@ class _Numbers:
             return self._free(e)
         if isinstance(e, tirx.Cast):
             inner = self.of(e.value)
-            return inner if isinstance(inner, NotInFamily) else self._held(inner, e, narrowed=True)
+            return inner if isinstance(inner, NotInFamily) else self._hold(inner, e, narrowed=True)
         if isinstance(e, tirx.Add | tirx.Sub | tirx.Max | tirx.Min):
             return self._operator(type(e), e.a, e.b, e)
         if isinstance(e, tirx.Mul):
@@ -99,7 +112,7 @@ class _Numbers:
 
     def _free(self, e: Any) -> Any:
         made = e if tir.dtype_of(e) == _WIDE else tirx.Cast(_WIDE, e)
-        low, high = self._bounds(made)
+        low, high = exact_range(made, self.wide, (0, 0))
         if low < -_LARGEST or high > _LARGEST:
             return NotInFamily(
                 e, "a bound or a sum with a 64-bit integer, whose sums may overflow,"
@@ -113,7 +126,7 @@ class _Numbers:
             return refused
         both = all(tir.contains_var(x, [self.wide]) for x in parts)
         made = self._lowered(*parts) if both and kind is tirx.Sub else kind(*parts)
-        return NotInFamily(e, "") if made is None else self._held(made, e)
+        return NotInFamily(e, "") if made is None else self._hold(made, e)
 
     def _lowered(self, u: Any, taken: Any) -> Any:
         """``u - min(v, x)``, or ``u - max(v, x)``, with the carry once."""
@@ -133,21 +146,17 @@ class _Numbers:
             return other(self.wide + (p - x), p - q)
         return None
 
-    def _held(self, made: Any, e: Any, *, narrowed: bool = False) -> Any:
-        """``made``, if the operator ``e`` of the loop holds that value."""
-        dtype = tir.dtype_of(e)
-        low, high = self._bounds(made)
-        least, most = range_of_dtype(dtype)
-        undefined = not narrowed and dtype in ("int32", "int64")
-        if undefined or (least <= low and high <= most):
-            return made
-        least, most = range_of_dtype(self.dtype)
-        wide = "int32" if bits_of(self.dtype) < 32 else "int64"
-        fix = _WIDER.format(dtype=self.dtype, wide=wide, low=least, high=most)
-        return NotInFamily(e, f"bounds around a value that may wrap in {dtype}", fix)
+    def _hold(self, made: Any, e: Any, *, narrowed: bool = False) -> Any:
+        """``made``, which the operator ``e`` of the loop must hold."""
+        self.held.append((made, e, narrowed))
+        return made
 
-    def _bounds(self, e: Any) -> tuple[int, int]:
-        return exact_range(e, self.wide, self.carry)
+
+def fix_of(dtype: str) -> str:
+    """The rewrite of a step whose arithmetic may wrap before it is bounded."""
+    low, high = range_of_dtype(dtype)
+    wide = "int32" if bits_of(dtype) < 32 else "int64"
+    return _WIDER.format(dtype=dtype, wide=wide, low=low, high=high)
 
 
 _GREATER = (tirx.GT, tirx.GE)

@@ -11,6 +11,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.literal import is_constant, is_float, smallest, zero
+from tvm_scan.text import as_text
 
 __all__ = ["LogSumExp", "logaddexp"]
 
@@ -77,8 +78,8 @@ class LogSumExp(Algebra):
             "combine": "(a1, b1) then (a2, b2) = (a1 + a2, logaddexp(b1 + a2, b2))",
             "identity": "(0, -inf)",
             "apply": "logaddexp(h + a, b)",
-            "a": str(self.a),
-            "b": str(self.b),
+            "a": as_text(self.a),
+            "b": as_text(self.b),
         }
 
 

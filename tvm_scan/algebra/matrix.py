@@ -18,6 +18,7 @@ from tvm_scan.algebra.literal import (
     zero,
     zero_keeping_product,
 )
+from tvm_scan.text import as_text
 
 __all__ = ["Complex", "Matrix"]
 
@@ -156,8 +157,8 @@ class Matrix(Algebra):
             "combine": "(A1, b1) then (A2, b2) = (A2 A1, A2 b1 + b2)",
             "identity": "(1, 0)",
             "apply": "A h + b",
-            "A": str([[str(gate) for gate in row] for row in self.gates]),
-            "b": str([str(offset) for offset in self.offsets]),
+            "A": str([[as_text(gate) for gate in row] for row in self.gates]),
+            "b": str([as_text(offset) for offset in self.offsets]),
         }
 
 

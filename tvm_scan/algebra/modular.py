@@ -12,6 +12,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.algebra.ranges import may_wrap, range_of_dtype
+from tvm_scan.text import as_text
 
 __all__ = ["Modular"]
 
@@ -108,8 +109,8 @@ class Modular(Algebra):
             "combine": "(a1, b1) then (a2, b2) = (a2 a1, a2 b1 + b2) mod m",
             "identity": "(m, 0), which leaves the other one",
             "apply": "(a h + b) mod m",
-            "a": str(self.a),
-            "b": str(self.b),
+            "a": as_text(self.a),
+            "b": as_text(self.b),
             "m": str(self.modulus),
         }
 

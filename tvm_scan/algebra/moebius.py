@@ -12,6 +12,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import is_constant, is_float, one, zero
+from tvm_scan.text import as_text
 
 __all__ = ["Moebius"]
 
@@ -87,7 +88,7 @@ class Moebius(Algebra):
             "combine": "M1 then M2 = M2 M1 / max |entry|",
             "identity": "[[1, 0], [0, 1]]",
             "apply": "(p h + q) / (r h + s)",
-            **{name: str(value) for name, value in zip("pqrs", self.entries, strict=True)},
+            **{name: as_text(value) for name, value in zip("pqrs", self.entries, strict=True)},
         }
 
 

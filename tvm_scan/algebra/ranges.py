@@ -19,7 +19,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import bits_of, is_float
 
-__all__ = ["exact_range", "may_wrap", "range_of_carry", "range_of_dtype"]
+__all__ = ["exact_range", "invariant", "may_wrap", "range_of_dtype"]
 
 Range = tuple[int, int]
 
@@ -50,24 +50,41 @@ def may_wrap(step: Any, old: Var, starts: tuple[Any, ...] | None, modulus: int =
     -------
     Expr or None
     """
-    checked = _Ranges(old, range_of_carry(step, old, starts), modulus)
+    dtype = tir.dtype_of(old)
+    anything = range_of_dtype(dtype)
+    carry = anything if starts is None else invariant(step, old, anything, starts, dtype)
+    checked = _Ranges(old, carry, modulus)
     checked.of(step)
     return checked.wrapping
 
 
-def range_of_carry(step: Any, old: Var, starts: tuple[Any, ...] | None) -> Range:
-    """What a carry may be before a step, as ``may_wrap`` has it, if no operator wraps."""
-    dtype = tir.dtype_of(old)
-    anything = range_of_dtype(dtype)
-    if starts is None:
-        return anything
-    exact = _Ranges(old, anything, None)
+def invariant(step: Any, old: Var, every: Range, starts: tuple[Any, ...], dtype: str) -> Range:
+    """A range that ``starts`` lie in and that ``step`` does not leave, if nothing wraps.
+
+    Parameters
+    ----------
+    step : Expr
+        The carry after the step.
+    old : Var
+        The carry before it.
+    every : tuple of int
+        The range of the carry's dtype.
+    starts : tuple of Expr
+        What the carry may be before the first step, and after steps that forget it.
+    dtype : str
+        Of the carry.
+
+    Returns
+    -------
+    tuple of int
+    """
+    exact = _Ranges(old, every, None)
     low, high = _hull([exact.of(step), *(exact.of(tirx.Cast(dtype, s)) for s in starts)])
-    return max(low, anything[0]), min(high, anything[1])
+    return max(low, every[0]), min(high, every[1])
 
 
 def exact_range(e: Any, old: Var, carry: Range) -> Range:
-    """Range of an integer expression whose operators over the carry do not wrap."""
+    """Range of an expression over a carry in ``carry``, nothing over which wraps."""
     return _Ranges(old, carry, None).of(e)
 
 

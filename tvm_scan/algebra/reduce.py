@@ -11,6 +11,7 @@ from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import Element, Forgetting, NotInFamily, Plain, System
 from tvm_scan.algebra.literal import is_float, zero, zero_keeping_product
 from tvm_scan.algebra.reduce_match import OPERATORS, Choice, match_choice, match_operator
+from tvm_scan.text import as_text
 
 __all__ = ["Reduce"]
 
@@ -177,9 +178,9 @@ class Reduce(Forgetting):
             "step": f"h' = {of('h', 'x')}",
             "element": "(x, carry forgotten?)" if self.flagged else "x",
             "combine": f"x1 then x2 = {of('x1', 'x2')}",
-            "identity": str(OPERATORS[self.op].identity(self.dtype)),
+            "identity": as_text(OPERATORS[self.op].identity(self.dtype)),
             "apply": of("h", "x"),
-            "x": str(self.x),
+            "x": as_text(self.x),
         }
 
 

@@ -11,6 +11,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System, classify
 from tvm_scan.algebra.choices import decided, free_conditions
 from tvm_scan.algebra.literal import is_float, zero
+from tvm_scan.text import as_text
 
 __all__ = ["LateSegmented", "Segmented"]
 
@@ -125,8 +126,8 @@ class Segmented(Algebra):
             "combine": "f then g = g if g is known, g(f) if f is known, else " + inner["combine"],
             "identity": f"(no, 0, {inner['identity']})",
             "apply": f"h if known, else {inner['apply']}",
-            "reset": str(self.reset),
-            "v": ", ".join(str(v) for v in self.values),
+            "reset": as_text(self.reset),
+            "v": ", ".join(as_text(v) for v in self.values),
         }
 
 

@@ -12,6 +12,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import all_ones, folded_bits, zero
+from tvm_scan.text import as_text
 
 __all__ = ["Shifted"]
 
@@ -103,9 +104,9 @@ class Shifted(Algebra):
             "combine": f"s = s1 + s2, a = (a1 {to} s2) & a2, b = ((b1 {to} s2) & a2) ^ b2",
             "identity": "(0, ~0, 0)",
             "apply": f"((h {to} s) & a) ^ b",
-            "s": str(self.by),
-            "a": str(self.a),
-            "b": str(self.b),
+            "s": as_text(self.by),
+            "a": as_text(self.a),
+            "b": as_text(self.b),
         }
 
 

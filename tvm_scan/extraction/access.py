@@ -90,7 +90,7 @@ def _box(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | Non
                 RefusalKind.VARYING_LAG,
                 first.origin,
                 f"expected {buffer.name} to be written at an index that moves with "
-                f"{layouts.nest.time.var.name} by a constant, found {index}",
+                f"{layouts.nest.time.var.name} by a constant, found {as_text(index)}",
                 "walk time by a constant stride, forwards or backwards",
             )
         if part[0] != 0 and time_dim is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
 from tvm.ir import Var
+from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.extraction.extents import runs_through
@@ -60,7 +62,19 @@ def accesses_of(stmts: list[Any], inner: list[Loop] | None = None) -> list[Acces
 
 
 def is_private(buffer: Var, body: list[Any]) -> bool:
-    """Whether each run of ``body`` overwrites all of ``buffer`` before reading any of it."""
+    """Whether each run of ``body`` overwrites all of ``buffer`` before reading any of it.
+
+    What a loop does under a condition on its first iteration, ``if t == 0``, comes first in it.
+    """
+    while not _overwrites(buffer, body):
+        apart = _first_apart(buffer, body)
+        if apart is None:
+            return False
+        body = apart
+    return True
+
+
+def _overwrites(buffer: Var, body: list[Any]) -> bool:
     for access in accesses_of(without_conditions(body)):
         if access.buffer.same_as(buffer):
             first = access
@@ -93,6 +107,44 @@ def _first_access_is(buffer: Var, body: list[Any], first: Access) -> bool:
         if access.buffer.same_as(buffer):
             return access.origin is first.origin and access.is_store == first.is_store
     return False
+
+
+def _first_apart(buffer: Var, body: list[Any]) -> list[Any] | None:
+    """``body`` with the first iteration of the loop that begins with ``buffer`` before the loop.
+
+    None where that is no loop, or one that may have no iteration while something else in ``body``
+    reads the buffer; where nothing else does, a loop without iterations reads none of it.
+    """
+    using = [i for i, s in enumerate(body) if _uses(buffer, s)]
+    if not using or not isinstance(loop := body[using[0]], Loop):
+        return None
+    if (tir.as_int(loop.extent) or 0) < 1 and len(using) > 1:
+        return None
+    zero = tir.VarMap([(loop.var, tir.zero_like(loop.var))])
+    first = _chosen(rename(loop.body, zero))
+    return [*body[: using[0]], *first, *body[using[0] :]]
+
+
+def _uses(buffer: Var, stmt: Any) -> bool:
+    return any(access.buffer.same_as(buffer) for access in accesses_of([stmt]))
+
+
+def _chosen(stmts: list[Any]) -> list[Any]:
+    """``stmts`` without the conditions that are known to hold, or not to."""
+    analyzer = Analyzer()
+    out: list[Any] = []
+    for s in stmts:
+        if isinstance(s, Loop):
+            out.append(Loop(s.var, s.extent, _chosen(s.body), s.origin, s.thread))
+        elif not isinstance(s, Condition) or tir.loads(s.cond):
+            out.append(s)
+        elif analyzer.can_prove(s.cond):
+            out += _chosen(s.then)
+        elif analyzer.can_prove(tirx.Not(s.cond)):
+            out += _chosen(s.orelse)
+        else:
+            out.append(s)
+    return out
 
 
 def _covers(index: Any, extent: Any, inner: list[Loop]) -> bool:

@@ -17,6 +17,7 @@ from tvm_scan.extraction.boundary import without_time_tests
 from tvm_scan.extraction.carries import make_group
 from tvm_scan.extraction.compensation import rounded_on_purpose
 from tvm_scan.extraction.coupling import draft_steps, find_groups, one_group
+from tvm_scan.extraction.extents import Extents
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.layouts import Layouts
 from tvm_scan.extraction.nest import Nest, find_nest
@@ -103,9 +104,9 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
         return tree
     external = buffers_outside(func, stmt)
     found = _of_tree(func, stmt, tree.body, tree.reduced, external)
-    if isinstance(found, Refusal):
+    if isinstance(found, Refusal) and found.kind is not RefusalKind.REDUCTION:
         # One step per iteration is the form to judge, and to speak of in a refusal.
-        rolled = one_loop_of_time(tree.body, external)
+        rolled = one_loop_of_time(tree.body, external, tree.reduced, Extents(func))
         if rolled is not None:
             return _of_tree(func, stmt, rolled, tree.reduced, external)
     return found

@@ -33,6 +33,7 @@ from tvm_scan.extraction.statements import stores_in
 from tvm_scan.extraction.symbolic import StepState
 from tvm_scan.extraction.wording import in_own_words
 from tvm_scan.recurrence import Carry, Refusal, RefusalKind, Register
+from tvm_scan.text import as_text
 
 __all__ = ["MadeGroup", "make_group"]
 
@@ -162,12 +163,11 @@ def _needs_memory(draft: Draft, nest: Nest, layouts: Layouts, state: StepState) 
             continue
         before = tir.VarMap([(other.before, True)])
         step = other.lag - cell.lag
-        if any(
-            state.depends_on(
-                decide_time_tests(value, nest.time.var, nest.time.extent, step), before
-            )
-            for value in state.values.values()
-        ):
+
+        def at(value: Any, step: int = step) -> Any:
+            return decide_time_tests(value, nest.time.var, nest.time.extent, step)
+
+        if any(state.depends_on(value, before, at) for value in state.values.values()):
             return True
     return False
 
@@ -225,7 +225,7 @@ def _unsupported(reason: Any, carries: list[Carry], shown: str) -> Refusal:
         kind,
         _locate(reason.expr, carries),
         f"expected a step of {names} whose composition stays in one family (affine, one "
-        f"associative operator, ...); found {reason.reason} in {reason.expr}",
+        f"associative operator, ...); found {reason.reason} in {shown}",
         reason.fix or _REWRITE,
     )
 
@@ -304,17 +304,26 @@ def _from_memory(carry: Carry, nest: Nest, layouts: Layouts, writer: BodyWriter)
     exists = None
     if not _in_bounds(index, register.buffer, nest):
         # The loop reads it at step 0, if there is one.
-        exists = nest.time.extent > tir.zero_like(nest.time.var)
+        exists = _has_steps(nest.time.extent)
         if not _in_bounds(index, register.buffer, nest, exists):
             return Refusal(
                 RefusalKind.NO_INITIAL_STATE,
                 carry.origin,
                 f"expected an initial state of {carry.name} for step {lag - 1}, found a read of "
-                f"[{', '.join(str(i) for i in index)}], which is not provably inside the buffer",
+                f"[{', '.join(map(as_text, index))}], which is not provably inside the buffer",
                 f"guard the first steps with T.if_then_else(t > {lag - 1}, ..., initial value), or "
                 "use a history buffer with more cells",
             )
     return writer.copy_in(register, earlier, lag, exists)
+
+
+def _has_steps(extent: Any) -> Any:
+    """Condition of a loop that runs at all; ``max(e, 0) > 0`` is ``e > 0``, which tells more."""
+    if isinstance(extent, tirx.Max):
+        for inner, other in ((extent.a, extent.b), (extent.b, extent.a)):
+            if tir.as_int(other) == 0:
+                return inner > other
+    return extent > tir.zero_like(extent)
 
 
 def _of_step_before(

@@ -9,6 +9,7 @@ from tvm_scan.extraction.accesses import Access
 from tvm_scan.extraction.layouts import Box, Layouts
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Refusal, RefusalKind
+from tvm_scan.text import as_text
 
 __all__ = ["misfit"]
 
@@ -26,7 +27,7 @@ def misfit(access: Access, layouts: Layouts) -> Refusal:
                 RefusalKind.VARYING_LAG,
                 access.origin,
                 f"expected {name} to be read at a fixed distance from the step that writes it, "
-                f"found the index {index}",
+                f"found the index {as_text(index)}",
                 "read the step before, at the same stride and in the same direction",
             )
         if dim == box.time_dim:
@@ -37,7 +38,8 @@ def misfit(access: Access, layouts: Layouts) -> Refusal:
                 return Refusal(
                     RefusalKind.VARYING_LAG,
                     access.origin,
-                    f"expected {name} to be read at a constant lag, found the index {index}",
+                    f"expected {name} to be read at a constant lag, found the index "
+                    f"{as_text(index)}",
                     "read the step before",
                 )
             if distance % box.time_step:
@@ -46,7 +48,7 @@ def misfit(access: Access, layouts: Layouts) -> Refusal:
         RefusalKind.CROSS_LANE,
         access.origin,
         f"expected {name} to be accessed in the lane that owns it, found the index "
-        f"[{', '.join(str(i) for i in access.indices)}]",
+        f"[{', '.join(map(as_text, access.indices))}]",
         "let every access of a written buffer use the same lane index",
     )
 
@@ -54,7 +56,7 @@ def misfit(access: Access, layouts: Layouts) -> Refusal:
 def _several_steps(access: Access, time: Var, cells: int) -> Refusal:
     """An iteration that makes several steps, as of a loop unrolled by hand."""
     name = access.buffer.name
-    index = ", ".join(str(i) for i in access.indices)
+    index = ", ".join(map(as_text, access.indices))
     return Refusal(
         RefusalKind.VARYING_LAG,
         access.origin,

@@ -75,6 +75,7 @@ def is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
         (store.buffer, True) for store in stores_in(body) if store.buffer not in private
     )
     found: tir.VarMap = tir.VarMap()
+    spread: dict[tuple[int, int], list[int]] = {}
     for access in accesses_of(body):
         if access.buffer not in written:
             continue
@@ -91,12 +92,16 @@ def is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
                 return False
             found[access.buffer] = shape
             continue
-        for (c0, r0), (c1, r1) in zip(earlier, shape, strict=True):
+        for dim, ((c0, r0), (c1, r1)) in enumerate(zip(earlier, shape, strict=True)):
             if c0 != c1:
                 return False
             if c0 != 0:
                 distance = tir.as_int(tir.simplify(r1 - r0))
-                if distance is None or abs(distance) >= abs(c0):
+                if distance is None:
+                    return False
+                offsets = spread.setdefault((hash(access.buffer), dim), [0])
+                offsets.append(distance)
+                if max(offsets) - min(offsets) >= abs(c0):
                     return False
     return True
 

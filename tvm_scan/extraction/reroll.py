@@ -20,6 +20,7 @@ from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.extraction.accesses import rename
+from tvm_scan.extraction.extents import Extents
 from tvm_scan.extraction.integers import map_integers, same_statements, simplified
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.extraction.statements import Condition, Let, Loop, Store, without_allocs
@@ -29,13 +30,15 @@ __all__ = ["below", "rolled_up"]
 _LARGEST = 16
 
 
-def rolled_up(loop: Loop) -> Loop | None:
+def rolled_up(loop: Loop, extents: Extents) -> Loop | None:
     """A loop with one step per iteration; None where its body is no repetition.
 
     Parameters
     ----------
     loop : Loop
         A loop whose iterations may carry.
+    extents : Extents
+        Of the function that it belongs to.
 
     Returns
     -------
@@ -45,7 +48,7 @@ def rolled_up(loop: Loop) -> Loop | None:
         for copies in range(min(len(body), _LARGEST), 1, -1):
             if len(body) % copies:
                 continue
-            found = _rolled(loop, body, copies)
+            found = _rolled(loop, body, copies, extents)
             if found is not None:
                 return found
     return None
@@ -68,7 +71,7 @@ def _views(body: list[Any]) -> list[list[Guarded]]:
     return [plain, apart] if conditions else [plain]
 
 
-def _rolled(loop: Loop, body: list[Guarded], copies: int) -> Loop | None:
+def _rolled(loop: Loop, body: list[Guarded], copies: int, extents: Extents) -> Loop | None:
     size = len(body) // copies
     lists = [body[i * size : (i + 1) * size] for i in range(copies)]
     time = Var(loop.var.name, loop.var.ty)
@@ -82,7 +85,7 @@ def _rolled(loop: Loop, body: list[Guarded], copies: int) -> Loop | None:
         expected = _decided(rename(template, here), loop)
         if not same_statements(expected, _decided([s for _, s in each], loop)):
             return None
-    return Loop(time, steps, template, loop.origin, loop.thread)
+    return Loop(time, extents.count(steps), template, loop.origin, loop.thread)
 
 
 def _count(loop: Loop, lists: list[list[Guarded]], copies: int) -> Any:

@@ -9,7 +9,7 @@ may stand inside instead, since lanes may be interchanged with any loop (``nest`
 Tails. ``for t in range(E): if t < n: S`` runs ``S`` for the first ``min(E, n)`` steps.
 
 Remainders. ``for t in range(E): S`` and then ``S`` at ``E, E + 1, ..`` is one longer loop, if
-``E`` is not negative.
+``E`` is not negative, as no extent of a flattened nest is (``extents``).
 
 Bodies that are unrolled are rolled up in ``reroll``. What comes out is the loop as one writes it
 with one step per iteration; whether that is a recurrence is proven afterwards, on it.
@@ -18,17 +18,19 @@ with one step per iteration; whether that is a recurrence is proven afterwards, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Range, Var
+from tvm.ir import Var
 from tvm.sym import Analyzer
 
 from tvm_scan import tir
-from tvm_scan.extraction.accesses import Access, accesses_of, private_in, rename
+from tvm_scan.extraction.accesses import accesses_of, rename
+from tvm_scan.extraction.apart import has_own_cells
+from tvm_scan.extraction.extents import Extents
 from tvm_scan.extraction.integers import same_statements, simplified
-from tvm_scan.extraction.nest import linear_in
 from tvm_scan.extraction.reroll import below, rolled_up
 from tvm_scan.extraction.statements import (
     Alloc,
@@ -44,7 +46,18 @@ __all__ = ["one_loop_of_time"]
 _INT32 = 1 << 31
 
 
-def one_loop_of_time(stmts: list[Any], external: tir.VarMap) -> list[Any] | None:
+@dataclass(frozen=True, eq=False)
+class _Scope:
+    """What is known of the function around the statements."""
+
+    external: tir.VarMap
+    reduced: tir.VarMap
+    extents: Extents
+
+
+def one_loop_of_time(
+    stmts: list[Any], external: tir.VarMap, reduced: tir.VarMap, extents: Extents
+) -> list[Any] | None:
     """A flattened nest whose loops over time have one step per iteration.
 
     Parameters
@@ -53,59 +66,69 @@ def one_loop_of_time(stmts: list[Any], external: tir.VarMap) -> list[Any] | None
         Flattened statements.
     external : VarMap
         Buffers that are seen outside the nest.
+    reduced : VarMap
+        Loop variables that a block declares as reduction iterators. Variables of loops that are
+        made of such ones are added.
+    extents : Extents
+        Of the function; those of the loops in ``stmts`` are counts, and stay so.
 
     Returns
     -------
     list or None
         None where nothing was to be done.
     """
-    out, changed = _level(stmts, external, [])
+    out, changed = _level(stmts, _Scope(external, reduced, extents), [])
     return out if changed else None
 
 
-def _level(stmts: list[Any], external: tir.VarMap, outer: list[Var]) -> tuple[list[Any], bool]:
+def _level(stmts: list[Any], scope: _Scope, outer: list[Var]) -> tuple[list[Any], bool]:
     out: list[Any] = [s for s in stmts if isinstance(s, Alloc)]
     changed = False
     for s in without_allocs(stmts):
         made = False
         if isinstance(s, Condition):
-            then, made = _level(s.then, external, outer)
+            then, made = _level(s.then, scope, outer)
             s = Condition(s.cond, then, s.orelse, s.origin)
-        elif isinstance(s, Loop) and _has_own_cells(s, external):
-            body, made = _level(s.body, external, [*outer, s.var])
+        elif isinstance(s, Loop) and has_own_cells(s, scope.external):
+            body, made = _level(s.body, scope, [*outer, s.var])
             s = Loop(s.var, s.extent, body, s.origin, s.thread)
         elif isinstance(s, Loop):
             whole = allocated_in([s])
-            s, made = _one_loop(s, external, outer)
+            s, made = _one_loop(s, scope, outer)
             # What lived as long as a tile lives as long as the loop.
             kept = tir.VarMap((buffer, True) for buffer in allocated_in([s]))
             out += [Alloc(buffer) for buffer in whole if buffer not in kept]
         out.append(s)
         changed |= made
-    joined = _joined(out, external)
+    joined = _joined(out, scope.external)
     return (joined or out, True) if joined or changed else (stmts, False)
 
 
-def _one_loop(loop: Loop, external: tir.VarMap, outer: list[Var]) -> tuple[Loop, bool]:
+def _one_loop(loop: Loop, scope: _Scope, outer: list[Var]) -> tuple[Loop, bool]:
     changed = False
     while True:
-        made = _untiled(loop, external) or _without_tail(loop, outer) or rolled_up(loop)
+        found = _tile(loop, scope.external)
+        made = None if found is None else _fused(loop, *found)
+        parts = [loop] if made is None or found is None else [loop, found[1]]
+        made = made or _without_tail(loop, scope.extents, outer) or rolled_up(loop, scope.extents)
         if made is None:
             return loop, changed
+        if any(part.var in scope.reduced for part in parts):
+            scope.reduced[made.var] = True
         loop, changed = made, True
 
 
 # ---- tiles --------------------------------------------------------------------------------------
 
 
-def _untiled(loop: Loop, external: tir.VarMap) -> Loop | None:
-    """The loop and the next one inside it that is no lane, as one."""
+def _tile(loop: Loop, external: tir.VarMap) -> tuple[list[Any], Loop] | None:
+    """What stands between the loop and the next one inside it that is no lane, and that one."""
     between: list[Any] = []
     level = without_allocs(loop.body)
     while len(level) == 1:
         only = level[0]
-        if isinstance(only, Loop) and not _has_own_cells(only, external):
-            return _fused(loop, between, only)
+        if isinstance(only, Loop) and not has_own_cells(only, external):
+            return between, only
         if isinstance(only, Condition) and (only.orelse or tir.loads(only.cond)):
             return None
         if not isinstance(only, Loop | Condition):
@@ -173,54 +196,10 @@ def _is_divided(node: Any, time: Var) -> bool:
     return bool(found)
 
 
-def _has_own_cells(loop: Loop, external: tir.VarMap) -> bool:
-    """Whether two iterations never meet in a cell: then the loop is over lanes, not over time.
-
-    Theorem. Let a written buffer be indexed, in some dimension and in all accesses, by
-    ``c v + r`` with one ``c != 0``, and let all values of ``r``, the inner loops included, lie
-    within a range shorter than ``|c|``. Then iterations of ``v`` touch different cells of it.
-    """
-    private = private_in(loop.body, external)
-    inside = accesses_of(loop.body)
-    written = tir.VarMap((a.buffer, True) for a in inside if a.is_store and a.buffer not in private)
-    return all(
-        _is_apart(loop, [a for a in inside if a.buffer.same_as(buffer)])
-        for buffer in written.keys()
-    )
-
-
-def _is_apart(loop: Loop, accesses: list[Access]) -> bool:
-    dimensions = range(len(accesses[0].indices))
-    return any(_is_apart_in(loop, accesses, dim) for dim in dimensions)
-
-
-def _is_apart_in(loop: Loop, accesses: list[Access], dim: int) -> bool:
-    analyzer = Analyzer()
-    around = tir.VarMap((inner.var, inner.extent) for a in accesses for inner in a.inner)
-    for var, extent in around.items():
-        analyzer.bind(var, Range.from_min_extent(tir.zero_like(var), extent))
-    still = tir.VarMap((var, tir.zero_like(var)) for var in around.keys())
-    lowest = highest = step = 0
-    base = None
-    for access in accesses:
-        index = access.indices[dim]
-        found = linear_in(index, loop.var)
-        if found is None or not found[0] or tir.loads(index):
-            return False
-        if base is None:
-            step, base = found[0], tir.substitute(found[1], still)
-        if found[0] != step:
-            return False
-        bound = analyzer.const_int_bound(analyzer.simplify(found[1] - base))
-        lowest = min(lowest, int(bound.min_value))
-        highest = max(highest, int(bound.max_value))
-    return highest - lowest < abs(step)
-
-
 # ---- tails --------------------------------------------------------------------------------------
 
 
-def _without_tail(loop: Loop, outer: list[Var]) -> Loop | None:
+def _without_tail(loop: Loop, extents: Extents, outer: list[Var]) -> Loop | None:
     """The loop over the steps at which the condition around its body holds."""
     body = without_allocs(loop.body)
     if len(body) != 1 or not isinstance(body[0], Condition) or body[0].orelse:
@@ -232,7 +211,7 @@ def _without_tail(loop: Loop, outer: list[Var]) -> Loop | None:
     if step > 1:
         limit = tirx.floordiv(limit + (step - 1), step)
     short = Analyzer().can_prove(limit <= loop.extent)
-    extent = tir.simplify(limit if short else tirx.Min(loop.extent, limit))
+    extent = extents.count(tir.simplify(limit if short else tirx.Min(loop.extent, limit)))
     return Loop(loop.var, extent, body[0].then, loop.origin, loop.thread)
 
 
@@ -246,7 +225,7 @@ def _joined(stmts: list[Any], external: tir.VarMap) -> list[Any] | None:
     changed = False
     while rest:
         s = rest.pop(0)
-        while isinstance(s, Loop) and not _has_own_cells(s, external):
+        while isinstance(s, Loop) and not has_own_cells(s, external):
             found = _longer(s, rest)
             if found is None:
                 break
@@ -259,7 +238,7 @@ def _joined(stmts: list[Any], external: tir.VarMap) -> list[Any] | None:
 
 def _longer(loop: Loop, rest: list[Any]) -> tuple[Loop, int] | None:
     """The loop with the statements that are its further steps, and how many of them."""
-    if not rest or not Analyzer().can_prove(loop.extent >= 0):
+    if not rest:
         return None
     size = len(without_allocs(loop.body))
     following = rest[0]

@@ -8,6 +8,7 @@ is opaque: it may be emitted, but no step may depend on it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -97,12 +98,17 @@ class StepState(Cells):
         """Key that names every cell of ``buffer``."""
         return tuple("s" if extent > 1 else 0 for extent in self.layouts.boxes[buffer].extents)
 
-    def depends_on(self, expr: Any, wanted: tir.VarMap) -> bool:
-        """Whether ``expr`` depends on any of the variables, through opaque values as well."""
+    def depends_on(
+        self, expr: Any, wanted: tir.VarMap, at: Callable[[Any], Any] = lambda e: e
+    ) -> bool:
+        """Whether ``expr`` depends on any of the variables, through opaque values as well.
+
+        ``at`` is done to every expression before it is looked into.
+        """
         seen: tir.VarMap = tir.VarMap()
         todo = [expr]
         while todo:
-            for var in tir.variables(todo.pop()).keys():
+            for var in tir.variables(at(todo.pop())).keys():
                 if var in seen:
                     continue
                 seen[var] = True

@@ -239,6 +239,27 @@ def ring_counter(X: I32, S: LANE_I32, Y: I32):
         Y[b, t] = S[b]
 
 
+@T.prim_func(s_tir=True)
+def shift_and_flip(X: U32, S: buffer("uint32", B), Y: U32):
+    for b, t in T.grid(B, L):
+        S[b] = T.bitwise_xor(T.shift_right(S[b], T.uint32(3)), X[b, t])
+        Y[b, t] = S[b]
+
+
+@T.prim_func(s_tir=True)
+def serial_input(Bit: U32, S: buffer("uint32", B), Y: U32):
+    for b, t in T.grid(B, L):
+        S[b] = T.bitwise_or(T.shift_left(S[b], T.uint32(1)), Bit[b, t])
+        Y[b, t] = S[b]
+
+
+@T.prim_func(s_tir=True)
+def flat_table(X: I32, Table: buffer("int32", 12), S: LANE_I32, Y: I32):
+    for b, t in T.grid(B, L):
+        S[b] = Table[S[b] * 3 + X[b, t]]
+        Y[b, t] = S[b]
+
+
 PROGRAMS = [
     Program(parity, "two states"),
     Program(inside_quotes, "two states", {"C": (33, 36)}),
@@ -266,4 +287,7 @@ PROGRAMS = [
     Program(line_numbers, "reduce add, affine", {"C": (8, 12)}),
     Program(residue_of_a_binary_number, "modular affine", {"X": (0, 2)}),
     Program(ring_counter, "modular affine", {"X": (-5, 6)}),
+    Program(shift_and_flip, "shifted bits", {"X": (0, 1 << 31)}),
+    Program(serial_input, "shifted bits", {"Bit": (0, 2)}),
+    Program(flat_table, "finite automaton", {"X": (0, 3), "Table": (0, 4), "S": (0, 4)}),
 ]

@@ -2,7 +2,18 @@
 
 from tvm.script import tirx as T
 
-from tests.programs.suite.program import F32, I32, LANE, LANE_I32, LONGER, LONGER_I32, B, L, Program
+from tests.programs.suite.program import (
+    F32,
+    I32,
+    LANE,
+    LANE_I32,
+    LONGER,
+    LONGER_I32,
+    B,
+    L,
+    Program,
+    buffer,
+)
 
 
 @T.prim_func(s_tir=True)
@@ -210,6 +221,30 @@ def highest_prefix_sum(X: I32, Y: I32):
             Y[b, t] = top[0]
 
 
+@T.prim_func(s_tir=True)
+def decaying_floor(X: F32, A: F32, S: LANE, Y: F32):
+    for b, t in T.grid(B, L):
+        S[b] = T.max(A[b, t] * S[b], X[b, t])
+        Y[b, t] = S[b]
+
+
+@T.prim_func(s_tir=True)
+def independent_recurrent_network(U: LANE, X: F32, Y: F32):
+    for b in range(B):
+        h = T.alloc_buffer((1,), "float32")
+        for t in range(L):
+            if t == 0:
+                h[0] = T.float32(0)
+            h[0] = T.max(U[b] * h[0] + X[b, t], T.float32(0))
+            Y[b, t] = h[0]
+
+
+@T.prim_func(s_tir=True)
+def maximum_two_steps_back(X: F32, H: buffer("float32", B, L + 2)):
+    for b, t in T.grid(B, L):
+        H[b, t + 2] = T.max(H[b, t], X[b, t])
+
+
 PROGRAMS = [
     Program(running_maximum, "reduce max", {"X": (-9, 10)}),
     Program(running_minimum_by_branch, "reduce min", {"X": (-9, 10)}),
@@ -234,4 +269,7 @@ PROGRAMS = [
     Program(largest_of_three, "clamp", {"X": (-9, 10), "Y": (-9, 10)}),
     Program(maximum_every_other_step, "clamp", {"X": (-9, 10)}),
     Program(highest_prefix_sum, "reduce add, reduce max", {"X": (-9, 10)}),
+    Program(decaying_floor, "bounded affine", {"X": (-9, 10), "A": (-1, 2)}),
+    Program(independent_recurrent_network, "bounded affine", {"U": (-1, 2), "X": (-9, 10)}),
+    Program(maximum_two_steps_back, "interleaved", {"X": (-9, 10)}),
 ]

@@ -83,9 +83,9 @@ def leaky_rectifier(X: F32, S: LANE):
 
 
 @T.prim_func(s_tir=True)
-def decaying_floor(X: F32, A: F32, S: LANE):
+def decaying_integer_floor(X: I32, S: LANE_I32):
     for b, t in T.grid(B, L):
-        S[b] = T.max(A[b, t] * S[b], X[b, t])
+        S[b] = T.max(S[b] * 2, X[b, t])
 
 
 @T.prim_func(s_tir=True)
@@ -179,9 +179,18 @@ def checksum_by_table(X: U32, Table: buffer("uint32", 256), S: buffer("uint32", 
 
 
 @T.prim_func(s_tir=True)
-def shift_and_flip(X: U32, S: buffer("uint32", B)):
+def signed_shift_and_flip(X: I32, S: LANE_I32):
     for b, t in T.grid(B, L):
-        S[b] = T.bitwise_xor(T.shift_right(S[b], T.uint32(3)), X[b, t])
+        S[b] = T.bitwise_xor(T.shift_right(S[b], 3), X[b, t])
+
+
+@T.prim_func(s_tir=True)
+def shifts_both_ways(X: U32, S: buffer("uint32", B)):
+    for b, t in T.grid(B, L):
+        S[b] = T.bitwise_xor(
+            T.shift_right(S[b], T.uint32(3)),
+            T.bitwise_and(T.shift_left(S[b], T.uint32(1)), X[b, t]),
+        )
 
 
 @T.prim_func(s_tir=True)
@@ -347,7 +356,7 @@ REFUSED = [
     Refused(slew_limiter, STEP, "bounds that move with the state"),
     Refused(floor_of_half_the_state, STEP, "a bound that is a multiple of the state"),
     Refused(leaky_rectifier, STEP, "two slopes"),
-    Refused(decaying_floor, STEP, "a gate of unknown sign under max"),
+    Refused(decaying_integer_floor, STEP, "a gate on an integer, whose products wrap, under max"),
     Refused(absolute_value, STEP, "the absolute value of the state"),
     Refused(soft_threshold, STEP, "a dead zone around zero"),
     Refused(nearly_a_maximum, STEP, "a choice of the wrong operand"),
@@ -360,7 +369,8 @@ REFUSED = [
     Refused(squared_generator, STEP, "the square of the state"),
     Refused(linear_feedback_shift_register, STEP, "linear over bits, but across them"),
     Refused(checksum_by_table, STEP, "a table of 256 states, and a shift"),
-    Refused(shift_and_flip, STEP, "a shift of the state to the right"),
+    Refused(signed_shift_and_flip, STEP, "a shift to the right, which copies the sign"),
+    Refused(shifts_both_ways, STEP, "shifts of the state in both directions"),
     Refused(automaton_of_many_states, STEP, "more states than an element holds"),
     Refused(table_at_a_shifted_state, STEP, "a table at an expression of the state"),
     Refused(wide_saturating_sum, STEP, "64-bit sums that may overflow unbounded"),
