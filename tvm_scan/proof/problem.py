@@ -105,6 +105,21 @@ class Problem:
         return any(_finds(e, kind, _is_of_integers) for e in exprs for kind in divisions)
 
     @property
+    def moves_bits(self) -> bool:
+        """Whether integers are shifted or combined bit by bit, by the loop or by the algebra."""
+        kinds = (
+            tirx.LShift,
+            tirx.RShift,
+            tirx.BitwiseAnd,
+            tirx.BitwiseOr,
+            tirx.BitwiseXor,
+            tirx.BitwiseNot,
+        )
+        parts = tuple(tirx.Var(f"e{i}", dtype) for i, dtype in enumerate(self.algebra.dtypes))
+        exprs = (*self.steps, *self.algebra.apply(parts, self.olds))
+        return any(_finds(e, kind, _is_of_integers) for e in exprs for kind in kinds)
+
+    @property
     def most_steps(self) -> int:
         """How many steps one element stands for at most."""
         return MOST_STEPS if self.length is None else max(self.length, 1)
@@ -149,7 +164,7 @@ class Theory:
 
     def is_guess(self, atoms: list[Atoms]) -> bool:
         """Whether a counterexample may be one of functions that no machine has."""
-        return any(each.calls_unknown_functions for each in atoms)
+        return self.arithmetic.guesses or any(each.calls_unknown_functions for each in atoms)
 
     def atoms(self, earlier: Atoms | None = None) -> Atoms:
         """Inputs of a step; of the one after ``earlier`` if given."""

@@ -86,7 +86,8 @@ def _theories(problem: Problem) -> list[Theory]:
     if not any(is_integer(dtype) for dtype in problem.dtypes):
         return [words]
     wider = any(is_integer(d) and d not in problem.dtypes for d in problem.algebra.dtypes)
-    if problem.divides or (wider and not problem.is_declared):
+    wider = wider and not problem.is_declared and not problem.moves_bits
+    if problem.divides or wider:
         around = Theory(problem, ExactIntegers(wrapping=True), exact=False)
         both = [around, integers]
         return both if problem.divides else [*both, words]
