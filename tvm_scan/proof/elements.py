@@ -177,7 +177,8 @@ def _without_bounds(terms: list[Term], dtype: str, images: bool) -> list[Fact]:
 
 
 def _size(fact: Fact) -> tuple[int, int]:
-    assert fact.low is not None and fact.high is not None
+    assert fact.low is not None
+    assert fact.high is not None
     return fact.high - fact.low, fact.low
 
 

@@ -149,8 +149,8 @@ def _proof(attempt: _Attempt, seconds: float) -> GroupProof:
 def _numbers(questions: Questions, facts: tuple[Fact, ...], seconds: float) -> Statement | None:
     """Whether the scan overflows where the loop does not.
 
-    Where it may, its sums and products are those of words that wrap around; that the compiled code
-    computes them so is an assumption, since TVM's LLVM code marks them as not to overflow.
+    Where it may, its sums and products are those of words that wrap around; that the kernels
+    compute them so is an assumption here, and tested in ``tests/unit/test_wrapping.py``.
     """
     if questions.theory.promised:
         return None
