@@ -2,6 +2,19 @@
 
 from tests.support.tiers import Folder
 
+ALGEBRAS = (
+    "affine_on_integers",
+    "affine_on_rationals",
+    "reductions_on_integers",
+    "float_max_and_min_with_nan_follow_the_targets_own_loop[max-True-llvm]",
+    "float_max_and_min_with_nan_follow_the_targets_own_loop[min-False-cuda]",
+    "constant_on_the_neutral_carry_gives_the_value",
+    "coefficients_are_exact_and_symbolic",
+    "no_family_takes_a_product_of_carries",
+    "overflowed_gates_keep_a_zero_state",
+    "a_maximum_in_which_nan_wins_is_found_and_obeys_the_laws",
+    "near_misses_of_it_are_refused",
+)
 #: A representative of each family.
 LAWS = (
     "add-llvm",
@@ -46,7 +59,7 @@ PROOFS = (
 
 FOLDER = Folder(
     quick=(
-        "test_algebras.py",
+        *(f"test_algebras.py::test_{name}" for name in ALGEBRAS),
         "test_families.py::test_every_family_has_a_law_test",
         "test_families.py::test_near_misses",
         *(f"test_families.py::test_laws[{name}]" for name in LAWS),
