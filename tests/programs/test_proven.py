@@ -5,7 +5,7 @@ import pytest
 from tests.programs.random_recurrences import FAMILIES, Shape, source_of
 from tests.programs.suite.classes import ACCEPTED
 from tests.programs.suite.mutation import mutants
-from tests.support.proof_cases import UNDECIDED_FAMILIES
+from tests.support.proof_cases import GLANCE, UNDECIDED_FAMILIES
 from tests.support.tiers import SEED, longer
 from tvm_scan import Recurrence, extract, prove
 from tvm_scan.proof import Verdict
@@ -18,7 +18,7 @@ MUTANTS = 4
 def check(found, what=""):
     """All is proven but what is listed; of that, nothing is refuted."""
     families = {group.algebra.name for group in found.groups}
-    certificate = prove(found, seconds=0.5 if families & set(UNDECIDED_FAMILIES) else 5.0)
+    certificate = prove(found, seconds=GLANCE if families & set(UNDECIDED_FAMILIES) else 5.0)
     for group in certificate.groups:
         said = {statement.name: statement.verdict for statement in group.statements}
         left = [n for n, v in said.items() if v not in (Verdict.PROVEN, Verdict.ASSUMED)]

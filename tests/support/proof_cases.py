@@ -36,7 +36,7 @@ UNDECIDED = {
     ("uint64", "shifted out"): "composition",
 }
 #: Work for what is known to have no answer: that nothing is refuted is seen soon.
-GLANCE = 0.05
+GLANCE = 0.5
 
 
 def variables(dtype, names):
