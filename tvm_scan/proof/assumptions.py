@@ -5,6 +5,8 @@ from __future__ import annotations
 from tvm_scan import tir
 from tvm_scan.proof.elements import Fact
 from tvm_scan.proof.problem import Theory, all_checks
+from tvm_scan.proof.translate import NONE
+from tvm_scan.proof.untranslatable import UntranslatableError
 from tvm_scan.proof.widths import bits_of, is_integer
 
 __all__ = ["assumptions_of", "numbers_of"]
@@ -29,7 +31,10 @@ def assumptions_of(theory: Theory, facts: tuple[Fact, ...], wraps: bool) -> tupl
     out = []
     names, _ = theory.carries()
     run = theory.translator(theory.atoms(), names)
-    checks = all_checks([run(step) for step in problem.steps])
+    try:
+        checks = all_checks([run(step) for step in problem.steps])
+    except UntranslatableError:
+        checks = NONE  # nothing is proven, and nothing needs to be assumed
     if theory.exact and checks.overflow is not True:
         out.append(
             "the loop's own sums and products of 32 and 64 bits do not overflow, which is "
@@ -42,8 +47,8 @@ def assumptions_of(theory: Theory, facts: tuple[Fact, ...], wraps: bool) -> tupl
     if wraps:
         widths = sorted({d for d in problem.algebra.dtypes if is_integer(d) and bits_of(d) >= 32})
         out.append(
-            f"compiled sums and products of {' and '.join(widths)} wrap around: the scan's may "
-            "overflow where the loop's do not, and TVM's LLVM code calls that undefined"
+            f"sums and products of {' and '.join(widths)} may overflow in the scan where the "
+            "loop's do not, and its kernels let them wrap around (tvm_scan.schedules.wrapping)"
         )
     for buffer in tir.VarMap((load.source, True) for load in problem.tables).keys():
         out.append(f"every state, also the last one, is an index of {buffer.name}")

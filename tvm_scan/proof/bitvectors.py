@@ -22,6 +22,7 @@ class BitVectors:
     """
 
     name = "bit-vectors"
+    guesses = False
 
     def variable(self, name: str, dtype: str) -> Any:
         """An unknown number."""

@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.ir import Call, Var
 from tvm.sym import Analyzer, ConstIntBound
 
+from tvm_scan import tir
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.proof.images import Fraction, Image
@@ -151,9 +152,12 @@ def candidates(
             out.append(_without_bounds([t[i] for t in terms], dtype, images))
             continue
         grown = _joined([joined[i], _bounds(both[i], dtype, analyzer)])
+        kept = _bounds(made[-1][i], dtype)
         facts = [Fact(*joined[i]), Fact(*grown)]
+        # Where a composition compares with a constant, that is where its parts turn around or stop.
+        ends = {max(n, kept[1]) for c in _constants(both[i], dtype) for n in (c - 1, c)}
+        facts = sorted({*facts, *(Fact(kept[0], end) for end in ends)}, key=_size)
         if counted and _wide(dtype):
-            kept = _bounds(made[-1][i], dtype)
             facts += [Fact(*start, by) for by in moves for start in (kept, joined[i])]
         out.append([*dict.fromkeys(facts), Fact()])
     return out
@@ -170,6 +174,24 @@ def _without_bounds(terms: list[Term], dtype: str, images: bool) -> list[Fact]:
     }
     both = Fact(up=True, down=True)
     return list(dict.fromkeys((Fact(**seen), both, replace(both, nan=True))))
+
+
+def _size(fact: Fact) -> tuple[int, int]:
+    assert fact.low is not None
+    assert fact.high is not None
+    return fact.high - fact.low, fact.low
+
+
+def _constants(e: Any, dtype: str) -> set[int]:
+    """The constants of a dtype in an expression."""
+    found: set[int] = set()
+
+    def visit(node: Any) -> None:
+        if tir.dtype_of(node) == dtype:
+            found.add(int(node.value))
+
+    tvm_ffi.structural_walk(e, [(tirx.IntImm, visit)])
+    return found
 
 
 def _joined(bounds: list[tuple[int, int]]) -> tuple[int, int]:

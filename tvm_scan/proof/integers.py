@@ -26,6 +26,8 @@ class ExactIntegers:
 
     def __init__(self, wrapping: bool = False) -> None:
         self.wrapping = wrapping
+        #: Whether a function stands for bits of which no more is known: a guess at what they are.
+        self.guesses = False
 
     name = "integers"
 
@@ -93,6 +95,7 @@ class ExactIntegers:
                     return remainder(value, number + 1)
         flags = z3.And(a >= 0, a <= 1, b >= 0, b <= 1)
         bit = {"and": a * b, "or": z3.If(a == 0, b, a), "xor": z3.If(a == b, 0, 1)}[word]
+        self.guesses = True
         other = z3.Function(f"bitwise {word}", z3.IntSort(), z3.IntSort(), z3.IntSort())
         return z3.If(flags, bit, other(a, b))
 

@@ -105,6 +105,24 @@ class Problem:
         return any(_finds(e, kind, _is_of_integers) for e in exprs for kind in divisions)
 
     @property
+    def moves_bits(self) -> bool:
+        """Whether integers are shifted or combined bit by bit, by the loop or by the algebra.
+
+        A mask of low bits is no such thing, but a remainder.
+        """
+        kinds = (
+            tirx.LShift,
+            tirx.RShift,
+            tirx.BitwiseAnd,
+            tirx.BitwiseOr,
+            tirx.BitwiseXor,
+            tirx.BitwiseNot,
+        )
+        parts = tuple(tirx.Var(f"e{i}", dtype) for i, dtype in enumerate(self.algebra.dtypes))
+        exprs = (*self.steps, *self.algebra.apply(parts, self.olds))
+        return any(_finds(e, kind, _mixes_bits) for e in exprs for kind in kinds)
+
+    @property
     def most_steps(self) -> int:
         """How many steps one element stands for at most."""
         return MOST_STEPS if self.length is None else max(self.length, 1)
@@ -149,7 +167,7 @@ class Theory:
 
     def is_guess(self, atoms: list[Atoms]) -> bool:
         """Whether a counterexample may be one of functions that no machine has."""
-        return any(each.calls_unknown_functions for each in atoms)
+        return self.arithmetic.guesses or any(each.calls_unknown_functions for each in atoms)
 
     def atoms(self, earlier: Atoms | None = None) -> Atoms:
         """Inputs of a step; of the one after ``earlier`` if given."""
@@ -243,6 +261,14 @@ def _finds(expr: Any, kind: Any, test: Callable[[Any], bool]) -> bool:
 
 def _widens(cast: Any) -> bool:
     return tir.is_half(tir.dtype_of(cast.value))
+
+
+def _mixes_bits(operator: Any) -> bool:
+    if isinstance(operator, tirx.BitwiseAnd):
+        masks = [n for n in (tir.as_int(operator.a), tir.as_int(operator.b)) if n is not None]
+        if any(n >= 0 and n & (n + 1) == 0 for n in masks):
+            return False
+    return _is_of_integers(operator)
 
 
 def _is_of_integers(division: Any) -> bool:

@@ -86,7 +86,8 @@ def _theories(problem: Problem) -> list[Theory]:
     if not any(is_integer(dtype) for dtype in problem.dtypes):
         return [words]
     wider = any(is_integer(d) and d not in problem.dtypes for d in problem.algebra.dtypes)
-    if problem.divides or (wider and not problem.is_declared):
+    wider = wider and not problem.is_declared and not problem.moves_bits
+    if problem.divides or wider:
         around = Theory(problem, ExactIntegers(wrapping=True), exact=False)
         both = [around, integers]
         return both if problem.divides else [*both, words]
@@ -148,8 +149,8 @@ def _proof(attempt: _Attempt, seconds: float) -> GroupProof:
 def _numbers(questions: Questions, facts: tuple[Fact, ...], seconds: float) -> Statement | None:
     """Whether the scan overflows where the loop does not.
 
-    Where it may, its sums and products are those of words that wrap around; that the compiled code
-    computes them so is an assumption, since TVM's LLVM code marks them as not to overflow.
+    Where it may, its sums and products are those of words that wrap around; that the kernels
+    compute them so is an assumption here, and tested in ``tests/unit/test_wrapping.py``.
     """
     if questions.theory.promised:
         return None

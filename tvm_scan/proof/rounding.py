@@ -16,6 +16,7 @@ ROUNDINGS: dict[str, tuple[int, str]] = {
     "reduce min": (0, ""),
     "affine": (2, "the same recurrence on absolute values"),
     "clamp": (2, "all that was added so far, plus the bounds"),
+    "bounded affine": (2, "the recurrence on absolute values of a state that its bounds lie below"),
     "logsumexp affine": (8, "the sum of the shifts' sizes, the largest level, and 1"),
     "linear fractional": (10, "the result, where all terms are positive; else there is no law"),
     "complex affine": (6, "the affine recurrence of the moduli"),
@@ -30,6 +31,8 @@ def rounding_law(algebra: Any, dtypes: tuple[str, ...]) -> str:
     if algebra.name == "segmented":
         inner = rounding_law(algebra.inner, dtypes)
         return inner and f"{inner}, without the resets"
+    if algebra.name == "interleaved":
+        return rounding_law(algebra.inner, dtypes)
     name = f"{algebra.name} {algebra.op}" if algebra.name == "reduce" else algebra.name
     if name not in ROUNDINGS:
         return "the error is the operator's author's"

@@ -21,7 +21,7 @@ _REMEMBERED = 4096
 #: What a question counts at least.
 _LEAST = 10_000
 #: Milliseconds.
-_STUCK = 60_000
+_STUCK = 300_000
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.proof.atoms import Atoms
+from tvm_scan.proof.ends import ends_of, is_end
 from tvm_scan.proof.images import Image
 from tvm_scan.proof.logic import Bool, choose, conj, disj, equal, neg, pick
 from tvm_scan.proof.reals import Real
@@ -148,9 +149,11 @@ class Translator:
         if kind in _LOGIC:
             return Term(_LOGIC[kind](a, b), checks)
         if kind in _COMPARE:
-            return Term(self._compared(kind, a, b, of), checks)
+            return Term(self._compared(kind, *ends_of(e, a, b), of), checks)
         if kind in (tirx.Max, tirx.Min):
             keep = self._less(b, a, of) if kind is tirx.Max else self._less(a, b, of)
+            if kind is tirx.Min and is_end(e.b, 1):
+                keep = conj(neg(a.up), neg(a.nan))
             return Term(self.pick(keep, a, b), checks)
         if kind in _BITS:
             return self._bitwise(_BITS[kind], a, b, dtype, checks)
