@@ -2,4 +2,6 @@
 
 from tests.support.tiers import Folder
 
-FOLDER = Folder()
+FOLDER = Folder(
+    full=("test_quick.py::test_quick_forms",),
+)

@@ -63,7 +63,6 @@ def test_the_page_says_which_results_are_there():
     assert named == there
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_forms(name, tmp_path):
     out = tmp_path / "result.json"

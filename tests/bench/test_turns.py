@@ -56,7 +56,6 @@ def test_a_call_of_a_second_is_not_made_twice():
     assert [wake for _, wake in tool.asked] == [True, False, False, False]
 
 
-@pytest.mark.slow
 def test_processes_are_stopped_while_it_is_not_their_turn():
     with tools(prepare, ["one", "other"]) as (one, other):
         names, facts = one.prepare("kind", (3, 4))

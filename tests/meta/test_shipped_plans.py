@@ -23,7 +23,6 @@ def test_there_are_some_and_all_of_them_can_be_used():
         assert len(entry.facts["program"]) == 64
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "entry"), ENTRIES, ids=[f"{n}-{e.facts['function']}" for n, e in ENTRIES]
 )

@@ -59,7 +59,6 @@ def test_the_steps_of_an_output_are_known(func, output, walk):
     assert (promised.time, promised.reverse) == walk
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["running_argmax", "bounded_sum", "running_logsumexp"])
 def test_a_device_is_held_to_its_own_maxima(name):
     """Which ignore NaN: the loop on this machine would not."""
