@@ -41,7 +41,9 @@ def test_no_ratio_of_unsteady_times():
 def test_a_peer_that_is_out_of_proportion_is_no_measure():
     """The C of the selective scans took 0.16 ns a state and step in two rows, 0.4 in six."""
     shapes = [(1, 1536, 512), (1, 1536, 2048), (2, 1536, 2048)]
-    good, slow, fine = (row("selective scan", s, C=s[0] * s[2] * 1e-5, numba=9.0) for s in shapes)
+    good, slow, fine = (
+        row("selective scan", s, C=s[0] * s[2] * 1e-5, numba=s[0] * s[2] * 1e-3) for s in shapes
+    )
     assert uneven([good, slow, fine]) == [{}, {}, {}]
     slow["seconds"]["C"] *= 2.4
     odd = uneven([good, slow, fine])

@@ -191,6 +191,7 @@ def _remove_old_kernels() -> None:
     """Also those of other versions of the sources, with all that belongs to them."""
     limit = time.time() - KEEP_KERNELS_SECONDS
     here = cache_directory()
+    os.utime(here / "kernels")  # in use, even if nothing new is compiled
     others = (p for p in here.parent.iterdir() if _VERSION.fullmatch(p.name) and p != here)
     versions = [folder / "kernels" for folder in others]
     for path in [*(here / "kernels").iterdir(), *versions]:
