@@ -202,6 +202,19 @@ def test_kinds_of_what_is_exact_are_told_apart(monkeypatch):
     assert [c.inputs for c in verify(func, plan=CHUNKS) if not c.holds] == ["infinity"]
 
 
+@pytest.mark.parametrize("part", [np.s_[:, :10], np.s_[0, 25:], np.s_[2, 25:]])
+def test_an_infinite_gate_excuses_only_what_it_reaches(part, monkeypatch):
+    """Steps before it and other lanes are compared; it is in the middle of the lane between."""
+
+    def change(inputs, h):
+        if is_infinite(inputs[0]).any():
+            h[part] += 1
+
+    spoiled(monkeypatch, change)
+    func = PROGRAMS["gates_of_any_sign"][0]
+    assert [c.inputs for c in verify(func, plan=CHUNKS) if not c.holds] == ["infinity"]
+
+
 def test_halves_are_held_to_carries_of_float32(monkeypatch):
     """Their loop stands still at 256, where sums of numbers about 1 go on."""
 
