@@ -28,6 +28,7 @@ from bench.answers import close
 from bench.cpu_loops import inputs_of, loop_of
 from bench.cpu_oracles import is_right
 from bench.gelu import gelu, gelu_of
+from bench.origin import origin
 from bench.timing import interleaved, machine
 from tvm_scan import ScanPlan, parallelize
 from tvm_scan.schedules.default import host_target
@@ -118,7 +119,7 @@ def measure(kind: str, cells: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def page(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     """Markdown table: what each rung gains on the one before."""
     head = ["workload", "cells", "sequential ms", *(f"{rung} gain" for rung in RUNGS[1:]), "all"]
     body = []
@@ -185,6 +186,21 @@ first.
 """
 
 
+def page(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """The whole page in Markdown."""
+    said = ", ".join(f"{key} {value}" for key, value in about.items())
+    if "command" not in about:
+        said = f"{_EARLIER}\n\n{said}; {origin(about)}"
+    return _PAGE.format(machine=said, table=table(rows))
+
+
+#: Of results that do not say their command.
+_EARLIER = (
+    "**These figures are of an earlier version of the script**, which compared every rung with\n"
+    "the sequential one instead."
+)
+
+
 def main(
     json_path: Annotated[Path | None, typer.Option("--json", help="File for the figures.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="File for the page.")] = None,
@@ -205,10 +221,9 @@ def main(
         json_path.write_text(json.dumps({"machine": made, "rows": rows}, indent=1) + "\n")
     if picture:
         plot(rows, picture)
-    typer.echo(page(rows))
+    typer.echo(table(rows))
     if markdown:
-        said = ", ".join(f"{key} {value}" for key, value in made.items())
-        markdown.write_text(_PAGE.format(machine=said, table=page(rows)))
+        markdown.write_text(page(made, rows))
 
 
 if __name__ == "__main__":

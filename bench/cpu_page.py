@@ -10,10 +10,9 @@ from typing import Any
 from tabulate import tabulate
 
 from bench.floors import FLOORS, least_floor
+from bench.origin import origin
 
-__all__ = ["OWN", "PAGE", "Workload", "best_peer", "page", "plot", "ratio", "table", "uneven"]
-
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cpu.md"
+__all__ = ["OWN", "Workload", "best_peer", "page", "plot", "ratio", "table", "uneven"]
 
 #: What is no peer.
 OWN = ("tvm_scan", "tvm loop", *FLOORS)
@@ -236,7 +235,7 @@ def page(machine: dict[str, Any], rows: list[dict[str, Any]], grown: list[dict[s
     """The whole page in Markdown."""
     said = ", ".join(f"{key} {value}" for key, value in machine.items())
     if "commit" not in machine:
-        said = f"{_EARLIER}\n\n{said}"
+        said = f"{_EARLIER}\n\n{said}; {origin(machine)}"
     return _PAGE.format(
         machine=said, table=table(rows), peers=every_peer(rows), growth=table(grown)
     )

@@ -20,6 +20,7 @@ import tvm
 from tvm.target import Target
 
 from bench.answers import require_law, run_loop
+from bench.origin import origin
 from bench.timing import interleaved, machine
 from tvm_scan import Recurrence, default_plan, extract, parallelize
 from tvm_scan.library import LIBRARY
@@ -173,7 +174,8 @@ def page(rows: list[Row], host: dict[str, Any]) -> str:
     lines = [
         "# Default plans against the sequential loop",
         "",
-        f"Measured on {host['date']} on {host['cores']} cores of {host['cpu']}, TVM {host['tvm']}, "
+        f"Measured on {host['date']} ({origin(host)}) "
+        f"on {host['cores']} cores of {host['cpu']}, TVM {host['tvm']}, "
         f"TVM_NUM_THREADS={host['TVM_NUM_THREADS'] or 'unset'}, by `python -m bench.defaults`: the "
         "loop, the default plan and a copy of the same bytes take turns in one process; medians, "
         "in microseconds. Sizes are (lanes, steps), or (batch, channels, steps, states) of the "

@@ -18,6 +18,7 @@ from typing import Any
 
 from tvm.target import Target
 
+from bench.origin import origin
 from bench.timing import machine
 from tests.programs.accepted_programs import PROGRAMS as FORMS
 from tests.programs.family_programs import PROGRAMS as FAMILIES
@@ -67,8 +68,8 @@ def main(argv: list[str] | None = None) -> int:
     lines = [
         "# Time of extraction and classification",
         "",
-        f"Measured on {host['date']} on {host['cpu']}, TVM {host['tvm']}, by `python -m "
-        f"bench.extraction`: {len(rows)} functions, median of {_ROUNDS} runs each. "
+        f"Measured on {host['date']} ({origin(host)}) on {host['cpu']}, TVM {host['tvm']}, "
+        f"by `python -m bench.extraction`: {len(rows)} functions, median of {_ROUNDS} runs each. "
         f"Median over all: {median(t for t, _ in rows):.1f} ms; slowest: {rows[0][0]:.1f} ms. "
         "The ten slowest:",
         "",

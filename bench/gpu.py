@@ -35,7 +35,7 @@ from bench.gpu_checks import Clock, checked, checked_peers, is_wrong, sanitized
 from bench.gpu_rows import Timing
 from bench.gpu_table import table
 from bench.gpu_worker import Worker
-from bench.timing import command, commit
+from bench.origin import command, commit
 
 __all__ = ["main", "run"]
 

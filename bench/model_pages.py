@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.model_sizes import REAL
+from bench.origin import origin
 
 __all__ = ["Row", "page"]
 
@@ -66,7 +67,8 @@ def page(rows: list[Row], missing: list[str], host: dict[str, Any], real: bool) 
     lines = [
         "# Models through tvm_scan",
         "",
-        f"Measured on {host['date']} on {host['cores']} cores of {host['cpu']}, TVM {host['tvm']}, "
+        f"Measured on {host['date']} ({origin(host)}) "
+        f"on {host['cores']} cores of {host['cpu']}, TVM {host['tvm']}, "
         f"transformers {host['transformers']}, by `python -m bench.relax_models"
         f"{'' if real else ' --small'}`. Two layers, "
         "random weights, float32. Errors are against the library's own forward, relative to the "

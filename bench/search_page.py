@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["STRATEGIES", "mean", "plot", "write_markdown"]
+from bench.origin import origin
+
+__all__ = ["STRATEGIES", "mean", "plot", "with_part", "write_markdown"]
 
 STRATEGIES = ("model", "random")
 BEGIN, END = "<!-- search -->", "<!-- /search -->"
@@ -56,7 +58,8 @@ def markdown(result: dict[str, Any]) -> str:
         "search, too, begins with the default plan and the loop. The curve is the best time so far "
         "over the best of the space, a geometric mean; over all "
         f"{trials} trials it is {areas['model']:.3f} for the search and {areas['random']:.3f} "
-        f"for random search. {host['cores']} cores of {host['cpu']} ({host['date']}), "
+        f"for random search. {host['cores']} cores of {host['cpu']} ({host['date']}; "
+        f"{origin(host)}), "
         "microseconds:",
         "",
         "*Ranking* is the rank correlation (Spearman's) of what the cost model predicts for the "
@@ -84,9 +87,14 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def with_part(result: dict[str, Any], text: str) -> str:
+    """A page with another part between its marks."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert begin and end, f"expected {BEGIN} and {END} in the page"
+    return f"{before}{BEGIN}\n{markdown(result)}\n{END}{after}"
+
+
 def write_markdown(result: dict[str, Any], path: Path) -> None:
     """Replace what is between the marks of a page."""
-    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert begin and end, f"expected {BEGIN} and {END} in {path}"
-    path.write_text(f"{before}{BEGIN}\n{markdown(result)}\n{END}{after}", encoding="utf-8")
+    path.write_text(with_part(result, path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tvm.target import Target
 
+from bench.origin import command, commit
 from tvm_scan.schedules.limits import limits_of
 
 __all__ = [
     "GAP",
     "Times",
     "batch_of",
-    "command",
-    "commit",
     "interleaved",
     "is_short",
     "machine",
@@ -168,39 +164,6 @@ def machine(target: Target) -> dict[str, Any]:
         "tvm": version("apache-tvm"),
         "numpy": np.__version__,
     }
-
-
-def commit() -> str | None:
-    """The commit that is measured, with a plus where files differ from it; None without git."""
-    found = _git("rev-parse", "--short=12", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *_MEASURED)
-    return found and found + ("+" if changed else "")
-
-
-#: Folders whose changes change what is measured.
-_MEASURED = ("tvm_scan", "schedules", "meta", "bench", ":!bench/results")
-_ROOT = Path(__file__).resolve().parents[1]
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True)
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def command() -> str:
-    """The command line of this process; of files outside of the repository the names alone."""
-    told = [_told(argument) for argument in sys.argv[1:]]
-    return " ".join(["python -m", f"bench.{Path(sys.argv[0]).stem}", *told])
-
-
-def _told(argument: str) -> str:
-    path = Path(argument)
-    if not path.is_absolute():
-        return argument
-    return str(path.relative_to(_ROOT)) if path.is_relative_to(_ROOT) else path.name
 
 
 def _cpu_name() -> str:

@@ -40,7 +40,8 @@ def ways() -> dict[str, Callable[[], object]]:
     leaf = x.clone().requires_grad_()
     compiled = ts.compile(library.linear_recurrence(None, None))
     cumulative = torch.ops.tvm_scan.cumulative.default
-    affine, gates, framed = torch.ops.tvm_scan.affine_scan.default, a[None], x[None]
+    affine = torch.ops.tvm_scan.affine_scan.default
+    gates, framed = a[..., None], x[..., None]  # (outer, length, inner)
 
     def operand(p, q):
         return q[0] * p[0], q[0] * p[1] + q[1]

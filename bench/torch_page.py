@@ -6,25 +6,32 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-__all__ = ["DOCS", "calls", "first_call", "first_calls", "passes", "training", "write"]
+from bench.origin import origin
+
+__all__ = ["DOCS", "calls", "first_call", "first_calls", "passes", "training", "with_part", "write"]
 
 DOCS = Path(__file__).parents[1] / "docs" / "torch"
 
 
 def write(page: Path, name: str, text: str) -> None:
     """Replace what stands between ``<!-- name -->`` and ``<!-- /name -->``."""
+    page.write_text(with_part(page, name, text), encoding="utf-8")
+
+
+def with_part(page: Path, name: str, text: str) -> str:
+    """The page with another text between ``<!-- name -->`` and ``<!-- /name -->``."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     before, found, rest = page.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):
         raise ValueError(f"expected {begin} and {end} in {page}; put them where the part belongs")
-    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def _settings(machine: dict[str, Any]) -> str:
     names = ("cores", "TVM_NUM_THREADS", "tvm", "torch", "transformers", "date")
     known = [f"{name} {machine[name]}" for name in names if machine.get(name)]
-    return f"{machine.get('gpu', machine['cpu'])}: {', '.join(known)}."
+    return f"{machine.get('gpu', machine['cpu'])}: {', '.join(known)} ({origin(machine)})."
 
 
 #: Of results that do not say which commit they are of.

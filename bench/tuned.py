@@ -33,6 +33,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from bench.here import Here
+from bench.origin import origin
 from bench.timing import GAP, interleaved, machine
 from bench.tuned_torch import TORCH_WORKLOADS, torch_loop
 from tvm_scan import Recurrence, ScanPlan, __version__, default_plan, extract, parallelize
@@ -209,7 +210,8 @@ def page(rows: list[Row], host: dict[str, Any]) -> str:
     lines = [
         "# Default plans against tuned ones",
         "",
-        f"Measured on {host['date']} on {host['cores']} cores of {host['cpu']}, TVM {host['tvm']}, "
+        f"Measured on {host['date']} ({origin(host)}) "
+        f"on {host['cores']} cores of {host['cpu']}, TVM {host['tvm']}, "
         f"TVM_NUM_THREADS={host['TVM_NUM_THREADS'] or 'unset'}, by `python -m bench.tuned`: the "
         "sequential loop, the default plan and the best plan of a search take turns in one "
         f"process, after a first such run chose among the {FINALISTS} fastest of the search; "

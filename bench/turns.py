@@ -77,7 +77,7 @@ class Tool:
                 f"{self.name}: expected an answer, got the end of its process "
                 f"({self._process.exitcode}) at {question[0]}"
             ) from None
-        _signal(self._process.pid, signal.SIGSTOP)
+        _stop(self._process.pid)
         if kind == "failed":
             raise RuntimeError(f"{self.name}: {answer}")
         return answer
@@ -86,6 +86,13 @@ class Tool:
 def _signal(process: int | None, number: int) -> None:
     assert process is not None
     os.kill(process, number)
+
+
+def _stop(process: int | None) -> None:
+    """Stop a child, and wait until it is: on a loaded machine it may run on for a while."""
+    _signal(process, signal.SIGSTOP)
+    if hasattr(os, "waitid"):  # not on macOS before Python 3.13
+        os.waitid(os.P_PID, process, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 @contextmanager

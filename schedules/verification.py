@@ -145,10 +145,13 @@ def verify(
                 moved[base.kind] = _moved(reference, base, bound, seed)
             want = _run(reference.run, case.arrays, reference.device)
             got = _run(scan, case.arrays, _device(target))
+            touched = _touched(reference, case, want, promises)
             for output, promised in promises.items():
                 key = (case.kind, output)
                 terms = moved[base.kind][output]
-                made = _compare(*key, want[output], got[output], terms, promised)
+                made = _compare(
+                    *key, want[output], got[output], terms, promised, touched.get(output)
+                )
                 out[key] = max(out.get(key, made), made, key=_severity)
     return list(out.values())
 
@@ -234,6 +237,20 @@ def _moved(reference: _Reference, case: Case, bound: float, seed: int) -> Arrays
     return out
 
 
+def _touched(
+    reference: _Reference, case: Case, want: Arrays, promises: dict[str, Promise]
+) -> Arrays:
+    """Where an infinite gate that counts as the largest number changes the loop's results."""
+    gates = set().union(*(promised.gates for promised in promises.values()))
+    if case.base is None or case.kind != "infinity" or case.spoiled not in gates:
+        return {}
+    plain = _run(reference.run, case.base.arrays, reference.device)
+    out = {n: want[n] != plain[n] for n in promises}
+    somewhere = any(mask.any() for mask in out.values())
+    # Of an output without time it is not known which of the steps it shows.
+    return {n: out[n] if promises[n].time is not None else out[n] | somewhere for n in out}
+
+
 def _severity(made: Comparison) -> float:
     """How near to its bound a comparison is; infinite where it does not hold at all."""
     return made.relative / made.bound if made.bound else made.relative
@@ -246,11 +263,12 @@ def _compare(
     got: np.ndarray,
     moved: np.ndarray,
     promised: Promise,
+    touched: np.ndarray | None,
 ) -> Comparison:
     if want.size == 0:
         return Comparison(kind, output, 0.0, (), 0.0, 0.0, 0.0, promised.bound)
     left, right = want.astype("float64"), got.astype("float64")
-    relative = errors(left, right, moved, promised)
+    relative = errors(left, right, moved, promised, touched)
     place = np.unravel_index(int(np.argmax(relative)), relative.shape)
     return Comparison(
         kind,

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.ir import Call, Var
 
 from tvm_scan import tir
-from tvm_scan.algebra import Segmented
+from tvm_scan.algebra import BoundedAffine, Segmented
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.verification_inputs import STEPS
 
@@ -44,12 +44,16 @@ class Promise:
     places : bool
         Whether finite values and others have the loop's places throughout, and not only before
         the first step of a lane that is not finite.
+    gates : frozenset of str
+        Inputs whose infinities count as the largest number, so that the scan may leave the loop
+        where it is another one than without them.
     """
 
     bound: float
     time: int | None
     reverse: bool
     places: bool
+    gates: frozenset[str]
 
 
 def promise(found: Recurrence, output: Var, *, rounds_steps: bool = False) -> Promise:
@@ -66,10 +70,22 @@ def promise(found: Recurrence, output: Var, *, rounds_steps: bool = False) -> Pr
     dtype = tir.dtype_of(output)
     time, reverse = _walk(found, output)
     places = not any(_innermost(algebra).name in _UNTIL_FINITE for algebra in found.algebras)
-    return Promise(_bound(found, dtype, rounds_steps), time, reverse, places)
+    gates = {
+        str(load.source.name)
+        for algebra in map(_innermost, found.algebras)
+        if isinstance(algebra, BoundedAffine) and algebra.step.gate is not None
+        for load in tir.loads(algebra.step.gate)
+    }
+    return Promise(_bound(found, dtype, rounds_steps), time, reverse, places, frozenset(gates))
 
 
-def errors(want: np.ndarray, got: np.ndarray, moved: np.ndarray, promised: Promise) -> np.ndarray:
+def errors(
+    want: np.ndarray,
+    got: np.ndarray,
+    moved: np.ndarray,
+    promised: Promise,
+    touched: np.ndarray | None = None,
+) -> np.ndarray:
     """Errors over the size of the terms: elementwise, infinite where only one is finite.
 
     Parameters
@@ -80,7 +96,11 @@ def errors(want: np.ndarray, got: np.ndarray, moved: np.ndarray, promised: Promi
         What small changes of the inputs make of the loop's values, over those changes.
     promised : Promise
         Of this output.
+    touched : ndarray of bool, optional
+        Steps from which on, in their lanes, nothing is promised.
     """
+    if touched is not None:
+        return np.where(_before(touched, promised), errors(want, got, moved, promised), 0.0)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.abs(want - got)
     same = (want == got) | (np.isnan(want) & np.isnan(got))

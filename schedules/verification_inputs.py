@@ -37,11 +37,14 @@ class Case:
         By the names of the parameters, in order.
     base : Case or None
         The case that this one is, but for one value that is not finite.
+    spoiled : str
+        The input that has this value.
     """
 
     kind: str
     arrays: Arrays
     base: Case | None = None
+    spoiled: str = ""
 
     def changed(self, relative: float, seed: int) -> Iterator[Arrays]:
         """The same arguments, with floats changed at random by a little."""
@@ -84,7 +87,8 @@ def cases(func: tirx.PrimFunc, found: Recurrence, seed: int) -> Iterator[Case]:
             array = made["random"].arrays[name].copy()
             if array.size:
                 array.flat[array.size // 2] = bad
-                yield Case(kind, {**made["random"].arrays, name: array}, made["random"])
+                base = made["random"]
+                yield Case(kind, {**base.arrays, name: array}, base, name)
 
 
 def _shapes(func: tirx.PrimFunc, found: Recurrence) -> list[list[Any]]:

@@ -2,4 +2,9 @@
 
 from tests.support.tiers import Folder
 
-FOLDER = Folder()
+FOLDER = Folder(
+    full=(
+        "test_cpu_page.py::test_every_kind_has_its_loops",
+        "test_quick.py::test_quick_forms",
+    ),
+)

@@ -1,16 +1,12 @@
 """What the page of the CPU says of times, and what it does not say."""
 
-import json
-
 import pytest
 
 pytest.importorskip("tabulate")
 
-from bench import cpu_page
 from bench.cpu_loops import KINDS
 from bench.cpu_page import page, ratio, table, uneven
 from bench.floors import FLOORS, least_floor
-from bench.older import RESULTS
 
 
 def row(kind="affine", shape=(64, 65536), spread=0.01, **seconds):
@@ -45,7 +41,9 @@ def test_no_ratio_of_unsteady_times():
 def test_a_peer_that_is_out_of_proportion_is_no_measure():
     """The C of the selective scans took 0.16 ns a state and step in two rows, 0.4 in six."""
     shapes = [(1, 1536, 512), (1, 1536, 2048), (2, 1536, 2048)]
-    good, slow, fine = (row("selective scan", s, C=s[0] * s[2] * 1e-5, numba=9.0) for s in shapes)
+    good, slow, fine = (
+        row("selective scan", s, C=s[0] * s[2] * 1e-5, numba=s[0] * s[2] * 1e-3) for s in shapes
+    )
     assert uneven([good, slow, fine]) == [{}, {}, {}]
     slow["seconds"]["C"] *= 2.4
     odd = uneven([good, slow, fine])
@@ -74,13 +72,6 @@ def test_the_floor_is_the_lower_one_or_none():
     cells = [cell.strip() for cell in table([faster]).splitlines()[-1].split("|")]
     head = [cell.strip() for cell in table([faster]).splitlines()[0].split("|")]
     assert cells[head.index("floor ms")] == cells[head.index("of the floor")] == ""
-
-
-def test_the_page_is_that_of_the_results():
-    """Every ratio of the committed page follows these rules."""
-    found = json.loads((RESULTS / "cpu.json").read_text())
-    text = (cpu_page.PAGE).read_text(encoding="utf-8")
-    assert page(found["machine"], found["rows"], found["growth"]).partition("\n")[2] in text
 
 
 def test_every_kind_has_its_loops():

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch")  # some of the loops that were tuned are those of its functions
 
 from bench import older
+from bench.printed import PAGES, printed
 
 RESULTS = {name: json.loads((older.RESULTS / name).read_text()) for name in older.pages()}
 
@@ -33,6 +34,16 @@ def test_another_plan_is_found_on_any_machine(name, monkeypatch):
     assert older.differing(name, RESULTS[name]) == here
     text = json.dumps(RESULTS[name]).replace("time_vector=64", "time_vector=32")
     assert len(older.differing(name, json.loads(text))) > len(here)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_are_printed_of_their_results(name):
+    """No figure is changed by hand, and no page keeps what its result no longer says."""
+    found = json.loads((older.RESULTS / f"{name}.json").read_text())
+    text = (older.ROOT / PAGES[name]).read_text(encoding="utf-8")
+    assert text == printed(name, found), "run python -m bench.printed"
+    told = found["machine"].get("commit", "neither its commit nor its command is known")
+    assert told in text
 
 
 def test_the_note_comes_and_goes():

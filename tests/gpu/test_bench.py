@@ -56,6 +56,7 @@ def test_a_dry_run_compares_every_plan_with_float64_and_times_the_ladders():
     assert failed["CUB DeviceScan"] == "NotImplementedError: not compiled in a dry run"
     assert {"Triton associative_scan", "mamba-ssm", "torch.cumsum"} <= failed.keys()
     assert saved == sorted(saved) and len(saved) > len(first) + len(rest)
+    assert {"date", "commit", "command", "tvm"} <= found["machine"].keys()
 
 
 class Fixed:

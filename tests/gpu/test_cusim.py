@@ -1,8 +1,10 @@
 """The simulated CUDA device: what it computes, what it refuses, and what its messages say."""
 
+import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -684,7 +686,10 @@ def test_installing_without_a_compiler_is_an_error():
 
 def test_parallel_processes_build_the_runtime_once(tmp_path, monkeypatch):
     monkeypatch.setenv("CUSIM_CACHE", str(tmp_path))
-    program = "from tests.support.cusim import _toolchain; print(*_toolchain.build_runtime())"
+    program = (
+        "from tests.support.cusim import _toolchain as t\n"
+        "print(*t.build_runtime(), *(t.build_kernel('', race) for race in (False, True)))"
+    )
     command = [sys.executable, "-c", program]
     root = ROOT
     processes = [
@@ -696,7 +701,36 @@ def test_parallel_processes_build_the_runtime_once(tmp_path, monkeypatch):
     for path in outputs.pop().split():
         assert Path(path).is_file()
     (directory,) = tmp_path.iterdir()
-    assert sorted(path.name for path in directory.iterdir()) == ["kernels", "runtime"]
+    folders = ["kernels", "precompiled", "precompiled-race", "runtime"]
+    assert sorted(path.name for path in directory.iterdir()) == folders
+
+
+@pytest.mark.parametrize("race", [False, True])
+@pytest.mark.parametrize("dynamic", ["", "extern __shared__ float arena[];"])
+def test_the_header_is_taken_from_its_precompiled_file(race, dynamic, tmp_path):
+    """g++ says nothing where it finds none that fits, and reads the header."""
+    unit = tmp_path / "unit.cc"
+    unit.write_text(_toolchain._translation_unit(f"void f() {{ {dynamic} }}", "key"))
+    command = [*_toolchain.compile_command(race), "-H", "-fsyntax-only", str(unit)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert re.match(r"! .*/precompiled(-race)?/cusim\.h\.gch\n", said), said[:200]
+
+
+def test_old_files_of_the_cache_are_removed(tmp_path, monkeypatch):
+    this, other, newer = (digit * 16 for digit in "0ab")
+    names = [f"{this}/kernels/old", f"{this}/kernels/new", f"{other}/kernels/old"]
+    names += [f"{newer}/kernels/new", "mine/kernels/old"]
+    for name in names:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    old = time.time() - _toolchain.KEEP_KERNELS_SECONDS - 60
+    for name in (names[0], names[2], f"{other}/kernels", names[4], "mine/kernels"):
+        os.utime(tmp_path / name, (old, old))
+    monkeypatch.setattr(_toolchain, "cache_directory", lambda: tmp_path / this)
+    _toolchain._remove_old_kernels()
+    left = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if not p.is_dir())
+    assert left == [names[1], names[3], names[4]]
 
 
 def toolkit_include() -> Path | None:

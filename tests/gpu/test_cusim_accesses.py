@@ -16,7 +16,6 @@ from tests.support.children import death_of
 from tests.support.cuda_harness import compile_cuda
 
 pytestmark = [
-    pytest.mark.gpu,
     pytest.mark.skipif(not cusim.is_simulated(), reason="tests of the simulator itself"),
 ]
 

@@ -44,13 +44,18 @@ WAITING = 1
 _MEETS_OTHERS = re.compile(r"ld_acquire|st_release|atomic")
 
 
-def _race_seeds(first: int, sources: Sequence[str]) -> list[int]:
-    """Orders for the race detector: a second one where blocks may wait for each other.
+def _runs(
+    seeds: Sequence[int], sources: Sequence[str], race: bool = True
+) -> list[tuple[int, bool]]:
+    """Orders, and whether the race detector watches them: the first one, and it comes first.
 
-    What happens before what is otherwise the same in every order.
+    What happens before what is the same in every order, but where blocks may wait for each other:
+    there it also watches one in which they do.
     """
-    waits = any(_MEETS_OTHERS.search(source) for source in sources)
-    return [first, WAITING] if waits and first != WAITING else [first]
+    watched = list(seeds[:1]) if race else []
+    if watched and any(_MEETS_OTHERS.search(source) for source in sources):
+        watched = list(dict.fromkeys([*watched, WAITING]))
+    return [(seed, True) for seed in watched] + [(s, False) for s in seeds if s not in watched]
 
 
 def compile_cuda(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> tvm.runtime.Executable:
@@ -99,8 +104,7 @@ def in_every_order(
         for source in sources:
             _resources(source)
     first: list[np.ndarray] | None = None
-    runs = [(seed, True) for seed in _race_seeds(0, sources)]
-    for seed, with_race in [*runs, (0, False), (1, False), (2, False)]:
+    for seed, with_race in _runs((0, 1, 2), sources):
         with cusim.settings(seed=seed, race=with_race):
             results = list(call())
         first = first or results
@@ -133,7 +137,7 @@ def run_cuda(
     """Runs a scheduled function and checks that the order of its threads does not matter.
 
     On the simulated device it runs once per seed, each of which orders threads and blocks
-    differently and fills fresh memory with other rubbish, and once more under the race detector;
+    differently and fills fresh memory with other rubbish, the first time under the race detector;
     a kernel whose blocks can wait for each other also in an order in which they do. On a real
     device it runs as often, in whatever order comes. Where there is an nvcc, the emitted source
     must also compile to an sm_90 cubin without spills.
@@ -147,7 +151,7 @@ def run_cuda(
     seeds
         Orders of threads and blocks, see :class:`cusim.Settings`; at least one.
     race
-        Whether to run under the race detector as well, which also checks bounds.
+        Whether the race detector, which also checks bounds, watches the first run.
     executable
         What `compile_cuda` made of the function; for one that is run with many arguments.
 
@@ -169,12 +173,9 @@ def run_cuda(
         _resources(emitted_source(executable))
     function = executable[_entry(func_or_mod)]
     device = tvm.cuda(0)
-    # The detector first: its message says more than a difference.
-    sources = cuda_sources(executable.mod)
-    runs = [(seed, True) for seed in _race_seeds(seeds[0], sources)] if race else []
-    runs += [(seed, False) for seed in seeds]
     first: list[np.ndarray] | None = None
-    for seed, with_race in runs:
+    # The detector first: its message says more than a difference.
+    for seed, with_race in _runs(seeds, cuda_sources(executable.mod), race):
         with cusim.settings(seed=seed, race=with_race):
             tensors = [tvm.runtime.tensor(array, device) for array in args]
             function(*tensors)

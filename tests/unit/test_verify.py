@@ -59,7 +59,6 @@ def test_the_steps_of_an_output_are_known(func, output, walk):
     assert (promised.time, promised.reverse) == walk
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["running_argmax", "bounded_sum", "running_logsumexp"])
 def test_a_device_is_held_to_its_own_maxima(name):
     """Which ignore NaN: the loop on this machine would not."""
@@ -200,6 +199,19 @@ def test_kinds_of_what_is_exact_are_told_apart(monkeypatch):
 
     spoiled(monkeypatch, change)
     func = library.cummax(3, 500)
+    assert [c.inputs for c in verify(func, plan=CHUNKS) if not c.holds] == ["infinity"]
+
+
+@pytest.mark.parametrize("part", [np.s_[:, :10], np.s_[0, 25:], np.s_[2, 25:]])
+def test_an_infinite_gate_excuses_only_what_it_reaches(part, monkeypatch):
+    """Steps before it and other lanes are compared; it is in the middle of the lane between."""
+
+    def change(inputs, h):
+        if is_infinite(inputs[0]).any():
+            h[part] += 1
+
+    spoiled(monkeypatch, change)
+    func = PROGRAMS["gates_of_any_sign"][0]
     assert [c.inputs for c in verify(func, plan=CHUNKS) if not c.holds] == ["infinity"]
 
 

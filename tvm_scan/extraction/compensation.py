@@ -99,7 +99,8 @@ class _Sums:
             return self._multiplied(self._of(e.a), self._of(e.b), e)
         if isinstance(e, tirx.Div):
             by = self._of(e.b)
-            one = {(): 1 / by[()]} if by.get((), 0.0) and len(by) == 1 else self._factor(e.b, True)
+            number = by.get((), 0.0) if len(by) == 1 else 0.0
+            one: _Sum = {(): 1 / number} if number else self._factor(e.b, True)
             return self._multiplied(self._of(e.a), one, e)
         if isinstance(e, tirx.Cast) and is_float(tir.dtype_of(e.value)):
             return self._of(e.value)  # a carry of halves is kept in float32

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -46,6 +47,9 @@ KERNEL_FLAGS = (
     # What a device refuses, or lets hit a neighbour; undefined.cc has the functions called.
     "-fsanitize=alignment,bounds-strict,object-size",
 )
+
+#: The header before every emitted source; to read it takes longer than most kernels.
+HEADER = "cusim.h"
 
 _KERNEL = re.compile(
     r"__global__\s+void\s+(?:__launch_bounds__\(\s*(\d+)[^)]*\)\s+)?(\w+)\s*\([^)]*\)\s*\{"
@@ -110,6 +114,9 @@ def _fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
+_VERSION = re.compile(r"[0-9a-f]{16}")
+
+
 @functools.cache
 def cache_directory() -> Path:
     """Where built files lie: one directory per version of the sources, outside the source tree."""
@@ -146,9 +153,8 @@ def build_runtime() -> tuple[Path, Path]:
     """Builds the two libraries, unless they are in the cache; safe in parallel processes."""
     gxx = compiler()
     assert gxx is not None
-    final = cache_directory() / "runtime"
-    if not final.is_dir():
-        scratch = Path(tempfile.mkdtemp(dir=cache_directory(), prefix="building-"))
+
+    def make(scratch: Path) -> None:
         common = [gxx, "-std=c++17", "-O2", "-shared", "-fPIC"]
         driver, cudart = str(scratch / DRIVER), str(scratch / CUDART)
         sources = [str(RUNTIME / name) for name in DRIVER_SOURCES]
@@ -158,23 +164,66 @@ def build_runtime() -> tuple[Path, Path]:
         versions.write_text(f"{CUDART} {{ global: cuda*; local: *; }};\n")
         link = [f"-Wl,-soname,{CUDART}", f"-Wl,--version-script={versions}", driver]
         _run([*common, str(RUNTIME / "cudart.cc"), "-o", cudart, *link])
-        try:
-            scratch.rename(final)
-        except OSError:
-            # Another process was first; its files are the same.
-            shutil.rmtree(scratch, ignore_errors=True)
+
+    final = _made_once("runtime", make)
     _remove_old_kernels()
     return final / DRIVER, final / CUDART
 
 
-def _remove_old_kernels() -> None:
-    limit = time.time() - KEEP_KERNELS_SECONDS
-    for path in (cache_directory() / "kernels").iterdir():
+def _made_once(name: str, make: Callable[[Path], None]) -> Path:
+    """A folder of the cache, filled by whoever asks first; safe in parallel processes."""
+    final = cache_directory() / name
+    if not final.is_dir():
+        scratch = Path(tempfile.mkdtemp(dir=cache_directory(), prefix="building-"))
         try:
-            if path.stat().st_mtime < limit:
+            make(scratch)
+            scratch.rename(final)
+        except OSError:
+            # Another process was first; its files are the same.
+            if not final.is_dir():
+                raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return final
+
+
+def _remove_old_kernels() -> None:
+    """Also those of other versions of the sources, with all that belongs to them."""
+    limit = time.time() - KEEP_KERNELS_SECONDS
+    here = cache_directory()
+    os.utime(here / "kernels")  # in use, even if nothing new is compiled
+    others = (p for p in here.parent.iterdir() if _VERSION.fullmatch(p.name) and p != here)
+    versions = [folder / "kernels" for folder in others]
+    for path in [*(here / "kernels").iterdir(), *versions]:
+        try:
+            if path.stat().st_mtime >= limit:
+                continue
+            if path in versions:
+                shutil.rmtree(path.parent, ignore_errors=True)
+            else:
                 path.unlink()
         except OSError:
             continue  # removed by another process
+
+
+def compile_command(race: bool) -> list[str]:
+    """How a kernel is compiled, with the precompiled header; made where there is none yet."""
+    gxx = compiler()
+    assert gxx is not None
+    command = [gxx, *KERNEL_FLAGS]
+    if race:
+        # Instrumented by -fsanitize=thread, but linked without its library: the hooks are ours.
+        command.append("-fsanitize=thread")
+        if compiler_version() >= (11,):
+            command.append("--param=tsan-distinguish-volatile=1")
+
+    def make(scratch: Path) -> None:
+        header = [str(INCLUDE / HEADER), "-o", str(scratch / f"{HEADER}.gch")]
+        _run([*command, "-x", "c++-header", *header])
+
+    # Each needs its own: g++ takes a precompiled header for the same flags alone.
+    name = "precompiled-race" if race else "precompiled"
+    return [*command, f"-I{_made_once(name, make)}", f"-I{INCLUDE}"]
 
 
 def module_key(source: str) -> str:
@@ -227,8 +276,9 @@ def _translation_unit(source: str, key: str) -> str:
     source = _EX2.sub(r"\1 = cusim::exp2_without_denormals(\2);", source)
     # Dynamic shared memory becomes a pointer to the arena, on the same line.
     source, dynamic = _DYNAMIC_SHARED.subn(r"\1* const \2 = (\1*)cusim::dynamic_arena();", source)
-    lines = ["#define CUSIM_DYNAMIC_SHARED 1"] if dynamic else []
-    lines += ['#include "cusim.h"', '#line 1 "kernel.cu"', source, '#line 1 "cusim"']
+    shared = "CUSIM_DYNAMIC_SHARED" if dynamic else "CUSIM_NO_DYNAMIC_SHARED"
+    # First of all, or it is not taken from the precompiled file.
+    lines = [f'#include "{HEADER}"', shared, '#line 1 "kernel.cu"', source, '#line 1 "cusim"']
     lines.append(f'CUSIM_MODULE("{key}")')
     kernels = list(_KERNEL.finditer(source))
     starts = [kernel.start() for kernel in kernels]
@@ -251,12 +301,8 @@ def build_kernel(source: str, race: bool) -> Path:
     with tempfile.TemporaryDirectory(prefix="cusim-") as scratch_name:
         scratch = Path(scratch_name)
         (scratch / "unit.cc").write_text(_translation_unit(source, key))
-        # Instrumented by -fsanitize=thread, but linked without its library: the hooks are ours.
-        flags = ["-fsanitize=thread"] if race else []
-        if race and compiler_version() >= (11,):
-            flags.append("--param=tsan-distinguish-volatile=1")
         unit, compiled, linked = (str(scratch / name) for name in ("unit.cc", "unit.o", "unit.so"))
-        _run([gxx, *KERNEL_FLAGS, *flags, f"-I{INCLUDE}", "-c", unit, "-o", compiled])
+        _run([*compile_command(race), "-c", unit, "-o", compiled])
         _run([gxx, "-shared", compiled, "-o", linked])
         publish(source.encode(), source_path(key))
         publish(Path(linked).read_bytes(), final)

@@ -2,7 +2,8 @@
 //
 // Included before the text that TVM's CUDA code generator emits, so that the text itself is
 // compiled unchanged.  Every CUDA thread is a fiber of the runtime (../runtime); the functions
-// declared `cusim_*` below are the runtime's entry points.
+// declared `cusim_*` below are the runtime's entry points.  It is precompiled, so that nothing in
+// it may depend on what a module defines before: what differs from module to module is a macro.
 #pragma once
 
 #include <math.h>
@@ -335,19 +336,18 @@ inline double __longlong_as_double(long long x) { return cusim::bits<double>(x);
 
 // ---- dynamic shared memory ----------------------------------------------------------------------
 
-namespace cusim {
-
-#ifdef CUSIM_DYNAMIC_SHARED
-static unsigned char* dynamic_arena() {
-  static thread_local unsigned char arena[kDynamicArenaBytes] __align__(1024);
-  return arena;
-}
-static unsigned char* (*const arena_of_this_module)() = dynamic_arena;
-#else
-static unsigned char* (*const arena_of_this_module)() = nullptr;
-#endif
-
-}  // namespace cusim
+#define CUSIM_DYNAMIC_SHARED                                                      \
+  namespace cusim {                                                               \
+  static unsigned char* dynamic_arena() {                                         \
+    static thread_local unsigned char arena[kDynamicArenaBytes] __align__(1024);  \
+    return arena;                                                                 \
+  }                                                                               \
+  static unsigned char* (*const arena_of_this_module)() = dynamic_arena;          \
+  }
+#define CUSIM_NO_DYNAMIC_SHARED \
+  namespace cusim {             \
+  static unsigned char* (*const arena_of_this_module)() = nullptr; \
+  }
 
 // ---- from a kernel to the object that the driver finds ------------------------------------------
 
