@@ -15,6 +15,7 @@ from bench.gpu_loops import rwkv6
 from tests.programs.serving_programs import make_wkv_five, make_wkv_six
 from tests.support.cuda_harness import CUDA_TARGET, check_nvcc, compile_cuda, emitted_source
 from tests.support.cusim import nvcc
+from tests.support.tiers import paired
 from tvm_scan import default_plan, extract, library, parallelize
 
 KEPT = Path(__file__).parent / "resources.json"
@@ -117,8 +118,7 @@ def test_the_table_has_every_workload_and_its_wide_loads():
         assert row["accesses"].keys() == row["registers"].keys() == row["shared"].keys()
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize(("name", "arch"), paired(list(WORKLOADS), ["sm_80", "sm_100"]))
 def test_other_architectures_spill_nothing_either(name, arch):
     if not nvcc.nvcc_available():
         pytest.skip("nvcc is missing: registers and spills of the kernels are not checked")

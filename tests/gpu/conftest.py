@@ -7,6 +7,10 @@ FOLDER = Folder(
         "test_blelloch_banks.py",
         "test_block_trees.py::test_lengths",
     ),
-    full=("test_cusim.py::test_parallel_processes_build_the_runtime_once",),
+    full=(
+        "test_bench.py::test_a_dry_run_compares_every_plan_with_float64_and_times_the_ladders",
+        "test_bench.py::test_a_peer_that_crashes_or_hangs_takes_nobody_with_it",
+        "test_cusim.py::test_parallel_processes_build_the_runtime_once",
+    ),
     gpu=everything,
 )

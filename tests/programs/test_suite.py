@@ -8,6 +8,7 @@ from tests.programs.suite.mutation import judge, mutants
 from tests.programs.suite.program import arguments
 from tests.programs.suite.running import TREE, agree, families_of, run_loop, run_scan
 from tests.programs.suite.table import table
+from tests.support.tiers import SEED, longer
 from tvm_scan import Recurrence, Refusal, ScanPlan, extract
 
 PLANS = [TREE, ScanPlan("cpu", "lanes", lane_block=2)]
@@ -58,7 +59,7 @@ ALL_REFUSED = (
 )
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
+@pytest.mark.parametrize("name", longer(list(ACCEPTED)[SEED % 4 :: 4], list(ACCEPTED)))
 def test_mutants_are_refused_or_right(name):
     program = ACCEPTED[name]
     accepted = compared = 0

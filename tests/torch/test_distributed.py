@@ -13,6 +13,7 @@ import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 
 import tvm_scan.torch as ts  # noqa: E402
+from tests.support.tiers import longer  # noqa: E402
 from tvm_scan.torch.distributed import sequence_parallel  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
@@ -147,7 +148,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=longer([4], [2, 4]))
 def parts(request, tmp_path_factory):
     """What the processes found, one after another."""
     folder, lengths = tmp_path_factory.mktemp("parts"), SLICES[request.param]

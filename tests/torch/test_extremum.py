@@ -5,9 +5,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
+from tests.support.tiers import paired  # noqa: E402
 
 SPECIAL = [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-45, -1e-45, 3.0, -3.0]
 LENGTHS = (1, 17, 300, 1031)
+DTYPES = tuple(
+    getattr(torch, n) for n in ["float32", "bfloat16", "float16", "float64", "int32", "int64"]
+)
+WALKS = (("cummax", False), ("cummin", True), ("cummin", False), ("cummax", True))
 
 
 def values_of(shape, dtype, seed=0):
@@ -29,13 +34,10 @@ def torch_extremum(name, x, dim, reverse):
     return values, indices
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("name", ["cummax", "cummin"])
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32, torch.int64]
-)
-def test_bits(dtype, name, reverse):
+@pytest.mark.parametrize(("dtype", "walk"), paired(DTYPES, WALKS))
+def test_bits(dtype, walk):
     """Equal, with the sign of zeros; rows are enough for threads and vectors to take part."""
+    name, reverse = walk
     for length in LENGTHS:
         for shape, dim in (((37, length), 1), ((2, length, 5), 1), ((length,), 0)):
             x = values_of(shape, dtype, seed=length)
