@@ -83,9 +83,10 @@ def compiled(dtype):
     loop = tirx.For(i, 0, len(pairs), tirx.ForKind.SERIAL, tirx.SeqStmt(stores))
     func = tirx.PrimFunc([*inputs, *outputs], loop).with_attr("global_symbol", "f")
     columns = [np.array(column).astype(dtype) for column in zip(*pairs, strict=True)]
-    # Undefined pairs are left out below; a division by zero would end the process here.
-    guarded = [np.where(columns[1] == 0, 1, columns[1]).astype(dtype)]
-    arrays = [columns[0], *guarded]
+    # Divisions that have no result end the process: by zero, and of the least number by -1.
+    low, _ = limits(dtype)
+    ends = (columns[1] == 0) | ((columns[0] == low) & (columns[1] == -1) if low else False)
+    arrays = [columns[0], np.where(ends, 1, columns[1]).astype(dtype)]
     arrays += [np.zeros(len(pairs), tir.dtype_of(buffer)) for buffer in outputs]
     tensors = [tvm.runtime.tensor(array) for array in arrays]
     tvm.compile(func, target="llvm")["f"](*tensors)
