@@ -227,10 +227,10 @@ def test_the_check_tells_nan_from_infinity():
     for at, wrong in ((1, np.nan), (1, -np.inf), (2, np.inf), (3, np.inf), (0, np.nan), (3, 0)):
         got = want.copy()
         got[at] = wrong
-        with pytest.raises(AssertionError, match=r"Mismatched|mismatch|assert"):
+        with pytest.raises(AssertionError, match=r"not equal|assert"):
             check_nonfinite(want, got)
         if not (at == 1 and np.isnan(wrong)):
-            with pytest.raises(AssertionError, match=r"Mismatched|mismatch|assert"):
+            with pytest.raises(AssertionError, match=r"not equal|assert"):
                 check_nonfinite(want, got, nan_for_infinity=True)
     check_nonfinite(want, np.float32([1, np.nan, -np.inf, np.nan]), nan_for_infinity=True)
 
