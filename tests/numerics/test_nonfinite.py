@@ -146,7 +146,7 @@ def test_denormals_are_kept(plan):
     np.testing.assert_array_equal(got, want)
 
 
-DELAY = ScanPlan.parse("cpu/three_phase(chunks=7, lane_block=4)")
+DELAY = ScanPlan.parse("cpu/three_phase(chunks=8, lane_block=4)")
 
 
 @pytest.mark.parametrize("plan", [DELAY, *PLANS.values()], ids=["chunks", *PLANS])
@@ -167,8 +167,8 @@ def test_a_step_that_does_not_read_the_carry_forgets_it(plan):
     rng = np.random.default_rng(SEED)
     x = rng.standard_normal((ROWS, LENGTH)).astype("float32")
     s = np.float32([1, np.nan, np.inf, -np.inf, 2])
-    x[0, 10::11] = np.nan  # the ends of chunks
-    x[4, 10::11] = np.inf
+    x[0, 9::10] = np.nan  # the ends of chunks
+    x[4, 9::10] = np.inf
     run = compiled(delay, plan)
     tensors = [tvm.runtime.tensor(a) for a in (x, s, np.zeros_like(x))]
     run(*tensors)
@@ -227,10 +227,10 @@ def test_the_check_tells_nan_from_infinity():
     for at, wrong in ((1, np.nan), (1, -np.inf), (2, np.inf), (3, np.inf), (0, np.nan), (3, 0)):
         got = want.copy()
         got[at] = wrong
-        with pytest.raises(AssertionError, match=r"Mismatched|assert"):
+        with pytest.raises(AssertionError, match=r"not equal|assert"):
             check_nonfinite(want, got)
         if not (at == 1 and np.isnan(wrong)):
-            with pytest.raises(AssertionError, match=r"Mismatched|assert"):
+            with pytest.raises(AssertionError, match=r"not equal|assert"):
                 check_nonfinite(want, got, nan_for_infinity=True)
     check_nonfinite(want, np.float32([1, np.nan, -np.inf, np.nan]), nan_for_infinity=True)
 

@@ -18,5 +18,5 @@ def check_nonfinite(want, got, *, nan_for_infinity=False):
     bad, expected = got[~finite], want[~finite]
     if nan_for_infinity:
         bad = np.where(np.isnan(bad), expected, bad)
-        assert np.isnan(got[np.isnan(want)]).all()
+        np.testing.assert_array_equal(np.isnan(got[np.isnan(want)]), True)
     np.testing.assert_array_equal(bad, expected)
