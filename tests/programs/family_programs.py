@@ -332,6 +332,20 @@ def reservoir(
         R[b] = r[0]
 
 
+@T.prim_func(s_tir=True)
+def kept_while_above(
+    U: T.Buffer((3, 37), "float32"),
+    X: T.Buffer((3, 37), "float32"),
+    S: T.Buffer((3, 37), "float32"),
+):
+    for b, t in T.grid(3, 37):
+        S[b, t] = T.if_then_else(
+            U[b, t] > T.float32(-2) and U[b, t] <= T.float32(3),
+            T.if_then_else(t > 0, S[b, t - 1], T.float32(0)) + X[b, t],
+            T.float32(1),
+        )
+
+
 #: Program, families in order of the stages, range of the inputs, whether rounding may differ.
 PROGRAMS = {
     "second_order": (second_order, ["matrix affine"], (-1, 2), False),
@@ -359,5 +373,6 @@ PROGRAMS = {
     "shift_register": (shift_register, ["shifted bits"], (-4, 5), False),
     "flat_automaton": (flat_automaton, ["finite automaton"], (0, 3), False),
     "reservoir": (reservoir, ["segmented"], (-4, 5), False),
+    "kept_while_above": (kept_while_above, ["segmented"], (-4, 5), False),
     "wkv": (wkv, ["clamp", "affine", "affine"], (0, 4), True),
 }

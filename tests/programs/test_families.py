@@ -71,6 +71,7 @@ WITH_NAN = (
     "independent_network",
     "gates_of_any_sign",
     "maximum_two_steps_back",
+    "kept_while_above",
 )
 
 

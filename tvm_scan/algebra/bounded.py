@@ -82,12 +82,12 @@ class BoundedAffine(Forgetting):
         return tirx.Or(value > top, value < zero(self.dtype) - top)
 
     def _run(self, element: Element, h: Any) -> Any:
-        """``F(h)``. Max and min of a NaN with a number are the number, on every target."""
+        """``F(h)``. Comparisons are false for NaN: an affine value of NaN is the lower bound."""
         a, b, p, low, high, after_nan = element
         inside = a * h + b
         grown = inside * tirx.Select(tirx.EQ(inside, zero(self.dtype)), one(self.dtype), p)
         value = tirx.Select(self._is_infinite(h), h * p, grown)
-        clipped = tirx.Select(tirx.isnan(low), low, tirx.Min(tirx.Max(value, low), high))
+        clipped = tirx.Select(value > low, tirx.Select(value < high, value, high), low)
         return tirx.Select(tirx.isnan(h), after_nan, clipped)
 
     def _scaled(self, a: Any, b: Any, p: Any) -> tuple[Any, Any, Any]:
@@ -142,16 +142,13 @@ class BoundedAffine(Forgetting):
         conditions, value, gate = [], zero(self.dtype), self.step.gate
         if self.step.offset is not None:
             value = self.step.offset
-            conditions.append(tirx.Not(self._is_finite(value)))
+            # Not the opposite of being finite: TVM turns comparisons around, which NaN ends.
+            conditions += [tirx.isnan(value), self._is_infinite(value)]
         known = self.step.known_gate
         if gate is not None and (known is None or known == 0 or known != known):
             conditions += [tirx.EQ(gate, zero(self.dtype)), tirx.isnan(gate)]
             value = tirx.Select(tirx.isnan(gate), gate, value)
         return functools.reduce(tirx.Or, conditions) if conditions else None, value
-
-    def _is_finite(self, value: Any) -> Any:
-        top = tirx.max_value(self.dtype)
-        return tirx.And(value <= top, value >= zero(self.dtype) - top)
 
     def combine(self, earlier: Element, later: Element) -> Element:
         """``a2 (a1 h + b1) + b2`` between ``F2(lo1)`` and ``F2(hi1)``."""

@@ -10,8 +10,9 @@ from tvm import tirx
 from tvm.ir import Call, Var
 
 from tvm_scan import tir
+from tvm_scan.algebra.literal import is_float
 
-__all__ = ["as_choice", "decided", "free_conditions"]
+__all__ = ["as_choice", "decided", "free_conditions", "opposite"]
 
 
 def as_choice(e: Any) -> tuple[Any, Any, Any] | None:
@@ -49,3 +50,28 @@ def decided(e: Any, condition: Any, value: bool) -> Any:
         return choice[1] if value else choice[2]
 
     return tvm_ffi.structural_map(e, [(tirx.Select, visit), (Call, visit)])
+
+
+def opposite(condition: Any) -> Any:
+    """The negation of a condition, for NaN too.
+
+    TVM simplifies ``not a > b`` to ``a <= b``, of floats too, where both are false for a NaN.
+    """
+    if isinstance(condition, tirx.Not):
+        return condition.a
+    if isinstance(condition, tirx.And | tirx.Or):
+        kind = tirx.Or if isinstance(condition, tirx.And) else tirx.And
+        return kind(opposite(condition.a), opposite(condition.b))
+    turned = _TURNED.get(type(condition))
+    if turned is None or not is_float(tir.dtype_of(condition.a)):
+        return tirx.Not(condition)
+    unordered = tirx.Or(tirx.isnan(condition.a), tirx.isnan(condition.b))
+    return tirx.Or(turned(condition.a, condition.b), unordered)
+
+
+_TURNED: dict[Any, Any] = {
+    tirx.LT: tirx.GE,
+    tirx.LE: tirx.GT,
+    tirx.GT: tirx.LE,
+    tirx.GE: tirx.LT,
+}

@@ -9,7 +9,7 @@ from tvm import tirx
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System, classify
-from tvm_scan.algebra.choices import decided, free_conditions
+from tvm_scan.algebra.choices import decided, free_conditions, opposite
 from tvm_scan.algebra.literal import is_float, zero
 from tvm_scan.text import as_text
 
@@ -157,6 +157,6 @@ def _prove(system: System) -> Segmented | NotInFamily:
             inner = classify(System(rest, olds, system.dtypes, system.declared, starts))
             if isinstance(inner, NotInFamily):
                 return inner
-            when = condition if reset else tirx.Not(condition)
+            when = condition if reset else opposite(condition)
             return Segmented(when, values, inner, system.dtypes)
     return NotInFamily(system.steps[0], "")
