@@ -34,6 +34,7 @@ def launched(name, grid, block, arrays, sizes, *, seed=0, race=False):
     for function in (driver.cusim_allocate,):
         function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     driver.cusim_release.argtypes = [ctypes.c_void_p]
+    driver.cusim_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     image = cusim.build(SOURCE).read_bytes()
     module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
     assert driver.cuModuleLoadData(ctypes.byref(module), image) == 0, cusim.last_error()
@@ -41,14 +42,14 @@ def launched(name, grid, block, arrays, sizes, *, seed=0, race=False):
     with cusim.settings(seed=seed, race=race):
         places = [driver.cusim_allocate(array.nbytes) for array in arrays]
         for place, array in zip(places[:-1], arrays[:-1], strict=True):
-            ctypes.memmove(place, array.ctypes.data, array.nbytes)
+            assert driver.cusim_copy(place, array.ctypes.data, array.nbytes)
         values = [ctypes.c_void_p(p) for p in places] + [ctypes.c_int(n) for n in sizes]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         config = Launch((grid, 1, 1, block, 1, 1, 0))
         status = driver.cuLaunchKernelEx(ctypes.byref(config), kernel, pointers, None)
         assert status == 0, cusim.last_error()
         made = np.empty_like(arrays[-1])
-        ctypes.memmove(made.ctypes.data, places[-1], made.nbytes)
+        assert driver.cusim_copy(made.ctypes.data, places[-1], made.nbytes)
     for place in places:
         driver.cusim_release(place)
     driver.cuModuleUnload(module)

@@ -138,9 +138,13 @@ def _comparison(name: str) -> Converter:
         if not all(isinstance(v, torch.Tensor | bool | int | float) for v in values):
             return importer.create_convert_map()[name](node)
         dtype = str(torch.result_type(*values)).removeprefix("torch.")
+        is_not = name.startswith("ne")
+        if node.args[0] is node.args[1] and operator is relax.op.equal and is_float(dtype):
+            # TVM takes what is compared with itself for equal, which is how NaN is found.
+            truth = relax.op.isnan(importer.env[node.args[0]])
+            return (relax.BlockBuilder.emit if is_not else _is_not)(importer.block_builder, truth)
         operands = _alike(node.args[:2], importer, "int8" if dtype == "bool" else dtype)
         truth = operator(*operands)
-        is_not = name.startswith("ne")
         return (_is_not if is_not else relax.BlockBuilder.emit)(importer.block_builder, truth)
 
     return convert
