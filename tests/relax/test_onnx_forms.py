@@ -291,3 +291,28 @@ def test_arrays_of_one_scan_have_one_length():
     node = helper.make_node("Scan", ["A", "X"], ["Y"], body=body, num_scan_inputs=2)
     with pytest.raises(ScanError, match=r"Scan: expected arrays of one length, got \[7, 9\]"):
         from_onnx(model([node], [info("A", 7), info("X", 9)], [info("Y", 7)]))
+
+
+@pytest.mark.parametrize("operator", ["Div", "Mul", "Sub", "Add", "Mod"])
+@pytest.mark.parametrize("rows", [60, "n"])
+def test_arithmetic_on_extents(operator, rows):
+    """Extents are computed with, in the model, whether they are known or not."""
+    nodes = [
+        helper.make_node("CumSum", ["x", "zero"], ["sums"]),
+        helper.make_node("Shape", ["sums"], ["extents"]),
+        helper.make_node("Gather", ["extents", "one"], ["columns"]),
+        helper.make_node(operator, ["columns", "number"], ["found"]),
+        helper.make_node("Unsqueeze", ["found", "front"], ["last"]),
+        helper.make_node("Concat", ["rest", "last"], ["to"], axis=0),
+        helper.make_node("Reshape", ["sums", "to"], ["y"]),
+    ]
+    constants = {"zero": 0, "one": 1, "number": 5 if operator == "Mod" else 2}
+    constants |= {"front": [0], "rest": [-1]}
+    made = model(
+        nodes,
+        [typed("x", np.dtype("float32"), rows, 8)],
+        [typed("y", np.dtype("float32"), None, None)],
+        [(name, np.array(value)) for name, value in constants.items()],
+        opset=18,
+    )
+    check(made, x=np.arange(480, dtype="float32").reshape(60, 8))
