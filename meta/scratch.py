@@ -128,4 +128,19 @@ def close_pool(runner: Any) -> None:
     threads = getattr(pool, "_threadpool", None)
     if threads is not None:
         threads.shutdown(wait=False, cancel_futures=True)
+    # Its own way to end a worker begins with closing what a thread may be reading from, which waits
+    # for the worker's answer: one whose machine is gone has none.
+    for worker in list(getattr(pool, "_worker_map", {}).values()):
+        if (process := getattr(worker, "_proc", None)) is not None:
+            _kill_tree(process.pid)
     pool.shutdown(wait=False)
+
+
+def _kill_tree(pid: int) -> None:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                one.kill()

@@ -14,6 +14,7 @@ import pytest
 from tvm import tirx
 
 from tests.laws.interpreter import TARGETS, evaluate, same
+from tests.support.tiers import paired
 from tvm_scan.algebra import FAMILIES, Declared, LateSegmented, classify
 from tvm_scan.algebra.base import NotInFamily, System
 
@@ -407,8 +408,7 @@ def agree(case, got, want):
     return all(same(g, w) for g, w in zip(got, want, strict=True))
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "target"), paired(list(CASES), list(TARGETS)), ids=str)
 def test_laws(name, target):
     case = CASES[name]
     algebra = Interpreted(case, target)

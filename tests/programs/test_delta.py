@@ -160,7 +160,7 @@ def check_causal(name, spoiled, value, run):
     if name != "own_state":  # whose maximum with zero hides a NaN
         assert not np.isfinite(want[1]).all()
         # Terms of either sign are summed in another order: inf - inf.
-        check_nonfinite(*forwards[::-1], nan_for_infinity=True)
+        check_nonfinite(*forwards[::-1], either=True)
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])

@@ -9,12 +9,13 @@ from tvm import tirx
 
 from tests.support.exact_inputs import exact_case
 from tests.support.library_runs import Arrays, error_bound
+from tests.support.tiers import longer
 from tvm_scan import ScanPlan
 from tvm_scan.library import LIBRARY
 from tvm_scan.library.arguments import NUMBER_DTYPES
 
 SEED = 20240229
-LENGTHS = (0, 1, 2, 31, 32, 33, 1023, 1024, 1025, 4099)
+LENGTHS = longer((0, 1, 2, 33, 1025), (0, 1, 2, 31, 32, 33, 1023, 1024, 1025, 4099))
 
 _SIZES = {"rows": 13, "lanes": 13, "batch": 2, "channels": 11, "states": 3}
 """Primes, so that no block of lanes divides them."""

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
 from bench.torch_peers import selective, selective_loop, sweeps  # noqa: E402
+from tests.support.tiers import paired  # noqa: E402
 from tvm_scan.torch.selective import CHUNK  # noqa: E402
 
 CHANNELS, STATES = 64, 16
@@ -97,8 +98,7 @@ def growth(make, order, lengths=(64, 192)):
     return (peaks[1] - peaks[0]) / (lengths[1] - lengths[0])
 
 
-@pytest.mark.parametrize("order", [1, 2])
-@pytest.mark.parametrize("kind", ["real", "complex", "fixed"])
+@pytest.mark.parametrize(("kind", "order"), paired(["real", "complex", "fixed"], [1, 2]))
 def test_no_derivative_holds_all_states(kind, order):
     """Of a complex `A`, of projections that are fixed in time, and of the second order."""
     channels, states = 32, 64

@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.algebra import Algebra, Declared
+from tvm_scan.algebra import Algebra, Automaton, Declared
 from tvm_scan.algebra.base import Element, Forgetting
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.algebra.reduce import Reduce
@@ -204,6 +204,12 @@ class Theory:
         """Whether such carries index their tables inside: as the loop does at the next step."""
         inside: Bool = True
         table = tir.VarMap(zip(self.problem.olds, carries, strict=True))
+        algebra = self.problem.algebra
+        if isinstance(algebra, Automaton) and algebra.flat is not None:
+            # Of rows: another one and a column beyond its own may still lie inside of the table.
+            for carry, dtype in zip(carries, self.problem.dtypes, strict=True):
+                value = translator(carry).value
+                inside = conj(inside, self.arithmetic.index_inside(value, dtype, algebra.states))
         for load in self.problem.tables:
             for index, extent in zip(load.indices, tir.shape_of(load.source), strict=True):
                 size = tir.as_int(extent)
