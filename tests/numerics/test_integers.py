@@ -112,7 +112,6 @@ def test_cpu(plan):
     assert differing(tvm.compile(module(plan, CPU), target=CPU), tvm.cpu()) == []
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("plan", CUDA_PLANS)
 def test_cuda(plan):
     executable = compile_cuda(module(plan, CUDA_TARGET))

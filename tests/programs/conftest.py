@@ -21,9 +21,12 @@ FOLDER = Folder(
         "test_delta.py::test_blocks_against_float64",
         "test_delta.py::test_real_heads_fit_a_block",
         "test_extraction.py::test_cuda_plans_equal_the_loop",
+        "test_extents.py::test_cuda",
         "test_families.py::test_cuda_plans_equal_the_loop",
         "test_families.py::test_nan_as_in_the_loop_on_cuda",
+        "test_integer_families.py::test_cuda",
         "test_random_plans.py::test_cuda",
         "test_serving_loops.py::test_cuda",
+        "test_several_loops.py::test_cuda",
     ),
 )

@@ -172,7 +172,6 @@ CUDA_CASES = [("history", plan) for plan in CUDA_PLANS]
 CUDA_CASES += [(name, None) for name in ("lanes", "a nest beside", "a constant")]
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(("name", "plan"), CUDA_CASES)
 def test_cuda(name, plan):
     func = source(LOOPS[name])

@@ -238,7 +238,6 @@ def test_cpu(plan):
     assert differing(plan, CPU, lambda mod: tvm.compile(mod, target=CPU), tvm.cpu()) == []
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("plan", CUDA_PLANS)
 def test_cuda(plan):
     with cusim.settings(seed=0, race=False):

@@ -65,7 +65,6 @@ def test_cpu(name):
     assert all(c.holds for c in verify(func, CPU))
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_cuda(name):
     func = FUNCTIONS[name]
