@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def check_nonfinite(want, got, *, nan_for_infinity=False, either=False):
+def check_nonfinite(want, got, *, nan_for_infinity=False):
     """Assert that every value that is not finite is the loop's: NaN, or infinity with its sign.
 
     Parameters
@@ -12,14 +12,9 @@ def check_nonfinite(want, got, *, nan_for_infinity=False, either=False):
         Of the loop and of the scan.
     nan_for_infinity : bool
         Whether the scan may have NaN where the loop has infinity: docs/numerics.md says where.
-    either : bool
-        Whether the one may have NaN where the other has infinity: sums of infinities of both
-        signs, added in another order.
     """
     finite = np.isfinite(want)
     np.testing.assert_array_equal(np.isfinite(got), finite)
-    if either:
-        return
     bad, expected = got[~finite], want[~finite]
     if nan_for_infinity:
         bad = np.where(np.isnan(bad), expected, bad)
