@@ -11,7 +11,6 @@ import contextlib
 import os
 import select
 import shutil
-import signal
 import stat
 import tempfile
 import threading
@@ -105,12 +104,7 @@ def _end_with(parent: int) -> None:
     except (AttributeError, OSError):
         while os.getppid() == parent:
             time.sleep(1.0)
-    import psutil
-
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            child.kill()
-    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+    _kill_tree(os.getpid())
 
 
 def close_pool(runner: Any) -> None:
@@ -137,10 +131,11 @@ def close_pool(runner: Any) -> None:
 
 
 def _kill_tree(pid: int) -> None:
+    """End a process's children, theirs too, and then the process."""
     import psutil
 
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        for one in (process, *process.children(recursive=True)):
+        for one in (*process.children(recursive=True), process):
             with contextlib.suppress(psutil.Error):
                 one.kill()
