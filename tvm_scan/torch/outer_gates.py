@@ -33,6 +33,11 @@ _STEPS = _LANES = 16
 #: Entries of pairs that are formed at once, unless one chunk has more.
 _AT_ONCE = 1 << 20
 
+#: The arguments of `gate_gradient`, whose gate is of a head or of a state.
+_Asked = tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, str, str, bool
+]
+
 
 @operator
 def gate_gradient(
@@ -57,22 +62,11 @@ def gate_gradient(
     if gate == "lane":  # the same, with lanes and states swapped
         a, x, c, dy, h0, d_last, gate = x, a, dy, c, h0.mT, d_last.mT, "state"
     run = _by_kernel if places.place_of(g) is places.CPU else _by_products
-    return run(g, a, x, c, dy, h0, d_last, reset, gate, emit, reverse)
+    return run((g, a, x, c, dy, h0, d_last, reset, gate, emit, reverse))
 
 
-def _by_kernel(
-    g: Tensor,
-    a: Tensor,
-    x: Tensor,
-    c: Tensor,
-    dy: Tensor,
-    h0: Tensor,
-    d_last: Tensor,
-    reset: Tensor | None,
-    gate: str,
-    emit: str,
-    reverse: bool,
-) -> Tensor:
+def _by_kernel(asked: _Asked) -> Tensor:
+    g, a, x, c, dy, h0, d_last, reset, gate, emit, reverse = asked
     batch, length, heads, lanes = x.shape
     options = (
         ("dtype", str(x.dtype).removeprefix("torch.")),
@@ -91,19 +85,8 @@ def _by_kernel(
     return total
 
 
-def _by_products(
-    g: Tensor,
-    a: Tensor,
-    x: Tensor,
-    c: Tensor,
-    dy: Tensor,
-    h0: Tensor,
-    d_last: Tensor,
-    reset: Tensor | None,
-    gate: str,
-    emit: str,
-    reverse: bool,
-) -> Tensor:
+def _by_products(asked: _Asked) -> Tensor:
+    g, a, x, c, dy, h0, d_last, reset, gate, emit, reverse = asked
     gates = g.unsqueeze(3) if gate == "head" else g
     # In the order of `inclusive`: the gate of a step, its input, its output.
     late, ahead = int(emit == "late"), -int(emit == "exclusive")
