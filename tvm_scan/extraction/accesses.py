@@ -12,12 +12,12 @@ from tvm.sym import Analyzer
 from tvm_scan import tir
 from tvm_scan.extraction.extents import runs_through
 from tvm_scan.extraction.statements import (
-    Alloc,
     Condition,
     Let,
     Loop,
     Store,
     allocated_in,
+    map_expressions,
     stores_in,
 )
 
@@ -169,21 +169,4 @@ def private_in(body: list[Any], external: tir.VarMap) -> tir.VarMap:
 
 def rename(stmts: list[Any], table: tir.VarMap) -> list[Any]:
     """``stmts`` with variables replaced."""
-
-    def sub(expr: Any) -> Any:
-        return tir.substitute(expr, table)
-
-    out: list[Any] = []
-    for s in stmts:
-        if isinstance(s, Store):
-            out.append(Store(s.buffer, [sub(i) for i in s.indices], sub(s.value), s.origin))
-        elif isinstance(s, Let):
-            out.append(Let(s.var, sub(s.value), s.origin))
-        elif isinstance(s, Condition):
-            then, orelse = rename(s.then, table), rename(s.orelse, table)
-            out.append(Condition(sub(s.cond), then, orelse, s.origin))
-        elif isinstance(s, Alloc):
-            out.append(s)
-        else:
-            out.append(Loop(s.var, sub(s.extent), rename(s.body, table), s.origin, s.thread))
-    return out
+    return map_expressions(stmts, lambda expr: tir.substitute(expr, table))

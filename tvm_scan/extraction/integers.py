@@ -10,7 +10,14 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
-from tvm_scan.extraction.statements import Condition, Let, Loop, Store, rebuild, without_allocs
+from tvm_scan.algebra.literal import is_integer
+from tvm_scan.extraction.statements import (
+    Condition,
+    Loop,
+    map_expressions,
+    rebuild,
+    without_allocs,
+)
 
 __all__ = ["map_integers", "same_statements", "simplified"]
 
@@ -68,25 +75,11 @@ def map_integers(stmts: list[Any], run: Map) -> list[Any]:
     def expr(e: Any) -> Any:
         return integer(tvm_ffi.structural_map(e, handlers))
 
-    out: list[Any] = []
-    for s in stmts:
-        if isinstance(s, Store):
-            out.append(Store(s.buffer, [expr(i) for i in s.indices], expr(s.value), s.origin))
-        elif isinstance(s, Let):
-            out.append(Let(s.var, expr(s.value), s.origin))
-        elif isinstance(s, Condition):
-            then, orelse = map_integers(s.then, run), map_integers(s.orelse, run)
-            out.append(Condition(expr(s.cond), then, orelse, s.origin))
-        elif isinstance(s, Loop):
-            body = map_integers(s.body, run)
-            out.append(Loop(s.var, expr(s.extent), body, s.origin, s.thread))
-        else:
-            out.append(s)
-    return out
+    return map_expressions(stmts, expr)
 
 
 def _is_plain_integer(e: Any) -> bool:
-    return tir.dtype_of(e).startswith(("int", "uint")) and not tir.loads(e)
+    return is_integer(tir.dtype_of(e)) and not tir.loads(e)
 
 
 def simplified(stmts: list[Any], ranges: list[tuple[Any, Any]]) -> list[Any]:

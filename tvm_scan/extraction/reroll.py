@@ -23,7 +23,7 @@ from tvm_scan.extraction.accesses import rename
 from tvm_scan.extraction.extents import Extents
 from tvm_scan.extraction.integers import map_integers, same_statements, simplified
 from tvm_scan.extraction.nest import linear_in
-from tvm_scan.extraction.statements import Condition, Let, Loop, Store, without_allocs
+from tvm_scan.extraction.statements import Condition, Loop, map_expressions, without_allocs
 
 __all__ = ["below", "rolled_up"]
 
@@ -156,26 +156,9 @@ def _first(var: Var, time: Var, stmts: list[Any], copies: int) -> list[Any]:
     def tests(s: Any) -> Any:
         return tvm_ffi.structural_map(s, [(_SCALED, comparison)])
 
-    stmts = _map_values(stmts, tests)
+    stmts = map_expressions(stmts, tests, values_only=True)
     rest = tir.VarMap([(var, tirx.floordiv(time, tirx.IntImm(tir.dtype_of(time), copies)))])
     return rename(map_integers(stmts, integer), rest)
-
-
-def _map_values(stmts: list[Any], run: Any) -> list[Any]:
-    out: list[Any] = []
-    for s in stmts:
-        if isinstance(s, Store):
-            out.append(Store(s.buffer, s.indices, run(s.value), s.origin))
-        elif isinstance(s, Let):
-            out.append(Let(s.var, run(s.value), s.origin))
-        elif isinstance(s, Condition):
-            then, orelse = _map_values(s.then, run), _map_values(s.orelse, run)
-            out.append(Condition(run(s.cond), then, orelse, s.origin))
-        elif isinstance(s, Loop):
-            out.append(Loop(s.var, s.extent, _map_values(s.body, run), s.origin, s.thread))
-        else:
-            out.append(s)
-    return out
 
 
 def _decided(stmts: list[Any], loop: Loop) -> list[Any]:
@@ -222,5 +205,5 @@ def _decided(stmts: list[Any], loop: Loop) -> list[Any]:
                 out.append(s)
         return out
 
-    chosen = conditions(_map_values(stmts, values))
+    chosen = conditions(map_expressions(stmts, values, values_only=True))
     return simplified(chosen, [(loop.var, loop.extent)])

@@ -23,6 +23,7 @@ __all__ = [
     "allocated_in",
     "keep_stores",
     "lets_in",
+    "map_expressions",
     "rebuild",
     "stores_in",
     "without_allocs",
@@ -114,6 +115,39 @@ def lets_in(stmts: list[Any]) -> list[Let]:
             out += lets_in(stmt.body)
         elif isinstance(stmt, Condition):
             out += lets_in(stmt.then) + lets_in(stmt.orelse)
+    return out
+
+
+def map_expressions(
+    stmts: list[Any], run: Callable[[Any], Any], *, values_only: bool = False
+) -> list[Any]:
+    """``stmts`` with ``run`` applied to every expression, at any depth.
+
+    Parameters
+    ----------
+    stmts : list
+        Flattened statements.
+    run : callable
+        From a value, a condition, an index or an extent to what replaces it.
+    values_only : bool
+        Whether indices and extents stay.
+    """
+    place = (lambda e: e) if values_only else run
+    out: list[Any] = []
+    for s in stmts:
+        if isinstance(s, Store):
+            out.append(Store(s.buffer, [place(i) for i in s.indices], run(s.value), s.origin))
+        elif isinstance(s, Let):
+            out.append(Let(s.var, run(s.value), s.origin))
+        elif isinstance(s, Condition):
+            then = map_expressions(s.then, run, values_only=values_only)
+            orelse = map_expressions(s.orelse, run, values_only=values_only)
+            out.append(Condition(run(s.cond), then, orelse, s.origin))
+        elif isinstance(s, Loop):
+            body = map_expressions(s.body, run, values_only=values_only)
+            out.append(Loop(s.var, place(s.extent), body, s.origin, s.thread))
+        else:
+            out.append(s)
     return out
 
 
