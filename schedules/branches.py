@@ -11,6 +11,7 @@ from tvm.ir import Call, Var
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
+from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 
 __all__ = ["branches", "choices_as_selects", "stays_in_vectors", "unconditional_loads"]
@@ -68,7 +69,7 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
         found: list[Any] = []
 
         def divides(node: Any) -> None:
-            if not tir.dtype_of(node).startswith(("float", "bfloat")):
+            if not is_float(tir.dtype_of(node)):
                 found.append(node)
 
         tvm_ffi.structural_walk(value, [(kind, divides) for kind in _GUARDED])

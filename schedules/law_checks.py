@@ -13,6 +13,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra
 from tvm_scan.algebra.base import Element
+from tvm_scan.algebra.literal import is_integer
 from tvm_scan.recurrence import Group, Recurrence
 from tvm_scan.schedules.ir import local, loop
 
@@ -199,7 +200,7 @@ def _lifted(algebra: Algebra, number: int, code: _Samples) -> Element:
 def _random(rng: np.random.Generator, dtype: str, bounds: tuple[int, int]) -> np.ndarray:
     if dtype == "bool":
         return rng.integers(0, 2, _SAMPLES).astype(bool)
-    if dtype.startswith(("int", "uint")):
+    if is_integer(dtype):
         low = 0 if dtype.startswith("u") else bounds[0]
         return rng.integers(low, bounds[1], _SAMPLES).astype(dtype)
     return rng.uniform(0.25, 2.0, _SAMPLES).astype(dtype)

@@ -17,6 +17,7 @@ from tvm.ir import Call, Var
 
 from tvm_scan import tir
 from tvm_scan.algebra import BoundedAffine, Segmented
+from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.verification_inputs import STEPS
 
@@ -125,7 +126,7 @@ def takes_extrema(func: tirx.PrimFunc) -> bool:
     """Whether a function takes maxima or minima, which devices answer differently for NaN."""
     found: list[Any] = []
     tvm_ffi.structural_walk(func.body, [((tirx.Max, tirx.Min), found.append)])
-    return any(tir.dtype_of(e).startswith(("float", "bfloat")) for e in found)
+    return any(is_float(tir.dtype_of(e)) for e in found)
 
 
 def _walk(found: Recurrence, output: Var) -> tuple[int | None, bool]:
@@ -179,7 +180,7 @@ def _before(bad: np.ndarray, promised: Promise) -> np.ndarray:
 
 
 def _bound(found: Recurrence, dtype: str, rounds_steps: bool) -> float:
-    if not dtype.startswith(("float", "bfloat")):
+    if not is_float(dtype):
         return 0.0
     if all(_is_exact(algebra) for algebra in found.algebras) and not _rounds(found):
         return 0.0
@@ -205,7 +206,7 @@ def _rounds(found: Recurrence) -> bool:
     calls: list[str | None] = []
 
     def on_call(call: Call) -> None:
-        if tir.dtype_of(call).startswith(("float", "bfloat")):
+        if is_float(tir.dtype_of(call)):
             calls.append(tir.call_name(call))
 
     tvm_ffi.structural_walk(found.body, [(Call, on_call)])

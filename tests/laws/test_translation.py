@@ -11,6 +11,7 @@ import z3
 from tvm import tirx
 
 from tvm_scan import tir
+from tvm_scan.algebra.ranges import range_of_dtype
 from tvm_scan.proof.atoms import Atoms
 from tvm_scan.proof.bitvectors import BitVectors
 from tvm_scan.proof.integers import ExactIntegers
@@ -18,7 +19,6 @@ from tvm_scan.proof.reals import Real
 from tvm_scan.proof.residues import normal_remainders, remainder
 from tvm_scan.proof.translate import Term, Translator
 from tvm_scan.proof.untranslatable import UntranslatableError
-from tvm_scan.proof.widths import limits
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 BINARY = {
@@ -44,7 +44,7 @@ BINARY = {
 
 def samples(dtype):
     """Pairs of numbers: the ends, around zero, and some between."""
-    low, high = limits(dtype)
+    low, high = range_of_dtype(dtype)
     few = {low, low + 1, high, high - 1, 0, 1, 2, 3, 7, 31, 100 % (high + 1)}
     few |= {-1, -2, -7} if low else set()
     return list(itertools.product(sorted(few), repeat=2))
@@ -84,7 +84,7 @@ def compiled(dtype):
     func = tirx.PrimFunc([*inputs, *outputs], loop).with_attr("global_symbol", "f")
     columns = [np.array(column, dtype) for column in zip(*pairs, strict=True)]
     # Divisions that have no result end the process: by zero, and of the least number by -1.
-    low, _ = limits(dtype)
+    low, _ = range_of_dtype(dtype)
     ends = (columns[1] == 0) | ((columns[0] == low) & (columns[1] == -1) if low else False)
     arrays = [columns[0], np.where(ends, 1, columns[1]).astype(dtype)]
     arrays += [np.zeros(len(pairs), tir.dtype_of(buffer)) for buffer in outputs]
@@ -144,7 +144,7 @@ def test_integers_are_those_of_compiled_code(computed, dtype, name):
             if not constant(checks.overflow) or not constant(checks.unsigned):
                 # Undefined for LLVM, which is free to give something else: ours is modulo 2^n.
                 exact = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}[label](x, y)
-                low, high = limits(dtype)
+                low, high = range_of_dtype(dtype)
                 assert value == (exact - low) % (high - low + 1) + low
             else:
                 assert value == results[label][n], (label, x, y)

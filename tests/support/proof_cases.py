@@ -5,8 +5,8 @@ from tvm import tirx
 from tvm_scan import tir
 from tvm_scan.algebra import classify
 from tvm_scan.algebra.base import Algebra, NotInFamily, System
+from tvm_scan.algebra.ranges import range_of_dtype
 from tvm_scan.proof.problem import Problem
-from tvm_scan.proof.widths import limits
 
 __all__ = [
     "FLOATS",
@@ -102,7 +102,7 @@ def integer_steps(dtype):
 
 def wider_steps(dtype, h, a, x):
     """Steps that compute in a wider integer than the carry."""
-    low, high = limits(dtype)
+    low, high = range_of_dtype(dtype)
     if high >= 1 << 32:
         return {}
     wide = "int32" if high < 1 << 16 else "int64"

@@ -14,7 +14,7 @@ from tvm.sym import Analyzer
 from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import KEEP, Algebra, Element, NotInFamily, System
-from tvm_scan.algebra.literal import is_float
+from tvm_scan.algebra.literal import is_float, is_integer
 from tvm_scan.text import as_text
 
 __all__ = ["Automaton"]
@@ -56,7 +56,7 @@ class Automaton(Algebra):
         load = step.value if isinstance(step, tirx.Cast) else step
         if is_float(dtype) or dtype == "bool" or not isinstance(load, TensorLoad):
             return NotInFamily(step, "")
-        if not tir.dtype_of(load).startswith(("int", "uint")):
+        if not is_integer(tir.dtype_of(load)):
             return NotInFamily(step, "")
         found = [
             (dim, index, tir.as_int(extent))

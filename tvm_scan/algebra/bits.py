@@ -10,7 +10,7 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
-from tvm_scan.algebra.literal import all_ones, folded_bits, zero
+from tvm_scan.algebra.literal import all_ones, folded_bits, is_integer, zero
 from tvm_scan.text import as_text
 
 __all__ = ["Bitwise", "Switch"]
@@ -35,7 +35,7 @@ class Bitwise(Algebra):
     def prove(cls, system: System) -> Bitwise | NotInFamily:
         """Check that only bitwise operators lie between the carry and the step."""
         step, old, dtype = system.only
-        if not dtype.startswith(("int", "uint")) or not _is_bitwise(step, old):
+        if not is_integer(dtype) or not _is_bitwise(step, old):
             return NotInFamily(step, "")
         at_zero, at_ones = (
             folded_bits(tir.substitute(step, tir.VarMap([(old, value)])))

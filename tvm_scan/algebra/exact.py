@@ -11,7 +11,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import NotInFamily
 from tvm_scan.algebra.choices import as_choice
-from tvm_scan.algebra.literal import bits_of
+from tvm_scan.algebra.literal import bits_of, is_integer
 from tvm_scan.algebra.ranges import exact_range, invariant, range_of_dtype
 
 __all__ = ["as_numbers", "fix_of"]
@@ -86,7 +86,7 @@ class _Numbers:
         """``e`` in 64 bits, or why that is not proven."""
         if isinstance(e, Var) and e.same_as(self.old):
             return self.wide
-        if not tir.dtype_of(e).startswith(("int", "uint")):
+        if not is_integer(tir.dtype_of(e)):
             return NotInFamily(e, "")
         if not tir.contains_var(e, [self.old]):
             return self._free(e)

@@ -14,8 +14,11 @@ __all__ = [
     "all_ones",
     "bits_of",
     "folded_bits",
+    "is_bool",
     "is_constant",
     "is_float",
+    "is_integer",
+    "is_signed",
     "largest",
     "minus",
     "one",
@@ -31,6 +34,21 @@ __all__ = [
 def is_float(dtype: str) -> bool:
     """Whether ``dtype`` is a floating-point type."""
     return dtype.startswith(("float", "bfloat"))
+
+
+def is_integer(dtype: str) -> bool:
+    """Whether ``dtype`` is of integers; bool is not."""
+    return dtype.startswith(("int", "uint"))
+
+
+def is_signed(dtype: str) -> bool:
+    """Whether ``dtype`` has negative integers."""
+    return dtype.startswith("int")
+
+
+def is_bool(dtype: str) -> bool:
+    """Whether ``dtype`` is the truth values."""
+    return dtype == "bool"
 
 
 def _const(value: float, dtype: str) -> Any:

@@ -10,7 +10,7 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
-from tvm_scan.algebra.literal import is_float
+from tvm_scan.algebra.literal import is_float, is_integer
 from tvm_scan.algebra.ranges import may_wrap, range_of_dtype
 from tvm_scan.text import as_text
 
@@ -48,7 +48,7 @@ class Modular(Algebra):
         """The remainder of sums and products in which the carry is a factor once at most."""
         step, old, dtype = system.only
         inside = _remainder_of(_uncast(step, dtype))
-        if inside is None or not dtype.startswith(("int", "uint")):
+        if inside is None or not is_integer(dtype):
             return NotInFamily(step, "")
         value, modulus = inside
         if not tir.contains_var(value, [old]):

@@ -9,10 +9,10 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.choices import as_choice
+from tvm_scan.algebra.literal import bits_of, is_integer, wrapped
 
 __all__ = ["in_own_dtype"]
 
-_INTEGER = ("int", "uint")
 #: Where sums and products of a dtype wrap in TVM's code; wider ones may not overflow there.
 _WRAPPING = 16
 
@@ -41,20 +41,12 @@ def in_own_dtype(step: Any, olds: tuple[Var, ...], dtype: str) -> Any:
     Expr
         A step of the same value; ``step`` itself where nothing is proven.
     """
-    if not isinstance(step, tirx.Cast) or not dtype.startswith(_INTEGER):
+    if not isinstance(step, tirx.Cast) or not is_integer(dtype):
         return step
-    if _bits(dtype) > _WRAPPING or not _is_integer(step.value):
+    if bits_of(dtype) > _WRAPPING or not is_integer(tir.dtype_of(step.value)):
         return step
     found = _low(step.value, olds, dtype)
     return step if found is None else found
-
-
-def _bits(dtype: str) -> int:
-    return int("".join(filter(str.isdigit, dtype)))
-
-
-def _is_integer(e: Any) -> bool:
-    return tir.dtype_of(e).startswith(_INTEGER)
 
 
 _RING = (tirx.Add, tirx.Sub, tirx.Mul)
@@ -68,7 +60,7 @@ _BITWISE = {
 def _low(e: Any, olds: tuple[Var, ...], dtype: str) -> Any:
     """The low bits of ``e`` as an expression of ``dtype``; None where that is not proven."""
     if isinstance(e, tirx.IntImm):
-        return _constant(int(e.value), dtype)
+        return wrapped(int(e.value), dtype)
     if not tir.contains_var(e, olds):
         return e if tir.dtype_of(e) == dtype else tirx.Cast(dtype, e)
     if isinstance(e, Var):
@@ -76,8 +68,8 @@ def _low(e: Any, olds: tuple[Var, ...], dtype: str) -> Any:
     if isinstance(e, tirx.Cast):
         # A wider integer has the low bits of what was cast; a narrower one has lost some.
         inner = tir.dtype_of(e.value)
-        kept = _is_integer(e.value) and _bits(tir.dtype_of(e)) >= _bits(dtype)
-        return _low(e.value, olds, dtype) if kept and _bits(inner) >= _bits(dtype) else None
+        kept = is_integer(inner) and bits_of(tir.dtype_of(e)) >= bits_of(dtype)
+        return _low(e.value, olds, dtype) if kept and bits_of(inner) >= bits_of(dtype) else None
     choice = as_choice(e)
     if choice is not None:
         parts = [_low(x, olds, dtype) for x in choice[1:]]
@@ -87,7 +79,7 @@ def _low(e: Any, olds: tuple[Var, ...], dtype: str) -> Any:
     if isinstance(e, tirx.LShift):
         by = tir.as_int(e.b)
         value = _low(e.a, olds, dtype)
-        if value is None or by is None or not 0 <= by < _bits(dtype):
+        if value is None or by is None or not 0 <= by < bits_of(dtype):
             return None
         return tirx.op.shift_left(value, tirx.const(by, dtype))
     if isinstance(e, tirx.BitwiseNot):
@@ -99,11 +91,3 @@ def _low(e: Any, olds: tuple[Var, ...], dtype: str) -> Any:
     if left is None or right is None:
         return None
     return _BITWISE.get(type(e), type(e))(left, right)
-
-
-def _constant(value: int, dtype: str) -> Any:
-    bits = _bits(dtype)
-    value %= 1 << bits
-    if not dtype.startswith("uint") and value >> (bits - 1):
-        value -= 1 << bits
-    return tirx.IntImm(dtype, value)

@@ -11,7 +11,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.choices import as_choice
-from tvm_scan.algebra.literal import all_ones, folded_bits, zero
+from tvm_scan.algebra.literal import all_ones, bits_of, folded_bits, is_integer, zero
 from tvm_scan.text import as_text
 
 __all__ = ["Shifted"]
@@ -45,9 +45,9 @@ class Shifted(Algebra):
     def prove(cls, system: System) -> Shifted | NotInFamily:
         """Check that all paths to the carry shift it alike, and evaluate the step at 0 and ~0."""
         step, old, dtype = system.only
-        if not dtype.startswith(("int", "uint")):
+        if not is_integer(dtype):
             return NotInFamily(step, "")
-        found = _path(step, old, _bits(dtype))
+        found = _path(step, old, bits_of(dtype))
         if found is None or found.left is None or not found.bitwise:
             return NotInFamily(step, "")
         at_zero, at_ones = (
@@ -64,7 +64,7 @@ class Shifted(Algebra):
 
     def _moved(self, value: Any, by: Any) -> Any:
         """``value`` moved by any number of places; nothing is left beyond its width."""
-        bits, run = _bits(self.dtype), tirx.op.shift_left if self.left else tirx.op.shift_right
+        bits, run = bits_of(self.dtype), tirx.op.shift_left if self.left else tirx.op.shift_right
         known = tir.as_int(by)
         if known is not None:
             inside = tirx.const(known, self.dtype) if 0 <= known < bits else None
@@ -78,7 +78,7 @@ class Shifted(Algebra):
 
     def combine(self, earlier: Element, later: Element) -> Element:
         """``(s1 + s2, (a1 << s2) & a2, ((b1 << s2) & a2) ^ b2)``."""
-        by = tirx.Min(earlier[0] + later[0], tirx.const(_bits(self.dtype), _COUNT))
+        by = tirx.Min(earlier[0] + later[0], tirx.const(bits_of(self.dtype), _COUNT))
         mask, flips = (self._moved(part, later[0]) for part in earlier[1:])
         return (
             by,
@@ -121,10 +121,6 @@ class _Path:
     by: Any
     left: bool | None
     bitwise: bool
-
-
-def _bits(dtype: str) -> int:
-    return int("".join(filter(str.isdigit, dtype)))
 
 
 def _path(e: Any, old: Var, bits: int) -> _Path | None:

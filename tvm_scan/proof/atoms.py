@@ -9,11 +9,10 @@ import z3
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.algebra.literal import is_float
+from tvm_scan.algebra.literal import is_bool, is_float
 from tvm_scan.proof.images import Fraction
 from tvm_scan.proof.logic import Bool
 from tvm_scan.proof.reals import Real
-from tvm_scan.proof.widths import is_bool
 
 __all__ = ["Atoms"]
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import z3
 
+from tvm_scan.algebra.literal import bits_of, is_signed
+from tvm_scan.algebra.ranges import range_of_dtype
 from tvm_scan.proof.logic import Bool, conj
-from tvm_scan.proof.widths import bits_of, is_signed, limits
 
 __all__ = ["BitVectors"]
 
@@ -66,7 +67,7 @@ class BitVectors:
         ok = b != 0
         if not is_signed(dtype):
             return z3.UDiv(a, b), z3.URem(a, b), ok
-        lowest = self.const(limits(dtype)[0], dtype)
+        lowest = self.const(range_of_dtype(dtype)[0], dtype)
         ok = conj(ok, z3.Or(a != lowest, b != self.const(-1, dtype)))
         quotient, rest = a / b, z3.SRem(a, b)
         if not floor:

@@ -6,11 +6,10 @@ from typing import Any
 
 import z3
 
-from tvm_scan.algebra.literal import is_float
+from tvm_scan.algebra.literal import is_bool, is_float
 from tvm_scan.proof.images import Image
 from tvm_scan.proof.problem import Theory
 from tvm_scan.proof.reals import Real
-from tvm_scan.proof.widths import is_bool
 
 __all__ = ["shown_values"]
 

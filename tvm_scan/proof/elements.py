@@ -14,12 +14,12 @@ from tvm.sym import Analyzer, ConstIntBound
 
 from tvm_scan import tir
 from tvm_scan.algebra.choices import as_choice
-from tvm_scan.algebra.literal import is_float
+from tvm_scan.algebra.literal import bits_of, is_bool, is_float, is_integer
+from tvm_scan.algebra.ranges import range_of_dtype
 from tvm_scan.proof.images import Fraction, Image
 from tvm_scan.proof.logic import Bool, conj, implies, neg
 from tvm_scan.proof.reals import Real
 from tvm_scan.proof.translate import Term
-from tvm_scan.proof.widths import bits_of, is_bool, is_integer, limits
 
 __all__ = ["Fact", "Unknowns", "candidates", "holds_of", "unknown_element"]
 
@@ -199,7 +199,7 @@ def _joined(bounds: list[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _bounds(e: Any, dtype: str, analyzer: Analyzer | None = None) -> tuple[int, int]:
-    least, most = limits(dtype)
+    least, most = range_of_dtype(dtype)
     bound = (analyzer or Analyzer()).const_int_bound(_with_selects(e))
     return max(int(bound.min_value), least), min(int(bound.max_value), most)
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import z3
 
+from tvm_scan.algebra.literal import bits_of, is_signed
+from tvm_scan.algebra.ranges import range_of_dtype
 from tvm_scan.proof.logic import Bool, pick
 from tvm_scan.proof.residues import remainder
 from tvm_scan.proof.untranslatable import UntranslatableError
-from tvm_scan.proof.widths import bits_of, is_signed, limits
 
 __all__ = ["ExactIntegers"]
 
@@ -37,7 +38,7 @@ class ExactIntegers:
 
     def within(self, value: Any, dtype: str) -> Bool:
         """The range of the dtype."""
-        low, high = limits(dtype)
+        low, high = range_of_dtype(dtype)
         if z3.is_int_value(value):
             return low <= value.as_long() <= high
         return z3.And(value >= low, value <= high)
@@ -48,11 +49,11 @@ class ExactIntegers:
 
     @staticmethod
     def _number(value: int, dtype: str) -> int:
-        low, high = limits(dtype)
+        low, high = range_of_dtype(dtype)
         return (value - low) % (high - low + 1) + low
 
     def _wrapped(self, value: Any, dtype: str) -> Any:
-        low, high = limits(dtype)
+        low, high = range_of_dtype(dtype)
         return remainder(value - low, high - low + 1) + low if low else remainder(value, high + 1)
 
     def _result(self, value: Any, dtype: str) -> tuple[Any, Bool]:
@@ -101,7 +102,7 @@ class ExactIntegers:
 
     def invert(self, a: Any, dtype: str) -> Any:
         """``~a = -1 - a``; of unsigned integers the largest one less ``a``."""
-        return (-1 if is_signed(dtype) else limits(dtype)[1]) - a
+        return (-1 if is_signed(dtype) else range_of_dtype(dtype)[1]) - a
 
     def shift(self, a: Any, b: Any, dtype: str, left: bool) -> tuple[Any, Bool]:
         """``a * 2^b`` that wraps, or ``a / 2^b`` rounded down, by a constant."""
@@ -117,7 +118,7 @@ class ExactIntegers:
 
     def cast(self, a: Any, source: str, dtype: str) -> tuple[Any, Bool]:
         """``a`` in another width, and the condition that it is the same number."""
-        (low, high), (least, most) = limits(source), limits(dtype)
+        (low, high), (least, most) = range_of_dtype(source), range_of_dtype(dtype)
         if least <= low and high <= most:
             return a, True
         fits = z3.And(a >= least, a <= most)

@@ -14,7 +14,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra, Automaton, Declared
 from tvm_scan.algebra.base import Element, Forgetting
-from tvm_scan.algebra.literal import is_float
+from tvm_scan.algebra.literal import is_bool, is_float, is_integer
 from tvm_scan.algebra.reduce import Reduce
 from tvm_scan.proof.atoms import Atoms
 from tvm_scan.proof.exponentials import ExponentialTranslator, mentions_logarithms
@@ -22,7 +22,6 @@ from tvm_scan.proof.images import Fraction
 from tvm_scan.proof.logic import Bool, conj, equal
 from tvm_scan.proof.reals import Real
 from tvm_scan.proof.translate import NONE, Checks, Term, Translator
-from tvm_scan.proof.widths import is_bool, is_integer
 
 __all__ = ["Problem", "Theory"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tvm_scan.algebra.literal import is_integer
 from tvm_scan.proof.assumptions import assumptions_of, numbers_of
 from tvm_scan.proof.bitvectors import BitVectors
 from tvm_scan.proof.certificate import GroupProof, Statement, Verdict
@@ -17,7 +18,6 @@ from tvm_scan.proof.questions import Question, Questions
 from tvm_scan.proof.rounding import rounding_law
 from tvm_scan.proof.solver import ask
 from tvm_scan.proof.untranslatable import UntranslatableError
-from tvm_scan.proof.widths import is_integer
 
 __all__ = ["prove_group"]
 

@@ -12,14 +12,13 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.algebra.choices import as_choice
-from tvm_scan.algebra.literal import is_float
+from tvm_scan.algebra.literal import is_bool, is_float, is_integer, is_signed
 from tvm_scan.proof.atoms import Atoms
 from tvm_scan.proof.ends import ends_of, is_end
 from tvm_scan.proof.images import Image
 from tvm_scan.proof.logic import Bool, choose, conj, disj, equal, neg, pick
 from tvm_scan.proof.reals import Real
 from tvm_scan.proof.untranslatable import UntranslatableError
-from tvm_scan.proof.widths import is_bool, is_integer, is_signed
 
 __all__ = ["Checks", "Term", "Translator"]
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from tvm import relax
 
+from tvm_scan.algebra.literal import is_float
 from tvm_scan.errors import ScanError
-from tvm_scan.relax.torch_repairs import dtype_of, is_float
+from tvm_scan.relax.torch_repairs import dtype_of
 
 __all__ = ["make_importer"]
 

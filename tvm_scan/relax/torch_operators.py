@@ -8,6 +8,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from tvm_scan import tir
+from tvm_scan.algebra.literal import is_float
 from tvm_scan.library.arguments import make_extent
 from tvm_scan.library.lfilter import lfilter
 from tvm_scan.relax.cumulative_loops import extremum_loop, logsumexp_loop
@@ -125,9 +126,7 @@ def _arithmetic(
         tensors = [o for o in operands if isinstance(o, relax.Expr)]
         if of_bool is not None and dtype == "bool" and len(tensors) == 2:
             return builder.emit(of_bool(*tensors))
-        widened = dtype.startswith(("float", "bfloat")) and any(
-            not str(o.ty.dtype).startswith(("float", "bfloat")) for o in tensors
-        )
+        widened = is_float(dtype) and any(not is_float(str(o.ty.dtype)) for o in tensors)
         if not widened or node.kwargs or len(node.args) > 2:
             return importer.create_convert_map()[name](node)
 

@@ -12,16 +12,12 @@ import numpy as np
 from tvm import relax
 
 from tvm_scan import tir
+from tvm_scan.algebra.literal import is_float
 
-__all__ = ["REPAIRS", "dtype_of", "is_float"]
+__all__ = ["REPAIRS", "dtype_of"]
 
 #: Takes the node and TVM's importer; gives an expression, or one for each result.
 Converter = Callable[[Any, Any], Any]
-
-
-def is_float(dtype: str) -> bool:
-    """Whether a dtype of torch or TVM is one of real numbers."""
-    return dtype.startswith(("float", "bfloat"))
 
 
 def dtype_of(value: Any) -> str:
