@@ -27,6 +27,8 @@ __all__ = ["close_pool", "scratch_folder", "worker_initializer"]
 _PREFIX, _LOCK = "tvm-scan-run-", ".lock"
 #: Seconds within which a folder may not have its lock yet.
 _YOUNG = 60.0
+#: Seconds that the threads of a pool have to end, once their workers are gone.
+_PATIENCE = 10.0
 #: Of this process, and of those that it forked from: whose folder is not theirs.
 _own: dict[int, tuple[Path, FileLock]] = {}
 
@@ -123,10 +125,16 @@ def close_pool(runner: Any) -> None:
     if threads is not None:
         threads.shutdown(wait=False, cancel_futures=True)
     # Its own way to end a worker begins with closing what a thread may be reading from, which waits
-    # for the worker's answer: one whose machine is gone has none.
-    for worker in list(getattr(pool, "_worker_map", {}).values()):
-        if (process := getattr(worker, "_proc", None)) is not None:
-            _kill_tree(process.pid)
+    # for the worker's answer: one whose machine is gone has none. A thread whose worker is gone
+    # ends it in the same way, and two at once fail: the threads come first.
+    until = time.monotonic() + _PATIENCE
+    while any(t.is_alive() for t in getattr(threads, "_threads", ())):
+        for worker in list(getattr(pool, "_worker_map", {}).values()):
+            if (process := getattr(worker, "_proc", None)) is not None:
+                _kill_tree(process.pid)
+        if time.monotonic() > until:
+            break
+        time.sleep(0.02)
     pool.shutdown(wait=False)
 
 
