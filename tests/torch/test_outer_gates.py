@@ -61,7 +61,7 @@ def by_products(*given):
     if gate == "lane":
         g, a, x, c, dy, h0, d_last = tensors
         tensors, gate = [g, x, a, dy, c, h0.mT, d_last.mT], "state"
-    return _by_products(*tensors, reset, gate, emit, reverse)
+    return _by_products((*tensors, reset, gate, emit, reverse))
 
 
 WAYS = pytest.mark.parametrize("way", [gate_gradient, by_products], ids=["kernel", "products"])
