@@ -10,7 +10,7 @@ import tvm
 from tvm.target import Target
 
 from tvm_scan import Recurrence
-from tvm_scan.schedules.verification_bounds import errors, promise
+from tvm_scan.schedules.verification.bounds import errors, promise
 
 __all__ = ["close", "require_law", "run_loop"]
 

@@ -14,7 +14,7 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from tvm_scan.errors import ScanError
-from tvm_scan.meta.workers import allocate, run_checked
+from tvm_scan.meta.measure.workers import allocate, run_checked
 from tvm_scan.schedules import expand_scans
 
 __all__ = ["Here"]

@@ -18,10 +18,10 @@ from tvm.target import Target
 from bench.gpu_loops import affine, rwkv6, selective_halves
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.cuda_chip import BANDWIDTH, LAUNCH
-from tvm_scan.schedules.cuda_model import predict
-from tvm_scan.schedules.limits import Limits, limits_of
-from tvm_scan.schedules.step_counts import known_extent, step_cost
+from tvm_scan.schedules.gpu.model import predict
+from tvm_scan.schedules.machine.gpu_chip import BANDWIDTH, LAUNCH
+from tvm_scan.schedules.machine.limits import Limits, limits_of
+from tvm_scan.schedules.machine.step_counts import known_extent, step_cost
 
 __all__ = ["Row", "main", "rows", "table"]
 

@@ -14,9 +14,9 @@ from tvm.target import Target
 
 from bench.gpu_loops import affine, rwkv6, selective_halves
 from tvm_scan import ScanPlan, default_plan, extract, library
-from tvm_scan.schedules.cuda_chip import BANDWIDTH, CLOCK, ISSUE, SPECIAL
-from tvm_scan.schedules.cuda_model import CudaCost, predict
-from tvm_scan.schedules.limits import limits_of
+from tvm_scan.schedules.gpu.model import CudaCost, predict
+from tvm_scan.schedules.machine.gpu_chip import BANDWIDTH, CLOCK, ISSUE, SPECIAL
+from tvm_scan.schedules.machine.limits import limits_of
 
 __all__ = ["main", "others", "predictions", "roofs", "table"]
 

@@ -37,11 +37,11 @@ from bench.search_page import STRATEGIES, mean, plot, write_markdown
 from bench.timing import machine
 from tvm_scan import Recurrence, ScanPlan, extract, library, parallelize
 from tvm_scan.meta import tune
-from tvm_scan.meta.candidates import candidate_of
-from tvm_scan.meta.check import compare, make_cases
-from tvm_scan.meta.cost_model import TimeModel, rank_correlation
-from tvm_scan.meta.decisions import enumerate_plans
-from tvm_scan.meta.features import row_of
+from tvm_scan.meta.measure.check import compare, make_cases
+from tvm_scan.meta.search.candidates import candidate_of
+from tvm_scan.meta.search.cost_model import TimeModel, rank_correlation
+from tvm_scan.meta.search.features import row_of
+from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.schedules.splice import ensure_blocks
 
 WORKLOADS: dict[str, Callable[[], PrimFunc]] = {

@@ -15,7 +15,7 @@ import numpy as np
 from tvm.target import Target
 
 from bench.origin import command, commit
-from tvm_scan.schedules.limits import limits_of
+from tvm_scan.schedules.machine.limits import limits_of
 
 __all__ = [
     "GAP",

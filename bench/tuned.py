@@ -40,10 +40,10 @@ from tvm_scan import Recurrence, ScanPlan, __version__, default_plan, extract, p
 from tvm_scan._versions import tvm_version
 from tvm_scan.library import LIBRARY
 from tvm_scan.meta import RecordStore, tune
-from tvm_scan.meta.check import compare, make_cases
-from tvm_scan.meta.entry import Entry, program_digest
-from tvm_scan.meta.nearest import shapes_of
-from tvm_scan.schedules.shipped import machine_of
+from tvm_scan.meta.measure.check import compare, make_cases
+from tvm_scan.meta.store.entry import Entry, program_digest
+from tvm_scan.meta.store.nearest import shapes_of
+from tvm_scan.schedules.choose.shipped import machine_of
 
 __all__ = ["main"]
 

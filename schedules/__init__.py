@@ -1,13 +1,10 @@
-"""Schedules: the plan, its default, the builders, and the primitive that applies them.
+"""Schedules: the plan, the choice of one, and the primitive that applies it.
 
-Reading order: ``plan`` (the decisions), ``default`` (a plan without tuning), ``primitive``
-(check, build, replace), ``replica`` (a recurrence's statements, once per use), ``cpu`` and
-``cuda``, ``cuda_shared_lanes``, ``cuda_chunks``, ``cuda_three_phase`` and ``cuda_single_pass`` (the
-builders), ``block_trees`` (how threads exchange), ``cuda_model`` (costs on paper), ``splice``
-(surgery on the schedule),
-``verification`` and ``law_checks`` (a scan beside its loop, an algebra beside its laws),
-``shape_key``, ``nearest`` and ``shipped`` (plans that were measured, by shape), ``dispatch``
-(several plans in one function).
+Reading order: ``plan`` (the decisions), ``choose`` (a plan without tuning), ``primitive`` (check,
+build, replace) with ``splice`` (surgery on the schedule), then ``cpu`` and ``gpu`` (the schedules)
+on top of ``common`` (the statements of a recurrence), ``machine`` (what a target has), ``delta``
+(the delta rule), ``verification`` (a scan beside its loop), ``dispatch`` (several plans in one
+function).
 """
 
 from tvm_scan._guard import ensure_compatible
@@ -15,10 +12,10 @@ from tvm_scan._guard import ensure_compatible
 ensure_compatible()
 
 from tvm_scan.schedules.associative import associative_scan  # noqa: E402
-from tvm_scan.schedules.default import default_plan  # noqa: E402
+from tvm_scan.schedules.choose.default import default_plan  # noqa: E402
 from tvm_scan.schedules.plan import ScanPlan  # noqa: E402
 from tvm_scan.schedules.primitive import expand_scans, parallel_scan, parallelize  # noqa: E402
-from tvm_scan.schedules.verification import verify  # noqa: E402
+from tvm_scan.schedules.verification.verify import verify  # noqa: E402
 
 __all__ = [
     "ScanPlan",

@@ -15,7 +15,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.annotations import DECLARED
 from tvm_scan.errors import ScanError
-from tvm_scan.schedules.ir import int_const, local, loop, whole
+from tvm_scan.schedules.common.ir import int_const, local, loop, whole
 
 __all__ = ["associative_scan"]
 

@@ -13,9 +13,9 @@ from tvm_scan import tir
 from tvm_scan.arguments import as_recurrence, as_target
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.cpu_checks import check_cpu
-from tvm_scan.schedules.cuda_checks import check_cuda, shared_bytes
-from tvm_scan.schedules.limits import device_of, limits_of
+from tvm_scan.schedules.cpu.checks import check_cpu
+from tvm_scan.schedules.gpu.checks import check_cuda, shared_bytes
+from tvm_scan.schedules.machine.limits import device_of, limits_of
 
 __all__ = ["ALGORITHMS", "ScanPlan"]
 

@@ -21,9 +21,8 @@ from tvm_scan.arguments import as_func
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal
-from tvm_scan.schedules import cpu, cpu_three_phase, cuda, cuda_single_pass, cuda_three_phase
 from tvm_scan.schedules.annotated import first_annotated, is_annotated, plan_of
-from tvm_scan.schedules.arguments import (
+from tvm_scan.schedules.choose.arguments import (
     Chooser,
     as_choice,
     as_plan,
@@ -31,14 +30,19 @@ from tvm_scan.schedules.arguments import (
     check_fits,
     target_for,
 )
-from tvm_scan.schedules.delta import as_delta, build_chunks
-from tvm_scan.schedules.leftover import bind_leftovers
-from tvm_scan.schedules.limits import device_of
+from tvm_scan.schedules.choose.shipped import chosen_plan
+from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.wrapping import with_wrapping
+from tvm_scan.schedules.cpu import lanes as cpu
+from tvm_scan.schedules.cpu import three_phase as cpu_three_phase
+from tvm_scan.schedules.delta.rule import as_delta, build_chunks
+from tvm_scan.schedules.gpu import builders as cuda
+from tvm_scan.schedules.gpu.grid import single_pass as cuda_single_pass
+from tvm_scan.schedules.gpu.grid import three_phase as cuda_three_phase
+from tvm_scan.schedules.gpu.leftover import bind_leftovers
+from tvm_scan.schedules.machine.limits import device_of
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.result import Built
-from tvm_scan.schedules.shipped import chosen_plan
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks, silent, splice, without_threads
-from tvm_scan.schedules.wrapping import with_wrapping
 
 __all__ = ["expand_scans", "nest_of", "parallel_scan", "parallelize", "plan_of"]
 
@@ -199,7 +203,7 @@ def parallelize(
     one = plan if isinstance(plan, ScanPlan) else None
     target = target_for(target, one, "parallelize")
     if verify:
-        from tvm_scan.schedules import verification
+        from tvm_scan.schedules.verification import verify as verification
 
         verification.check_verified(verification.verify(func, target, plan))
     sch = Schedule(ensure_blocks(func))

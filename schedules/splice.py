@@ -13,7 +13,7 @@ from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.tirx import ForKind, IterVar
 
 from tvm_scan import tir
-from tvm_scan.schedules.result import Built
+from tvm_scan.schedules.common.result import Built
 
 __all__ = ["blocks_in", "ensure_blocks", "root_sref", "silent", "splice", "without_threads"]
 

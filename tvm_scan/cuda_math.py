@@ -5,7 +5,7 @@ reciprocal, and puts other functions in place of the C library's: ``expf(x)`` be
 rounded product, whose relative error grows with ``|x|`` to 2^-17, and NVRTC makes ``tanhf`` a
 single instruction with an error of 2^-11. The errors that this project states hold without it, and
 where special functions bind, its kernels ask for the bare instruction themselves
-(``schedules/cuda_exponentials.py``). So whatever compiles for CUDA here does so through this
+(``schedules/gpu/walk/exponentials.py``). So whatever compiles for CUDA here does so through this
 module. ``TVM_SCAN_FAST_MATH=1`` keeps TVM's choice.
 """
 

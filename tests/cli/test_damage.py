@@ -24,9 +24,9 @@ from tvm_scan.cli.load import load_file
 from tvm_scan.cli.run import read_npz
 from tvm_scan.cli.terminal import print_json
 from tvm_scan.meta import RecordStore
-from tvm_scan.meta.exchange import export_archive
-from tvm_scan.meta.files import RecordError
-from tvm_scan.schedules import shipped
+from tvm_scan.meta.store.exchange import export_archive
+from tvm_scan.meta.store.files import RecordError
+from tvm_scan.schedules.choose import shipped
 
 WAYS = [*DAMAGES, "unreadable", "in a read-only folder"]
 TARGET = json.dumps({"kind": "llvm", "num-cores": 2})

@@ -148,7 +148,7 @@ def test_a_module_is_tuned_as_its_pipeline_looks_it_up(tuned, command, tmp_path)
     from tvm_scan.cli.load import load_module
     from tvm_scan.cli.tune import load_program
     from tvm_scan.meta import RecordStore
-    from tvm_scan.meta.candidates import candidate_of
+    from tvm_scan.meta.search.candidates import candidate_of
     from tvm_scan.relax import get_pipeline
 
     target = Target.from_device("cpu")
@@ -218,7 +218,7 @@ def test_an_interrupted_search_has_an_exit_code_of_its_own(command, tmp_path, mo
     from tvm_scan.cli import tune as module
 
     def interrupted(program, target, database, **_options):
-        from tvm_scan.meta.result import TuningResult
+        from tvm_scan.meta.search.result import TuningResult
 
         return TuningResult(database, interrupted=True)
 

@@ -20,8 +20,8 @@ from tests.golden.test_resources import barriers
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source
 from tests.support.cusim import nvcc
 from tvm_scan import ScanPlan, extract, library, parallelize
-from tvm_scan.schedules.cuda_model import predict
-from tvm_scan.schedules.limits import limits_of
+from tvm_scan.schedules.gpu.model import predict
+from tvm_scan.schedules.machine.limits import limits_of
 
 
 def scan(tree, levels):

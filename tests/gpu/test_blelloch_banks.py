@@ -2,7 +2,7 @@
 
 import pytest
 
-from tvm_scan.schedules.blelloch import padded
+from tvm_scan.schedules.gpu.block.blelloch import padded
 
 SIZES = {"float64": 8, "float32": 4, "int16": 2, "bool": 1}
 

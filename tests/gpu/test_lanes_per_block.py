@@ -10,7 +10,7 @@ from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
-from tvm_scan.schedules.shared_tables import tables_of
+from tvm_scan.schedules.gpu.shared.tables import tables_of
 
 STATES = (("initial_state", True), ("final_state", True))
 TILES = ScanPlan.parse(

@@ -24,7 +24,7 @@ from tests.support.recurrence_cases import (
 )
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.errors import PlanError
-from tvm_scan.schedules.state_split import NoSplit, split_of
+from tvm_scan.schedules.common.state_split import NoSplit, split_of
 
 FIELDS = "items_per_thread=4, vector_loads=True, threads_per_lane="
 PLAN = ScanPlan.parse(f"cuda/lanes(threads_per_block=64, {FIELDS}4)")

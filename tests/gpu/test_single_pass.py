@@ -16,8 +16,8 @@ from tests.support.cusim import nvcc
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.errors import PlanError
-from tvm_scan.meta import decisions
-from tvm_scan.schedules.ordered_memory import is_word
+from tvm_scan.meta.space import decisions
+from tvm_scan.schedules.gpu.thread.ordered_memory import is_word
 
 PLANS = {
     "warp 32x2": "cuda/single_pass(threads_per_block=32, items_per_thread=2, block_tree=warp)",

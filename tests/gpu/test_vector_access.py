@@ -10,7 +10,7 @@ from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source
 from tests.support.cusim import nvcc
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
-from tvm_scan.schedules.vector_access import has_vectors, steady_stores, vector_access
+from tvm_scan.schedules.gpu.thread.vector_access import has_vectors, steady_stores, vector_access
 
 PLAN = ScanPlan.parse(
     "cuda/serial_tiles(threads_per_block=32, items_per_thread=8, block_tree=warp, "

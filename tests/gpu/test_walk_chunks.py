@@ -21,9 +21,9 @@ from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.errors import PlanError
-from tvm_scan.schedules.state_reduction import reduction_of
-from tvm_scan.schedules.state_split import NoSplit, split_of
-from tvm_scan.schedules.time_cut import TimeCut
+from tvm_scan.schedules.common.state_reduction import reduction_of
+from tvm_scan.schedules.common.state_split import NoSplit, split_of
+from tvm_scan.schedules.gpu.walk.time_cut import TimeCut
 
 LANES = ScanPlan.parse("cuda/lanes(threads_per_block=64, chunks=3)")
 SHARED = LANES.with_(items_per_thread=4, vector_loads=True, threads_per_lane=4)

@@ -9,8 +9,8 @@ from bench.gpu_loops import rwkv6
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source
 from tests.support.cusim import nvcc
 from tvm_scan import ScanPlan, extract, library, parallelize
-from tvm_scan.schedules.walk_counts import walk_counts
-from tvm_scan.schedules.walk_layout import walk_steps
+from tvm_scan.schedules.gpu.shared.walk_layout import walk_steps
+from tvm_scan.schedules.gpu.walk.counts import walk_counts
 
 pytestmark = [
     pytest.mark.skipif(nvcc.nvdisasm_path() is None, reason="nvdisasm is missing: no SASS to read"),

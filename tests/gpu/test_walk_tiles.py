@@ -20,8 +20,8 @@ from tests.support.cusim import nvcc
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
-from tvm_scan.schedules.step_rows import StepRows
-from tvm_scan.schedules.walk_layout import walk_layout, walk_steps
+from tvm_scan.schedules.gpu.shared.step_rows import StepRows
+from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout, walk_steps
 
 PLAN = ScanPlan.parse(
     "cuda/lanes(threads_per_block=32, items_per_thread=4, vector_loads=True, threads_per_lane=4, "

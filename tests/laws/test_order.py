@@ -17,7 +17,7 @@ import tvm_scan.algebra
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tvm_scan import ScanPlan, extract, parallelize, tir
 from tvm_scan.algebra.base import Algebra, NotInFamily
-from tvm_scan.schedules.default import host_target
+from tvm_scan.schedules.choose.default import host_target
 
 
 @dataclass(frozen=True, eq=False)

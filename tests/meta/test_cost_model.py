@@ -13,10 +13,11 @@ from bench.search import WORKLOADS, ranking, target_of
 from tests import ROOT
 from tests.support.contexts import light_context
 from tvm_scan import extract, library
-from tvm_scan.meta import CheckedTuning, cost_model, scan_space
-from tvm_scan.meta.candidates import Ranked, candidate_of
-from tvm_scan.meta.cost_model import StockModel, TimeModel, rank_correlation
-from tvm_scan.meta.decisions import enumerate_plans
+from tvm_scan.meta import CheckedTuning, scan_space
+from tvm_scan.meta.search import cost_model
+from tvm_scan.meta.search.candidates import Ranked, candidate_of
+from tvm_scan.meta.search.cost_model import StockModel, TimeModel, rank_correlation
+from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.schedules.splice import ensure_blocks
 
 pytest.importorskip("xgboost")
@@ -138,7 +139,7 @@ def test_a_batch_takes_seconds_at_most_of_a_space_of_hundreds(monkeypatch):
         expanded.append(1)
         return candidate_of(*arguments)
 
-    monkeypatch.setattr("tvm_scan.meta.candidates.candidate_of", counted)
+    monkeypatch.setattr("tvm_scan.meta.search.candidates.candidate_of", counted)
     ranked = Ranked(mod, CPU, 0)
     assert len(ranked.spaces[0]) > 150
     seen, asked = set(), 0

@@ -17,11 +17,11 @@ from tests import ROOT
 from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import ScanPlan, library
 from tvm_scan.meta import RecordStore
-from tvm_scan.meta import files as files_module
-from tvm_scan.meta.candidates import candidate_of
-from tvm_scan.meta.files import RecordError
-from tvm_scan.meta.provenance import provenance, why_foreign
-from tvm_scan.meta.replay import replay
+from tvm_scan.meta.search.candidates import candidate_of
+from tvm_scan.meta.store import files as files_module
+from tvm_scan.meta.store.files import RecordError
+from tvm_scan.meta.store.provenance import provenance, why_foreign
+from tvm_scan.meta.store.replay import replay
 from tvm_scan.schedules.splice import ensure_blocks
 
 CPU = Target({"kind": "llvm", "num-cores": 2})
@@ -293,7 +293,7 @@ def test_a_lock_that_is_held_is_named(store, monkeypatch):
         begin = time.monotonic()
         code = (
             "import sys; from pathlib import Path\n"
-            "from tvm_scan.meta.files import locked\n"
+            "from tvm_scan.meta.store.files import locked\n"
             "with locked(Path(sys.argv[1]), timeout=0.3): pass\n"
         )
         done = subprocess.run(

@@ -12,12 +12,12 @@ from tests.meta.test_database import FACTS
 from tests.relax.test_passes import module
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.meta import RecordStore, plan_for
-from tvm_scan.meta.candidates import candidate_of
-from tvm_scan.meta.files import RecordError
-from tvm_scan.meta.nearest import tuned_function
+from tvm_scan.meta.search.candidates import candidate_of
+from tvm_scan.meta.store.files import RecordError
+from tvm_scan.meta.store.nearest import tuned_function
 from tvm_scan.relax import ParallelizeScans
-from tvm_scan.schedules.nearest import Known, nearest
-from tvm_scan.schedules.shape_key import shape_key, sizes_of
+from tvm_scan.schedules.choose.nearest import Known, nearest
+from tvm_scan.schedules.choose.shape_key import shape_key, sizes_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 CPU = Target.from_device("cpu")

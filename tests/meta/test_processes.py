@@ -15,7 +15,8 @@ import pytest
 
 from tests import ROOT
 from tests.support import cusim
-from tvm_scan.meta import RecordStore, scratch
+from tvm_scan.meta import RecordStore
+from tvm_scan.meta.measure import scratch
 
 #: A candidate that never ends, in Python or in compiled code, while its tuner is killed.
 ENDLESS = {

@@ -19,8 +19,9 @@ from tvm.target import Target
 from tvm_scan import library
 from tvm_scan.algebra import Reduce
 from tvm_scan.errors import ScanError
-from tvm_scan.meta import RecordStore, rpc, tune
-from tvm_scan.meta.rpc import parse_tracker, rpc_runner
+from tvm_scan.meta import RecordStore, tune
+from tvm_scan.meta.measure import rpc
+from tvm_scan.meta.measure.rpc import parse_tracker, rpc_runner
 
 pytest.importorskip("tornado")
 CPU = Target.from_device("cpu")

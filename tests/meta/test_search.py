@@ -19,10 +19,10 @@ from tvm_scan import extract, library
 from tvm_scan.algebra import Reduce
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.meta import RecordStore, tune
-from tvm_scan.meta.candidates import candidate_of, first_plans
-from tvm_scan.meta.check import WRONG, compare, make_cases
-from tvm_scan.meta.decisions import size
-from tvm_scan.meta.replay import replay
+from tvm_scan.meta.measure.check import WRONG, compare, make_cases
+from tvm_scan.meta.search.candidates import candidate_of, first_plans
+from tvm_scan.meta.space.decisions import size
+from tvm_scan.meta.store.replay import replay
 from tvm_scan.schedules import expand_scans
 from tvm_scan.schedules.splice import ensure_blocks
 

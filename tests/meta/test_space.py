@@ -17,13 +17,13 @@ from tests.unit.test_trace_roundtrip import tvm_ffi_to_python
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.annotations import PLAN_PREFIX
 from tvm_scan.errors import PlanError
-from tvm_scan.meta import decisions
-from tvm_scan.meta.expand import ExpandScansPostproc, expand_checked
-from tvm_scan.meta.mutator import NeighbourMutator, plan_samples
-from tvm_scan.meta.space import ScanRule, annotate, register_hooks, sample_branches, scan_space
+from tvm_scan.meta.space import decisions
+from tvm_scan.meta.space.expand import ExpandScansPostproc, expand_checked
+from tvm_scan.meta.space.mutator import NeighbourMutator, plan_samples
+from tvm_scan.meta.space.rule import ScanRule, annotate, register_hooks, sample_branches, scan_space
 from tvm_scan.schedules.annotated import annotated_plans
+from tvm_scan.schedules.choose.unfit import why_unfit
 from tvm_scan.schedules.splice import ensure_blocks
-from tvm_scan.schedules.unfit import why_unfit
 
 CPU = Target({"kind": "llvm", "num-cores": 2})
 SMALL_CUDA = Target(

@@ -16,9 +16,9 @@ from tvm.target import Target
 from tests.meta.test_space import mixed
 from tvm_scan.algebra import Reduce
 from tvm_scan.meta import CheckedTuning, register_hooks, scan_space
-from tvm_scan.meta.check import WRONG
-from tvm_scan.meta.entry import Entry, digest_of
-from tvm_scan.meta.replay import replay
+from tvm_scan.meta.measure.check import WRONG
+from tvm_scan.meta.store.entry import Entry, digest_of
+from tvm_scan.meta.store.replay import replay
 from tvm_scan.relax import ExpandScans
 
 # TVM's rules for CPUs want to know the cores.

@@ -24,7 +24,7 @@ from tests.support.recurrence_cases import (
 from tests.support.tiers import covering, longer
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.library import LIBRARY
-from tvm_scan.schedules.default import host_target
+from tvm_scan.schedules.choose.default import host_target
 
 TARGET = host_target()
 PLANS = {

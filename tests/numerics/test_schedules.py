@@ -11,7 +11,7 @@ from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, run_cuda
 from tests.support.library_runs import run_serial
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, parallelize
-from tvm_scan.schedules.default import host_target
+from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.plan import ALGORITHMS
 
 CPU = host_target()

@@ -14,7 +14,7 @@ from tests.programs.suite.running import CPU, agree, run_loop, run_scan
 from tests.support.tiers import covering, longer
 from tvm_scan import ScanPlan, extract, parallelize, tir
 from tvm_scan.errors import PlanError
-from tvm_scan.schedules.vector_values import takes_time_vectors
+from tvm_scan.schedules.cpu.vector_values import takes_time_vectors
 
 #: Steps whose elements are 4 x 4 matrices compile for a minute as wide vectors.
 WIDE = ("fourth_order",)

@@ -13,8 +13,8 @@ from tvm.target import Target
 from tests.programs.suite.running import CPU, agree, run_loop, run_scan
 from tvm_scan import Recurrence, ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.errors import PlanError
-from tvm_scan.schedules.branches import branches, choices_as_selects
-from tvm_scan.schedules.limits import limits_of
+from tvm_scan.schedules.common.branches import branches, choices_as_selects
+from tvm_scan.schedules.machine.limits import limits_of
 
 TILES = ScanPlan("cpu", "lanes", lane_block=16, vectorize=True, transpose=True)
 ROWS = ScanPlan("cpu", "lanes", lane_block=16, vectorize=True)

@@ -7,7 +7,7 @@ from tvm import tirx
 
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tvm_scan import ScanError, ScanPlan, associative_scan, extract, parallelize
-from tvm_scan.schedules.default import host_target
+from tvm_scan.schedules.choose.default import host_target
 
 CPU = host_target()
 CPU_PLANS = ("cpu/lanes(lane_block=2)", "cpu/three_phase(lane_block=2, chunks=6)")

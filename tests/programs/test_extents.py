@@ -19,7 +19,7 @@ from tvm_scan import ScanPlan, extract, parallelize, tir
 from tvm_scan.errors import PlanError
 from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.delta import extract_delta
-from tvm_scan.schedules.ir import loop
+from tvm_scan.schedules.common.ir import loop
 from tvm_scan.schedules.splice import ensure_blocks
 
 CPU_PLANS = (

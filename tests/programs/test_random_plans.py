@@ -27,7 +27,7 @@ from tests.support import cusim
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda
 from tests.support.recurrence_cases import Case, exact_inputs
 from tvm_scan import extract, library, parallelize
-from tvm_scan.meta import decisions
+from tvm_scan.meta.space import decisions
 
 CPU = Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 EXAMPLES = int(os.environ.get("TVM_SCAN_EXAMPLES", "0"))

@@ -14,8 +14,8 @@ from tvm.target import Target
 from tests.meta.test_search import pretend
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.meta import RecordStore
-from tvm_scan.meta.candidates import candidate_of
-from tvm_scan.meta.provenance import provenance
+from tvm_scan.meta.search.candidates import candidate_of
+from tvm_scan.meta.store.provenance import provenance
 from tvm_scan.relax import FuseScans, ParallelizeScans, get_pipeline
 from tvm_scan.relax.cumulative_loops import extremum_loop
 from tvm_scan.relax.export import export

@@ -13,15 +13,15 @@ from tests.support.contexts import light_context
 from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import ScanPlan, extract, library
 from tvm_scan.library import LIBRARY
-from tvm_scan.meta.candidates import candidate_of, first_plans
-from tvm_scan.meta.costs import Costs, costs_of
-from tvm_scan.meta.decisions import enumerate_plans
-from tvm_scan.meta.features import CandidateRows, decisions_of, row_of
-from tvm_scan.meta.operations import arithmetic_of
-from tvm_scan.schedules.cuda_checks import TREES
+from tvm_scan.meta.search.candidates import candidate_of, first_plans
+from tvm_scan.meta.search.costs import Costs, costs_of
+from tvm_scan.meta.search.features import CandidateRows, decisions_of, row_of
+from tvm_scan.meta.search.operations import arithmetic_of
+from tvm_scan.meta.space.decisions import enumerate_plans
+from tvm_scan.schedules.gpu.checks import TREES
+from tvm_scan.schedules.gpu.staging_checks import BLOCK_LOADS
 from tvm_scan.schedules.plan import ALGORITHMS
 from tvm_scan.schedules.splice import ensure_blocks
-from tvm_scan.schedules.staging_checks import BLOCK_LOADS
 
 CPU = Target({"kind": "llvm", "num-cores": 4})
 SUM = extract(library.cumsum(8, 4096))

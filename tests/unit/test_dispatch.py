@@ -23,7 +23,7 @@ from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, extract, library
 from tvm_scan.errors import PlanError, RefusalError
 from tvm_scan.meta import RecordStore
-from tvm_scan.meta.dispatch import dispatched, plans_by_length
+from tvm_scan.meta.store.dispatch import dispatched, plans_by_length
 from tvm_scan.relax import ParallelizeScans, get_pipeline
 from tvm_scan.schedules.dispatch import dispatch
 

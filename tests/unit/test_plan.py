@@ -10,7 +10,7 @@ from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.errors import PlanError
 from tvm_scan.library import LIBRARY
-from tvm_scan.schedules.default import host_target
+from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.plan import ALGORITHMS
 
 CPU = host_target()

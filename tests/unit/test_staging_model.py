@@ -5,9 +5,9 @@ from tvm.target import Target
 
 from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import ScanPlan, default_plan, extract, library
-from tvm_scan.schedules.cuda_model import predict
-from tvm_scan.schedules.limits import limits_of
-from tvm_scan.schedules.staging_model import bytes_ahead, lines_of_step, shared_accesses
+from tvm_scan.schedules.gpu.model import predict
+from tvm_scan.schedules.gpu.staging_model import bytes_ahead, lines_of_step, shared_accesses
+from tvm_scan.schedules.machine.limits import limits_of
 
 PLAN = ScanPlan(
     "cuda", "serial_tiles", 128, 8, "warp", vector_loads=True, block_load="transposed", stages=3

@@ -12,7 +12,7 @@ from tvm.target import Target
 
 from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import ScanPlan, expand_scans, library, parallel_scan
-from tvm_scan.meta.replay import replay
+from tvm_scan.meta.store.replay import replay
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks
 
 CPU = Target.from_device("cpu")

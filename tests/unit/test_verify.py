@@ -17,10 +17,11 @@ from tvm_scan import ScanPlan, extract, library, parallelize, verify
 from tvm_scan.algebra import Affine
 from tvm_scan.cli.app import app
 from tvm_scan.errors import RefusalError, ScanError
-from tvm_scan.schedules import verification, verification_inputs
-from tvm_scan.schedules.law_checks import check_laws
-from tvm_scan.schedules.verification_bounds import promise
-from tvm_scan.schedules.verification_inputs import STEPS
+from tvm_scan.schedules.verification import inputs as verification_inputs
+from tvm_scan.schedules.verification import verify as verification
+from tvm_scan.schedules.verification.bounds import promise
+from tvm_scan.schedules.verification.inputs import STEPS
+from tvm_scan.schedules.verification.laws import check_laws
 
 CHUNKS = ScanPlan.parse("cpu/three_phase(chunks=8, lane_block=4)")
 

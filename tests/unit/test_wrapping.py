@@ -8,7 +8,7 @@ from tvm import tirx
 
 from tests.support.machines import Undefined, on_machine
 from tvm_scan import tir
-from tvm_scan.schedules.wrapping import with_wrapping
+from tvm_scan.schedules.common.wrapping import with_wrapping
 
 DTYPES = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 

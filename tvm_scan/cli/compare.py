@@ -18,10 +18,10 @@ from tvm_scan.cli.records import find_entry, open_store
 from tvm_scan.cli.terminal import print_json, print_table
 from tvm_scan.cli.tune import load_program
 from tvm_scan.errors import PlanError, ScanError
-from tvm_scan.meta.check import Case, compare, make_cases
-from tvm_scan.meta.database import RecordStore
-from tvm_scan.meta.nearest import tuned_function
-from tvm_scan.meta.progress import duration
+from tvm_scan.meta.measure.check import Case, compare, make_cases
+from tvm_scan.meta.measure.progress import duration
+from tvm_scan.meta.store.database import RecordStore
+from tvm_scan.meta.store.nearest import tuned_function
 
 __all__ = ["compare_sides"]
 

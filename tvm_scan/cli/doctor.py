@@ -104,8 +104,8 @@ def _machine() -> list[Finding]:
 
     from tvm_scan import __version__
     from tvm_scan._resources import shipped_manifests
-    from tvm_scan.schedules.limits import host_cores
-    from tvm_scan.schedules.shipped import machine_of
+    from tvm_scan.schedules.choose.shipped import machine_of
+    from tvm_scan.schedules.machine.limits import host_cores
 
     target = Target.from_device("cpu")
     machine = machine_of(target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm_scan import Recurrence, ScanPlan
 from tvm_scan.cli.equation import number
-from tvm_scan.schedules.cuda_checks import element_bytes
+from tvm_scan.schedules.gpu.checks import element_bytes
 
 __all__ = ["tree_text"]
 

@@ -10,8 +10,8 @@ from tvm_scan.cli.failure import CommandError
 from tvm_scan.cli.records import open_store
 from tvm_scan.cli.terminal import print_json
 from tvm_scan.errors import ScanError
-from tvm_scan.meta import exchange
-from tvm_scan.meta.database import RecordStore
+from tvm_scan.meta.store import exchange
+from tvm_scan.meta.store.database import RecordStore
 
 __all__ = ["export_records", "import_records", "merge_records", "prune_records"]
 

@@ -15,13 +15,13 @@ from tvm_scan.cli.failure import REFUSED, WRONG_RESULT, CommandError
 from tvm_scan.cli.load import Choice, load_func, make_target, plan_for, schedule
 from tvm_scan.cli.terminal import print_json
 from tvm_scan.cuda_math import build
-from tvm_scan.meta.costs import costs_of
-from tvm_scan.meta.operations import arithmetic_of
+from tvm_scan.meta.search.costs import costs_of
+from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.proof import Certificate, MissingSolverError, Verdict
 from tvm_scan.proof import prove as prove_recurrence
-from tvm_scan.schedules.cuda_model import predict
-from tvm_scan.schedules.law_checks import check_laws
-from tvm_scan.schedules.limits import device_of, limits_of
+from tvm_scan.schedules.gpu.model import predict
+from tvm_scan.schedules.machine.limits import device_of, limits_of
+from tvm_scan.schedules.verification.laws import check_laws
 
 __all__ = ["explain"]
 

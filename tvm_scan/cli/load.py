@@ -18,8 +18,8 @@ from tvm_scan import Recurrence, Refusal, ScanPlan, extract, library, paralleliz
 from tvm_scan.arguments import as_target
 from tvm_scan.cli.failure import REFUSED, CommandError
 from tvm_scan.errors import ScanError
-from tvm_scan.schedules.limits import device_of
-from tvm_scan.schedules.shipped import chosen_plan
+from tvm_scan.schedules.choose.shipped import chosen_plan
+from tvm_scan.schedules.machine.limits import device_of
 
 __all__ = [
     "Choice",

@@ -16,12 +16,12 @@ from tvm_scan.cli.terminal import print_json, print_table, visible
 from tvm_scan.cli.tune import is_model, load_program
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
-from tvm_scan.meta.check import recurrences_of
-from tvm_scan.meta.costs import costs_of
-from tvm_scan.meta.database import RecordStore
-from tvm_scan.meta.entry import Entry
-from tvm_scan.meta.nearest import tuned_function
-from tvm_scan.meta.progress import duration
+from tvm_scan.meta.measure.check import recurrences_of
+from tvm_scan.meta.measure.progress import duration
+from tvm_scan.meta.search.costs import costs_of
+from tvm_scan.meta.store.database import RecordStore
+from tvm_scan.meta.store.entry import Entry
+from tvm_scan.meta.store.nearest import tuned_function
 
 __all__ = [
     "apply_records",

@@ -15,11 +15,11 @@ from tvm_scan.cli.failure import NO_RECORD, CommandError
 from tvm_scan.cli.records import open_store, shapes_text
 from tvm_scan.cli.report_page import render
 from tvm_scan.cli.terminal import print_json, visible
-from tvm_scan.meta.check import recurrences_of
-from tvm_scan.meta.costs import costs_of
-from tvm_scan.meta.entry import Entry, canonical
-from tvm_scan.meta.operations import arithmetic_of
-from tvm_scan.schedules.shipped import machine_of
+from tvm_scan.meta.measure.check import recurrences_of
+from tvm_scan.meta.search.costs import costs_of
+from tvm_scan.meta.search.operations import arithmetic_of
+from tvm_scan.meta.store.entry import Entry, canonical
+from tvm_scan.schedules.choose.shipped import machine_of
 
 __all__ = ["Function", "Report", "Trial", "write_report"]
 

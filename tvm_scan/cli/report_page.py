@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tvm_scan.cli.page import document, table
 from tvm_scan.cli.plot_svg import Axis, Series, chart
-from tvm_scan.meta.progress import duration
+from tvm_scan.meta.measure.progress import duration
 
 if TYPE_CHECKING:
     from tvm_scan.cli.report import Function, Report

@@ -15,8 +15,8 @@ from tvm_scan.cli.terminal import print_json, visible
 from tvm_scan.errors import ScanError
 from tvm_scan.library import LIBRARY
 from tvm_scan.meta import tune
-from tvm_scan.meta.progress import duration
-from tvm_scan.meta.result import FunctionResult, TuningResult
+from tvm_scan.meta.measure.progress import duration
+from tvm_scan.meta.search.result import FunctionResult, TuningResult
 
 __all__ = ["is_model", "load_program", "parse_budget", "tune_file"]
 
@@ -200,7 +200,7 @@ def _remote(tracker: str | None, key: str | None) -> Any:
         raise CommandError(
             "expected --tracker host:port and --key NAME together, got one of them; give both"
         )
-    from tvm_scan.meta.rpc import parse_tracker, rpc_runner
+    from tvm_scan.meta.measure.rpc import parse_tracker, rpc_runner
 
     try:
         host, port = parse_tracker(tracker)

@@ -9,8 +9,8 @@ from tvm_scan.cli.failure import WRONG_RESULT, CommandError
 from tvm_scan.cli.load import Choice, find_recurrence, load_func, make_target, read_plan
 from tvm_scan.cli.terminal import print_json, print_table
 from tvm_scan.errors import ScanError
-from tvm_scan.schedules.law_checks import check_laws
-from tvm_scan.schedules.verification import Comparison, telling_plan
+from tvm_scan.schedules.verification.laws import check_laws
+from tvm_scan.schedules.verification.verify import Comparison, telling_plan
 
 __all__ = ["verify_file"]
 

@@ -13,10 +13,10 @@ from tvm_scan.cli.records import open_store
 from tvm_scan.cli.terminal import print_json, visible
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
-from tvm_scan.meta.check import Case, compare, make_cases
-from tvm_scan.meta.entry import Entry
-from tvm_scan.meta.replay import replay_record
-from tvm_scan.schedules.limits import device_of
+from tvm_scan.meta.measure.check import Case, compare, make_cases
+from tvm_scan.meta.store.entry import Entry
+from tvm_scan.meta.store.replay import replay_record
+from tvm_scan.schedules.machine.limits import device_of
 
 __all__ = ["verify_records"]
 

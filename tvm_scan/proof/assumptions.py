@@ -48,7 +48,8 @@ def assumptions_of(theory: Theory, facts: tuple[Fact, ...], wraps: bool) -> tupl
         widths = sorted({d for d in problem.algebra.dtypes if is_integer(d) and bits_of(d) >= 32})
         out.append(
             f"sums and products of {' and '.join(widths)} may overflow in the scan where the "
-            "loop's do not, and its kernels let them wrap around (tvm_scan.schedules.wrapping)"
+            "loop's do not, and its kernels let them wrap around "
+            "(tvm_scan.schedules.common.wrapping)"
         )
     for buffer in tir.VarMap((load.source, True) for load in problem.tables).keys():
         out.append(f"every state, also the last one, is an index of {buffer.name}")

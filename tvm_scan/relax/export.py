@@ -23,17 +23,17 @@ from tvm_scan.arguments import as_module
 from tvm_scan.artifact import FORMAT, MANIFEST, sha256_of
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
-from tvm_scan.meta.arguments import as_database
-from tvm_scan.meta.nearest import tuned_function
+from tvm_scan.meta.store.arguments import as_database
+from tvm_scan.meta.store.nearest import tuned_function
 from tvm_scan.relax.cubins import compiled_kernels, kernel_format
 from tvm_scan.relax.findings import FindScans
 from tvm_scan.relax.fuse import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.pipeline import get_pipeline
-from tvm_scan.schedules.arguments import target_for
-from tvm_scan.schedules.delta import delta_plan
-from tvm_scan.schedules.limits import device_of
-from tvm_scan.schedules.shipped import chosen_plan
+from tvm_scan.schedules.choose.arguments import target_for
+from tvm_scan.schedules.choose.shipped import chosen_plan
+from tvm_scan.schedules.delta.rule import delta_plan
+from tvm_scan.schedules.machine.limits import device_of
 
 __all__ = ["export"]
 

@@ -15,7 +15,7 @@ from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
 from tvm_scan.relax.calls import global_vars
-from tvm_scan.schedules.delta import as_delta, describe_delta
+from tvm_scan.schedules.delta.rule import as_delta, describe_delta
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["FindScans", "Findings", "ScanReport"]

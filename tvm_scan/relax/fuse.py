@@ -17,8 +17,8 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.annotations import DECLARED, IS_SCHEDULED
 from tvm_scan.arguments import as_target
-from tvm_scan.meta.arguments import as_database
-from tvm_scan.meta.replay import replay
+from tvm_scan.meta.store.arguments import as_database
+from tvm_scan.meta.store.replay import replay
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.relax.calls import global_vars
 from tvm_scan.relax.dataflow import Dataflow

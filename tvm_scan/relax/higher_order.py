@@ -14,7 +14,7 @@ from tvm_scan.extraction import extract
 from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.relax.loops import call_loop
 from tvm_scan.relax.step import LoweredStep, lower_step, time_loop
-from tvm_scan.schedules.law_checks import check_laws
+from tvm_scan.schedules.verification.laws import check_laws
 
 Converters = Mapping[str, Callable[[Any, Any], Any]]
 

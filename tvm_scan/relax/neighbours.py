@@ -16,7 +16,7 @@ from tvm_scan.annotations import IS_SCHEDULED
 from tvm_scan.relax.calls import legalized
 from tvm_scan.relax.dataflow import Dataflow
 from tvm_scan.relax.pointwise import Pointwise, composed, pointwise
-from tvm_scan.schedules.branches import branches
+from tvm_scan.schedules.common.branches import branches
 
 __all__ = ["Neighbour", "Neighbours", "is_small", "largest", "position", "same_var"]
 

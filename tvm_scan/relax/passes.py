@@ -16,16 +16,16 @@ from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
 from tvm_scan.arguments import as_target
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import PlanError, RefusalError, ScanError
-from tvm_scan.meta.arguments import as_database
-from tvm_scan.meta.dispatch import dispatched
-from tvm_scan.meta.nearest import tuned_function
+from tvm_scan.meta.store.arguments import as_database
+from tvm_scan.meta.store.dispatch import dispatched
+from tvm_scan.meta.store.nearest import tuned_function
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.relax.findings import Findings, ScanReport
 from tvm_scan.relax.short import keep_for_one_step
 from tvm_scan.schedules import expand_scans, parallelize
-from tvm_scan.schedules.leftover import bind_leftovers
-from tvm_scan.schedules.limits import device_of
-from tvm_scan.schedules.shipped import chosen_plan
+from tvm_scan.schedules.choose.shipped import chosen_plan
+from tvm_scan.schedules.gpu.leftover import bind_leftovers
+from tvm_scan.schedules.machine.limits import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["ExpandScans", "ParallelizeScans"]

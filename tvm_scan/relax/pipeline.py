@@ -15,14 +15,14 @@ from tvm.target import Target
 
 from tvm_scan.arguments import as_target
 from tvm_scan.errors import ScanError
-from tvm_scan.meta.arguments import as_database
+from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.relax.findings import Findings
 from tvm_scan.relax.fuse import fuse_pass
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.passes import parallelize_pass
 from tvm_scan.relax.unlowered import unlowered
-from tvm_scan.schedules.arguments import target_for
-from tvm_scan.schedules.limits import device_of
+from tvm_scan.schedules.choose.arguments import target_for
+from tvm_scan.schedules.machine.limits import device_of
 
 __all__ = ["get_pipeline", "scan_passes"]
 

@@ -53,7 +53,7 @@ def _one_thread_a_lane(loop: Any) -> Any:
     """A GPU's form of a loop that is no scan: lanes side by side, each one step after another."""
     from tvm.s_tir import Schedule
 
-    from tvm_scan.schedules.leftover import bind_leftovers
+    from tvm_scan.schedules.gpu.leftover import bind_leftovers
     from tvm_scan.schedules.splice import ensure_blocks
 
     sch = Schedule(ensure_blocks(loop))

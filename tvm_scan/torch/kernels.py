@@ -238,7 +238,7 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> s
     from tvm_scan import extract
     from tvm_scan.errors import RefusalError
     from tvm_scan.recurrence import Refusal
-    from tvm_scan.schedules.shipped import chosen_plan
+    from tvm_scan.schedules.choose.shipped import chosen_plan
 
     found = extract(loop_at(spec, least_sizes(bits)))
     if not isinstance(found, Refusal):
@@ -286,7 +286,7 @@ KERNEL_SOURCES = (
     "extraction/*.py",
     "library/*.py",
     "relax/*.py",
-    "schedules/*.py",
+    "schedules/**/*.py",
     "torch/building.py",
     "torch/places.py",
     "torch/runtime.py",

@@ -15,7 +15,7 @@ from tvm_scan.annotations import DECLARED
 from tvm_scan.errors import ScanError
 from tvm_scan.library.arguments import Expr
 from tvm_scan.relax.step import LoweredStep, time_loop
-from tvm_scan.schedules.ir import local, whole
+from tvm_scan.schedules.common.ir import local, whole
 
 from .frame import ATTRS, Frame
 

@@ -1,0 +1,1 @@
+"""Candidates built, compared with their loop, and timed. Read ``check`` first."""

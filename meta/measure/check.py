@@ -1,0 +1,286 @@
+"""A candidate beside its sequential loop: no time counts before the results agree.
+
+The inputs are exact where the recurrence allows it: gates of -1 and 1 and small integers, on which
+every association gives the same bits, and on which a wrong carry stays at full size instead of
+decaying below the rounding error.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call
+
+from tvm_scan import tir
+from tvm_scan.algebra import Affine, Reduce
+from tvm_scan.algebra.literal import is_float
+from tvm_scan.errors import ScanError
+from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.schedules.splice import ensure_blocks, without_threads
+from tvm_scan.schedules.verification.inputs import index_limits
+
+__all__ = ["WRONG", "Case", "compare", "load_cases", "make_cases", "recurrences_of", "save_cases"]
+
+#: First words of the message about a wrong candidate, also through a worker's error text.
+WRONG = "tvm_scan found a wrong candidate"
+#: Magnitude below which float32 holds every integer, with room for one more step.
+_EXACT = float(1 << 22)
+#: Calls and operators of floats that are exact on small integers.
+_EXACT_CALLS = ("prim.if_then_else", "tirx.if_then_else", "tirx.likely")
+_ROUNDING = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arguments of a function, and what its loop makes of them.
+
+    Attributes
+    ----------
+    name : str
+        Kind of the inputs.
+    inputs : list of ndarray
+        One for each parameter, in order; those that are written, too.
+    expected : list of (int, ndarray)
+        Position and value of every parameter that the loop writes.
+    bound : float
+        Largest difference, relative to the largest value; 0 asks for the same values.
+    """
+
+    name: str
+    inputs: list[np.ndarray]
+    expected: list[tuple[int, np.ndarray]]
+    bound: float
+
+
+def recurrences_of(func: tirx.PrimFunc) -> list[Recurrence]:
+    """The recurrences of a function, one for each nest that is one."""
+    blocked = ensure_blocks(func)
+    found = [extract_nest(blocked, nest) for nest in root_nests(blocked)]
+    return [item for item in found if isinstance(item, Recurrence)]
+
+
+def make_cases(
+    func: tirx.PrimFunc, *, seed: int = 0, inputs: Mapping[str, np.ndarray] | None = None
+) -> list[Case]:
+    """Run the sequential loop on this machine's CPU, on exact inputs where there are any.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        With constant extents.
+    seed : int
+        Of the random values.
+    inputs : mapping of str to ndarray, optional
+        Values by parameter name, in place of invented ones.
+
+    Returns
+    -------
+    list of Case
+        The first one serves for timing, too.
+
+    Raises
+    ------
+    ScanError
+        If an extent is symbolic, or no inputs were found on which the loop stays finite.
+    """
+    shapes = [[tir.as_int(e) for e in tir.shape_of(param)] for param in func.params]
+    if any(n is None for shape in shapes for n in shape):
+        raise ScanError(
+            "tune: expected constant extents, got symbolic ones; give the function its shapes"
+        )
+    found = recurrences_of(func)
+    # What is bound to threads by hand runs on a CPU, too.
+    named = func.with_body(without_threads(func.body)).with_attr("global_symbol", "main")
+    try:
+        loop = tvm.compile(named, target=host_target())["main"]
+    except tvm.error.InternalError as error:
+        raise ScanError(
+            "tune: expected a loop that a CPU can run beside its candidates, got one that does not "
+            "compile there (does it wait for other threads?); give the loop without its schedule"
+        ) from error
+    written = tir.buffers_stored(func.body)
+    given = dict(inputs or {})
+    out: list[Case] = []
+    kinds = ["given"] if given else ["exact", "decaying", "random", "negative", "small"]
+    for kind in kinds:
+        if kind == "exact" and not all(_is_exact(r) for r in found):
+            continue
+        rng = np.random.default_rng(seed)
+        arrays = _arrays(func, found, shapes, kind, rng, given)
+        tensors = [tvm.runtime.tensor(array) for array in arrays]
+        loop(*tensors)
+        results = [(i, tensors[i].numpy()) for i, p in enumerate(func.params) if p in written]
+        if kind == "exact" and all(_is_small(value) for _, value in results):
+            return [Case(kind, arrays, results, 0.0)]
+        if kind != "exact" and (given or all(_tells(value) for _, value in results)):
+            out.append(Case(kind, arrays, results, _bound(found, results)))
+        if len(out) == 2:
+            break
+    if not out:
+        raise ScanError(
+            "tune: expected inputs on which the loop stays finite, found none; pass some as inputs"
+        )
+    return out
+
+
+def compare(case: Case, got: list[np.ndarray]) -> str | None:
+    """Say how results differ from the loop's, or None where they agree.
+
+    Parameters
+    ----------
+    case : Case
+        The inputs and the loop's results.
+    got : list of ndarray
+        One for each of ``case.expected``.
+
+    Returns
+    -------
+    str or None
+    """
+    for (position, want), array in zip(case.expected, got, strict=True):
+        left, right = want.astype("float64"), array.astype("float64")
+        same = (left == right) | (np.isnan(left) & np.isnan(right))
+        with np.errstate(invalid="ignore"):
+            off = np.where(same, 0.0, np.abs(left - right))
+        off = np.where(np.isnan(off), np.inf, off)
+        scale = float(np.abs(left[np.isfinite(left)]).max(initial=0.0)) or 1.0
+        if off.size and float(off.max()) > case.bound * scale:
+            where = tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), off.shape))
+            return (
+                f"{WRONG}: expected {want[where]} at {list(where)} of parameter {position} as the "
+                f"loop has it on {case.name} inputs, got {array[where]} "
+                f"(allowed {case.bound * scale:.3g})"
+            )
+    return None
+
+
+def save_cases(cases: list[Case], path: Path) -> None:
+    """Write cases for the worker processes; into a folder that is the caller's alone."""
+    path.write_bytes(pickle.dumps(cases, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+def load_cases(path: Path) -> list[Case]:
+    """Read what ``save_cases`` of this user wrote."""
+    cases: list[Case] = pickle.loads(path.read_bytes())
+    return cases
+
+
+def _arrays(
+    func: tirx.PrimFunc,
+    found: list[Recurrence],
+    shapes: list[Any],
+    kind: str,
+    rng: np.random.Generator,
+    given: Mapping[str, np.ndarray],
+) -> list[np.ndarray]:
+    limits, gates = tir.VarMap(), tir.VarMap()
+    for recurrence in found:
+        for buffer, limit in index_limits(func, recurrence).items():
+            limits[buffer] = min(limit, limits.get(buffer, limit))
+        for buffer in _gates(recurrence):
+            gates[buffer] = True
+    out = []
+    for param, shape in zip(func.params, shapes, strict=True):
+        name, dtype = str(param.name), tir.dtype_of(param)
+        if name in given:
+            out.append(np.array(given[name], copy=True))
+        elif not is_float(dtype):
+            low, high = (0, limits[param]) if param in limits else (0, 3)
+            high = 2 if dtype == "bool" else high
+            out.append(rng.integers(low, high, shape).astype(dtype))
+        elif kind == "exact":
+            values = rng.choice([-1, 1], shape) if param in gates else rng.integers(-3, 4, shape)
+            out.append(values.astype(_storage(dtype)))
+        else:
+            out.append(_floats(kind, shape, rng).astype(_storage(dtype)))
+    return out
+
+
+def _floats(kind: str, shape: list[int], rng: np.random.Generator) -> np.ndarray:
+    if kind == "decaying":
+        return rng.uniform(0.9, 1.0, shape)
+    if kind == "negative":
+        return rng.uniform(-1.0, -0.1, shape)
+    return rng.standard_normal(shape) * (0.1 if kind == "small" else 1.0)
+
+
+def _storage(dtype: str) -> Any:
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return ml_dtypes.bfloat16
+    return dtype
+
+
+def _gates(recurrence: Recurrence) -> list[Any]:
+    """Inputs that multiply the carry."""
+    found = []
+    for algebra in recurrence.algebras:
+        factor = algebra.a if isinstance(algebra, Affine) else None
+        if isinstance(algebra, Reduce) and algebra.op == "mul":
+            factor = algebra.lift()
+        for expr in factor if isinstance(factor, tuple | list) else [factor]:
+            if expr is not None:
+                found += [load.source for load in tir.loads(expr)]
+    return found
+
+
+def _is_exact(recurrence: Recurrence) -> bool:
+    """Whether small integers stay integers in every step, in every order."""
+    if not all(isinstance(algebra, Reduce | Affine) for algebra in recurrence.algebras):
+        return False
+    rounding: list[Any] = []
+
+    def on_call(call: Call) -> None:
+        if is_float(tir.dtype_of(call)) and tir.call_name(call) not in _EXACT_CALLS:
+            rounding.append(call)
+
+    def on_constant(value: Any) -> None:
+        number = float(value.value)
+        if np.isfinite(number) and not number.is_integer():
+            rounding.append(value)
+
+    def on_quotient(value: Any) -> None:
+        if is_float(tir.dtype_of(value)):
+            rounding.append(value)
+
+    parts = [recurrence.body, recurrence.start, recurrence.finish, recurrence.prologue]
+    handlers = [(Call, on_call), (tirx.FloatImm, on_constant)]
+    handlers += [(kind, on_quotient) for kind in _ROUNDING]
+    for part in parts:
+        if part is not None:
+            tvm_ffi.structural_walk(part, handlers)
+    return not rounding
+
+
+def _is_small(value: np.ndarray) -> bool:
+    wide = value.astype("float64")
+    limit = 2048.0 if value.dtype.itemsize == 2 else _EXACT
+    return bool(np.isfinite(wide).all() and (np.abs(wide) < limit).all())
+
+
+def _tells(value: np.ndarray) -> bool:
+    """Whether every value is finite, and not all of them are alike."""
+    wide = value.astype("float64")
+    return bool(np.isfinite(wide).all() and (wide.size < 2 or wide.min() != wide.max()))
+
+
+def _bound(found: list[Recurrence], results: list[tuple[int, np.ndarray]]) -> float:
+    """Rounding errors of n steps grow as the root of n, with a factor of 16 to spare."""
+    floats = [value for _, value in results if value.dtype.kind not in "iub"]
+    if not floats:
+        return 0.0
+    length = max((tir.as_int(r.time.extent) or 1 for r in found), default=1)
+    half = any(value.dtype.itemsize == 2 for value in floats)
+    eps = max(2.0**-8 if half else float(np.finfo(value.dtype).eps) for value in floats)
+    return 16 * eps * (1.0 if half else float(np.sqrt(max(1, length))))

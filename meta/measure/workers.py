@@ -1,0 +1,174 @@
+"""What runs in the worker processes of a search: build, check, time.
+
+Importing this must stay cheap, since a worker is started for every batch; in particular TVM's
+stock tensor intrinsics (14 seconds) are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.runner.utils import run_evaluator_common
+
+from tvm_scan._lean import leave_torch_out_of_workers
+from tvm_scan.cuda_math import build
+from tvm_scan.errors import ScanError
+from tvm_scan.meta.measure.check import Case, compare, load_cases
+from tvm_scan.meta.measure.scratch import worker_initializer
+from tvm_scan.schedules import expand_scans
+
+__all__ = [
+    "allocate",
+    "build_candidate",
+    "evaluator_config",
+    "local_builder",
+    "local_runner",
+    "run_checked",
+]
+
+
+leave_torch_out_of_workers()
+
+
+def build_candidate(mod: tvm.IRModule, target: tvm.target.Target, _params: Any) -> Any:
+    """Build one candidate; expands what a stock search space left annotated.
+
+    Parameters
+    ----------
+    mod : IRModule
+        The candidate.
+    target : tvm.target.Target
+        What to build for.
+
+    Returns
+    -------
+    Module
+    """
+    with target:
+        return build(expand_scans(mod), target).mod
+
+
+def evaluator_config(quick: bool = False) -> ms.runner.EvaluatorConfig:
+    """Repeats of a measurement: five of at least 10 ms, or a single run for a simulator."""
+    if quick:
+        return ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=0)
+    return ms.runner.EvaluatorConfig(number=1, repeat=5, min_repeat_ms=10)
+
+
+def local_builder(
+    *,
+    workers: int = 1,
+    timeout: float = 120.0,
+    initializer: Callable[[], None] | None = None,
+) -> ms.builder.LocalBuilder:
+    """A builder of this machine, also for TVM's own ``tune_tir`` and ``tune_relax``.
+
+    Parameters
+    ----------
+    workers : int
+        Processes.
+    timeout : float
+        Seconds for one candidate.
+    initializer : callable, optional
+        Runs first in every process.
+
+    Returns
+    -------
+    LocalBuilder
+    """
+    return ms.builder.LocalBuilder(
+        max_workers=workers,
+        timeout_sec=timeout,
+        f_build=build_candidate,
+        initializer=worker_initializer(initializer),
+    )
+
+
+def local_runner(
+    cases: Path,
+    *,
+    config: ms.runner.EvaluatorConfig | None = None,
+    timeout: float = 120.0,
+    initializer: Callable[[], None] | None = None,
+) -> ms.runner.LocalRunner:
+    """A runner of this machine that checks a candidate before it takes its time.
+
+    Parameters
+    ----------
+    cases : Path
+        What ``check.save_cases`` wrote.
+    config : EvaluatorConfig, optional
+        How often to run.
+    timeout : float
+        Seconds for one candidate.
+    initializer : callable, optional
+        Runs first in the process.
+
+    Returns
+    -------
+    LocalRunner
+    """
+    return ms.runner.LocalRunner(
+        timeout_sec=timeout,
+        evaluator_config=config or evaluator_config(),
+        f_alloc_argument=partial(allocate, cases),
+        f_run_evaluator=partial(run_checked, cases),
+        initializer=worker_initializer(initializer),
+    )
+
+
+@lru_cache(maxsize=1)
+def _cases(path: Path) -> list[Case]:
+    return load_cases(path)
+
+
+def _tensors(case: Case, device: Any) -> list[Any]:
+    return [tvm.runtime.tensor(array, device) for array in case.inputs]
+
+
+def allocate(cases: Path, device: Any, _info: Any, repeat: int) -> list[list[Any]]:
+    """Tensors of the first case for the timing, ``repeat`` times."""
+    return [_tensors(_cases(cases)[0], device) for _ in range(repeat)]
+
+
+def run_checked(cases: Path, module: Any, device: Any, config: Any, arguments: Any) -> list[float]:
+    """Compare with the loop on every case, then time.
+
+    Parameters
+    ----------
+    cases : Path
+        What ``check.save_cases`` wrote.
+    module : Module
+        The candidate, here or on a remote device.
+    device : Device
+        Where it runs.
+    config : EvaluatorConfig
+        How often to run.
+    arguments : list
+        Tensors for the timing.
+
+    Returns
+    -------
+    list of float
+        Seconds.
+
+    Raises
+    ------
+    ScanError
+        If a result differs from the loop's.
+    """
+    run = module["main"]
+    for case in _cases(cases):
+        tensors = _tensors(case, device)
+        run(*tensors)
+        device.sync()
+        difference = compare(case, [tensors[position].numpy() for position, _ in case.expected])
+        if difference is not None:
+            raise ScanError(difference)
+    seconds: list[float] = run_evaluator_common(module, device, config, arguments)
+    return seconds

@@ -1,0 +1,1 @@
+"""``tune`` and the loop of a search. Read ``tune`` first."""

@@ -1,0 +1,254 @@
+"""Where candidates come from: a list for a small space, a ranking by a cost model else."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf, prod
+from statistics import median
+from typing import Any
+
+import numpy as np
+from tvm import IRModule
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from tvm_scan.meta.measure.check import recurrences_of
+from tvm_scan.meta.search.cost_model import TimeModel
+from tvm_scan.meta.search.costs import costs_of
+from tvm_scan.meta.search.features import row_of
+from tvm_scan.meta.space.decisions import enumerate_plans
+from tvm_scan.meta.space.expand import expand_checked
+from tvm_scan.meta.space.rule import annotate
+from tvm_scan.schedules.choose.default import default_plan
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.splice import blocks_in
+
+__all__ = [
+    "Candidate",
+    "Listed",
+    "Ranked",
+    "candidate_of",
+    "first_plans",
+    "plan_sets",
+    "space_size",
+]
+
+Plans = tuple[ScanPlan, ...]
+#: Combinations of plans that are all looked at; of more, how many are drawn.
+_WHOLE, _DRAWN = 1 << 14, 1 << 12
+#: Candidates of a batch of which none is drawn at random; good ones whose neighbours are looked at.
+_FEW = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One program to measure.
+
+    Attributes
+    ----------
+    plans : tuple of ScanPlan
+        One for each recurrence of the function, in order.
+    measure : MeasureCandidate
+        Its schedule, expanded, and the arguments.
+    """
+
+    plans: Plans
+    measure: ms.MeasureCandidate
+
+
+def candidate_of(mod: IRModule, plans: Plans, target: Target) -> Candidate | None:
+    """Annotate and expand, with the same trace that a sampled candidate has.
+
+    Parameters
+    ----------
+    mod : IRModule
+        The sequential function, called ``main``.
+    plans : tuple of ScanPlan
+        One for each of its recurrences.
+    target : tvm.target.Target
+        What to tune for.
+
+    Returns
+    -------
+    Candidate or None
+        None where a plan does not fit.
+    """
+    sch = Schedule(mod)
+    root = sch.get_sblock(mod["main"].body.block.name_hint)
+    nests = [found.nest for found in recurrences_of(mod["main"])]
+    done: set[int] = set()
+    for block in sch.get_child_blocks(root):
+        stmt = sch.get(block)
+        for number, nest in enumerate(nests):
+            if number not in done and any(b.same_as(stmt) for b in blocks_in(nest)):
+                done.add(number)
+                annotate(sch, block, plans[number])
+    sch.enter_postproc()
+    if len(done) < len(plans) or not expand_checked(sch, target):
+        return None
+    return Candidate(plans, _measure(sch, mod))
+
+
+def _measure(sch: Schedule, mod: IRModule) -> ms.MeasureCandidate:
+    return ms.MeasureCandidate(sch, ms.arg_info.ArgInfo.from_prim_func(mod["main"]))
+
+
+def first_plans(mod: IRModule, target: Target) -> list[Plans]:
+    """What is always measured: the defaults, the loop, and each algorithm's best by its costs.
+
+    Parameters
+    ----------
+    mod : IRModule
+        The sequential function.
+    target : tvm.target.Target
+        What to tune for.
+
+    Returns
+    -------
+    list of tuple of ScanPlan
+        Without repetitions; the default plans first, the sequential ones second.
+    """
+    found = recurrences_of(mod["main"])
+    spaces = [enumerate_plans(target, r) for r in found]
+    default = tuple(default_plan(target, r) for r in found)
+    loop = tuple(
+        next((p for p in space if p.algorithm == "sequential"), chosen)
+        for space, chosen in zip(spaces, default, strict=True)
+    )
+
+    def kind_of(plan: ScanPlan) -> tuple[Any, ...]:
+        transposed = plan.transpose or plan.block_load == "transposed"
+        chunks = plan.device == "cuda" and plan.chunks > 0
+        return plan.algorithm, plan.vectorize, plan.time_vector > 0, transposed, chunks
+
+    kinds = dict.fromkeys(kind_of(p) for space in spaces for p in space)
+    guesses = []
+    for kind in kinds:
+        guess = []
+        for space, r, chosen in zip(spaces, found, default, strict=True):
+            same = [p for p in space if kind_of(p) == kind]
+            # The last of equals: larger blocks and tiles have less to start and to exchange.
+            costs = {p: costs_of(p, target, r).span for p in reversed(same)}
+            guess.append(min(costs, key=lambda p: costs[p]) if costs else chosen)
+        guesses.append(tuple(guess))
+    return list(dict.fromkeys([default, loop, *guesses]))
+
+
+def space_size(mod: IRModule, target: Target) -> int:
+    """Number of combinations of plans that fit."""
+    return prod(len(enumerate_plans(target, r)) for r in recurrences_of(mod["main"]))
+
+
+def plan_sets(mod: IRModule, target: Target, seed: int) -> Iterator[Plans]:
+    """Every combination of plans, shuffled if they are few, drawn at random else."""
+    spaces = [enumerate_plans(target, r) for r in recurrences_of(mod["main"])]
+    rng = random.Random(seed)
+    if prod(map(len, spaces)) <= 4096:
+        every = list(itertools.product(*spaces))
+        rng.shuffle(every)
+        yield from every
+        return
+    seen: set[Plans] = set()
+    for _ in range(1 << 16):
+        drawn = tuple(rng.choice(space) for space in spaces)
+        if drawn not in seen:
+            seen.add(drawn)
+            yield drawn
+
+
+class Listed:
+    """Candidates in a given order; results are not looked at."""
+
+    def __init__(self, mod: IRModule, target: Target, plans: Iterator[Plans]) -> None:
+        self.mod, self.target, self.plans = mod, target, iter(plans)
+
+    def next(self, count: int) -> list[Candidate]:
+        """Up to ``count`` candidates; none at the end."""
+        out: list[Candidate] = []
+        for plans in self.plans:
+            found = candidate_of(self.mod, plans, self.target)
+            if found is not None:
+                out.append(found)
+            if len(out) == count:
+                break
+        return out
+
+    def tell(self, candidates: list[Candidate], results: list[ms.runner.RunnerResult]) -> None:
+        """Nothing is learnt."""
+
+
+class Ranked:
+    """The space, the best first by what was measured of it so far.
+
+    Nothing is built or expanded to be looked at: a plan's row follows from the plan. So all of a
+    space is asked about at once, and what is measured is what the model likes best of everything.
+
+    Parameters
+    ----------
+    mod : IRModule
+        The sequential function.
+    target : tvm.target.Target
+        What to tune for.
+    seed : int
+        Of the model, and of what is tried beside it.
+    """
+
+    def __init__(self, mod: IRModule, target: Target, seed: int) -> None:
+        TimeModel.check_installed()
+        self.mod, self.target = mod, target
+        self.found = recurrences_of(mod["main"])
+        self.spaces = [enumerate_plans(target, r) for r in self.found]
+        self.rows = [
+            {plan: row_of(plan, target, recurrence) for plan in space}
+            for recurrence, space in zip(self.found, self.spaces, strict=True)
+        ]
+        self.model, self.random = TimeModel(seed), random.Random(seed)
+        self.seen: dict[Plans, float] = {}
+
+    def next(self, count: int) -> list[Candidate]:
+        """Up to ``count`` candidates that were not seen; none once there is no other."""
+        out: list[Candidate] = []
+        for plans in self._ordered(count):
+            self.seen[plans] = inf
+            made = candidate_of(self.mod, plans, self.target)
+            out += [] if made is None else [made]
+            if len(out) == count:
+                break
+        return out
+
+    def _ordered(self, count: int) -> list[Plans]:
+        pool = [plans for plans in self._pool() if plans not in self.seen]
+        self.random.shuffle(pool)
+        guesses = self.model.predict(np.array([self._row(p) for p in pool])) if pool else None
+        if guesses is None:
+            return pool
+        best = [pool[i] for i in np.argsort(guesses, kind="stable")]
+        # One of a batch is drawn at random: what the model is wrong about, it would never ask for.
+        chance = pool[: 1 if count > _FEW else 0]
+        likely = [plans for plans in best if plans not in chance]
+        return [*likely[: count - len(chance)], *chance, *likely[count - len(chance) :]]
+
+    def _pool(self) -> list[Plans]:
+        """All plans; of very many some, and those that differ from a good one in one recurrence."""
+        if prod(map(len, self.spaces)) <= _WHOLE:
+            return list(itertools.product(*self.spaces))
+        drawn = [tuple(map(self.random.choice, self.spaces)) for _ in range(_DRAWN)]
+        for good in sorted(self.seen, key=self.seen.__getitem__)[:_FEW]:
+            for number, space in enumerate(self.spaces):
+                drawn += [(*good[:number], plan, *good[number + 1 :]) for plan in space]
+        return list(dict.fromkeys(drawn))
+
+    def _row(self, plans: Plans) -> list[float]:
+        parts = zip(plans, self.rows, self.found, strict=True)
+        return [v for p, known, r in parts for v in known.get(p) or row_of(p, self.target, r)]
+
+    def tell(self, candidates: list[Candidate], results: list[ms.runner.RunnerResult]) -> None:
+        """Learn from results; also from those of candidates that came from elsewhere."""
+        for candidate, result in zip(candidates, results, strict=True):
+            ran = [float(s) for s in result.run_secs or []]
+            self.seen[candidate.plans] = median(ran) if ran else inf
+            self.model.tell(np.array(self._row(candidate.plans)), median(ran) if ran else None)

@@ -1,0 +1,130 @@
+"""What a cost model sees of a candidate: a row of numbers.
+
+A plan's analytic costs say how long its chain of dependences is and what it moves; whether lines
+are asked for ahead or stored past the caches is in its decisions alone, which stand beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from math import log2
+
+import numpy as np
+from tvm import IRModule
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from tvm_scan.meta.measure.check import recurrences_of
+from tvm_scan.meta.search.costs import Costs, costs_of
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.annotated import annotated_plans
+from tvm_scan.schedules.gpu.checks import TREES
+from tvm_scan.schedules.gpu.staging_checks import BLOCK_LOADS
+from tvm_scan.schedules.plan import ALGORITHMS, ScanPlan
+
+__all__ = ["CandidateRows", "decisions_of", "row_of"]
+
+#: Decisions that are words, and the words. The device is that of the target.
+_WORDS = {"algorithm": ALGORITHMS, "block_tree": TREES, "block_load": BLOCK_LOADS}
+_DEVICE = "device"
+
+
+def decisions_of(plan: ScanPlan) -> list[float]:
+    """A plan as numbers: logarithms of its sizes, 0 or 1 for what is decided so or so.
+
+    Parameters
+    ----------
+    plan : ScanPlan
+        Any plan.
+
+    Returns
+    -------
+    list of float
+        As many for every plan.
+    """
+    found: list[float] = []
+    for field in fields(plan):
+        value = getattr(plan, field.name)
+        if field.name in _WORDS:
+            found += [float(value == word) for word in _WORDS[field.name]]
+        elif field.name != _DEVICE:
+            found.append(log2(1 + int(value)))
+    return found
+
+
+def row_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> list[float]:
+    """Decisions and analytic costs of a plan for one recurrence.
+
+    Parameters
+    ----------
+    plan : ScanPlan
+        A plan that fits.
+    target : tvm.target.Target
+        What it is for.
+    recurrence : Recurrence
+        What runs.
+
+    Returns
+    -------
+    list of float
+        As many for every plan.
+    """
+    return [*costs_of(plan, target, recurrence).vector(), *decisions_of(plan)]
+
+
+class CandidateRows:
+    """Rows of TVM's candidates: those of their plans, and their stores in sum and at most.
+
+    Beside our plans a candidate of TVM's spaces has what TVM's own rules decided, which shows in
+    TVM's features of its stores. These take up to a second for an unrolled kernel, and a population
+    is asked about again and again, so what was extracted is kept.
+    """
+
+    def __init__(self) -> None:
+        self._stores = ms.feature_extractor.PerStoreFeature()
+        self._mod: IRModule | None = None
+        self._known: dict[str, np.ndarray] = {}
+
+    def of(self, context: ms.TuneContext, candidates: Sequence[ms.MeasureCandidate]) -> np.ndarray:
+        """Return a matrix with a row for each candidate.
+
+        Parameters
+        ----------
+        context : TuneContext
+            Of their task.
+        candidates : sequence of MeasureCandidate
+            Expanded.
+
+        Returns
+        -------
+        ndarray
+            All rows of a task are of one length.
+        """
+        if self._mod is None or not self._mod.same_as(context.mod):
+            self._mod, self._known = context.mod, {}
+        names = [str(candidate.sch.trace) for candidate in candidates]
+        new = {n: c for n, c in zip(names, candidates, strict=True) if n not in self._known}
+        if new:
+            self._known.update(zip(new, self._extracted(context, list(new.values())), strict=True))
+        return np.array([self._known[name] for name in names])
+
+    def _extracted(
+        self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
+    ) -> list[np.ndarray]:
+        found = recurrences_of(context.mod["main"])
+        width = len(Costs.names()) + len(decisions_of(ScanPlan()))
+        out = []
+        stores = self._stores.extract_from(context, candidates)
+        for candidate, matrix in zip(candidates, stores, strict=True):
+            rows = matrix.numpy()
+            summed = np.log2(1 + np.abs(rows)).sum(0), rows.max(0, initial=0.0)
+            sch = Schedule(context.mod)
+            candidate.sch.trace.apply_to_schedule(sch, remove_postproc=False)
+            plans = [plan for _, plan in annotated_plans(sch)]
+            ours = np.zeros(width * len(found))
+            for number, (plan, one) in enumerate(zip(plans, found, strict=False)):
+                ours[number * width : (number + 1) * width] = row_of(plan, context.target, one)
+            out.append(np.concatenate([ours, *summed]))
+        return out

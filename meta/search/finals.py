@@ -1,0 +1,38 @@
+"""Who is measured again at the end of a search: what might be the fastest, and the default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm_scan.meta.search.result import Trial
+
+__all__ = ["PASSES", "ROUNDS", "contenders"]
+
+#: Turns that each contender gets, and how often the field may change.
+ROUNDS, PASSES = 3, 8
+#: How far behind the first one a contender may be, and how many there are.
+_NEAR, _MOST = 1.1, 3
+
+
+def contenders(trials: Sequence[Trial]) -> list[Trial]:
+    """The candidates between which one more measurement has to decide.
+
+    Parameters
+    ----------
+    trials : sequence of Trial
+        The default plans first.
+
+    Returns
+    -------
+    list of Trial
+        The fastest, those that are nearly as fast, and the default plans; none where the first
+        place is held by a confirmed time, or by the default with nothing near it.
+    """
+    timed = [(trial.seconds, trial) for trial in trials if trial.seconds is not None]
+    ran = sorted(timed, key=lambda pair: pair[0])
+    if not ran or ran[0][1].confirmed:
+        return []
+    near = [trial for seconds, trial in ran if seconds <= ran[0][0] * _NEAR][:_MOST]
+    if trials[0].seconds is not None and trials[0] not in near:
+        near.append(trials[0])
+    return near if len(near) > 1 else []

@@ -1,0 +1,250 @@
+"""The loop of a search: propose, build, check and time, record, learn; then confirm."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tvm import IRModule, tirx
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from tvm_scan.meta.measure.check import WRONG, recurrences_of
+from tvm_scan.meta.measure.progress import MachinesGoneError, Progress, Stop, shielded
+from tvm_scan.meta.search.candidates import (
+    Candidate,
+    Listed,
+    Ranked,
+    candidate_of,
+    first_plans,
+    plan_sets,
+    space_size,
+)
+from tvm_scan.meta.search.finals import PASSES, ROUNDS, contenders
+from tvm_scan.meta.search.result import FunctionResult, Trial
+from tvm_scan.meta.store.database import RecordStore
+from tvm_scan.meta.store.provenance import provenance
+from tvm_scan.schedules.choose.shape_key import shape_key, sizes_of
+from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.splice import ensure_blocks
+
+__all__ = ["FunctionSearch"]
+
+_LOG = logging.getLogger("tvm_scan")
+#: Candidates that are built together: a builder starts its processes anew for every batch.
+_BATCH = 8
+
+Built = tuple[Candidate, ms.runner.RunnerInput]
+Tell = Callable[[Candidate, ms.runner.RunnerResult], None]
+
+
+class FunctionSearch:
+    """The search of one function.
+
+    Parameters
+    ----------
+    name : str
+        Of the function.
+    func : PrimFunc
+        The sequential function.
+    target : tvm.target.Target
+        What to tune for.
+    database : Path
+        Folder of the records.
+    seed : int
+        Of sampling and mutation.
+    stop : Stop
+        Asked before every measurement.
+    bar : Progress
+        Told after every one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        func: tirx.PrimFunc,
+        target: Target,
+        database: Path,
+        seed: int,
+        stop: Stop,
+        bar: Progress,
+    ) -> None:
+        # As TVM's own tune_tir and compile_tir normalise it, so that they find the record.
+        blocked = ensure_blocks(func)
+        if not (blocked.attrs and "global_symbol" in blocked.attrs):
+            blocked = blocked.with_attr("global_symbol", "main")
+        self.mod = IRModule({"main": blocked.with_attr("tirx.noalias", True)})
+        self.target, self.seed, self.stop, self.bar = target, seed, stop, bar
+        self.store = RecordStore(database)
+        shapes = [(shape_key(r), *sizes_of(r)) for r in recurrences_of(self.mod["main"])]
+        self.facts = {**provenance(target, seed), "shapes": shapes}
+        self.result = FunctionResult(name, space_size(self.mod, target))
+        self.known: dict[Any, ms.runner.RunnerResult] = {}
+        self.recorded: dict[Any, tuple[Candidate, str]] = {}
+
+    def run(self, builder: Any, runner: Any, trials: int, strategy: str) -> None:
+        """Measure until trials, time or space run out."""
+        self.builder, self.runner = builder, runner
+        trials = min(trials, self.result.space)
+        self.trials = trials
+        self.bar.begin(self.result.name, trials)
+        whole = trials >= self.result.space
+        first = first_plans(self.mod, self.target)
+        if strategy == "random":
+            first = first[:2]
+        made = [candidate_of(self.mod, plans, self.target) for plans in first[:trials]]
+        opening = [c for c in made if c is not None]
+        if strategy == "random" or (strategy == "auto" and whole):
+            self._measure(opening)
+        else:
+            self._rank(opening)
+        rest = Listed(self.mod, self.target, plan_sets(self.mod, self.target, self.seed))
+        while self._left() and (more := rest.next(min(_BATCH, self._left()))):
+            self._measure(more)
+        self.bar.end(len(self.result.trials))
+
+    def confirm(self) -> None:
+        """Measure the fastest and the default again, in turns, until the first place is held.
+
+        A time that was measured once is the lower the luckier the moment was, and the least of
+        many is the luckiest. The new times take the place of the old ones, in the records, too.
+        """
+        for _ in range(PASSES):
+            group = contenders(self.result.trials)
+            if self.stop or not group:
+                return
+            turns: dict[Any, list[ms.runner.RunnerResult]] = {t.plans: [] for t in group}
+
+            def tell(candidate: Candidate, measured: Any, turns: Any = turns) -> None:
+                turns[candidate.plans].append(measured)
+
+            made = [self.recorded[trial.plans][0] for trial in group]
+            with self._built(made, tell) as waiting:
+                for _ in range(ROUNDS):
+                    self._each(waiting, tell)
+            if self.stop:
+                return  # some have had more turns than others
+            for plans, results in turns.items():
+                self._confirmed(plans, results)
+
+    def _confirmed(self, plans: Any, turns: list[ms.runner.RunnerResult]) -> None:
+        candidate, earlier = self.recorded[plans]
+        wrong = next((t for turn in turns if WRONG in (t := str(turn.error_msg))), None)
+        seconds = [float(t) for turn in turns for t in turn.run_secs or []]
+        if wrong is not None:
+            # It was right before: what depends on the moment is wrong.
+            self.store.update(lambda entries: [e for e in entries if e.digest != earlier])
+            trial = self._wrong(plans, wrong)
+        elif seconds:
+            trial = Trial(plans, median(seconds), confirmed=True)
+            self._record(candidate, seconds, instead_of=earlier)
+        else:
+            return
+        places = [one.plans for one in self.result.trials]
+        self.result.trials[places.index(plans)] = trial
+
+    def _wrong(self, plans: Any, error: str) -> Trial:
+        trial = Trial(plans, None, error, wrong=True)
+        _LOG.error("%s with %s\n%s", self.result.name, trial, _line_with(WRONG, error))
+        return trial
+
+    def _left(self) -> int:
+        return 0 if self.stop else self.trials - len(self.result.trials)
+
+    def _rank(self, opening: list[Candidate]) -> None:
+        # Small batches learn sooner, large ones start fewer workers.
+        batch = max(2, min(_BATCH, self.trials // 4))
+        ranked = Ranked(self.mod, self.target, self.seed)
+        ranked.tell(opening, self._measure(opening))
+        while self._left() and (found := ranked.next(min(batch, self._left()))):
+            ranked.tell(found, self._measure(found))
+
+    def _measure(self, candidates: list[Candidate]) -> list[ms.runner.RunnerResult]:
+        """Build, check, time and record; what was measured before is not measured again."""
+        new = [c for c in candidates if c.plans not in self.known]
+        with self._built(new, self._note) as waiting:
+            self._each(waiting, self._note)
+        nothing = _nothing("not measured")
+        return [self.known.get(c.plans, nothing) for c in candidates]
+
+    @contextmanager
+    def _built(self, candidates: list[Candidate], tell: Tell) -> Iterator[list[Built]]:
+        """Build, and tell what cannot be; the artifacts are gone afterwards."""
+        inputs = [ms.builder.BuilderInput(c.measure.sch.mod, self.target) for c in candidates]
+        built = list(shielded(lambda: self.builder.build(inputs))) if inputs else []
+        kind = "cuda" if device_of(self.target) == "cuda" else "cpu"
+        waiting: list[Built] = []
+        for candidate, artifact in zip(candidates, built, strict=True):
+            if artifact.error_msg is not None:
+                tell(candidate, _nothing(str(artifact.error_msg)))
+                continue
+            given = ms.runner.RunnerInput(artifact.artifact_path, kind, candidate.measure.args_info)
+            waiting.append((candidate, given))
+        try:
+            yield waiting
+        finally:
+            for _, given in waiting:
+                shutil.rmtree(Path(str(given.artifact_path)).parent, ignore_errors=True)
+
+    def _each(self, waiting: list[Built], tell: Tell) -> None:
+        """Check and time; one by one where there is one device, so that each result is kept."""
+        at_once = getattr(self.runner, "at_once", 1)
+        for start in range(0, len(waiting), at_once):
+            if self.stop:
+                return
+            group = waiting[start : start + at_once]
+            try:
+                futures = shielded(partial(self.runner.run, [given for _, given in group]))
+                for (candidate, _), future in zip(group, futures, strict=True):
+                    tell(candidate, shielded(future.result))
+            except MachinesGoneError as error:
+                self.stop.reason = str(error)
+                _LOG.error("%s", error)
+
+    def _note(self, candidate: Candidate, measured: ms.runner.RunnerResult) -> None:
+        error = None if measured.error_msg is None else str(measured.error_msg)
+        if error is not None and self.stop.interrupted:
+            return  # the worker was stopped, too
+        self.known[candidate.plans] = measured
+        if error is None:
+            seconds = [float(t) for t in measured.run_secs]
+            trial = Trial(candidate.plans, median(seconds))
+            self._record(candidate, seconds)
+        elif WRONG in error:
+            trial = self._wrong(candidate.plans, error)
+        else:
+            trial = Trial(candidate.plans, None, error)
+            _LOG.info("%s with %s did not run: %s", self.result.name, trial, error)
+        self.result.trials.append(trial)
+        best = self.result.best
+        self.bar.advance(None if best is None else best.seconds)
+
+    def _record(
+        self, candidate: Candidate, seconds: list[float], instead_of: str | None = None
+    ) -> None:
+        # TVM orders records by the mean: of one number it is the median, too, by which we do.
+        record = ms.database.TuningRecord(
+            candidate.measure.sch.trace,
+            ms.database.Workload(self.mod),
+            [median(seconds)],
+            self.target,
+            candidate.measure.args_info,
+        )
+        plans = [str(plan) for plan in candidate.plans]
+        facts = {**self.facts, "function": self.result.name, "plans": plans, "samples": seconds}
+        entry = self.store.commit(self.mod, record, facts, instead_of=instead_of)
+        self.recorded[candidate.plans] = (candidate, entry.digest)
+
+
+def _nothing(reason: str) -> ms.runner.RunnerResult:
+    return ms.runner.RunnerResult(None, reason)
+
+
+def _line_with(word: str, text: str) -> str:
+    return next((line for line in text.splitlines() if word in line), text)

@@ -1,0 +1,118 @@
+"""Arithmetic of a plan: operations on floats and exponentials, counted in the step's program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Var
+from tvm.target import Target
+
+from tvm_scan import tir
+from tvm_scan.algebra.literal import is_float
+from tvm_scan.meta.search.costs import COMBINE, costs_of, extent_of
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["Arithmetic", "arithmetic_of"]
+
+_OPERATORS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
+#: Calls that are exponentials or as dear as one.
+_EXPONENTIALS = ("exp", "exp2", "exp10", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "pow")
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What a plan computes.
+
+    Attributes
+    ----------
+    step_flops, step_exps : int
+        Operations on floats, and exponentials, of one step of one lane as written.
+    combine_flops : int
+        Of one combination of two elements.
+    flops, exps : float
+        Of the whole plan, repeated steps and combinations included.
+    intensity : float
+        Operations to a byte of main memory.
+    """
+
+    step_flops: int
+    step_exps: int
+    combine_flops: int
+    flops: float
+    exps: float
+    intensity: float
+
+
+def arithmetic_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Arithmetic:
+    """Count what a plan computes.
+
+    Parameters
+    ----------
+    plan : ScanPlan
+        A plan that fits.
+    target : tvm.target.Target
+        What it is for.
+    recurrence : Recurrence
+        What runs. Extents that are symbolic are taken as large.
+
+    Returns
+    -------
+    Arithmetic
+    """
+    flops, exps = _count(recurrence.body)
+    combine = _of_combine(recurrence)
+    costs = costs_of(plan, target, recurrence)
+    steps = float(prod(extent_of(axis.extent) for axis in (*recurrence.lanes, recurrence.time)))
+    # Chunks are reduced first and replayed from their carries, so that a step is made twice; what
+    # of the work is no step is combinations.
+    passes = 1 if plan.algorithm in ("sequential", "lanes") else 2
+    combines = max(0.0, costs.work - steps * passes) / COMBINE
+    total = steps * passes * flops + combines * combine
+    intensity = total / costs.bytes if costs.bytes else 0.0
+    return Arithmetic(flops, exps, combine, total, steps * passes * exps, intensity)
+
+
+def _count(stmt: Any) -> tuple[int, int]:
+    """Operations and exponentials of a statement; of a branch the dearer side."""
+    if stmt is None:
+        return 0, 0
+    if isinstance(stmt, tirx.SeqStmt):
+        parts = [_count(part) for part in stmt.seq]
+        return sum(f for f, _ in parts), sum(e for _, e in parts)
+    if isinstance(stmt, tirx.For):
+        flops, exps = _count(stmt.body)
+        times = tir.as_int(stmt.extent) or 1
+        return times * flops, times * exps
+    if isinstance(stmt, tirx.IfThenElse):
+        return max(_count(stmt.then_case), _count(stmt.else_case))
+    found = {"flops": 0, "exps": 0}
+
+    def on_operator(expr: Any) -> None:
+        found["flops"] += is_float(tir.dtype_of(expr))
+
+    def on_call(call: Call) -> None:
+        name = str(tir.call_name(call)).rpartition(".")[2]
+        found["exps"] += name in _EXPONENTIALS and is_float(tir.dtype_of(call))
+
+    handlers: list[Any] = [(kind, on_operator) for kind in _OPERATORS]
+    tvm_ffi.structural_walk(stmt, [*handlers, (Call, on_call)])
+    return found["flops"], found["exps"]
+
+
+def _of_combine(recurrence: Recurrence) -> int:
+    """Operations of one combination: the algebra's own, on elements of variables."""
+    total = 0
+    for group in recurrence.groups:
+        cells = prod(extent_of(axis.extent) for axis in recurrence.state_axes(group))
+        parts = [
+            tuple(Var(f"{side}{i}", tir.prim_type(d)) for i, d in enumerate(group.algebra.dtypes))
+            for side in ("earlier", "later")
+        ]
+        for part in group.algebra.combine(*parts):
+            total += cells * _count(tirx.Evaluate(part))[0]
+    return total

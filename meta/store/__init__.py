@@ -1,0 +1,1 @@
+"""Records on disk, and plans found in them again. Read ``database`` first."""

@@ -1,0 +1,114 @@
+"""Plans for a length that is known at run time only: from records and defaults, by length."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from tvm import tirx
+from tvm.target import Target
+
+from tvm_scan import tir
+from tvm_scan.errors import PlanError, RefusalError
+from tvm_scan.meta.measure.check import recurrences_of
+from tvm_scan.meta.store.database import RecordStore
+from tvm_scan.meta.store.nearest import known_plans
+from tvm_scan.recurrence import Axis, Recurrence
+from tvm_scan.schedules.choose.nearest import nearest
+from tvm_scan.schedules.choose.shipped import chosen_plan
+from tvm_scan.schedules.dispatch import dispatch, stands_in_branch
+from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["dispatched", "plans_by_length"]
+
+#: Lengths that are asked about, as powers of two.
+_SHORTEST, _LONGEST = 3, 22
+#: Most plans in one function: its code grows with each.
+_BRANCHES = 3
+
+Case = tuple[int | None, ScanPlan]
+
+
+def plans_by_length(
+    recurrence: Recurrence, target: Target, database: RecordStore | None = None
+) -> list[Case]:
+    """The plans to hold in one function whose length is known at run time.
+
+    For every power of two it is the plan that a recurrence of this length would have: of the
+    nearest record, else of a shipped one, else the default. Neighbours with one plan are one
+    case; beyond three cases the one for the fewest powers of two joins its neighbour.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        Of symbolic length.
+    target : tvm.target.Target
+        What it is compiled for.
+    database : RecordStore, optional
+        Records to ask first.
+
+    Returns
+    -------
+    list of (int or None, ScanPlan)
+        The largest length of each case, ascending; None for the last.
+    """
+    known = [] if database is None else known_plans(database, target)
+    dtype = tir.dtype_of(recurrence.time.extent)
+    plans = []
+    for power in range(_SHORTEST, _LONGEST + 1):
+        extent = tirx.IntImm(dtype, 1 << power)
+        sized = replace(recurrence, time=Axis(recurrence.time.var, extent))
+        hit = nearest(known, target, sized)
+        plan = (hit and hit.plan) or chosen_plan(target, sized)
+        plan.check(target, recurrence)
+        plans.append((power, plan))
+    runs = [[p for p, _ in run] for _, run in groupby(plans, key=lambda pair: pair[1])]
+    chosen = dict(plans)
+    while len(runs) > _BRANCHES:
+        least = min(range(len(runs)), key=lambda i: len(runs[i]))
+        beside = [i for i in (least - 1, least + 1) if 0 <= i < len(runs)]
+        into = max(beside, key=lambda i: len(runs[i]))
+        chosen.update(dict.fromkeys(runs[least], chosen[runs[into][0]]))
+        # What was on both sides of it may be one plan.
+        runs = [list(run) for _, run in groupby(chosen, key=chosen.__getitem__)]
+    # The plan of 2^k serves up to the middle, by ratio, between it and the next.
+    ends: list[int | None] = [int((1 << run[-1]) * 2**0.5) for run in runs[:-1]]
+    return list(zip([*ends, None], [chosen[run[0]] for run in runs], strict=True))
+
+
+def dispatched(
+    func: tirx.PrimFunc, target: Target, database: Any = None
+) -> tuple[tirx.PrimFunc, list[Case]] | None:
+    """Hold several plans in a function of symbolic length, if they differ by length.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        The sequential function.
+    target : tvm.target.Target
+        A CPU; or a GPU, where all plans must be walks over whole lanes or chunks of them, since TVM
+        puts no barrier into a branch.
+    database : RecordStore, optional
+        Records to ask first. A stock database is not asked: on a GPU it is left to the caller.
+
+    Returns
+    -------
+    tuple of (PrimFunc, list) or None
+        The scheduled function and its cases; None where one plan serves all lengths, where the
+        length is constant, or where there are several recurrences.
+    """
+    found = recurrences_of(func)
+    if len(found) != 1 or tir.as_int(found[0].time.extent) is not None:
+        return None
+    store = database if isinstance(database, RecordStore) else None
+    if database is not store and device_of(target) == "cuda":
+        return None
+    try:
+        cases = plans_by_length(found[0], target, store)
+        if len(cases) < 2 or not all(stands_in_branch(plan) for _, plan in cases):
+            return None
+        return dispatch(func, target, cases), cases
+    except (RefusalError, PlanError):
+        return None

@@ -1,0 +1,67 @@
+"""Where a record comes from: versions, machine, date, seed; and whether it may be used here."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import datetime, timezone
+from typing import Any
+
+from tvm.target import Target
+
+import tvm_scan
+from tvm_scan._versions import tvm_version, why_foreign
+from tvm_scan.schedules.machine.limits import device_of, limits_of
+
+__all__ = ["provenance", "why_foreign"]
+
+
+def provenance(target: Target, seed: int) -> dict[str, Any]:
+    """Facts about this process and machine, for the manifest of a database.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        What was tuned for.
+    seed : int
+        Of the search.
+
+    Returns
+    -------
+    dict
+        Strings and numbers only.
+    """
+    facts: dict[str, Any] = {
+        "tvm": tvm_version(),
+        "tvm_scan": tvm_scan.__version__,
+        "host": platform.node(),
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": limits_of(target).cores,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "seed": seed,
+    }
+    if device_of(target) == "cuda":
+        facts |= _gpu()
+    return facts
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _gpu() -> dict[str, str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+        name, driver = done.stdout.splitlines()[0].split(", ")
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return {"gpu": "none", "driver": "none"}
+    return {"gpu": name, "driver": driver}

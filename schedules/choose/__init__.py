@@ -1,0 +1,1 @@
+"""Which plan: a record of a near shape, else the default. Read ``shipped`` first."""

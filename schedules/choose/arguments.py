@@ -1,0 +1,118 @@
+"""What callers hand over: a plan for all loops or a choice for each, a target, a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm.target import Target
+
+from tvm_scan.arguments import as_target
+from tvm_scan.errors import PlanError, ScanError
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = [
+    "Chooser",
+    "as_choice",
+    "as_plan",
+    "block_at",
+    "check_fits",
+    "target_for",
+    "target_of_plan",
+]
+
+Chooser = Callable[[Recurrence], ScanPlan]
+
+
+def as_plan(value: Any, caller: str) -> ScanPlan:
+    """The plan that a caller gave, as a plan or as its string.
+
+    Raises
+    ------
+    PlanError
+        If it is neither.
+    """
+    if isinstance(value, ScanPlan):
+        return value
+    if isinstance(value, str):
+        return ScanPlan.parse(value)
+    raise PlanError(
+        f"{caller}: expected a ScanPlan or the string of one, got {type(value).__name__}; give "
+        "none to have one chosen, or for instance 'cpu/lanes(lane_block=4)'"
+    )
+
+
+def as_choice(value: Any, caller: str) -> ScanPlan | Chooser | None:
+    """The plan that a caller gave for all recurrences, or the function that chooses for each.
+
+    Parameters
+    ----------
+    value : ScanPlan, str, callable or None
+        One plan for all, or a function from a recurrence to its plan.
+    caller : str
+        Name of the public function, for the message.
+
+    Returns
+    -------
+    ScanPlan, callable or None
+        None where the caller gave none.
+
+    Raises
+    ------
+    PlanError
+        If it is something else, or the string of no plan.
+    """
+    if callable(value):
+        return lambda found: as_plan(value(found), caller)
+    return None if value is None else as_plan(value, caller)
+
+
+def target_for(target: Target | str | None, plan: ScanPlan | None, caller: str) -> Target:
+    """What was given, else the current target, else one that the plan is for."""
+    known = as_target(target, caller) or Target.current(allow_none=True)
+    return known or target_of_plan(plan, caller)
+
+
+def target_of_plan(plan: ScanPlan | None, caller: str) -> Target:
+    """A target that a plan is for; this machine without one."""
+    on_gpu = plan is not None and plan.device == "cuda"
+    return (as_target("cuda", caller) if on_gpu else None) or host_target()
+
+
+def check_fits(plan: ScanPlan, target: Target, found: Recurrence, *, for_all: bool) -> None:
+    """Check a plan; where it was given for several loops, say how to give each its own."""
+    try:
+        plan.check(target, found)
+    except PlanError as error:
+        if not for_all:
+            raise
+        raise PlanError(
+            f"{error}\nthe plan was given for every loop of the function, and this is the one over "
+            f"{found.time.var.name} that writes {_names(found.outputs)}: leave the plan out, or "
+            "give a function from a recurrence to its plan"
+        ) from error
+
+
+def _names(buffers: tuple[Any, ...]) -> str:
+    return ", ".join(str(buffer.name) for buffer in buffers)
+
+
+def block_at(sch: Schedule, block: Any) -> SBlock:
+    """The block that a caller of ``parallel_scan`` named."""
+    if not isinstance(sch, Schedule):
+        raise ScanError(
+            f"parallel_scan: expected a Schedule, got {type(sch).__name__}; make one with "
+            "tvm.s_tir.Schedule(func), or call parallelize(func)"
+        )
+    if not isinstance(block, SBlockRV):
+        shown = repr(block) if isinstance(block, str) else type(block).__name__
+        name = block if isinstance(block, str) else "NAME"
+        raise ScanError(
+            f"parallel_scan: expected a block of the schedule, got {shown}; "
+            f"pass sch.get_sblock({name!r})"
+        )
+    return sch.get(block)

@@ -1,0 +1,87 @@
+"""The nearest shape that a plan is known for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import log2
+
+from tvm.target import Target
+
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.choose.shape_key import shape_key, sizes_of
+from tvm_scan.schedules.choose.unfit import why_unfit
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["Known", "nearest"]
+
+#: Powers of two, of lanes and steps together, beyond which a shape says nothing about another.
+_FARTHEST = 2
+#: Stand-in for an extent that is not known until run time, as for default plans.
+_UNKNOWN = 4096
+
+
+@dataclass(frozen=True)
+class Known:
+    """A plan that was measured.
+
+    Attributes
+    ----------
+    key : str
+        ``shape_key`` of the recurrence.
+    rows, length : int
+        Its lanes and steps.
+    plan : ScanPlan or None
+        What was measured; None where the default plan was the fastest.
+    seconds : float
+        Its time.
+    record : str
+        Name of the record.
+    """
+
+    key: str
+    rows: int
+    length: int
+    plan: ScanPlan | None
+    seconds: float
+    record: str = ""
+
+
+def nearest(known: Iterable[Known], target: Target, recurrence: Recurrence) -> Known | None:
+    """The fastest plan of the nearest shape of the same recurrence that fits this one.
+
+    Lanes and steps are bucketed in powers of two. A size that is not known until run time is near
+    to all, and nearest to 4096. Among shapes of one bucket the one nearest by ratio wins, and the
+    larger one of two that are as near.
+
+    Parameters
+    ----------
+    known : iterable of Known
+        Of this target.
+    target : tvm.target.Target
+        What the plan is checked for.
+    recurrence : Recurrence
+        What it is checked for.
+
+    Returns
+    -------
+    Known or None
+        None where no shape within a factor of about four is known.
+    """
+    key, sizes = shape_key(recurrence), sizes_of(recurrence)
+
+    def order(one: Known) -> tuple[int, float, int, float, str]:
+        buckets, ratio = 0, 0.0
+        for have, want in zip((one.rows, one.length), sizes, strict=True):
+            if want is not None:
+                buckets += abs(have.bit_length() - want.bit_length())
+            ratio += abs(log2((have + 1) / ((_UNKNOWN if want is None else want) + 1)))
+        return buckets, ratio, -one.rows * one.length, one.seconds, one.record
+
+    same = [(order(one), one) for one in known if one.key == key]
+    for place, one in sorted(same, key=lambda pair: pair[0]):
+        if place[0] > _FARTHEST:
+            break
+        if one.plan is None or why_unfit(one.plan, target, recurrence) is None:
+            return one
+    return None

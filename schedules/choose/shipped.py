@@ -1,0 +1,132 @@
+"""The plan that is used where the caller gives none: a shipped record's, else the default.
+
+The records lie in ``meta/records``, one folder for each kind of machine, with a manifest that has
+what is needed here; nothing is replayed, so that a look-up costs a fraction of a millisecond.
+``TVM_SCAN_RECORDS=off`` leaves them out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import lru_cache
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_scan._resources import shipped_manifests
+from tvm_scan._versions import why_foreign
+from tvm_scan.errors import PlanError
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.choose.default import default_plan, host_target
+from tvm_scan.schedules.choose.nearest import Known, nearest
+from tvm_scan.schedules.choose.shape_key import sizes_of
+from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["chosen_plan", "machine_of", "shipped_plan"]
+
+_LOG = logging.getLogger("tvm_scan")
+
+
+def chosen_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
+    """The shipped plan of this shape or a near one on this kind of machine, else the default.
+
+    Parameters
+    ----------
+    target : tvm.target.Target or None
+        Where it will run; this machine's CPU if None.
+    recurrence : Recurrence
+        What will run.
+
+    Returns
+    -------
+    ScanPlan
+        A plan that passes ``check``.
+    """
+    target = target or host_target()
+    return shipped_plan(target, recurrence) or default_plan(target, recurrence)
+
+
+def shipped_plan(target: Target, recurrence: Recurrence) -> ScanPlan | None:
+    """The plan of a shipped record; None where there is none of this machine and shape.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        Its kind, processor and number of cores must be the record's.
+    recurrence : Recurrence
+        With constant lanes and steps; for others the default knows as much.
+
+    Returns
+    -------
+    ScanPlan or None
+    """
+    if os.environ.get("TVM_SCAN_RECORDS", "").lower() in ("off", "0") or None in sizes_of(
+        recurrence
+    ):
+        return None
+    known = _known(tuple(sorted(machine_of(target).items())))
+    found = nearest(known, target, recurrence) if known else None
+    if found is not None:
+        _LOG.debug("shipped record %s gives %s", found.record, found.plan)
+    return None if found is None else found.plan
+
+
+def machine_of(target: Target) -> dict[str, Any]:
+    """What the records of two machines must have in common to be exchanged.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        Of a CPU or a GPU.
+
+    Returns
+    -------
+    dict
+        Kind, processor and number of cores.
+    """
+    attrs = dict(target.attrs) if target.attrs is not None else {}
+    processor = str(attrs.get("mcpu") or attrs.get("arch") or "")
+    kind = str(target.kind.name)
+    return {"kind": kind, "processor": processor, "cores": limits_of(target).cores}
+
+
+@lru_cache(maxsize=8)
+def _known(machine: tuple[tuple[str, Any], ...]) -> tuple[Known, ...]:
+    """Shipped records of a machine."""
+    found = []
+    for manifest in shipped_manifests():
+        if manifest["machine"] != dict(machine):
+            continue
+        reason = why_foreign(manifest)
+        if reason is not None:
+            _LOG.info("the shipped records of this machine are not used: %s", reason)
+            continue
+        for digest, facts in manifest["records"].items():
+            found += _read(digest, facts)
+        # Shapes for which nothing that was measured beats the default.
+        shapes = filter(_is_shape, manifest["defaults"])
+        found += [Known(key, rows, length, None, 0.0) for key, rows, length in shapes]
+    return tuple(found)
+
+
+def _read(digest: str, facts: Any) -> list[Known]:
+    try:
+        plans = [ScanPlan.parse(text) for text in facts["plans"]]
+        shapes, seconds = facts["shapes"], float(facts["seconds"])
+        if not all(map(_is_shape, shapes)) or len(shapes) != len(plans):
+            raise PlanError(f"expected a shape for each of {len(plans)} plans, got {shapes}")
+    # Of a field that this version no longer has, or damaged.
+    except (PlanError, KeyError, TypeError, ValueError, AttributeError) as error:
+        _LOG.info("shipped record %s is not used: %s", digest, error)
+        return []
+    return [
+        Known(key, rows, length, plan, seconds, digest)
+        for (key, rows, length), plan in zip(shapes, plans, strict=True)
+    ]
+
+
+def _is_shape(shape: Any) -> bool:
+    """Key, lanes and steps."""
+    return isinstance(shape, list) and [type(part) for part in shape] == [str, int, int]

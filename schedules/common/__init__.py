@@ -1,0 +1,5 @@
+"""What the schedules of every device build with. Read ``replica`` first.
+
+``ir`` writes nodes, ``replica`` the statements of a recurrence once per use, ``elements`` the
+elements of its algebras; ``lanes`` and ``strides`` say where they lie.
+"""

@@ -1,0 +1,358 @@
+"""One use of a recurrence in a kernel: its statements over fresh registers and given lanes.
+
+A plan replays the loop body in several places. Every place gets its own registers, its own loop
+variables and its own lane expressions; ``Replica`` makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Var
+from tvm.ir.expr import TensorLoad
+from tvm.tirx import ForKind
+
+from tvm_scan import tir
+from tvm_scan.algebra import Algebra
+from tvm_scan.algebra.base import Element
+from tvm_scan.recurrence import Axis, Carry, Group, Recurrence
+from tvm_scan.schedules.common.elements import Elements, store_all
+from tvm_scan.schedules.common.ir import each, local
+
+__all__ = ["Replica"]
+
+_UNROLL_LIMIT = 64
+
+
+class Replica:
+    """The statements of a recurrence for one place of a kernel.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        What to replay.
+    lanes : sequence of Expr
+        Value of each lane variable.
+    unroll : bool
+        Whether small constant loops are unrolled, so that registers are registers (CUDA).
+    width : int
+        Lanes that advance together: registers get a trailing dimension of that extent.
+    tag : str
+        Suffix of the registers' names.
+    moves : bool
+        Whether that dimension is the last lane (else the caller says which step it is).
+    """
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        lanes: Sequence[Any],
+        *,
+        unroll: bool,
+        width: int = 1,
+        tag: str = "",
+        moves: bool = True,
+    ) -> None:
+        self.recurrence = recurrence
+        self.unroll = unroll
+        self.width = width
+        self.moves = moves
+        self._lanes = tir.VarMap(
+            (lane.var, value) for lane, value in zip(recurrence.lanes, lanes, strict=True)
+        )
+        self._registers = tir.VarMap()
+        for register in recurrence.registers:
+            for old in (register.local, *register.previous):
+                shape = [*tir.shape_of(old), width] if width > 1 else tir.shape_of(old)
+                self._registers[old] = local(f"{old.name}{tag}", shape, tir.dtype_of(old))
+        self._befores = tir.VarMap((c.before, c.state) for c in recurrence.carries)
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Register arrays to allocate."""
+        return [new for _, new in self._registers.items()]
+
+    def register(self, old: Var) -> Var:
+        """The array that stands for a register of the recurrence here."""
+        return self._registers[old]
+
+    # ---- the recurrence's own statements --------------------------------------------------
+
+    def place(self, stmt: Any, inner: Any = None, time: Any = None) -> Any:
+        """``stmt`` over these registers and lanes, for one lane of the block at ``time``."""
+        table = self._lanes.copy()
+        if time is not None:
+            table[self.recurrence.time.var] = time
+        if self.width > 1:
+            stmt = self._widen(stmt, inner)
+            if inner is not None:
+                last = self.recurrence.lanes[-1].var if self.recurrence.lanes else None
+                if last is not None and self.moves:
+                    table[last] = table[last] + inner
+        else:
+            for old, new in self._registers.items():
+                table[old] = new
+        stmt = tir.fresh_copy(stmt)
+        stmt = tir.substitute(stmt, table)
+        return unrolled(stmt) if self.unroll else stmt
+
+    def _widen(self, stmt: Any, inner: Any) -> Any:
+        """Registers with a trailing index: one set for each lane of the block."""
+
+        def on_load(load: TensorLoad) -> Any:
+            new = self._registers.get(load.source)
+            return load if new is None else tirx.BufferLoad(new, [*load.indices, inner])
+
+        def on_store(store: tirx.BufferStore) -> Any:
+            new = self._registers.get(store.buffer)
+            if new is None:
+                return store
+            return tirx.BufferStore(new, store.value, [*store.indices, inner])
+
+        return tvm_ffi.structural_map(stmt, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
+
+    def begin(self, inner: Any = None) -> Any:
+        """Registers before the first step: prologue, initial state."""
+        r = self.recurrence
+        return self.place(tir.seq([r.prologue, r.start]), inner)
+
+    def prologue(self, inner: Any = None) -> Any:
+        """Registers that every chunk needs and that no step changes."""
+        return self.place(tir.seq([self.recurrence.prologue]), inner)
+
+    def boundary(self, inner: Any = None) -> Any:
+        """Writes to memory before the first step; None where there are none."""
+        if self.recurrence.boundary is None:
+            return None
+        return self.place(self.recurrence.boundary, inner)
+
+    def step(self, time: Any, inner: Any = None) -> Any:
+        """One step at ``time``."""
+        return self.place(self.recurrence.body, inner, time)
+
+    def finish(self, inner: Any = None) -> Any:
+        """Writes after the last step; None where there are none."""
+        if self.recurrence.finish is None:
+            return None
+        return self.place(self.recurrence.finish, inner)
+
+    # ---- carries ----------------------------------------------------------------------------
+
+    def carry(self, index: int, place: Sequence[Any], inner: Any = None) -> tuple[Var, list[Any]]:
+        """Register array and index of a carry cell."""
+        carry: Carry = self.recurrence.carries[index]
+        buffer = self._registers[carry.state]
+        axes = tir.VarMap((axis.var, p) for axis, p in zip(carry.state_axes, place, strict=True))
+        cell = [tir.substitute(c, axes) for c in carry.cell]
+        return buffer, [*cell, inner] if self.width > 1 else cell
+
+    def get_carry(self, index: int, place: Sequence[Any], inner: Any = None) -> Any:
+        """Value of a carry cell."""
+        buffer, cell = self.carry(index, place, inner)
+        return tirx.BufferLoad(buffer, cell)
+
+    def set_carry(self, index: int, place: Sequence[Any], value: Any, inner: Any = None) -> Any:
+        """Statement that sets a carry cell."""
+        buffer, cell = self.carry(index, place, inner)
+        return tirx.BufferStore(buffer, value, cell)
+
+    def take(self, other: Replica, inner: Any) -> Any:
+        """Registers that are no carries := those of ``other`` at ``inner``."""
+        states = tir.VarMap((carry.state, True) for carry in self.recurrence.carries)
+        stmts = []
+        for old, new in self._registers.items():
+            if old in states:
+                continue
+            source = other._registers[old]
+
+            def one(place: list[Any], new: Var = new, source: Var = source) -> Any:
+                return tirx.BufferStore(new, tirx.BufferLoad(source, [*place, inner]), place)
+
+            stmts.append(each([int(e) for e in tir.shape_of(new)], one, self.unroll))
+        return tir.seq(stmts) if stmts else None
+
+    def _each(self, axes: Sequence[Axis], make: Callable[[list[Any]], Any]) -> Any:
+        extents = [int(axis.extent) for axis in axes]
+        return each(extents, make, self.unroll and prod(extents) <= _UNROLL_LIMIT)
+
+    def for_carries(self, stages: range, make: Callable[[int, list[Any]], Any]) -> Any:
+        """``make(carry index, place)`` for every carry cell of some stages."""
+        r = self.recurrence
+        return tir.seq(
+            self._each(r.carries[i].state_axes, partial(make, i))
+            for group in r.groups
+            if group.stage in stages
+            for i in group.carries
+        )
+
+    def for_each_element(self, stage: int, make: Callable[[int, list[Any]], Any]) -> Any:
+        """``make(group index, place)`` for every cell of the groups of a stage."""
+        r = self.recurrence
+        return tir.seq(
+            self._each(r.state_axes(group), partial(make, i))
+            for i, group in enumerate(r.groups)
+            if group.stage == stage
+        )
+
+    def keep(self, scratch: Sequence[Var], lead: Sequence[Any], stage: int) -> Any:
+        """``scratch[lead] = carry`` for every carry cell of a stage."""
+
+        def one(i: int, place: list[Any]) -> Any:
+            return tirx.BufferStore(scratch[i], self.get_carry(i, place), [*lead, *place])
+
+        return self.for_carries(range(stage, stage + 1), one)
+
+    def fetch(self, scratch: Sequence[Var], lead: Sequence[Any], stages: range) -> Any:
+        """``carry = scratch[lead]`` for every carry cell of some stages."""
+
+        def one(i: int, place: list[Any]) -> Any:
+            return self.set_carry(i, place, tirx.BufferLoad(scratch[i], [*lead, *place]))
+
+        return self.for_carries(stages, one)
+
+    # ---- elements -----------------------------------------------------------------------------
+
+    def _at(self, group: Group, expr: Any, place: Sequence[Any], time: Any, inner: Any) -> Any:
+        """An expression of the recurrence at one cell; other carries are read from registers."""
+        axes = self.recurrence.state_axes(group)
+        table = tir.VarMap((axis.var, p) for axis, p in zip(axes, place, strict=True))
+        return self.place(tir.substitute(tir.substitute(expr, table), self._befores), inner, time)
+
+    def lift(self, index: int, place: Sequence[Any], time: Any, inner: Any = None) -> list[Any]:
+        """Element of the step at ``time`` for one cell of a group."""
+        r = self.recurrence
+        group = r.groups[index]
+        element = list(group.algebra.lift())
+        first = r.carries[group.carries[0]].first
+        if first is not None:
+            at_first = tirx.EQ(r.time.var, tir.zero_like(r.time.var))
+            constant = group.algebra.constant((first,))
+            element = [
+                tirx.op.if_then_else(at_first, c, e) for c, e in zip(constant, element, strict=True)
+            ]
+        return [self._at(group, part, place, time, inner) for part in element]
+
+    def copy(
+        self, target: Elements, to: Sequence[Any], source: Elements, where: Sequence[Any]
+    ) -> Any:
+        """``target[to] = source[where]`` for the element of every cell."""
+
+        def one(i: int, place: list[Any]) -> Any:
+            return target.store(i, to, place, source.load(i, where, place))
+
+        return self.for_each_element(target.stage, one)
+
+    def extend(
+        self,
+        elements: Elements,
+        lead: Sequence[Any],
+        time: Any,
+        inner: Any = None,
+        *,
+        flush: bool = False,
+    ) -> Any:
+        """``elements[lead] = elements[lead]`` followed by the step at ``time``.
+
+        The carries of earlier stages are those before the step, and are advanced with it.
+        ``flush`` leaves out denormal products.
+        """
+
+        def one(i: int, place: list[Any]) -> Any:
+            algebra = self.recurrence.groups[i].algebra
+            earlier = elements.load(i, lead, place)
+            names, step = _named(algebra, tuple(self.lift(i, place, time, inner)))
+            extended = algebra.extend(earlier, step)
+            extended = algebra.flush(extended) if flush else extended
+            return tir.seq([*names, elements.store(i, lead, place, extended)])
+
+        extended = self.for_each_element(elements.stage, one)
+        return tir.seq([extended, *self._advance(elements.stage, time, inner)])
+
+    def _advance(self, below: int, time: Any, inner: Any) -> list[Any]:
+        """One step of the carries of the stages ``< below``, the latest stage first.
+
+        A stage reads earlier ones as they were before the step, so that those move on last.
+        """
+        r = self.recurrence
+
+        def one(group: Group) -> Any:
+            def at(place: list[Any]) -> Any:
+                targets = [self.carry(i, place, inner) for i in group.carries]
+                values = [
+                    self._next(group, r.carries[i], place, time, inner) for i in group.carries
+                ]
+                return store_all(targets, values)
+
+            return self._each(r.state_axes(group), at)
+
+        return [one(g) for g in reversed(r.groups) if g.stage < below]
+
+    def _next(self, group: Group, carry: Carry, place: list[Any], time: Any, inner: Any) -> Any:
+        """The carry after a step."""
+        step = carry.step
+        if carry.first is not None:
+            time_var = self.recurrence.time.var
+            at_first = tirx.EQ(time_var, tir.zero_like(time_var))
+            step = tirx.op.if_then_else(at_first, carry.first, step)
+        members = [self.recurrence.carries[i] for i in group.carries]
+        olds = tir.VarMap((c.old, tirx.BufferLoad(c.before, list(c.cell))) for c in members)
+        return self._at(group, tir.substitute(step, olds), place, time, inner)
+
+    def set_identity(self, elements: Elements, lead: Sequence[Any]) -> Any:
+        """``elements[lead] = identity``."""
+
+        def one(i: int, place: list[Any]) -> Any:
+            return elements.store(i, lead, place, self.recurrence.groups[i].algebra.identity())
+
+        return self.for_each_element(elements.stage, one)
+
+    def apply(
+        self,
+        elements: Elements,
+        lead: Sequence[Any],
+        source: Replica | None = None,
+        inner: Any = None,
+    ) -> Any:
+        """Carry registers := elements[lead] applied to the carries of ``source`` (or its own)."""
+        source = source or self
+
+        def one(i: int, place: list[Any]) -> Any:
+            group = self.recurrence.groups[i]
+            carries = tuple(source.get_carry(c, place, inner) for c in group.carries)
+            values = group.algebra.apply(elements.load(i, lead, place), carries)
+            return store_all([self.carry(c, place, inner) for c in group.carries], values)
+
+        return self.for_each_element(elements.stage, one)
+
+
+def _named(algebra: Algebra, step: Element) -> tuple[list[Any], Element]:
+    """Bindings for the parts of a step's element that its composition uses many times."""
+    if not algebra.reuses_parts:
+        return [], step
+    names = tuple(tirx.Var(f"step{j}", tir.dtype_of(part)) for j, part in enumerate(step))
+    return [tirx.Bind(name, part) for name, part in zip(names, step, strict=True)], names
+
+
+def unrolled(stmt: Any) -> Any:
+    """Small constant serial loops as unrolled ones."""
+
+    def on_for(node: tirx.For) -> Any:
+        extent = tir.as_int(node.extent)
+        if node.kind != ForKind.SERIAL or extent is None or extent > _UNROLL_LIMIT:
+            return node
+        return tirx.For(
+            node.loop_var,
+            node.min,
+            node.extent,
+            ForKind.UNROLLED,
+            node.body,
+            node.thread_binding,
+            node.annotations,
+        )
+
+    return tvm_ffi.structural_map(stmt, (tirx.For, on_for))

@@ -1,0 +1,1 @@
+"""Schedules of CPUs. Read ``lanes`` first, then ``time_vector`` and ``three_phase``."""

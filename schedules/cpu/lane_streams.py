@@ -1,0 +1,126 @@
+"""What a block of lanes reads and writes along time, a row apart for neighbouring lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.extraction.nest import linear_in
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.branches import unconditional_loads
+from tvm_scan.schedules.common.invariants import values_of
+from tvm_scan.schedules.common.ir import local
+from tvm_scan.schedules.cpu.line_stores import output_stores
+from tvm_scan.schedules.cpu.transpose import square_side
+
+__all__ = [
+    "Shared",
+    "Stream",
+    "loads_along_time",
+    "shared_loads",
+    "stores_along_time",
+    "takes_lane_tiles",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Cells that a step reads or writes, one per lane, and the tile that holds them."""
+
+    buffer: Var
+    indices: tuple[Any, ...]
+    tile: Var
+    is_output: bool
+
+
+def takes_lane_tiles(recurrence: Recurrence) -> bool:
+    """Whether a step reads or writes rows along time that lie a row apart for every lane."""
+    if not recurrence.lanes or recurrence.guard is not None:
+        return False
+    return bool(loads_along_time(recurrence)) or bool(stores_along_time(recurrence))
+
+
+def _along_time(recurrence: Recurrence, buffer: Var, indices: Any) -> bool:
+    """Whether time moves the last index by one, and the last lane another one."""
+    time, lane = recurrence.time.var, recurrence.lanes[-1].var
+    last = linear_in(indices[-1], time)
+    if last is None or abs(last[0]) != 1 or tir.contains_var(last[1], [lane]):
+        return False
+    others = list(indices[:-1])
+    if any(tir.contains_var(index, [time]) for index in others):
+        return False
+    moves = any(tir.contains_var(index, [lane]) for index in others)
+    inner = tir.variables_bound(recurrence.body)
+    fixed = not any(var in inner for var in tir.variables(list(indices)).keys())
+    return moves and fixed and square_side(tir.wide_dtype(tir.dtype_of(buffer))) > 0
+
+
+def loads_along_time(recurrence: Recurrence) -> list[TensorLoad]:
+    """What a step reads in rows along time, each once."""
+    found: list[TensorLoad] = []
+    written = tir.VarMap((b, True) for b in recurrence.outputs)
+    for load in unconditional_loads(recurrence.body):
+        if load.source in written or str(load.source.scope()) == "local":
+            continue
+        fits = _along_time(recurrence, load.source, list(load.indices))
+        if fits and not any(tir.structurally_equal(load, other) for other in found):
+            found.append(load)
+    return found
+
+
+def stores_along_time(recurrence: Recurrence) -> list[tirx.BufferStore]:
+    """What a step writes in rows along time and does not read."""
+    found = output_stores(recurrence)
+    return [s for s in found if _along_time(recurrence, s.buffer, list(s.indices))]
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """Cells along time that all lanes of a block read, in constant loops of the step."""
+
+    load: TensorLoad
+    loops: tuple[tuple[Var, int], ...]
+    tile: Var
+    ahead: bool
+
+
+#: Cells of a shared tile for one step.
+_CELLS = 64
+
+
+def shared_loads(recurrence: Recurrence, steps: int) -> list[Shared]:
+    """What all lanes read along time within constant loops, with tiles of ``steps`` steps."""
+    time, lane = recurrence.time.var, recurrence.lanes[-1].var
+    written = tir.VarMap((b, True) for b in recurrence.outputs)
+    bound = tir.variables_bound(recurrence.body)
+    bound[time] = True
+    found: list[Shared] = []
+    for value, loops in values_of(recurrence.body):
+        for load in unconditional_loads(value):
+            inner = [(v, n) for v, n in loops if tir.contains_var(list(load.indices), [v])]
+            sizes = [n for _, n in inner if n is not None]
+            last = linear_in(load.indices[-1], time)
+            if last is None or abs(last[0]) != 1 or len(sizes) < len(inner) or not inner:
+                continue
+            names = tir.VarMap((v, True) for v, _ in inner)
+            others = [*load.indices[:-1], last[1]]
+            free = all(v in names or v not in bound for v in tir.variables(others).keys())
+            if (
+                free
+                and prod(sizes) <= _CELLS
+                and load.source not in written
+                and str(load.source.scope()) != "local"
+                and square_side(tir.wide_dtype(tir.dtype_of(load.source))) > 0
+                and not tir.contains_var(list(load.indices), [lane])
+            ):
+                dtype = tir.wide_dtype(tir.dtype_of(load.source))
+                tile = local(f"shared{len(found)}", [*sizes, steps], dtype)
+                pairs = tuple(zip([v for v, _ in inner], sizes, strict=True))
+                found.append(Shared(load, pairs, tile, last[0] == 1))
+    return found

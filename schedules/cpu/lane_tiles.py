@@ -1,0 +1,299 @@
+"""Tiles of steps of neighbouring lanes, transposed between memory and registers.
+
+Where time is contiguous in memory, the lanes of a vector lie a row apart. A tile of as many steps
+as a cache line has is read row by row, transposed by shuffles, walked with the lanes in vectors,
+and what it wrote goes back the same way. The step itself is the loop's own, whatever its family.
+Halves are float32 in the tiles, converted a row at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Var
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.extraction.nest import linear_in
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.invariants import register_of
+from tvm_scan.schedules.common.ir import as_dtype, each, int_const, local, loop
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.cpu.lane_streams import (
+    Shared,
+    Stream,
+    loads_along_time,
+    shared_loads,
+    stores_along_time,
+)
+from tvm_scan.schedules.cpu.line_stores import line_store
+from tvm_scan.schedules.cpu.transpose import Square
+
+__all__ = ["LaneTiles"]
+
+
+class LaneTiles:
+    """The tiles of a block of lanes.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        One of which ``takes_lane_tiles`` holds.
+    width : int
+        Lanes of the block, a multiple of 16.
+    nontemporal : bool
+        Whether lines are stored past the caches.
+    prefetch : int
+        Tiles ahead of which lines are asked for.
+    """
+
+    def __init__(
+        self, recurrence: Recurrence, width: int, *, nontemporal: bool = False, prefetch: int = 0
+    ) -> None:
+        self.width, self.time = width, recurrence.time
+        self.nontemporal, self.prefetch = nontemporal, prefetch
+        loads, stores = loads_along_time(recurrence), stores_along_time(recurrence)
+        named = [(x.source, x.indices, False) for x in loads]
+        named += [(x.buffer, x.indices, True) for x in stores]
+        dtypes = sorted({_wide(buffer) for buffer, _, _ in named})
+        self.squares = {dtype: Square(dtype) for dtype in dtypes}
+        #: Steps of a tile: a line of the narrowest cells; longer tiles leave the nearest cache.
+        self.steps = max(square.side for square in self.squares.values())
+        self.stages = {
+            d: local(f"stage_{d}", [q.side, self.steps], d) for d, q in self.squares.items()
+        }
+        self.slot = tirx.Var("slot", "int32")
+        self.streams = [
+            Stream(buffer, tuple(indices), self._tile(i, buffer), out)
+            for i, (buffer, indices, out) in enumerate(named)
+        ]
+        self.shared = shared_loads(recurrence, self.steps)
+        self.body = self._through_tiles(recurrence.body, loads, stores)
+        registers = tuple(register_of(stream.tile) for stream in self.streams)
+        #: With the tiles among its registers.
+        self.recurrence = replace(recurrence, registers=(*recurrence.registers, *registers))
+
+    def _tile(self, i: int, buffer: Var) -> Var:
+        return local(f"tile{i}", [self.steps], _wide(buffer))
+
+    def _through_tiles(self, body: Any, loads: list[Any], stores: list[Any]) -> Any:
+        inputs, outputs = self.streams[: len(loads)], self.streams[len(loads) :]
+
+        def on_load(load: TensorLoad) -> Any:
+            for old, stream in zip(loads, inputs, strict=True):
+                if load.source.same_as(old.source) and tir.structurally_equal(load, old):
+                    return _as(tirx.BufferLoad(stream.tile, [self.slot]), load.source)
+            for one in self.shared:
+                if tir.structurally_equal(load, one.load):
+                    place = [*(var for var, _ in one.loops), self._place_in_line(one)]
+                    return _as(tirx.BufferLoad(one.tile, place), load.source)
+            return load
+
+        def on_store(store: tirx.BufferStore) -> Any:
+            for old, stream in zip(stores, outputs, strict=True):
+                if store.buffer.same_as(old.buffer):
+                    return tirx.BufferStore(stream.tile, _wide_value(store.value), [self.slot])
+            return store
+
+        body = tvm_ffi.structural_map(body, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
+        return tvm_ffi.structural_map(body, (tirx.Cast, self._wide_again))
+
+    def _wide_again(self, cast: tirx.Cast) -> Any:
+        """What a tile holds is a half already: it need not be rounded on its way."""
+        inner = cast.value
+        if not isinstance(inner, tirx.Cast) or not isinstance(inner.value, TensorLoad):
+            return cast
+        tiles = [*(s.tile for s in self.streams), *(one.tile for one in self.shared)]
+        same = tir.dtype_of(inner.value) == tir.dtype_of(cast)
+        held = any(inner.value.source.same_as(tile) for tile in tiles)
+        return inner.value if same and held else cast
+
+    def _place_in_line(self, one: Shared) -> Any:
+        return self.slot if one.ahead else tirx.IntImm("int32", self.steps - 1) - self.slot
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Registers of the squares, and the tiles that all lanes share."""
+        squares = [b for square in self.squares.values() for b in square.buffers]
+        return [*squares, *self.arrays]
+
+    @property
+    def arrays(self) -> list[Var]:
+        """Those of them that registers cannot hold."""
+        return [*self.stages.values(), *(one.tile for one in self.shared)]
+
+    def walk(self, replica: Replica, across: Callable[[Callable[[Any], Any]], Any]) -> Any:
+        """All steps: tiles, then what is left of them one by one.
+
+        Parameters
+        ----------
+        replica : Replica
+            Of ``self.recurrence``.
+        across : callable
+            ``across(make)`` is ``make(lane)`` for every lane of the block.
+        """
+        extent = self.time.extent
+        steps = int_const(self.steps, extent)
+        full = tir.simplify(extent // steps)
+        done = tir.simplify(full * steps)
+
+        def tile(n: Any) -> Any:
+            first = n * steps
+
+            def one(i: Any) -> Any:
+                slot = tir.VarMap([(self.slot, i)])
+                time = first + as_dtype(i, tir.dtype_of(extent))
+                body = tir.substitute(self.body, slot)
+                return across(lambda u: replica.place(body, u, time))
+
+            inputs = [self._move(s, replica, first) for s in self.streams if not s.is_output]
+            inputs += [self._copy(one, replica, first) for one in self.shared]
+            outputs = [self._move(s, replica, first) for s in self.streams if s.is_output]
+            return tir.seq([*inputs, loop("i", self.steps, one), *outputs])
+
+        rest = tir.simplify(extent - done)
+        single = loop("i", rest, lambda i: across(lambda u: replica.step(done + i, u)))
+        return tir.seq([loop("n", full, tile), single])
+
+    @property
+    def stored(self) -> list[str]:
+        """Dtypes of the buffers that are stored past the caches."""
+        outputs = [stream.buffer for stream in self.streams if stream.is_output]
+        lines = [tir.dtype_of(buffer) for buffer in outputs if not _is_narrow(buffer)]
+        return lines if self.nontemporal else []
+
+    def _store(self, buffer: Var, value: Any, line: list[Any]) -> Any:
+        if not self.nontemporal or _is_narrow(buffer):
+            return tirx.BufferStore(buffer, _row(value, buffer), line)
+        first = [*line[:-1], line[-1].base]
+        return line_store(buffer, first, value)
+
+    def _copy(self, one: Shared, replica: Replica, first: Any) -> Any:
+        """The cells of a tile's steps that all lanes read."""
+        begin = first if one.ahead else first + int_const(self.steps - 1, first)
+
+        def line(place: list[Any]) -> Any:
+            table = tir.VarMap((v, p) for (v, _), p in zip(one.loops, place, strict=True))
+            indices = [
+                replica.place(tir.substitute(i, table), None, begin) for i in one.load.indices
+            ]
+            memory = [*indices[:-1], tirx.Ramp(indices[-1], 1, self.steps)]
+            held = [*place, tirx.Ramp(tirx.IntImm("int32", 0), 1, self.steps)]
+            value = tirx.BufferLoad(one.load.source, memory)
+            return tirx.BufferStore(one.tile, _row(value, one.tile), held)
+
+        return each([extent for _, extent in one.loops], line, unroll=False)
+
+    def _move(self, stream: Stream, replica: Replica, first: Any) -> Any:
+        """A stream between memory and its tile, by squares of lanes and steps.
+
+        Rows pass through ``stage``: rows a power of two apart meet in one set of the caches, where
+        the columns of a square would push one another out.
+        """
+        dtype = _wide(stream.buffer)
+        square, stage = self.squares[dtype], self.stages[dtype]
+        side, tile = square.side, replica.register(stream.tile)
+        last = linear_in(stream.indices[-1], self.time.var)
+        assert last is not None
+        ahead = last[0] == 1
+        begin = first if ahead else first + int_const(self.steps - 1, first)
+        lines = range(0, self.steps, side)
+        lane_dtype = tir.dtype_of(self.recurrence.lanes[-1].var)
+        rows = int_const(side, lane_dtype)
+
+        def memory(lane: Any, cell: int) -> list[Any]:
+            places = [replica.place(i, lane, begin) for i in stream.indices]
+            return [*places[:-1], tirx.Ramp(places[-1] + cell, 1, side)]
+
+        def staged(row: Any, cell: int) -> list[Any]:
+            return [row, tirx.Ramp(tirx.IntImm("int32", cell), 1, side)]
+
+        def in_tile(k: Any, cell: int) -> list[Any]:
+            slot = cell if ahead else self.steps - 1 - cell
+            return [tirx.IntImm("int32", slot), tirx.Ramp(k * side, 1, side)]
+
+        def block(k: Any) -> Any:
+            """``side`` lanes."""
+
+            def turn(cell: int) -> Any:
+                """A square: its rows lie in ``stage``, its columns in the tile, or the reverse."""
+                if stream.is_output:
+                    return square.transpose(
+                        lambda i: tirx.BufferLoad(tile, in_tile(k, cell + i)),
+                        lambda i, v: tirx.BufferStore(stage, v, staged(i, cell)),
+                    )
+                return square.transpose(
+                    lambda i: tirx.BufferLoad(stage, staged(i, cell)),
+                    lambda i, v: tirx.BufferStore(tile, v, in_tile(k, cell + i)),
+                )
+
+            def row(i: Any) -> Any:
+                lane = k * side + i
+                if stream.is_output:
+                    return tir.seq(
+                        self._store(
+                            stream.buffer, tirx.BufferLoad(stage, staged(i, c)), memory(lane, c)
+                        )
+                        for c in lines
+                    )
+                held = [tirx.BufferLoad(stream.buffer, memory(lane, c)) for c in lines]
+                out = [
+                    tirx.BufferStore(stage, _row(value, stage), staged(i, c))
+                    for value, c in zip(held, lines, strict=True)
+                ]
+                if self.prefetch:
+                    far = self.prefetch * self.steps * (1 if ahead else -1)
+                    out += [_asked_for(stream.buffer, memory(lane, c + far)) for c in lines]
+                return tir.seq(out)
+
+            turned, moved = tir.seq(turn(c) for c in lines), loop("r", rows, row)
+            return tir.seq([turned, moved] if stream.is_output else [moved, turned])
+
+        return loop("k", int_const(self.width // side, lane_dtype), block)
+
+
+def _is_narrow(buffer: Var) -> bool:
+    return tir.is_half(tir.dtype_of(buffer))
+
+
+def _wide(buffer: Var) -> str:
+    return tir.wide_dtype(tir.dtype_of(buffer))
+
+
+def _as(value: Any, buffer: Var) -> Any:
+    """A scalar in the dtype of a buffer."""
+    dtype = tir.dtype_of(buffer)
+    return value if tir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
+
+
+def _wide_value(value: Any) -> Any:
+    """What is stored as a half, in float32: it is rounded where it leaves the tile."""
+    dtype = tir.dtype_of(value)
+    if not tir.is_half(dtype):
+        return value
+    wide = tir.wide_dtype(dtype)
+    if isinstance(value, tirx.Cast) and tir.dtype_of(value.value) == wide:
+        return value.value
+    return tirx.Cast(wide, value)
+
+
+def _row(value: Any, buffer: Var) -> Any:
+    """A vector in the dtype of a buffer."""
+    dtype, _, lanes = tir.dtype_of(value).partition("x")
+    wanted = tir.dtype_of(buffer)
+    return value if dtype == wanted else tirx.Cast(f"{wanted}x{lanes}", value)
+
+
+def _asked_for(buffer: Var, line: list[Any]) -> Any:
+    """Statement that asks for a line; one beyond the end of the row is asked for in vain."""
+    # The address is taken inside the buffer: the first and last cells bound it.
+    extent = tir.shape_of(buffer)[-1]
+    zero, one = tir.zero_like(line[-1].base), int_const(1, line[-1].base)
+    inside = tirx.Max(tirx.Min(line[-1].base, as_dtype(extent, tir.dtype_of(zero)) - one), zero)
+    place = tirx.address_of(tirx.BufferLoad(buffer, [*line[:-1], inside]))
+    numbers = [tirx.IntImm("int32", n) for n in (0, 3, 1)]  # to read, to keep, data
+    return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", place, *numbers))

@@ -1,0 +1,235 @@
+"""Whole cache lines written past the caches.
+
+An ordinary store first reads the line that it changes; where the output is larger than the
+caches, that is half of what the memory moves. A non-temporal store of a whole line is not
+preceded by a read. TVM has no such store, so that it comes as a few lines of LLVM IR, which test
+the address: a line that is not aligned is stored the ordinary way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import StringImm, Var
+from tvm.tirx import ForKind
+
+from tvm_scan import tir
+from tvm_scan.extraction.nest import linear_in
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.invariants import register_of
+from tvm_scan.schedules.common.ir import local, loop
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.cpu.transpose import LINE_BYTES
+
+__all__ = [
+    "HeldStores",
+    "flush",
+    "hold_stores",
+    "line_store",
+    "line_store_ir",
+    "output_stores",
+    "takes_line_stores",
+    "with_line_stores",
+]
+
+_LLVM_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "int32": "i32",
+    "int64": "i64",
+    "float16": "half",
+    "bfloat16": "bfloat",
+}
+
+#: Lines that are written out one after another.
+_FEW = 4
+
+_STORE = """
+define i32 @tvm_scan_store_{dtype}(ptr %p, <{lanes} x {type}> %v) {{
+  %address = ptrtoint ptr %p to i64
+  %low = and i64 %address, 63
+  %aligned = icmp eq i64 %low, 0
+  br i1 %aligned, label %past, label %through
+past:
+  store <{lanes} x {type}> %v, ptr %p, align 64, !nontemporal !0
+  ret i32 0
+through:
+  store <{lanes} x {type}> %v, ptr %p, align {bytes}
+  ret i32 0
+}}
+"""
+_FENCE = """
+define i32 @tvm_scan_fence() {
+  call void asm sideeffect "sfence", "~{memory}"()
+  ret i32 0
+}
+!0 = !{i32 1}
+"""
+
+
+def line_cells(dtype: str) -> int:
+    """Cells of a line; 0 for a dtype that no line store takes."""
+    return LINE_BYTES // tir.byte_size(dtype) if dtype in _LLVM_TYPES else 0
+
+
+def line_store(buffer: Var, indices: Sequence[Any], value: Any) -> Any:
+    """Statement that stores a vector of one line from ``buffer[indices]`` on."""
+    place = tirx.address_of(tirx.BufferLoad(buffer, list(indices)))
+    name = f"tvm_scan_store_{tir.dtype_of(buffer)}"
+    return tirx.Evaluate(tirx.call_extern("int32", name, place, value))
+
+
+def with_line_stores(stmt: Any, dtypes: Sequence[str]) -> Any:
+    """A task with the LLVM functions of its line stores, after which other threads see the lines.
+
+    Parameters
+    ----------
+    stmt : Stmt
+        The whole task.
+    dtypes : sequence of str
+        Of the buffers that it stores to by lines; without any, the task stays as it is.
+    """
+    if not dtypes:
+        return stmt
+    stmt = tir.seq([stmt, tirx.Evaluate(tirx.call_extern("int32", "tvm_scan_fence"))])
+    code = StringImm(line_store_ir(dtypes))
+    return tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", code, stmt)
+
+
+def line_store_ir(dtypes: Sequence[str]) -> str:
+    """LLVM IR of the functions that line stores of these dtypes call."""
+    parts = [
+        _STORE.format(dtype=d, type=_LLVM_TYPES[d], lanes=line_cells(d), bytes=tir.byte_size(d))
+        for d in sorted(set(dtypes))
+    ]
+    return "".join(parts) + _FENCE
+
+
+def output_stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
+    """Stores of every step, outside of conditions and loops, to outputs that no step reads."""
+    read = tir.buffers_loaded(recurrence.body)
+    written = tir.VarMap((b, True) for b in recurrence.outputs)
+    found: list[tirx.BufferStore] = []
+    everywhere: list[Var] = []
+    skip = tvm_ffi.WalkResult.SKIP
+
+    def visit(store: tirx.BufferStore) -> None:
+        if store.buffer in written and store.buffer not in read:
+            found.append(store)
+
+    kinds = [(tirx.IfThenElse, lambda _: skip), (tirx.For, lambda _: skip)]
+    tvm_ffi.structural_walk(recurrence.body, [(tirx.BufferStore, visit), *kinds], order="pre")
+    tvm_ffi.structural_walk(
+        recurrence.body, [(tirx.BufferStore, lambda store: everywhere.append(store.buffer))]
+    )
+    return [s for s in found if sum(s.buffer.same_as(other) for other in everywhere) == 1]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldStores:
+    """A recurrence that keeps in registers what it would store, and the stores.
+
+    Attributes
+    ----------
+    recurrence : Recurrence
+        With the registers among its own.
+    stores : tuple of (Var, BufferStore)
+        Register of one cell, and the store that it stands for.
+    """
+
+    recurrence: Recurrence
+    stores: tuple[tuple[Var, tirx.BufferStore], ...]
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Of the buffers."""
+        return [tir.dtype_of(store.buffer) for _, store in self.stores]
+
+
+def takes_line_stores(recurrence: Recurrence, along: Var) -> bool:
+    """Whether some stores of a step follow one another in memory along a variable."""
+    return any(_follows(store, along) for store in output_stores(recurrence))
+
+
+def hold_stores(recurrence: Recurrence, along: Var, width: int) -> HeldStores:
+    """Take the stores out of a step that follow one another in memory along a variable.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        Whose step.
+    along : Var
+        The time variable, or the last lane's.
+    width : int
+        Neighbours that are stored together.
+
+    Returns
+    -------
+    HeldStores
+        Without stores where none follow one another.
+    """
+    stores = [
+        s
+        for s in output_stores(recurrence)
+        if _follows(s, along) and width % line_cells(_dtype(s)) == 0
+    ]
+    cells = [local(f"out{i}", [1], tir.dtype_of(s.buffer)) for i, s in enumerate(stores)]
+    zero = tirx.IntImm("int32", 0)
+
+    def on_store(store: tirx.BufferStore) -> Any:
+        for cell, old in zip(cells, stores, strict=True):
+            if store.buffer.same_as(old.buffer):
+                return tirx.BufferStore(cell, store.value, [zero])
+        return store
+
+    if not stores:
+        return HeldStores(recurrence, ())
+    body = tvm_ffi.structural_map(recurrence.body, (tirx.BufferStore, on_store))
+    registers = (*recurrence.registers, *(register_of(cell) for cell in cells))
+    held = replace(recurrence, body=body, registers=registers)
+    return HeldStores(held, tuple(zip(cells, stores, strict=True)))
+
+
+def _follows(store: tirx.BufferStore, along: Var) -> bool:
+    last = linear_in(store.indices[-1], along)
+    others = tir.contains_var(list(store.indices[:-1]), [along])
+    return last is not None and last[0] == 1 and not others and line_cells(_dtype(store)) > 0
+
+
+def _dtype(store: tirx.BufferStore) -> str:
+    return tir.dtype_of(store.buffer)
+
+
+def flush(held: HeldStores, replica: Replica, width: int, place: Any) -> Any:
+    """Statement that stores the held cells of ``width`` neighbours, a line at a time.
+
+    Parameters
+    ----------
+    held : HeldStores
+        What was taken out.
+    replica : Replica
+        Of its recurrence, ``width`` wide.
+    width : int
+        Neighbours.
+    place : callable
+        ``place(index, first)`` is an index of a store for neighbour ``first``.
+    """
+    zero = tirx.IntImm("int32", 0)
+
+    def lines(cell: Var, store: tirx.BufferStore) -> Any:
+        count = line_cells(_dtype(store))
+
+        def line(k: Any) -> Any:
+            first = k * count
+            value = tirx.BufferLoad(replica.register(cell), [zero, tirx.Ramp(first, 1, count)])
+            return line_store(store.buffer, [place(i, first) for i in store.indices], value)
+
+        # A few lines are vectors in registers; many are an array.
+        kind = ForKind.UNROLLED if width // count <= _FEW else ForKind.SERIAL
+        return loop("k", width // count, line, kind, tir.dtype_of(held.recurrence.time.var))
+
+    return tir.seq([lines(cell, store) for cell, store in held.stores])

@@ -1,0 +1,130 @@
+"""The element of many steps of time, folded pair by pair with steps as the lanes of vectors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.algebra.base import Combine
+from tvm_scan.recurrence import Group
+from tvm_scan.schedules.common.elements import Elements
+from tvm_scan.schedules.cpu.vector_values import Lanes, names, on_vectors
+
+if TYPE_CHECKING:
+    from tvm_scan.schedules.cpu.time_vector import TimeVector
+
+__all__ = ["TimeFold"]
+
+#: Vectors that are folded together: enough of them make the narrow last steps rare.
+_BATCH = 4
+
+
+class TimeFold:
+    """Folds of batches of vectors of time.
+
+    Neighbouring vectors meet first: the even steps of both are the left operands, the odd ones
+    the right operands of one vector operation, so that the order of time is kept for operators
+    that do not commute. The last vector is folded by halves.
+
+    Parameters
+    ----------
+    vectors : TimeVector
+        What lifts steps to elements, and how wide.
+    """
+
+    def __init__(self, vectors: TimeVector) -> None:
+        self.vectors, self.width = vectors, vectors.width
+        #: Steps of one fold.
+        self.steps = _BATCH * self.width
+        self._held: dict[tuple[int, str], list[Lanes]] = {}
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Registers to allocate."""
+        return [part.buffer for parts in self._held.values() for part in parts]
+
+    def _registers(self, group: int, name: str, width: int) -> list[Lanes]:
+        dtypes = self.vectors.recurrence.groups[group].algebra.dtypes
+        made = [Lanes(f"f{name}_{group}{j}", width, d) for j, d in enumerate(dtypes)]
+        return self._held.setdefault((group, name), made)
+
+    def fold(self, held: Elements, lead: list[Any], first: Any) -> Any:
+        """``held[lead]`` followed by the steps of a batch from ``first`` on."""
+        groups = self.vectors.recurrence.groups
+        return tir.seq([self._group(i, g, held, lead, first) for i, g in enumerate(groups)])
+
+    def _group(self, i: int, group: Group, held: Elements, lead: list[Any], first: Any) -> Any:
+        algebra, plain = group.algebra, group.algebra.plainly()
+
+        def add(total: tuple[Any, ...]) -> Any:
+            return held.store(
+                i, lead, [], algebra.flush(algebra.combine(held.load(i, lead, []), total))
+            )
+
+        def tree(combine: Combine) -> tuple[list[Any], tuple[Any, ...]]:
+            out: list[Any] = []
+            parts = self._pairs(i, group, combine, first, 0, _BATCH, out)
+            return out, self._halves(i, group, combine, parts, out)
+
+        careful, total = tree(algebra.combine)
+        if plain is None:
+            return tir.seq([*careful, add(total)])
+        usual, quick = tree(plain.combine)
+        if plain.exact is None:
+            return tir.seq([*usual, add(quick)])
+        again = tir.fresh_copy(tir.seq([*careful, add(total)]))
+        return tir.seq([*usual, tirx.IfThenElse(plain.exact(quick), add(quick), again)])
+
+    def _pairs(
+        self,
+        i: int,
+        group: Group,
+        combine: Combine,
+        first: Any,
+        begin: int,
+        count: int,
+        out: list[Any],
+    ) -> list[Lanes]:
+        """One vector of elements for ``count`` vectors of steps, each lane a run of steps."""
+        parts = self._registers(i, f"{begin}x{count}", self.width)
+        if count == 1:
+            out.append(self.vectors.lift(i, parts, first + begin * self.width))
+            return parts
+        half = count // 2
+        one = self._pairs(i, group, combine, first, begin, half, out)
+        two = self._pairs(i, group, combine, first, begin + half, half, out)
+        sources = [[a.load(), b.load()] for a, b in zip(one, two, strict=True)]
+        self._meet(group, combine, sources, parts, self.width, out)
+        return parts
+
+    def _halves(
+        self, i: int, group: Group, combine: Combine, parts: list[Lanes], out: list[Any]
+    ) -> tuple[Any, ...]:
+        width = self.width
+        while width > 2:
+            width //= 2
+            halves = self._registers(i, f"half{width}", width)
+            self._meet(group, combine, [[p.load()] for p in parts], halves, width, out)
+            parts = halves
+        return combine(tuple(p.at(0) for p in parts), tuple(p.at(1) for p in parts))
+
+    def _meet(
+        self,
+        group: Group,
+        combine: Combine,
+        sources: list[list[Any]],
+        targets: list[Lanes],
+        width: int,
+        out: list[Any],
+    ) -> None:
+        """``targets``: the even lanes of the sources followed by the odd ones."""
+        left, right, _ = names(group.algebra, [])
+        table = tir.VarMap()
+        for parity, variables in enumerate((left, right)):
+            for var, vectors in zip(variables, sources, strict=True):
+                table[var] = tirx.Shuffle(vectors, [2 * v + parity for v in range(width)])
+        for target, value in zip(targets, combine(left, right), strict=True):
+            out.append(target.store(on_vectors(value, table, width)))

@@ -1,0 +1,233 @@
+"""Steps of time as the lanes of a vector: a scan inside registers by shuffles.
+
+Work and span for V steps: V log V combinations as log V vector operations, of which the next
+vector waits for one application to the carry alone. (The scan of W. D. Hillis and G. L. Steele,
+"Data parallel algorithms", CACM 29 (12), 1986, over the lanes of a vector.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm.tirx import ForKind
+
+from tvm_scan import tir
+from tvm_scan.algebra.base import Combine, Element
+from tvm_scan.recurrence import Group, Recurrence
+from tvm_scan.schedules.common.branches import branches
+from tvm_scan.schedules.common.elements import Elements, store_all
+from tvm_scan.schedules.common.ir import as_dtype, int_const, loop
+from tvm_scan.schedules.common.lanes import clear
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores
+from tvm_scan.schedules.cpu.time_fold import TimeFold
+from tvm_scan.schedules.cpu.time_runs import TimeRuns
+from tvm_scan.schedules.cpu.vector_math import Pool, hoist_first_iteration, with_vector_math
+from tvm_scan.schedules.cpu.vector_values import Lanes, blend, names, on_vectors, shift
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["TimeVector"]
+
+
+class TimeVector:
+    """Steps of one lane, ``width`` at a time; the carry is in the registers of a ``Replica``.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        One stage, carries of one cell.
+    lanes : sequence of Expr
+        Value of each lane variable.
+    plan : ScanPlan
+        ``time_vector`` is the width.
+    one : Replica
+        Registers of single steps, which hold the carry before and after.
+    """
+
+    def __init__(
+        self, recurrence: Recurrence, lanes: list[Any], plan: ScanPlan, one: Replica
+    ) -> None:
+        self.recurrence, self.plan, self.one = recurrence, plan, one
+        self.width = plan.time_vector
+        self.held = HeldStores(recurrence, ())
+        if plan.nontemporal:
+            self.held = hold_stores(recurrence, recurrence.time.var, self.width)
+        self.many = Replica(
+            self.held.recurrence, lanes, unroll=False, width=self.width, tag="_v", moves=False
+        )
+        self.pool = Pool(self.width)
+        self.dtype = tir.dtype_of(recurrence.time.var)
+        # Two sets of elements: a level reads all of one and writes the other.
+        self.elements: dict[int, list[list[Lanes]]] = {
+            i: [
+                [Lanes(f"v{side}{i}{j}", self.width, d) for j, d in enumerate(g.algebra.dtypes)]
+                for side in range(2)
+            ]
+            for i, g in enumerate(recurrence.groups)
+        }
+        self.runs = TimeRuns(self) if plan.time_runs else None
+        self.halves: list[Var] = []
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Registers to allocate."""
+        sides = [side for sides in self.elements.values() for side in sides]
+        elements = [e.buffer for side in sides for e in side]
+        runs = self.runs.buffers if self.runs else []
+        return [*self.many.buffers, *self.pool.buffers, *elements, *runs, *self.halves]
+
+    def begin(self) -> Any:
+        """What must stand before the first vector: TVM would shrink registers not seen outside."""
+        return clear(self.buffers)
+
+    def walk(self, start: Any, extent: Any) -> Any:
+        """``extent`` steps from ``start`` on: vectors of them, then the rest one by one."""
+        width = int_const(self.width, extent)
+        full = tir.simplify(extent // width)
+        done = tir.simplify(full * width)
+        rest = tir.simplify(extent - done)
+        blocks = loop("n", full, lambda n: self.block(start + n * width))
+        single = loop("i", rest, lambda i: self.one.step(start + done + i))
+        kept = self._keep_last()
+        if tir.as_int(full) is None:
+            kept = tirx.IfThenElse(full > int_const(0, full), kept, None) if kept else None
+        return tir.seq([blocks, kept, single])
+
+    def reduce(self, held: Elements, lead: list[Any], start: Any, extent: Any) -> Any:
+        """``held[lead]`` followed by ``extent`` steps from ``start`` on.
+
+        Vectors are folded by halves, even steps with the odd ones after them: of V steps, V - 1
+        combinations in about V / width + log width operations.
+        """
+        fold = TimeFold(self)
+        batch = int_const(fold.steps, extent)
+        full = tir.simplify(extent // batch)
+        done = tir.simplify(full * batch)
+        rest = tir.simplify(extent - done)
+        blocks = loop("n", full, lambda n: fold.fold(held, lead, start + n * batch))
+        single = loop(
+            "i", rest, lambda i: self.one.extend(held, lead, start + done + i, flush=True)
+        )
+        self.halves = fold.buffers
+        return tir.seq([blocks, single])
+
+    def block(self, first: Any) -> Any:
+        """Steps ``first`` to ``first + width - 1``."""
+        befores = [
+            part for i, g in enumerate(self.recurrence.groups) for part in self._scan(i, g, first)
+        ]
+        body = self._across(lambda v: self.many.step(first + v, v))
+
+        def place(index: Any, v: Any) -> Any:
+            return self.many.place(index, None, first + as_dtype(v, self.dtype))
+
+        return tir.seq([*befores, body, flush(self.held, self.many, self.width, place)])
+
+    def _across(self, make: Any) -> Any:
+        """``make`` for every step of a vector."""
+        probe = hoist_first_iteration(make(tirx.Var("v", self.dtype)))
+        if branches(probe):
+            return loop("v", self.width, make, ForKind.SERIAL, self.dtype)
+
+        def vector(v: Any) -> Any:
+            code = hoist_first_iteration(make(v))
+            if self.plan.library_math:
+                return code
+            return with_vector_math(code, self.pool, v, ldexp=self.plan.ldexp)
+
+        return loop("v", self.width, vector, ForKind.VECTORIZED, self.dtype)
+
+    def lift(self, i: int, parts: list[Lanes], first: Any) -> Any:
+        """Elements of the steps of a vector."""
+
+        def lifted(v: Any) -> Any:
+            values = self.many.lift(i, [], first + v, v)
+            return tir.seq(
+                [tirx.BufferStore(p.buffer, x, [v]) for p, x in zip(parts, values, strict=True)]
+            )
+
+        return self._across(lifted)
+
+    def _scan(self, i: int, group: Group, first: Any) -> list[Any]:
+        """Elements of the steps, their scan, the carries before each step and after the last."""
+        algebra, runs = group.algebra, self.runs
+        read, write = self.elements[i]
+        levels = self.width.bit_length() - 1
+        last = write if levels % 2 else read
+        lifted = self.lift(i, read, first)
+        total = runs.last(i) if runs else tuple(element.at(self.width - 1) for element in last)
+
+        def scanned(combine: Combine) -> list[Any]:
+            return runs.levels(i, group, read, combine) if runs else self._levels(i, group, combine)
+
+        def handed(apply: Combine) -> list[Any]:
+            made = runs.befores(i, group, apply) if runs else self._befores(group, last, apply)
+            return [*made, self._after(group, total, apply)]
+
+        careful = [lifted, *scanned(algebra.combine), *handed(algebra.apply)]
+        plain = algebra.plainly()
+        if plain is None:
+            return careful
+        levelled, usual = scanned(plain.combine), handed(plain.apply)
+        if plain.exact is None:
+            return [lifted, *levelled, *usual]
+        # One test of the whole vector for the rare one that needs care.
+        everywhere = plain.exact(total)
+        rare = tirx.IfThenElse(everywhere, tir.seq(usual), tir.seq(careful))
+        return [tir.fresh_copy(lifted), *levelled, rare]
+
+    def _before(self, element: list[Lanes], by: int) -> list[Any]:
+        """Lane ``v - by`` in lane ``v``; the first lanes are any."""
+        return [shift(part.load(), by, self.width) for part in element]
+
+    def _levels(self, i: int, group: Group, combine: Combine) -> list[Any]:
+        """The scan of the elements, from one set to the other and back.
+
+        The lanes that no earlier one meets are kept by a blend.
+        """
+        width = self.width
+        read, write = self.elements[i]
+        left, right, _ = names(group.algebra, [])
+        combined = combine(left, right)
+        out = []
+        by = 1
+        while by < width:
+            vectors = [e.load() for e in read]
+            table = tir.VarMap(zip(right, vectors, strict=True))
+            for var, vector in zip(left, self._before(read, by), strict=True):
+                table[var] = vector
+            for target, vector, value in zip(write, vectors, combined, strict=True):
+                scanned = on_vectors(value, table, width)
+                out.append(target.store(blend(vector, scanned, by, width)))
+            read, write = write, read
+            by *= 2
+        return out
+
+    def _befores(self, group: Group, last: list[Lanes], apply: Combine) -> list[Any]:
+        """The carries before every step."""
+        width = self.width
+        dtypes = [self.recurrence.carries[c].dtype for c in group.carries]
+        left, _, old = names(group.algebra, dtypes)
+        carries = [self.one.get_carry(c, []) for c in group.carries]
+        table = tir.VarMap((o, tirx.Broadcast(c, width)) for o, c in zip(old, carries, strict=True))
+        for var, vector in zip(left, self._before(last, 1), strict=True):
+            table[var] = vector
+        out = []
+        for c, carry, value in zip(group.carries, carries, apply(left, old), strict=True):
+            before = on_vectors(value, table, width)
+            before = blend(tirx.Broadcast(carry, width), before, 1, width)
+            buffer, cell = self.many.carry(c, [], tirx.Ramp(0, 1, width))
+            out.append(tirx.BufferStore(buffer, before, cell))
+        return out
+
+    def _after(self, group: Group, total: Element, apply: Combine) -> Any:
+        """The carries after the last step, which the element of all steps makes."""
+        carries = tuple(self.one.get_carry(c, []) for c in group.carries)
+        places = [self.one.carry(c, []) for c in group.carries]
+        return store_all(places, apply(total, carries))
+
+    def _keep_last(self) -> Any:
+        """Registers that are no carries, as the last step of the last vector left them."""
+        return self.one.take(self.many, tirx.IntImm(self.dtype, self.width - 1))

@@ -1,0 +1,95 @@
+"""Square blocks of memory, transposed in registers by shuffles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.schedules.common.ir import local
+
+__all__ = ["LINE_BYTES", "Square", "square_side"]
+
+#: Bytes of a cache line, which is one row of a square.
+LINE_BYTES = 64
+
+
+def square_side(dtype: str) -> int:
+    """Rows of a square of cache lines: 16 for four bytes; 0 where none is made.
+
+    Parameters
+    ----------
+    dtype : str
+        Of one cell.
+    """
+    return {"float32": 16, "int32": 16, "uint32": 16, "float64": 8, "int64": 8}.get(dtype, 0)
+
+
+class Square:
+    """Registers of a square, and its transposition.
+
+    ``side`` rows meet in pairs at distances ``side / 2, ..., 2, 1``: each pair exchanges the
+    blocks of that width off its diagonal. That is ``side log2 side`` shuffles of two vectors.
+    (J. O. Eklundh, "A fast computer method for matrix transposing", IEEE Trans. C-21 (7), 1972.)
+
+    Parameters
+    ----------
+    dtype : str
+        Of one cell.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self.side = square_side(dtype)
+        # An array for each row: TVM keeps a whole square in memory, not in registers.
+        self._rows = [
+            [local(f"sq{i}_{row}_{dtype}", [self.side], dtype) for row in range(self.side)]
+            for i in range(2)
+        ]
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Registers to allocate."""
+        return [row for rows in self._rows for row in rows]
+
+    def _load(self, row: Var) -> Any:
+        return tirx.BufferLoad(row, [self._all])
+
+    def _store(self, row: Var, value: Any) -> Any:
+        return tirx.BufferStore(row, value, [self._all])
+
+    @property
+    def _all(self) -> Any:
+        return tirx.Ramp(tirx.IntImm("int32", 0), 1, self.side)
+
+    def transpose(self, read: Any, write: Any) -> Any:
+        """``write(j, column j)`` of the square whose row ``i`` is ``read(i)``.
+
+        Parameters
+        ----------
+        read : callable
+            ``read(i)`` is a vector of ``side`` lanes.
+        write : callable
+            ``write(j, vector)`` is a statement.
+
+        Returns
+        -------
+        Stmt
+        """
+        side = self.side
+        old, new = self._rows
+        out = [self._store(old[i], read(i)) for i in range(side)]
+        by = side // 2
+        while by:
+            for i in range(side):
+                if i & by:
+                    continue
+                pair = [self._load(old[r]) for r in (i, i + by)]
+                upper = [side + c - by if c & by else c for c in range(side)]
+                lower = [side + c if c & by else c + by for c in range(side)]
+                for row, places in ((i, upper), (i + by, lower)):
+                    out.append(self._store(new[row], tirx.Shuffle(pair, places)))
+            old, new, by = new, old, by // 2
+        out += [write(j, self._load(old[j])) for j in range(side)]
+        return tir.seq(out)

@@ -1,0 +1,233 @@
+"""CPU builder: three phases over chunks of time whose steps are vectors.
+
+The carry before the first piece of a lane is known: it is walked at once while the other tasks
+reduce the pieces after it, and the last piece need not be reduced at all. A reduction takes about
+half the time of a walk, so that the first piece is half as long as the others; with ``C`` tasks
+``(2 C - 2) / (2 C + 1)`` of the steps are read twice. Where a lane is longer than the caches, the
+phases follow one another over a tile of it before the next tile, so that the replay finds in the
+cache what the reduction has read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm.tirx import ForKind
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.elements import Elements
+from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, loop, when
+from tvm_scan.schedules.common.lanes import (
+    carry_scratch,
+    decode_lanes,
+    guard_of,
+    lane_count,
+    state_buffers,
+)
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.cpu.line_stores import with_line_stores
+from tvm_scan.schedules.cpu.time_vector import TimeVector
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["build_vector_chunks"]
+
+
+def build_vector_chunks(recurrence: Recurrence, plan: ScanPlan) -> Built:
+    """Walk the first piece of a tile and reduce the others, scan these, walk them; the next tile.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        One stage, carries of one cell.
+    plan : ScanPlan
+        With ``time_vector``; ``cache_steps`` is the length of a tile.
+
+    Returns
+    -------
+    Built
+    """
+    return _VectorChunks(recurrence, plan).build()
+
+
+class _VectorChunks:
+    """The phases, which share the chunks' elements and carries in memory."""
+
+    def __init__(self, recurrence: Recurrence, plan: ScanPlan) -> None:
+        self.recurrence, self.plan = recurrence, plan
+        self.rows = lane_count(recurrence)
+        self.dtype = tir.dtype_of(self.rows)
+        self.time_dtype = tir.dtype_of(recurrence.time.var)
+        self.chunks = int_const(plan.chunks, self.dtype)
+        extent = recurrence.time.extent
+        self.tiles = int_const(1, self.time_dtype)
+        if plan.cache_steps:
+            tiles = extent // int_const(plan.cache_steps, extent)
+            self.tiles = tir.simplify(tirx.Max(tiles, int_const(1, extent)))
+        units = int_const(2 * plan.chunks + 1, extent)
+        each = tir.simplify(extent // self.tiles // units)
+        # Whole batches of vectors, so that hardly a step is left over.
+        batch = int_const(plan.time_vector * 2, extent)
+        whole = tirx.Select(each >= batch * 4, each // batch * batch, each)
+        #: Steps of the first piece; the others have twice as many.
+        self.unit = tir.simplify(whole)
+        self.step = tir.simplify(self.unit * units)
+        self.elements = Elements(recurrence, "chunk", [self.rows, self.chunks], "global")
+        # Slot p is the carry before piece p.
+        self.carries = carry_scratch(recurrence, [self.rows, self.chunks + 1])
+
+    def build(self) -> Built:
+        """Nests and scratch."""
+        scratch = [*self.elements.buffers, *self.carries]
+        if tir.as_int(self.tiles) == 1:
+            one = int_const(0, self.time_dtype)
+            return Built([self.begin(), *self._phases(one)], scratch)
+        tiles = loop("tile", self.tiles, lambda n: tir.seq(self._phases(n)))
+        return Built([self.begin(), tiles], scratch)
+
+    def _phases(self, n: Any) -> list[Any]:
+        return [self.reduce(n), self.scan(n), self.replay(n)]
+
+    def _walker(self, lanes: list[Any]) -> tuple[Replica, TimeVector]:
+        one = Replica(self.recurrence, lanes, unroll=False)
+        return one, TimeVector(self.recurrence, lanes, self.plan, one)
+
+    def _axes(self) -> tuple[Var, Var, Var, list[Any]]:
+        """Block variables of one task (tile, row, chunk), and the row's lanes."""
+        tile = tirx.Var("v_tile", self.time_dtype)
+        row, chunk = tirx.Var("v_row", self.dtype), tirx.Var("v_chunk", self.dtype)
+        return tile, row, chunk, decode_lanes(self.recurrence, row)
+
+    def _start(self, tile: Any, piece: Any) -> Any:
+        """First step of a piece after the first one."""
+        units = as_dtype(piece, self.time_dtype) * int_const(2, self.time_dtype)
+        return tile * self.step + (units - int_const(1, self.time_dtype)) * self.unit
+
+    def begin(self) -> Any:
+        """The carry before every lane."""
+        row = tirx.Var("v_row", self.dtype)
+        lanes = decode_lanes(self.recurrence, row)
+        replica = Replica(self.recurrence, lanes, unroll=False)
+        body = [replica.begin(), replica.boundary()]
+        kernel = self._few("scan_begin", lanes, replica, [*body, self._keep(replica, row, 0)])
+        return loop("row", self.rows, lambda r: kernel.block([(row, self.rows, r)]))
+
+    def _keep(self, replica: Replica, row: Any, slot: Any) -> Any:
+        slot = int_const(slot, self.dtype) if isinstance(slot, int) else slot
+        return replica.keep(self.carries, [row, slot], 0)
+
+    def _few(self, name: str, lanes: list[Any], replica: Replica, body: list[Any]) -> Kernel:
+        """A kernel over the rows alone: a few are not worth waking the other cores."""
+        recurrence = self.recurrence
+        return Kernel(
+            name,
+            [*recurrence.inputs, *self.elements.buffers, *state_buffers(recurrence)],
+            [*self.carries, *(recurrence.outputs if recurrence.boundary is not None else [])],
+            when(guard_of(recurrence, lanes), tir.seq(body)),
+            replica.buffers,
+        ).on_stack()
+
+    def reduce(self, n: Any) -> Any:
+        """Phase 1: the first piece of a tile walked, the element of every other but the last."""
+        tile, row, chunk, lanes = self._axes()
+        one, vectors = self._walker(lanes)
+        other, folds = self._walker(lanes)
+        held = Elements(self.recurrence, "held", [1], "local")
+        place = [int_const(0, "int32")]
+        # The first step of some recurrences is their own.
+        own = any(carry.first is not None for carry in self.recurrence.carries)
+        zero, single = (int_const(v, self.time_dtype) for v in (0, 1))
+        alone = tirx.Select(tirx.EQ(tile, tir.zero_like(tile)), single, zero) if own else zero
+        start = tile * self.step
+        steps = vectors.walk(start + alone, tir.simplify(self.unit - alone))
+        walked = [
+            vectors.begin(),
+            one.prologue(),
+            one.fetch(self.carries, [row, int_const(0, self.dtype)], range(1)),
+            loop("i", alone, lambda i: one.step(start + i)),
+            steps,
+            self._keep(one, row, 1),
+        ]
+        twice = tir.simplify(self.unit * int_const(2, self.unit))
+        folded = folds.reduce(held, place, self._start(tile, chunk), twice)
+        reduced = [folds.begin(), other.prologue(), folded]
+        first = tirx.EQ(chunk, tir.zero_like(chunk))
+        # The element is stored outside of the choice, which would confuse TVM's compaction.
+        body = tir.seq(
+            [
+                other.set_identity(held, place),
+                tirx.IfThenElse(first, tir.seq(walked), tir.seq(reduced)),
+                other.copy(self.elements, [row, chunk], held, place),
+            ]
+        )
+        kernel = Kernel(
+            "scan_reduce",
+            [*self.recurrence.inputs, *self.carries],
+            [*self.elements.buffers, *self.carries, *self.recurrence.outputs],
+            when(guard_of(self.recurrence, lanes), with_line_stores(body, vectors.held.dtypes)),
+            [*one.buffers, *vectors.buffers, *other.buffers, *folds.buffers, *held.buffers],
+        )
+        return self._parallel(kernel, n, tile, row, chunk)
+
+    def scan(self, n: Any) -> Any:
+        """Phase 2: the carry before every piece after the second."""
+        tile, row, _, lanes = self._axes()
+        replica = Replica(self.recurrence, lanes, unroll=False)
+        one = int_const(1, self.dtype)
+
+        def piece(c: Any) -> Any:
+            applied = replica.apply(self.elements, [row, c + one])
+            return tir.seq([applied, self._keep(replica, row, c + one + one)])
+
+        fetched = replica.fetch(self.carries, [row, one], range(1))
+        body = [fetched, loop("c", self.chunks - one, piece)]
+        kernel = self._few("scan_carries", lanes, replica, body)
+        axes = [(tile, self.tiles, n)]
+        return loop("row", self.rows, lambda r: kernel.block([*axes, (row, self.rows, r)]))
+
+    def replay(self, n: Any) -> Any:
+        """Phase 3: the loop body over every piece but the first, from its carry."""
+        tile, row, chunk, lanes = self._axes()
+        one, vectors = self._walker(lanes)
+        piece = chunk + int_const(1, self.dtype)
+        final = tirx.EQ(piece, self.chunks)
+        last = tirx.And(final, tirx.EQ(tile, self.tiles - 1))
+        done = tir.simplify(self.step * self.tiles)
+        rest = tir.simplify(self.recurrence.time.extent - done)
+        twice = tir.simplify(self.unit * int_const(2, self.unit))
+        steps = vectors.walk(self._start(tile, piece), twice)
+        left_over = vectors.walk(done, rest)
+        body = tir.seq(
+            [
+                vectors.begin(),
+                one.prologue(),
+                one.fetch(self.carries, [row, piece], range(1)),
+                steps,
+                when(final, self._keep(one, row, 0)),
+                when(last, tir.seq([left_over, one.finish()])),
+            ]
+        )
+        body = with_line_stores(body, vectors.held.dtypes)
+        kernel = Kernel(
+            "scan_replay",
+            [*self.recurrence.inputs, *self.carries],
+            [*self.recurrence.outputs, *self.carries],
+            when(guard_of(self.recurrence, lanes), body),
+            [*one.buffers, *vectors.buffers],
+        )
+        return self._parallel(kernel, n, tile, row, chunk)
+
+    def _parallel(self, kernel: Kernel, n: Any, tile: Var, row: Var, chunk: Var) -> Any:
+        """A block over (tile, row, chunk), the last two in one parallel loop."""
+        made = kernel.on_stack()
+
+        def realize(task: Any) -> Any:
+            number, part = task // self.chunks, task % self.chunks
+            axes = [(row, self.rows, number), (chunk, self.chunks, part)]
+            return made.block([(tile, self.tiles, n), *axes])
+
+        total = tir.simplify(self.rows * self.chunks)
+        return loop("task", total, realize, ForKind.PARALLEL)

@@ -1,0 +1,160 @@
+"""Exponentials and logarithms that stay in vectors on LLVM targets.
+
+LLVM turns ``exp`` of a vector into one library call per lane. Inside vector loops over lanes,
+float32 ``exp``, ``exp2``, ``log``, ``log1p``, ``sigmoid`` and ``tanh`` are replaced by
+polynomials.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, StringImm
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.polynomials import (
+    Pool,
+    Values,
+    exp,
+    exp2,
+    log,
+    log1p,
+    log1p_unit,
+    sigmoid,
+    tanh,
+)
+
+__all__ = ["Pool", "has_transcendentals", "hoist_first_iteration", "with_vector_math"]
+
+_REPLACED = {
+    "tirx.exp": exp,
+    "tirx.exp2": exp2,
+    "tirx.log": log,
+    "tirx.log1p": log1p,
+    "tirx.sigmoid": sigmoid,
+    "tirx.tanh": tanh,
+}
+#: Stands for log1p of a number in [0, 1] until its argument is a polynomial.
+_UNIT = "tvm_scan_log1p_unit"
+
+
+def with_vector_math(stmt: Any, pool: Pool, lane: Any, *, ldexp: bool = False) -> Any:
+    """``stmt`` with float32 calls replaced by polynomials.
+
+    Parameters
+    ----------
+    stmt : Stmt
+        Code of a vector loop, without choices between statements.
+    pool : Pool
+        Registers for intermediate values.
+    lane : Expr
+        Lane of the vector loop.
+    ldexp : bool
+        Whether the target scales vectors by powers of two in one instruction.
+
+    Returns
+    -------
+    Stmt
+    """
+
+    def on_store(store: tirx.BufferStore) -> Any:
+        let = Values(pool, lane, ldexp)
+
+        def on_call(call: Call) -> Any:
+            make = _REPLACED.get(tir.call_name(call) or "")
+            if _is_unit(call):
+                return let(log1p_unit(call.args[1], let))
+            if make is None or tir.dtype_of(call) != "float32":
+                return call
+            return let(make(call.args[0], let))
+
+        value = tvm_ffi.structural_map(store.value, (Call, _named))
+        value = tvm_ffi.structural_map(value, (Call, on_call))
+        return tir.seq([*let.stores, tirx.BufferStore(store.buffer, value, store.indices)])
+
+    def on_seq(node: tirx.SeqStmt) -> Any:
+        return tir.seq(list(node.seq))
+
+    return tvm_ffi.structural_map(stmt, [(tirx.BufferStore, on_store), (tirx.SeqStmt, on_seq)])
+
+
+def _named(call: Call) -> Any:
+    """``log1p(exp(x))``, the tail of a softplus, by a name of its own where ``x <= 0``."""
+    if tir.call_name(call) != "tirx.log1p" or tir.dtype_of(call) != "float32":
+        return call
+    inner = call.args[0]
+    raised = isinstance(inner, Call) and tir.call_name(inner) in ("tirx.exp", "tirx.exp2")
+    if not raised or not _never_positive(inner.args[0]):
+        return call
+    return tirx.call_pure_extern("float32", _UNIT, inner)
+
+
+def _is_unit(call: Call) -> bool:
+    name = call.args[0] if tir.call_name(call) == "tirx.call_pure_extern" else None
+    return isinstance(name, StringImm) and name.value == _UNIT
+
+
+def _never_positive(x: Any) -> bool:
+    """Whether ``x`` is minus a magnitude by its form (or NaN)."""
+    if isinstance(x, tirx.Sub):
+        return _is_number(x.a, above=False) and _is_magnitude(x.b)
+    if isinstance(x, tirx.Mul):
+        pairs = ((x.a, x.b), (x.b, x.a))
+        return any(_is_magnitude(a) and _is_number(b, above=False) for a, b in pairs)
+    return isinstance(x, tirx.Min) and any(_is_number(part, above=False) for part in (x.a, x.b))
+
+
+def _is_number(x: Any, *, above: bool) -> bool:
+    """Whether ``x`` is a constant of at least zero, or of at most zero."""
+    if not isinstance(x, tirx.FloatImm):
+        return False
+    return bool(x.value >= 0 if above else x.value <= 0)
+
+
+def _is_magnitude(x: Any) -> bool:
+    if isinstance(x, tirx.Max):
+        return any(_is_number(part, above=True) for part in (x.a, x.b))
+    return isinstance(x, Call) and tir.call_name(x) in ("tirx.fabs", "prim.abs", "tirx.abs")
+
+
+def has_transcendentals(recurrence: Recurrence) -> bool:
+    """Whether a step calls a function that has a polynomial here."""
+    found: list[bool] = []
+
+    def visit(call: Call) -> None:
+        found.append(tir.call_name(call) in _REPLACED)
+
+    tvm_ffi.structural_walk(recurrence.body, [(Call, visit)])
+    return any(found)
+
+
+def hoist_first_iteration(stmt: Any) -> Any:
+    """``for n: (if n == 0: init); rest`` as ``init; for n: rest``, for constant extents.
+
+    The init of a reduction block stands inside its loop; in a vector loop the condition would
+    make TVM give up on vectors.
+    """
+
+    def on_for(loop: tirx.For) -> Any:
+        extent = tir.as_int(loop.extent)
+        if extent is None or extent < 1 or not isinstance(loop.body, tirx.SeqStmt):
+            return loop
+        first = loop.body.seq[0]
+        if not isinstance(first, tirx.IfThenElse) or first.else_case is not None:
+            return loop
+        cond = first.condition
+        if not (isinstance(cond, tirx.EQ) and cond.a.same_as(loop.loop_var)):
+            return loop
+        if tir.as_int(cond.b) != 0 or tir.as_int(loop.min) != 0:
+            return loop
+        zero = tir.VarMap([(loop.loop_var, loop.min)])
+        init = tir.substitute(first.then_case, zero)
+        rest = tirx.For(
+            loop.loop_var, loop.min, loop.extent, loop.kind, tir.seq(list(loop.body.seq)[1:])
+        )
+        return tir.seq([init, rest])
+
+    return tvm_ffi.structural_map(stmt, (tirx.For, on_for))

@@ -1,0 +1,1 @@
+"""The delta rule in chunks of matrix products. Read ``rule`` first."""

@@ -1,0 +1,122 @@
+"""Between the memory of a delta rule and the tiles of a chunk; pure, for both kinds of device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Var
+
+from tvm_scan import tir
+from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.schedules.common.ir import as_dtype, int_const
+
+__all__ = ["Places"]
+
+
+class Places:
+    """One task: a matrix, and its columns from ``origin`` on.
+
+    Parameters
+    ----------
+    rule : DeltaRule
+        What is built.
+    matrix : Expr
+        Row-major number of the matrix.
+    origin : Expr
+        First column.
+    """
+
+    def __init__(self, rule: DeltaRule, matrix: Any, origin: Any) -> None:
+        self.rule, self.origin = rule, origin
+        self.index = tir.dtype_of(rule.time.var)
+        values = []
+        for lane in reversed(rule.lanes):
+            extent = as_dtype(lane.extent, self.index)
+            values.append(as_dtype(matrix % extent, tir.dtype_of(lane.var)))
+            matrix = matrix // extent
+        self.table = tir.VarMap(
+            (lane.var, value) for lane, value in zip(rule.lanes, values[::-1], strict=True)
+        )
+
+    def at(self, expr: Any, t: Any = None, row: Any = None, column: Any = None) -> Any:
+        """``expr`` at a step, a row, and a column of the task."""
+        rule, table = self.rule, self.table.copy()
+        if t is not None:
+            table[rule.time.var] = t
+        if row is not None:
+            table[rule.rows.var] = as_dtype(row, tir.dtype_of(rule.rows.var))
+        if column is not None:
+            place = as_dtype(self.origin + column, tir.dtype_of(rule.columns.var))
+            table[rule.columns.var] = place
+        return tir.substitute(expr, table)
+
+    def first(self, row: Any, column: Any) -> Any:
+        """A cell of the state before time."""
+        value = self.rule.initial
+        if value is None:
+            value = tirx.BufferLoad(self.rule.state, list(self.rule.place))
+        return self.at(value, row=row, column=column)
+
+    def last(self, row: Any, column: Any, value: Any) -> Any:
+        """Store a cell of the state after time, wherever it is wanted."""
+        rule, stmts = self.rule, []
+        if rule.is_kept:
+            place = [self.at(index, row=row, column=column) for index in rule.place]
+            stmts.append(tirx.BufferStore(rule.state, value, place))
+        for store in rule.finish:
+            stored = self.at(store.value, row=row, column=column)
+            stored = tir.substitute(stored, tir.VarMap([(rule.final, value)]))
+            place = [self.at(index, row=row, column=column) for index in store.index]
+            stmts.append(tirx.BufferStore(store.buffer, stored, place))
+        return tir.seq(stmts)
+
+    def emit(self, time: Any, column: Any, reads: list[Any]) -> Any:
+        """Stores of one step and column, given the values of its reads."""
+        table = tir.VarMap(
+            (read.value, value) for read, value in zip(self.rule.reads, reads, strict=True)
+        )
+        return tir.seq(
+            tirx.BufferStore(
+                store.buffer,
+                tir.substitute(self.at(store.value, t=time, column=column), table),
+                [self.at(index, t=time, column=column) for index in store.index],
+            )
+            for store in self.rule.stores
+        )
+
+    def held_calls(
+        self, exprs: list[tuple[Any, Var]], make: Callable[[int], Var]
+    ) -> tuple[list[Any], list[tuple[Any, Var]]]:
+        """Take calls out of expressions that do not depend on the axis they are computed along.
+
+        Parameters
+        ----------
+        exprs : list of (Expr, Var)
+            Expressions, each with its axis.
+        make : callable
+            The register of that number.
+
+        Returns
+        -------
+        tuple of (list of Expr, list of (Expr, Var))
+            The expressions over registers, and what each register holds.
+        """
+        held: list[tuple[Any, Var]] = []
+        zero = int_const(0, self.index)
+
+        def without(expr: Any, axis: Var) -> Any:
+            def on_call(call: Call) -> Any:
+                if tir.dtype_of(call) != self.rule.dtype or tir.contains_var(call, [axis]):
+                    return call
+                for other, buffer in held:
+                    if tir.structurally_equal(other, call):
+                        return tirx.BufferLoad(buffer, [zero])
+                held.append((call, make(len(held))))
+                return tirx.BufferLoad(held[-1][1], [zero])
+
+            return tvm_ffi.structural_map(expr, (Call, on_call))
+
+        return [without(expr, axis) for expr, axis in exprs], held

@@ -1,0 +1,88 @@
+"""The delta rule among the schedules: where a nest that is no scan is one in chunks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.target import Target
+
+from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.extraction.delta import extract_delta
+from tvm_scan.recurrence import Refusal, RefusalKind
+from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.wrapping import with_wrapping
+from tvm_scan.schedules.delta.cpu import CHUNK, build_delta
+from tvm_scan.schedules.delta.gpu import build_delta_blocks, fits_block
+from tvm_scan.schedules.machine.limits import device_of
+
+__all__ = ["as_delta", "build_chunks", "delta_plan", "describe_delta"]
+
+#: Refusals of a scan that a delta rule has: its cells depend on each other.
+_COUPLED = (RefusalKind.COUPLED_CARRIES, RefusalKind.UNSUPPORTED_BODY, RefusalKind.CROSS_LANE)
+
+
+def as_delta(func: tirx.PrimFunc, nest: Any, refusal: Refusal) -> DeltaRule | Refusal:
+    """The delta rule that a nest is, which was refused as a scan.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        The function.
+    nest : Stmt
+        One of its nests.
+    refusal : Refusal
+        Why it is no scan.
+
+    Returns
+    -------
+    DeltaRule or Refusal
+        The refusal that was given, if the nest is no delta rule either.
+    """
+    if refusal.kind not in _COUPLED:
+        return refusal
+    found = extract_delta(func, nest)
+    return found if isinstance(found, DeltaRule) else refusal
+
+
+def build_chunks(rule: DeltaRule, target: Target) -> Built | None:
+    """Statements that run chunks of steps as matrix products; None where there are none.
+
+    Parameters
+    ----------
+    rule : DeltaRule
+        What to build.
+    target : tvm.target.Target
+        Where it will run.
+
+    Returns
+    -------
+    Built or None
+    """
+    device = device_of(target)
+    if device == "cpu":
+        made = build_delta(rule, target)
+    elif fits_block(rule, target):
+        made = build_delta_blocks(rule, target)
+    else:
+        return None
+    return Built([with_wrapping(nest, device) for nest in made.nests], made.allocs)
+
+
+def describe_delta(rule: DeltaRule) -> str:
+    """One line for reports."""
+    lanes = " x ".join(str(lane.extent) for lane in rule.lanes) or "1"
+    return (
+        f"delta rule over {rule.time.extent} steps, {lanes} states of "
+        f"{rule.rows.extent} x {rule.columns.extent}"
+    )
+
+
+def delta_plan(rule: DeltaRule, target: Target) -> str:
+    """How a delta rule runs on a target."""
+    if device_of(target) == "cpu":
+        return f"cpu/matrix products in chunks of {CHUNK} steps"
+    steps = fits_block(rule, target)
+    if steps:
+        return f"cuda/matrix products in chunks of {steps} steps, a block for 32 columns"
+    return "cuda/one thread for each column"

@@ -1,0 +1,183 @@
+"""The block tree: Blelloch's work-efficient exclusive scan in padded shared memory.
+
+Source: G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990.
+
+*Banks.* Shared memory serves 128 bytes at once, of which a part of ``s`` bytes has ``N = 128 / s``.
+Element ``i`` lies at ``i + i / N + i / N^2``, with paddings of a word at least. Threads whose
+elements are ``d`` apart, ``d`` a power of two, come round to the same bank after ``N / d`` of them
+and have one padding more then, as long as ``d < N``; where ``d >= N`` every thread has ``d / N``
+paddings more than the one before, and comes round after ``N^2 / d`` of them. A block has at most
+1024 threads, so that the second padding is for parts of 8 bytes alone.
+
+For T threads: work 2 (T - 1) combines, span 2 log2 T - 1 levels, the root's being one for both
+sweeps: it leaves the aggregate in a place of its own, and the prefixes of its two halves.
+
+*Barriers.* Theorem. No element is accessed by two threads of a level. So one barrier between levels
+is enough, and where all threads of the levels before and after it are of the first warp, that of
+the warp (``__syncwarp``). A scan takes ``2 max(0, log2 T - 5)`` barriers of the block; its
+aggregate alone, half as many and one. TVM's pass that places barriers cannot see that threads keep
+apart within a level, and would put another one into each: the tree's accesses are hidden from it
+(``barriers``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.elements import Elements
+from tvm_scan.schedules.common.ir import int_const
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.rows import ALONE, Row
+from tvm_scan.schedules.gpu.thread.banks import LINE, WARP, WORD
+from tvm_scan.schedules.gpu.thread.barriers import hidden, wait
+
+__all__ = ["BlellochTree", "padded"]
+
+_MOST_THREADS = 1024
+
+
+def padded(index: Any, dtype: str) -> Any:
+    """Place of element ``index`` in padded shared memory, in a part of a dtype."""
+    size = tir.byte_size(dtype)
+    period, unit = LINE // size, max(1, WORD // size)
+    places, every = index, period
+    while every < _MOST_THREADS:
+        if isinstance(index, int):
+            places += index // every * unit
+        else:
+            paddings = index // int_const(every, index)
+            places = places + (paddings * int_const(unit, index) if unit > 1 else paddings)
+        every *= period
+    return places
+
+
+class BlellochTree:
+    """Upsweep and downsweep; the prefix of a thread is left in padded shared memory."""
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        replica: Replica,
+        thread: Var,
+        threads: int,
+        row: Row = ALONE,
+    ) -> None:
+        self.row = row
+        self.replica, self.thread, self.threads = replica, thread, threads
+        stages = range(recurrence.stages)
+        slots = [*row.lead, threads]
+        self.shared = [Elements(recurrence, "shared", slots, "shared", s, padded) for s in stages]
+        self.sum = [Elements(recurrence, "sum", row.lead, "shared", s) for s in stages]
+        self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
+        self.right = [Elements(recurrence, "right", [], "local", s) for s in stages]
+        #: Whether a scan makes every thread wait for every other one.
+        self.has_barriers = threads > WARP
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Padded shared memory, the aggregate, and registers for the operands of one node."""
+        parts = (self.shared, self.sum, self.left, self.right)
+        return [b for stages in parts for elements in stages for b in elements.buffers]
+
+    def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+        """Statements of one scan; see ``BlockTree``."""
+        stmts = [*self._up(stage, mine), self._level(stage, self._levels - 1, self._root)]
+        for level in reversed(range(self._levels)):
+            # As many threads go on as a level below this one has; below the leaves, all.
+            stmts.append(wait(self.threads >> level))
+            if level:
+                stmts.append(self._level(stage, level - 1, self._down))
+        return [*stmts, self._read_sum(stage, total)]
+
+    def fold(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+        """Statements of a scan of which only the aggregate is wanted: the upsweep."""
+        root = self._level(stage, self._levels - 1, self._root_sum)
+        return [*self._up(stage, mine), root, wait(self.threads), self._read_sum(stage, total)]
+
+    def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
+        """In shared memory."""
+        return self.shared[stage], self._own
+
+    @property
+    def _levels(self) -> int:
+        return self.threads.bit_length() - 1
+
+    @property
+    def _own(self) -> list[Any]:
+        """Place of the thread's element."""
+        return [*self.row.at, self.thread]
+
+    def _up(self, stage: int, mine: Elements) -> list[Any]:
+        """Sums of spans that double, up to the two halves; ready for the root."""
+        own = self.replica.copy(self.shared[stage], self._own, mine, [])
+        stmts = [hidden(own), wait(self.threads)]
+        for level in range(self._levels - 1):
+            stmts += [self._level(stage, level, self._sum), wait(self.threads >> level + 1)]
+        return stmts
+
+    def _read_sum(self, stage: int, total: Elements) -> Any:
+        return hidden(self.replica.copy(total, [], self.sum[stage], self.row.at))
+
+    def _level(self, stage: int, level: int, node: Any) -> Any:
+        """One level, of threads each with a node that spans ``2 << level`` elements.
+
+        ``node(group, cell, low, high)`` is what the thread does with the last elements of its
+        left and right halves, which it has in registers.
+        """
+        span, end = 2 << level, self.thread + 1
+        high = [*self.row.at, end * span - 1]
+        low = [*self.row.at, end * span - 1 - (span >> 1)]
+        shared, left, right = self.shared[stage], self.left[stage], self.right[stage]
+
+        def one(i: int, cell: list[Any]) -> Any:
+            reads = [
+                left.store(i, [], cell, shared.load(i, low, cell)),
+                right.store(i, [], cell, shared.load(i, high, cell)),
+            ]
+            return tir.seq([*reads, node(stage, i, cell, low, high)])
+
+        chosen = self.thread < int_const(self.threads >> (level + 1), self.thread)
+        stmt = tirx.IfThenElse(chosen, self.replica.for_each_element(stage, one), None)
+        return hidden(stmt)
+
+    def _operands(self, stage: int, i: int, cell: list[Any]) -> tuple[Any, Any, Any]:
+        """The group's combine, and the elements of the two halves."""
+        combine = self.replica.recurrence.groups[i].algebra.combine
+        return combine, self.left[stage].load(i, [], cell), self.right[stage].load(i, [], cell)
+
+    def _sum(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
+        """Going up: the sum of both halves at the end of the right one."""
+        combine, left, right = self._operands(stage, i, cell)
+        return self.shared[stage].store(i, high, cell, combine(left, right))
+
+    def _root_sum(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
+        """At the top: the aggregate."""
+        combine, left, right = self._operands(stage, i, cell)
+        return self.sum[stage].store(i, self.row.at, cell, combine(left, right))
+
+    def _root(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
+        """At the top: the aggregate, and the prefixes of the halves."""
+        shared, left = self.shared[stage], self.left[stage].load(i, [], cell)
+        identity = self.replica.recurrence.groups[i].algebra.identity()
+        return tir.seq(
+            [
+                self._root_sum(stage, i, cell, low, high),
+                shared.store(i, low, cell, identity),
+                shared.store(i, high, cell, left),
+            ]
+        )
+
+    def _down(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
+        """Going down: the left half has its sum, the right one the prefix of both.
+
+        The left half inherits the prefix, the right one gets the prefix, then the left sum.
+        """
+        shared = self.shared[stage]
+        combine, left, prefix = self._operands(stage, i, cell)
+        inherit = shared.store(i, low, cell, prefix)
+        return tir.seq([inherit, shared.store(i, high, cell, combine(prefix, left))])

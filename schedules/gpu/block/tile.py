@@ -1,0 +1,210 @@
+"""One tile of a lane in one CUDA block: what every tree plan is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.elements import Elements
+from tvm_scan.schedules.common.ir import as_dtype, int_const, loop, when
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.gpu.block.trees import make_tree
+from tvm_scan.schedules.gpu.shared.items import SharedItems
+from tvm_scan.schedules.gpu.shared.layout import streams_of
+from tvm_scan.schedules.gpu.shared.staging import StagedItems
+from tvm_scan.schedules.gpu.shared.tables import SharedTables
+from tvm_scan.schedules.gpu.thread.barriers import all_wait
+from tvm_scan.schedules.gpu.thread.place import Place
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["Tile"]
+
+
+class Tile:
+    """One tile of a lane in one block: thread reduction, block tree, thread replay."""
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        plan: ScanPlan,
+        lanes: list[Any],
+        place: Place,
+        group: Any,
+        guard: Any,
+    ) -> None:
+        thread = self.thread = place.thread
+        self.recurrence, self.plan, self.guard = recurrence, plan, guard
+        threads = plan.threads_per_block
+        self.replica = Replica(recurrence, lanes, unroll=True)
+        self.running = Replica(recurrence, lanes, unroll=True, tag="_run")
+        self.mine = self._elements("mine")
+        self.total = self._elements("total")
+        row = place.row_in_block
+        self.tree = make_tree(plan.block_tree, recurrence, self.replica, thread, threads, row)
+        self.staged = StagedItems(
+            recurrence,
+            self.replica,
+            plan.items_per_thread,
+            plan.vector_loads,
+            streams=streams_of(plan, recurrence),
+        )
+        self.shared = SharedItems(
+            recurrence, plan, self.replica, place, self.staged.by_block, self.valid
+        )
+        self.tables = SharedTables(recurrence, plan, place, group, self.shared)
+
+    def _elements(self, name: str) -> list[Elements]:
+        """Registers for one element of every stage."""
+        stages = range(self.recurrence.stages)
+        return [Elements(self.recurrence, name, [], "local", stage) for stage in stages]
+
+    @property
+    def allocs(self) -> list[Var]:
+        """Everything that the tile's code keeps."""
+        parts = (self.mine, self.total)
+        return [
+            *self.replica.buffers,
+            *self.running.buffers,
+            *self.staged.buffers,
+            *self.shared.buffers,
+            *self.tables.buffers,
+            *self.tree.buffers,
+            *(b for stages in parts for elements in stages for b in elements.buffers),
+        ]
+
+    def valid(self, time: Any) -> Any:
+        """Condition under which the step at ``time`` exists."""
+        inside = time < self.recurrence.time.extent
+        return inside if self.guard is None else tirx.And(self.guard, inside)
+
+    def first_step(self, tile: Any) -> Any:
+        """Time of this thread's first item in tile number ``tile``."""
+        dtype = tir.dtype_of(self.recurrence.time.var)
+        items = int_const(self.plan.items_per_thread, dtype)
+        start = as_dtype(tile, dtype) * int_const(self.plan.tile, dtype)
+        return start + as_dtype(self.thread, dtype) * items
+
+    def items(self, tile: Any, make: Any, after: Any = None) -> Any:
+        """``make(item, time)`` for the thread's items, ``after(item, time)`` for each group."""
+        start = self.first_step(tile)
+        dtype, group = tir.dtype_of(start), self.staged.group
+
+        def at(k: Any) -> Any:
+            return start + as_dtype(k, dtype)
+
+        def one(g: Any) -> Any:
+            first = g if group == 1 else g * int_const(group, g)
+
+            def step(j: Any) -> Any:
+                k = first if group == 1 else first + j
+                return make(k, at(k))
+
+            # The steps of a group all exist, or none of them.
+            steps = loop("j", group, step, tirx.ForKind.UNROLLED) if make else None
+            ending = after(first, at(first)) if after else None
+            return when(self.valid(at(first)), tir.seq([steps, ending]))
+
+        kind = tirx.ForKind.UNROLLED if self.staged.buffers else tirx.ForKind.SERIAL
+        return loop("k", self.plan.items_per_thread // group, one, kind)
+
+    def load(self, tile: Any) -> Any:
+        """Inputs of the thread's items into registers."""
+        direct = self.staged.loads_alone
+        rest = self.items(tile, None, self.staged.fill) if direct else None
+        return tir.seq([self.shared.load(tile), rest])
+
+    def _use(self, tile: Any, stmt: Any, item: Any, time: Any) -> Any:
+        """``stmt`` with what is staged read from where it is."""
+        return self.tables.use(self.staged.use(stmt, item, time), tile, item, time)
+
+    def scan(self, tile: Any) -> list[Any]:
+        """All stages: elements of the items, and the tree over the threads.
+
+        Afterwards the tree holds the exclusive prefix of every thread and ``total`` the
+        aggregate of the tile.
+        """
+        stages = range(self.recurrence.stages)
+        return [stmt for stage in stages for stmt in self._stage(stage, tile)]
+
+    def fold(self, tile: Any, stage: int) -> list[Any]:
+        """The aggregate of one stage, in ``total``: no prefix of the last tree is made."""
+        before = [stmt for earlier in range(stage) for stmt in self._stage(earlier, tile)]
+        return [*before, *self._stage(stage, tile, fold=True)]
+
+    def _stage(self, stage: int, tile: Any, fold: bool = False) -> list[Any]:
+        mine, tree = self.mine[stage], self.tree.fold if fold else self.tree.scan
+
+        # Where a block walks over tiles, the next one follows without a barrier.
+        turn = tile if self.plan.algorithm == "serial_tiles" else 0
+
+        def extend(k: Any, time: Any) -> Any:
+            return self._use(tile, self.replica.extend(mine, [], time), k, time)
+
+        return [
+            # Earlier stages walk through the items with the reduction.
+            *(self._restore(earlier) for earlier in range(stage)),
+            self.replica.set_identity(mine, []),
+            self.items(tile, extend),
+            *tree(stage, mine, self.total[stage], turn),
+        ]
+
+    def _restore(self, stage: int) -> Any:
+        prefix, place = self.tree.prefix(stage, self.mine[stage])
+        return self.replica.apply(prefix, place, source=self.running)
+
+    def restore(self) -> Any:
+        """The carries before the thread's first item."""
+        return tir.seq([self._restore(stage) for stage in range(self.recurrence.stages)])
+
+    def move_on(self) -> Any:
+        """The carries after the tile, in ``running``."""
+        return tir.seq([self.running.apply(total, []) for total in self.total])
+
+    def replay(self, tile: Any) -> Any:
+        """The loop body over the thread's items, and the end of the lane by its last step."""
+
+        def one(k: Any, time: Any) -> Any:
+            step = self._use(tile, self.replica.step(time), k, time)
+            finish = self.replica.finish()
+            if finish is None:
+                return step
+            last = tirx.EQ(time, self.recurrence.time.extent - 1)
+            return tir.seq([step, tirx.IfThenElse(last, finish, None)])
+
+        steps = self.items(tile, one, self.staged.empty if self.staged.stores_alone else None)
+        return tir.seq([steps, self.shared.store(tile)])
+
+    def empty(self) -> list[Any]:
+        """What a lane without steps leaves behind, written by the first thread.
+
+        The barrier lets every thread read its initial state before that is written over; with
+        steps, those of the tree do, if it has any.
+        """
+        finish = self.running.finish()
+        extent = self.recurrence.time.extent
+        constant = tir.as_int(extent)
+        if finish is None:
+            return []
+        if constant is not None and constant > 0:
+            return [] if self.tree.has_barriers else [all_wait()]
+        none = extent <= tir.zero_like(extent)
+        return [
+            all_wait(),
+            tirx.IfThenElse(tirx.And(self.is_owner(), none), finish, None),
+        ]
+
+    def is_owner(self) -> Any:
+        """Condition that holds for one thread of a lane that exists."""
+        first = tirx.EQ(self.thread, tir.zero_like(self.thread))
+        return first if self.guard is None else tirx.And(self.guard, first)
+
+    def owner_writes(self) -> Any:
+        """Boundary writes by the first thread; None where there are none."""
+        stmt = self.running.boundary()
+        if stmt is None:
+            return None
+        return tirx.IfThenElse(self.is_owner(), stmt, None)

@@ -1,0 +1,1 @@
+"""Scans over the blocks of a grid. Read ``three_phase`` first."""

@@ -1,0 +1,130 @@
+"""The middle kernel of three phases: from the tiles' elements of a lane to the tiles' carries.
+
+Few tiles: one thread per lane walks them, in order. Many: one block per lane takes chunks of
+them, several to a thread, and scans those over its threads as a tile scans steps. A lane of T
+tiles then costs T / (threads * items) round trips to memory instead of T.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.elements import Elements
+from tvm_scan.schedules.common.ir import as_dtype, int_const, loop, when
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.gpu.block.trees import make_tree
+from tvm_scan.schedules.gpu.checks import carry_threads
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["FEW_TILES", "CarryScan"]
+
+#: Tiles of a lane up to which one thread is as good.
+FEW_TILES = 32
+_ITEMS = 8
+
+
+class CarryScan:
+    """One block's walk over the tiles of a lane.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        Whose elements.
+    plan : ScanPlan
+        Its tree, or its number of threads where that is no warp tree.
+    lanes : list of Expr
+        The lane of the block.
+    elements : Elements
+        Of every tile, in global memory: those of one stage.
+    carries : list of Var
+        Scratch for the carry of every tile.
+    row, tiles, thread : Expr
+        Which lane, how many tiles it has, and which thread this is.
+    """
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        plan: ScanPlan,
+        lanes: list[Any],
+        elements: Elements,
+        carries: list[Var],
+        row: Any,
+        tiles: Any,
+        thread: Var,
+    ) -> None:
+        self.elements, self.carries, self.row = elements, carries, row
+        self.stage, self.tiles, self.thread = elements.stage, tiles, thread
+        self.threads = carry_threads(plan, recurrence)
+        self.replica = Replica(recurrence, lanes, unroll=True)
+        self.running = Replica(recurrence, lanes, unroll=True, tag="_run")
+        self.mine = Elements(recurrence, "mine", [], "local", self.stage)
+        self.total = Elements(recurrence, "total", [], "local", self.stage)
+        self.tree = make_tree(plan.block_tree, recurrence, self.replica, thread, self.threads)
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Everything that the walk keeps; of the tree, what this stage uses."""
+        letters = tir.VarMap((b, True) for b in self._of_other_stages())
+        tree = [b for b in self.tree.buffers if b not in letters]
+        own = [*self.replica.buffers, *self.running.buffers]
+        return [*own, *self.mine.buffers, *self.total.buffers, *tree]
+
+    def _of_other_stages(self) -> list[Var]:
+        kept = [value for value in vars(self.tree).values() if isinstance(value, list)]
+        sets = [e for value in kept for e in value if isinstance(e, Elements)]
+        return [b for e in sets if e.stage != self.stage for b in e.buffers]
+
+    def walk(self) -> Any:
+        """All tiles; afterwards ``carries`` holds what each of them begins with."""
+        dtype = tir.dtype_of(self.tiles)
+        chunk = int_const(self.threads * _ITEMS, dtype)
+        chunks = tir.simplify((self.tiles + chunk - int_const(1, dtype)) // chunk)
+        return loop("chunk", chunks, self._chunk)
+
+    def _chunk(self, number: Any) -> Any:
+        dtype = tir.dtype_of(self.tiles)
+        first = number * int_const(self.threads * _ITEMS, dtype)
+        first = first + as_dtype(self.thread, dtype) * int_const(_ITEMS, dtype)
+
+        def each(make: Any) -> Any:
+            def one(k: Any) -> Any:
+                tile = first + as_dtype(k, dtype)
+                return when(tile < self.tiles, make([self.row, tile]))
+
+            return loop("k", _ITEMS, one)
+
+        prefix, place = self.tree.prefix(self.stage, self.mine)
+        return tir.seq(
+            [
+                self.replica.set_identity(self.mine, []),
+                each(self._extend),
+                *self.tree.scan(self.stage, self.mine, self.total, number),
+                self.replica.apply(prefix, place, source=self.running),
+                each(self._keep),
+                self.running.apply(self.total, []),
+            ]
+        )
+
+    def _extend(self, lead: list[Any]) -> Any:
+        """The thread's element, followed by that of a tile."""
+
+        def one(i: int, place: list[Any]) -> Any:
+            algebra = self.replica.recurrence.groups[i].algebra
+            earlier, later = self.mine.load(i, [], place), self.elements.load(i, lead, place)
+            return self.mine.store(i, [], place, algebra.combine(earlier, later))
+
+        return self.replica.for_each_element(self.stage, one)
+
+    def _keep(self, lead: list[Any]) -> Any:
+        kept = self.replica.keep(self.carries, lead, self.stage)
+        return tir.seq([kept, self.replica.apply(self.elements, lead)])
+
+    def is_owner(self) -> Any:
+        """Condition that holds for one thread of the block."""
+        return tirx.EQ(self.thread, tir.zero_like(self.thread))

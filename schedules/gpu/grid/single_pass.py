@@ -1,0 +1,294 @@
+"""CUDA builder: one pass over tiles of time, each of which looks back for its carry. Experimental.
+
+A block takes the next tile by an atomic ticket, reduces it, and publishes the tile's element. T
+tiles, as many as a block has threads, are a window. The block then reads the elements of all
+earlier tiles of its window, one per thread, scans them by its tree, and applies the result to the
+carry that the window begins with, for which it waits; the last tile of a window publishes the
+carry of the next one. Every tile before it has a smaller ticket, so that its block has begun, and
+the first of them waits for nobody: a grid of any size ends on a device that holds one block.
+
+The same bits on every run: which elements are combined, and in which order, depends on the number
+of the tile alone. A look-back that takes whatever prefix is there first would end sooner. The
+price: a block reads up to T elements from the second-level cache, half of them on average, and
+windows follow one another, by about two trips through that cache for ``T * tile`` steps.
+
+Global traffic: inputs and outputs once. A small kernel clears the flags first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.elements import Elements
+from tvm_scan.schedules.common.ir import (
+    Kernel,
+    as_dtype,
+    at_least_one,
+    int_const,
+    local,
+    threads_over,
+    when,
+)
+from tvm_scan.schedules.common.lanes import carry_scratch, decode_lanes, lane_count
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.gpu.block.tile import Tile
+from tvm_scan.schedules.gpu.thread.ordered_memory import (
+    announce,
+    await_flag,
+    get_word,
+    put_word,
+    take_ticket,
+    word_of,
+)
+from tvm_scan.schedules.gpu.thread.place import Place, lane_exists, tile_count
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["build_single_pass"]
+
+_RESET_THREADS = 256
+_ZERO = int_const(0, "int32")
+
+
+def build_single_pass(recurrence: Recurrence, plan: ScanPlan) -> Built:
+    """Two kernels: clear the flags, and the pass; see the module."""
+    made = _Pass(recurrence, plan)
+    return Built([made.reset(), made.walk()], made.scratch)
+
+
+class _Pass:
+    """The kernels and what their blocks hand to each other."""
+
+    def __init__(self, recurrence: Recurrence, plan: ScanPlan) -> None:
+        self.recurrence, self.plan = recurrence, plan
+        self.rows = lane_count(recurrence)
+        self.dtype = tir.dtype_of(self.rows)
+        self.count = at_least_one(self.rows)
+        self.tiles = at_least_one(as_dtype(tile_count(recurrence, plan), self.dtype))
+        self.window = int_const(plan.threads_per_block, self.dtype)
+        windows = (self.tiles + self.window - int_const(1, self.dtype)) // self.window
+        tiles, stages = [self.count, self.tiles], range(recurrence.stages)
+        windows = [self.count, tir.simplify(windows)]
+        self.ticket = local("ticket", [1], "int32", "global")
+        self.has_tile = [local(f"has_tile{s}", tiles, "int32", "global") for s in stages]
+        self.has_carry = [local(f"has_carry{s}", windows, "int32", "global") for s in stages]
+        self.elements = [
+            _as_words(Elements(recurrence, "tile", tiles, "global", s)) for s in stages
+        ]
+        self.carries = [_word(buffer) for buffer in carry_scratch(recurrence, windows)]
+
+    @property
+    def scratch(self) -> list[Var]:
+        """Global memory of the pass."""
+        parts = [buffer for elements in self.elements for buffer in elements.buffers]
+        return [self.ticket, *self.has_tile, *self.has_carry, *parts, *self.carries]
+
+    def reset(self) -> Any:
+        """Clear the ticket and all flags."""
+        total = tir.simplify(self.count * self.tiles)
+        point = tirx.Var("v_point", self.dtype)
+        row, tile = point // self.tiles, point % self.tiles
+        first = tirx.EQ(tile % self.window, tir.zero_like(tile))
+        flags = [tirx.BufferStore(flags, _ZERO, [row, tile]) for flags in self.has_tile]
+        window = [tirx.BufferStore(f, _ZERO, [row, tile // self.window]) for f in self.has_carry]
+        ticket = tirx.BufferStore(self.ticket, _ZERO, [_ZERO])
+        clear = [
+            *flags,
+            tirx.IfThenElse(first, tir.seq(window), None),
+            tirx.IfThenElse(tirx.EQ(point, tir.zero_like(point)), ticket, None),
+        ]
+
+        def kernel(inside: Any) -> Kernel:
+            written = [self.ticket, *self.has_tile, *self.has_carry]
+            return Kernel("scan_reset", [], written, when(inside, tir.seq(clear)), [])
+
+        return threads_over(kernel, point, total, _RESET_THREADS)
+
+    def walk(self) -> Any:
+        """The pass: a block per tile."""
+        recurrence = self.recurrence
+        place = Place(self.rows, self.plan)
+        block, thread = tirx.Var("v_block", self.dtype), place.thread
+        shared, own = (
+            local("ticket_shared", [1], "int32", "shared"),
+            local("ticket_own", [1], "int32"),
+        )
+        task = as_dtype(tirx.BufferLoad(own, [_ZERO]), self.dtype)
+        # Tile after tile of all rows: the tile before is as far ahead as can be.
+        row, number = task % self.count, task // self.count
+        lanes = decode_lanes(recurrence, row)
+        guard = lane_exists(recurrence, lanes, row, self.rows)
+        tile = _LookBackTile(recurrence, self.plan, lanes, place, row, guard)
+        taken = tirx.BufferStore(shared, take_ticket(self.ticket), [_ZERO])
+        is_owner = tirx.EQ(thread, tir.zero_like(thread))
+        first = tirx.And(is_owner, tirx.EQ(number, tir.zero_like(number)))
+        body = tir.seq(
+            [
+                tirx.IfThenElse(is_owner, taken, None),
+                tirx.BufferStore(own, tirx.BufferLoad(shared, [_ZERO]), [_ZERO]),
+                tirx.IfThenElse(first, self._begin(tile, guard, row), None),
+                when(guard, tile.replica.prologue()),
+                tile.load(number),
+                *(
+                    stmt
+                    for stage in range(recurrence.stages)
+                    for stmt in self._stage(tile, stage, row, number, thread)
+                ),
+                tile.restore(),
+                tile.replay(number),
+            ]
+        )
+        kernel = Kernel(
+            "scan_look_back",
+            recurrence.inputs,
+            [*recurrence.outputs, *self.scratch],
+            body,
+            [shared, own, *tile.allocs],
+        )
+        blocks = tir.simplify(self.count * self.tiles)
+        return place.grid(kernel, blocks, block)
+
+    def _begin(self, tile: _LookBackTile, guard: Any, row: Any) -> Any:
+        """One thread of a lane: writes before the first step, and the carry of the first window.
+
+        Nobody else reads the initial state, which may lie where the last step leaves the final
+        one; that step has waited for this carry.
+        """
+        running, extent = tile.running, self.recurrence.time.extent
+        writes = [running.boundary()]
+        constant, finish = tir.as_int(extent), running.finish()
+        if finish is not None and (constant is None or constant <= 0):
+            writes.append(when(extent <= tir.zero_like(extent), finish))
+        lead, stages = [row, tir.zero_like(row)], range(self.recurrence.stages)
+        known = when(guard, tir.seq([running.begin(), *writes]))
+        hand_over = [self._hand_over(running, lead, stage) for stage in stages]
+        return tir.seq([known, *hand_over])
+
+    def _hand_over(self, replica: Replica, lead: list[Any], stage: int) -> Any:
+        """The carries of a stage with which a window begins."""
+
+        def one(i: int, place: list[Any]) -> Any:
+            return put_word(self.carries[i], [*lead, *place], replica.get_carry(i, place))
+
+        put = replica.for_carries(range(stage, stage + 1), one)
+        return tir.seq([put, announce(self.has_carry[stage], lead)])
+
+    def _stage(
+        self, tile: _LookBackTile, stage: int, row: Any, number: Any, thread: Var
+    ) -> list[Any]:
+        """Reduce the tile, publish it, and find the carry before it."""
+        replica, flag = tile.replica, tile.flag
+        elements, total, look = self.elements[stage], tile.total[stage], tile.look[stage]
+        place = number % self.window
+        lead, window = [row, number], [row, number // self.window]
+        is_owner = tirx.EQ(thread, tir.zero_like(thread))
+        publish = [_put(replica, elements, lead, total), announce(self.has_tile[stage], lead)]
+        mine = as_dtype(thread, self.dtype)
+        theirs = [row, number - place + mine]
+        await_theirs = [
+            await_flag(flag, self.has_tile[stage], theirs),
+            _get(replica, look, elements, theirs),
+        ]
+
+        def fetch(i: int, at: list[Any]) -> Any:
+            target, cell = tile.running.carry(i, at)
+            return get_word(target, cell, self.carries[i], [*window, *at])
+
+        one = int_const(1, self.dtype)
+        ends = tirx.EQ(place, self.window - one)
+        ends = tirx.And(is_owner, tirx.And(ends, number + one < self.tiles))
+        following = [row, number // self.window + one]
+        return [
+            *tile.scan_stage(stage, number),
+            tirx.IfThenElse(is_owner, tir.seq(publish), None),
+            replica.set_identity(look, []),
+            tirx.IfThenElse(mine < place, tir.seq(await_theirs), None),
+            *tile.tree.fold(stage, look, tile.folded[stage], 1),
+            await_flag(flag, self.has_carry[stage], window),
+            tile.running.for_carries(range(stage, stage + 1), fetch),
+            tile.running.apply(tile.folded[stage], []),
+            tirx.IfThenElse(
+                ends,
+                tir.seq(
+                    [
+                        tile.after.apply(total, [], source=tile.running),
+                        self._hand_over(tile.after, following, stage),
+                    ]
+                ),
+                None,
+            ),
+        ]
+
+
+class _LookBackTile(Tile):
+    """A tile that uses its tree twice: over its threads, and over the tiles before it."""
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        plan: ScanPlan,
+        lanes: list[Any],
+        place: Place,
+        group: Any,
+        guard: Any,
+    ) -> None:
+        super().__init__(recurrence, plan, lanes, place, group, guard)
+        self.after = Replica(recurrence, lanes, unroll=True, tag="_after")
+        self.kept = self._elements("kept")
+        self.look = self._elements("look")
+        self.folded = self._elements("fold")
+        self.flag = local("flag", [1], "int32")
+
+    @property
+    def allocs(self) -> list[Var]:
+        """Everything that the tile's code keeps."""
+        parts = (self.kept, self.look, self.folded)
+        own = [b for stages in parts for elements in stages for b in elements.buffers]
+        return [*super().allocs, *self.after.buffers, *own, self.flag]
+
+    def scan_stage(self, stage: int, number: Any) -> list[Any]:
+        """The scan of a stage over the threads, whose prefixes are then kept in registers."""
+        prefix, place = self.tree.prefix(stage, self.mine[stage])
+        keep = self.replica.copy(self.kept[stage], [], prefix, place)
+        return [*self._stage(stage, number), keep]
+
+    def _restore(self, stage: int) -> Any:
+        return self.replica.apply(self.kept[stage], [], source=self.running)
+
+
+def _word(buffer: Var) -> Var:
+    """A scratch array whose cells can be handed over."""
+    dtype = word_of(tir.dtype_of(buffer))
+    return local(buffer.name, tir.shape_of(buffer), dtype, "global")
+
+
+def _as_words(elements: Elements) -> Elements:
+    elements.parts = {i: [_word(b) for b in parts] for i, parts in elements.parts.items()}
+    return elements
+
+
+def _put(replica: Replica, elements: Elements, lead: list[Any], source: Elements) -> Any:
+    """``elements[lead] = source``."""
+
+    def one(i: int, place: list[Any]) -> Any:
+        values = source.load(i, [], place)
+        parts = zip(elements.parts[i], values, strict=True)
+        return tir.seq([put_word(b, [*lead, *place], value) for b, value in parts])
+
+    return replica.for_each_element(elements.stage, one)
+
+
+def _get(replica: Replica, target: Elements, elements: Elements, lead: list[Any]) -> Any:
+    """``target = elements[lead]``."""
+
+    def one(i: int, place: list[Any]) -> Any:
+        parts = zip(target.parts[i], elements.parts[i], strict=True)
+        index = place or [_ZERO]
+        return tir.seq([get_word(t, index, b, [*lead, *place]) for t, b in parts])
+
+    return replica.for_each_element(elements.stage, one)

@@ -1,0 +1,1 @@
+"""Inputs and outputs that a block stages in shared memory. Read ``staging`` first."""

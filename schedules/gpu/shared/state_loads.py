@@ -1,0 +1,131 @@
+"""What the loops over a thread's own states load: kept in registers for several steps.
+
+Loads that move with time are taken as vectors of consecutive steps, where there are such; those
+that do not move are loaded once. The others stay where they stand in the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.gpu.shared.staging import steady_loads
+from tvm_scan.schedules.common.state_split import StateSplit
+from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, vector_access
+from tvm_scan.schedules.gpu.shared.walk_tiles import WalkTiles
+
+__all__ = ["StateLoads"]
+
+_UNROLLED = tirx.ForKind.UNROLLED
+
+
+class StateLoads:
+    """Registers for the loads of the loops over a thread's states.
+
+    Parameters
+    ----------
+    recurrence, plan, split, replica
+        As the walk has them.
+    owner : Expr
+        Number of the thread among those of its lane.
+    own : int
+        States of a thread.
+    tiles : WalkTiles
+        Loads that the block has brought to shared memory.
+    scale : callable
+        ``scale(load, value)``: what the loops take for a value that time does not change.
+    """
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        plan: ScanPlan,
+        split: StateSplit,
+        replica: Replica,
+        owner: Any,
+        own: int,
+        tiles: WalkTiles,
+        scale: Callable[[TensorLoad, Any], Any],
+    ) -> None:
+        self.split, self.replica, self.owner, self.own = split, replica, owner, own
+        self.tiles, self.scale = tiles, scale
+        time, items = recurrence.time.var, plan.items_per_thread
+        self._timed: list[tuple[TensorLoad, Var, VectorAccess]] = []
+        self._fixed: list[tuple[TensorLoad, Var]] = []
+        for part in split.loops:
+            counter = part.loop_var
+            for load in steady_loads(part.body, recurrence, [time, counter]):
+                if tiles.has(load):
+                    continue
+                vectors = vector_access(load.source, list(load.indices), recurrence, items)
+                if plan.vector_loads and vectors.lanes > 1:
+                    name, shape = f"{load.source.name}_step", [own, vectors.lanes]
+                    self._timed.append((load, local(name, shape, tir.dtype_of(load)), vectors))
+            for load in steady_loads(part.body, recurrence, [counter], free_of=[time]):
+                name = f"{load.source.name}_fixed"
+                self._fixed.append((load, local(name, [own], tir.dtype_of(scale(load, load)))))
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Registers to allocate, all of which have a dimension that counts the states."""
+        return [entry[1] for entry in (*self._timed, *self._fixed)]
+
+    def begin(self) -> list[Any]:
+        """Before the first step: what does not move with time."""
+
+        def one(load: TensorLoad, buffer: Var) -> Any:
+            return loop("s", self.own, lambda s: self._copied(load, buffer, [s], s, None, None))
+
+        return [one(*entry) for entry in self._fixed]
+
+    def fill(self, k: int, time: Any) -> list[Any]:
+        """Before the step at ``time``, the ``k``-th of its owner: vectors that begin with it."""
+        found = []
+        for load, buffer, vectors in self._timed:
+            if k % vectors.lanes == 0:
+                found.append(self._vector(load, buffer, time, vectors))
+        return found
+
+    def _vector(self, load: TensorLoad, buffer: Var, time: Any, vectors: VectorAccess) -> Any:
+        def one(s: Any) -> Any:
+            zero = int_const(0, "int32")
+            place = tirx.Ramp(zero, int_const(1, zero), vectors.lanes)
+            return self._copied(load, buffer, [s, place], s, time, vectors)
+
+        return loop("s", self.own, one, _UNROLLED)
+
+    def _copied(
+        self, load: TensorLoad, buffer: Var, to: list[Any], s: Any, time: Any, v: Any
+    ) -> Any:
+        """``buffer[to] = load`` for the thread's state ``s``; a whole vector if ``v`` says how."""
+        counter = next(
+            part.loop_var for part in self.split.loops if tir.contains_var(load, [part.loop_var])
+        )
+        dtype = tir.dtype_of(counter)
+        state = as_dtype(self.owner, dtype) * int_const(self.own, dtype) + as_dtype(s, dtype)
+        table = tir.VarMap([(counter, state)])
+        indices = [
+            self.replica.place(tir.substitute(index, table), None, time) for index in load.indices
+        ]
+        value = tirx.BufferLoad(load.source, v.ramp(indices) if v else indices)
+        return tirx.BufferStore(buffer, value if v else self.scale(load, value), to)
+
+    def read(self, load: TensorLoad, state: Var, k: int) -> Any:
+        """What stands for ``load`` in step ``k`` of its owner, for the thread's ``state``."""
+        for timed, buffer, vectors in self._timed:
+            if tir.structurally_equal(load, timed):
+                slot = int_const(vectors.slot(k) % vectors.lanes, "int32")
+                return tirx.BufferLoad(buffer, [state, slot])
+        for fixed, buffer in self._fixed:
+            if tir.structurally_equal(load, fixed):
+                return tirx.BufferLoad(buffer, [state])
+        return self.tiles.read(load, state, k)

@@ -1,0 +1,243 @@
+"""What a block whose threads share lanes stages in shared memory, and how it lies there.
+
+Two kinds of arrays. A *stream* belongs to a lane and is read once at every step. A *table* is read
+by the loops over the states at every step, and is the same for all the lanes of a block: B and C of
+a selective scan, whose channels are neighbours. Of streams whose memory runs along time every lane
+has a row of a tile, and of those whose neighbours in memory are lanes every step
+(``step_rows``); of tables every state, or every step, where the states are neighbours.
+
+Theorem (tables). The lanes of block ``b`` are those numbered ``b n`` to ``b n + n - 1``. If the
+indices of a load, over the lane numbered ``b n + y`` with ``0 <= y < n``, simplify to terms
+without ``y``, all lanes of the block load the same element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from tvm.ir import Var
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.extraction.nest import linear_in
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.gpu.thread.banks import LINE, meetings
+from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, Stream, direction_of, element_size
+from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, steady_loads
+from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
+from tvm_scan.schedules.gpu.shared.step_rows import StepRows, placed_in_block, step_rows
+from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, vector_access
+
+if TYPE_CHECKING:
+    from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["LaneRows", "Table", "WalkLayout", "is_common", "walk_layout", "walk_steps"]
+
+_VECTOR = 16
+#: Static shared memory of a block.
+_MOST_BYTES = 48 << 10
+#: Steps of a tile at least: a line of float32.
+_LINE_STEPS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class LaneRows:
+    """A stream: one row of a tile for every lane of the block.
+
+    Attributes
+    ----------
+    stream : Stream
+        What is read.
+    pitch : int
+        Elements from one row to the next.
+    cells : int
+        Elements of a tile.
+    """
+
+    stream: Stream
+    pitch: int
+    cells: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return self.stream.layout.size
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """An array that the lanes of a block share.
+
+    Attributes
+    ----------
+    load : TensorLoad
+        In a loop over the states.
+    counter : Var
+        Of that loop.
+    along_time : bool
+        Whether rows are states, of steps; else they are steps, of states.
+    lanes : int
+        Elements that a thread copies at once.
+    width : int
+        Elements that a thread reads at once: of steps, or of its own states.
+    pitch, cells, size : int
+        Elements from one row to the next and of a tile; bytes of one.
+    """
+
+    load: TensorLoad
+    counter: Var
+    along_time: bool
+    lanes: int
+    width: int
+    pitch: int
+    cells: int
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class WalkLayout:
+    """All that is staged."""
+
+    streams: tuple[LaneRows | StepRows, ...]
+    tables: tuple[Table, ...]
+
+    @property
+    def tile_bytes(self) -> list[int]:
+        """Bytes of one buffer of every array."""
+        return [part.cells * part.size for part in (*self.streams, *self.tables)]
+
+    def within(self, most: int) -> WalkLayout:
+        """The same with no more than ``most`` bytes, as far as leaving out rows of steps helps.
+
+        Of what is left out, threads read whole sectors of memory themselves; what the others bring
+        is more.
+        """
+        streams, left = [], most - sum(self.tile_bytes)
+        for part in reversed(self.streams):
+            if left < 0 and isinstance(part, StepRows):
+                left += part.cells * part.size
+                continue
+            streams.append(part)
+        return WalkLayout(tuple(reversed(streams)), self.tables)
+
+
+def walk_steps(plan: ScanPlan) -> int:
+    """Steps of a tile: whole groups of the threads of a lane, a line of memory at least."""
+    together = plan.threads_per_lane * max(1, plan.items_per_thread)
+    return together * max(1, _LINE_STEPS // together)
+
+
+def walk_layout(
+    plan: ScanPlan, recurrence: Recurrence, split: StateSplit | NoSplit | None = None
+) -> WalkLayout:
+    """What a plan stages; nothing unless it is transposed and its threads share lanes.
+
+    ``split`` are the parts of the step that are walked, if those are not all.
+    """
+    split = split_of(recurrence) if split is None else split
+    shared, lanes = plan.threads_per_lane, plan.threads_per_block // plan.threads_per_lane
+    if plan.block_load == "direct" or shared == 1 or isinstance(split, NoSplit) or lanes == 0:
+        return WalkLayout((), ())
+    if split.states % shared:
+        return WalkLayout((), ())
+    found = _layout(
+        recurrence, split, shared, plan.items_per_thread, lanes, walk_steps(plan), plan.vector_loads
+    )
+    return found.within(_MOST_BYTES // plan.stages)
+
+
+@lru_cache(maxsize=128)
+def _layout(
+    recurrence: Recurrence,
+    split: StateSplit,
+    shared: int,
+    items: int,
+    lanes: int,
+    steps: int,
+    vectors: bool,
+) -> WalkLayout:
+    time = recurrence.time.var
+    outside = tir.seq([*split.before, *split.after])
+    loads = steady_loads(outside, recurrence, [time])
+    for part in split.loops:
+        for load in steady_loads(part.body, recurrence, [time]):
+            new = not any(tir.structurally_equal(load, other) for other in loads)
+            if new and not tir.contains_var(load, [part.loop_var]):
+                loads.append(load)
+    streams: list[LaneRows | StepRows] = []
+    for load in loads[:MAX_STAGED]:
+        direction = direction_of(list(load.indices), recurrence)
+        if direction == 0:
+            rows = step_rows(load, recurrence, shared, items, lanes, steps, vectors)
+            streams += [rows] if rows else []
+            continue
+        copies = VectorAccess()
+        if vectors and direction > 0:
+            copies = vector_access(load.source, list(load.indices), recurrence, steps)
+        stream = Stream(load, False, copies, PaddedLayout(items, element_size(load.source)))
+        pitch = _row_pitch(steps, stream.layout, shared)
+        streams.append(LaneRows(stream, pitch, pitch * lanes))
+    tables: list[Table] = []
+    for part in split.loops:
+        for load in steady_loads(part.body, recurrence, [time, part.loop_var]):
+            new = not any(tir.structurally_equal(load, t.load) for t in tables)
+            if new and is_common(load, recurrence, lanes):
+                table = _table(load, part.loop_var, recurrence, split, shared, steps, vectors)
+                tables += [table] if table else []
+    return WalkLayout(tuple(streams), tuple(tables))
+
+
+def _row_pitch(steps: int, layout: PaddedLayout, shared: int) -> int:
+    """Elements between rows such that the threads that read together meet in the fewest banks."""
+    vector = _VECTOR // layout.size
+    units = -(-steps // vector)
+    apart = max(1, layout.items // vector)
+
+    def meet(pitch: int) -> int:
+        return meetings(lambda t: (t // shared * pitch + t % shared * apart) * _VECTOR, _VECTOR)
+
+    return vector * min(range(units, units + LINE // _VECTOR), key=meet)
+
+
+def _table(
+    load: TensorLoad,
+    counter: Var,
+    recurrence: Recurrence,
+    split: StateSplit,
+    shared: int,
+    steps: int,
+    vectors: bool,
+) -> Table | None:
+    indices, size = list(load.indices), element_size(load.source)
+    most = _VECTOR // size
+    direction = direction_of(indices, recurrence)
+    if direction:
+        lanes = 1
+        if vectors and direction > 0:
+            lanes = vector_access(load.source, indices, recurrence, steps).lanes
+        # An odd number of vectors from row to row: threads with neighbouring rows do not meet.
+        pitch = most * (-(-steps // most) | 1)
+        return Table(load, counter, True, lanes, most, pitch, pitch * split.states, size)
+    part = linear_in(indices[-1], counter)
+    others = any(tir.contains_var(index, [counter]) for index in indices[:-1])
+    if part is None or part[0] != 1 or others:
+        return None
+    first, row = tir.as_int(tir.simplify(part[1])), tir.as_int(tir.shape_of(load.source)[-1])
+    known = [n for n in (row, first) if n is not None]
+    lanes, width = most if vectors and len(known) == 2 else 1, most
+    while lanes > 1 and any(n % lanes for n in (split.states, *known)):
+        lanes //= 2
+    while (split.states // shared) % width:
+        width //= 2
+    vector = max(1, min(most, width))
+    pitch = -(-split.states // vector) * vector
+    cells = -(-pitch * steps // most) * most
+    return Table(load, counter, False, lanes, width, pitch, cells, size)
+
+
+def is_common(load: TensorLoad, recurrence: Recurrence, lanes: int) -> bool:
+    """Whether all lanes of a block load the same; see the theorem."""
+    placed, within, analyzer = placed_in_block(load, recurrence, lanes)
+    return not any(tir.contains_var(analyzer.simplify(index), [within]) for index in placed)

@@ -1,0 +1,51 @@
+"""What tiles in shared memory change in the cost model: see ``gpu.model``.
+
+A multiprocessor's load and store unit handles one line of 128 bytes per clock, of global or of
+shared memory. A warp whose threads are ``s`` bytes apart touches ``32 s / 128`` lines with every
+access, however few bytes of them it takes.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.gpu.shared.layout import along_time
+from tvm_scan.schedules.gpu.staging_checks import tile_bytes
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["bytes_ahead", "lines_of_step", "shared_accesses"]
+
+_WARP, _WORD = 32, 4
+
+
+def bytes_ahead(plan: ScanPlan, recurrence: Recurrence) -> float:
+    """Bytes that a thread has under way while it computes: its share of all buffers but one."""
+    if plan.stages == 1:
+        return 0.0
+    share = (plan.stages - 1) / plan.stages / plan.threads_per_block
+    return sum(tile_bytes(plan, recurrence)) * share
+
+
+def lines_of_step(plan: ScanPlan, recurrence: Recurrence) -> float:
+    """Lines of memory that one step's loads and stores along time touch, of a tree plan."""
+    total = 0.0
+    for stream in along_time(plan, recurrence):
+        items, size, lanes = plan.items_per_thread, stream.layout.size, stream.copies.lanes
+        # Of a warp's items, in lines that are read whole.
+        whole = items * size / _WORD
+        lines = ceil(items / lanes) * min(float(_WARP), max(1.0, whole))
+        if plan.block_load == "transposed" and (lanes != items or plan.stages > 1):
+            lines = 3 * whole
+        loaded_twice = plan.algorithm == "three_phase" and not stream.stored
+        total += lines / items * (2 if loaded_twice else 1)
+    return total / _WARP
+
+
+def shared_accesses(plan: ScanPlan, recurrence: Recurrence) -> float:
+    """Accesses of a thread to shared memory per step, beside those of a tree."""
+    if plan.block_load == "direct":
+        return 0.0
+    return sum(
+        1 / stream.copies.lanes + 1 / stream.layout.unit for stream in along_time(plan, recurrence)
+    )

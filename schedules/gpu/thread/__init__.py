@@ -1,0 +1,1 @@
+"""What one thread does: where it stands, how it loads, waits and tells others."""

@@ -1,0 +1,55 @@
+"""Barriers that builders place themselves, and what TVM's pass that places them is not to see.
+
+That pass compares accesses to a buffer by their indices as texts: of two that differ it believes
+that threads meet there, and puts a barrier between a write and a read. Where a builder knows
+better, it hides the accesses from the pass and places the barriers. TVM must not lend the memory of
+a hidden buffer to another one whose barriers it places, nor the other way round: see
+``Kernel.block``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvm_scan.schedules.common.ir import as_dtype, int_const
+from tvm_scan.schedules.gpu.thread.banks import WARP
+
+__all__ = ["all_wait", "hidden", "parity", "wait"]
+
+#: TVM's own key for what its pass leaves alone.
+_HIDDEN = "hand_threaded"
+
+
+def hidden(stmt: Any) -> Any:
+    """The same statement, into which no barrier is put."""
+    return tirx.AttrStmt(int_const(0, "int32"), _HIDDEN, int_const(1, "int32"), stmt)
+
+
+def parity(turn: Any) -> Any:
+    """0 and 1 by turns; ``turn`` is a number, or an expression that is not negative."""
+    if isinstance(turn, int):
+        return int_const(turn % 2, "int32")
+    return as_dtype(turn % int_const(2, turn), "int32")
+
+
+def all_wait() -> Any:
+    """All threads of the block wait for one another; no condition may stand around it."""
+    return tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared"))
+
+
+def wait(threads: int) -> Any:
+    """The first ``threads`` threads of every row of the block wait for one another.
+
+    Where these are a part of one warp, by the warp's own barrier, ``__syncwarp``; all threads of
+    the block come here in either case.
+
+    Parameters
+    ----------
+    threads : int
+        A power of two; a row has no fewer threads, and a power of two itself.
+    """
+    if threads <= WARP:
+        return tirx.Evaluate(tirx.call_intrin("", "tirx.cuda.warp_sync"))
+    return all_wait()

@@ -1,0 +1,1 @@
+"""Threads that walk time, several to a lane or in chunks. Read ``shared_lanes`` first."""

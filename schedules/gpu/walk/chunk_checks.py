@@ -1,0 +1,58 @@
+"""What a plan whose lanes walk time in chunks must hold to."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.choose.shape_key import sizes_of
+from tvm_scan.schedules.common.state_reduction import reduction_of
+from tvm_scan.schedules.common.state_split import NoSplit
+
+if TYPE_CHECKING:
+    from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["MOST_CHUNKS", "check_chunks", "takes_chunks"]
+
+#: The middle kernel writes its loop over the chunks in batches; more than these take it too long.
+MOST_CHUNKS = 4096
+
+
+def takes_chunks(threads_per_lane: int, recurrence: Recurrence) -> bool:
+    """Whether so many threads per lane can reduce a chunk to its elements."""
+    return threads_per_lane == 1 or not isinstance(reduction_of(recurrence), NoSplit)
+
+
+def check_chunks(plan: ScanPlan, recurrence: Recurrence) -> None:
+    """Check ``plan.chunks`` of a plan for CUDA."""
+    if plan.chunks == 0:
+        return
+    plan.require(
+        plan.algorithm == "lanes",
+        "chunks=0 where lanes do not walk time by themselves",
+        f"chunks={plan.chunks} in {plan.algorithm}",
+        "use algorithm lanes",
+    )
+    plan.require(
+        2 <= plan.chunks <= MOST_CHUNKS,
+        f"2 to {MOST_CHUNKS} chunks, or 0 for none",
+        f"chunks={plan.chunks}",
+        "use 16",
+    )
+    plan.require(
+        takes_chunks(plan.threads_per_lane, recurrence),
+        "states that are affine, each in itself alone, for threads that share a lane in chunks",
+        str(reduction_of(recurrence)),
+        "leave chunks at 0, or threads_per_lane at 1",
+    )
+    rows, _ = sizes_of(recurrence)
+    cells = max(prod(int(a.extent) for a in c.state_axes) for c in recurrence.carries)
+    if rows is not None:
+        total = rows * plan.chunks * cells
+        plan.require(
+            total < 1 << 31,
+            "fewer than 2^31 states of all lanes and chunks",
+            f"{total}",
+            "use fewer chunks",
+        )

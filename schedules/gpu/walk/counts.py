@@ -1,0 +1,237 @@
+"""Instructions of lanes that walk time, by the parts of their step; see ``gpu.model``.
+
+What is counted is what nvcc emits: exponentials over states are one instruction in base 2, a
+product and its sum are one, what does not move with time is in registers, and an array that
+several statements read is read once. Tests compare the counts with the machine code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log2
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.state_reduction import StateReduction, reduction_of
+from tvm_scan.schedules.common.state_split import StateSplit, split_of
+from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout
+from tvm_scan.schedules.gpu.thread.vector_access import vector_access
+from tvm_scan.schedules.gpu.walk.exponentials import OF, in_base_two
+from tvm_scan.schedules.machine.step_counts import (
+    array_bytes,
+    instructions_of,
+    known_extent,
+    specials_of,
+)
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["WalkCounts", "walk_counts"]
+
+#: Instructions of ``exp2_in_range``: 4 of the interval, 3 of the reduction, 6 multiply-adds, 2 of
+#: the power of two.
+_POLYNOMIAL = 15.0
+#: Of a loop with four steps in it, for a step: its counter, bounds and addresses.
+_LOOP = 1.5
+#: Of the steps that a thread makes for others: keeping them, bounds, addresses.
+_KEEP = 12.0
+_LINE, _WARP = 128, 32
+
+
+@dataclass(frozen=True)
+class WalkCounts:
+    """One walk over all steps of all lanes, per step of one lane.
+
+    Attributes
+    ----------
+    thread : float
+        Instructions that one thread spends: of a walk by several threads, on its own states, and
+        its share of what is done once.
+    instructions : float
+        Of all threads of the lane.
+    accesses : float
+        Lines that a warp's accesses and shuffles occupy the load and store unit with, by lanes.
+    specials : float
+        Special functions.
+    bytes : float
+        Of what is read and written, each element once.
+    shared : float
+        Accesses of warps to shared memory.
+    """
+
+    thread: float
+    instructions: float
+    accesses: float
+    specials: float
+    bytes: float
+    shared: float = 0.0
+
+
+@lru_cache(maxsize=512)
+def walk_counts(plan: ScanPlan, recurrence: Recurrence, reduces: bool = False) -> WalkCounts:
+    """Count a walk of ``lanes``; with ``reduces`` the one that makes a chunk's element."""
+    if plan.threads_per_lane > 1:
+        found = reduction_of(recurrence) if reduces else None
+        split = found.split if isinstance(found, StateReduction) else split_of(recurrence)
+        assert isinstance(split, StateSplit), "ScanPlan.check refuses other steps"
+        return _shared(plan, recurrence, split)
+    return _alone(recurrence, reduces)
+
+
+def _alone(recurrence: Recurrence, reduces: bool) -> WalkCounts:
+    """A thread per lane."""
+    found = reduction_of(recurrence) if reduces else None
+    if isinstance(found, StateReduction):
+        body: Any = tir.seq([*found.split.before, *found.split.loops])
+        parts = [body]
+    elif reduces:
+        algebras = [group.algebra for group in recurrence.groups]
+        parts = [part for a in algebras for part in a.extend(a.lift(), a.lift())]
+    else:
+        parts = [recurrence.body]
+    stores = [] if reduces else _stores(recurrence)
+    loads = _moving_loads(parts, recurrence)
+    made = sum(instructions_of(part) for part in parts)
+    read = sum(count for _, count in loads)
+    lines = sum(count * _lines(list(load.indices), recurrence) for load, count in loads)
+    lines += sum(_lines(indices, recurrence) for indices in stores)
+    buffers = [load.source for load, _ in loads] + ([] if reduces else list(recurrence.outputs))
+    total = made + read + len(stores) + _LOOP
+    specials = sum(specials_of(part) for part in parts)
+    moved = array_bytes(buffers, recurrence)
+    return WalkCounts(total, total, lines / _WARP, specials, moved)
+
+
+def _shared(plan: ScanPlan, recurrence: Recurrence, split: StateSplit) -> WalkCounts:
+    """Several threads share the states of a lane."""
+    shared = plan.threads_per_lane
+    own, levels = split.states // shared, log2(shared)
+    loops = in_base_two(split.loops, recurrence).loops
+    loop_body = tir.seq([part.body for part in loops])
+    outside = tir.seq([*split.before, *split.after])
+    reads = _state_reads(plan, recurrence, split, loops)
+    read = sum(1 / width for _, width, _ in reads)
+    own_lines = sum(lines / width for _, width, lines in reads)
+    steady = _moving_loads([outside], recurrence)
+    alike = [
+        entry for entry in _moving_loads([loop_body], recurrence) if not _varies(entry[0], loops)
+    ]
+    sent = float(len(alike) + len(_sent(split, loops)))
+    sums = float(len(split.sums))
+    # Every state's exponential in base 2, some of them by polynomials.
+    exps = specials_of(loop_body)
+    poly = plan.exp_share / OF * exps
+    of_state = instructions_of(loop_body, bare=True) + poly * (_POLYNOMIAL - 1)
+    exchanged = sent + sums * (2 * levels + 1)
+    thread = own * (of_state + read) + exchanged + _LOOP
+    stored = len(_stores(recurrence)) if split.after else 0
+    moved = len(steady) + len(alike) + stored
+    width = 4.0 if plan.vector_loads else 1.0
+    copies = 2.0 if plan.block_load == "transposed" else 1.0
+    once = instructions_of(outside) + copies * moved / width + _KEEP
+    group = min(_WARP, shared * plan.items_per_thread)
+    lines = own * own_lines + sent + sums * levels
+    once_lines = copies * moved / group * _WARP / shared
+    buffers = [load.source for load, *_ in (*steady, *alike)] + [load.source for load, *_ in reads]
+    buffers += list(recurrence.outputs) if split.after else []
+    return WalkCounts(
+        thread + once / shared,
+        thread * shared + once,
+        (lines + once_lines) * shared / _WARP,
+        split.states * (exps - poly) + specials_of(outside),
+        array_bytes(buffers, recurrence),
+        _shared_accesses(plan, recurrence, split),
+    )
+
+
+def _shared_accesses(plan: ScanPlan, recurrence: Recurrence, split: StateSplit) -> float:
+    """Of tiles: written by whole lines, read by vectors of a thread's items or states."""
+    found = walk_layout(plan, recurrence, split)
+    lanes = plan.threads_per_block // plan.threads_per_lane
+    streams = sum(2 * part.size for part in found.streams) / _LINE
+    copied = sum(split.states * part.size for part in found.tables) / _LINE / lanes
+    return streams + copied + sum(split.states / part.width for part in found.tables) / _WARP
+
+
+def _varies(load: TensorLoad, loops: tuple[Any, ...]) -> bool:
+    return any(tir.contains_var(load, [part.loop_var]) for part in loops)
+
+
+def _sent(split: StateSplit, loops: tuple[Any, ...]) -> list[Any]:
+    """Registers that the loops read, and that the owner of a step computes."""
+    read = tir.buffers_loaded(tir.seq(loops))
+    sums = [cell.source for cell in split.sums]
+    written = tir.buffers_stored(tir.seq(split.before)).keys()
+    return [b for b in written if b in read and not any(b.same_as(s) for s in sums)]
+
+
+def _state_reads(
+    plan: ScanPlan, recurrence: Recurrence, split: StateSplit, loops: tuple[Any, ...]
+) -> list[tuple[TensorLoad, int, float]]:
+    """Loads for every state and step: elements taken at once, and lines that a warp touches."""
+    tables = walk_layout(plan, recurrence, split).tables
+    found = []
+    for load, _ in _moving_loads([tir.seq([part.body for part in loops])], recurrence):
+        if not _varies(load, loops):
+            continue
+        table = next((t for t in tables if tir.structurally_equal(t.load, load)), None)
+        if table is not None:
+            found.append((load, table.width, 1.0))
+            continue
+        width, lines = 1, float(plan.threads_per_lane)
+        if plan.vector_loads:
+            indices = list(load.indices)
+            width = vector_access(load.source, indices, recurrence, plan.items_per_thread).lanes
+        if _varies(load.indices[-1], loops):
+            size = tir.byte_size(tir.dtype_of(load))
+            lines = max(1.0, split.states * size / _LINE)
+        found.append((load, width, lines))
+    return found
+
+
+def _moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorLoad, float]]:
+    """Different loads of memory that move with time, and how often a step makes each."""
+    found: list[tuple[TensorLoad, float]] = []
+    skip, time = tvm_ffi.WalkResult.SKIP, recurrence.time.var
+
+    def walk(node: Any, times: float) -> None:
+        def on_loop(loop: tirx.For) -> Any:
+            walk(loop.body, times * known_extent(loop.extent))
+            return skip
+
+        def on_load(load: TensorLoad) -> None:
+            if str(load.source.scope()) == "local" or not tir.contains_var(load, [time]):
+                return
+            if not any(tir.structurally_equal(load, other) for other, _ in found):
+                found.append((load, times))
+
+        tvm_ffi.structural_walk(node, [(tirx.For, on_loop), (TensorLoad, on_load)], order="pre")
+
+    for part in parts:
+        walk(part, 1.0)
+    return found
+
+
+def _lines(indices: list[Any], recurrence: Recurrence) -> float:
+    """Lines that 32 threads with neighbouring lanes touch."""
+    lane = recurrence.lanes[-1].var if recurrence.lanes else None
+    if lane is None or not tir.contains_var(indices, [lane]):
+        return 1.0
+    return 1.0 if tir.contains_var(indices[-1], [lane]) else float(_WARP)
+
+
+def _stores(recurrence: Recurrence) -> list[list[Any]]:
+    """Indices of what a step writes to memory."""
+    found: list[list[Any]] = []
+
+    def on_store(store: tirx.BufferStore) -> None:
+        if any(store.buffer.same_as(out) for out in recurrence.outputs):
+            found.append(list(store.indices))
+
+    tvm_ffi.structural_walk(recurrence.body, [(tirx.BufferStore, on_store)])
+    return found

@@ -1,0 +1,154 @@
+"""Registers of a thread that shares a lane's states with others; see ``shared_lanes``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.ir import each, int_const, local
+from tvm_scan.schedules.common.polynomials import Pool
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.state_split import StateSplit
+from tvm_scan.schedules.gpu.shared.staging import StagedItems, steady_loads
+from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
+from tvm_scan.schedules.gpu.shared.walk_tiles import WalkTiles
+from tvm_scan.schedules.gpu.walk.exponentials import in_base_two
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["WalkRegisters"]
+
+
+class WalkRegisters:
+    """What a thread keeps while it walks its part of a lane.
+
+    Parameters
+    ----------
+    recurrence, plan
+        What is walked, and how the threads share it.
+    lanes : list of Expr
+        The thread's lane.
+    owner, slot : Expr, Var
+        Number of the thread among those of the lane, and among all those of a chunk of time.
+    split : StateSplit
+        The parts of the step that are walked: all of them, or those that the states need.
+    end : Expr, optional
+        Step before which the walk ends, where that is before the last one.
+    """
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        plan: ScanPlan,
+        lanes: list[Any],
+        owner: Any,
+        slot: Var,
+        split: StateSplit,
+        end: Any = None,
+    ) -> None:
+        self.recurrence, self.plan, self.owner = recurrence, plan, owner
+        self.base_two = in_base_two(split.loops, recurrence)
+        self.split, self.pool = replace(split, loops=self.base_two.loops), Pool(1)
+        self.own = self.split.states // plan.threads_per_lane
+        self.replica = Replica(recurrence, lanes, unroll=True)
+        items, time = plan.items_per_thread, recurrence.time.var
+        #: The thread's part of every array that the states count.
+        self.states = tir.VarMap()
+        for old, dim in self.split.dims.items():
+            shape = [self.own if i == dim else e for i, e in enumerate(tir.shape_of(old))]
+            self.states[old] = local(f"{old.name}_own", shape, tir.dtype_of(old))
+        self.tiles = WalkTiles(recurrence, plan, slot, split, end)
+        outside = tir.seq([*self.split.before, *self.split.after])
+        found = steady_loads(outside, recurrence, [time])
+        for part in self.split.loops:
+            for load in steady_loads(part.body, recurrence, [time]):
+                if not any(tir.structurally_equal(load, other) for other in found):
+                    found.append(load)
+        self.staged = StagedItems(
+            recurrence,
+            self.replica,
+            items,
+            plan.vector_loads,
+            found,
+            [part.stream for part, _ in self.tiles.streams],
+            writes=bool(self.split.after),
+        )
+        # What the loops read that the steps' owners know: registers, and loads.
+        read = tir.buffers_loaded(tir.seq(self.split.loops))
+        written = tir.buffers_stored(tir.seq(self.split.before)).keys()
+        self.kept = [(old, self._kept_items(old, items)) for old in written]
+        sums = tir.VarMap((cell.source, True) for cell in self.split.sums)
+        self.sent = [(o, k) for o, k in self.kept if o in read and o not in sums]
+        # Of loads in the loops: those that every state of a step shares.
+        self.current = [
+            (s, local(f"{s.access.source.name}_now", [1], tir.dtype_of(s.access)))
+            for s in self.staged.loads
+            if s.access.source in read
+        ]
+        self.loads = StateLoads(
+            recurrence,
+            plan,
+            self.split,
+            self.replica,
+            owner,
+            self.own,
+            self.tiles,
+            self.base_two.scale,
+        )
+        self.results = [
+            local(f"{cell.source.name}_sum", [items], tir.dtype_of(cell))
+            for cell in self.split.sums
+        ]
+
+    def _kept_items(self, old: Var, items: int) -> Var:
+        return local(f"{old.name}_kept", [items, *tir.shape_of(old)], tir.dtype_of(old))
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Registers to allocate."""
+        states = [new for _, new in self.states.items()]
+        split = tir.VarMap((self.replica.register(c.state), True) for c in self.recurrence.carries)
+        rest = [b for b in self.replica.buffers if b not in split]
+        kept = [buffer for _, buffer in self.kept]
+        now = [buffer for _, buffer in self.current]
+        loaded = [*self.loads.buffers, *self.tiles.buffers]
+        return [
+            *states,
+            *rest,
+            *self.pool.buffers,
+            *kept,
+            *now,
+            *loaded,
+            *self.results,
+            *self.staged.buffers,
+        ]
+
+    def part(self, stmt: Any) -> Any:
+        """A part of the recurrence over the thread's own states."""
+        if stmt is None:
+            return None
+        return self.replica.place(self.split.part(stmt, self.owner, self.own, self.states))
+
+    def own_states(self, make: Any) -> Any:
+        """``make(s)`` for each of the thread's states."""
+        return each([self.own], lambda place: make(place[0]), True)
+
+    def state(self, s: Any) -> Any:
+        """Number in the lane of the thread's state ``s``."""
+        return self.owner * int_const(self.own, "int32") + s
+
+    def for_cells(self, old: Var, make: Any) -> Any:
+        """``make(register, place)`` for every cell of a register array."""
+        new = self.replica.register(old)
+        shape = [int(e) for e in tir.shape_of(new)]
+        return each(shape, lambda place: make(new, place), True)
+
+    def set_sum(self, cell: TensorLoad, value: Any) -> Any:
+        """The cell of a sum := ``value``."""
+        register = self.replica.register(cell.source)
+        return tirx.BufferStore(register, value, list(cell.indices))

@@ -1,0 +1,271 @@
+"""CUDA builder: several threads share the states of a lane and walk time together.
+
+For S threads per lane and K items per thread, the threads of a lane take S K steps at a time.
+Each thread makes the part of K steps that does not concern the states (step sizes, gates, the
+loads and stores of whole sequences), once for all. Then all of them walk the S K steps, each one
+over its own states: what a step needs comes from the thread that made it by a shuffle, and what
+it leaves are sums over the states, by log2(S) shuffles. No shared memory, no barrier.
+
+Cost of a lane's step: its exponentials and multiply-adds once, shuffles S (values + log2(S)).
+Span: the length, as in ``lanes``. Memory: inputs and outputs once; what the lanes of a block
+share (B and C of a selective scan) comes from the first-level cache but for the first lane.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.ir import (
+    Kernel,
+    as_dtype,
+    for_one_block,
+    int_const,
+    loop,
+    threads_over,
+    when,
+)
+from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
+from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.state_split import split_states
+from tvm_scan.schedules.gpu.walk.exponentials import with_share
+from tvm_scan.schedules.gpu.walk.registers import WalkRegisters
+from tvm_scan.schedules.gpu.warp.tree import shuffled
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["SharedThreads", "Walk", "build_shared_lanes"]
+
+
+def build_shared_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
+    """``plan.threads_per_lane`` threads per lane; see the module."""
+    threads = SharedThreads(recurrence, plan)
+    split = split_states(recurrence)
+    walk = Walk(recurrence, plan, threads.lanes, threads.owner, threads.slot, split)
+
+    def kernel(inside: Any) -> Kernel:
+        code = walk.code(inside, threads.any_lane)
+        return Kernel("scan_shared", recurrence.inputs, recurrence.outputs, code, walk.buffers)
+
+    return Built([threads_over(kernel, threads.slot, threads.count, plan.threads_per_block)], [])
+
+
+class SharedThreads:
+    """Which lane a thread of the grid works on, and which of the lane's threads it is."""
+
+    def __init__(self, recurrence: Recurrence, plan: ScanPlan) -> None:
+        rows = lane_count(recurrence)
+        self.count = tir.simplify(rows * int_const(plan.threads_per_lane, rows))
+        self.slot = tirx.Var("v_slot", tir.dtype_of(rows))
+        threads = int_const(plan.threads_per_lane, self.slot)
+        # Every thread takes part in the shuffles: those beyond the last lane repeat it.
+        last = tirx.Max(rows - int_const(1, rows), tir.zero_like(rows))
+        self.row = tirx.Min(self.slot // threads, last)
+        self.owner = as_dtype(self.slot % threads, "int32")
+        self.lanes = decode_lanes(recurrence, self.row)
+        self.any_lane = tir.simplify(rows > tir.zero_like(rows))
+
+
+class Walk(WalkRegisters):
+    """One thread's part of a lane, or of a chunk of its time."""
+
+    def code(self, inside: Any, any_lane: Any) -> Any:
+        """All of a lane; see ``run``."""
+        r = self.recurrence
+        unit = int_const(self.unit, r.time.extent)
+        units = tir.simplify((r.time.extent + unit - 1) // unit)
+        ends = when(inside, self.part(r.finish)) if r.finish is not None else None
+        first = tir.zero_like(units)
+        return self.run(inside, any_lane, self.part(r.start), first, units, ends)
+
+    @property
+    def unit(self) -> int:
+        """Steps that the walk takes at a time: of a tile, or of all the lane's threads."""
+        if self.tiles.is_empty:
+            return self.plan.threads_per_lane * self.plan.items_per_thread
+        return self.tiles.steps
+
+    def run(self, inside: Any, any_lane: Any, begin: Any, first: Any, units: Any, end: Any) -> Any:
+        """A walk over some units of time.
+
+        Parameters
+        ----------
+        inside : Expr
+            Whether the thread's lane exists, and is not repeated.
+        any_lane : Expr
+            Whether there is a lane at all. No barrier may stand under a condition, so that without
+            lanes the walk has no steps.
+        begin, end : Stmt
+            Before the first step and after the last one.
+        first, units : Expr
+            The first unit, and how many.
+        """
+        extent = self.recurrence.time.extent
+        dtype, items = tir.dtype_of(extent), self.plan.items_per_thread
+        together = int_const(self.plan.threads_per_lane * items, extent)
+        in_tile = self.tiles.steps // (self.plan.threads_per_lane * items)
+
+        def group(number: Any, tile: Any, within: Any) -> Any:
+            """All steps of a group; ``within`` is its number in the tile."""
+            time = number * together
+            mine = time + as_dtype(self.owner, dtype) * int_const(items, extent)
+            start = within * int_const(self.plan.threads_per_lane * items, "int32")
+            return tir.seq(
+                [
+                    self._before(mine, tile, start),
+                    self._steps(time, tile, start),
+                    when(inside, self._after(mine)),
+                ]
+            )
+
+        def of_tile(tile: Any) -> Any:
+            def one(g: Any) -> Any:
+                number = tile * int_const(in_tile, tile) + as_dtype(g, dtype)
+                return group(number, tile, as_dtype(g, "int32"))
+
+            return tir.seq([self.tiles.load(tile), loop("g", in_tile, one)])
+
+        if not tir.is_true(any_lane):
+            units = tirx.Select(any_lane, units, tir.zero_like(units))
+        if self.tiles.is_empty:
+            zero = int_const(0, "int32")
+            walk = loop("group", units, lambda g: group(_sum(first, g), None, zero))
+        else:
+            walk = loop("tile", units, lambda tile: of_tile(_sum(first, tile)))
+        ahead = None if self.tiles.is_empty else self.tiles.begin(first)
+        before = [self.part(self.recurrence.prologue), begin, *self.loads.begin(), ahead]
+        stmt = tir.seq([when(any_lane, tir.seq(before)), walk, end])
+        if self.tiles.is_empty or self.plan.stages > 1:
+            return stmt
+        # Loads on their way to shared memory pass through registers.
+        return for_one_block(stmt)
+
+    def _valid(self, time: Any) -> Any:
+        return time < self.recurrence.time.extent
+
+    def _items(self, first: Any, make: Any, step: int = 1) -> list[Any]:
+        """``make(item, time)`` for the steps from ``first`` on, every ``step``-th, that exist."""
+        count = self.plan.items_per_thread
+        found = [
+            (make(int_const(k, "int32"), first + int_const(k, first)), first + int_const(k, first))
+            for k in range(0, count, step)
+        ]
+        if (tir.as_int(self.recurrence.time.extent) or 1) % count == 0:
+            # All steps of a thread exist, or none of them.
+            return [when(self._valid(first), tir.seq([stmt for stmt, _ in found]))]
+        return [when(self._valid(time), stmt) for stmt, time in found]
+
+    def _before(self, mine: Any, tile: Any, start: Any) -> Any:
+        def one(k: Any, time: Any) -> Any:
+            placed = self.replica.place(tir.seq(self.split.before), None, time)
+            stmts = [self.staged.use(placed, k, time)]
+            for old, kept in self.kept:
+                stmts.append(
+                    self.for_cells(
+                        old,
+                        lambda new, at, kept=kept: tirx.BufferStore(
+                            kept, tirx.BufferLoad(new, at), [k, *at]
+                        ),
+                    )
+                )
+            return tir.seq(stmts)
+
+        loads: list[Any] = []
+        if self.staged.loads_alone:
+            loads = self._items(mine, self.staged.fill, self.staged.group)
+        own = start + self.owner * int_const(self.plan.items_per_thread, "int32")
+        taken = self.tiles.take(self.staged.by_block, tile, own)
+        return tir.seq([*loads, *taken, *self._items(mine, one)])
+
+    def _steps(self, first: Any, tile: Any, within: Any) -> Any:
+        """All steps of the group: those of one owner after the other."""
+        items = self.plan.items_per_thread
+
+        def of_owner(q: Any) -> Any:
+            start = first + as_dtype(q, tir.dtype_of(first)) * int_const(items, first)
+            place = within + as_dtype(q, "int32") * int_const(items, "int32")
+
+            def one(item: Any, time: Any) -> Any:
+                k = int(item)
+                staged = self.tiles.fill(k, self.owner, tile, place + item)
+                return self._step(q, k, time, [*self.loads.fill(k, time), *staged])
+
+            return tir.seq(self._items(start, one))
+
+        return loop("q", self.plan.threads_per_lane, of_owner)
+
+    def _step(self, q: Any, k: int, time: Any, loads: list[Any]) -> Any:
+        stmts: list[Any] = [stmt for stmt in loads if stmt is not None]
+        width = self.plan.threads_per_lane
+        for old, kept in self.sent:
+
+            def receive(new: Var, at: list[Any], kept: Var = kept) -> Any:
+                value = tirx.BufferLoad(kept, [int_const(k, "int32"), *at])
+                return tirx.BufferStore(new, shuffled("", value, q, width), at)
+
+            stmts.append(self.for_cells(old, receive))
+        for staged, now in self.current:
+            value = tirx.BufferLoad(staged.registers, [int_const(staged.vectors.slot(k), "int32")])
+            stmts.append(tirx.BufferStore(now, shuffled("", value, q, width), [0]))
+        for cell in self.split.sums:
+            stmts.append(self.set_sum(cell, tirx.const(0, tir.dtype_of(cell))))
+        stmts += [self._loop(part, k, time) for part in self.split.loops]
+        for cell, result in zip(self.split.sums, self.results, strict=True):
+            distance = 1
+            while distance < width:
+                part = self.replica.place(cell)
+                stmts.append(self.set_sum(cell, part + shuffled("_xor", part, distance)))
+                distance *= 2
+            keep = tirx.BufferStore(result, self.replica.place(cell), [int_const(k, "int32")])
+            stmts.append(tirx.IfThenElse(tirx.EQ(self.owner, q), keep, None))
+        return tir.seq(stmts)
+
+    def _loop(self, part: tirx.For, k: int, time: Any) -> Any:
+        """A loop over the thread's states, what it loads taken from registers."""
+        dims = self.split.dims.copy()
+        registers = self.states.copy()
+        for buffer in (*self.loads.buffers, *self.tiles.registers):
+            dims[buffer], registers[buffer] = 0, buffer
+
+        def on_load(load: TensorLoad) -> Any:
+            for staged, now in self.current:
+                if tir.structurally_equal(load, staged.access):
+                    return tirx.BufferLoad(now, [int_const(0, "int32")])
+            return self.loads.read(load, part.loop_var, k)
+
+        split = self.split.with_dims(dims)
+        stmt = split.part(tir.map_loads(part, on_load), self.owner, self.own, registers)
+        stmt = with_share(stmt, k, self.plan.exp_share, self.pool)
+        return self.replica.place(stmt, None, time)
+
+    def _after(self, mine: Any) -> Any:
+        def one(k: Any, time: Any) -> Any:
+            stmts: list[Any] = []
+            for old, kept in self.kept:
+                stmts.append(
+                    self.for_cells(
+                        old,
+                        lambda new, at, kept=kept: tirx.BufferStore(
+                            new, tirx.BufferLoad(kept, [k, *at]), at
+                        ),
+                    )
+                )
+            for cell, result in zip(self.split.sums, self.results, strict=True):
+                total = self.replica.place(cell) + tirx.BufferLoad(result, [k])
+                stmts.append(self.set_sum(cell, total))
+            placed = self.replica.place(tir.seq(self.split.after), None, time)
+            stmts.append(self.staged.use(placed, k, time))
+            return tir.seq(stmts)
+
+        stores: list[Any] = []
+        if self.staged.stores:
+            stores = self._items(mine, self.staged.empty, self.staged.group)
+        return tir.seq([*self._items(mine, one), *stores])
+
+
+def _sum(first: Any, number: Any) -> Any:
+    return number if tir.as_int(first) == 0 else first + number

@@ -1,0 +1,1 @@
+"""The tree over the threads of a warp, by shuffles."""

@@ -1,0 +1,198 @@
+"""The block tree of warp shuffles: a scan within each warp, then one over the warps' totals.
+
+For T threads: each one makes 5 combines in its warp, log2(T / 32) over the totals (every warp
+scans all of them, so that nothing goes back through memory) and one for its prefix. The only
+barrier stands between the warps' totals and their readers: scans that follow one another leave
+them in two places by turns, and between two scans of one turn stands the barrier of the other. At
+every level the earlier operand is
+the one that came from the lower thread: the combine need not commute.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.elements import Elements
+from tvm_scan.schedules.common.ir import int_const
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.rows import ALONE, Row
+from tvm_scan.schedules.gpu.thread.banks import WARP
+from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden, parity
+
+__all__ = ["WarpTree", "can_shuffle", "shuffled"]
+
+_ALL = 0xFFFFFFFF
+_WORDS = ("int32", "uint32", "int64", "uint64", "float32", "float64")
+
+
+def can_shuffle(dtype: str) -> bool:
+    """Whether ``shuffled`` takes a value: 32 or 64 bits, or a smaller integer (as 32 bits)."""
+    return dtype in _WORDS or dtype.startswith(("bool", "int8", "int16", "uint8", "uint16"))
+
+
+def shuffled(kind: str, value: Any, lane: Any, width: int = WARP) -> Any:
+    """``value`` of another thread of the warp; all 32 threads must take part.
+
+    Parameters
+    ----------
+    kind : {"", "_up", "_xor"}
+        Whether ``lane`` is the number of the thread within ``width``, how far below it is, or
+        what its number differs by.
+    value : Expr
+        Of a dtype that ``can_shuffle``, or a half.
+    lane : Expr or int
+        Which thread.
+    width : int
+        Threads of a group; groups do not see each other.
+
+    Returns
+    -------
+    Expr
+    """
+    dtype = tir.dtype_of(value)
+    # A half is sent as the float32 that it is.
+    word = dtype if dtype in _WORDS else "float32" if tir.is_half(dtype) else "int32"
+    moved = tirx.call_intrin(
+        word,
+        f"tirx.tvm_warp_shuffle{kind}",
+        tirx.IntImm("uint32", _ALL),
+        value if word == dtype else tirx.Cast(word, value),
+        int_const(lane, "int32") if isinstance(lane, int) else lane,
+        int_const(width, "int32"),
+        int_const(WARP, "int32"),
+    )
+    return moved if word == dtype else tirx.Cast(dtype, moved)
+
+
+class WarpTree:
+    """Shuffles within warps, one element per warp in shared memory.
+
+    The prefix of a thread is left in its own registers.
+    """
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        replica: Replica,
+        thread: Var,
+        threads: int,
+        row: Row = ALONE,
+    ) -> None:
+        self.row = row
+        self.replica, self.thread, self.warps = replica, thread, threads // WARP
+        #: A single warp exchanges without making its threads wait for one another's memory.
+        self.has_barriers = self.warps > 1
+        self.lane = thread % int_const(WARP, thread)
+        self.warp = thread // int_const(WARP, thread)
+        stages = range(recurrence.stages)
+        self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
+        self.shared: list[Elements] = []
+        self.sums: list[Elements] = []
+        if self.warps > 1:
+            lead = [*row.lead, 2, self.warps]
+            self.shared = [Elements(recurrence, "warps", lead, "shared", s) for s in stages]
+            self.sums = [Elements(recurrence, "sums", [], "local", s) for s in stages]
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Registers, and the warps' totals if there are several."""
+        parts = (self.left, self.shared, self.sums)
+        return [b for stages in parts for elements in stages for b in elements.buffers]
+
+    def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+        """Statements of one scan; see ``BlockTree``."""
+        left = self.left[stage]
+        stmts = self._inclusive(mine, left, WARP)
+        if self.warps == 1:
+            stmts.append(self._shuffle(total, mine, "", WARP - 1))
+            return [*stmts, *self._exclusive(mine, left)]
+        sums = self.sums[stage]
+        stmts.append(self._keep_total(stage, mine, turn))
+        stmts += self._exclusive(mine, left)
+        stmts += self._scan_totals(stage, total, turn)
+        # The totals of the warps before this one; the first warp has none, and asks for any.
+        one = int_const(1, self.warp)
+        stmts.append(self._shuffle(left, sums, "", tirx.Max(self.warp - one, one - one)))
+        after_first = self.warp > tir.zero_like(self.warp)
+        stmts.append(tirx.IfThenElse(after_first, self._combine(left, mine), None))
+        return stmts
+
+    def fold(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+        """Statements of a scan of which only the aggregate is wanted."""
+        left = self.left[stage]
+        stmts = self._inclusive(mine, left, WARP)
+        if self.warps == 1:
+            return [*stmts, self._shuffle(total, mine, "", WARP - 1)]
+        stmts.append(self._keep_total(stage, mine, turn))
+        return [*stmts, *self._scan_totals(stage, total, turn)]
+
+    def _at(self, turn: Any, warp: Any) -> list[Any]:
+        """Where the total of a warp lies."""
+        return [*self.row.at, parity(turn), warp]
+
+    def _keep_total(self, stage: int, mine: Elements, turn: Any) -> Any:
+        """The last thread of every warp leaves the warp's total in shared memory."""
+        last = int_const(WARP - 1, self.thread)
+        store = self.replica.copy(self.shared[stage], self._at(turn, self.warp), mine, [])
+        return hidden(tirx.IfThenElse(tirx.EQ(self.lane, last), store, None))
+
+    def _scan_totals(self, stage: int, total: Elements, turn: Any) -> list[Any]:
+        """Every warp scans the totals of all of them, the last of which is the block's."""
+        sums = self.sums[stage]
+        # Threads beyond the warps' number repeat totals that nobody asks them for.
+        place = self.lane % int_const(self.warps, self.lane)
+        return [
+            all_wait(),
+            hidden(self.replica.copy(sums, [], self.shared[stage], self._at(turn, place))),
+            *self._inclusive(sums, self.left[stage], self.warps),
+            self._shuffle(total, sums, "", self.warps - 1),
+        ]
+
+    def _inclusive(self, mine: Elements, left: Elements, count: int) -> list[Any]:
+        """Doubling distances within the first ``count`` threads of every warp."""
+        stmts: list[Any] = []
+        distance = 1
+        while distance < count:
+            stmts.append(self._shuffle(left, mine, "_up", distance))
+            reached = self.lane >= int_const(distance, self.lane)
+            stmts.append(tirx.IfThenElse(reached, self._combine(left, mine), None))
+            distance *= 2
+        return stmts
+
+    def _exclusive(self, mine: Elements, left: Elements) -> list[Any]:
+        """From the inclusive prefixes of a warp to the exclusive ones."""
+        first = tirx.EQ(self.lane, tir.zero_like(self.lane))
+        return [
+            self._shuffle(left, mine, "_up", 1),
+            tirx.IfThenElse(
+                first,
+                self.replica.set_identity(mine, []),
+                self.replica.copy(mine, [], left, []),
+            ),
+        ]
+
+    def _shuffle(self, target: Elements, source: Elements, kind: str, lane: Any) -> Any:
+        def one(i: int, place: list[Any]) -> Any:
+            parts = [shuffled(kind, part, lane) for part in source.load(i, [], place)]
+            return target.store(i, [], place, parts)
+
+        return self.replica.for_each_element(source.stage, one)
+
+    def _combine(self, left: Elements, mine: Elements) -> Any:
+        """``mine = left`` followed by ``mine``."""
+
+        def one(i: int, place: list[Any]) -> Any:
+            algebra = self.replica.recurrence.groups[i].algebra
+            earlier, later = left.load(i, [], place), mine.load(i, [], place)
+            return mine.store(i, [], place, algebra.combine(earlier, later))
+
+        return self.replica.for_each_element(mine.stage, one)
+
+    def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
+        """In the thread's registers."""
+        return mine, []

@@ -1,0 +1,161 @@
+"""What a step does, counted in its statements: for the cost model of ``gpu.model``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+
+__all__ = ["StepCost", "array_bytes", "instructions_of", "known_extent", "specials_of", "step_cost"]
+
+_SPECIALS = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow", "sqrt", "rsqrt")
+_UNKNOWN = 4096
+#: Instructions that nvcc makes of a call, and of a division, without fast math.
+_CALLS = {
+    "exp": 6, "exp2": 4, "log": 14, "log2": 12, "log1p": 30, "tanh": 20, "sigmoid": 16,
+    "pow": 40, "sqrt": 8, "rsqrt": 5, "fabs": 0, "if_then_else": 1, "likely": 0,
+}  # fmt: skip
+_DIVISION = 10
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one step of one lane does.
+
+    Attributes
+    ----------
+    flops, specials, accesses : float
+        Arithmetic, special functions, loads and stores of memory.
+    bytes : float
+        Of all arrays, each element once, by the number of steps of all lanes.
+    """
+
+    flops: float
+    specials: float
+    accesses: float
+    bytes: float
+
+
+@lru_cache(maxsize=64)
+def step_cost(recurrence: Recurrence) -> StepCost:
+    """Count what the body of a recurrence does, loops over states included."""
+    flops, specials, accesses = _counts(recurrence.body)
+    total = array_bytes((*recurrence.inputs, *recurrence.outputs), recurrence)
+    return StepCost(flops, specials, accesses, total)
+
+
+def known_extent(extent: Any) -> int:
+    """A constant extent, or 4096 for one that is not known until run time."""
+    value = tir.as_int(extent)
+    return _UNKNOWN if value is None else value
+
+
+def _counts(stmt: Any) -> tuple[float, float, float]:
+    """Arithmetic, special functions and accesses of a statement."""
+    found = [0.0, 0.0, 0.0]
+    skip = tvm_ffi.WalkResult.SKIP
+
+    def add(place: int, amount: float = 1.0) -> None:
+        found[place] += amount
+
+    def on_loop(loop: tirx.For) -> Any:
+        inner = _counts(loop.body)
+        for place, amount in enumerate(inner):
+            add(place, amount * known_extent(loop.extent))
+        return skip
+
+    def on_call(call: Call) -> None:
+        if (tir.call_name(call) or "").rpartition(".")[2] in _SPECIALS:
+            add(1)
+
+    def on_access(node: Any) -> Any:
+        buffer = node.source if isinstance(node, TensorLoad) else node.buffer
+        if str(buffer.scope()) != "local":
+            add(2)
+        return skip if isinstance(node, TensorLoad) else None
+
+    arithmetic = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
+    # Index arithmetic is integer, is hoisted, and is not looked into.
+    handlers: list[Any] = [
+        (tirx.For, on_loop),
+        (Call, on_call),
+        (TensorLoad, on_access),
+        (tirx.BufferStore, on_access),
+        *((kind, lambda _: add(0)) for kind in arithmetic),
+    ]
+    tvm_ffi.structural_walk(stmt, handlers, order="pre")
+    return found[0], found[1], found[2]
+
+
+def specials_of(node: Any) -> float:
+    """Special functions of a statement or expression."""
+    return _counts(node)[1]
+
+
+def array_bytes(buffers: Any, recurrence: Recurrence) -> float:
+    """Bytes of arrays, each element once, by the number of steps of all lanes."""
+    total = 0.0
+    for buffer in tir.VarMap((b, True) for b in buffers).keys():
+        digits = "".join(c for c in tir.dtype_of(buffer) if c.isdigit())
+        cells = prod(known_extent(extent) for extent in tir.shape_of(buffer))
+        total += cells * max(1, int(digits or 8) // 8)
+    steps = prod(known_extent(axis.extent) for axis in (*recurrence.lanes, recurrence.time))
+    return total / max(1, steps)
+
+
+def instructions_of(node: Any, *, bare: bool = False) -> float:
+    """Instructions of a statement's or expression's arithmetic, as nvcc emits them.
+
+    A product and the sum that takes it are one. Accesses to memory and indices are not counted.
+
+    Parameters
+    ----------
+    node : Stmt or Expr
+        What to count.
+    bare : bool
+        Whether ``exp2`` of float32 is one instruction, as in a walk over states.
+    """
+    total = 0.0
+    skip = tvm_ffi.WalkResult.SKIP
+
+    def add(amount: float) -> None:
+        nonlocal total
+        total += amount
+
+    def on_loop(loop: tirx.For) -> Any:
+        add(known_extent(loop.extent) * instructions_of(loop.body, bare=bare))
+        return skip
+
+    def on_store(store: tirx.BufferStore) -> Any:
+        add(instructions_of(store.value, bare=bare))
+        return skip
+
+    def on_sum(node: Any) -> None:
+        add(0.0 if any(isinstance(side, tirx.Mul) for side in (node.a, node.b)) else 1.0)
+
+    def on_call(call: Call) -> None:
+        name = (tir.call_name(call) or "").rpartition(".")[2]
+        add(1.0 if bare and name == "exp2" else float(_CALLS.get(name, 2)))
+
+    one = (tirx.Mul, tirx.Max, tirx.Min, tirx.Select, tirx.Cast, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+    handlers: list[Any] = [
+        (tirx.For, on_loop),
+        (tirx.BufferStore, on_store),
+        (TensorLoad, lambda _: skip),
+        (Call, on_call),
+        (tirx.Add, on_sum),
+        (tirx.Sub, on_sum),
+        (tirx.Div, lambda _: add(_DIVISION)),
+        *((kind, lambda _: add(1.0)) for kind in one),
+    ]
+    tvm_ffi.structural_walk(node, handlers, order="pre")
+    return total

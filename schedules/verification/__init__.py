@@ -1,0 +1,1 @@
+"""A scan beside its loop, an algebra beside its laws. Read ``verify`` first."""

@@ -1,0 +1,216 @@
+"""How far a scan may be from its loop, and where: what a recurrence's family promises of an output.
+
+The law of docs/numerics.md bounds an error by the size of the terms. Here that size is the largest
+magnitude that the loop has had so far in the same lane, or, where terms cancel, what a change of
+the inputs by the bound makes of the loop's result, over the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Var
+
+from tvm_scan import tir
+from tvm_scan.algebra import BoundedAffine, Segmented
+from tvm_scan.algebra.literal import is_float
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.verification.inputs import STEPS
+
+__all__ = ["Promise", "errors", "promise", "takes_extrema"]
+
+#: Families whose scan does the loop's own operations on the loop's own values.
+_EXACT = ("bitwise affine", "shifted bits", "two states", "finite automaton")
+_EXACT_OPERATORS = ("max", "min", "and", "or", "xor")
+#: Families that may leave the loop once a value is not finite; docs/numerics.md says how.
+_UNTIL_FINITE = ("clamp", "linear fractional", "declared associative")
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What holds of one output.
+
+    Attributes
+    ----------
+    bound : float
+        Of the error over the size of the terms; 0 asks for the same values.
+    time : int or None
+        The dimension that is time, if one is.
+    reverse : bool
+        Whether the loop walks it backwards.
+    places : bool
+        Whether finite values and others have the loop's places throughout, and not only before
+        the first step of a lane that is not finite.
+    gates : frozenset of str
+        Inputs whose infinities count as the largest number, so that the scan may leave the loop
+        where it is another one than without them.
+    """
+
+    bound: float
+    time: int | None
+    reverse: bool
+    places: bool
+    gates: frozenset[str]
+
+
+def promise(found: Recurrence, output: Var, *, rounds_steps: bool = False) -> Promise:
+    """What the scan of a recurrence promises of one of its outputs.
+
+    Parameters
+    ----------
+    found : Recurrence
+    output : Var
+        A parameter that is written.
+    rounds_steps : bool
+        Whether it is compared with a loop that rounds its carry to a half at every step.
+    """
+    dtype = tir.dtype_of(output)
+    time, reverse = _walk(found, output)
+    places = not any(_innermost(algebra).name in _UNTIL_FINITE for algebra in found.algebras)
+    gates = {
+        str(load.source.name)
+        for algebra in map(_innermost, found.algebras)
+        if isinstance(algebra, BoundedAffine) and algebra.step.gate is not None
+        for load in tir.loads(algebra.step.gate)
+    }
+    return Promise(_bound(found, dtype, rounds_steps), time, reverse, places, frozenset(gates))
+
+
+def errors(
+    want: np.ndarray,
+    got: np.ndarray,
+    moved: np.ndarray,
+    promised: Promise,
+    touched: np.ndarray | None = None,
+) -> np.ndarray:
+    """Errors over the size of the terms: elementwise, infinite where only one is finite.
+
+    Parameters
+    ----------
+    want, got : ndarray
+        The loop's values and the scan's, as float64.
+    moved : ndarray
+        What small changes of the inputs make of the loop's values, over those changes.
+    promised : Promise
+        Of this output.
+    touched : ndarray of bool, optional
+        Steps from which on, in their lanes, nothing is promised.
+    """
+    if touched is not None:
+        return np.where(_before(touched, promised), errors(want, got, moved, promised), 0.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(want - got)
+    same = (want == got) | (np.isnan(want) & np.isnan(got))
+    if promised.bound == 0:
+        return np.where(same, 0.0, np.where(np.isfinite(apart), apart, np.inf))
+    finite = np.isfinite(want)
+    with np.errstate(over="ignore", invalid="ignore"):
+        terms = _so_far(np.where(finite, np.abs(want), 0.0) + moved, promised)
+        relative = np.where(same, 0.0, apart / np.maximum(terms, _SMALLEST))
+    relative = np.where(finite & np.isfinite(got), relative, np.inf)
+    relative = np.where(~finite & ~np.isfinite(got), 0.0, relative)
+    if not promised.places:
+        relative = np.where(_before(~finite, promised), relative, 0.0)
+    return relative
+
+
+#: Below it, numbers of float32 have one absolute spacing.
+_SMALLEST = float(np.finfo("float32").tiny)
+
+
+def takes_extrema(func: tirx.PrimFunc) -> bool:
+    """Whether a function takes maxima or minima, which devices answer differently for NaN."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(func.body, [((tirx.Max, tirx.Min), found.append)])
+    return any(is_float(tir.dtype_of(e)) for e in found)
+
+
+def _walk(found: Recurrence, output: Var) -> tuple[int | None, bool]:
+    """The dimension of an output that moves with time, and whether it moves backwards."""
+    time, walks = found.time.var, set()
+
+    def on_store(store: tirx.BufferStore) -> None:
+        if not store.buffer.same_as(output):
+            return
+        moving = [d for d, i in enumerate(store.indices) if tir.contains_var(i, [time])]
+        if len(moving) == 1:
+            walks.add((moving[0], _stride(store.indices[moving[0]], time)))
+
+    tvm_ffi.structural_walk(found.body, [(tirx.BufferStore, on_store)])
+    if len(walks) != 1:
+        return None, False
+    ((dimension, stride),) = walks
+    return (dimension, stride < 0) if stride else (None, False)
+
+
+def _stride(index: Any, time: Var) -> int | None:
+    zero, one = (tir.substitute(index, {time: tirx.IntImm(tir.dtype_of(time), n)}) for n in (0, 1))
+    return tir.as_int(tir.simplify(one - zero))
+
+
+def _in_order(values: np.ndarray, promised: Promise) -> np.ndarray:
+    """A view with the steps in the loop's order along the first dimension."""
+    assert promised.time is not None
+    moved = np.moveaxis(values, promised.time, 0)
+    return moved[::-1] if promised.reverse else moved
+
+
+def _so_far(values: np.ndarray, promised: Promise) -> np.ndarray:
+    """The largest value of a lane up to each step; of all, where no dimension is time."""
+    out = np.empty_like(values)
+    if promised.time is None:
+        out[...] = values.max(initial=0.0)
+    else:
+        _in_order(out, promised)[...] = np.maximum.accumulate(_in_order(values, promised))
+    return out
+
+
+def _before(bad: np.ndarray, promised: Promise) -> np.ndarray:
+    """Where no step of the lane so far is bad; nowhere, if one is and none is earlier."""
+    out = np.empty_like(bad)
+    if promised.time is None:
+        out[...] = not bad.any()
+    else:
+        _in_order(out, promised)[...] = ~np.logical_or.accumulate(_in_order(bad, promised))
+    return out
+
+
+def _bound(found: Recurrence, dtype: str, rounds_steps: bool) -> float:
+    if not is_float(dtype):
+        return 0.0
+    if all(_is_exact(algebra) for algebra in found.algebras) and not _rounds(found):
+        return 0.0
+    if tir.is_half(dtype):
+        # Rounded once, to bfloat16's unit or half of it, beside what a loop's own steps add.
+        return (16 if rounds_steps else 4) * 2.0**-8
+    # Errors of either sign mostly cancel: 2 k sqrt(t + c) units, k up to 10, of half an eps.
+    length = tir.as_int(found.time.extent) or STEPS
+    return 16 * float(np.finfo(dtype).eps) * float(np.sqrt(max(16, length)))
+
+
+def _innermost(algebra: Any) -> Any:
+    return algebra.inner if isinstance(algebra, Segmented) else algebra
+
+
+def _is_exact(algebra: Any) -> bool:
+    inner = _innermost(algebra)
+    return inner.name in _EXACT or getattr(inner, "op", "") in _EXACT_OPERATORS
+
+
+def _rounds(found: Recurrence) -> bool:
+    """Whether a step calls functions, which vectors may compute by polynomials."""
+    calls: list[str | None] = []
+
+    def on_call(call: Call) -> None:
+        if is_float(tir.dtype_of(call)):
+            calls.append(tir.call_name(call))
+
+    tvm_ffi.structural_walk(found.body, [(Call, on_call)])
+    return any(name not in _EXACT_CALLS for name in calls)
+
+
+_EXACT_CALLS = ("prim.if_then_else", "tirx.if_then_else", "tirx.likely")

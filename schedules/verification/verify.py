@@ -1,0 +1,294 @@
+"""A scan beside its sequential loop, on inputs that are meant to tell them apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from tvm_scan import tir
+from tvm_scan.arguments import as_func
+from tvm_scan.cuda_math import build
+from tvm_scan.errors import RefusalError, ScanError
+from tvm_scan.extraction import extract
+from tvm_scan.recurrence import Recurrence, Refusal
+from tvm_scan.schedules.choose.arguments import Chooser, as_choice, target_for
+from tvm_scan.schedules.choose.default import default_plan, host_target
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.primitive import parallelize
+from tvm_scan.schedules.splice import without_threads
+from tvm_scan.schedules.verification.bounds import Promise, errors, promise, takes_extrema
+from tvm_scan.schedules.verification.inputs import CASES, Case, cases
+
+__all__ = ["Comparison", "check_verified", "telling_plan", "verify"]
+
+Arrays = dict[str, np.ndarray]
+
+#: Plans that keep the loop's order, with carries of float32.
+_ORDERED = {
+    "cpu": ScanPlan("cpu", "lanes"),
+    "cuda": ScanPlan("cuda", "lanes", threads_per_block=32),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One output on one kind of input, where the two differ most.
+
+    Attributes
+    ----------
+    inputs : str
+        ``random`` (normal numbers; small integers), ``decaying`` (0.9 to 1), ``growing`` (1 to
+        1.1), ``zeros``, ``denormal``, ``nan`` and ``infinity`` (one in the middle of an input).
+    output : str
+        Name of the written buffer.
+    largest_ulps : float
+        The difference there in units in the last place of the loop's value; infinite where one
+        of the two is NaN or infinite alone.
+    where : tuple of int
+        Index of the largest difference.
+    loop, scan : float
+        The two values there.
+    relative : float
+        The difference over the size of the terms: the largest magnitude that the loop has had so
+        far in this lane, or what small changes of the inputs make of it. Infinite where only one
+        of the two is finite.
+    bound : float
+        Bound of ``relative``: 0 for exact families, else some roundings per step. Of values that
+        are not finite the places are compared, and in exact families the values; in families
+        that may leave the loop there (docs/numerics.md), what comes before them.
+    """
+
+    inputs: str
+    output: str
+    largest_ulps: float
+    where: tuple[int, ...]
+    loop: float
+    scan: float
+    relative: float
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the difference is within the bound."""
+        return self.relative <= self.bound
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A loop that the scan is compared with, on some kinds of inputs."""
+
+    run: Any
+    device: Any
+    kinds: tuple[str, ...]
+    rounds_steps: bool = False
+
+
+def verify(
+    func: tirx.PrimFunc,
+    target: Target | str | None = None,
+    plan: ScanPlan | str | Chooser | None = None,
+    *,
+    seed: int = 0,
+) -> list[Comparison]:
+    """Compile a function as a scan and as its loop, and compare them on adversarial inputs.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        A function with a recurrence. Symbolic extents get small odd values.
+    target : tvm.target.Target or str, optional
+        For the scan; as in ``parallelize`` if not given.
+    plan : ScanPlan, str or callable, optional
+        One for all recurrences of the function, or a function that gives each its own;
+        ``telling_plan`` if not given.
+    seed : int
+        Of the random inputs.
+
+    Returns
+    -------
+    list of Comparison
+        One for each output and kind of input.
+
+    Raises
+    ------
+    RefusalError
+        If the function has no recurrence.
+    """
+    found = extract(as_func(func, "verify"))
+    if isinstance(found, Refusal):
+        raise RefusalError(found.message(), found)
+    choice = as_choice(plan, "verify")
+    one = choice if isinstance(choice, ScanPlan) else None
+    target = target_for(target, one, "verify")
+    name = str((func.attrs or {}).get("global_symbol", "main"))
+    named = func.with_attr("global_symbol", name)
+    scan = build(parallelize(named, target, choice or partial(telling_plan, target)), target)[name]
+    written = [p for p in func.params if p in tir.buffers_stored(func.body)]
+    out: dict[tuple[str, str], Comparison] = {}
+    for reference in _references(named, name, target):
+        promises = {
+            str(p.name): promise(found, p, rounds_steps=reference.rounds_steps) for p in written
+        }
+        bound = max(promised.bound for promised in promises.values())
+        moved: dict[str, Arrays] = {}
+        for case in cases(func, found, seed):
+            if case.kind not in reference.kinds:
+                continue
+            base = case.base or case
+            if base.kind not in moved:
+                moved[base.kind] = _moved(reference, base, bound, seed)
+            want = _run(reference.run, case.arrays, reference.device)
+            got = _run(scan, case.arrays, _device(target))
+            touched = _touched(reference, case, want, promises)
+            for output, promised in promises.items():
+                key = (case.kind, output)
+                terms = moved[base.kind][output]
+                made = _compare(
+                    *key, want[output], got[output], terms, promised, touched.get(output)
+                )
+                out[key] = max(out.get(key, made), made, key=_severity)
+    return list(out.values())
+
+
+def telling_plan(target: Target, found: Recurrence) -> ScanPlan:
+    """The default plan; where that is the loop itself, a tree, which has something to tell."""
+    plan = default_plan(target, found)
+    if plan.algorithm != "sequential":
+        return plan
+    return ScanPlan("cpu", "three_phase", chunks=8, lane_block=4)
+
+
+def check_verified(comparisons: list[Comparison]) -> None:
+    """Raise where a comparison does not hold.
+
+    Raises
+    ------
+    ScanError
+        With the inputs, the place and both values.
+    """
+    for c in comparisons:
+        if not c.holds:
+            raise ScanError(
+                f"verify: expected {c.output}{list(c.where)} = {c.loop} as the loop has it on "
+                f"{c.inputs} inputs, got {c.scan} from the scan ({c.largest_ulps:.3g} ulps; "
+                f"relative {c.relative:.3g}, bound {c.bound:.3g}); use the sequential plan and "
+                "report the function"
+            )
+
+
+def _references(named: tirx.PrimFunc, name: str, target: Target) -> list[_Reference]:
+    """The loop on this machine; for some kinds of inputs one that does as the scan may.
+
+    A device's maximum of a number and NaN is its own, and a loop of halves rounds its carry at
+    every step, which a scan does not: there the plan that keeps the loop's order is the measure.
+    """
+    host = host_target()
+    # What is bound to threads by hand runs on a CPU, too.
+    serial = named.with_body(without_threads(named.body))
+    loop = tvm.compile(serial, target=host)[name]
+    halves = any(tir.is_half(tir.dtype_of(p)) for p in named.params)
+    extrema = _is_cuda(target) and takes_extrema(named)
+    if halves:
+        plan = _ORDERED["cuda" if extrema else "cpu"]
+        wide = _Reference(*_built(named, name, target if extrema else host, plan), CASES)
+        return [_Reference(loop, tvm.cpu(), ("random", "zeros"), True), wide]
+    if extrema:
+        plan = ScanPlan("cuda", "sequential", threads_per_block=32)
+        own = _Reference(*_built(named, name, target, plan), ("nan", "infinity"))
+        return [_Reference(loop, tvm.cpu(), CASES[:5]), own]
+    return [_Reference(loop, tvm.cpu(), CASES)]
+
+
+def _built(named: tirx.PrimFunc, name: str, target: Target, plan: ScanPlan) -> tuple[Any, Any]:
+    return build(parallelize(named, target, plan), target)[name], _device(target)
+
+
+def _is_cuda(target: Target) -> bool:
+    return str(target.kind.name) == "cuda"
+
+
+def _device(target: Target) -> Any:
+    return tvm.cuda(0) if _is_cuda(target) else tvm.cpu(0)
+
+
+def _run(run: Any, arrays: Arrays, device: Any) -> Arrays:
+    tensors = {name: tvm.runtime.tensor(array, device) for name, array in arrays.items()}
+    run(*tensors.values())
+    device.sync()
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def _moved(reference: _Reference, case: Case, bound: float, seed: int) -> Arrays:
+    """What relative changes of the inputs by ``bound`` make of the loop's results, over it."""
+    want = _run(reference.run, case.arrays, reference.device)
+    out = {name: np.zeros(array.shape) for name, array in want.items()}
+    for arrays in case.changed(bound, seed) if bound else ():
+        got = _run(reference.run, arrays, reference.device)
+        for name, array in got.items():
+            with np.errstate(invalid="ignore", over="ignore"):
+                change = np.abs(array.astype("float64") - want[name].astype("float64")) / bound
+            np.maximum(out[name], np.where(np.isfinite(change), change, 0.0), out=out[name])
+    return out
+
+
+def _touched(
+    reference: _Reference, case: Case, want: Arrays, promises: dict[str, Promise]
+) -> Arrays:
+    """Where an infinite gate that counts as the largest number changes the loop's results."""
+    gates = set().union(*(promised.gates for promised in promises.values()))
+    if case.base is None or case.kind != "infinity" or case.spoiled not in gates:
+        return {}
+    plain = _run(reference.run, case.base.arrays, reference.device)
+    out = {n: want[n] != plain[n] for n in promises}
+    somewhere = any(mask.any() for mask in out.values())
+    # Of an output without time it is not known which of the steps it shows.
+    return {n: out[n] if promises[n].time is not None else out[n] | somewhere for n in out}
+
+
+def _severity(made: Comparison) -> float:
+    """How near to its bound a comparison is; infinite where it does not hold at all."""
+    return made.relative / made.bound if made.bound else made.relative
+
+
+def _compare(
+    kind: str,
+    output: str,
+    want: np.ndarray,
+    got: np.ndarray,
+    moved: np.ndarray,
+    promised: Promise,
+    touched: np.ndarray | None,
+) -> Comparison:
+    if want.size == 0:
+        return Comparison(kind, output, 0.0, (), 0.0, 0.0, 0.0, promised.bound)
+    left, right = want.astype("float64"), got.astype("float64")
+    relative = errors(left, right, moved, promised, touched)
+    place = np.unravel_index(int(np.argmax(relative)), relative.shape)
+    return Comparison(
+        kind,
+        output,
+        _ulps(left[place], right[place], want.dtype),
+        tuple(int(i) for i in place),
+        float(left[place]),
+        float(right[place]),
+        float(relative[place]),
+        promised.bound,
+    )
+
+
+def _ulps(want: float, got: float, dtype: np.dtype) -> float:
+    if want == got or (np.isnan(want) and np.isnan(got)):
+        return 0.0
+    if not (np.isfinite(want) and np.isfinite(got)):
+        return float("inf")
+    if dtype.kind in "iub":
+        return abs(want - got)
+    info = np.finfo("float32") if dtype.itemsize == 2 else np.finfo(dtype)
+    spacing = max(abs(want) * float(info.eps) / 2, float(info.smallest_subnormal))
+    return abs(want - got) / spacing
