@@ -39,18 +39,18 @@ __all__ = ["main"]
 RUNGS = ("sequential", "vectors", "cores", "past the caches")
 #: Plan in vectors of each recurrence, and its shape for a number of cells.
 SCANS: dict[str, tuple[ScanPlan, Callable[[int], tuple[int, ...]]]] = {
-    "cumsum": (ScanPlan("cpu", "lanes", time_vector=16), lambda n: (64, n // 64)),
-    "affine": (ScanPlan("cpu", "lanes", time_vector=16), lambda n: (64, n // 64)),
+    "cumsum": (ScanPlan.of("cpu", "lanes", time_vector=16), lambda n: (64, n // 64)),
+    "affine": (ScanPlan.of("cpu", "lanes", time_vector=16), lambda n: (64, n // 64)),
     "order 2": (
-        ScanPlan("cpu", "lanes", lane_block=16, vectorize=True, transpose=True),
+        ScanPlan.of("cpu", "lanes", lane_block=16, vectorize=True, transpose=True),
         lambda n: (64, n // 64),
     ),
     "cumsum rows": (
-        ScanPlan("cpu", "lanes", lane_block=512, vectorize=True),
+        ScanPlan.of("cpu", "lanes", lane_block=512, vectorize=True),
         lambda n: (2048, n // 2048),
     ),
     "selective scan": (
-        ScanPlan("cpu", "lanes", lane_block=32, vectorize=True, transpose=True),
+        ScanPlan.of("cpu", "lanes", lane_block=32, vectorize=True, transpose=True),
         lambda n: (1, 256, n // 256),
     ),
 }

@@ -78,12 +78,12 @@ def _block_per_channel(length: int) -> Callable[[Recurrence, Limits], float]:
     """As mamba-ssm launches its kernel."""
     sizes = {128: (32, 4), 256: (32, 8), 512: (32, 16), 1024: (64, 16)}
     threads, items = next((v for most, v in sizes.items() if length <= most), (128, 16))
-    plan = ScanPlan("cuda", "serial_tiles", threads, items, "warp", block_load="transposed")
+    plan = ScanPlan.of("cuda", "serial_tiles", threads, items, "warp", block_load="transposed")
     return lambda found, limits: predict(plan, found, limits).seconds
 
 
 def _per_lane(threads: int) -> Callable[[Recurrence, Limits], float]:
-    plan = ScanPlan("cuda", "sequential", threads_per_block=threads)
+    plan = ScanPlan.of("cuda", "sequential", threads_per_block=threads)
     return lambda found, limits: predict(plan, found, limits).seconds
 
 

@@ -27,7 +27,7 @@ _SEEDS = 3
 _PLANS = {
     "loop": None,
     "three_phase, 8 chunks": TREE,
-    "three_phase, 64 chunks": ScanPlan("cpu", "three_phase", chunks=64, lane_block=4),
+    "three_phase, 64 chunks": ScanPlan.of("cpu", "three_phase", chunks=64, lane_block=4),
 }
 
 

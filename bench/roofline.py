@@ -63,7 +63,7 @@ OTHERS = {
 }
 _ARCHES = ("sm_80", "sm_90", "sm_100")
 #: A thread for each lane, which walks its whole length: what others call sequential.
-_SEQUENTIAL = ScanPlan("cuda", "sequential", threads_per_block=32)
+_SEQUENTIAL = ScanPlan.of("cuda", "sequential", threads_per_block=32)
 
 
 Row = tuple[str, str, CudaCost, CudaCost]

@@ -132,7 +132,7 @@ def measure(case: Case, target: Target, entries: list[Entry], seconds: float) ->
     assert isinstance(found, Recurrence), found
     plan = default_plan(target, found)
     arguments = [tvm.runtime.tensor(a) for a in make_cases(func)[0].inputs]
-    loop = ScanPlan("cpu", "sequential")
+    loop = ScanPlan.of("cpu", "sequential")
     built = {
         p: tvm.compile(parallelize(func, target, p).with_attr("global_symbol", "main"), target)
         for p in {loop, plan, *(entry.plans[0] for entry in entries)}

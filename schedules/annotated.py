@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
-from typing import Any
 
 from tvm import tirx
 from tvm.s_tir import SBlock, Schedule
 
-from tvm_scan import tir
 from tvm_scan.annotations import PLAN_PREFIX
-from tvm_scan.errors import PlanError
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in
 
@@ -71,19 +67,9 @@ def plan_of(block: SBlock) -> ScanPlan:
         If an annotation is of no field, or its value not of the field's kind: then it is of another
         version, or damaged.
     """
-    kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(ScanPlan)}
-    values: dict[str, Any] = {}
-    for key in block.annotations.keys():
-        if not str(key).startswith(PLAN_PREFIX):
-            continue
-        name, raw = str(key).removeprefix(PLAN_PREFIX), block.annotations[key]
-        if name not in kinds:
-            raise PlanError(f"expected annotations of {sorted(kinds)}, got the field {name!r}")
-        kind, number = kinds[name], tir.as_int(raw)
-        value = raw if kind is str else number
-        if not isinstance(value, str if kind is str else int) or (
-            kind is bool and number not in (0, 1)
-        ):
-            raise PlanError(f"expected {kind.__name__} for {name}, got {raw!s:.60}")
-        values[name] = kind(value)
-    return ScanPlan(**values)
+    found = {
+        str(key).removeprefix(PLAN_PREFIX): value
+        for key, value in block.annotations.items()
+        if str(key).startswith(PLAN_PREFIX)
+    }
+    return ScanPlan.from_annotations(found)

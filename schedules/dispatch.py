@@ -22,7 +22,6 @@ __all__ = ["Cases", "dispatch", "stands_in_branch"]
 
 #: Plans by the largest length that they are for, ascending; None for all that are longer.
 Cases = Sequence[tuple[int | None, ScanPlan]]
-_NO_BARRIERS = ("sequential", "lanes")
 
 
 def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc:
@@ -84,11 +83,8 @@ def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc
 
 
 def stands_in_branch(plan: ScanPlan) -> bool:
-    """Whether TVM has no barrier to put into a plan's kernels; several buffers have their own."""
-    if plan.device != "cuda":
-        return True
-    waits = plan.block_load == "transposed" and plan.stages == 1
-    return plan.algorithm in _NO_BARRIERS and not waits
+    """Whether TVM has no barrier to put into a plan's kernels."""
+    return not plan.has_barriers
 
 
 def _length(found: list[Recurrence]) -> object:

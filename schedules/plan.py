@@ -1,11 +1,19 @@
-"""``ScanPlan``: a whole schedule as a small frozen value."""
+"""``ScanPlan``: a schedule and its decisions, as one small frozen value.
+
+Each schedule is a frozen dataclass that derives from ``ScanPlan``. Its fields are its decisions and
+nothing of another schedule's; its methods are all that the rest of the project asks of a schedule.
+This module has what the schedules share: the string form, the annotations, and the checks that none
+does without. ``registry`` lists the schedules.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import Field, fields, replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from tvm.target import Target
 
@@ -13,141 +21,129 @@ from tvm_scan import tir
 from tvm_scan.arguments import as_recurrence, as_target
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.cpu.checks import check_cpu
-from tvm_scan.schedules.gpu.checks import check_cuda, shared_bytes
-from tvm_scan.schedules.machine.limits import device_of, limits_of
+from tvm_scan.schedules.branch import Branch
+from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.machine.limits import Limits, device_of, limits_of
+from tvm_scan.schedules.picture import Picture
 
-__all__ = ["ALGORITHMS", "ScanPlan"]
+__all__ = ["ScanPlan"]
 
-DEVICES = ("cpu", "cuda")
-ALGORITHMS = ("sequential", "lanes", "serial_tiles", "three_phase", "single_pass")
+Plan = TypeVar("Plan", bound="ScanPlan")
 
-_NAMES = (DEVICES, ALGORITHMS)
 _FORM = re.compile(r"(\w+)/(\w+)\((.*)\)", re.ASCII)
-#: Type of a field -> its values in the string form, and what they are called.
-_VALUES = {
+#: Type of a decision -> its values in the string form, and what they are called.
+_VALUES: dict[type, tuple[re.Pattern[str], str]] = {
     bool: (re.compile("True|False"), "True or False"),
     int: (re.compile("-?[0-9]{1,18}"), "int"),
     str: (re.compile(r"\w+", re.ASCII), "a word"),
 }
 
 
-def _value(kind: type, name: str, text: str) -> Any:
-    form, called = _VALUES[kind]
-    if form.fullmatch(text) is None:
-        raise _unreadable(f"{called} for {name}", repr(text))
-    return text == "True" if kind is bool else kind(text)
-
-
-def _unreadable(expected: str, found: str) -> PlanError:
-    return PlanError(
-        f"ScanPlan.parse: expected {expected}, got {found}; print a plan to see the form"
-    )
-
-
-@dataclass(frozen=True)
-class ScanPlan:
+class ScanPlan(ABC):
     """Every decision of a schedule; printable, hashable, one string form.
+
+    ``ScanPlan.of`` and ``ScanPlan.parse`` make plans of any schedule; a schedule's own class makes
+    its own.
 
     Attributes
     ----------
-    device : {"cpu", "cuda"}
-        What the plan is for.
+    device : str
+        What the schedule is for: ``cpu`` or ``cuda``.
     algorithm : str
-        ``sequential``: the loop as it was written (on a GPU: one thread per lane); on a CPU a
-        carry kept in halves is rounded at every step, as written.
-        ``lanes``: every lane walks time by itself; lanes over cores and vector lanes, or over
-        threads. ``serial_tiles`` (CUDA): one block per lane walks tiles of
-        ``threads_per_block * items_per_thread`` steps with a running carry. ``three_phase``:
-        chunks of time are reduced to elements, the elements are scanned, the chunks replayed.
-        ``single_pass`` (CUDA, experimental): one block per tile, which waits for the elements of
-        the tiles before it.
-    threads_per_block : int
-        CUDA threads in a block; a power of two for the tree.
-    items_per_thread : int
-        Consecutive steps that one thread scans serially in registers.
-    block_tree : {"blelloch", "kogge_stone", "warp"}
-        How the threads of a block exchange: upsweep and downsweep in padded shared memory,
-        doubling distances in shared memory, or shuffles within warps and one element per warp.
-    vector_loads : bool
-        CUDA: loads and stores of 128 bits, where length and layout align them, in trees and
-        where threads share a lane.
-    threads_per_lane : int
-        CUDA ``lanes``: threads that share the states of a lane and walk time together,
-        ``threads_per_lane * items_per_thread`` steps at a time; 1 for a thread with all states.
-    block_load : {"direct", "transposed"}
-        CUDA: whether each thread moves its own items, or the block moves whole lines, which its
-        threads exchange in padded shared memory.
-    stages : int
-        CUDA ``serial_tiles`` with ``block_load=transposed``: buffers for the inputs of a tile, 1
-        to 3; the asynchronous copies of all but one are under way while a tile is computed.
-    lanes_per_block : int
-        CUDA trees: lanes of a block, each with ``threads_per_block`` threads; with
-        ``block_load=transposed`` they read once what they share.
-    exp_share : int
-        CUDA, several threads per lane: of 16 exponentials in base 2 over the states, how many a
-        polynomial computes while the others take the special function unit.
-    lane_block : int
-        CPU: lanes that advance together, in a vector or interleaved.
-    vectorize : bool
-        CPU: whether the lanes of a block are vector lanes (else they are interleaved).
-    chunks : int
-        CPU ``three_phase``, CUDA ``lanes``: chunks of time per lane. On CUDA each is walked by
-        threads of its own: reduced first, and replayed from its carry; 0 for none.
-    time_vector : int
-        CPU: steps of time that are the lanes of a vector, scanned by shuffles; 0 for none.
-    time_runs : bool
-        CPU ``time_vector``: every lane of a vector scans a run of 4 neighbouring steps before the
-        lanes meet; a vector of steps is 4 vectors of the machine.
-    cache_steps : int
-        CPU ``three_phase`` with ``time_vector``: steps of a lane that go through the phases before
-        the next ones, so that the replay reads from the cache; 0 for all at once.
-    transpose : bool
-        CPU: vector lanes read and write rows along time in tiles, transposed in registers.
-    prefetch : int
-        CPU ``transpose``: tiles ahead of which lines are asked for; 0 for what the CPU guesses.
-    nontemporal : bool
-        CPU: whole cache lines of the output are stored past the caches.
-    ldexp : bool
-        CPU: the polynomials scale by powers of two in one instruction, which AVX-512 has.
-    library_math : bool
-        CPU: keep the C library's ``exp`` and ``log`` in vector loops, lane by lane, instead of
-        polynomials of at most 4 ulp.
+        Its name among those of the device.
+    keeps_loop : bool
+        Whether the plan leaves the loop as it was written, on one core or with one thread for each
+        lane.
+    words : mapping
+        Values of those decisions that are words.
     """
 
-    device: str = "cpu"
-    algorithm: str = "sequential"
-    threads_per_block: int = 0
-    items_per_thread: int = 0
-    block_tree: str = "blelloch"
-    lane_block: int = 1
-    vectorize: bool = False
-    chunks: int = 0
-    time_vector: int = 0
-    time_runs: bool = False
-    cache_steps: int = 0
-    transpose: bool = False
-    prefetch: int = 0
-    nontemporal: bool = False
-    ldexp: bool = False
-    library_math: bool = False
-    vector_loads: bool = False
-    threads_per_lane: int = 1
-    block_load: str = "direct"
-    stages: int = 1
-    lanes_per_block: int = 1
-    exp_share: int = 0
+    device: ClassVar[str]
+    algorithm: ClassVar[str]
+    keeps_loop: ClassVar[bool] = False
+    words: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
-    def __str__(self) -> str:
-        shown = [
-            f"{f.name}={getattr(self, f.name)}"
-            for f in fields(self)
-            if f.name not in ("device", "algorithm") and getattr(self, f.name) != f.default
-        ]
-        return f"{self.device}/{self.algorithm}({', '.join(shown)})"
+    # ---- what a schedule owns -----------------------------------------------------------------
+
+    @abstractmethod
+    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+        """Check that the plan fits a recurrence and what a target has.
+
+        Raises
+        ------
+        PlanError
+            With the number that was expected and the one that was found.
+        """
+
+    @abstractmethod
+    def build(self, recurrence: Recurrence) -> Built | None:
+        """Return the statements of a plan that fits, or None for the nest as it is; pure."""
 
     @classmethod
-    def parse(cls, text: str) -> ScanPlan:
+    @abstractmethod
+    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+        """Yield what a search may try; plans that do not fit may be among it."""
+
+    @abstractmethod
+    def picture(self, recurrence: Recurrence) -> Picture:
+        """Return what ``tvm-scan explain`` draws."""
+
+    def why_wasteful(self, steps: int) -> str | None:
+        """Say why a plan that fits is not worth a trial for so many steps; None where it is."""
+        return None
+
+    def registers_fit(self, recurrence: Recurrence) -> bool:
+        """Whether the registers of a thread suffice, by an estimate from above."""
+        return True
+
+    def smem_bytes(self, recurrence: Recurrence) -> int:
+        """Shared memory of one block in bytes: every part of every element, padded."""
+        return 0
+
+    @property
+    def has_barriers(self) -> bool:
+        """Whether threads wait for each other in its kernels."""
+        return False
+
+    @property
+    def step_passes(self) -> int:
+        """How often a step is made: twice where chunks are reduced and replayed."""
+        return 1
+
+    @property
+    def kind(self) -> Hashable:
+        """What plans have in common that a search tries one of before it knows more."""
+        return self.device, self.algorithm
+
+    # ---- plans of any schedule -----------------------------------------------------------------
+
+    @staticmethod
+    def of(device: str, algorithm: str, **decisions: Any) -> ScanPlan:
+        """Make a plan of the schedule of this name.
+
+        Parameters
+        ----------
+        device, algorithm : str
+            As in the string form.
+        **decisions
+            Of the schedule; those that are left out have their defaults.
+
+        Raises
+        ------
+        PlanError
+            If there is no such schedule, or it has no such decision.
+        """
+        schedule = _schedule(device, algorithm)
+        kinds = schedule.decisions()
+        for name, value in decisions.items():
+            if name not in kinds:
+                _unreadable(f"one of {sorted(kinds)}", f"the field {name!r}", "of")
+            if type(value) is not kinds[name]:
+                _unreadable(f"{kinds[name].__name__} for {name}", repr(value), "of")
+        return schedule(**decisions)
+
+    @staticmethod
+    def parse(text: str) -> ScanPlan:
         """Read the string form.
 
         Raises
@@ -157,35 +153,86 @@ class ScanPlan:
         """
         match = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
-            raise _unreadable("device/algorithm(field=value, ...)", repr(text))
-        for what, word, known in zip(cls.__match_args__, match.groups(), _NAMES, strict=False):
-            if word not in known:
-                raise _unreadable(f"one of {', '.join(known)}", f"{what}={word}")
-        kinds = {f.name: type(f.default) for f in fields(cls)[2:]}
+            _unreadable("device/algorithm(field=value, ...)", repr(text))
+        schedule = _schedule(match[1], match[2])
+        kinds = schedule.decisions()
         values: dict[str, Any] = {}
         for item in (part.strip() for part in match[3].split(",")) if match[3].strip() else ():
             name, equals, value = item.partition("=")
             if not equals:
-                raise _unreadable("field=value", repr(item))
+                _unreadable("field=value", repr(item))
             if name not in kinds:
-                raise _unreadable(f"one of {sorted(kinds)}", f"the field {name!r}")
+                _unreadable(f"one of {sorted(kinds)}", f"the field {name!r}")
             if name in values:
-                raise _unreadable("each field once", f"{name} twice")
+                _unreadable("each field once", f"{name} twice")
             values[name] = _value(kinds[name], name, value)
-        return cls(match[1], match[2], **values)
+        return schedule(**values)
 
-    def with_(self, **changes: Any) -> ScanPlan:
+    @classmethod
+    def decisions(cls) -> dict[str, type]:
+        """Return the type of every decision of this schedule, by its name."""
+        return {field.name: type(field.default) for field in _fields(cls)}
+
+    def __str__(self) -> str:
+        shown = [
+            f"{field.name}={getattr(self, field.name)}"
+            for field in _fields(type(self))
+            if getattr(self, field.name) != field.default
+        ]
+        return f"{self.device}/{self.algorithm}({', '.join(shown)})"
+
+    def with_(self: Plan, **changes: Any) -> Plan:
         """Copy with some decisions changed."""
-        return replace(self, **changes)
+        return replace(self, **changes)  # type: ignore[type-var]
 
-    @property
-    def tile(self) -> int:
-        """Steps in one tile of a block."""
-        return self.threads_per_block * self.items_per_thread
+    # ---- annotations ---------------------------------------------------------------------------
 
-    def smem_bytes(self, recurrence: Recurrence) -> int:
-        """Shared memory of one block in bytes: every part of every element, padded."""
-        return shared_bytes(self, as_recurrence(recurrence, "ScanPlan.smem_bytes"))
+    def annotations(self) -> dict[str, str | int]:
+        """Return the decisions as scalars, as annotations of a block hold them."""
+        values = {name: getattr(self, name) for name in self.decisions()}
+        scalars = {n: int(v) if isinstance(v, bool) else v for n, v in values.items()}
+        return {"device": self.device, "algorithm": self.algorithm, **scalars}
+
+    @staticmethod
+    def from_annotations(found: Mapping[str, Any]) -> ScanPlan:
+        """Return the plan that scalars spell.
+
+        Parameters
+        ----------
+        found : mapping of str
+            Device, algorithm, and any of the decisions: those that are missing have their defaults.
+            Annotations of version 0.9 and earlier spell every decision of every schedule: another
+            schedule's at its default is passed over.
+
+        Raises
+        ------
+        PlanError
+            If a value is of no decision, or not of the decision's kind: then it is of another
+            version, or damaged.
+        """
+        words = [found.get("device", "cpu"), found.get("algorithm", "sequential")]
+        schedule = _schedule(*(str(word) for word in words))
+        kinds = schedule.decisions()
+        values: dict[str, Any] = {}
+        for name, raw in found.items():
+            if name in ("device", "algorithm"):
+                continue
+            value = raw if isinstance(raw, str) else tir.as_int(raw)
+            if name not in kinds:
+                if name in _OF_OTHERS and value == _OF_OTHERS[name]:
+                    continue
+                raise PlanError(
+                    f"expected annotations of {sorted(kinds)} for {words[0]}/{words[1]}, got the "
+                    f"field {name!r} with {raw!s:.60}"
+                )
+            kind = kinds[name]
+            wrong = not isinstance(value, str if kind is str else int)
+            if wrong or (kind is bool and value not in (0, 1)):
+                raise PlanError(f"expected {kind.__name__} for {name}, got {raw!s:.60}")
+            values[name] = kind(value)
+        return schedule(**values)
+
+    # ---- checks --------------------------------------------------------------------------------
 
     def check(self, target: Target, recurrence: Recurrence) -> None:
         """Check that the plan fits the target and the recurrence.
@@ -206,22 +253,17 @@ class ScanPlan:
         target = as_target(target, "ScanPlan.check") or Target.from_device("cpu")
         device = device_of(target)
         self.require(
-            self.algorithm in ALGORITHMS,
-            "one of " + ", ".join(ALGORITHMS),
-            f"algorithm={self.algorithm}",
-            "choose another algorithm",
-        )
-        self.require(
             self.device == device,
             f"a plan for {device}",
             f"device={self.device}",
             "ask default_plan for one of this target",
         )
+        self.check_on(limits_of(target), recurrence)
+
+    def check_on(self, limits: Limits, recurrence: Recurrence) -> None:
+        """Check that the plan fits what a target has; see ``check``."""
         self._check_indices(recurrence)
-        if device == "cuda":
-            check_cuda(self, limits_of(target), recurrence)
-        else:
-            check_cpu(self, target, recurrence)
+        self.check_fit(recurrence, limits)
 
     def _check_indices(self, recurrence: Recurrence) -> None:
         axes = (*recurrence.lanes, recurrence.time)
@@ -241,3 +283,59 @@ class ScanPlan:
         """Raise a ``PlanError`` with what was expected, found, and the fix, unless it holds."""
         if not holds:
             raise PlanError(f"ScanPlan.check: expected {expected}, got {found}; {fix} ({self})")
+
+
+def _fields(schedule: type[ScanPlan]) -> tuple[Field[Any], ...]:
+    return fields(schedule)  # type: ignore[arg-type]
+
+
+def _schedule(device: str, algorithm: str) -> type[ScanPlan]:
+    """The schedule of this name, or a ``PlanError`` that lists the names."""
+    from tvm_scan.schedules.registry import SCHEDULES
+
+    found = next((s for s in SCHEDULES if (s.device, s.algorithm) == (device, algorithm)), None)
+    if found is not None:
+        return found
+    devices = dict.fromkeys(s.device for s in SCHEDULES)
+    if device not in devices:
+        _unreadable(f"one of {', '.join(devices)}", f"device={device}")
+    names = ", ".join(s.algorithm for s in SCHEDULES if s.device == device)
+    return _unreadable(f"one of {names} on {device}", f"algorithm={algorithm}")
+
+
+def _value(kind: type, name: str, text: str) -> Any:
+    form, called = _VALUES[kind]
+    if form.fullmatch(text) is None:
+        _unreadable(f"{called} for {name}", repr(text))
+    return text == "True" if kind is bool else kind(text)
+
+
+def _unreadable(expected: str, found: str, caller: str = "parse") -> NoReturn:
+    raise PlanError(
+        f"ScanPlan.{caller}: expected {expected}, got {found}; print a plan to see the form"
+    )
+
+
+#: The decisions of all schedules as they were when a plan had those of every one.
+_OF_OTHERS: dict[str, str | int] = {
+    "threads_per_block": 0,
+    "items_per_thread": 0,
+    "block_tree": "blelloch",
+    "lane_block": 1,
+    "vectorize": 0,
+    "chunks": 0,
+    "time_vector": 0,
+    "time_runs": 0,
+    "cache_steps": 0,
+    "transpose": 0,
+    "prefetch": 0,
+    "nontemporal": 0,
+    "ldexp": 0,
+    "library_math": 0,
+    "vector_loads": 0,
+    "threads_per_lane": 1,
+    "block_load": "direct",
+    "stages": 1,
+    "lanes_per_block": 1,
+    "exp_share": 0,
+}

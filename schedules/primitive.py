@@ -7,8 +7,7 @@ replaying the trace and expanding again gives the same program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -29,18 +28,14 @@ from tvm_scan.schedules.choose.arguments import (
     block_at,
     check_fits,
     target_for,
+    target_of_plan,
 )
 from tvm_scan.schedules.choose.shipped import chosen_plan
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.wrapping import with_wrapping
-from tvm_scan.schedules.cpu import lanes as cpu
-from tvm_scan.schedules.cpu import three_phase as cpu_three_phase
 from tvm_scan.schedules.delta.rule import as_delta, build_chunks
-from tvm_scan.schedules.gpu import builders as cuda
-from tvm_scan.schedules.gpu.grid import single_pass as cuda_single_pass
-from tvm_scan.schedules.gpu.grid import three_phase as cuda_three_phase
 from tvm_scan.schedules.gpu.leftover import bind_leftovers
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.limits import device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks, silent, splice, without_threads
 
@@ -111,9 +106,8 @@ def parallel_scan(
     plan = plan or chosen_plan(target, found)
     plan.check(target, found)
     # ---- build and replace ----------------------------------------------------------------
-    for field in fields(plan):
-        value = getattr(plan, field.name)
-        sch.annotate(block, PLAN_PREFIX + field.name, int(value) if field.type == "bool" else value)
+    for name, value in plan.annotations().items():
+        sch.annotate(block, PLAN_PREFIX + name, value)
     expand_scans(sch)
     return plan
 
@@ -224,10 +218,11 @@ def parallelize(
             continue
         chosen = plan(found) if callable(plan) else plan or chosen_plan(target, found)
         check_fits(chosen, target, found, for_all=one is not None and len(nests) > 1)
-        if _is_plain_loop(chosen):
+        made = build(found, chosen)
+        if made is None:
             _unbind(sch, block)
         else:
-            splice(sch, block, nest, build(found, chosen))
+            splice(sch, block, nest, made)
         applied += 1
     if not applied:
         worst = next((r for r in refusals if r.kind.value not in _PLAIN), refusals[0])
@@ -240,7 +235,7 @@ def parallelize(
 _PLAIN = ("no-recurrence", "plain-reduction")
 
 
-def build(recurrence: Recurrence, plan: ScanPlan) -> Built:
+def build(recurrence: Recurrence, plan: ScanPlan) -> Built | None:
     """Statements of a plan; pure.
 
     Parameters
@@ -252,29 +247,16 @@ def build(recurrence: Recurrence, plan: ScanPlan) -> Built:
 
     Returns
     -------
-    Built
+    Built or None
+        None for the nest as it is.
     """
-    made = _BUILDERS[plan.device, plan.algorithm](recurrence, plan)
+    made = plan.build(recurrence)
+    if made is None:
+        return None
     parts = [dtype for algebra in recurrence.algebras for dtype in algebra.dtypes]
     signed = any(dtype.startswith("int") for dtype in parts)
     nests = [with_wrapping(nest, plan.device, signed=signed) for nest in made.nests]
     return Built(nests, made.allocs)
-
-
-_BUILDERS: dict[tuple[str, str], Callable[[Recurrence, ScanPlan], Built]] = {
-    ("cpu", "lanes"): cpu.build_lanes,
-    ("cpu", "three_phase"): cpu_three_phase.build_three_phase,
-    ("cuda", "sequential"): cuda.build_lanes,
-    ("cuda", "lanes"): cuda.build_lanes,
-    ("cuda", "serial_tiles"): cuda.build_serial_tiles,
-    ("cuda", "three_phase"): cuda_three_phase.build_three_phase,
-    ("cuda", "single_pass"): cuda_single_pass.build_single_pass,
-}
-
-
-def _is_plain_loop(plan: ScanPlan) -> bool:
-    """Whether the plan is the loop as it stands."""
-    return plan.device == "cpu" and plan.algorithm == "sequential"
 
 
 def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
@@ -283,8 +265,9 @@ def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
     if isinstance(found, Refusal):
         raise RefusalError(found.message(), found)
     _check_annotated(plan, found)
-    if not _is_plain_loop(plan):
-        splice(sch, block, nest, build(found, plan))
+    made = build(found, plan)
+    if made is not None:
+        splice(sch, block, nest, made)
         return
     with silent(sch):
         rv = sch.get_sblock(block.name_hint, _name_of(sch, func))
@@ -296,13 +279,12 @@ def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
 
 def _check_annotated(plan: ScanPlan, recurrence: Recurrence) -> None:
     target = Target.current(allow_none=True)
-    if target is None or device_of(target) != plan.device:
-        # What it is for is not known here, so that what only some processors have is taken for had.
-        target, plan = (
-            target_for(None, plan, "expand_scans"),
-            plan.with_(ldexp=False, nontemporal=False),
-        )
-    plan.check(target, recurrence)
+    if target is not None and device_of(target) == plan.device:
+        plan.check(target, recurrence)
+        return
+    # What it is for is not known here, so that what only some processors have is taken for had.
+    limits = limits_of(target_of_plan(plan, "expand_scans"))
+    plan.check_on(replace(limits, ldexp=True, line_stores=True), recurrence)
 
 
 def _unbind(sch: Schedule, block: SBlock) -> None:

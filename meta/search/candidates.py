@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, prod
 from statistics import median
-from typing import Any
 
 import numpy as np
 from tvm import IRModule
@@ -116,21 +115,16 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
     spaces = [enumerate_plans(target, r) for r in found]
     default = tuple(default_plan(target, r) for r in found)
     loop = tuple(
-        next((p for p in space if p.algorithm == "sequential"), chosen)
+        next((p for p in space if p.keeps_loop), chosen)
         for space, chosen in zip(spaces, default, strict=True)
     )
 
-    def kind_of(plan: ScanPlan) -> tuple[Any, ...]:
-        transposed = plan.transpose or plan.block_load == "transposed"
-        chunks = plan.device == "cuda" and plan.chunks > 0
-        return plan.algorithm, plan.vectorize, plan.time_vector > 0, transposed, chunks
-
-    kinds = dict.fromkeys(kind_of(p) for space in spaces for p in space)
+    kinds = dict.fromkeys(p.kind for space in spaces for p in space)
     guesses = []
     for kind in kinds:
         guess = []
         for space, r, chosen in zip(spaces, found, default, strict=True):
-            same = [p for p in space if kind_of(p) == kind]
+            same = [p for p in space if p.kind == kind]
             # The last of equals: larger blocks and tiles have less to start and to exchange.
             costs = {p: costs_of(p, target, r).span for p in reversed(same)}
             guess.append(min(costs, key=lambda p: costs[p]) if costs else chosen)

@@ -15,16 +15,13 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.sizes import element_bytes, known_extent
 from tvm_scan.schedules.common.strides import contiguous_axis
-from tvm_scan.schedules.gpu.checks import element_bytes
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_steps
 from tvm_scan.schedules.machine.limits import limits_of
-from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["COMBINE", "Costs", "costs_of", "extent_of"]
+__all__ = ["COMBINE", "Costs", "costs_of"]
 
-#: Stand-in for an extent that is not known until run time.
-_UNKNOWN = 1 << 16
 #: A combine of elements costs about this many steps, for the families with two parts.
 COMBINE = 2
 #: Registers that each step of its own costs a thread that shares a lane.
@@ -82,7 +79,7 @@ class Costs:
         return [field.name for field in fields(cls)]
 
 
-def costs_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Costs:
+def costs_of(plan: Any, target: Target, recurrence: Recurrence) -> Costs:
     """Work, depth, traffic and exchanges of a plan.
 
     Parameters
@@ -99,8 +96,8 @@ def costs_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Costs:
     Costs
     """
     limits = limits_of(target)
-    rows = float(prod(extent_of(lane.extent) for lane in recurrence.lanes))
-    length = float(extent_of(recurrence.time.extent))
+    rows = float(prod(known_extent(lane.extent) for lane in recurrence.lanes))
+    length = float(known_extent(recurrence.time.extent))
     width = float(element_bytes(recurrence))
     once = rows * length * _step_bytes(recurrence)
     if plan.device == "cpu":
@@ -112,13 +109,13 @@ def costs_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Costs:
         machine = float(limits.multiprocessors * 2048)
         found = _cuda(plan, machine, rows, length, width, once)
         found["smem"] = float(plan.smem_bytes(recurrence))
-    found["accesses"] = found["bytes"] / (16 if plan.vector_loads else 4)
+    found["accesses"] = found["bytes"] / (16 if getattr(plan, "vector_loads", False) else 4)
     span = max(found["depth"], found["work"] / max(1.0, found["parallel"]))
     return Costs(**found, span=span)
 
 
 def _cpu(
-    plan: ScanPlan,
+    plan: Any,
     cores: int,
     rows: float,
     length: float,
@@ -144,7 +141,7 @@ def _cpu(
 
 
 def _vectors_of_time(
-    plan: ScanPlan, cores: int, rows: float, length: float, width: float, once: float
+    plan: Any, cores: int, rows: float, length: float, width: float, once: float
 ) -> dict[str, float]:
     """Every vector makes a combination per level; the next one waits for one application."""
     steps = float(plan.time_vector)
@@ -165,7 +162,7 @@ def _vectors_of_time(
 
 
 def _cuda(
-    plan: ScanPlan, machine: float, rows: float, length: float, width: float, once: float
+    plan: Any, machine: float, rows: float, length: float, width: float, once: float
 ) -> dict[str, float]:
     threads, items = float(plan.threads_per_block), float(max(1, plan.items_per_thread))
     if plan.algorithm in ("sequential", "lanes"):
@@ -203,7 +200,7 @@ def _cuda(
     return _of(work + tree, depth, rows * tiles, at_once, 2 * once + scratch, barriers, registers)
 
 
-def _barriers(plan: ScanPlan) -> float:
+def _barriers(plan: Any) -> float:
     """Barriers of a tile in shared memory: around its inputs, and in a tree its outputs."""
     if plan.block_load == "direct":
         return 0.0
@@ -211,7 +208,7 @@ def _barriers(plan: ScanPlan) -> float:
     return inputs + (0.0 if plan.algorithm == "lanes" else inputs)
 
 
-def _tree(plan: ScanPlan) -> tuple[float, float, float]:
+def _tree(plan: Any) -> tuple[float, float, float]:
     """Levels of a plan's tree, combines of a thread, and barriers of a tile."""
     doublings = log2(plan.threads_per_block)
     if plan.block_tree == "warp":
@@ -246,19 +243,13 @@ def _of(
 
 def _step_bytes(recurrence: Recurrence) -> float:
     """Bytes of inputs and outputs of a step: those of buffers that time indexes."""
-    rows = prod(extent_of(lane.extent) for lane in recurrence.lanes)
-    steps = max(1, rows * extent_of(recurrence.time.extent))
+    rows = prod(known_extent(lane.extent) for lane in recurrence.lanes)
+    steps = max(1, rows * known_extent(recurrence.time.extent))
     total = 0.0
     # A history that the step reads back comes from a register.
     each = tir.VarMap((b, True) for b in (*recurrence.inputs, *recurrence.outputs))
     for buffer in each.keys():
         digits = "".join(c for c in tir.dtype_of(buffer) if c.isdigit())
-        cells = prod(extent_of(extent) for extent in tir.shape_of(buffer))
+        cells = prod(known_extent(extent) for extent in tir.shape_of(buffer))
         total += cells * max(1, int(digits or 8) // 8) / steps
     return total
-
-
-def extent_of(extent: Any) -> int:
-    """A constant extent, or the stand-in for one that is not known until run time."""
-    value = tir.as_int(extent)
-    return _UNKNOWN if value is None else value

@@ -7,7 +7,6 @@ are asked for ahead or stored past the caches is in its decisions alone, which s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from math import log2
 
 import numpy as np
@@ -20,15 +19,10 @@ from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.meta.search.costs import Costs, costs_of
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.annotated import annotated_plans
-from tvm_scan.schedules.gpu.checks import TREES
-from tvm_scan.schedules.gpu.staging_checks import BLOCK_LOADS
-from tvm_scan.schedules.plan import ALGORITHMS, ScanPlan
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.registry import SCHEDULES
 
 __all__ = ["CandidateRows", "decisions_of", "row_of"]
-
-#: Decisions that are words, and the words. The device is that of the target.
-_WORDS = {"algorithm": ALGORITHMS, "block_tree": TREES, "block_load": BLOCK_LOADS}
-_DEVICE = "device"
 
 
 def decisions_of(plan: ScanPlan) -> list[float]:
@@ -44,14 +38,20 @@ def decisions_of(plan: ScanPlan) -> list[float]:
     list of float
         As many for every plan.
     """
-    found: list[float] = []
-    for field in fields(plan):
-        value = getattr(plan, field.name)
-        if field.name in _WORDS:
-            found += [float(value == word) for word in _WORDS[field.name]]
-        elif field.name != _DEVICE:
+    found = [float(type(plan) is schedule) for schedule in SCHEDULES]
+    own = plan.decisions()
+    for name, words in _every_decision().items():
+        value = getattr(plan, name) if name in own else 0
+        if words:
+            found += [float(value == word) for word in words]
+        else:
             found.append(log2(1 + int(value)))
     return found
+
+
+def _every_decision() -> dict[str, tuple[str, ...]]:
+    """Decisions of all schedules, each once, and their values where these are words."""
+    return {name: s.words.get(name, ()) for s in SCHEDULES for name in s.decisions()}
 
 
 def row_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> list[float]:
@@ -114,7 +114,7 @@ class CandidateRows:
         self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
     ) -> list[np.ndarray]:
         found = recurrences_of(context.mod["main"])
-        width = len(Costs.names()) + len(decisions_of(ScanPlan()))
+        width = len(Costs.names()) + len(decisions_of(SCHEDULES[0]()))
         out = []
         stores = self._stores.extract_from(context, candidates)
         for candidate, matrix in zip(candidates, stores, strict=True):

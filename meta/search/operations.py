@@ -13,8 +13,9 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
-from tvm_scan.meta.search.costs import COMBINE, costs_of, extent_of
+from tvm_scan.meta.search.costs import COMBINE, costs_of
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["Arithmetic", "arithmetic_of"]
@@ -67,10 +68,10 @@ def arithmetic_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Ari
     flops, exps = _count(recurrence.body)
     combine = _of_combine(recurrence)
     costs = costs_of(plan, target, recurrence)
-    steps = float(prod(extent_of(axis.extent) for axis in (*recurrence.lanes, recurrence.time)))
+    steps = float(prod(known_extent(axis.extent) for axis in (*recurrence.lanes, recurrence.time)))
     # Chunks are reduced first and replayed from their carries, so that a step is made twice; what
     # of the work is no step is combinations.
-    passes = 1 if plan.algorithm in ("sequential", "lanes") else 2
+    passes = plan.step_passes
     combines = max(0.0, costs.work - steps * passes) / COMBINE
     total = steps * passes * flops + combines * combine
     intensity = total / costs.bytes if costs.bytes else 0.0
@@ -108,7 +109,7 @@ def _of_combine(recurrence: Recurrence) -> int:
     """Operations of one combination: the algebra's own, on elements of variables."""
     total = 0
     for group in recurrence.groups:
-        cells = prod(extent_of(axis.extent) for axis in recurrence.state_axes(group))
+        cells = prod(known_extent(axis.extent) for axis in recurrence.state_axes(group))
         parts = [
             tuple(Var(f"{side}{i}", tir.prim_type(d)) for i, d in enumerate(group.algebra.dtypes))
             for side in ("earlier", "later")

@@ -70,7 +70,7 @@ class FunctionResult:
     @property
     def sequential(self) -> Trial | None:
         """The loop; None where it was not measured."""
-        loops = (t for t in self.trials if all(p.algorithm == "sequential" for p in t.plans))
+        loops = (t for t in self.trials if all(p.keeps_loop for p in t.plans))
         return next(loops, None)
 
     @property

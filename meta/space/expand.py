@@ -114,8 +114,8 @@ class ExpandScansPostproc(ms.postproc.PyPostproc):
 
     def apply(self, sch: Schedule) -> bool:
         """Return whether the candidate can be built."""
-        ours = bool(annotated_plans(sch))
         try:
+            ours = bool(annotated_plans(sch))
             fits_all = expand_checked(sch, self.target)
         except ScheduleError:  # of ours too: no candidate, but no end of the search either
             return False

@@ -7,7 +7,6 @@ variables when a trace is simplified); ``meta.expand`` turns them into a kernel.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -20,10 +19,11 @@ from tvm.target import Target
 from tvm_scan.annotations import PLAN_PREFIX, SCHEDULED_NEST
 from tvm_scan.errors import ScanError
 from tvm_scan.extraction import extract_nest
-from tvm_scan.meta.space.decisions import Branch, branches
+from tvm_scan.meta.space.decisions import branches
 from tvm_scan.meta.space.expand import ExpandScansPostproc
 from tvm_scan.meta.space.mutator import NeighbourMutator
 from tvm_scan.recurrence import Recurrence, Refusal
+from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.machine.limits import device_of
@@ -101,10 +101,8 @@ def _sampled(sch: Schedule, block: Any, branch: Branch) -> Schedule:
 
 
 def _annotate(sch: Schedule, block: Any, plan: ScanPlan, sampled: dict[str, Any]) -> None:
-    for field in fields(plan):
-        value = getattr(plan, field.name)
-        value = int(value) if field.type == "bool" else value
-        sch.annotate(block, PLAN_PREFIX + field.name, sampled.get(field.name, value))
+    for name, value in plan.annotations().items():
+        sch.annotate(block, PLAN_PREFIX + name, sampled.get(name, value))
     # TVM's own rules leave a block with this annotation alone, and its postprocs for CPUs, which
     # parallelise and vectorise all others, leave a loop with any annotation.
     sch.annotate(block, "schedule_rule", "None")

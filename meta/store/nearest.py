@@ -22,8 +22,9 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules import parallelize
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.nearest import Known, nearest
-from tvm_scan.schedules.choose.shape_key import shape_key, sizes_of
+from tvm_scan.schedules.choose.shape_key import shape_key
 from tvm_scan.schedules.choose.shipped import chosen_plan
+from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.machine.limits import limits_of
 from tvm_scan.schedules.plan import ScanPlan
 

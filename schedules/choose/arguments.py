@@ -79,8 +79,7 @@ def target_for(target: Target | str | None, plan: ScanPlan | None, caller: str) 
 
 def target_of_plan(plan: ScanPlan | None, caller: str) -> Target:
     """A target that a plan is for; this machine without one."""
-    on_gpu = plan is not None and plan.device == "cuda"
-    return (as_target("cuda", caller) if on_gpu else None) or host_target()
+    return (None if plan is None else as_target(plan.device, caller)) or host_target()
 
 
 def check_fits(plan: ScanPlan, target: Target, found: Recurrence, *, for_all: bool) -> None:

@@ -16,12 +16,16 @@ from tvm_scan.arguments import as_recurrence, as_target
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.choose.gpu_default import cuda_default
 from tvm_scan.schedules.common.branches import stays_in_vectors
+from tvm_scan.schedules.common.sizes import element_bytes, known_extent
 from tvm_scan.schedules.common.strides import contiguous_axis, time_is_outside, walks_backwards
 from tvm_scan.schedules.cpu.lane_streams import takes_lane_tiles
+from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.cpu.line_stores import takes_line_stores
+from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.sequential import Sequential
+from tvm_scan.schedules.cpu.three_phase import ThreePhase
 from tvm_scan.schedules.cpu.vector_math import has_transcendentals
 from tvm_scan.schedules.cpu.vector_values import takes_time_vectors
-from tvm_scan.schedules.gpu.checks import element_bytes
 from tvm_scan.schedules.machine.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan
 
@@ -57,8 +61,6 @@ _UNROLLED = 3 << 5
 _TILE_LANES = 16
 #: Steps from which a tile's turns are small beside them.
 _TILED_LENGTH = 256
-#: Stand-in for an extent that is not known until run time.
-_UNKNOWN = 4096
 
 
 def host_target() -> Target:
@@ -95,19 +97,19 @@ def default_plan(
     recurrence = as_recurrence(recurrence, "default_plan")
     target = as_target(target, "default_plan") or host_target()
     limits = limits or limits_of(target)
-    rows, length = _known(_rows(recurrence)), _known(recurrence.time.extent)
+    rows, length = known_extent(_rows(recurrence)), known_extent(recurrence.time.extent)
     if device_of(target) == "cuda":
         return cuda_default(limits, recurrence)
     plan = _for_machine(_cpu(limits, recurrence, rows, length), limits, recurrence)
-    if plan.algorithm == "sequential" and _rounds_carries(recurrence):
+    if plan.keeps_loop and _rounds_carries(recurrence):
         # The loop as it was written would round its carry to a half at every step.
-        return ScanPlan("cpu", "lanes")
+        return Lanes()
     return plan
 
 
-def _for_machine(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> ScanPlan:
+def _for_machine(plan: CpuPlan, limits: Limits, recurrence: Recurrence) -> ScanPlan:
     """The plan with the instructions of this machine."""
-    if plan.algorithm == "sequential" or not (plan.vectorize or plan.time_vector):
+    if not (plan.vectorize or plan.time_vector):
         return plan
     along = recurrence.time.var if plan.time_vector or plan.transpose else None
     if along is None:
@@ -116,15 +118,16 @@ def _for_machine(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> Scan
     # Rows that lie apart are written a line here and a line there: that pays earlier.
     large = limits.cache_bytes // (4 if plan.transpose else 1)
     outside = max((_bytes(b) for b in recurrence.outputs), default=0) >= large
+    ahead = {"prefetch": 1} if plan.transpose else {}
     return plan.with_(
         nontemporal=past and outside,
         ldexp=limits.ldexp and has_transcendentals(recurrence),
-        prefetch=1 if plan.transpose else 0,
+        **ahead,
     )
 
 
 def _bytes(buffer: Any) -> int:
-    cells = prod(_known(extent) for extent in tir.shape_of(buffer))
+    cells = prod(known_extent(extent) for extent in tir.shape_of(buffer))
     return cells * tir.byte_size(tir.dtype_of(buffer))
 
 
@@ -149,43 +152,36 @@ def _rows(recurrence: Recurrence) -> Any:
     return tir.simplify(total)
 
 
-def _known(extent: Any) -> int:
-    value = tir.as_int(extent)
-    return _UNKNOWN if value is None else value
-
-
-def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> ScanPlan:
-    sequential = ScanPlan("cpu", "sequential")
+def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> CpuPlan:
+    sequential = Sequential()
     work = rows * length
     if not _is_light(recurrence):
         # Elements cost several times the step, and the replayed body about twice the loop that
         # LLVM makes of the original: on a few cores the loop wins, unless lanes fill its vectors.
         across = _vector_lanes(recurrence, limits, rows, work)
         if across and across.transpose and _has_wide_integers(recurrence):
-            return ScanPlan("cpu", "lanes", lane_block=_INTERLEAVE)
+            return Lanes(lane_block=_INTERLEAVE)
         busy = rows >= 2 * limits.cores >= 8 and work >= _QUICK_WORK
-        return across or (ScanPlan("cpu", "lanes") if busy else sequential)
+        return across or (Lanes() if busy else sequential)
     if any(carry.state_axes for carry in recurrence.carries):
         # The cells of the state already are independent chains; only cores are left to fill.
         cells = element_bytes(recurrence) // 8
         if work * cells * _STATE_COST < _LANE_WORK:
             return sequential
-        channels = _known(recurrence.lanes[-1].extent) if recurrence.lanes else 1
+        channels = known_extent(recurrence.lanes[-1].extent) if recurrence.lanes else 1
         if channels >= 16:
             # Channels in the vector: the exponentials of a state become polynomials.
             width = 32 if channels >= 32 * limits.cores else 16
-            return ScanPlan(
-                "cpu",
-                "lanes",
+            return Lanes(
                 lane_block=width,
                 vectorize=True,
                 transpose=takes_lane_tiles(recurrence),
             )
         if rows >= min(limits.cores, 4) or limits.cores < 4:
-            return ScanPlan("cpu", "lanes") if rows > 1 else sequential
-        return ScanPlan("cpu", "three_phase", chunks=limits.cores)
+            return Lanes() if rows > 1 else sequential
+        return ThreePhase(chunks=limits.cores)
     if contiguous_axis(recurrence) == "lane":
-        lanes = _known(recurrence.lanes[-1].extent)
+        lanes = known_extent(recurrence.lanes[-1].extent)
         # Strips of half a core's share keep the memory rows long for the prefetcher.
         strip = min(lanes // (2 * limits.cores) // 32 * 32, _WIDEST_STRIP)
         from_memory = _streams(recurrence) >= limits.cache_bytes
@@ -202,20 +198,21 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
         elif from_memory and strip:
             strip = max(strip, min(lanes // 32 * 32, _PAGE))
         width = max(strip, 32 if lanes >= 64 else 16 if lanes >= 16 else 8)
-        return ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
+        return Lanes(lane_block=width, vectorize=True)
     along_time = contiguous_axis(recurrence) == "time"
     if along_time and work >= _LANE_WORK and _makes_keys(recurrence, limits):
-        return ScanPlan("cpu", "lanes", time_vector=16)
+        return Lanes(time_vector=16)
     if along_time and _gains_in_vectors(recurrence, limits):
         # Scanned in registers, one lane waits for memory. Four vectors of the machine.
         steps = 64 if limits.ldexp else 32 if limits.line_stores else 16
-        vectors = ScanPlan("cpu", "lanes", time_vector=steps, time_runs=True)
+        vectors = Lanes(time_vector=steps, time_runs=True)
         if rows == 1 and length >= _VECTOR_LENGTH:
             if limits.cores < 2 or length < _SHARED_LENGTH:
                 return vectors
-            return vectors.with_(
-                algorithm="three_phase",
+            return ThreePhase(
                 chunks=limits.cores,
+                time_vector=steps,
+                time_runs=True,
                 cache_steps=_cache_steps(limits, recurrence, length),
             )
         # Several lanes hide their latency from one another, until memory is the limit.
@@ -225,7 +222,7 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
         if rows > 1 and ahead and (wide or length >= _LONG_ROW) and work >= _LANE_WORK:
             return vectors
     if along_time and _turns_backwards(recurrence, limits, work, length):
-        return ScanPlan("cpu", "lanes", lane_block=_TILE_LANES, vectorize=True, transpose=True)
+        return Lanes(lane_block=_TILE_LANES, vectorize=True, transpose=True)
     # A chain of one-cycle operations is bound by loads and stores, not by latency.
     quick = all(_is_quick(algebra) for algebra in recurrence.algebras)
     interleave = 2 if quick else _INTERLEAVE
@@ -235,10 +232,10 @@ def _cpu(limits: Limits, recurrence: Recurrence, rows: int, length: int) -> Scan
     if tasks and work >= _LANE_WORK and (2 * tasks >= limits.cores or length < _CHUNK_LENGTH):
         # Integers have no latency to hide: turns save short rows the cost of their loops only.
         alone = length >= _UNROLLED and all(_is_one_cycle(a) for a in recurrence.algebras)
-        return ScanPlan("cpu", "lanes", lane_block=1 if alone else interleave)
+        return Lanes(lane_block=1 if alone else interleave)
     if length >= _CHUNK_LENGTH:
         chunks = interleave * limits.cores
-        return ScanPlan("cpu", "three_phase", chunks=chunks, lane_block=interleave)
+        return ThreePhase(chunks=chunks, lane_block=interleave)
     return sequential
 
 
@@ -250,15 +247,15 @@ def _cache_steps(limits: Limits, recurrence: Recurrence, length: int) -> int:
     return 1 << max(10, (limits.cache_bytes // 4 // each).bit_length() - 1)
 
 
-def _vector_lanes(recurrence: Recurrence, limits: Limits, rows: int, work: int) -> ScanPlan | None:
+def _vector_lanes(recurrence: Recurrence, limits: Limits, rows: int, work: int) -> Lanes | None:
     """Lanes in vectors for a costly step, which runs as it is written, lane beside lane."""
-    lanes = _known(recurrence.lanes[-1].extent) if recurrence.lanes else 0
+    lanes = known_extent(recurrence.lanes[-1].extent) if recurrence.lanes else 0
     if lanes < _TILE_LANES or work < _LANE_WORK or not stays_in_vectors(recurrence):
         return None
     # Two vectors of transposed rows hide the latency of a polynomial.
     two = contiguous_axis(recurrence) == "lane" or has_transcendentals(recurrence)
     width = 32 if two and rows >= 32 * limits.cores else 16
-    plan = ScanPlan("cpu", "lanes", lane_block=width, vectorize=True)
+    plan = Lanes(lane_block=width, vectorize=True)
     if contiguous_axis(recurrence) == "lane":
         return plan
     return plan.with_(transpose=True) if takes_lane_tiles(recurrence) else None
@@ -269,7 +266,7 @@ def _turns_backwards(recurrence: Recurrence, limits: Limits, work: int, length: 
 
     Measured with 32-bit elements and AVX-512: 1 to 3 times the speed of interleaved rows.
     """
-    lanes = _known(recurrence.lanes[-1].extent) if recurrence.lanes else 0
+    lanes = known_extent(recurrence.lanes[-1].extent) if recurrence.lanes else 0
     enough = _QUICK_WORK if all(map(_is_quick, recurrence.algebras)) else _LANE_WORK
     return (
         limits.ldexp

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from math import prod
 from statistics import geometric_mean
 
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.choose.shape_key import sizes_of
+from tvm_scan.schedules.common.sizes import element_bytes, known_extent, known_rows, sizes_of
 from tvm_scan.schedules.common.state_split import NoSplit, split_of
 from tvm_scan.schedules.common.strides import contiguous_axis
-from tvm_scan.schedules.gpu.checks import check_cuda, element_bytes, takes_warp_tree
+from tvm_scan.schedules.gpu.lanes import Lanes
 from tvm_scan.schedules.gpu.model import predict
+from tvm_scan.schedules.gpu.serial_tiles import SerialTiles
 from tvm_scan.schedules.gpu.shared.layout import streams_of
 from tvm_scan.schedules.gpu.thread.async_copy import can_copy
+from tvm_scan.schedules.gpu.thread.plans import GpuPlan
 from tvm_scan.schedules.gpu.thread.vector_access import has_vectors
+from tvm_scan.schedules.gpu.three_phase import ThreePhase
+from tvm_scan.schedules.gpu.warp.tree import takes_warp_tree
 from tvm_scan.schedules.machine.limits import Limits
-from tvm_scan.schedules.machine.step_counts import known_extent
-from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["cuda_default"]
+
+Tiles = SerialTiles | ThreePhase
 
 #: Words of two elements that a thread, which has 255 registers, holds beside everything else.
 _ELEMENT_WORDS = 160
@@ -37,7 +40,7 @@ _NOT_HIDDEN = 0.1
 
 
 @lru_cache(maxsize=64)
-def cuda_default(limits: Limits, recurrence: Recurrence) -> ScanPlan:
+def cuda_default(limits: Limits, recurrence: Recurrence) -> GpuPlan:
     """Choose among lanes, shared lanes and trees of several sizes.
 
     Lanes in chunks of time are taken where they cost clearly less: they launch three kernels.
@@ -53,16 +56,16 @@ def cuda_default(limits: Limits, recurrence: Recurrence) -> ScanPlan:
 
     Returns
     -------
-    ScanPlan
+    GpuPlan
         A plan that passes ``check``; the first of those that the model cannot tell apart.
     """
-    lanes = ScanPlan("cuda", "lanes", threads_per_block=min(128, limits.threads))
+    lanes = Lanes(threads_per_block=min(128, limits.threads))
     found = [lanes, *(p for p in _candidates(limits, recurrence) if _fits(p, limits, recurrence))]
     chunked = [p for p in _in_chunks(found, limits, recurrence) if _fits(p, limits, recurrence)]
 
     lengths = _LENGTHS if _has_few_rows(limits, recurrence) else (None,)
 
-    def cost(plan: ScanPlan) -> float:
+    def cost(plan: GpuPlan) -> float:
         costs = []
         for length in lengths:
             made = predict(plan, recurrence, limits, length)
@@ -84,7 +87,7 @@ def _has_few_rows(limits: Limits, recurrence: Recurrence) -> bool:
     return few and length is None and not walks
 
 
-def _in_chunks(plans: list[ScanPlan], limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
+def _in_chunks(plans: list[GpuPlan], limits: Limits, recurrence: Recurrence) -> Iterator[GpuPlan]:
     """Walks whose lanes leave the chip half empty, cut into chunks of some lines.
 
     Of sizes that are not known only lanes that are neighbours in memory, a thread each: a tree
@@ -92,28 +95,30 @@ def _in_chunks(plans: list[ScanPlan], limits: Limits, recurrence: Recurrence) ->
     step; chunks of many lanes read their inputs twice, which is the least evil.
     """
     known = None not in sizes_of(recurrence)
-    rows = prod(known_extent(lane.extent) for lane in recurrence.lanes)
+    rows = known_rows(recurrence)
     length = known_extent(recurrence.time.extent)
     for plan in plans:
+        if not isinstance(plan, Lanes):
+            continue
         if not known and (plan.threads_per_lane > 1 or contiguous_axis(recurrence) != "lane"):
             continue
         threads = rows * plan.threads_per_lane
-        if plan.algorithm == "lanes" and 0 < threads < limits.multiprocessors * _BUSY:
+        if 0 < threads < limits.multiprocessors * _BUSY:
             # Of short sequences, most of many chunks would be empty.
             for chunks in _CHUNKS if known else _CHUNKS[:2]:
                 if chunks * _LEAST_CHUNK <= length:
                     yield plan.with_(chunks=chunks)
 
 
-def _fits(plan: ScanPlan, limits: Limits, recurrence: Recurrence) -> bool:
+def _fits(plan: GpuPlan, limits: Limits, recurrence: Recurrence) -> bool:
     try:
-        check_cuda(plan, limits, recurrence)
+        plan.check_fit(recurrence, limits)
     except PlanError:
         return False
     return True
 
 
-def _candidates(limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
+def _candidates(limits: Limits, recurrence: Recurrence) -> Iterator[GpuPlan]:
     """Those of equal cost in the order in which they are preferred."""
     yield from _shared_lanes(limits, recurrence)
     size, (rows, length) = element_bytes(recurrence), sizes_of(recurrence)
@@ -124,21 +129,21 @@ def _candidates(limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
     items = 8 if size <= 16 and known else 4
     warp = takes_warp_tree(recurrence)
     vectors = has_vectors(recurrence, items)
-    for algorithm in ("serial_tiles", "three_phase"):
+    for schedule in (SerialTiles, ThreePhase):
         # Of sizes that are not known, neither few rows nor short ones can be counted on.
         sizes = (128, 256, 512) if _has_few_rows(limits, recurrence) else (128,)
         for threads in (128, 256, 512, 64, 32) if known else sizes:
             few = length is not None and threads > 32 and threads * items >= 2 * length
             large = threads > 128 and size > 4 * _SMALL_WORDS
             if not few and not large:
-                plan = ScanPlan("cuda", algorithm, threads, items, vector_loads=vectors)
+                plan: Tiles = schedule(threads, items, vector_loads=vectors)
                 # Two barriers for a tile instead of some thirty, and next to no shared memory.
                 plan = plan.with_(block_tree="warp") if warp else plan
                 yield plan
                 yield from _through_shared_memory(plan, limits, recurrence)
 
 
-def _shared_lanes(limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
+def _shared_lanes(limits: Limits, recurrence: Recurrence) -> Iterator[GpuPlan]:
     """Threads share the states of a lane: every exponential once, time in series."""
     split = split_of(recurrence)
     if isinstance(split, NoSplit):
@@ -146,10 +151,7 @@ def _shared_lanes(limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
     counts = [s for s in (4, 8, 16, 32, 2) if split.states % s == 0]
     # Two threads read half a sector of memory: only where the states allow no more.
     for shared in counts[:1] if counts == [2] else [s for s in counts if s > 2]:
-        plan = ScanPlan(
-            "cuda",
-            "lanes",
-            # Few lanes spread over more multiprocessors in small blocks.
+        plan = Lanes(  # Few lanes spread over more multiprocessors in small blocks.
             threads_per_block=128 if shared <= 8 else 64,
             items_per_thread=4,
             vector_loads=True,
@@ -160,9 +162,7 @@ def _shared_lanes(limits: Limits, recurrence: Recurrence) -> Iterator[ScanPlan]:
             yield plan.with_(block_load="transposed", stages=2)
 
 
-def _through_shared_memory(
-    plan: ScanPlan, limits: Limits, recurrence: Recurrence
-) -> Iterator[ScanPlan]:
+def _through_shared_memory(plan: Tiles, limits: Limits, recurrence: Recurrence) -> Iterator[Tiles]:
     """The same with tiles in shared memory: two buffers hide memory's latency between tiles."""
     staged = plan.with_(block_load="transposed")
     if not streams_of(staged, recurrence):
@@ -170,7 +170,9 @@ def _through_shared_memory(
     if not plan.vector_loads:
         # Threads that read their own items one by one touch every line of a warp each time.
         yield staged
+    if not isinstance(staged, SerialTiles):
+        return
     ahead = staged.with_(stages=2)
     whole = all(can_copy(s.copied_bytes) for s in streams_of(ahead, recurrence) if not s.stored)
-    if plan.algorithm == "serial_tiles" and limits.async_copies and whole:
+    if limits.async_copies and whole:
         yield ahead

@@ -9,16 +9,15 @@ from math import log2
 from tvm.target import Target
 
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.choose.shape_key import shape_key, sizes_of
+from tvm_scan.schedules.choose.shape_key import shape_key
 from tvm_scan.schedules.choose.unfit import why_unfit
+from tvm_scan.schedules.common.sizes import UNKNOWN, sizes_of
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["Known", "nearest"]
 
 #: Powers of two, of lanes and steps together, beyond which a shape says nothing about another.
 _FARTHEST = 2
-#: Stand-in for an extent that is not known until run time, as for default plans.
-_UNKNOWN = 4096
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def nearest(known: Iterable[Known], target: Target, recurrence: Recurrence) -> K
         for have, want in zip((one.rows, one.length), sizes, strict=True):
             if want is not None:
                 buckets += abs(have.bit_length() - want.bit_length())
-            ratio += abs(log2((have + 1) / ((_UNKNOWN if want is None else want) + 1)))
+            ratio += abs(log2((have + 1) / ((UNKNOWN if want is None else want) + 1)))
         return buckets, ratio, -one.rows * one.length, one.seconds, one.record
 
     same = [(order(one), one) for one in known if one.key == key]

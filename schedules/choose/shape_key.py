@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from math import prod
 from typing import Any
 
 import tvm_ffi
 
-from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 
-__all__ = ["shape_key", "sizes_of"]
+__all__ = ["shape_key"]
 
 #: Bump where the text of a key changes, so that old keys find nothing.
 _VERSION = 1
@@ -49,24 +47,6 @@ def shape_key(recurrence: Recurrence) -> str:
     shape = [part is not None for part in parts]
     text = f"{_VERSION} {len(axes)} {families} {shape} {_Writer(root, len(axes)).text()}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def sizes_of(recurrence: Recurrence) -> tuple[int | None, int | None]:
-    """Lanes and steps; None where they are not known until run time.
-
-    Parameters
-    ----------
-    recurrence : Recurrence
-        What is asked about.
-
-    Returns
-    -------
-    rows : int or None
-    length : int or None
-    """
-    lanes = [tir.as_int(lane.extent) for lane in recurrence.lanes]
-    rows = None if None in lanes else prod(n for n in lanes if n is not None)
-    return rows, tir.as_int(recurrence.time.extent)
 
 
 class _Writer:

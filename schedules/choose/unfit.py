@@ -6,7 +6,7 @@ from tvm.target import Target
 
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.choose.shape_key import sizes_of
+from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["why_unfit"]
@@ -33,8 +33,5 @@ def why_unfit(plan: ScanPlan, target: Target, recurrence: Recurrence) -> str | N
         plan.check(target, recurrence)
     except PlanError as error:
         return str(error)
-    # Chunks of a few steps cost more than they share out.
     length = sizes_of(recurrence)[1]
-    if length is not None and plan.chunks > max(1, length // 4):
-        return f"expected chunks of 4 steps or more, got {plan.chunks} chunks of {length} steps"
-    return None
+    return None if length is None else plan.why_wasteful(length)

@@ -1,192 +1,137 @@
-"""CPU builder: lanes over cores.
-
-Work and span, for R lanes of L steps on P cores: R L steps, span R L / P.
-"""
+"""The schedule in which every lane walks time by itself, over cores and the cells of vectors."""
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from tvm import tirx
-from tvm.ir import Var
-from tvm.tirx import ForKind
+import tvm_ffi
+from tvm.ir import Call
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.branches import branches, choices_as_selects
-from tvm_scan.schedules.common.invariants import hold_invariants
-from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, loop, runs_in_turn, when
-from tvm_scan.schedules.common.lanes import clear, decode_lanes, guard_of, lane_count
-from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.branch import Branch, powers
 from tvm_scan.schedules.common.result import Built
-from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
-from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores, with_line_stores
-from tvm_scan.schedules.cpu.time_vector import TimeVector
-from tvm_scan.schedules.cpu.vector_math import Pool, hoist_first_iteration, with_vector_math
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.common.sizes import known_extent, known_rows
+from tvm_scan.schedules.cpu.lane_nests import build_lanes
+from tvm_scan.schedules.cpu.lane_streams import takes_lane_tiles
+from tvm_scan.schedules.cpu.plans import CpuPlan, has_ldexp, past_caches, vector_branches
+from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.picture import Picture, Serial, Tiles
 
-__all__ = ["build_lanes"]
+__all__ = ["Lanes"]
 
-#: Lanes of one vector operation; TVM splits it into what the machine has.
-_VECTOR = 32
+#: Calls for which ``library_math`` decides.
+_TRANSCENDENTAL = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow")
 
 
-def build_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
-    """Every lane walks time serially; blocks of lanes go to cores.
+@dataclass(frozen=True)
+class Lanes(CpuPlan):
+    """Every lane walks time by itself; lanes over cores, and over vectors of lanes or of time.
 
-    A block of ``lane_block`` neighbouring lanes advances together: as vector lanes where the
-    lane axis is contiguous in memory, else interleaved, so that the latency of one lane's
-    chain hides behind the others. Lanes beyond the last full block run one by one.
+    Attributes
+    ----------
+    lane_block, vectorize, time_vector, time_runs, transpose, prefetch, nontemporal, ldexp,
+    library_math
+        See ``CpuPlan``.
     """
-    # A guard may cut through a block of lanes: then every lane asks for itself.
-    alone = not recurrence.lanes or recurrence.guard is not None
-    width = 1 if alone else plan.lane_block
-    if plan.time_vector:
-        return Built([_vector_nest(recurrence, plan)], [])
-    if width == 1:
-        return Built([_lane_nest(recurrence, 1, plan, lane_count(recurrence), None)], [])
-    lanes = recurrence.lanes[-1].extent
-    outer = int_const(1, lanes)
-    for axis in recurrence.lanes[:-1]:
-        outer = outer * axis.extent
-    outer = tir.simplify(outer)
-    # A constant remainder goes to narrower blocks, so that few lanes run one by one.
-    widths = [width, 1] if tir.as_int(lanes) is None else _halvings(width)
-    nests, done = [], int_const(0, lanes)
-    for size in widths:
-        full = tir.simplify((lanes - done) // size)
-        if tir.as_int(full) != 0:
-            nests.append(_lane_nest(recurrence, size, plan, outer, full, done))
-            done = tir.simplify(done + full * size)
-    if not nests:
-        nests.append(_lane_nest(recurrence, 1, plan, lane_count(recurrence), None))
-    return Built(nests, [])
 
+    algorithm: ClassVar[str] = "lanes"
+    lane_block: int = 1
+    vectorize: bool = False
+    time_vector: int = 0
+    time_runs: bool = False
+    transpose: bool = False
+    prefetch: int = 0
+    nontemporal: bool = False
+    ldexp: bool = False
+    library_math: bool = False
 
-def _vector_nest(recurrence: Recurrence, plan: ScanPlan) -> Any:
-    """One lane after another, each by vectors of steps."""
-    rows = lane_count(recurrence)
-    row = tirx.Var("v_row", tir.dtype_of(rows))
-    lanes = decode_lanes(recurrence, row)
-    one = Replica(recurrence, lanes, unroll=False)
-    vectors = TimeVector(recurrence, lanes, plan, one)
-    extent = recurrence.time.extent
-    start = int_const(0, extent)
-    head = None
-    if any(carry.first is not None for carry in recurrence.carries):
-        # The first step has an element of its own, which no vector shares.
-        at_all = extent > start
-        head = when(tir.simplify(at_all), one.step(start))
-        start = tir.simplify(tirx.Min(int_const(1, extent), extent))
-    walk = vectors.walk(start, tir.simplify(extent - start))
-    stmts = [vectors.begin(), one.begin(), one.boundary(), head, walk, one.finish()]
-    body = when(guard_of(recurrence, lanes), tir.seq(stmts))
-    body = with_line_stores(body, vectors.held.dtypes)
-    registers = [*one.buffers, *vectors.buffers]
-    kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
-    # A single lane needs no pool, whose start costs more than a thousand steps.
-    kind = ForKind.SERIAL if tir.as_int(rows) == 1 else ForKind.PARALLEL
-    return loop("row", rows, lambda r: kernel.on_stack().block([(row, rows, r)]), kind)
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Lanes one by one, in vectors, transposed into vectors, or vectors of time."""
+        return self.device, self.algorithm, self.vectorize, self.transpose, self.time_vector > 0
 
+    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+        """Check lanes, vectors, tiles, and what the processor has."""
+        self.check_block()
+        self.check_vectors(recurrence)
+        self._check_transpose(recurrence)
+        self.check_instructions(recurrence, limits)
 
-def _halvings(width: int) -> list[int]:
-    sizes = [width]
-    while sizes[-1] > 1:
-        half = sizes[-1] // 2
-        sizes.append(half if half <= _VECTOR else half // _VECTOR * _VECTOR)
-    return sizes
-
-
-def _lane_nest(
-    recurrence: Recurrence, width: int, plan: ScanPlan, outer: Any, inner: Any, offset: Any = None
-) -> Any:
-    time = recurrence.time
-    rows = outer if inner is None else tir.simplify(outer * inner)
-    dtype = tir.dtype_of(rows)
-    row = tirx.Var("v_row", dtype)
-    if inner is None:
-        lanes = decode_lanes(recurrence, row)
-    else:
-        last = tir.simplify((row % inner) * width) + (0 if offset is None else offset)
-        number = (row // inner) * recurrence.lanes[-1].extent
-        lanes = [*decode_lanes(recurrence, number)[:-1], last]
-    fill = None
-    if width > 1 and plan.vectorize:
-        known = hold_invariants(recurrence, fold=not plan.library_math)
-        recurrence, fill = known.recurrence, known.fill
-    tiles = None
-    if plan.transpose and width % 16 == 0:
-        tiles = LaneTiles(recurrence, width, nontemporal=plan.nontemporal, prefetch=plan.prefetch)
-        recurrence = tiles.recurrence
-    held = HeldStores(recurrence, ())
-    if plan.nontemporal and tiles is None and recurrence.lanes:
-        held = hold_stores(recurrence, recurrence.lanes[-1].var, width)
-        recurrence = held.recurrence
-    replica = Replica(recurrence, lanes, unroll=False, width=width)
-
-    probe, pool = tirx.Var("u", dtype), Pool(min(width, _VECTOR))
-
-    def across(make: Any) -> Any:
-        """``make`` for each lane of the block."""
-        if width == 1:
-            return make(None)
-        if not plan.vectorize:
-            return loop("u", width, make, ForKind.UNROLLED, dtype)
-
-        def code(u: Any) -> Any:
-            return choices_as_selects(hoist_first_iteration(make(u)), replica.buffers)
-
-        def vector(u: Any, lane: Any) -> Any:
-            if plan.library_math:
-                return code(u)
-            return with_vector_math(code(u), pool, lane, ldexp=plan.ldexp)
-
-        kind = ForKind.SERIAL if branches(code(probe)) else ForKind.VECTORIZED
-        if width <= _VECTOR:
-            return loop("u", width, lambda u: vector(u, u), kind, dtype)
-        # A wide block is a strip of memory rows: many vectors per step, carries in L1.
-        lanes_each = int_const(_VECTOR, dtype)
-        return loop(
-            "w",
-            width // _VECTOR,
-            lambda w: loop("u", _VECTOR, lambda u: vector(w * lanes_each + u, u), kind, dtype),
-            dtype=dtype,
+    def _check_transpose(self, recurrence: Recurrence) -> None:
+        self.require(
+            self.prefetch == 0 or (self.transpose and 0 < self.prefetch <= 16),
+            "prefetch from 1 to 16 tiles ahead, with transpose",
+            f"prefetch={self.prefetch}, transpose={self.transpose}",
+            "leave prefetch at 0",
+        )
+        if not self.transpose:
+            return
+        self.require(
+            self.vectorize and self.lane_block % 16 == 0,
+            "lanes in vectors, a multiple of 16 in a block",
+            f"vectorize={self.vectorize}, lane_block={self.lane_block}",
+            "use lanes(lane_block=32, vectorize=True, transpose=True)",
+        )
+        self.require(
+            takes_lane_tiles(recurrence),
+            "inputs or outputs along time, a row apart for neighbouring lanes",
+            "none of four or eight bytes",
+            "leave transpose at False",
         )
 
-    stmts = [across(replica.begin)]
-    if fill is not None:
-        stmts.insert(0, across(lambda u: replica.place(fill, u)))
-    if recurrence.boundary is not None:
-        stmts.append(across(replica.boundary))
-    if tiles is not None:
-        stmts.append(tiles.walk(replica, across))
-    elif width > 1 and not plan.vectorize:
-        stmts.append(runs_in_turn(width, time.extent, across, lambda u, t: replica.step(t, u)))
-    else:
+    def build(self, recurrence: Recurrence) -> Built:
+        """Return a nest for every width of block."""
+        return build_lanes(recurrence, self)
 
-        def step(t: Any) -> Any:
-            stored = flush(
-                held, replica, width, lambda index, u: replica.place(index, as_dtype(u, dtype), t)
-            )
-            return tir.seq([across(lambda u: replica.step(t, u)), stored])
+    @classmethod
+    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+        """Yield lanes one by one, in vectors, in transposed tiles, and vectors of time."""
+        # A guard, or no lanes at all, leaves one lane to a task whatever the plan says.
+        alone = not recurrence.lanes or recurrence.guard is not None
+        lanes = 1 if alone else known_extent(recurrence.lanes[-1].extent)
+        if known_rows(recurrence) > 1:
+            widths = tuple(w for w in (1, 2, 4, 8, 16) if w <= lanes)
+            yield Branch(cls(), (("lane_block", widths),))
+        yield from cls._in_vectors(limits, recurrence, lanes)
+        yield from vector_branches(cls(), limits, recurrence, ())
 
-        stmts.append(loop("t", time.extent, step))
-    if recurrence.finish is not None:
-        stmts.append(across(replica.finish))
-    registers = [*replica.buffers, *pool.buffers, *(tiles.buffers if tiles else [])]
-    if width > 1:
-        # Without a use outside the vector loop TVM would move the registers into it and shrink
-        # them to one lane.
-        stmts.insert(0, clear([*replica.buffers, *pool.buffers]))
-    body = when(guard_of(recurrence, lanes), tir.seq(stmts))
-    body = with_line_stores(body, tiles.stored if tiles else held.dtypes)
-    kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
-    kernel = kernel.on_stack(_arrays(replica, tiles, width) if plan.vectorize else ())
-    return loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
+    @classmethod
+    def _in_vectors(cls, limits: Limits, recurrence: Recurrence, lanes: int) -> Iterator[Branch]:
+        """Lanes in vectors: neighbours in memory, or transposed from rows."""
+        widths = tuple(w for w in powers(4, 4096) if w <= lanes)
+        if not widths:
+            return
+        maths = (("library_math", (0, 1)),) if _is_transcendental(recurrence) else ()
+        base = cls(vectorize=True, ldexp=has_ldexp(limits, recurrence))
+        past = past_caches(limits, recurrence, recurrence.lanes[-1].var)
+        yield Branch(base, (("lane_block", widths), *maths, *past))
+        squares = tuple(w for w in widths if w % 16 == 0 and w <= 256)
+        if squares and takes_lane_tiles(recurrence):
+            past = past_caches(limits, recurrence, recurrence.time.var)
+            base = base.with_(transpose=True, lane_block=squares[0])
+            yield Branch(base, (("lane_block", squares), ("prefetch", (0, 1, 2, 4)), *past))
+
+    def picture(self, recurrence: Recurrence) -> Picture:
+        """Return lanes side by side; of vectors, what is in a vector."""
+        if self.time_vector:
+            what = f"one lane after another; {self.time_vector} steps of a lane at a time"
+            return Picture((("cores", what),), (self.drawn_vector(),))
+        how = "in vector lanes" if self.vectorize else "interleaved"
+        together = f"{self.lane_block} lanes {how}" if self.lane_block > 1 else "one lane"
+        cores = ("cores", f"blocks of lanes side by side; {together} at a time")
+        walk = Serial("lane", "block")
+        drawings = (Tiles(self.lane_block), walk) if self.transpose else (walk,)
+        return Picture((cores,), drawings)
 
 
-def _arrays(replica: Replica, tiles: LaneTiles | None, width: int) -> list[Var]:
-    """Buffers of a block of lanes that hold more than one vector."""
-    wide = [b for b in replica.buffers if prod(int(e) for e in tir.shape_of(b)) > _VECTOR]
-    return [*wide, *(tiles.arrays if tiles else [])] if width > 1 else []
+def _is_transcendental(recurrence: Recurrence) -> bool:
+    found: list[bool] = []
+
+    def visit(call: Call) -> None:
+        found.append((tir.call_name(call) or "").rpartition(".")[2] in _TRANSCENDENTAL)
+
+    tvm_ffi.structural_walk(recurrence.body, [(Call, visit)])
+    return any(found)

@@ -1,234 +1,117 @@
-"""CPU builder: three phases over chunks of time.
-
-Work and span, for R lanes of L steps on P cores: 2 R L steps, span 2 R L / P even for one lane.
-"""
+"""The schedule of three phases: chunks of time are reduced, their elements scanned, replayed."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from tvm import tirx
-from tvm.ir import Var
-from tvm.tirx import ForKind
-
-from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.elements import Elements
-from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, loop, when
-from tvm_scan.schedules.common.lanes import (
-    carry_scratch,
-    decode_lanes,
-    guard_of,
-    lane_count,
-    state_buffers,
-)
-from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.sizes import chunks_too_short, known_extent
+from tvm_scan.schedules.cpu.chunks import build_chunks
+from tvm_scan.schedules.cpu.plans import CpuPlan, chunk_counts, vector_branches
 from tvm_scan.schedules.cpu.vector_chunks import build_vector_chunks
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.picture import Chunks, Picture
 
-__all__ = ["build_three_phase"]
+__all__ = ["ThreePhase"]
+
+#: Steps of a tile that goes through the three phases in the cache.
+_TILES = (1 << 15, 1 << 17, 1 << 19)
 
 
-def build_three_phase(recurrence: Recurrence, plan: ScanPlan) -> Built:
-    """Reduce chunks to elements, scan the elements of a lane, replay the chunks.
+@dataclass(frozen=True)
+class ThreePhase(CpuPlan):
+    """Chunks of time are reduced to elements, the elements are scanned, the chunks replayed.
 
-    Carries that feed other carries are reduced and scanned first: one reduction and one scan
-    per stage, in which the earlier stages are replayed from their known carries.
-
-    A lane is cut into ``chunks`` chunks of about ``L // chunks`` steps; the last one also takes
-    the remainder. ``lane_block`` chunks are interleaved in one task to hide latency.
+    Attributes
+    ----------
+    lane_block : int
+        Chunks that are interleaved in a task.
+    chunks, time_vector, time_runs, cache_steps, nontemporal, ldexp, library_math
+        See ``CpuPlan``.
     """
-    if plan.time_vector:
-        return build_vector_chunks(recurrence, plan)
-    return Built.of_phases(_Chunks(recurrence, plan), recurrence.stages)
 
+    algorithm: ClassVar[str] = "three_phase"
+    lane_block: int = 1
+    chunks: int = 0
+    time_vector: int = 0
+    time_runs: bool = False
+    cache_steps: int = 0
+    nontemporal: bool = False
+    ldexp: bool = False
+    library_math: bool = False
 
-class _Chunks:
-    """The three phases, which share the chunks' elements and carries in memory."""
+    @property
+    def step_passes(self) -> int:
+        """Chunks are reduced and replayed."""
+        return 2
 
-    def __init__(self, recurrence: Recurrence, plan: ScanPlan) -> None:
-        self.recurrence, self.width = recurrence, plan.lane_block
-        self.rows = lane_count(recurrence)
-        self.dtype = tir.dtype_of(self.rows)
-        self.chunks = int_const(plan.chunks, self.dtype)
-        self.groups = int_const(plan.chunks // plan.lane_block, self.dtype)
-        time = recurrence.time
-        self.time_dtype = tir.dtype_of(time.var)
-        self.length = _odd_lines(time.extent // int_const(plan.chunks, self.time_dtype))
-        lead = [self.rows, self.chunks]
-        self.elements = [
-            Elements(recurrence, "chunk", lead, "global", stage)
-            for stage in range(recurrence.stages)
-        ]
-        self.carries = carry_scratch(recurrence, lead)
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Steps one by one, or vectors of time."""
+        return self.device, self.algorithm, self.time_vector > 0
 
-    def _chunk(self, group: Any, stream: Any) -> Any:
-        """Chunk number: the streams of one task are neighbours in time."""
-        return group * self.width + stream
-
-    def _time(self, group: Any, stream: Any, i: Any) -> Any:
-        return as_dtype(self._chunk(group, stream), self.time_dtype) * self.length + i
-
-    def _streams(self, make: Any) -> Any:
-        return loop("u", self.width, make, ForKind.UNROLLED)
-
-    def _replicas(self, lanes: list[Any], shared: bool) -> list[Replica]:
-        """Registers of every stream; one set for all where no carry is in them."""
-        if shared:
-            return [Replica(self.recurrence, lanes, unroll=False)] * self.width
-        return [
-            Replica(self.recurrence, lanes, unroll=False, tag=f"_{u}" if self.width > 1 else "")
-            for u in range(self.width)
-        ]
-
-    def _restore(self, replicas: list[Replica], row: Any, group: Any, stages: range) -> list[Any]:
-        """Registers at the head of every stream's chunk."""
-        if not stages:
-            return [replicas[0].prologue()]
-        out = []
-        for u, replica in enumerate(replicas):
-            lead = [row, self._chunk(group, u)]
-            out += [replica.prologue(), replica.fetch(self.carries, lead, stages)]
-        return out
-
-    def _turns(self, make: Any) -> Any:
-        return tir.seq([make(u) for u in range(self.width)])
-
-    def reduce(self, stage: int) -> Any:
-        """Phase 1: the element of every chunk."""
-        row, group, lanes = self._task()
-        replicas = self._replicas(lanes, shared=stage == 0)
-        held = Elements(self.recurrence, "held", [self.width], "local", stage)
-        turns = self._streams if stage == 0 else self._turns
-
-        def at(u: Any) -> Replica:
-            return replicas[0] if stage == 0 else replicas[u]
-
-        def extend(u: Any, i: Any) -> Any:
-            return at(u).extend(held, [u], self._time(group, u, i))
-
-        def save(u: Any) -> Any:
-            return at(u).copy(self.elements[stage], [row, self._chunk(group, u)], held, [u])
-
-        body = tir.seq(
-            [
-                *self._restore(replicas, row, group, range(stage)),
-                turns(lambda u: at(u).set_identity(held, [u])),
-                loop("i", self.length, lambda i: turns(lambda u: extend(u, i))),
-                turns(save),
-            ]
+    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+        """Check chunks, vectors, and what the processor has."""
+        self.check_block()
+        self.require(
+            2 <= self.chunks <= 4096,
+            "2 to 4096 chunks",
+            f"chunks={self.chunks}",
+            "use a few chunks per core",
         )
-        kernel = Kernel(
-            "scan_reduce",
-            [*self.recurrence.inputs, *self._known(stage)],
-            self.elements[stage].buffers,
-            when(guard_of(self.recurrence, lanes), body),
-            [*_buffers(replicas), *held.buffers],
+        self.require(
+            self.chunks % self.lane_block == 0,
+            "chunks divisible by lane_block",
+            f"chunks={self.chunks}, lane_block={self.lane_block}",
+            "round chunks up to a multiple of lane_block",
         )
-        return self._parallel(kernel, row, group)
-
-    def _known(self, stage: int) -> list[Var]:
-        """Carries of the stages before ``stage``."""
-        groups = [group for group in self.recurrence.groups if group.stage < stage]
-        return [self.carries[i] for group in groups for i in group.carries]
-
-    def scan(self, stage: int) -> Any:
-        """Phase 2: the carry before every chunk; short, one lane after another in order."""
-        recurrence = self.recurrence
-        row = tirx.Var("v_row", self.dtype)
-        lanes = decode_lanes(recurrence, row)
-        replica = Replica(recurrence, lanes, unroll=False)
-
-        def one(c: Any) -> Any:
-            lead = [row, c]
-            kept = replica.keep(self.carries, lead, stage)
-            return tir.seq([kept, replica.apply(self.elements[stage], lead)])
-
-        last = stage == recurrence.stages - 1
-        boundary = replica.boundary() if last else None
-        body = tir.seq([replica.begin(), boundary, loop("c", self.chunks, one)])
-        written = [
-            self.carries[i] for g in recurrence.groups if g.stage == stage for i in g.carries
-        ]
-        kernel = Kernel(
-            "scan_carries",
-            [*recurrence.inputs, *self.elements[stage].buffers, *state_buffers(recurrence)],
-            [*written, *(recurrence.outputs if boundary is not None else [])],
-            when(guard_of(recurrence, lanes), body),
-            replica.buffers,
+        self.check_vectors(recurrence)
+        self.require(
+            self.cache_steps == 0 or self.time_vector > 0,
+            "vectors of time for cache_steps",
+            f"cache_steps={self.cache_steps}, time_vector=0",
+            "leave cache_steps at 0",
         )
-        return loop(
-            "row",
-            self.rows,
-            lambda r: kernel.on_stack().block([(row, self.rows, r)]),
-            ForKind.PARALLEL,
+        self.require(
+            self.cache_steps == 0 or 1024 <= self.cache_steps <= 1 << 30,
+            "tiles of 1024 to 2^30 steps, in three_phase",
+            f"cache_steps={self.cache_steps}",
+            "leave cache_steps at 0",
         )
+        self.check_instructions(recurrence, limits)
 
-    def replay(self) -> Any:
-        """Phase 3: the loop body over every chunk, from its carry."""
-        recurrence = self.recurrence
-        row, group, lanes = self._task()
-        replicas = self._replicas(lanes, shared=False)
+    def build(self, recurrence: Recurrence) -> Built:
+        """Return a reduction and a scan for each level of carries, and the replay."""
+        if self.time_vector:
+            return build_vector_chunks(recurrence, self)
+        return build_chunks(recurrence, self)
 
-        def step(u: int, i: Any) -> Any:
-            return replicas[u].step(self._time(group, u, i))
+    def why_wasteful(self, steps: int) -> str | None:
+        """Say so of chunks of a few steps, which cost more than they share out."""
+        return chunks_too_short(self.chunks, steps)
 
-        last = replicas[-1]
-        done = self.length * as_dtype(self.chunks, self.time_dtype)
-        rest = recurrence.time.extent - done
-        tail = tir.seq([loop("i", rest, lambda i: last.step(done + i)), last.finish()])
-        body = tir.seq(
-            [
-                *self._restore(replicas, row, group, range(recurrence.stages)),
-                loop("i", self.length, lambda i: self._turns(lambda u: step(u, i))),
-                when(tirx.EQ(group, self.groups - 1), tail),
-            ]
-        )
-        kernel = Kernel(
-            "scan_replay",
-            [*recurrence.inputs, *self.carries],
-            recurrence.outputs,
-            when(guard_of(recurrence, lanes), body),
-            _buffers(replicas),
-        )
-        return self._parallel(kernel, row, group)
+    @classmethod
+    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+        """Yield chunks whose steps are walked one by one, and in vectors of time."""
+        chunks = chunk_counts(limits, recurrence)
+        if not chunks:
+            return
+        widths = tuple(w for w in (1, 2, 4, 8) if w <= chunks[-1])
+        base = cls(chunks=chunks[0])
+        yield Branch(base, (("chunks", chunks), ("lane_block", widths)))
+        tiles = tuple(n for n in _TILES if 2 * n <= known_extent(recurrence.time.extent))
+        cached = (("cache_steps", (0, *tiles)),) if tiles else ()
+        yield from vector_branches(base, limits, recurrence, (("chunks", chunks), *cached))
 
-    def _task(self) -> tuple[Var, Var, list[Any]]:
-        """Block variables of one task, and its lane."""
-        row, group = tirx.Var("v_row", self.dtype), tirx.Var("v_group", self.dtype)
-        return row, group, decode_lanes(self.recurrence, row)
-
-    def _parallel(self, kernel: Kernel, row: Var, group: Var) -> Any:
-        """A block over (row, group), both in one parallel loop."""
-        # In registers, LLVM packs the products of interleaved streams into vectors one by one,
-        # and denormal products cost more than they do in memory: four times slower.
-        packed = kernel.name == "scan_reduce" and self.width > 1
-        made = kernel if packed else kernel.on_stack()
-
-        def realize(task: Any) -> Any:
-            number, part = task // self.groups, task % self.groups
-            return made.block([(row, self.rows, number), (group, self.groups, part)])
-
-        total = tir.simplify(self.rows * self.groups)
-        return loop("task", total, realize, ForKind.PARALLEL)
-
-
-#: Elements of float32 in a line of memory.
-_LINE = 16
-
-
-def _odd_lines(length: Any) -> Any:
-    """``length``, or a little less: an odd number of cache lines.
-
-    The streams of a task lie a chunk apart. Were that a power of two, they would all meet in one
-    set of the first-level cache and evict one another at every step.
-    """
-    line, two = int_const(_LINE, length), int_const(2 * _LINE, length)
-    odd = (length - line) // two * two + line
-    return tir.simplify(tirx.Select(length >= two * 2, odd, length))
-
-
-def _buffers(replicas: list[Replica]) -> list[Var]:
-    """Registers of several replicas, each once."""
-    return list(tir.VarMap((b, True) for replica in replicas for b in replica.buffers).keys())
+    def picture(self, recurrence: Recurrence) -> Picture:
+        """Return chunks and, where steps are vectors, a vector."""
+        cut = f"{self.chunks} chunks per lane"
+        if not self.time_vector:
+            cores = ("cores", f"{cut}, {self.lane_block} interleaved in a task")
+            return Picture((cores,), (Chunks(self.chunks),))
+        cores = ("cores", f"{cut}; {self.time_vector} steps of a chunk at a time")
+        return Picture((cores,), (Chunks(self.chunks), self.drawn_vector()))

@@ -22,11 +22,11 @@ from tvm_scan.schedules.common.ir import as_dtype, int_const, loop
 from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores
+from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.time_fold import TimeFold
 from tvm_scan.schedules.cpu.time_runs import TimeRuns
 from tvm_scan.schedules.cpu.vector_math import Pool, hoist_first_iteration, with_vector_math
 from tvm_scan.schedules.cpu.vector_values import Lanes, blend, names, on_vectors, shift
-from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["TimeVector"]
 
@@ -40,14 +40,14 @@ class TimeVector:
         One stage, carries of one cell.
     lanes : sequence of Expr
         Value of each lane variable.
-    plan : ScanPlan
+    plan : CpuPlan
         ``time_vector`` is the width.
     one : Replica
         Registers of single steps, which hold the carry before and after.
     """
 
     def __init__(
-        self, recurrence: Recurrence, lanes: list[Any], plan: ScanPlan, one: Replica
+        self, recurrence: Recurrence, lanes: list[Any], plan: CpuPlan, one: Replica
     ) -> None:
         self.recurrence, self.plan, self.one = recurrence, plan, one
         self.width = plan.time_vector

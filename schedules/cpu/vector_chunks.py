@@ -30,20 +30,20 @@ from tvm_scan.schedules.common.lanes import (
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.cpu.line_stores import with_line_stores
+from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.time_vector import TimeVector
-from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["build_vector_chunks"]
 
 
-def build_vector_chunks(recurrence: Recurrence, plan: ScanPlan) -> Built:
+def build_vector_chunks(recurrence: Recurrence, plan: CpuPlan) -> Built:
     """Walk the first piece of a tile and reduce the others, scan these, walk them; the next tile.
 
     Parameters
     ----------
     recurrence : Recurrence
         One stage, carries of one cell.
-    plan : ScanPlan
+    plan : CpuPlan
         With ``time_vector``; ``cache_steps`` is the length of a tile.
 
     Returns
@@ -56,7 +56,7 @@ def build_vector_chunks(recurrence: Recurrence, plan: ScanPlan) -> Built:
 class _VectorChunks:
     """The phases, which share the chunks' elements and carries in memory."""
 
-    def __init__(self, recurrence: Recurrence, plan: ScanPlan) -> None:
+    def __init__(self, recurrence: Recurrence, plan: CpuPlan) -> None:
         self.recurrence, self.plan = recurrence, plan
         self.rows = lane_count(recurrence)
         self.dtype = tir.dtype_of(self.rows)

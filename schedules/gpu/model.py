@@ -10,18 +10,17 @@ chain        the longest chain of dependences: latencies of memory, shuffles and
 
 The constants are those of an H200 and are checked by ``bench.gpu`` where there is one; the model
 ranks plans, and its microseconds are no promise. See docs/cuda.md; ``machine.gpu_chip`` has the
-constants, ``walk.model`` and ``grid.model`` what plans do, ``walk.counts`` the instructions.
+constants, the schedules say what their plans do, ``walk.counts`` the instructions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.gpu.grid.model import tree_work
+from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.gpu.staging_model import bytes_ahead
-from tvm_scan.schedules.gpu.walk.model import walk_work
+from tvm_scan.schedules.gpu.thread.plans import GpuPlan
 from tvm_scan.schedules.machine.gpu_chip import (
     BANDWIDTH,
     BLOCK_BYTES,
@@ -36,8 +35,6 @@ from tvm_scan.schedules.machine.gpu_chip import (
     THREADS,
 )
 from tvm_scan.schedules.machine.limits import Limits
-from tvm_scan.schedules.machine.step_counts import known_extent, step_cost
-from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["BANDWIDTH", "CLOCK", "CudaCost", "predict"]
 
@@ -77,14 +74,14 @@ class CudaCost:
 
 
 def predict(
-    plan: ScanPlan, recurrence: Recurrence, limits: Limits, length: int | None = None
+    plan: GpuPlan, recurrence: Recurrence, limits: Limits, length: int | None = None
 ) -> CudaCost:
     """Predict what a plan takes.
 
     Parameters
     ----------
-    plan : ScanPlan
-        For CUDA, and fit for the recurrence.
+    plan : GpuPlan
+        Fit for the recurrence.
     recurrence : Recurrence
         What runs. Extents that are symbolic are taken as 4096.
     limits : Limits
@@ -97,16 +94,12 @@ def predict(
     CudaCost
     """
     chip = float(limits.multiprocessors)
-    rows = float(prod(known_extent(lane.extent) for lane in recurrence.lanes))
+    rows = float(known_rows(recurrence))
     steps = float(length or known_extent(recurrence.time.extent))
-    alone = plan.algorithm in ("sequential", "lanes")
-    if alone:
-        work = walk_work(plan, recurrence, rows, steps)
-    else:
-        work = tree_work(plan, recurrence, step_cost(recurrence), rows, steps)
+    work = plan.work(recurrence, rows, steps)
     threads = work.threads
     # Each thread has some loads under way while it waits: vectors, or those of unrolled steps.
-    waiting = 64.0 if plan.vector_loads else 32.0 if alone else 16.0
+    waiting = 64.0 if plan.vector_loads else plan.waiting_bytes
     under_way = threads * max(waiting, bytes_ahead(plan, recurrence))
     speed = min(1.0, under_way / (BANDWIDTH * MEMORY / CLOCK))
     held = chip * _threads_at_once(plan, recurrence)
@@ -136,7 +129,7 @@ def predict(
     )
 
 
-def _threads_at_once(plan: ScanPlan, recurrence: Recurrence) -> int:
+def _threads_at_once(plan: GpuPlan, recurrence: Recurrence) -> int:
     """Threads that a multiprocessor holds at once: of whole blocks, and with their memory."""
     block = plan.threads_per_block * plan.lanes_per_block
     by_memory = SHARED_BYTES // (plan.smem_bytes(recurrence) + BLOCK_BYTES)

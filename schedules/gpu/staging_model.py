@@ -11,23 +11,22 @@ from math import ceil
 
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.gpu.shared.layout import along_time
-from tvm_scan.schedules.gpu.staging_checks import tile_bytes
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.gpu.thread.plans import GpuPlan, TreePlan
 
 __all__ = ["bytes_ahead", "lines_of_step", "shared_accesses"]
 
 _WARP, _WORD = 32, 4
 
 
-def bytes_ahead(plan: ScanPlan, recurrence: Recurrence) -> float:
+def bytes_ahead(plan: GpuPlan, recurrence: Recurrence) -> float:
     """Bytes that a thread has under way while it computes: its share of all buffers but one."""
     if plan.stages == 1:
         return 0.0
     share = (plan.stages - 1) / plan.stages / plan.threads_per_block
-    return sum(tile_bytes(plan, recurrence)) * share
+    return sum(plan.tile_bytes(recurrence)) * share
 
 
-def lines_of_step(plan: ScanPlan, recurrence: Recurrence) -> float:
+def lines_of_step(plan: TreePlan, recurrence: Recurrence) -> float:
     """Lines of memory that one step's loads and stores along time touch, of a tree plan."""
     total = 0.0
     for stream in along_time(plan, recurrence):
@@ -37,12 +36,11 @@ def lines_of_step(plan: ScanPlan, recurrence: Recurrence) -> float:
         lines = ceil(items / lanes) * min(float(_WARP), max(1.0, whole))
         if plan.block_load == "transposed" and (lanes != items or plan.stages > 1):
             lines = 3 * whole
-        loaded_twice = plan.algorithm == "three_phase" and not stream.stored
-        total += lines / items * (2 if loaded_twice else 1)
+        total += lines / items * (1 if stream.stored else plan.passes)
     return total / _WARP
 
 
-def shared_accesses(plan: ScanPlan, recurrence: Recurrence) -> float:
+def shared_accesses(plan: TreePlan, recurrence: Recurrence) -> float:
     """Accesses of a thread to shared memory per step, beside those of a tree."""
     if plan.block_load == "direct":
         return 0.0

@@ -57,6 +57,8 @@ class Limits:
         The largest cache, beyond which memory is the limit.
     async_copies : bool
         Whether copies to shared memory go on while threads compute (sm_80 and later).
+    processor : str
+        Name of the processor or architecture, for messages.
     """
 
     threads: int = 1024
@@ -67,6 +69,7 @@ class Limits:
     line_stores: bool = False
     cache_bytes: int = 32 << 20
     async_copies: bool = True
+    processor: str = "a generic CPU"
 
 
 def device_of(target: Target) -> str:
@@ -103,6 +106,7 @@ def limits_of(target: Target) -> Limits:
         cache_bytes=attr("l3-cache-size-bytes", host_cache()),
         multiprocessors=_MULTIPROCESSORS.get(capability, Limits.multiprocessors),
         async_copies=capability >= 80,
+        processor=str(attrs.get("mcpu") or attrs.get("arch") or Limits.processor),
     )
 
 

@@ -14,11 +14,11 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.sizes import known_extent
 
-__all__ = ["StepCost", "array_bytes", "instructions_of", "known_extent", "specials_of", "step_cost"]
+__all__ = ["StepCost", "array_bytes", "instructions_of", "specials_of", "step_cost"]
 
 _SPECIALS = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow", "sqrt", "rsqrt")
-_UNKNOWN = 4096
 #: Instructions that nvcc makes of a call, and of a division, without fast math.
 _CALLS = {
     "exp": 6, "exp2": 4, "log": 14, "log2": 12, "log1p": 30, "tanh": 20, "sigmoid": 16,
@@ -51,12 +51,6 @@ def step_cost(recurrence: Recurrence) -> StepCost:
     flops, specials, accesses = _counts(recurrence.body)
     total = array_bytes((*recurrence.inputs, *recurrence.outputs), recurrence)
     return StepCost(flops, specials, accesses, total)
-
-
-def known_extent(extent: Any) -> int:
-    """A constant extent, or 4096 for one that is not known until run time."""
-    value = tir.as_int(extent)
-    return _UNKNOWN if value is None else value
 
 
 def _counts(stmt: Any) -> tuple[float, float, float]:

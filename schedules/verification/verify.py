@@ -19,6 +19,10 @@ from tvm_scan.extraction import extract
 from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules.choose.arguments import Chooser, as_choice, target_for
 from tvm_scan.schedules.choose.default import default_plan, host_target
+from tvm_scan.schedules.cpu.lanes import Lanes as CpuLanes
+from tvm_scan.schedules.cpu.three_phase import ThreePhase
+from tvm_scan.schedules.gpu.lanes import Lanes as GpuLanes
+from tvm_scan.schedules.gpu.lanes import Sequential
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.primitive import parallelize
 from tvm_scan.schedules.splice import without_threads
@@ -31,8 +35,8 @@ Arrays = dict[str, np.ndarray]
 
 #: Plans that keep the loop's order, with carries of float32.
 _ORDERED = {
-    "cpu": ScanPlan("cpu", "lanes"),
-    "cuda": ScanPlan("cuda", "lanes", threads_per_block=32),
+    "cpu": CpuLanes(),
+    "cuda": GpuLanes(threads_per_block=32),
 }
 
 
@@ -159,9 +163,7 @@ def verify(
 def telling_plan(target: Target, found: Recurrence) -> ScanPlan:
     """The default plan; where that is the loop itself, a tree, which has something to tell."""
     plan = default_plan(target, found)
-    if plan.algorithm != "sequential":
-        return plan
-    return ScanPlan("cpu", "three_phase", chunks=8, lane_block=4)
+    return ThreePhase(chunks=8, lane_block=4) if plan.keeps_loop else plan
 
 
 def check_verified(comparisons: list[Comparison]) -> None:
@@ -199,7 +201,7 @@ def _references(named: tirx.PrimFunc, name: str, target: Target) -> list[_Refere
         wide = _Reference(*_built(named, name, target if extrema else host, plan), CASES)
         return [_Reference(loop, tvm.cpu(), ("random", "zeros"), True), wide]
     if extrema:
-        plan = ScanPlan("cuda", "sequential", threads_per_block=32)
+        plan = Sequential(threads_per_block=32)
         own = _Reference(*_built(named, name, target, plan), ("nan", "infinity"))
         return [_Reference(loop, tvm.cpu(), CASES[:5]), own]
     return [_Reference(loop, tvm.cpu(), CASES)]

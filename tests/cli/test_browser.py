@@ -15,7 +15,7 @@ from tvm_scan.cli.app import run
 from tvm_scan.meta import RecordStore
 
 CPU = Target.from_device("cpu")
-LOOP = ScanPlan("cpu", "sequential")
+LOOP = ScanPlan.of("cpu", "sequential")
 MODEL = """
 from tvm import relax
 

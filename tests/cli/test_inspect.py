@@ -25,7 +25,7 @@ from tvm_scan.cli.plot_svg import Axis, Series, chart
 from tvm_scan.meta import RecordStore
 
 CPU = Target.from_device("cpu")
-LOOP = ScanPlan("cpu", "sequential")
+LOOP = ScanPlan.of("cpu", "sequential")
 WHAT = ("library:cumsum", "--shape", "4,4000")
 
 
@@ -214,7 +214,11 @@ BAD = [
     (["bench", "nothing"], 2, "expected one of .*cpu.*, got .nothing"),
     (("compare", *WHAT, "loop"), 2, "at least two sides, got 1 and 1"),
     (("compare", *WHAT, "loop", "fast"), 2, "expected loop, default, a plan, a folder"),
-    (("compare", *WHAT, "loop", "cpu/serial_tiles()"), 2, "serial_tiles needs CUDA"),
+    (
+        ("compare", *WHAT, "loop", "cpu/serial_tiles()"),
+        2,
+        "lanes, three_phase on cpu, got algorithm=serial_tiles",
+    ),
     (("compare", *WHAT, "loop", "{records}@zzz"), 4, "expected the id of one record"),
     (("compare", "library:cumprod", "loop", "{records}"), 4, "expected a record near this"),
     (("compare", *WHAT, "loop", "nowhere@"), 2, "found nothing"),

@@ -160,7 +160,7 @@ def test_a_module_is_tuned_as_its_pipeline_looks_it_up(tuned, command, tmp_path)
     store = RecordStore(tmp_path / "records")
     (func,) = program.values()
     entry = store.entries()[0]
-    plan = ScanPlan("cpu", "three_phase", chunks=2)
+    plan = ScanPlan.of("cpu", "three_phase", chunks=2)
     made = candidate_of(entry.mod, (plan,), target)
     fast = tvm.s_tir.meta_schedule.database.TuningRecord(
         made.measure.sch.trace,

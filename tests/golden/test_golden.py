@@ -59,7 +59,7 @@ def test_tree(name, plan, request):
     chosen = ScanPlan.parse(plan)
     target = CUDA_TARGET if chosen.device == "cuda" else host_target()
     scheduled = parallelize(FUNCTIONS[name](), target, chosen)
-    kind = "-transposed" if chosen.block_load == "transposed" else ""
+    kind = "-transposed" if "transposed" in str(chosen) else ""
     kind += "-chunks" if chosen.device == "cuda" and chosen.chunks else ""
     path = FOLDER / f"{name}-{chosen.device}-{chosen.algorithm}{kind}.txt"
     text = f"# {name} under {plan}\n{scheduled.script(show_meta=False)}\n"

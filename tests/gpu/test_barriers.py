@@ -35,7 +35,7 @@ def fold(tree, levels):
 
 
 def counts(algorithm, tree, threads):
-    plan = ScanPlan("cuda", algorithm, threads, 2, tree)
+    plan = ScanPlan.of("cuda", algorithm, threads, 2, tree)
     func = parallelize(library.linear_recurrence(3, 10000), CUDA_TARGET, plan)
     return barriers(emitted_source(compile_cuda(func)))
 
@@ -53,7 +53,7 @@ def test_the_count_is_what_the_trees_need(tree, threads):
     assert counts("serial_tiles", tree, threads) == [whole]
     found = extract(library.linear_recurrence(3, 10000))
     tiles = -(-10000 // (2 * threads))
-    plan = ScanPlan("cuda", "serial_tiles", threads, 2, tree)
+    plan = ScanPlan.of("cuda", "serial_tiles", threads, 2, tree)
     assert predict(plan, found, limits_of(CUDA_TARGET)).barriers == tiles * whole
     reduce, _, replay = counts("three_phase", tree, threads)
     assert (reduce, replay) == (total, whole)
@@ -69,7 +69,7 @@ def shared_arrays(source):
 @pytest.mark.parametrize("algorithm", ["serial_tiles", "three_phase"])
 def test_nothing_that_is_hidden_from_tvm_shares_its_memory(tree, algorithm):
     """TVM lends memory that nobody uses any more; it cannot know what the trees' barriers order."""
-    plan = ScanPlan("cuda", algorithm, 64, 8, tree, block_load="transposed")
+    plan = ScanPlan.of("cuda", algorithm, 64, 8, tree, block_load="transposed")
     source = emitted_source(
         compile_cuda(parallelize(library.linear_recurrence(3, 1 << 20), CUDA_TARGET, plan))
     )
@@ -85,7 +85,7 @@ def test_nothing_that_is_hidden_from_tvm_shares_its_memory(tree, algorithm):
 @pytest.mark.parametrize("stages", [1, 2, 3])
 def test_those_of_tiles_in_shared_memory(threads, stages):
     """What has arrived, the tree's, and what was left for others: however many buffers."""
-    plan = ScanPlan("cuda", "serial_tiles", threads, 8, "warp", block_load="transposed")
+    plan = ScanPlan.of("cuda", "serial_tiles", threads, 8, "warp", block_load="transposed")
     plan, func = plan.with_(stages=stages), library.linear_recurrence(3, 10000)
     of_tile = 2 + int(threads > 32)
     assert barriers(emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))) == [of_tile]
@@ -95,7 +95,7 @@ def test_those_of_tiles_in_shared_memory(threads, stages):
 
 
 def test_shared_lanes_wait_for_nobody():
-    plan = ScanPlan("cuda", "lanes", 64, 4, vector_loads=True, threads_per_lane=4)
+    plan = ScanPlan.of("cuda", "lanes", 64, 4, vector_loads=True, threads_per_lane=4)
     func = parallelize(library.selective_scan(1, 16, 256, 16), CUDA_TARGET, plan)
     assert barriers(emitted_source(compile_cuda(func))) == [0]
 
@@ -115,8 +115,8 @@ def test_those_of_staged_walks_are_counted_by_the_model(stages, of_tile):
     assert cost.occupancy == 2 * 128 / (132 * 2048)
 
 
-TILES = ScanPlan("cuda", "serial_tiles", 64, 8, "warp", vector_loads=True)
-WALK = ScanPlan("cuda", "lanes", 128, 4, vector_loads=True, threads_per_lane=4)
+TILES = ScanPlan.of("cuda", "serial_tiles", 64, 8, "warp", vector_loads=True)
+WALK = ScanPlan.of("cuda", "lanes", 128, 4, vector_loads=True, threads_per_lane=4)
 
 
 @pytest.mark.skipif(nvcc.nvdisasm_path() is None, reason="nvdisasm is missing: no SASS to read")

@@ -20,7 +20,7 @@ WALK = ScanPlan.parse(
     "cuda/lanes(threads_per_block=128, items_per_thread=4, vector_loads=True, threads_per_lane=4)"
 )
 STAGED = WALK.with_(block_load="transposed", stages=2)
-ALONE = ScanPlan("cuda", "lanes", threads_per_block=128)
+ALONE = ScanPlan.of("cuda", "lanes", threads_per_block=128)
 
 # Steps that one pass of the outermost, the next, and the innermost loop makes for a lane.
 CASES = {

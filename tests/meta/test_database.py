@@ -32,7 +32,7 @@ RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"
 
 
 def record_of(seconds, plan=None, mod=MOD, target=CPU):
-    made = candidate_of(mod, (plan or ScanPlan("cpu", "lanes", lane_block=2),), target)
+    made = candidate_of(mod, (plan or ScanPlan.of("cpu", "lanes", lane_block=2),), target)
     workload = ms.database.Workload(mod)
     return ms.database.TuningRecord(
         made.measure.sch.trace, workload, [seconds], target, made.measure.args_info

@@ -17,12 +17,13 @@ from tvm_scan.meta.store.files import RecordError
 from tvm_scan.meta.store.nearest import tuned_function
 from tvm_scan.relax import ParallelizeScans
 from tvm_scan.schedules.choose.nearest import Known, nearest
-from tvm_scan.schedules.choose.shape_key import shape_key, sizes_of
+from tvm_scan.schedules.choose.shape_key import shape_key
+from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 CPU = Target.from_device("cpu")
-CHUNKS = ScanPlan("cpu", "three_phase", chunks=8)
-PAIRS = ScanPlan("cpu", "lanes", lane_block=2)
+CHUNKS = ScanPlan.of("cpu", "three_phase", chunks=8)
+PAIRS = ScanPlan.of("cpu", "lanes", lane_block=2)
 
 
 def commit(store, func, plan, seconds, target=CPU, facts=FACTS):
@@ -118,7 +119,7 @@ def test_a_plan_is_checked_for_the_new_shape():
     found = extract(library.cumsum(4, 40))
     key = shape_key(found)
     wide = Known(key, 4, 40, CHUNKS.with_(chunks=32), 1e-9)
-    cuda = Known(key, 4, 40, ScanPlan("cuda", "lanes", threads_per_block=32), 1e-9)
+    cuda = Known(key, 4, 40, ScanPlan.of("cuda", "lanes", threads_per_block=32), 1e-9)
     fits = Known(key, 4, 64, PAIRS, 1.0)
     assert nearest([wide, cuda, fits], CPU, found) == fits
     assert nearest([wide, cuda], CPU, found) is None

@@ -20,8 +20,9 @@ from tvm_scan.meta import RecordStore
 from tvm_scan.relax import ParallelizeScans
 from tvm_scan.schedules import ScanPlan
 from tvm_scan.schedules.choose import shipped
-from tvm_scan.schedules.choose.shape_key import shape_key, sizes_of
+from tvm_scan.schedules.choose.shape_key import shape_key
 from tvm_scan.schedules.choose.shipped import chosen_plan, machine_of, shipped_plan
+from tvm_scan.schedules.common.sizes import sizes_of
 
 CPU = Target.from_device("cpu")
 QUICK = Case("linear_recurrence", (1, 30000), {})

@@ -91,16 +91,16 @@ PINNED = {
             "cpu/lanes(lane_block=16, vectorize=True, transpose=True)",
             {"lane_block": (16, 32, 64), "prefetch": (0, 1, 2, 4)},
         ),
+        ("cpu/lanes(time_vector=4)", {"time_vector": (4, 8, 16, 32)}),
+        ("cpu/lanes(time_vector=16, time_runs=True)", {"time_vector": (16, 32, 64)}),
         (
             "cpu/three_phase(chunks=2)",
             {"chunks": (2, 4, 8, 16, 32, 64, 128, 256), "lane_block": (1, 2, 4, 8)},
         ),
-        ("cpu/lanes(time_vector=4)", {"time_vector": (4, 8, 16, 32)}),
         (
             "cpu/three_phase(chunks=2, time_vector=4)",
             {"chunks": (2, 4, 8, 16, 32, 64, 128, 256), "time_vector": (4, 8, 16, 32)},
         ),
-        ("cpu/lanes(time_vector=16, time_runs=True)", {"time_vector": (16, 32, 64)}),
         (
             "cpu/three_phase(chunks=2, time_vector=16, time_runs=True)",
             {"chunks": (2, 4, 8, 16, 32, 64, 128, 256), "time_vector": (16, 32, 64)},
@@ -198,7 +198,7 @@ def test_a_half_is_not_tuned_as_the_loop_that_rounds_it_at_every_step():
 
 def test_registers_are_estimated():
     found = extract(library.linear_recurrence(4, 1 << 16, "float64"))
-    heavy = ScanPlan("cuda", "serial_tiles", threads_per_block=1024, items_per_thread=64)
+    heavy = ScanPlan.of("cuda", "serial_tiles", threads_per_block=1024, items_per_thread=64)
     heavy.check(CUDA_TARGET, found)
     assert not decisions.fits(heavy, CUDA_TARGET, found)
     assert decisions.fits(heavy.with_(items_per_thread=2), CUDA_TARGET, found)
@@ -264,7 +264,7 @@ def test_a_rule_returns_what_is_not_its_own():
     assert rule.apply(plain, plain.get_sblock("double"))[0].same_as(plain)
     planned = schedule(mixed)
     block2 = planned.get_sblock("scan")
-    annotate(planned, block2, ScanPlan("cpu", "lanes"))
+    annotate(planned, block2, ScanPlan.of("cpu", "lanes"))
     assert rule.apply(planned, block2)[0].same_as(planned)
     assert len(sch.trace.insts) == before
     vulkan = ready(ScanRule, Target("vulkan"))
@@ -275,11 +275,10 @@ def test_a_rule_returns_what_is_not_its_own():
 @pytest.mark.parametrize(
     "plan",
     [
-        ScanPlan("cpu", "lanes"),
-        ScanPlan("cuda", "serial_tiles", threads_per_block=512, items_per_thread=2),
-        ScanPlan("cuda", "serial_tiles", threads_per_block=96, items_per_thread=2),
-        ScanPlan("cuda", "serial_tiles", threads_per_block=256, items_per_thread=64),
-        ScanPlan("cuda", "spiral", threads_per_block=32),
+        ScanPlan.of("cpu", "lanes"),
+        ScanPlan.of("cuda", "serial_tiles", threads_per_block=512, items_per_thread=2),
+        ScanPlan.of("cuda", "serial_tiles", threads_per_block=96, items_per_thread=2),
+        ScanPlan.of("cuda", "serial_tiles", threads_per_block=256, items_per_thread=64),
     ],
     ids=str,
 )
@@ -292,9 +291,24 @@ def test_what_does_not_fit_is_answered_with_false_and_left_alone(plan):
     tvm.ir.assert_structural_equal(sch.mod, before)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("algorithm", "spiral"), ("lane_block", 4), ("threads_per_block", "many")]
+)
+def test_annotations_that_spell_no_plan_are_answered_with_false(name, value):
+    sch = schedule(library.linear_recurrence(4, 1000))
+    block = sch.get_child_blocks(sch.get_sblock("root"))[0]
+    annotate(sch, block, ScanPlan.of("cuda", "lanes", threads_per_block=32))
+    if name != "lane_block":
+        sch.unannotate(block, PLAN_PREFIX + name)
+    sch.annotate(block, PLAN_PREFIX + name, value)
+    before = sch.mod
+    assert ready(ExpandScansPostproc, SMALL_CUDA).apply(sch) is False
+    tvm.ir.assert_structural_equal(sch.mod, before)
+
+
 def test_a_loop_that_is_no_recurrence_is_answered_with_false():
     sch = schedule(refused)
-    annotate(sch, sch.get_sblock("scan"), ScanPlan("cpu", "lanes"))
+    annotate(sch, sch.get_sblock("scan"), ScanPlan.of("cpu", "lanes"))
     assert ready(ExpandScansPostproc, CPU).apply(sch) is False
 
 

@@ -28,9 +28,9 @@ __all__ = [
 U = 2.0**-24
 TINY = 2.0**-126
 LENGTHS = (1, 7, 4096, 2**16, 2**20)
-TREE = ScanPlan("cpu", "three_phase", chunks=8, lane_block=4)
+TREE = ScanPlan.of("cpu", "three_phase", chunks=8, lane_block=4)
 #: Plan and the combinations that it adds to the loop's own steps.
-PLANS = {str(TREE): (TREE, 16), "lanes": (ScanPlan("cpu", "lanes"), 0)}
+PLANS = {str(TREE): (TREE, 16), "lanes": (ScanPlan.of("cpu", "lanes"), 0)}
 GATED = {"gate", "half gate", "turned", "shift"}
 #: Products of gates up to here are finite in float32, and so is the state.
 FINITE = 1e37

@@ -28,14 +28,14 @@ from tvm_scan.schedules.choose.default import host_target
 
 TARGET = host_target()
 PLANS = {
-    "sequential": ScanPlan("cpu", "sequential"),
-    "lanes": ScanPlan("cpu", "lanes"),
-    "interleaved": ScanPlan("cpu", "lanes", lane_block=4),
-    "vectors": ScanPlan("cpu", "lanes", lane_block=8, vectorize=True),
-    "strips": ScanPlan("cpu", "lanes", lane_block=64, vectorize=True),
-    "chunks": ScanPlan("cpu", "three_phase", chunks=3),
-    "streams": ScanPlan("cpu", "three_phase", chunks=8, lane_block=4),
-    "many": ScanPlan("cpu", "three_phase", chunks=128, lane_block=2),
+    "sequential": ScanPlan.of("cpu", "sequential"),
+    "lanes": ScanPlan.of("cpu", "lanes"),
+    "interleaved": ScanPlan.of("cpu", "lanes", lane_block=4),
+    "vectors": ScanPlan.of("cpu", "lanes", lane_block=8, vectorize=True),
+    "strips": ScanPlan.of("cpu", "lanes", lane_block=64, vectorize=True),
+    "chunks": ScanPlan.of("cpu", "three_phase", chunks=3),
+    "streams": ScanPlan.of("cpu", "three_phase", chunks=8, lane_block=4),
+    "many": ScanPlan.of("cpu", "three_phase", chunks=128, lane_block=2),
     "default": None,
 }
 CASES = cases()

@@ -35,13 +35,13 @@ from tvm_scan.errors import PlanError
 from tvm_scan.library import LIBRARY
 
 PLANS = {
-    "sequential": ScanPlan("cuda", "sequential", threads_per_block=32),
-    "lanes": ScanPlan("cuda", "lanes", threads_per_block=64),
-    "tiles 32x1": ScanPlan("cuda", "serial_tiles", threads_per_block=32, items_per_thread=1),
-    "tiles 64x3": ScanPlan("cuda", "serial_tiles", threads_per_block=64, items_per_thread=3),
-    "tiles 32x4": ScanPlan("cuda", "serial_tiles", threads_per_block=32, items_per_thread=4),
-    "phases 32x3": ScanPlan("cuda", "three_phase", threads_per_block=32, items_per_thread=3),
-    "phases 64x4": ScanPlan("cuda", "three_phase", threads_per_block=64, items_per_thread=4),
+    "sequential": ScanPlan.of("cuda", "sequential", threads_per_block=32),
+    "lanes": ScanPlan.of("cuda", "lanes", threads_per_block=64),
+    "tiles 32x1": ScanPlan.of("cuda", "serial_tiles", threads_per_block=32, items_per_thread=1),
+    "tiles 64x3": ScanPlan.of("cuda", "serial_tiles", threads_per_block=64, items_per_thread=3),
+    "tiles 32x4": ScanPlan.of("cuda", "serial_tiles", threads_per_block=32, items_per_thread=4),
+    "phases 32x3": ScanPlan.of("cuda", "three_phase", threads_per_block=32, items_per_thread=3),
+    "phases 64x4": ScanPlan.of("cuda", "three_phase", threads_per_block=64, items_per_thread=4),
     "default": None,
 }
 FEW = (("rows", 5), ("lanes", 5), ("channels", 3), ("batch", 2))
@@ -216,7 +216,7 @@ def test_many_rows(plan, symbolic):
 @pytest.mark.parametrize("threads", [32, 64, 256])
 @pytest.mark.parametrize("name", ["cumsum", "cummax", "linear_recurrence"])
 def test_shared_memory_is_what_the_plan_says(name, threads):
-    plan = ScanPlan("cuda", "serial_tiles", threads_per_block=threads, items_per_thread=2)
+    plan = ScanPlan.of("cuda", "serial_tiles", threads_per_block=threads, items_per_thread=2)
     func = LIBRARY[name].factory(4, 1000, "float64")
     (taken,) = check_nvcc(parallelize(func, CUDA_TARGET, plan)).values()
     assert 0 <= plan.smem_bytes(extract(func)) - taken.shared_bytes < 64
@@ -336,7 +336,7 @@ def test_32_bit_indices_into_large_arrays_are_refused():
             for t in range(40000):
                 Y[r, t] = T.if_then_else(t > 0, Y[r, t - 1], T.float32(0)) + X[r, t]
 
-    for plan in (PLANS["tiles 32x1"], ScanPlan("cpu", "lanes")):
+    for plan in (PLANS["tiles 32x1"], ScanPlan.of("cpu", "lanes")):
         target = CUDA_TARGET if plan.device == "cuda" else tvm.target.Target("llvm")
         with pytest.raises(PlanError, match=r"int32 indices into \w+ of 2800000000 elements"):
             parallelize(func, target, plan)

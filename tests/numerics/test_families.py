@@ -77,7 +77,7 @@ def test_the_law(name, plan):
 def test_the_law_on_cuda(name):
     """Every tile adds two combinations per level of its tree, and two for the carry."""
     case, length = CASES[name], 1029
-    plan = ScanPlan("cuda", "serial_tiles", threads_per_block=32, items_per_thread=4)
+    plan = ScanPlan.of("cuda", "serial_tiles", threads_per_block=32, items_per_thread=4)
     tiles = -(-length // plan.tile)
     combinations = tiles * (2 * 5 + 2)
     func = parallelize(source_of(case, case.dtype), CUDA_TARGET, plan)

@@ -236,10 +236,10 @@ def test_the_check_tells_nan_from_infinity():
 
 
 CUDA_TREES = {
-    "tiles": ScanPlan("cuda", "serial_tiles", threads_per_block=32, items_per_thread=1),
-    "phases": ScanPlan("cuda", "three_phase", threads_per_block=32, items_per_thread=1),
+    "tiles": ScanPlan.of("cuda", "serial_tiles", threads_per_block=32, items_per_thread=1),
+    "phases": ScanPlan.of("cuda", "three_phase", threads_per_block=32, items_per_thread=1),
 }
-CUDA_LOOP = ScanPlan("cuda", "sequential", threads_per_block=32)
+CUDA_LOOP = ScanPlan.of("cuda", "sequential", threads_per_block=32)
 
 
 @pytest.mark.parametrize("carry_first", [True, False], ids=["carry first", "input first"])

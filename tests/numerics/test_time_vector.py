@@ -19,9 +19,9 @@ from tvm_scan.schedules.cpu.vector_values import takes_time_vectors
 #: Steps whose elements are 4 x 4 matrices compile for a minute as wide vectors.
 WIDE = ("fourth_order",)
 PLANS = [
-    ScanPlan("cpu", "lanes", time_vector=8),
-    ScanPlan("cpu", "three_phase", chunks=3, time_vector=4),
-    ScanPlan("cpu", "lanes", time_vector=16, time_runs=True),
+    ScanPlan.of("cpu", "lanes", time_vector=8),
+    ScanPlan.of("cpu", "three_phase", chunks=3, time_vector=4),
+    ScanPlan.of("cpu", "lanes", time_vector=16, time_runs=True),
 ]
 TAKEN = [name for name, p in ACCEPTED.items() if takes_time_vectors(extract(p.func))]
 
@@ -57,7 +57,7 @@ WIDTHS = [(w, False) for w in (4, 8, 16, 32)] + [(w, True) for w in (16, 32, 64)
 def test_lengths_around_vectors_and_chunks(name, vector, algorithm):
     case, (width, runs) = CASES[name], vector
     chunks = {"chunks": 3} if algorithm == "three_phase" else {}
-    plan = ScanPlan("cpu", algorithm, time_vector=width, time_runs=runs, **chunks)
+    plan = ScanPlan.of("cpu", algorithm, time_vector=width, time_runs=runs, **chunks)
     for length in longer(
         (1, width + 1, 4099), (1, width - 1, width, width + 1, 3 * width + 1, 4099)
     ):
@@ -76,7 +76,7 @@ def test_lengths_around_vectors_and_chunks(name, vector, algorithm):
 def test_nan_and_infinity_do_not_reach_back(runs):
     """In a vector, what enters at a step must not show before it."""
     func = source_of(CASES["affine"], "float32")
-    plan = ScanPlan("cpu", "lanes", time_vector=16, time_runs=runs)
+    plan = ScanPlan.of("cpu", "lanes", time_vector=16, time_runs=runs)
     for bad in (np.nan, np.inf):
         gates, values = np.ones((1, 64), "float32"), np.ones((1, 64), "float32")
         values[0, 21] = bad
@@ -105,7 +105,7 @@ def test_runs_keep_the_order_of_time(name):
     arrays = arguments(func, ACCEPTED[name].inputs)
     want = run_loop(func, arrays)
     for algorithm, chunks in (("lanes", 0), ("three_phase", 2)):
-        plan = ScanPlan("cpu", algorithm, chunks=chunks, time_vector=16, time_runs=True)
+        plan = ScanPlan.of("cpu", algorithm, chunks=chunks, time_vector=16, time_runs=True)
         for got, expected in zip(run_scan(func, arrays, plan), want, strict=True):
             np.testing.assert_array_equal(got, expected)
 
@@ -114,7 +114,7 @@ def test_runs_keep_the_order_of_time(name):
 def test_a_product_of_gates_that_overflows_inside_a_vector(runs):
     """The one vector that needs care takes it: a zero state stays zero, others overflow."""
     func = source_of(CASES["affine"], "float32")
-    plan = ScanPlan("cpu", "lanes", time_vector=16, time_runs=runs)
+    plan = ScanPlan.of("cpu", "lanes", time_vector=16, time_runs=runs)
     gates, values = np.ones((1, 64), "float32"), np.zeros((1, 64), "float32")
     gates[0, 20:26] = 1e20
     for start in (0.0, 1e-30, 2.0):

@@ -16,8 +16,8 @@ from tvm_scan.errors import PlanError
 from tvm_scan.schedules.common.branches import branches, choices_as_selects
 from tvm_scan.schedules.machine.limits import limits_of
 
-TILES = ScanPlan("cpu", "lanes", lane_block=16, vectorize=True, transpose=True)
-ROWS = ScanPlan("cpu", "lanes", lane_block=16, vectorize=True)
+TILES = ScanPlan.of("cpu", "lanes", lane_block=16, vectorize=True, transpose=True)
+ROWS = ScanPlan.of("cpu", "lanes", lane_block=16, vectorize=True)
 #: More lanes than whole blocks, more steps than whole tiles, and rows that no line is aligned to.
 LANES, STEPS = 35, 37
 PAST = [False, True] if limits_of(CPU).line_stores else [False]
@@ -103,7 +103,10 @@ def peak(X: T.Buffer((T.int64({length}),), "int8"), S: T.Buffer((1,), "int32")):
     pages = np.frombuffer(mmap.mmap(-1, length), "int8")
     pages[(1 << 31) + 100] = 100  # forgotten one by one in the 49 steps behind it
     pages[100] = 120  # where a 32-bit index would be again
-    for plan in (ScanPlan("cpu", "lanes"), ScanPlan("cpu", "three_phase", chunks=8, lane_block=4)):
+    for plan in (
+        ScanPlan.of("cpu", "lanes"),
+        ScanPlan.of("cpu", "three_phase", chunks=8, lane_block=4),
+    ):
         run = tvm.compile(parallelize(func, CPU, plan), target=CPU)["peak"]
         state = tvm.runtime.tensor(np.zeros(1, "int32"))
         run(tvm.runtime.from_dlpack(pages), state)
@@ -226,7 +229,7 @@ def test_a_maximum_in_vectors_of_time_knows_nan():
     arrays = arrays_of(func, "float32")
     arrays[1][0, 70] = np.nan
     arrays[1][1, 3] = np.inf
-    plan = ScanPlan("cpu", "lanes", time_vector=16)
+    plan = ScanPlan.of("cpu", "lanes", time_vector=16)
     np.testing.assert_array_equal(run_scan(func, arrays, plan)[2], run_loop(func, arrays)[2])
 
 
@@ -280,7 +283,7 @@ def test_what_the_machine_cannot_do_is_refused():
         parallelize(func, generic, TILES.with_(nontemporal=True))
     with pytest.raises(PlanError, match="multiple of 16"):
         parallelize(func, CPU, TILES.with_(lane_block=8))
-    vectors = ScanPlan("cpu", "three_phase", chunks=2, time_vector=16)
+    vectors = ScanPlan.of("cpu", "three_phase", chunks=2, time_vector=16)
     with pytest.raises(PlanError, match="1024"):
         parallelize(func, CPU, vectors.with_(cache_steps=100))
     with pytest.raises(PlanError, match="a row apart"):

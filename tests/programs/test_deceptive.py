@@ -9,9 +9,9 @@ from tests.programs.test_extraction import CPU, arguments, sequential
 from tvm_scan import Recurrence, ScanPlan, extract, parallelize
 
 PLANS = [
-    ScanPlan("cpu", "three_phase", chunks=4),
-    ScanPlan("cpu", "three_phase", chunks=8, lane_block=4),
-    ScanPlan("cpu", "lanes", lane_block=2),
+    ScanPlan.of("cpu", "three_phase", chunks=4),
+    ScanPlan.of("cpu", "three_phase", chunks=8, lane_block=4),
+    ScanPlan.of("cpu", "lanes", lane_block=2),
 ]
 
 

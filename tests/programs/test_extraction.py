@@ -15,16 +15,16 @@ from tvm_scan.library import LIBRARY
 
 CPU = Target.from_device("cpu")
 CPU_PLANS = [
-    ScanPlan("cpu", "lanes"),
-    ScanPlan("cpu", "lanes", lane_block=2),
-    ScanPlan("cpu", "lanes", lane_block=4, vectorize=True),
-    ScanPlan("cpu", "three_phase", chunks=4),
-    ScanPlan("cpu", "three_phase", chunks=8, lane_block=4),
+    ScanPlan.of("cpu", "lanes"),
+    ScanPlan.of("cpu", "lanes", lane_block=2),
+    ScanPlan.of("cpu", "lanes", lane_block=4, vectorize=True),
+    ScanPlan.of("cpu", "three_phase", chunks=4),
+    ScanPlan.of("cpu", "three_phase", chunks=8, lane_block=4),
 ]
 CUDA_PLANS = [
-    ScanPlan("cuda", "lanes", threads_per_block=32),
-    ScanPlan("cuda", "serial_tiles", threads_per_block=8, items_per_thread=2),
-    ScanPlan("cuda", "three_phase", threads_per_block=8, items_per_thread=3),
+    ScanPlan.of("cuda", "lanes", threads_per_block=32),
+    ScanPlan.of("cuda", "serial_tiles", threads_per_block=8, items_per_thread=2),
+    ScanPlan.of("cuda", "three_phase", threads_per_block=8, items_per_thread=3),
 ]
 SYMBOLIC = (5, 37)
 

@@ -98,7 +98,7 @@ def test_nan_as_in_the_loop_on_cpu(name):
 @pytest.mark.parametrize("name", WITH_NAN)
 def test_nan_as_in_the_loop_on_cuda(name):
     func, args = PROGRAMS[name][0], with_nan(name)
-    loop = ScanPlan("cuda", "sequential", threads_per_block=32)
+    loop = ScanPlan.of("cuda", "sequential", threads_per_block=32)
     want = run_cuda(parallelize(func, CUDA_TARGET, loop), args)
     number = WITH_NAN.index(name) + SEED
     trees = CUDA_PLANS[1:]

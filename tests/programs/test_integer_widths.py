@@ -20,8 +20,8 @@ UNSIGNED = tuple(d for d in ALL if d.startswith("u"))
 NARROW = ALL[:4]
 LANES, STEPS = 3, 41
 PLANS = (
-    ScanPlan("cpu", "three_phase", chunks=4),
-    ScanPlan("cuda", "serial_tiles", threads_per_block=8, items_per_thread=2),
+    ScanPlan.of("cpu", "three_phase", chunks=4),
+    ScanPlan.of("cuda", "serial_tiles", threads_per_block=8, items_per_thread=2),
 )
 
 

@@ -10,9 +10,8 @@ ends leaves is the file ``tvm_scan-random-plans-<test>.txt`` in the temporary di
 import os
 import random
 import tempfile
-from collections import defaultdict
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,8 @@ from tests.support.cuda_harness import CUDA_TARGET, compile_cuda
 from tests.support.recurrence_cases import Case, exact_inputs
 from tvm_scan import extract, library, parallelize
 from tvm_scan.meta.space import decisions
+from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.registry import schedules_of
 
 CPU = Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 EXAMPLES = int(os.environ.get("TVM_SCAN_EXAMPLES", "0"))
@@ -179,40 +180,15 @@ def test_every_decision_is_drawn(target):
     shape = Shape(33, 640, lanes_last=True, symbolic=True)
     funcs = [source_of(FAMILIES[name], shape) for name in ("affine", "logsumexp")]
     funcs += [source_of(FAMILIES["affine"], Shape(33, 640)), library.selective_scan(2, 8, 97, 4)]
-    found = defaultdict(set)
+    funcs.append(library.cumsum(2, 1 << 17))
+    found = {n: set() for s in schedules_of(device_of(target)) for n in s.decisions()}
     for func in funcs:
         for branch in decisions.branches(target, extract(func)):
             for plan in branch.plans():
-                for decision in fields(plan):
-                    found[decision.name].add(getattr(plan, decision.name))
-    single = {name for name, values in found.items() if len(values) < 2} - {"device"}
-    assert single == NOT_DECIDED[str(target.kind.name)]
+                for decision in plan.decisions():
+                    found[decision].add(getattr(plan, decision))
+    assert not {name for name, values in found.items() if len(values) < 2} - NOT_DECIDED
 
 
-#: Fields of the other device, and what the target of these tests leaves no choice in.
-NOT_DECIDED = {
-    "cuda": {
-        "lane_block",
-        "vectorize",
-        "time_vector",
-        "time_runs",
-        "cache_steps",
-        "transpose",
-        "prefetch",
-        "nontemporal",
-        "ldexp",
-        "library_math",
-    },
-    "llvm": {
-        "threads_per_block",
-        "items_per_thread",
-        "block_tree",
-        "vector_loads",
-        "threads_per_lane",
-        "block_load",
-        "stages",
-        "lanes_per_block",
-        "exp_share",
-        "ldexp",  # of AVX-512
-    },
-}
+#: The target of these tests leaves no choice in these: AVX-512 alone has the instruction.
+NOT_DECIDED = {"ldexp"}

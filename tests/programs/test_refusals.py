@@ -17,7 +17,7 @@ def test_refused_with_the_right_reason(name):
         assert found.kind is kind, str(found)
     with pytest.raises(RefusalError, match=text) as raised:
         # A plan: a delta rule is no scan, but without one it runs in chunks of another kind.
-        parallelize(func, Target.from_device("cpu"), ScanPlan("cpu", "lanes"))
+        parallelize(func, Target.from_device("cpu"), ScanPlan.of("cpu", "lanes"))
     assert raised.value.refusal.kind is found.kind
     assert "\nfix: " in str(raised.value)
     assert isinstance(raised.value, ScanError)

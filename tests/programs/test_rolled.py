@@ -10,8 +10,8 @@ from tests.programs.test_extraction import CPU, sequential
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tvm_scan import Recurrence, Refusal, RefusalKind, ScanPlan, extract, parallelize, tir
 
-CPU_PLAN = ScanPlan("cpu", "three_phase", chunks=4)
-CUDA_PLAN = ScanPlan("cuda", "serial_tiles", threads_per_block=8, items_per_thread=2)
+CPU_PLAN = ScanPlan.of("cpu", "three_phase", chunks=4)
+CUDA_PLAN = ScanPlan.of("cuda", "serial_tiles", threads_per_block=8, items_per_thread=2)
 
 SIZES = {"m": 5, "n": 37}
 

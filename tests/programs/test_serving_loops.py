@@ -11,7 +11,11 @@ from tvm_scan import Recurrence, ScanPlan, default_plan, extract, parallelize
 from tvm_scan.errors import PlanError
 
 BATCH, LENGTH = 1, 21
-PLANS = [None, ScanPlan("cpu", "three_phase", chunks=4), ScanPlan("cpu", "lanes", lane_block=2)]
+PLANS = [
+    None,
+    ScanPlan.of("cpu", "three_phase", chunks=4),
+    ScanPlan.of("cpu", "lanes", lane_block=2),
+]
 
 
 def arguments():
@@ -75,7 +79,7 @@ def test_a_name_for_the_state_is_not_moved():
     func = named_state
     found = extract(func)
     assert isinstance(found, Recurrence), found.message()
-    plan = ScanPlan("cuda", "lanes", 32, 4, threads_per_lane=4)
+    plan = ScanPlan.of("cuda", "lanes", 32, 4, threads_per_lane=4)
     with pytest.raises(PlanError, match="a name in a loop over the states"):
         parallelize(func, CUDA_TARGET, plan)
     rng = np.random.default_rng(1)

@@ -95,7 +95,7 @@ def test_the_plans_of_a_choice_are_asked_for_in_order():
 
     def choose(found):
         asked.append(found.outputs[0].name)
-        return ScanPlan("cpu", "lanes")
+        return ScanPlan.of("cpu", "lanes")
 
     parallelize(sweep_and_states, CPU, choose)
     assert asked == ["Y", "S"]

@@ -11,7 +11,7 @@ from tests.programs.suite.table import table
 from tests.support.tiers import SEED, longer
 from tvm_scan import Recurrence, Refusal, ScanPlan, extract
 
-PLANS = [TREE, ScanPlan("cpu", "lanes", lane_block=2)]
+PLANS = [TREE, ScanPlan.of("cpu", "lanes", lane_block=2)]
 MUTANTS = 4
 PAGE = ROOT / "docs" / "suite.md"
 

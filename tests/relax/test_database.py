@@ -26,7 +26,7 @@ from tvm_scan.schedules.splice import ensure_blocks
 CPU = Target.from_device("cpu")
 ROWS, LENGTH = 4, 4096
 FUNC = library.cumsum(ROWS, LENGTH).without_attr("global_symbol")
-PLAN = ScanPlan("cpu", "three_phase", chunks=7)
+PLAN = ScanPlan.of("cpu", "three_phase", chunks=7)
 
 
 def module(func=FUNC, activation=False, length=LENGTH):

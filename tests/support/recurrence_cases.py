@@ -13,6 +13,7 @@ from tests.support.tiers import longer
 from tvm_scan import ScanPlan
 from tvm_scan.library import LIBRARY
 from tvm_scan.library.arguments import NUMBER_DTYPES
+from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
 SEED = 20240229
 LENGTHS = longer((0, 1, 2, 33, 1025), (0, 1, 2, 31, 32, 33, 1023, 1024, 1025, 4099))
@@ -122,9 +123,7 @@ def combinations(plan: ScanPlan | None, length: int) -> int:
     """Combinations of elements on the longest way from an input to an output."""
     if plan is None:
         return 64  # more than a default plan makes at the lengths of these tests
-    if plan.device == "cpu":
-        return plan.chunks
-    if plan.algorithm in ("sequential", "lanes"):
+    if not isinstance(plan, TreePlan):
         return plan.chunks
     tiles = -(-length // plan.tile)
     return tiles + 2 * plan.threads_per_block.bit_length()

@@ -120,7 +120,7 @@ def test_what_is_no_target(value, message, tmp_path):
         "parallelize": lambda: parallelize(LOOP, value),
         "parallel_scan": lambda: parallel_scan(SCHEDULE, block(SCHEDULE), target=value),
         "verify": lambda: verify(LOOP, value),
-        "ScanPlan.check": lambda: ScanPlan("cpu", "lanes").check(value, FOUND),
+        "ScanPlan.check": lambda: ScanPlan.of("cpu", "lanes").check(value, FOUND),
         "tune": lambda: tune(LOOP, value, tmp_path / "records"),
         "plan_for": lambda: plan_for(FOUND, value, tmp_path),
         "FuseScans": lambda: FuseScans(value),
@@ -162,7 +162,7 @@ def test_what_is_no_function(value, message):
 
 @pytest.mark.parametrize(("value", "kind", "message"), RECURRENCES, ids=["refusal", "loop", "none"])
 def test_what_is_no_recurrence(value, kind, message, tmp_path):
-    plan = ScanPlan("cuda", "serial_tiles", threads_per_block=32, items_per_thread=1)
+    plan = ScanPlan.of("cuda", "serial_tiles", threads_per_block=32, items_per_thread=1)
     calls = {
         "default_plan": lambda: default_plan("cpu", value),
         "ScanPlan.check": lambda: plan.check("cuda", value),

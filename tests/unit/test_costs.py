@@ -1,7 +1,6 @@
 """Costs of plans in closed form, and the features that the cost model sees."""
 
 import math
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -18,9 +17,7 @@ from tvm_scan.meta.search.costs import Costs, costs_of
 from tvm_scan.meta.search.features import CandidateRows, decisions_of, row_of
 from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.meta.space.decisions import enumerate_plans
-from tvm_scan.schedules.gpu.checks import TREES
-from tvm_scan.schedules.gpu.staging_checks import BLOCK_LOADS
-from tvm_scan.schedules.plan import ALGORITHMS
+from tvm_scan.schedules.registry import SCHEDULES
 from tvm_scan.schedules.splice import ensure_blocks
 
 CPU = Target({"kind": "llvm", "num-cores": 4})
@@ -28,16 +25,16 @@ SUM = extract(library.cumsum(8, 4096))
 
 
 def test_the_loop_does_its_steps_and_no_more():
-    costs = costs_of(ScanPlan("cpu", "sequential"), CPU, SUM)
+    costs = costs_of(ScanPlan.of("cpu", "sequential"), CPU, SUM)
     assert (costs.work, costs.depth, costs.span) == (8 * 4096,) * 3
     assert costs.bytes == 2 * 4 * 8 * 4096
     assert (costs.barriers, costs.smem) == (0, 0)
 
 
 def test_lanes_divide_and_chunks_shorten():
-    lanes = costs_of(ScanPlan("cpu", "lanes"), CPU, SUM)
+    lanes = costs_of(ScanPlan.of("cpu", "lanes"), CPU, SUM)
     assert (lanes.work, lanes.depth, lanes.tasks, lanes.span) == (8 * 4096, 4096, 8, 8192)
-    chunks = costs_of(ScanPlan("cpu", "three_phase", chunks=16), CPU, SUM)
+    chunks = costs_of(ScanPlan.of("cpu", "three_phase", chunks=16), CPU, SUM)
     assert chunks.depth < lanes.depth
     assert chunks.work > 2 * lanes.work
     assert chunks.bytes > 2 * lanes.bytes
@@ -45,7 +42,7 @@ def test_lanes_divide_and_chunks_shorten():
 
 def test_a_block_tree_is_logarithmic():
     def at(threads):
-        plan = ScanPlan("cuda", "serial_tiles", threads_per_block=threads, items_per_thread=4)
+        plan = ScanPlan.of("cuda", "serial_tiles", threads_per_block=threads, items_per_thread=4)
         return costs_of(plan, CUDA_TARGET, SUM), plan
 
     (small, plan), (large, _) = at(32), at(1024)
@@ -99,33 +96,38 @@ def test_rows_of_candidates_are_costs_and_decisions_beside_their_stores(target):
     assert len({row.tobytes() for row in rows}) == len(rows)
 
 
-#: Another value for every decision but the device, which is the target's.
-CHANGED = {"algorithm": ALGORITHMS[1:], "block_tree": TREES[1:], "block_load": BLOCK_LOADS[1:]}
-
-
 @pytest.mark.parametrize(
-    "field", [f for f in fields(ScanPlan) if f.name != "device"], ids=lambda field: field.name
+    ("schedule", "decision"),
+    [(schedule, decision) for schedule in SCHEDULES for decision in schedule.decisions()],
+    ids=lambda part: part if isinstance(part, str) else f"{part.device}-{part.algorithm}",
 )
-def test_every_decision_is_seen_by_the_cost_model(field):
-    base = ScanPlan()
-    values = CHANGED.get(field.name, (True,) if type(field.default) is bool else (2, 3, 64))
-    rows = {tuple(decisions_of(base.with_(**{field.name: value}))) for value in values}
+def test_every_decision_is_seen_by_the_cost_model(schedule, decision):
+    base = schedule()
+    values = {bool: (True,), int: (2, 3, 64)}.get(schedule.decisions()[decision])
+    values = values or schedule.words[decision][1:]
+    rows = {tuple(decisions_of(base.with_(**{decision: value}))) for value in values}
     assert len(rows | {tuple(decisions_of(base))}) == len(values) + 1
+
+
+def test_schedules_are_told_apart():
+    assert len({tuple(decisions_of(schedule())) for schedule in SCHEDULES}) == len(SCHEDULES)
 
 
 def test_arithmetic_is_counted_in_the_step():
     sizes = (2, 1000)
     found = extract(library.linear_recurrence(*sizes))
-    loop = arithmetic_of(ScanPlan("cpu", "sequential"), CPU, found)
+    loop = arithmetic_of(ScanPlan.of("cpu", "sequential"), CPU, found)
     assert (loop.step_flops, loop.step_exps, loop.flops) == (2, 0, 2 * 2 * 1000)
     assert loop.combine_flops == 3, "(a2 a1, a2 b1 + b2)"
-    assert loop.intensity == loop.flops / costs_of(ScanPlan("cpu", "sequential"), CPU, found).bytes
-    chunks = arithmetic_of(ScanPlan("cpu", "three_phase", chunks=10), CPU, found)
+    assert (
+        loop.intensity == loop.flops / costs_of(ScanPlan.of("cpu", "sequential"), CPU, found).bytes
+    )
+    chunks = arithmetic_of(ScanPlan.of("cpu", "three_phase", chunks=10), CPU, found)
     assert chunks.flops > 2 * loop.flops
     # For each of 16 cells an exponential; softplus and silu have two more and a logarithm.
     scan = extract(library.selective_scan(1, 4, 100, 16))
-    loop = arithmetic_of(ScanPlan("cpu", "sequential"), CPU, scan)
+    loop = arithmetic_of(ScanPlan.of("cpu", "sequential"), CPU, scan)
     assert 16 <= loop.step_exps <= 16 + 4
     assert loop.exps == loop.step_exps * 400
     assert loop.step_flops >= 16 * 6
-    assert arithmetic_of(ScanPlan("cpu", "lanes"), CPU, extract(library.cumsum(1, 9))).flops == 9
+    assert arithmetic_of(ScanPlan.of("cpu", "lanes"), CPU, extract(library.cumsum(1, 9))).flops == 9

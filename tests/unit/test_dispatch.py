@@ -28,7 +28,7 @@ from tvm_scan.relax import ParallelizeScans, get_pipeline
 from tvm_scan.schedules.dispatch import dispatch
 
 CPU = Target.from_device("cpu")
-LOOP = ScanPlan("cpu", "sequential")
+LOOP = ScanPlan.of("cpu", "sequential")
 CASES = [(20, LOOP), (100, PAIRS), (None, CHUNKS)]
 LENGTHS = (0, 1, 19, 20, 21, 99, 100, 101, 1000)
 
@@ -64,7 +64,7 @@ def test_each_plan_is_in_it_once():
 
 def test_a_state_of_several_cells():
     func = library.selective_scan(1, 4, None, 8)
-    plans = [(30, LOOP), (None, ScanPlan("cpu", "lanes", lane_block=4, vectorize=True))]
+    plans = [(30, LOOP), (None, ScanPlan.of("cpu", "lanes", lane_block=4, vectorize=True))]
     entry = library.LIBRARY["selective_scan"]
     built = tvm.compile(dispatch(func, CPU, plans).with_attr("global_symbol", "main"), target=CPU)
     for length in (30, 31):
@@ -80,7 +80,7 @@ def test_a_state_of_several_cells():
         ([(20, LOOP)], r"expected ascending lengths and None at the end, got \[20\]"),
         ([(20, LOOP), (20, PAIRS), (None, CHUNKS)], "expected ascending lengths"),
         ([(None, LOOP), (None, PAIRS)], "expected ascending lengths"),
-        ([(20, LOOP), (None, ScanPlan("cuda", "lanes"))], "expected a plan for cpu"),
+        ([(20, LOOP), (None, ScanPlan.of("cuda", "lanes"))], "expected a plan for cpu"),
     ],
 )
 def test_bad_cases(cases, text):
@@ -96,7 +96,7 @@ def test_no_recurrence():
 
 
 def test_on_a_gpu_the_host_branches():
-    few, many = (ScanPlan("cuda", "lanes", threads_per_block=n) for n in (32, 64))
+    few, many = (ScanPlan.of("cuda", "lanes", threads_per_block=n) for n in (32, 64))
     built = compile_cuda(dispatch(library.cumsum(70, None), CUDA_TARGET, [(8, few), (None, many)]))
     for length in (8, 9):
         x = np.random.default_rng(0).integers(-3, 4, (70, length)).astype("float32")
@@ -107,7 +107,7 @@ def test_on_a_gpu_the_host_branches():
             return [out.numpy()]
 
         np.testing.assert_array_equal(in_every_order(call, built.mod)[0], np.cumsum(x, 1))
-    tree = ScanPlan("cuda", "serial_tiles", threads_per_block=32, items_per_thread=2)
+    tree = ScanPlan.of("cuda", "serial_tiles", threads_per_block=32, items_per_thread=2)
     with pytest.raises(PlanError, match="TVM puts none into a branch"):
         dispatch(library.cumsum(70, None), CUDA_TARGET, [(8, few), (None, tree)])
 

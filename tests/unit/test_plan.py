@@ -11,7 +11,7 @@ from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.errors import PlanError
 from tvm_scan.library import LIBRARY
 from tvm_scan.schedules.choose.default import host_target
-from tvm_scan.schedules.plan import ALGORITHMS
+from tvm_scan.schedules.registry import SCHEDULES
 
 CPU = host_target()
 SMALL_CUDA = Target(
@@ -24,16 +24,12 @@ SMALL_CUDA = Target(
     host={"kind": "llvm"},
 )
 
-plans = st.builds(
-    ScanPlan,
-    device=st.sampled_from(["cpu", "cuda"]),
-    algorithm=st.sampled_from(ALGORITHMS),
-    threads_per_block=st.integers(0, 1024),
-    items_per_thread=st.integers(0, 64),
-    lane_block=st.integers(1, 64),
-    vectorize=st.booleans(),
-    chunks=st.integers(0, 4096),
-    library_math=st.booleans(),
+VALUES = {bool: st.booleans(), int: st.integers(0, 4096), str: st.sampled_from(["warp", "oak"])}
+plans = st.one_of(
+    [
+        st.builds(schedule, **{n: VALUES[kind] for n, kind in schedule.decisions().items()})
+        for schedule in SCHEDULES
+    ]
 )
 
 
@@ -44,12 +40,43 @@ def test_the_string_form_is_the_plan(plan):
     assert hash(ScanPlan.parse(str(plan))) == hash(plan)
 
 
+@settings(max_examples=200, deadline=None)
+@given(plans)
+def test_the_annotations_are_the_plan(plan):
+    assert ScanPlan.from_annotations(plan.annotations()) == plan
+
+
+#: Every decision of every schedule, as plans of version 0.9 wrote them into records.
+FLAT = {
+    "threads_per_block": 0, "items_per_thread": 0, "block_tree": "blelloch", "lane_block": 1,
+    "vectorize": 0, "chunks": 0, "time_vector": 0, "time_runs": 0, "cache_steps": 0,
+    "transpose": 0, "prefetch": 0, "nontemporal": 0, "ldexp": 0, "library_math": 0,
+    "vector_loads": 0, "threads_per_lane": 1, "block_load": "direct", "stages": 1,
+    "lanes_per_block": 1, "exp_share": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: f"{s.device}-{s.algorithm}")
+def test_annotations_of_flat_plans_are_read(schedule):
+    name = {"device": schedule.device, "algorithm": schedule.algorithm}
+    assert ScanPlan.from_annotations({**FLAT, **name}) == schedule()
+    for decision, kind in {**FLAT, "width": 0}.items():
+        if decision not in schedule.decisions():
+            wrong = {**name, decision: 3 if isinstance(kind, int) else "oak"}
+            with pytest.raises(PlanError, match=f"got the field '{decision}'"):
+                ScanPlan.from_annotations(wrong)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("lanes", r"expected device/algorithm\(field=value, ...\), got 'lanes'"),
         ("cpu/lanes(width=3)", "expected one of .*, got the field 'width'"),
         ("cpu/lanes(lane_block=wide)", "expected int for lane_block, got 'wide'"),
+        ("cpu/lanes(chunks=4)", "expected one of .*, got the field 'chunks'"),
+        ("cpu/serial_tiles()", "one of sequential, lanes, three_phase on cpu, got algorithm=ser"),
+        ("cuda/spiral()", "expected one of sequential, lanes, .*, got algorithm=spiral"),
+        ("tpu/lanes()", "expected one of cpu, cuda, got device=tpu"),
     ],
 )
 def test_text_that_is_no_plan(text, message):
@@ -95,7 +122,6 @@ WRONG = {
     "items_per_thread=65",
     "cuda/serial_tiles(threads_per_block=32, items_per_thread=1, block_tree=oak)": "one of "
     "blelloch, .*, got block_tree=oak",
-    "cuda/spiral()": "expected one of sequential, lanes, .*, got algorithm=spiral",
     "cpu/lanes()": "expected a plan for cuda, got device=cpu",
 }
 
@@ -107,7 +133,7 @@ def test_a_plan_that_does_not_fit_the_gpu(text):
 
 
 def test_shared_memory_is_named_in_bytes():
-    plan = ScanPlan("cuda", "serial_tiles", threads_per_block=256, items_per_thread=1)
+    plan = ScanPlan.of("cuda", "serial_tiles", threads_per_block=256, items_per_thread=1)
     found = extract(library.linear_recurrence(4, 1000, "float64"))
     message = r"at most 2048 bytes of shared memory, got 4480 bytes \(16 per thread"
     with pytest.raises(PlanError, match=message):
@@ -115,7 +141,6 @@ def test_shared_memory_is_named_in_bytes():
 
 
 WRONG_CPU = {
-    "cpu/serial_tiles()": "serial_tiles needs CUDA",
     "cpu/lanes(lane_block=128)": "1 to 64 lanes per block, got lane_block=128",
     "cpu/lanes(lane_block=48, vectorize=True)": "a multiple of 32 lanes .* got lane_block=48",
     "cpu/three_phase(chunks=1)": "2 to 4096 chunks, got chunks=1",

@@ -121,5 +121,5 @@ def test_thread_per_lane():
 
 
 def test_sequential_changes_nothing_but_the_mark():
-    got = parallelize(before, CPU, ScanPlan("cpu", "sequential"))
+    got = parallelize(before, CPU, ScanPlan.of("cpu", "sequential"))
     tvm.ir.assert_structural_equal(got, before.with_attr("tirx.is_scheduled", True))

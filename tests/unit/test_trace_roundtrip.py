@@ -17,13 +17,13 @@ from tvm_scan.schedules.splice import blocks_in, ensure_blocks
 
 CPU = Target.from_device("cpu")
 PLANS = {
-    "lanes": ScanPlan("cpu", "lanes"),
-    "vector": ScanPlan("cpu", "lanes", lane_block=8, vectorize=True),
-    "chunks": ScanPlan("cpu", "three_phase", chunks=8, lane_block=4),
-    "sequential": ScanPlan("cpu", "sequential"),
-    "thread per lane": ScanPlan("cuda", "lanes", threads_per_block=64),
-    "tiles": ScanPlan("cuda", "serial_tiles", threads_per_block=64, items_per_thread=4),
-    "phases": ScanPlan("cuda", "three_phase", threads_per_block=32, items_per_thread=2),
+    "lanes": ScanPlan.of("cpu", "lanes"),
+    "vector": ScanPlan.of("cpu", "lanes", lane_block=8, vectorize=True),
+    "chunks": ScanPlan.of("cpu", "three_phase", chunks=8, lane_block=4),
+    "sequential": ScanPlan.of("cpu", "sequential"),
+    "thread per lane": ScanPlan.of("cuda", "lanes", threads_per_block=64),
+    "tiles": ScanPlan.of("cuda", "serial_tiles", threads_per_block=64, items_per_thread=4),
+    "phases": ScanPlan.of("cuda", "three_phase", threads_per_block=32, items_per_thread=2),
 }
 FUNCS = {
     "history": lambda: library.linear_recurrence(3, 100),

@@ -151,7 +151,7 @@ def test_fused_scan_with_polynomials_is_as_exact_as_with_the_library(form):
     inputs = entry.example_inputs(np.random.default_rng(3), batch, channels, length, 16)
     want = next(iter(entry.expected(inputs).values()))
     target = tvm.target.Target.from_device("cpu")
-    plan = ScanPlan("cpu", "lanes", lane_block=16, vectorize=True)
+    plan = ScanPlan.of("cpu", "lanes", lane_block=16, vectorize=True)
     errors = []
     for library_math in (False, True):
         scheduled = tvm_scan.parallelize(func, target, plan.with_(library_math=library_math))
@@ -164,7 +164,7 @@ def test_fused_scan_with_polynomials_is_as_exact_as_with_the_library(form):
 
 def test_library_math_keeps_the_calls():
     func = library.selective_scan(1, 32, 8, 4)
-    plan = ScanPlan("cpu", "lanes", lane_block=16, vectorize=True, library_math=True)
+    plan = ScanPlan.of("cpu", "lanes", lane_block=16, vectorize=True, library_math=True)
     target = tvm.target.Target.from_device("cpu")
     assert "T.exp" in tvm_scan.parallelize(func, target, plan).script()
     assert (

@@ -63,7 +63,7 @@ def test_the_steps_of_an_output_are_known(func, output, walk):
 @pytest.mark.parametrize("name", ["running_argmax", "bounded_sum", "running_logsumexp"])
 def test_a_device_is_held_to_its_own_maxima(name):
     """Which ignore NaN: the loop on this machine would not."""
-    plan = ScanPlan("cuda", "three_phase", threads_per_block=32, items_per_thread=1)
+    plan = ScanPlan.of("cuda", "three_phase", threads_per_block=32, items_per_thread=1)
     comparisons = verify(PROGRAMS[name][0], CUDA_TARGET, plan)
     assert all(c.holds for c in comparisons), [c for c in comparisons if not c.holds]
 

@@ -6,6 +6,14 @@ from html import escape
 
 from tvm_scan import Recurrence, ScanPlan
 from tvm_scan.cli.equation import number
+from tvm_scan.schedules.picture import (
+    Chunks,
+    Drawing,
+    Serial,
+    Tiles,
+    Tree,
+    VectorScan,
+)
 
 __all__ = ["tree_svg"]
 
@@ -83,42 +91,91 @@ def tree_svg(found: Recurrence, plan: ScanPlan) -> str:
     name = str((found.func.attrs or {}).get("global_symbol", "recurrence"))
     canvas.text(24, 34, f"{name}: {lanes} lanes of {number(found.time.extent)} steps", "title")
     canvas.text(24, 58, str(plan), "small")
-    if plan.algorithm not in ("sequential", "lanes") and plan.device == "cuda":
-        _block_tree(canvas, plan)
-    elif plan.algorithm == "three_phase":
-        _chunks(canvas, plan)
-    else:
-        _lanes(canvas, found, plan)
+    y: float = _TOP
+    for drawing in plan.picture(found).drawings:
+        y = _draw(canvas, drawing, number(found.time.extent), y) + _ROW * 0.8
     return canvas.render(f"{name} by {plan}")
+
+
+def _draw(canvas: _Canvas, drawing: Drawing, length: str, y: float) -> float:
+    """Draw from ``y`` on; return where the drawing ends."""
+    match drawing:
+        case Serial():
+            return _serial(canvas, drawing.who, length, y)
+        case Chunks():
+            return _chunks(canvas, drawing.count, y)
+        case Tree():
+            return _block_tree(canvas, drawing, y)
+        case VectorScan():
+            return _vector(canvas, drawing, y)
+        case Tiles():
+            return _tile(canvas, drawing.lanes, y)
 
 
 def _x(column: int) -> float:
     return _LEFT + column * _COLUMN + _COLUMN / 2
 
 
-def _block_tree(canvas: _Canvas, plan: ScanPlan) -> None:
-    shown = min(plan.threads_per_block, _SHOWN)
-    y: float = _TOP
+def _block_tree(canvas: _Canvas, tree: Tree, y: float) -> float:
+    shown = min(tree.threads, _SHOWN)
     canvas.text(24, y + 22, "reduce", "stage")
     for i in range(shown):
-        canvas.box(_x(i) - 36, y, 72, f"{plan.items_per_thread} steps")
+        canvas.box(_x(i) - 36, y, 72, f"{tree.items} steps")
         canvas.text(_x(i) - 24, y - 6, f"thread {i}", "small")
-    if plan.threads_per_block > shown:
-        canvas.text(_x(shown) - 30, y + 22, f"… {plan.threads_per_block} threads")
+    if tree.threads > shown:
+        canvas.text(_x(shown) - 30, y + 22, f"… {tree.threads} threads")
     tops = [y + 34.0] * shown
     y += 34 + _ROW * 0.8
-    drawn = _blelloch if plan.block_tree == "blelloch" else _doubling
+    drawn = _blelloch if tree.kind == "blelloch" else _doubling
     y = drawn(canvas, shown, tops, y)
     canvas.text(24, y, "replay", "stage")
     for i in range(shown):
         canvas.line(_x(i), tops[i], _x(i), y - 22)
-        canvas.box(_x(i) - 36, y - 22, 72, f"{plan.items_per_thread} steps")
-    canvas.text(24, y + 44, _legend(plan), "small")
+        canvas.box(_x(i) - 36, y - 22, 72, f"{tree.items} steps")
+    canvas.text(24, y + 44, tree.legend, "small")
     canvas.dot(30, y + 66, "combine")
     canvas.text(46, y + 71, "combine: earlier, then later", "small")
-    if plan.block_tree == "blelloch":
+    if tree.kind == "blelloch":
         canvas.dot(256, y + 66, "pass")
         canvas.text(272, y + 71, "left child: takes its parent's prefix", "small")
+    return y + 76
+
+
+def _vector(canvas: _Canvas, vector: VectorScan, y: float) -> float:
+    """The cells of a vector of time, each with its steps, and the levels of their scan."""
+    shown, run = min(vector.cells, _SHOWN), vector.run
+    canvas.text(24, y + 22, "vector", "stage")
+    for i in range(shown):
+        steps = f"t+{i * run}" if run == 1 else f"t+{i * run}…{i * run + run - 1}"
+        canvas.box(_x(i) - 38, y, 76, steps)
+        canvas.text(_x(i) - 18, y - 6, f"cell {i}", "small")
+    if vector.cells > shown:
+        canvas.text(_x(shown) - 30, y + 22, f"… {vector.cells} cells")
+    tops = [y + 34.0] * shown
+    y = _doubling(canvas, shown, tops, y + 34 + _ROW * 0.8)
+    canvas.text(24, y, "carry", "stage")
+    for i in range(shown):
+        canvas.line(_x(i), tops[i], _x(i), y)
+    canvas.text(_x(0) - 36, y + 22, "Every cell begins with the carry before the vector.", "small")
+    canvas.dot(30, y + 46, "combine")
+    canvas.text(46, y + 51, "combine: earlier, then later", "small")
+    return y + 56
+
+
+def _tile(canvas: _Canvas, lanes: int, y: float) -> float:
+    """Rows of lanes in memory, and the same cells as vectors of lanes."""
+    canvas.text(24, y + 22, "memory", "stage")
+    canvas.text(_x(5) - 36, y - 6, "registers: a vector for each step", "small")
+    canvas.text(_x(0) - 36, y - 6, "a row for each lane, along time", "small")
+    for row in range(3):
+        top = y + row * 44
+        for column in range(3):
+            canvas.box(_x(column) - 36, top, 72, f"lane {row}, t{column}")
+            canvas.box(_x(column + 5) - 36, top, 72, f"lane {column}, t{row}")
+    canvas.line(_x(2) + 44, y + 61, _x(5) - 44, y + 61)
+    canvas.text(_x(3) - 20, y + 52, "transposed", "small")
+    canvas.text(_x(0) - 36, y + 154, f"{lanes} lanes in a tile", "small")
+    return y + 160
 
 
 def _blelloch(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float:
@@ -172,17 +229,12 @@ def _doubling(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float
     return y
 
 
-def _legend(plan: ScanPlan) -> str:
-    if plan.algorithm == "serial_tiles":
-        return f"Then the next tile of {plan.tile} steps, from the carry that this tile leaves."
-    return "First for every tile its element, then their scan, then every tile's replay: 3 kernels."
-
-
-def _chunks(canvas: _Canvas, plan: ScanPlan) -> None:
-    shown = min(plan.chunks, _SHOWN)
+def _chunks(canvas: _Canvas, count: int, top: float) -> float:
+    shown = min(count, _SHOWN)
     rows = (("reduce", 0), ("scan", 1), ("replay", 2))
+    y = top
     for label, row in rows:
-        y = _TOP + row * _ROW * 1.5
+        y = top + row * _ROW * 1.5
         canvas.text(24, y + 22, label, "stage")
         for i in range(shown):
             if row == 1:
@@ -193,17 +245,19 @@ def _chunks(canvas: _Canvas, plan: ScanPlan) -> None:
                 canvas.box(_x(i) - 36, y, 72, f"chunk {i}")
             if row:
                 canvas.line(_x(i), y - _ROW * 1.5 + 34, _x(i), y + (17 if row == 1 else 0))
-    if plan.chunks > shown:
-        canvas.text(_x(shown) - 30, _TOP + 22, f"… {plan.chunks} chunks")
+    if count > shown:
+        canvas.text(_x(shown) - 30, top + 22, f"… {count} chunks")
+    return y + 34
 
 
-def _lanes(canvas: _Canvas, found: Recurrence, plan: ScanPlan) -> None:
-    who = "thread" if plan.device == "cuda" else "lane"
+def _serial(canvas: _Canvas, who: str, length: str, top: float) -> float:
+    y = top
     for lane in range(3):
-        y = _TOP + lane * _ROW
+        y = top + lane * _ROW
         canvas.text(24, y + 22, f"{who} {lane}", "stage")
         for step in range(5):
-            label = ("t = 0", "1", "2", "…", f"{number(found.time.extent)} - 1")[step]
+            label = ("t = 0", "1", "2", "…", f"{length} - 1")[step]
             canvas.box(_x(step) - 36, y, 72, label)
             if step:
                 canvas.line(_x(step - 1) + 36, y + 17, _x(step) - 36, y + 17)
+    return y + 34

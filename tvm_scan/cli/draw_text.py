@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from tvm_scan import Recurrence, ScanPlan
 from tvm_scan.cli.equation import number
-from tvm_scan.schedules.gpu.checks import element_bytes
+from tvm_scan.schedules.picture import (
+    Chunks,
+    Drawing,
+    Serial,
+    Tiles,
+    Tree,
+    VectorScan,
+)
 
 __all__ = ["tree_text"]
 
@@ -28,79 +35,38 @@ def tree_text(found: Recurrence, plan: ScanPlan) -> str:
     """
     length = number(found.time.extent)
     lanes = " x ".join(number(a.extent) for a in found.lanes) or "1"
-    head = f"{lanes} lane(s) of {length} steps"
-    if plan.device == "cpu":
-        return "\n".join([head, *_cpu(plan, length)])
-    if plan.algorithm in ("sequential", "lanes"):
-        cut = "chunks  {} of time: reduce all but the last, scan their elements, replay all"
-        return "\n".join(
-            [
-                head,
-                *([cut.format(plan.chunks)] if plan.chunks else []),
-                f"grid    {_of_lane(plan)} per lane, {plan.threads_per_block} threads per block",
-                f"thread  ─▶ t = 0 ─▶ 1 ─▶ 2 ─▶ … ─▶ {length} - 1   {_exchange(plan)}",
+    picture = plan.picture(found)
+    rows = [f"{lanes} lane(s) of {length} steps"]
+    rows += [f"{level:<8}{what}" for level, what in picture.lines]
+    for drawing in picture.drawings:
+        rows += _drawn(drawing, length)
+    return "\n".join(rows)
+
+
+def _drawn(drawing: Drawing, length: str) -> list[str]:
+    match drawing:
+        case Serial():
+            return [
+                f"{drawing.level:<8}─▶ t = 0 ─▶ 1 ─▶ … ─▶ {length} - 1   {drawing.note}".rstrip()
             ]
-        )
-    grid = {
-        "serial_tiles": f"one block per lane walks tiles of {plan.tile} steps, carry in registers",
-        "three_phase": f"tiles of {plan.tile} steps: reduce all, scan their elements, replay all",
-        "single_pass": f"tiles of {plan.tile} steps: each waits for the elements of those before",
-    }[plan.algorithm]
-    shared = f"{plan.smem_bytes(found)} bytes of shared memory"
-    tree = {
-        "blelloch": f"Blelloch tree in padded {shared}",
-        "kogge_stone": f"Kogge-Stone tree in {shared}",
-        "warp": f"shuffles within warps, their totals through {shared}",
-    }[plan.block_tree]
-    size = f"{element_bytes(found)} bytes per element"
-    picture = ["", *_blelloch(plan.threads_per_block)]
-    return "\n".join(
-        [
-            head,
-            f"grid    {grid}",
-            f"block   {plan.threads_per_block} threads, {tree} ({size})",
-            f"thread  {plan.items_per_thread} steps in a row, reduced in registers, then replayed",
-            *([f"loads   {_tiles(plan)}"] if plan.block_load == "transposed" else []),
-            *(picture if plan.block_tree == "blelloch" else _doubling(plan.threads_per_block)),
-        ]
-    )
+        case Chunks():
+            return _chunks(drawing.count)
+        case Tree(kind="blelloch"):
+            return ["", *_blelloch(drawing.threads)]
+        case Tree():
+            return ["", *_doubling([f"t{i:<2}" for i in range(_SHOWN)], drawing.threads, "thread")]
+        case VectorScan():
+            return _vector(drawing)
+        case Tiles():
+            return _tile(drawing.lanes)
 
 
-def _of_lane(plan: ScanPlan) -> str:
-    shared = plan.threads_per_lane
-    return f"{shared} threads, some of the states each," if shared > 1 else "one thread"
-
-
-def _exchange(plan: ScanPlan) -> str:
-    if plan.threads_per_lane == 1:
-        return "(serial, no exchange)"
-    tiles = f", {_tiles(plan)}" if plan.block_load == "transposed" else ""
-    return f"(serial; {plan.items_per_thread} steps prepared by each thread, then shuffled{tiles})"
-
-
-def _tiles(plan: ScanPlan) -> str:
-    """Where the inputs of a tile wait."""
-    if plan.stages == 1:
-        return "tiles in shared memory"
-    return f"tiles in {plan.stages} buffers of shared memory, copied ahead"
-
-
-def _cpu(plan: ScanPlan, length: str) -> list[str]:
-    if plan.algorithm == "sequential":
-        return [f"core    ─▶ t = 0 ─▶ 1 ─▶ … ─▶ {length} - 1   (the loop as it was written)"]
-    if plan.algorithm == "lanes":
-        how = "in vector lanes" if plan.vectorize else "interleaved"
-        together = f"{plan.lane_block} lanes {how}" if plan.lane_block > 1 else "one lane"
-        return [
-            f"cores   blocks of lanes side by side; {together} at a time",
-            f"block   ─▶ t = 0 ─▶ 1 ─▶ … ─▶ {length} - 1",
-        ]
-    shown = min(plan.chunks, _SHOWN)
-    more = " …" if plan.chunks > shown else ""
+def _chunks(count: int) -> list[str]:
+    shown = min(count, _SHOWN)
+    more = " …" if count > shown else ""
     boxes = "  ".join(f"[chunk {i}]" for i in range(shown)) + more
     arrows = "  ".join("    │    " for _ in range(shown))
     return [
-        f"cores   {plan.chunks} chunks per lane, {plan.lane_block} interleaved in a task",
         "",
         f"reduce  {boxes}      each chunk to one element, side by side",
         f"        {arrows}",
@@ -108,6 +74,27 @@ def _cpu(plan: ScanPlan, length: str) -> list[str]:
         f"        {arrows}",
         f"replay  {boxes}      the loop body from each chunk's carry",
     ]
+
+
+def _vector(drawing: VectorScan) -> list[str]:
+    """A vector of time: its cells, the steps of each, and the levels of its scan."""
+    run, cells = drawing.run, drawing.cells
+    names = [f"t+{i * run}" for i in range(min(cells, _SHOWN))]
+    steps = f"each of {cells} cells scans {run} neighbouring steps, then the cells meet"
+    rows = [f"vector  {steps if run > 1 else f'{cells} neighbouring steps, a cell each'}"]
+    rows += _doubling(names, cells, "cell")
+    return [*rows, "        then the next vector, from the carry that the last cell leaves"]
+
+
+def _tile(lanes: int) -> list[str]:
+    """Rows of several lanes, read along time and turned into vectors of lanes."""
+    shown = min(lanes, 4)
+    rows = ["", "memory  lane by lane, along time          registers  step by step, across lanes"]
+    for i in range(shown):
+        left = "  ".join(f"h{i},{t}" for t in range(4)) + "  …"
+        right = "  ".join(f"h{k},{i}" for k in range(4)) + "  …"
+        rows.append(f"        {left:<34}{'──▶' if i == 1 else '   '}     {right}")
+    return [*rows, f"        … {lanes} lanes in a tile; each vector steps all of them at once", ""]
 
 
 def _blelloch(threads: int) -> list[str]:
@@ -132,16 +119,17 @@ def _blelloch(threads: int) -> list[str]:
     return rows
 
 
-def _doubling(threads: int) -> list[str]:
-    """Levels of a scan by doubling distances, for the first threads."""
-    shown = min(threads, _SHOWN)
-    rows = ["", "        " + "  ".join(f"t{i:<2}" for i in range(shown)) + "  …"]
+def _doubling(names: list[str], count: int, who: str) -> list[str]:
+    """Levels of a scan by doubling distances, for the first of those that take part."""
+    shown = min(count, len(names))
+    rows = ["        " + "  ".join(f"{n:<3}" for n in names[:shown]) + "  …" * (count > shown)]
     distance = 1
     while distance < shown:
         cells = ["│    " if i < distance else "●    " for i in range(shown)]
         rows.append(f"by {distance:<4} " + "".join(cells).rstrip())
         distance *= 2
-    rows.append("        ● combine with the thread that far to the left, and so on, doubling")
+    end = ", and so on, doubling" if count > shown else ""
+    rows.append(f"        ● combine with the {who} that far to the left{end}")
     return rows
 
 

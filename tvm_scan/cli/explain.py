@@ -20,6 +20,7 @@ from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.proof import Certificate, MissingSolverError, Verdict
 from tvm_scan.proof import prove as prove_recurrence
 from tvm_scan.schedules.gpu.model import predict
+from tvm_scan.schedules.gpu.thread.plans import GpuPlan
 from tvm_scan.schedules.machine.limits import device_of, limits_of
 from tvm_scan.schedules.verification.laws import check_laws
 
@@ -95,7 +96,7 @@ def explain(
             **asdict(costs_of(plan, target, found)),
             **asdict(arithmetic_of(plan, target, found)),
         }
-        if plan.device == "cuda":
+        if isinstance(plan, GpuPlan):
             report["predicted"] = asdict(predict(plan, found, limits_of(target)))
     if source:
         every = Choice(target) if plan_text is None else plan

@@ -147,7 +147,7 @@ def _function(group: list[Entry]) -> Function:
         plan = " + ".join(str(p) for p in entry.plans)
         about = (visible(facts.get("date", "?")), visible(facts.get("host", "?")))
         out.trials.append(Trial(entry.digest, plan, entry.seconds, *about))
-        if all(p.algorithm == "sequential" for p in entry.plans):
+        if all(p.keeps_loop for p in entry.plans):
             out.loop = min(entry.seconds, out.loop or entry.seconds)
         if entry.plans == defaults:
             out.default = min(entry.seconds, out.default or entry.seconds)

@@ -158,7 +158,7 @@ class _Fuser:
         if (func.attrs or {}).get(IS_SCHEDULED, False):
             return None
         plan = self._plan(func)
-        if plan is None or (plan.algorithm == "sequential" and self._work(func) > _SEQUENTIAL_WORK):
+        if plan is None or (plan.keeps_loop and self._work(func) > _SEQUENTIAL_WORK):
             return None
         if self._is_tuned(func):
             return None
@@ -245,7 +245,7 @@ class _Fuser:
 
     def _neighbour(self, value: Any, scan: _Scan) -> Neighbour | None:
         made = self.neighbours.of(value)
-        if made is not None and made.part.is_costly and scan.plan.algorithm == "sequential":
+        if made is not None and made.part.is_costly and scan.plan.keeps_loop:
             return None  # a loop of its own is vectorised, the time loop is not
         return made
 
@@ -266,7 +266,7 @@ class _Fuser:
     def _accepts(self, func: tirx.PrimFunc, scan: _Scan) -> bool:
         """Whether it still is one recurrence, scheduled as before."""
         plan = self._plan(func)
-        return plan is not None and _kind(plan) == _kind(scan.plan)
+        return plan is not None and plan.kind == scan.plan.kind
 
     def _commit(self, flow: Dataflow, scan: _Scan) -> None:
         self.builder = self.builder or relax.BlockBuilder(self.mod)
@@ -281,7 +281,3 @@ class _Fuser:
             flow.replace_tuple(scan.var, value, relax.TupleType(scan.types))
         self.made[str(function.name_hint)] = scan.func
         self.replaced.add(scan.name)
-
-
-def _kind(plan: ScanPlan) -> tuple[str, bool]:
-    return plan.algorithm, plan.time_vector > 0

@@ -124,7 +124,7 @@ def _schedule(
                 _LOG.info("%s: the nearest records give %s", report.name, tuned.plans)
             return tuned.func
         _LOG.info("%s has no tuning record for this target: its default plan", report.name)
-    plain = all(chosen_plan(target, r).algorithm == "sequential" for r in report.recurrences)
+    plain = all(chosen_plan(target, r).keeps_loop for r in report.recurrences)
     if done and plain and not report.deltas:
         return None
     try:

@@ -30,7 +30,7 @@ class Small:
         with self._building:
             if self.call is None:
                 target = Target.from_device("cpu")
-                plain = parallelize(self._func, target, ScanPlan("cpu", "sequential"))
+                plain = parallelize(self._func, target, ScanPlan.of("cpu", "sequential"))
                 plain = plain.with_attr("global_symbol", "main")
                 self.call = tvm.compile(plain, target=target)["main"]
         self.call(*tensors)

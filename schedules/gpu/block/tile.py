@@ -19,7 +19,7 @@ from tvm_scan.schedules.gpu.shared.staging import StagedItems
 from tvm_scan.schedules.gpu.shared.tables import SharedTables
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 from tvm_scan.schedules.gpu.thread.place import Place
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
 __all__ = ["Tile"]
 
@@ -30,7 +30,7 @@ class Tile:
     def __init__(
         self,
         recurrence: Recurrence,
-        plan: ScanPlan,
+        plan: TreePlan,
         lanes: list[Any],
         place: Place,
         group: Any,
@@ -139,7 +139,7 @@ class Tile:
         mine, tree = self.mine[stage], self.tree.fold if fold else self.tree.scan
 
         # Where a block walks over tiles, the next one follows without a barrier.
-        turn = tile if self.plan.algorithm == "serial_tiles" else 0
+        turn = tile if self.plan.walks_tiles else 0
 
         def extend(k: Any, time: Any) -> Any:
             return self._use(tile, self.replica.extend(mine, [], time), k, time)

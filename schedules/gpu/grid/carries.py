@@ -17,15 +17,26 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.ir import as_dtype, int_const, loop, when
 from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.sizes import element_bytes
 from tvm_scan.schedules.gpu.block.trees import make_tree
-from tvm_scan.schedules.gpu.checks import carry_threads
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
-__all__ = ["FEW_TILES", "CarryScan"]
+__all__ = ["FEW_TILES", "CarryScan", "carry_threads"]
 
 #: Tiles of a lane up to which one thread is as good.
 FEW_TILES = 32
 _ITEMS = 8
+
+
+def carry_threads(plan: TreePlan, recurrence: Recurrence) -> int:
+    """Threads of a block that scans the tiles of a lane, the middle one of three phases.
+
+    As many as have registers for four elements; with trees in shared memory, as many as the plan
+    has threads, whose elements fit there.
+    """
+    if plan.block_tree != "warp":
+        return plan.threads_per_block
+    return 256 if element_bytes(recurrence) <= 64 else 128
 
 
 class CarryScan:
@@ -35,7 +46,7 @@ class CarryScan:
     ----------
     recurrence : Recurrence
         Whose elements.
-    plan : ScanPlan
+    plan : TreePlan
         Its tree, or its number of threads where that is no warp tree.
     lanes : list of Expr
         The lane of the block.
@@ -50,7 +61,7 @@ class CarryScan:
     def __init__(
         self,
         recurrence: Recurrence,
-        plan: ScanPlan,
+        plan: TreePlan,
         lanes: list[Any],
         elements: Elements,
         carries: list[Var],

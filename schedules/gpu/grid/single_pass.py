@@ -47,7 +47,7 @@ from tvm_scan.schedules.gpu.thread.ordered_memory import (
     word_of,
 )
 from tvm_scan.schedules.gpu.thread.place import Place, lane_exists, tile_count
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
 __all__ = ["build_single_pass"]
 
@@ -55,7 +55,7 @@ _RESET_THREADS = 256
 _ZERO = int_const(0, "int32")
 
 
-def build_single_pass(recurrence: Recurrence, plan: ScanPlan) -> Built:
+def build_single_pass(recurrence: Recurrence, plan: TreePlan) -> Built:
     """Two kernels: clear the flags, and the pass; see the module."""
     made = _Pass(recurrence, plan)
     return Built([made.reset(), made.walk()], made.scratch)
@@ -64,7 +64,7 @@ def build_single_pass(recurrence: Recurrence, plan: ScanPlan) -> Built:
 class _Pass:
     """The kernels and what their blocks hand to each other."""
 
-    def __init__(self, recurrence: Recurrence, plan: ScanPlan) -> None:
+    def __init__(self, recurrence: Recurrence, plan: TreePlan) -> None:
         self.recurrence, self.plan = recurrence, plan
         self.rows = lane_count(recurrence)
         self.dtype = tir.dtype_of(self.rows)
@@ -231,7 +231,7 @@ class _LookBackTile(Tile):
     def __init__(
         self,
         recurrence: Recurrence,
-        plan: ScanPlan,
+        plan: TreePlan,
         lanes: list[Any],
         place: Place,
         group: Any,

@@ -31,7 +31,7 @@ from tvm_scan.schedules.gpu.block.tile import Tile
 from tvm_scan.schedules.gpu.grid.carries import FEW_TILES, CarryScan
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 from tvm_scan.schedules.gpu.thread.place import Place, grid_of, lane_exists, tile_count
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
 __all__ = ["build_three_phase"]
 
@@ -39,7 +39,7 @@ __all__ = ["build_three_phase"]
 _CARRY_THREADS = 128
 
 
-def build_three_phase(recurrence: Recurrence, plan: ScanPlan) -> Built:
+def build_three_phase(recurrence: Recurrence, plan: TreePlan) -> Built:
     """Three kernels: reduce every tile, scan the tiles' elements of a lane, replay every tile.
 
     Global traffic: inputs twice, outputs once, and one element per tile. The same bits on every
@@ -51,7 +51,7 @@ def build_three_phase(recurrence: Recurrence, plan: ScanPlan) -> Built:
 class _Phases:
     """The three kernels, which share the tiles' elements and carries in global memory."""
 
-    def __init__(self, recurrence: Recurrence, plan: ScanPlan) -> None:
+    def __init__(self, recurrence: Recurrence, plan: TreePlan) -> None:
         self.recurrence, self.plan = recurrence, plan
         self.rows = lane_count(recurrence)
         self.dtype = tir.dtype_of(self.rows)

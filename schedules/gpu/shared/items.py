@@ -26,7 +26,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.gpu.thread import async_copy
 from tvm_scan.schedules.gpu.thread.place import Place
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop, when
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.gpu.shared.layout import Stream
 
@@ -40,7 +40,7 @@ class SharedItems:
     ----------
     recurrence : Recurrence
         Whose arrays.
-    plan : ScanPlan
+    plan : TreePlan
         Threads, items and buffers.
     replica : Replica
         Gives the lane.
@@ -55,7 +55,7 @@ class SharedItems:
     def __init__(
         self,
         recurrence: Recurrence,
-        plan: ScanPlan,
+        plan: TreePlan,
         replica: Replica,
         place: Place,
         parts: list[tuple[Stream, Var]],

@@ -33,7 +33,7 @@ from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, steady_loads
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, steady_stores, vector_access
 
 if TYPE_CHECKING:
-    from tvm_scan.schedules.plan import ScanPlan
+    from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
 __all__ = [
     "PaddedLayout",
@@ -132,7 +132,7 @@ class Stream:
         return self.copies.lanes * self.layout.size
 
 
-def streams_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[Stream, ...]:
+def streams_of(plan: TreePlan, recurrence: Recurrence) -> tuple[Stream, ...]:
     """What a tree plan moves through shared memory; nothing unless it is transposed.
 
     A thread whose items are a single vector needs no exchange: its inputs are staged only if they
@@ -144,7 +144,7 @@ def streams_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[Stream, ...]:
     return _streams(recurrence, plan.items_per_thread, plan.tile, plan.vector_loads, ahead)
 
 
-def along_time(plan: ScanPlan, recurrence: Recurrence) -> tuple[Stream, ...]:
+def along_time(plan: TreePlan, recurrence: Recurrence) -> tuple[Stream, ...]:
     """What a tree plan could move through shared memory, whether it does or not."""
     return _streams(recurrence, plan.items_per_thread, plan.tile, plan.vector_loads, True)
 

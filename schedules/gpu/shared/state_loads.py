@@ -16,7 +16,7 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.gpu.shared.staging import steady_loads
 from tvm_scan.schedules.common.state_split import StateSplit
@@ -48,7 +48,7 @@ class StateLoads:
     def __init__(
         self,
         recurrence: Recurrence,
-        plan: ScanPlan,
+        plan: WalkPlan,
         split: StateSplit,
         replica: Replica,
         owner: Any,

@@ -31,7 +31,7 @@ from tvm_scan.schedules.gpu.shared.walk_layout import is_common
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.gpu.thread.place import Place
-    from tvm_scan.schedules.plan import ScanPlan
+    from tvm_scan.schedules.gpu.thread.plans import TreePlan
     from tvm_scan.schedules.gpu.shared.items import SharedItems
 
 __all__ = ["SharedTables", "TreeTable", "tables_of"]
@@ -76,7 +76,7 @@ class TreeTable:
         return self.pitch * self.states * self.layout.size
 
 
-def tables_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[TreeTable, ...]:
+def tables_of(plan: TreePlan, recurrence: Recurrence) -> tuple[TreeTable, ...]:
     """What the lanes of a tree plan's block share; nothing unless it is transposed."""
     if plan.block_load == "direct" or plan.lanes_per_block == 1:
         return ()
@@ -129,7 +129,7 @@ class SharedTables:
     def __init__(
         self,
         recurrence: Recurrence,
-        plan: ScanPlan,
+        plan: TreePlan,
         place: Place,
         group: Any,
         items: SharedItems,

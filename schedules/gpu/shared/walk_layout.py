@@ -31,7 +31,7 @@ from tvm_scan.schedules.gpu.shared.step_rows import StepRows, placed_in_block, s
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, vector_access
 
 if TYPE_CHECKING:
-    from tvm_scan.schedules.plan import ScanPlan
+    from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 
 __all__ = ["LaneRows", "Table", "WalkLayout", "is_common", "walk_layout", "walk_steps"]
 
@@ -123,14 +123,14 @@ class WalkLayout:
         return WalkLayout(tuple(reversed(streams)), self.tables)
 
 
-def walk_steps(plan: ScanPlan) -> int:
+def walk_steps(plan: WalkPlan) -> int:
     """Steps of a tile: whole groups of the threads of a lane, a line of memory at least."""
     together = plan.threads_per_lane * max(1, plan.items_per_thread)
     return together * max(1, _LINE_STEPS // together)
 
 
 def walk_layout(
-    plan: ScanPlan, recurrence: Recurrence, split: StateSplit | NoSplit | None = None
+    plan: WalkPlan, recurrence: Recurrence, split: StateSplit | NoSplit | None = None
 ) -> WalkLayout:
     """What a plan stages; nothing unless it is transposed and its threads share lanes.
 

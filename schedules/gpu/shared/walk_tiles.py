@@ -19,7 +19,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.gpu.thread import async_copy
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop, when
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.state_split import StateSplit
 from tvm_scan.schedules.gpu.shared.step_rows import StepRows
@@ -48,7 +48,7 @@ class WalkTiles:
     def __init__(
         self,
         recurrence: Recurrence,
-        plan: ScanPlan,
+        plan: WalkPlan,
         slot: Var,
         split: StateSplit,
         end: Any = None,

@@ -12,12 +12,12 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import Kernel, as_dtype, at_least_one, bound_loop, int_const
 from tvm_scan.schedules.common.lanes import guard_of
 from tvm_scan.schedules.common.rows import Row
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
 __all__ = ["Place", "grid_of", "lane_exists", "tile_count"]
 
 
-def tile_count(recurrence: Recurrence, plan: ScanPlan) -> Any:
+def tile_count(recurrence: Recurrence, plan: TreePlan) -> Any:
     """Tiles of a lane."""
     extent = recurrence.time.extent
     tile = int_const(plan.tile, extent)
@@ -54,11 +54,11 @@ class Place:
     ----------
     rows : Expr
         Number of lanes.
-    plan : ScanPlan
+    plan : TreePlan
         Threads of a lane, and lanes of a block.
     """
 
-    def __init__(self, rows: Any, plan: ScanPlan) -> None:
+    def __init__(self, rows: Any, plan: TreePlan) -> None:
         self.plan, self.rows = plan, rows
         self.thread = tirx.Var("v_tx", "int32")
         self.lane = tirx.Var("v_ty", "int32") if plan.lanes_per_block > 1 else None
@@ -83,7 +83,7 @@ class Place:
 
 
 def grid_of(
-    kernel: Kernel, blocks: Any, block: Var, thread: Var, plan: ScanPlan, lane: Var | None = None
+    kernel: Kernel, blocks: Any, block: Var, thread: Var, plan: TreePlan, lane: Var | None = None
 ) -> Any:
     """``blocks`` blocks (at least one) of ``lanes_per_block`` rows of ``threads_per_block``."""
     blocks = at_least_one(blocks)

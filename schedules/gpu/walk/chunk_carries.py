@@ -26,8 +26,8 @@ from tvm_scan.schedules.common.ir import (
 )
 from tvm_scan.schedules.common.lanes import decode_lanes, guard_of, lane_count, state_buffers
 from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.sizes import element_bytes
 from tvm_scan.schedules.common.state_split import StateSplit
-from tvm_scan.schedules.gpu.checks import element_bytes
 
 __all__ = ["AHEAD", "carries_of_lanes", "carries_of_states"]
 

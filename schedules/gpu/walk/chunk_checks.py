@@ -6,12 +6,12 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.choose.shape_key import sizes_of
+from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.common.state_reduction import reduction_of
 from tvm_scan.schedules.common.state_split import NoSplit
 
 if TYPE_CHECKING:
-    from tvm_scan.schedules.plan import ScanPlan
+    from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 
 __all__ = ["MOST_CHUNKS", "check_chunks", "takes_chunks"]
 
@@ -24,16 +24,10 @@ def takes_chunks(threads_per_lane: int, recurrence: Recurrence) -> bool:
     return threads_per_lane == 1 or not isinstance(reduction_of(recurrence), NoSplit)
 
 
-def check_chunks(plan: ScanPlan, recurrence: Recurrence) -> None:
+def check_chunks(plan: WalkPlan, recurrence: Recurrence) -> None:
     """Check ``plan.chunks`` of a plan for CUDA."""
     if plan.chunks == 0:
         return
-    plan.require(
-        plan.algorithm == "lanes",
-        "chunks=0 where lanes do not walk time by themselves",
-        f"chunks={plan.chunks} in {plan.algorithm}",
-        "use algorithm lanes",
-    )
     plan.require(
         2 <= plan.chunks <= MOST_CHUNKS,
         f"2 to {MOST_CHUNKS} chunks, or 0 for none",

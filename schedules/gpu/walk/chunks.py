@@ -30,15 +30,15 @@ from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.state_reduction import StateReduction, reduction_of
 from tvm_scan.schedules.common.state_split import StateSplit, split_states
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.walk.chunk_carries import carries_of_lanes, carries_of_states
 from tvm_scan.schedules.gpu.walk.shared_lanes import SharedThreads, Walk
 from tvm_scan.schedules.gpu.walk.time_cut import TimeCut
-from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["build_chunks"]
 
 
-def build_chunks(recurrence: Recurrence, plan: ScanPlan, cut: TimeCut) -> Built:
+def build_chunks(recurrence: Recurrence, plan: WalkPlan, cut: TimeCut) -> Built:
     """Three kernels for each stage of the carries, the replay last; see the module."""
     kind = _SharedChunks if plan.threads_per_lane > 1 else _Chunks
     return Built.of_phases(kind(recurrence, plan, cut), recurrence.stages)
@@ -47,7 +47,7 @@ def build_chunks(recurrence: Recurrence, plan: ScanPlan, cut: TimeCut) -> Built:
 class _Chunks:
     """The three kernels where every lane has one thread."""
 
-    def __init__(self, recurrence: Recurrence, plan: ScanPlan, cut: TimeCut) -> None:
+    def __init__(self, recurrence: Recurrence, plan: WalkPlan, cut: TimeCut) -> None:
         self.recurrence, self.plan, self.cut = recurrence, plan, cut
         self.rows = lane_count(recurrence)
         self.elements = [
@@ -128,11 +128,11 @@ class _Chunks:
 class _SharedChunks(_Chunks):
     """The same where several threads share the states of a lane."""
 
-    def __init__(self, recurrence: Recurrence, plan: ScanPlan, cut: TimeCut) -> None:
+    def __init__(self, recurrence: Recurrence, plan: WalkPlan, cut: TimeCut) -> None:
         super().__init__(recurrence, plan, cut)
         self.split = split_states(recurrence)
         found = reduction_of(recurrence)
-        assert isinstance(found, StateReduction), "ScanPlan.check refuses other steps"
+        assert isinstance(found, StateReduction), "WalkPlan.check refuses other steps"
         self.reduction = found
 
     def _shared_walk(

@@ -18,18 +18,18 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.common.state_reduction import StateReduction, reduction_of
 from tvm_scan.schedules.common.state_split import StateSplit, split_of
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.thread.vector_access import vector_access
 from tvm_scan.schedules.gpu.walk.exponentials import OF, in_base_two
 from tvm_scan.schedules.machine.step_counts import (
     array_bytes,
     instructions_of,
-    known_extent,
     specials_of,
 )
-from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["WalkCounts", "walk_counts"]
 
@@ -73,12 +73,12 @@ class WalkCounts:
 
 
 @lru_cache(maxsize=512)
-def walk_counts(plan: ScanPlan, recurrence: Recurrence, reduces: bool = False) -> WalkCounts:
+def walk_counts(plan: WalkPlan, recurrence: Recurrence, reduces: bool = False) -> WalkCounts:
     """Count a walk of ``lanes``; with ``reduces`` the one that makes a chunk's element."""
     if plan.threads_per_lane > 1:
         found = reduction_of(recurrence) if reduces else None
         split = found.split if isinstance(found, StateReduction) else split_of(recurrence)
-        assert isinstance(split, StateSplit), "ScanPlan.check refuses other steps"
+        assert isinstance(split, StateSplit), "WalkPlan.check refuses other steps"
         return _shared(plan, recurrence, split)
     return _alone(recurrence, reduces)
 
@@ -107,7 +107,7 @@ def _alone(recurrence: Recurrence, reduces: bool) -> WalkCounts:
     return WalkCounts(total, total, lines / _WARP, specials, moved)
 
 
-def _shared(plan: ScanPlan, recurrence: Recurrence, split: StateSplit) -> WalkCounts:
+def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCounts:
     """Several threads share the states of a lane."""
     shared = plan.threads_per_lane
     own, levels = split.states // shared, log2(shared)
@@ -149,7 +149,7 @@ def _shared(plan: ScanPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     )
 
 
-def _shared_accesses(plan: ScanPlan, recurrence: Recurrence, split: StateSplit) -> float:
+def _shared_accesses(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> float:
     """Of tiles: written by whole lines, read by vectors of a thread's items or states."""
     found = walk_layout(plan, recurrence, split)
     lanes = plan.threads_per_block // plan.threads_per_lane
@@ -171,7 +171,7 @@ def _sent(split: StateSplit, loops: tuple[Any, ...]) -> list[Any]:
 
 
 def _state_reads(
-    plan: ScanPlan, recurrence: Recurrence, split: StateSplit, loops: tuple[Any, ...]
+    plan: WalkPlan, recurrence: Recurrence, split: StateSplit, loops: tuple[Any, ...]
 ) -> list[tuple[TensorLoad, int, float]]:
     """Loads for every state and step: elements taken at once, and lines that a warp touches."""
     tables = walk_layout(plan, recurrence, split).tables

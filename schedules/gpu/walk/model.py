@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import ceil, log2
 
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.sizes import element_bytes
 from tvm_scan.schedules.common.strides import contiguous_axis
-from tvm_scan.schedules.gpu.checks import element_bytes
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout, walk_steps
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.walk.chunk_carries import AHEAD
 from tvm_scan.schedules.gpu.walk.counts import WalkCounts, walk_counts
 from tvm_scan.schedules.gpu.walk.time_cut import TimeCut
@@ -21,7 +22,6 @@ from tvm_scan.schedules.machine.gpu_chip import (
     UNROLLED,
     Work,
 )
-from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["walk_work"]
 
@@ -29,7 +29,7 @@ __all__ = ["walk_work"]
 _PASS_ON = 20.0
 
 
-def walk_work(plan: ScanPlan, recurrence: Recurrence, rows: float, length: float) -> Work:
+def walk_work(plan: WalkPlan, recurrence: Recurrence, rows: float, length: float) -> Work:
     """Lanes walk time: one thread each, or several that share the states; in chunks or not."""
     count = TimeCut(recurrence, plan).count if plan.chunks else 1
     alone = plan.with_(chunks=0)
@@ -64,14 +64,14 @@ def walk_work(plan: ScanPlan, recurrence: Recurrence, rows: float, length: float
     return Work(moved, specials, issued, barriers, touched, threads, chain, once, launches, lines)
 
 
-def _barriers(plan: ScanPlan, recurrence: Recurrence, length: float) -> float:
+def _barriers(plan: WalkPlan, recurrence: Recurrence, length: float) -> float:
     """Barriers of a block that walks so many steps: around a tile, or between two with several."""
     if not walk_layout(plan, recurrence).tile_bytes:
         return 0.0
     return ceil(length / walk_steps(plan)) * (2.0 if plan.stages == 1 else 1.0)
 
 
-def _chain(plan: ScanPlan, counts: WalkCounts, length: float, along_time: bool) -> float:
+def _chain(plan: WalkPlan, counts: WalkCounts, length: float, along_time: bool) -> float:
     """Cycles of a walk over ``length`` steps by a warp that nobody hinders."""
     exp = EXP if counts.specials else 0.0
     if plan.threads_per_lane == 1:

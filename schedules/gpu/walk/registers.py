@@ -18,8 +18,8 @@ from tvm_scan.schedules.common.state_split import StateSplit
 from tvm_scan.schedules.gpu.shared.staging import StagedItems, steady_loads
 from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
 from tvm_scan.schedules.gpu.shared.walk_tiles import WalkTiles
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.walk.exponentials import in_base_two
-from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["WalkRegisters"]
 
@@ -44,7 +44,7 @@ class WalkRegisters:
     def __init__(
         self,
         recurrence: Recurrence,
-        plan: ScanPlan,
+        plan: WalkPlan,
         lanes: list[Any],
         owner: Any,
         slot: Var,

@@ -33,15 +33,15 @@ from tvm_scan.schedules.common.ir import (
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.state_split import split_states
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.walk.exponentials import with_share
 from tvm_scan.schedules.gpu.walk.registers import WalkRegisters
 from tvm_scan.schedules.gpu.warp.tree import shuffled
-from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["SharedThreads", "Walk", "build_shared_lanes"]
 
 
-def build_shared_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
+def build_shared_lanes(recurrence: Recurrence, plan: WalkPlan) -> Built:
     """``plan.threads_per_lane`` threads per lane; see the module."""
     threads = SharedThreads(recurrence, plan)
     split = split_states(recurrence)
@@ -57,7 +57,7 @@ def build_shared_lanes(recurrence: Recurrence, plan: ScanPlan) -> Built:
 class SharedThreads:
     """Which lane a thread of the grid works on, and which of the lane's threads it is."""
 
-    def __init__(self, recurrence: Recurrence, plan: ScanPlan) -> None:
+    def __init__(self, recurrence: Recurrence, plan: WalkPlan) -> None:
         rows = lane_count(recurrence)
         self.count = tir.simplify(rows * int_const(plan.threads_per_lane, rows))
         self.slot = tirx.Var("v_slot", tir.dtype_of(rows))

@@ -12,7 +12,7 @@ from tvm_scan.schedules.common.ir import as_dtype, int_const
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_steps
 
 if TYPE_CHECKING:
-    from tvm_scan.schedules.plan import ScanPlan
+    from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 
 __all__ = ["TimeCut"]
 
@@ -29,7 +29,7 @@ class TimeCut:
         What is cut, and how.
     """
 
-    def __init__(self, recurrence: Recurrence, plan: ScanPlan) -> None:
+    def __init__(self, recurrence: Recurrence, plan: WalkPlan) -> None:
         extent = recurrence.time.extent
         self.extent, self.steps = extent, walk_steps(plan)
         known = tir.as_int(extent)

@@ -21,10 +21,11 @@ from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.rows import ALONE, Row
+from tvm_scan.schedules.common.sizes import element_parts
 from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden, parity
 
-__all__ = ["WarpTree", "can_shuffle", "shuffled"]
+__all__ = ["WarpTree", "can_shuffle", "shuffled", "takes_warp_tree"]
 
 _ALL = 0xFFFFFFFF
 _WORDS = ("int32", "uint32", "int64", "uint64", "float32", "float64")
@@ -33,6 +34,11 @@ _WORDS = ("int32", "uint32", "int64", "uint64", "float32", "float64")
 def can_shuffle(dtype: str) -> bool:
     """Whether ``shuffled`` takes a value: 32 or 64 bits, or a smaller integer (as 32 bits)."""
     return dtype in _WORDS or dtype.startswith(("bool", "int8", "int16", "uint8", "uint16"))
+
+
+def takes_warp_tree(recurrence: Recurrence) -> bool:
+    """Whether every part of the elements can be shuffled."""
+    return all(can_shuffle(dtype) for _, dtype in element_parts(recurrence))
 
 
 def shuffled(kind: str, value: Any, lane: Any, width: int = WARP) -> Any:

@@ -25,7 +25,7 @@ CPU = Target.from_device("cpu")
 #: The loop is the oracle: nothing is moved or fused in it, and it compiles in half the time.
 PLAIN = Target({**CPU.export(), "opt-level": 0})
 #: More chunks than fit without a remainder: the first, the last and an inner one all differ.
-TREE = ScanPlan("cpu", "three_phase", chunks=4)
+TREE = ScanPlan.of("cpu", "three_phase", chunks=4)
 
 
 def without_threads(func: tirx.PrimFunc) -> tirx.PrimFunc:

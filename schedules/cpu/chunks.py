@@ -1,0 +1,231 @@
+"""CPU builder: three phases over chunks of time.
+
+Work and span, for R lanes of L steps on P cores: 2 R L steps, span 2 R L / P even for one lane.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm.tirx import ForKind
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.elements import Elements
+from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, loop, when
+from tvm_scan.schedules.common.lanes import (
+    carry_scratch,
+    decode_lanes,
+    guard_of,
+    lane_count,
+    state_buffers,
+)
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.cpu.plans import CpuPlan
+
+__all__ = ["build_chunks"]
+
+
+def build_chunks(recurrence: Recurrence, plan: CpuPlan) -> Built:
+    """Reduce chunks to elements, scan the elements of a lane, replay the chunks.
+
+    Carries that feed other carries are reduced and scanned first: one reduction and one scan
+    per stage, in which the earlier stages are replayed from their known carries.
+
+    A lane is cut into ``chunks`` chunks of about ``L // chunks`` steps; the last one also takes
+    the remainder. ``lane_block`` chunks are interleaved in one task to hide latency.
+    """
+    return Built.of_phases(_Chunks(recurrence, plan), recurrence.stages)
+
+
+class _Chunks:
+    """The three phases, which share the chunks' elements and carries in memory."""
+
+    def __init__(self, recurrence: Recurrence, plan: CpuPlan) -> None:
+        self.recurrence, self.width = recurrence, plan.lane_block
+        self.rows = lane_count(recurrence)
+        self.dtype = tir.dtype_of(self.rows)
+        self.chunks = int_const(plan.chunks, self.dtype)
+        self.groups = int_const(plan.chunks // plan.lane_block, self.dtype)
+        time = recurrence.time
+        self.time_dtype = tir.dtype_of(time.var)
+        self.length = _odd_lines(time.extent // int_const(plan.chunks, self.time_dtype))
+        lead = [self.rows, self.chunks]
+        self.elements = [
+            Elements(recurrence, "chunk", lead, "global", stage)
+            for stage in range(recurrence.stages)
+        ]
+        self.carries = carry_scratch(recurrence, lead)
+
+    def _chunk(self, group: Any, stream: Any) -> Any:
+        """Chunk number: the streams of one task are neighbours in time."""
+        return group * self.width + stream
+
+    def _time(self, group: Any, stream: Any, i: Any) -> Any:
+        return as_dtype(self._chunk(group, stream), self.time_dtype) * self.length + i
+
+    def _streams(self, make: Any) -> Any:
+        return loop("u", self.width, make, ForKind.UNROLLED)
+
+    def _replicas(self, lanes: list[Any], shared: bool) -> list[Replica]:
+        """Registers of every stream; one set for all where no carry is in them."""
+        if shared:
+            return [Replica(self.recurrence, lanes, unroll=False)] * self.width
+        return [
+            Replica(self.recurrence, lanes, unroll=False, tag=f"_{u}" if self.width > 1 else "")
+            for u in range(self.width)
+        ]
+
+    def _restore(self, replicas: list[Replica], row: Any, group: Any, stages: range) -> list[Any]:
+        """Registers at the head of every stream's chunk."""
+        if not stages:
+            return [replicas[0].prologue()]
+        out = []
+        for u, replica in enumerate(replicas):
+            lead = [row, self._chunk(group, u)]
+            out += [replica.prologue(), replica.fetch(self.carries, lead, stages)]
+        return out
+
+    def _turns(self, make: Any) -> Any:
+        return tir.seq([make(u) for u in range(self.width)])
+
+    def reduce(self, stage: int) -> Any:
+        """Phase 1: the element of every chunk."""
+        row, group, lanes = self._task()
+        replicas = self._replicas(lanes, shared=stage == 0)
+        held = Elements(self.recurrence, "held", [self.width], "local", stage)
+        turns = self._streams if stage == 0 else self._turns
+
+        def at(u: Any) -> Replica:
+            return replicas[0] if stage == 0 else replicas[u]
+
+        def extend(u: Any, i: Any) -> Any:
+            return at(u).extend(held, [u], self._time(group, u, i))
+
+        def save(u: Any) -> Any:
+            return at(u).copy(self.elements[stage], [row, self._chunk(group, u)], held, [u])
+
+        body = tir.seq(
+            [
+                *self._restore(replicas, row, group, range(stage)),
+                turns(lambda u: at(u).set_identity(held, [u])),
+                loop("i", self.length, lambda i: turns(lambda u: extend(u, i))),
+                turns(save),
+            ]
+        )
+        kernel = Kernel(
+            "scan_reduce",
+            [*self.recurrence.inputs, *self._known(stage)],
+            self.elements[stage].buffers,
+            when(guard_of(self.recurrence, lanes), body),
+            [*_buffers(replicas), *held.buffers],
+        )
+        return self._parallel(kernel, row, group)
+
+    def _known(self, stage: int) -> list[Var]:
+        """Carries of the stages before ``stage``."""
+        groups = [group for group in self.recurrence.groups if group.stage < stage]
+        return [self.carries[i] for group in groups for i in group.carries]
+
+    def scan(self, stage: int) -> Any:
+        """Phase 2: the carry before every chunk; short, one lane after another in order."""
+        recurrence = self.recurrence
+        row = tirx.Var("v_row", self.dtype)
+        lanes = decode_lanes(recurrence, row)
+        replica = Replica(recurrence, lanes, unroll=False)
+
+        def one(c: Any) -> Any:
+            lead = [row, c]
+            kept = replica.keep(self.carries, lead, stage)
+            return tir.seq([kept, replica.apply(self.elements[stage], lead)])
+
+        last = stage == recurrence.stages - 1
+        boundary = replica.boundary() if last else None
+        body = tir.seq([replica.begin(), boundary, loop("c", self.chunks, one)])
+        written = [
+            self.carries[i] for g in recurrence.groups if g.stage == stage for i in g.carries
+        ]
+        kernel = Kernel(
+            "scan_carries",
+            [*recurrence.inputs, *self.elements[stage].buffers, *state_buffers(recurrence)],
+            [*written, *(recurrence.outputs if boundary is not None else [])],
+            when(guard_of(recurrence, lanes), body),
+            replica.buffers,
+        )
+        return loop(
+            "row",
+            self.rows,
+            lambda r: kernel.on_stack().block([(row, self.rows, r)]),
+            ForKind.PARALLEL,
+        )
+
+    def replay(self) -> Any:
+        """Phase 3: the loop body over every chunk, from its carry."""
+        recurrence = self.recurrence
+        row, group, lanes = self._task()
+        replicas = self._replicas(lanes, shared=False)
+
+        def step(u: int, i: Any) -> Any:
+            return replicas[u].step(self._time(group, u, i))
+
+        last = replicas[-1]
+        done = self.length * as_dtype(self.chunks, self.time_dtype)
+        rest = recurrence.time.extent - done
+        tail = tir.seq([loop("i", rest, lambda i: last.step(done + i)), last.finish()])
+        body = tir.seq(
+            [
+                *self._restore(replicas, row, group, range(recurrence.stages)),
+                loop("i", self.length, lambda i: self._turns(lambda u: step(u, i))),
+                when(tirx.EQ(group, self.groups - 1), tail),
+            ]
+        )
+        kernel = Kernel(
+            "scan_replay",
+            [*recurrence.inputs, *self.carries],
+            recurrence.outputs,
+            when(guard_of(recurrence, lanes), body),
+            _buffers(replicas),
+        )
+        return self._parallel(kernel, row, group)
+
+    def _task(self) -> tuple[Var, Var, list[Any]]:
+        """Block variables of one task, and its lane."""
+        row, group = tirx.Var("v_row", self.dtype), tirx.Var("v_group", self.dtype)
+        return row, group, decode_lanes(self.recurrence, row)
+
+    def _parallel(self, kernel: Kernel, row: Var, group: Var) -> Any:
+        """A block over (row, group), both in one parallel loop."""
+        # In registers, LLVM packs the products of interleaved streams into vectors one by one,
+        # and denormal products cost more than they do in memory: four times slower.
+        packed = kernel.name == "scan_reduce" and self.width > 1
+        made = kernel if packed else kernel.on_stack()
+
+        def realize(task: Any) -> Any:
+            number, part = task // self.groups, task % self.groups
+            return made.block([(row, self.rows, number), (group, self.groups, part)])
+
+        total = tir.simplify(self.rows * self.groups)
+        return loop("task", total, realize, ForKind.PARALLEL)
+
+
+#: Elements of float32 in a line of memory.
+_LINE = 16
+
+
+def _odd_lines(length: Any) -> Any:
+    """``length``, or a little less: an odd number of cache lines.
+
+    The streams of a task lie a chunk apart. Were that a power of two, they would all meet in one
+    set of the first-level cache and evict one another at every step.
+    """
+    line, two = int_const(_LINE, length), int_const(2 * _LINE, length)
+    odd = (length - line) // two * two + line
+    return tir.simplify(tirx.Select(length >= two * 2, odd, length))
+
+
+def _buffers(replicas: list[Replica]) -> list[Var]:
+    """Registers of several replicas, each once."""
+    return list(tir.VarMap((b, True) for replica in replicas for b in replica.buffers).keys())

@@ -1,0 +1,192 @@
+"""CPU builder: lanes over cores.
+
+Work and span, for R lanes of L steps on P cores: R L steps, span R L / P.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm.tirx import ForKind
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.branches import branches, choices_as_selects
+from tvm_scan.schedules.common.invariants import hold_invariants
+from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, loop, runs_in_turn, when
+from tvm_scan.schedules.common.lanes import clear, decode_lanes, guard_of, lane_count
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
+from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores, with_line_stores
+from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.time_vector import TimeVector
+from tvm_scan.schedules.cpu.vector_math import Pool, hoist_first_iteration, with_vector_math
+
+__all__ = ["build_lanes"]
+
+#: Lanes of one vector operation; TVM splits it into what the machine has.
+_VECTOR = 32
+
+
+def build_lanes(recurrence: Recurrence, plan: CpuPlan) -> Built:
+    """Every lane walks time serially; blocks of lanes go to cores.
+
+    A block of ``lane_block`` neighbouring lanes advances together: as vector lanes where the
+    lane axis is contiguous in memory, else interleaved, so that the latency of one lane's
+    chain hides behind the others. Lanes beyond the last full block run one by one.
+    """
+    # A guard may cut through a block of lanes: then every lane asks for itself.
+    alone = not recurrence.lanes or recurrence.guard is not None
+    width = 1 if alone else plan.lane_block
+    if plan.time_vector:
+        return Built([_vector_nest(recurrence, plan)], [])
+    if width == 1:
+        return Built([_lane_nest(recurrence, 1, plan, lane_count(recurrence), None)], [])
+    lanes = recurrence.lanes[-1].extent
+    outer = int_const(1, lanes)
+    for axis in recurrence.lanes[:-1]:
+        outer = outer * axis.extent
+    outer = tir.simplify(outer)
+    # A constant remainder goes to narrower blocks, so that few lanes run one by one.
+    widths = [width, 1] if tir.as_int(lanes) is None else _halvings(width)
+    nests, done = [], int_const(0, lanes)
+    for size in widths:
+        full = tir.simplify((lanes - done) // size)
+        if tir.as_int(full) != 0:
+            nests.append(_lane_nest(recurrence, size, plan, outer, full, done))
+            done = tir.simplify(done + full * size)
+    if not nests:
+        nests.append(_lane_nest(recurrence, 1, plan, lane_count(recurrence), None))
+    return Built(nests, [])
+
+
+def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
+    """One lane after another, each by vectors of steps."""
+    rows = lane_count(recurrence)
+    row = tirx.Var("v_row", tir.dtype_of(rows))
+    lanes = decode_lanes(recurrence, row)
+    one = Replica(recurrence, lanes, unroll=False)
+    vectors = TimeVector(recurrence, lanes, plan, one)
+    extent = recurrence.time.extent
+    start = int_const(0, extent)
+    head = None
+    if any(carry.first is not None for carry in recurrence.carries):
+        # The first step has an element of its own, which no vector shares.
+        at_all = extent > start
+        head = when(tir.simplify(at_all), one.step(start))
+        start = tir.simplify(tirx.Min(int_const(1, extent), extent))
+    walk = vectors.walk(start, tir.simplify(extent - start))
+    stmts = [vectors.begin(), one.begin(), one.boundary(), head, walk, one.finish()]
+    body = when(guard_of(recurrence, lanes), tir.seq(stmts))
+    body = with_line_stores(body, vectors.held.dtypes)
+    registers = [*one.buffers, *vectors.buffers]
+    kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
+    # A single lane needs no pool, whose start costs more than a thousand steps.
+    kind = ForKind.SERIAL if tir.as_int(rows) == 1 else ForKind.PARALLEL
+    return loop("row", rows, lambda r: kernel.on_stack().block([(row, rows, r)]), kind)
+
+
+def _halvings(width: int) -> list[int]:
+    sizes = [width]
+    while sizes[-1] > 1:
+        half = sizes[-1] // 2
+        sizes.append(half if half <= _VECTOR else half // _VECTOR * _VECTOR)
+    return sizes
+
+
+def _lane_nest(
+    recurrence: Recurrence, width: int, plan: CpuPlan, outer: Any, inner: Any, offset: Any = None
+) -> Any:
+    time = recurrence.time
+    rows = outer if inner is None else tir.simplify(outer * inner)
+    dtype = tir.dtype_of(rows)
+    row = tirx.Var("v_row", dtype)
+    if inner is None:
+        lanes = decode_lanes(recurrence, row)
+    else:
+        last = tir.simplify((row % inner) * width) + (0 if offset is None else offset)
+        number = (row // inner) * recurrence.lanes[-1].extent
+        lanes = [*decode_lanes(recurrence, number)[:-1], last]
+    fill = None
+    if width > 1 and plan.vectorize:
+        known = hold_invariants(recurrence, fold=not plan.library_math)
+        recurrence, fill = known.recurrence, known.fill
+    tiles = None
+    if plan.transpose and width % 16 == 0:
+        tiles = LaneTiles(recurrence, width, nontemporal=plan.nontemporal, prefetch=plan.prefetch)
+        recurrence = tiles.recurrence
+    held = HeldStores(recurrence, ())
+    if plan.nontemporal and tiles is None and recurrence.lanes:
+        held = hold_stores(recurrence, recurrence.lanes[-1].var, width)
+        recurrence = held.recurrence
+    replica = Replica(recurrence, lanes, unroll=False, width=width)
+
+    probe, pool = tirx.Var("u", dtype), Pool(min(width, _VECTOR))
+
+    def across(make: Any) -> Any:
+        """``make`` for each lane of the block."""
+        if width == 1:
+            return make(None)
+        if not plan.vectorize:
+            return loop("u", width, make, ForKind.UNROLLED, dtype)
+
+        def code(u: Any) -> Any:
+            return choices_as_selects(hoist_first_iteration(make(u)), replica.buffers)
+
+        def vector(u: Any, lane: Any) -> Any:
+            if plan.library_math:
+                return code(u)
+            return with_vector_math(code(u), pool, lane, ldexp=plan.ldexp)
+
+        kind = ForKind.SERIAL if branches(code(probe)) else ForKind.VECTORIZED
+        if width <= _VECTOR:
+            return loop("u", width, lambda u: vector(u, u), kind, dtype)
+        # A wide block is a strip of memory rows: many vectors per step, carries in L1.
+        lanes_each = int_const(_VECTOR, dtype)
+        return loop(
+            "w",
+            width // _VECTOR,
+            lambda w: loop("u", _VECTOR, lambda u: vector(w * lanes_each + u, u), kind, dtype),
+            dtype=dtype,
+        )
+
+    stmts = [across(replica.begin)]
+    if fill is not None:
+        stmts.insert(0, across(lambda u: replica.place(fill, u)))
+    if recurrence.boundary is not None:
+        stmts.append(across(replica.boundary))
+    if tiles is not None:
+        stmts.append(tiles.walk(replica, across))
+    elif width > 1 and not plan.vectorize:
+        stmts.append(runs_in_turn(width, time.extent, across, lambda u, t: replica.step(t, u)))
+    else:
+
+        def step(t: Any) -> Any:
+            stored = flush(
+                held, replica, width, lambda index, u: replica.place(index, as_dtype(u, dtype), t)
+            )
+            return tir.seq([across(lambda u: replica.step(t, u)), stored])
+
+        stmts.append(loop("t", time.extent, step))
+    if recurrence.finish is not None:
+        stmts.append(across(replica.finish))
+    registers = [*replica.buffers, *pool.buffers, *(tiles.buffers if tiles else [])]
+    if width > 1:
+        # Without a use outside the vector loop TVM would move the registers into it and shrink
+        # them to one lane.
+        stmts.insert(0, clear([*replica.buffers, *pool.buffers]))
+    body = when(guard_of(recurrence, lanes), tir.seq(stmts))
+    body = with_line_stores(body, tiles.stored if tiles else held.dtypes)
+    kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
+    kernel = kernel.on_stack(_arrays(replica, tiles, width) if plan.vectorize else ())
+    return loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
+
+
+def _arrays(replica: Replica, tiles: LaneTiles | None, width: int) -> list[Var]:
+    """Buffers of a block of lanes that hold more than one vector."""
+    wide = [b for b in replica.buffers if prod(int(e) for e in tir.shape_of(b)) > _VECTOR]
+    return [*wide, *(tiles.arrays if tiles else [])] if width > 1 else []

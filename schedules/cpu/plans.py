@@ -1,0 +1,203 @@
+"""What plans of CPUs have in common: decisions that the code of several schedules reads.
+
+A value here stands for every schedule in which it is no decision; a schedule whose decision it is
+has a field of that name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.branch import Branch, Choices, powers
+from tvm_scan.schedules.common.sizes import known_extent
+from tvm_scan.schedules.cpu.line_stores import takes_line_stores
+from tvm_scan.schedules.cpu.vector_math import has_transcendentals
+from tvm_scan.schedules.cpu.vector_values import takes_time_vectors
+from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.picture import VectorScan
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["CpuPlan", "chunk_counts", "has_ldexp", "past_caches", "vector_branches"]
+
+#: Fewest steps in a chunk that are worth a task of their own.
+_LEAST_CHUNK = 16
+#: Steps of a vector's cell where cells hold runs.
+_RUN = 4
+
+
+class CpuPlan(ScanPlan):
+    """A plan of a CPU.
+
+    Attributes
+    ----------
+    lane_block : int
+        Lanes or chunks that advance together, in a vector or interleaved.
+    vectorize : bool
+        Whether the lanes of a block are vector lanes (else they are interleaved).
+    time_vector : int
+        Steps of time that are the cells of a vector, scanned by shuffles; 0 for none.
+    time_runs : bool
+        Every cell of a vector scans a run of 4 neighbouring steps before the cells meet; a vector
+        of steps is 4 vectors of the machine.
+    transpose : bool
+        Vectors of lanes read and write rows along time in tiles, transposed in registers.
+    prefetch : int
+        With ``transpose``: tiles ahead of which lines are asked for; 0 for what the CPU guesses.
+    chunks : int
+        Of a lane, each a task; 0 for none.
+    cache_steps : int
+        Steps of a lane that go through the phases before the next ones, so that the replay reads
+        from the cache; 0 for all at once.
+    nontemporal : bool
+        Whole cache lines of the output are stored past the caches.
+    ldexp : bool
+        The polynomials scale by powers of two in one instruction, which AVX-512 has.
+    library_math : bool
+        Keep the C library's ``exp`` and ``log`` in vector loops, one value at a time, instead of
+        polynomials of at most 4 ulp.
+    """
+
+    device: ClassVar[str] = "cpu"
+    lane_block: int = 1
+    vectorize: bool = False
+    time_vector: int = 0
+    time_runs: bool = False
+    transpose: bool = False
+    prefetch: int = 0
+    chunks: int = 0
+    cache_steps: int = 0
+    nontemporal: bool = False
+    ldexp: bool = False
+    library_math: bool = False
+
+    def check_block(self) -> None:
+        """Check how many lanes or chunks advance together."""
+        most = 4096 if self.vectorize else 64
+        self.require(
+            1 <= self.lane_block <= most,
+            f"1 to {most} lanes per block",
+            f"lane_block={self.lane_block}",
+            "use 4 interleaved lanes, or 32 vector lanes",
+        )
+        self.require(
+            self.lane_block <= 32 or self.lane_block % 32 == 0,
+            "a multiple of 32 lanes in a wide block",
+            f"lane_block={self.lane_block}",
+            f"use {max(32, self.lane_block // 32 * 32)}",
+        )
+
+    def check_vectors(self, recurrence: Recurrence) -> None:
+        """Check vectors of time."""
+        if self.time_vector == 0:
+            self.require(
+                not self.time_runs,
+                "vectors of time for time_runs",
+                "time_vector=0",
+                "leave time_runs at False",
+            )
+            return
+        self.require(
+            self.time_vector in (4, 8, 16, 32, 64),
+            "4, 8, 16, 32 or 64 steps in a vector of lanes or three_phase",
+            f"time_vector={self.time_vector}",
+            "leave it at 0, or use 16",
+        )
+        self.require(
+            self.time_vector >= 16 or not self.time_runs,
+            "16, 32 or 64 steps in 4 vectors for time_runs",
+            f"time_vector={self.time_vector}",
+            "leave time_runs at False",
+        )
+        self.require(
+            self.lane_block == 1 and not self.vectorize,
+            "one lane at a time where a vector holds steps",
+            f"lane_block={self.lane_block}, vectorize={self.vectorize}",
+            "leave lane_block at 1",
+        )
+        self.require(
+            takes_time_vectors(recurrence),
+            "one stage of carries of one cell, whose operators exist on vectors",
+            ", ".join(algebra.name for algebra in recurrence.algebras),
+            "leave time_vector at 0",
+        )
+
+    def check_instructions(self, recurrence: Recurrence, limits: Limits) -> None:
+        """Check what only some processors have: stores past the caches, powers of two."""
+        self.require(
+            not self.ldexp or limits.ldexp,
+            "a target with AVX-512 for ldexp",
+            limits.processor,
+            "leave ldexp at False",
+        )
+        if not self.nontemporal:
+            return
+        self.require(
+            limits.line_stores,
+            "a target with AVX for stores past the caches",
+            limits.processor,
+            "leave nontemporal at False",
+        )
+        self.require(
+            bool(self.vectorize or self.time_vector),
+            "vectors of lanes or of time",
+            f"vectorize={self.vectorize}, time_vector={self.time_vector}",
+            "leave nontemporal at False",
+        )
+        axes = [recurrence.time.var, *(lane.var for lane in recurrence.lanes[-1:])]
+        along = axes[0] if self.time_vector or self.transpose else axes[-1]
+        self.require(
+            takes_line_stores(recurrence, along) or self.transpose,
+            "outputs whose vectors are neighbours in memory",
+            "none",
+            "leave nontemporal at False",
+        )
+
+    def drawn_vector(self) -> VectorScan:
+        """Return the drawing of a vector of time."""
+        run = _RUN if self.time_runs else 1
+        return VectorScan(self.time_vector // run, run)
+
+
+def has_ldexp(limits: Limits, recurrence: Recurrence) -> bool:
+    """Whether polynomials scale by powers of two in one instruction."""
+    return limits.ldexp and has_transcendentals(recurrence)
+
+
+def past_caches(limits: Limits, recurrence: Recurrence, along: Any) -> Choices:
+    """Whether to store past the caches, where the target can and the stores are neighbours."""
+    takes = limits.line_stores and takes_line_stores(recurrence, along)
+    return (("nontemporal", (0, 1)),) if takes else ()
+
+
+def chunk_counts(limits: Limits, recurrence: Recurrence) -> tuple[int, ...]:
+    """Chunks of time that are worth a task each."""
+    most = min(4096, known_extent(recurrence.time.extent) // _LEAST_CHUNK)
+    by_core = {limits.cores * k for k in (1, 2, 4, 8)}
+    return tuple(sorted(c for c in {*powers(2, 4096), *by_core} if 2 <= c <= most))
+
+
+def vector_branches(
+    base: CpuPlan, limits: Limits, recurrence: Recurrence, choices: Choices
+) -> list[Branch]:
+    """Steps of time in vectors, with runs of steps in every cell or without.
+
+    Parameters
+    ----------
+    base : CpuPlan
+        With the decisions of its schedule.
+    limits, recurrence
+        Of the target; what runs.
+    choices : tuple
+        What its schedule leaves open.
+    """
+    if not takes_time_vectors(recurrence):
+        return []
+    past = past_caches(limits, recurrence, recurrence.time.var)
+    found = []
+    for runs, widths in ((False, (4, 8, 16, 32)), (True, (16, 32, 64))):
+        plan = base.with_(
+            time_vector=widths[0], time_runs=runs, ldexp=has_ldexp(limits, recurrence)
+        )
+        found.append(Branch(plan, (*choices, ("time_vector", widths), *past)))
+    return found

@@ -1,0 +1,91 @@
+"""One tile of a tree in the cost model: what its threads move, issue and wait for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.sizes import element_bytes
+from tvm_scan.schedules.common.strides import contiguous_axis
+from tvm_scan.schedules.gpu.staging_model import lines_of_step, shared_accesses
+from tvm_scan.schedules.gpu.thread.plans import TreePlan
+from tvm_scan.schedules.machine.gpu_chip import AROUND, BARRIER, EXP, LEVEL, MEMORY
+from tvm_scan.schedules.machine.step_counts import StepCost, step_cost
+
+__all__ = ["TileCounts", "tile_counts"]
+
+
+@dataclass(frozen=True)
+class TileCounts:
+    """What tiles of time cost: every step is lifted and combined, and then made again.
+
+    Attributes
+    ----------
+    tiles, words : float
+        Tiles of a lane; words of an element.
+    barriers : float
+        That a block passes for one tile.
+    one, exchange_cycles : float
+        Cycles of one tile, waits for memory included; of its levels alone.
+    issued, shared, lines : float
+        Instructions of warps, their accesses to shared memory, and lines of memory that they
+        touch, of all lanes and steps together.
+    moved, specials : float
+        Bytes and special functions of all steps, each made once.
+    """
+
+    tiles: float
+    words: float
+    barriers: float
+    one: float
+    exchange_cycles: float
+    issued: float
+    shared: float
+    lines: float
+    moved: float
+    specials: float
+
+
+def tile_counts(plan: TreePlan, recurrence: Recurrence, rows: float, length: float) -> TileCounts:
+    """Count one tile of a tree plan, and the steps of all of them."""
+    step: StepCost = step_cost(recurrence)
+    threads, items = float(plan.threads_per_block), float(plan.items_per_thread)
+    tiles, words = ceil(length / plan.tile), element_bytes(recurrence) / 4
+    doublings = log2(threads)
+    if plan.block_tree == "warp":
+        levels, barriers = doublings + 3, 1.0
+    elif plan.block_tree == "kogge_stone":
+        levels, barriers = doublings, doublings + 1
+    else:
+        levels, barriers = 2 * doublings, 2 * (doublings - 5)
+    if threads <= 32:
+        barriers = 0.0  # a warp has its own
+    exchange = levels * words * 4
+    # Lifting costs about what the step costs, and a combine two operations per word.
+    each = 2 * (step.flops + step.specials * AROUND) + 2 * words
+    width = 4.0 if plan.vector_loads else 1.0
+    made = rows * tiles * plan.tile
+    staged = shared_accesses(plan, recurrence)
+    issued = made * (each + 3 * step.accesses / width + staged + exchange / items) / 32
+    if plan.block_load == "transposed":
+        barriers += 2.0
+    at_memory = MEMORY if not step.specials else MEMORY + 2 * EXP * items
+    exchange_cycles = levels * (LEVEL + words) + barriers * BARRIER
+    # Warps' totals are written and read once; the other trees pass every level through memory.
+    passed = 2 * words if plan.block_tree == "warp" else exchange
+    passed = passed if plan.smem_bytes(recurrence) else 0.0
+    steps = rows * length
+    coalesced = 1.0 if contiguous_axis(recurrence) != "lane" else 8.0
+    return TileCounts(
+        tiles=tiles,
+        words=words,
+        barriers=barriers,
+        one=at_memory + items * each + exchange_cycles,
+        exchange_cycles=exchange_cycles,
+        issued=issued,
+        shared=made * (staged + passed / items) / 32,
+        lines=steps * lines_of_step(plan, recurrence),
+        moved=steps * step.bytes * coalesced,
+        specials=steps * step.specials,
+    )

@@ -1,0 +1,360 @@
+"""Schedules whose threads walk time: one thread for each lane, several, or chunks of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import tirx
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.branch import Branch, Choices, powers
+from tvm_scan.schedules.common.ir import Kernel, loop, threads_over, when
+from tvm_scan.schedules.common.lanes import decode_lanes, guard_of, lane_count
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.sizes import chunks_too_short, known_extent, known_rows
+from tvm_scan.schedules.common.state_reduction import StateReduction, reduction_of
+from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
+from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan, aligned
+from tvm_scan.schedules.gpu.walk.chunk_checks import check_chunks, takes_chunks
+from tvm_scan.schedules.gpu.walk.chunks import build_chunks
+from tvm_scan.schedules.gpu.walk.exponentials import OF, exponentials_in_base_two
+from tvm_scan.schedules.gpu.walk.model import walk_work
+from tvm_scan.schedules.gpu.walk.shared_lanes import build_shared_lanes
+from tvm_scan.schedules.gpu.walk.time_cut import TimeCut
+from tvm_scan.schedules.machine.gpu_chip import Work
+from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.picture import Chunks, Picture, Serial
+
+__all__ = ["Lanes", "Sequential"]
+
+_WARP = 32
+#: Lanes of a multiprocessor that leave no room for more, and steps of a chunk at least.
+_FULL, _LEAST_CHUNK = 1024, 64
+#: Threads of a block of a walk in chunks.
+_SOME = (64, 128)
+
+
+def _thread_walks(recurrence: Recurrence, threads_per_block: int) -> Built:
+    """One thread per lane walks time serially; no exchange.
+
+    Neighbouring threads take neighbouring lanes, so that memory is read in full lines where the
+    lane axis is contiguous. Every kernel uses ``blockIdx.x`` alone, which holds 2^31 - 1 blocks:
+    the number of rows is not limited to 65,535.
+    """
+    rows, time = lane_count(recurrence), recurrence.time
+    row = tirx.Var("v_row", tir.dtype_of(rows))
+    lanes = decode_lanes(recurrence, row)
+    replica = Replica(recurrence, lanes, unroll=True)
+    body = tir.seq(
+        [
+            replica.begin(),
+            replica.boundary(),
+            loop("t", time.extent, replica.step),
+            replica.finish(),
+        ]
+    )
+
+    def kernel(inside: Any) -> Kernel:
+        code = when(inside, when(guard_of(recurrence, lanes), body))
+        return Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, code, replica.buffers)
+
+    return Built([threads_over(kernel, row, rows, threads_per_block)], [])
+
+
+class _Walk(WalkPlan):
+    """What the two schedules have in common."""
+
+    def _check_threads(self, limits: Limits) -> None:
+        self.require(
+            1 <= self.threads_per_block <= limits.threads,
+            f"1 to {limits.threads} threads",
+            f"threads_per_block={self.threads_per_block}",
+            "use fewer threads per block",
+        )
+
+    def picture(self, recurrence: Recurrence) -> Picture:
+        """Return threads that walk, and the chunks that they walk."""
+        cut = f"{self.chunks} of time: reduce all but the last, scan their elements, replay all"
+        shared = self.threads_per_lane
+        who = f"{shared} threads, some of the states each," if shared > 1 else "one thread"
+        grid = ("grid", f"{who} per lane, {self.threads_per_block} threads per block")
+        walk = Serial("thread", "thread", self._exchange())
+        if not self.chunks:
+            return Picture((grid,), (walk,))
+        return Picture((("chunks", cut), grid), (Chunks(self.chunks), walk))
+
+    def _exchange(self) -> str:
+        if self.threads_per_lane == 1:
+            return "(serial, no exchange)"
+        tiles = f", {tiles_of(self.stages)}" if self.block_load == "transposed" else ""
+        return (
+            f"(serial; {self.items_per_thread} steps prepared by each thread, then shuffled{tiles})"
+        )
+
+
+@dataclass(frozen=True)
+class Sequential(_Walk):
+    """The loop as it was written, one thread for each lane.
+
+    Attributes
+    ----------
+    threads_per_block : int
+        Threads of a block.
+    """
+
+    algorithm: ClassVar[str] = "sequential"
+    keeps_loop: ClassVar[bool] = True
+    threads_per_block: int = 0
+
+    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+        """Check the number of threads."""
+        self._check_threads(limits)
+        self.check_room(recurrence, limits)
+
+    def build(self, recurrence: Recurrence) -> Built:
+        """Return one kernel, without exchange."""
+        return _thread_walks(recurrence, self.threads_per_block)
+
+    def tile_bytes(self, recurrence: Recurrence) -> list[int]:
+        """Return nothing: no block has a tile."""
+        return []
+
+    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
+        """Count as for lanes of a thread each."""
+        return walk_work(Lanes(self.threads_per_block), recurrence, rows, steps)
+
+    @classmethod
+    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+        """Yield the loop itself."""
+        yield Branch(cls(threads_per_block=min(_WARP, limits.threads)))
+
+
+@dataclass(frozen=True)
+class Lanes(_Walk):
+    """Every lane walks time by itself, over threads.
+
+    Attributes
+    ----------
+    threads_per_block : int
+        Threads of a block.
+    items_per_thread : int
+        Steps that a thread prepares for the others of its lane.
+    vector_loads : bool
+        Loads and stores of 128 bits, where threads share a lane.
+    threads_per_lane, chunks, exp_share, block_load, stages
+        See ``WalkPlan`` and ``GpuPlan``.
+    """
+
+    algorithm: ClassVar[str] = "lanes"
+    threads_per_block: int = 0
+    items_per_thread: int = 0
+    chunks: int = 0
+    vector_loads: bool = False
+    threads_per_lane: int = 1
+    block_load: str = "direct"
+    stages: int = 1
+    exp_share: int = 0
+
+    @property
+    def step_passes(self) -> int:
+        """Chunks are reduced and replayed."""
+        return 2 if self.chunks else 1
+
+    @property
+    def has_barriers(self) -> bool:
+        """Whether a tile is waited for by a barrier: several buffers have their own."""
+        return self.block_load == "transposed" and self.stages == 1
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Whole or in chunks, through shared memory or not."""
+        return self.device, self.algorithm, self.block_load, self.chunks > 0
+
+    # ---- check ---------------------------------------------------------------------------------
+
+    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+        """Check threads, states, chunks and shared memory."""
+        self._check_share(recurrence)
+        check_chunks(self, recurrence)
+        self._check_threads(limits)
+        if self.threads_per_lane != 1:
+            self._check_shared(recurrence)
+        self.check_moves(limits)
+        self._check_tiles(recurrence)
+        self.check_room(recurrence, limits)
+
+    def _check_shared(self, recurrence: Recurrence) -> None:
+        shared, found = self.threads_per_lane, split_of(recurrence)
+        self.require(
+            shared in (2, 4, 8, 16, 32),
+            "2, 4, 8, 16 or 32 threads per lane, in algorithm lanes",
+            f"threads_per_lane={shared}",
+            "leave it at 1",
+        )
+        self.require(
+            self.threads_per_block % _WARP == 0,
+            f"whole warps of {_WARP} threads for shared lanes",
+            f"threads_per_block={self.threads_per_block}",
+            f"use {max(_WARP, self.threads_per_block // _WARP * _WARP)}",
+        )
+        self.require(
+            1 <= self.items_per_thread <= 16,
+            "1 to 16 items per thread of shared lanes",
+            f"items_per_thread={self.items_per_thread}",
+            "use 4",
+        )
+        self.require(
+            isinstance(found, StateSplit),
+            "a step whose states are independent but for sums over them",
+            str(found) if isinstance(found, NoSplit) else "one",
+            "leave threads_per_lane at 1",
+        )
+        states = found.states if isinstance(found, StateSplit) else 0
+        self.require(
+            states % shared == 0,
+            "states divisible by threads_per_lane",
+            f"{states} states, threads_per_lane={shared}",
+            "use fewer threads per lane",
+        )
+
+    def _check_share(self, recurrence: Recurrence) -> None:
+        if self.exp_share == 0:
+            return
+        self.require(
+            0 < self.exp_share <= OF and self.threads_per_lane > 1,
+            f"an exp_share of 0 to {OF}, with several threads per lane",
+            f"exp_share={self.exp_share}, threads_per_lane={self.threads_per_lane}",
+            "leave it at 0",
+        )
+        self.require(
+            exponentials_in_base_two(recurrence) > 0,
+            "exponentials exp(x a) of float32 in the loop over the states, where a is an input "
+            "that does not change with time",
+            "none",
+            "leave exp_share at 0",
+        )
+
+    def _check_tiles(self, recurrence: Recurrence) -> None:
+        if self.threads_per_lane == 1:
+            self.require(
+                self.block_load == "direct",
+                "block_load=direct where no block has a tile",
+                f"block_load={self.block_load}",
+                "use algorithm serial_tiles, or threads that share lanes",
+            )
+        elif self.block_load == "transposed":
+            self.require(
+                bool(walk_layout(self, recurrence).tile_bytes),
+                "an array whose memory runs along time, or one that the lanes of a block share",
+                "none",
+                "use block_load=direct",
+            )
+
+    # ---- build and count -----------------------------------------------------------------------
+
+    def build(self, recurrence: Recurrence) -> Built:
+        """Return one kernel, or three for chunks of time."""
+        if self.chunks:
+            cut = TimeCut(recurrence, self)
+            if cut.count > 1:
+                return build_chunks(recurrence, self, cut)
+        if self.threads_per_lane > 1:
+            return build_shared_lanes(recurrence, self)
+        return _thread_walks(recurrence, self.threads_per_block)
+
+    def why_wasteful(self, steps: int) -> str | None:
+        """Say so of chunks of a few steps, which cost more than they share out."""
+        return chunks_too_short(self.chunks, steps)
+
+    def smem_bytes(self, recurrence: Recurrence) -> int:
+        """Shared memory of one block in bytes: its tiles."""
+        return aligned(self.tile_bytes(recurrence))
+
+    def tile_bytes(self, recurrence: Recurrence) -> list[int]:
+        """Return the bytes of every tile; in chunks, of the kernel that has more of them.
+
+        The one that reduces stages fewer arrays, but may have room for one that the other has not.
+        """
+        found = [walk_layout(self, recurrence).tile_bytes]
+        reduction = reduction_of(recurrence) if self.chunks else None
+        if isinstance(reduction, StateReduction):
+            found.append(walk_layout(self, recurrence, reduction.split).tile_bytes)
+        return [size * self.stages for size in max(found, key=sum)]
+
+    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
+        """Count what the walk does, whole or in chunks."""
+        return walk_work(self, recurrence, rows, steps)
+
+    # ---- space and picture ---------------------------------------------------------------------
+
+    @classmethod
+    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+        """Yield a thread per lane, threads that share lanes, both in chunks where lanes are few."""
+        threads = tuple(t for t in powers(32, 1024) if t <= limits.threads)
+        if not threads:
+            return
+        if known_rows(recurrence) > 1:
+            choices = (("threads_per_block", threads), *cls._chunks(1, limits, recurrence))
+            yield Branch(cls(threads_per_block=threads[0]), choices)
+        split = split_of(recurrence)
+        states = 1 if isinstance(split, NoSplit) else split.states
+        shared = tuple(s for s in powers(2, min(32, states)) if states % s == 0)
+        if not shared:
+            return
+        base = cls(threads[0], items_per_thread=1, vector_loads=True, threads_per_lane=shared[0])
+        choices = (
+            ("threads_per_block", tuple(t for t in threads if t <= 256)),
+            ("items_per_thread", (1, 2, 4, 8)),
+            ("threads_per_lane", shared),
+        )
+        if exponentials_in_base_two(recurrence):
+            choices += (("exp_share", (0, 4, 8)),)
+        yield Branch(base, choices)
+        yield Branch(base.with_(block_load="transposed"), (*choices, stage_choices(limits)))
+        yield from cls._shared_in_chunks(base, shared, limits, recurrence)
+
+    @staticmethod
+    def _chunks(shared: int, limits: Limits, recurrence: Recurrence) -> Choices:
+        """Chunks of time, where lanes leave the chip half empty and chunks have some lines."""
+        full = known_rows(recurrence) >= limits.multiprocessors * _FULL
+        if full or not takes_chunks(shared, recurrence):
+            return ()
+        length = known_extent(recurrence.time.extent)
+        few = tuple(c for c in (8, 32, 128) if c * _LEAST_CHUNK <= length)
+        return (("chunks", (0, *few)),) if few else ()
+
+    @classmethod
+    def _shared_in_chunks(
+        cls, base: Lanes, shared: tuple[int, ...], limits: Limits, recurrence: Recurrence
+    ) -> Iterator[Branch]:
+        """The same in chunks, with what else is decided as the default does."""
+        chunks = cls._chunks(shared[0], limits, recurrence)
+        if not chunks or limits.threads < _SOME[-1]:
+            return
+        ((_, (_, *counts)),) = chunks
+        base = base.with_(threads_per_block=_SOME[0], items_per_thread=4, chunks=counts[0])
+        choices = (
+            ("threads_per_block", _SOME),
+            ("threads_per_lane", shared),
+            ("chunks", tuple(counts)),
+        )
+        yield Branch(base, choices)
+        if limits.async_copies:
+            yield Branch(base.with_(block_load="transposed", stages=2), choices)
+
+
+def tiles_of(stages: int) -> str:
+    """Where the inputs of a tile wait."""
+    if stages == 1:
+        return "tiles in shared memory"
+    return f"tiles in {stages} buffers of shared memory, copied ahead"
+
+
+def stage_choices(limits: Limits) -> tuple[str, tuple[int, ...]]:
+    """The decision about buffers, as far as the target copies ahead."""
+    return "stages", (1, 2, 3) if limits.async_copies else (1,)

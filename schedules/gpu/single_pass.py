@@ -1,0 +1,114 @@
+"""The schedule of one pass: one block per tile waits for the elements of the tiles before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar
+
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.branch import Branch
+from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.sizes import element_parts, sizes_of
+from tvm_scan.schedules.gpu.block.counts import tile_counts
+from tvm_scan.schedules.gpu.grid.single_pass import build_single_pass
+from tvm_scan.schedules.gpu.thread.ordered_memory import is_word
+from tvm_scan.schedules.gpu.thread.plans import aligned
+from tvm_scan.schedules.gpu.trees import Trees
+from tvm_scan.schedules.machine.gpu_chip import CACHED, MEMORY, Work
+from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.picture import Picture
+
+__all__ = ["SinglePass"]
+
+#: Bytes by which a block tells its threads which tile it has.
+_TICKET = 4
+
+
+@dataclass(frozen=True)
+class SinglePass(Trees):
+    """One block per tile, which waits for the elements of the tiles before it; experimental.
+
+    Attributes
+    ----------
+    threads_per_block, items_per_thread, block_tree, vector_loads
+        See ``GpuPlan`` and ``TreePlan``.
+    """
+
+    algorithm: ClassVar[str] = "single_pass"
+    threads_per_block: int = 0
+    items_per_thread: int = 0
+    block_tree: str = "blelloch"
+    vector_loads: bool = False
+
+    def check_own(self, recurrence: Recurrence, limits: Limits) -> None:
+        """Check what blocks hand to each other, and that tickets count the tiles."""
+        handed = _handed_over(recurrence)
+        self.require(
+            all(is_word(dtype) for dtype in handed),
+            "elements and carries of 32 or 64 bits for a single pass",
+            ", ".join(dict.fromkeys(handed)),
+            "use algorithm three_phase",
+        )
+        rows, length = sizes_of(recurrence)
+        if rows is not None and length is not None:
+            tiles = self.blocks(rows, length)
+            self.require(
+                tiles < 1 << 31,
+                "fewer than 2^31 tiles, which tickets of 32 bits count",
+                f"{tiles} tiles",
+                "use larger tiles",
+            )
+
+    def blocks(self, rows: int, steps: int) -> int:
+        """Blocks of the grid: one for every tile of every lane."""
+        return rows * -(-steps // self.tile)
+
+    def build(self, recurrence: Recurrence) -> Built:
+        """Return two kernels: one clears the flags, the other is the pass."""
+        return build_single_pass(recurrence, self)
+
+    def smem_bytes(self, recurrence: Recurrence) -> int:
+        """Shared memory of one block in bytes: the tree's, and the ticket."""
+        return aligned([*self.slots_bytes(recurrence, self.threads_per_block), _TICKET])
+
+    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
+        """Count what every tile hands over and looks up."""
+        made = tile_counts(self, recurrence, rows, steps)
+        tiles, words, threads = made.tiles, made.words, self.threads_per_block
+        # Every tile hands over its element, and reads those of half a window on average.
+        looked_up = min(tiles, threads) / 2 * (words + 1) * 4
+        handed = rows * tiles * (4 * words + 12)
+        return Work(
+            moved=made.moved + handed + rows * tiles * looked_up * CACHED,
+            specials=2 * made.specials,
+            issued=made.issued,
+            barriers=2 * made.barriers + 2,
+            shared=made.shared,
+            threads=rows * tiles * threads,
+            # Windows follow one another by two trips through the cache.
+            chain=2 * made.one + MEMORY,
+            once=2 * MEMORY * ceil(tiles / threads),
+            launches=2.0,
+            lines=made.lines,
+        )
+
+    @classmethod
+    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+        """Yield every tree worth trying, where elements can be handed over."""
+        if all(is_word(dtype) for dtype in _handed_over(recurrence)):
+            yield from super().space(recurrence, limits)
+
+    def picture(self, recurrence: Recurrence) -> Picture:
+        """Return the tree of a block, and what it waits for."""
+        return self.drawn(
+            recurrence,
+            f"tiles of {self.tile} steps: each waits for the elements of those before",
+            "First the flags are cleared, then every tile waits for those before it: 2 kernels.",
+        )
+
+
+def _handed_over(recurrence: Recurrence) -> list[str]:
+    carried = [dtype for _, dtype in element_parts(recurrence)]
+    return [*carried, *(carry.dtype for carry in recurrence.carries)]

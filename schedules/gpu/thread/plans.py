@@ -1,0 +1,197 @@
+"""What plans of GPUs have in common: the decisions that the code of several schedules reads.
+
+A value here stands for every schedule in which it is no decision; a schedule whose decision it is
+has a field of that name.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.sizes import element_bytes, sizes_of
+from tvm_scan.schedules.machine.gpu_chip import Work
+from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["BLOCK_LOADS", "TREES", "GpuPlan", "TreePlan", "WalkPlan", "aligned"]
+
+#: The trees over the threads of a block.
+TREES = ("blelloch", "kogge_stone", "warp")
+#: Where the items of a block's threads are exchanged.
+BLOCK_LOADS = ("direct", "transposed")
+#: TVM aligns every shared array to this many bytes.
+_ALIGNMENT = 64
+#: Most buffers for the inputs of a tile.
+_MOST_STAGES = 3
+#: Steps that the tiles or chunks of a row may have beyond its end.
+_BEYOND = 1 << 24
+
+
+class GpuPlan(ScanPlan):
+    """A plan of CUDA.
+
+    Attributes
+    ----------
+    threads_per_block : int
+        Threads of a block; in a tree, of a lane in a block.
+    items_per_thread : int
+        Consecutive steps that one thread takes.
+    vector_loads : bool
+        Loads and stores of 128 bits, where length and layout align them.
+    block_load : {"direct", "transposed"}
+        Whether each thread moves its own items, or the block moves whole lines, which its threads
+        exchange in padded shared memory.
+    stages : int
+        Buffers for the inputs of a tile, 1 to 3; the asynchronous copies of all but one are under
+        way while a tile is computed.
+    lanes_per_block : int
+        Lanes of a block of a tree, each with ``threads_per_block`` threads.
+    chunks : int
+        Chunks of time per lane, each walked by threads of its own: reduced first, and replayed from
+        its carry; 0 for none.
+    waiting_bytes : float
+        Bytes of memory that a thread has under way while it waits.
+    """
+
+    device: ClassVar[str] = "cuda"
+    words: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "block_tree": TREES,
+        "block_load": BLOCK_LOADS,
+    }
+    threads_per_block: int = 0
+    items_per_thread: int = 0
+    vector_loads: bool = False
+    block_load: str = "direct"
+    stages: int = 1
+    lanes_per_block: int = 1
+    chunks: int = 0
+    waiting_bytes: ClassVar[float] = 16.0
+
+    @abstractmethod
+    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
+        """Count what the plan does for so many lanes and steps."""
+
+    @abstractmethod
+    def blocks(self, rows: int, steps: int) -> int:
+        """Blocks of the largest grid."""
+
+    @abstractmethod
+    def tile_bytes(self, recurrence: Recurrence) -> list[int]:
+        """Shared memory of every array of which the plan keeps tiles, all its buffers together."""
+
+    def check_moves(self, limits: Limits) -> None:
+        """Check the decisions about how a block loads its tiles."""
+        self.require(
+            self.block_load in BLOCK_LOADS,
+            "one of " + ", ".join(BLOCK_LOADS),
+            f"block_load={self.block_load}",
+            "leave block_load at its default",
+        )
+        self.require(
+            1 <= self.stages <= _MOST_STAGES,
+            f"1 to {_MOST_STAGES} stages",
+            f"stages={self.stages}",
+            "use 2",
+        )
+        if self.stages == 1:
+            return
+        self.require(
+            self.block_load == "transposed",
+            "block_load=transposed for several stages",
+            f"block_load={self.block_load}, stages={self.stages}",
+            "use stages=1",
+        )
+        self.require(
+            limits.async_copies,
+            "a target of sm_80 or later for several stages",
+            "an older one, or one that does not say",
+            'use stages=1, or name the target\'s "arch"',
+        )
+
+    def check_room(self, recurrence: Recurrence, limits: Limits) -> None:
+        """Check the shared memory of a block, and how many blocks and steps are counted.
+
+        A grid's only axis, and time, hold less than 2^31. Symbolic extents are taken as fitting.
+        """
+        used = self.smem_bytes(recurrence)
+        fewer = "fewer stages, or " if self.stages > 1 else ""
+        self.require(
+            used <= limits.shared_bytes,
+            f"at most {limits.shared_bytes} bytes of shared memory",
+            f"{used} bytes ({element_bytes(recurrence)} per thread, padded, for "
+            f"{self.threads_per_block} threads)",
+            f"use {fewer}fewer threads per block",
+        )
+        rows, length = sizes_of(recurrence)
+        most = (1 << (63 if tir.dtype_of(recurrence.time.var) == "int64" else 31)) - _BEYOND
+        self.require(
+            length is None or length <= most,
+            f"at most {most} steps, so that the end of the last tile can be counted",
+            f"{length} steps",
+            "write the extents of its loops as T.int64(n), and fewer than 2^63",
+        )
+        if rows is None or length is None:
+            return
+        blocks = self.blocks(rows, length)
+        self.require(
+            blocks < 1 << 31,
+            "fewer than 2^31 blocks, as a grid has",
+            f"{blocks} blocks",
+            "use larger tiles, or algorithm lanes",
+        )
+
+
+class WalkPlan(GpuPlan):
+    """A plan whose threads walk time.
+
+    Attributes
+    ----------
+    threads_per_lane : int
+        Threads that share the states of a lane and walk time together, ``threads_per_lane *
+        items_per_thread`` steps at a time; 1 for a thread with all states.
+    exp_share : int
+        Of 16 exponentials in base 2 over the states, how many a polynomial computes while the
+        others take the special function unit.
+    """
+
+    threads_per_lane: int = 1
+    exp_share: int = 0
+    waiting_bytes: ClassVar[float] = 32.0
+
+    def blocks(self, rows: int, steps: int) -> int:
+        """Blocks of the grid, chunks included."""
+        threads = rows * self.threads_per_lane * max(1, self.chunks)
+        return -(-threads // max(1, self.threads_per_block))
+
+
+class TreePlan(GpuPlan):
+    """A plan whose blocks scan tiles of time by a tree over their threads.
+
+    Attributes
+    ----------
+    block_tree : {"blelloch", "kogge_stone", "warp"}
+        How the threads of a block exchange: upsweep and downsweep in padded shared memory, doubling
+        distances in shared memory, or shuffles within warps and one element per warp.
+    walks_tiles : bool
+        Whether a block takes one tile of its lanes after another.
+    passes : int
+        How often an input is loaded.
+    """
+
+    block_tree: str = "blelloch"
+    walks_tiles: ClassVar[bool] = False
+    passes: ClassVar[int] = 1
+
+    @property
+    def tile(self) -> int:
+        """Steps in one tile of a block."""
+        return self.threads_per_block * self.items_per_thread
+
+
+def aligned(sizes: list[int]) -> int:
+    """Bytes of arrays, in whatever order the assembler lays them out."""
+    return sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)

@@ -1,0 +1,95 @@
+"""The schedule of three kernels: reduce every tile, scan the tiles' elements, replay every tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar
+
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.sizes import element_bytes
+from tvm_scan.schedules.gpu.block.counts import tile_counts
+from tvm_scan.schedules.gpu.grid.carries import carry_threads
+from tvm_scan.schedules.gpu.grid.three_phase import build_three_phase
+from tvm_scan.schedules.gpu.thread.plans import aligned
+from tvm_scan.schedules.gpu.trees import Trees
+from tvm_scan.schedules.machine.gpu_chip import MEMORY, Work
+from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.picture import Picture
+
+__all__ = ["ThreePhase"]
+
+
+@dataclass(frozen=True)
+class ThreePhase(Trees):
+    """Tiles of time are reduced to elements, the elements are scanned, the tiles replayed.
+
+    Attributes
+    ----------
+    threads_per_block, items_per_thread, block_tree, vector_loads, block_load, lanes_per_block
+        See ``GpuPlan`` and ``TreePlan``.
+    """
+
+    algorithm: ClassVar[str] = "three_phase"
+    passes: ClassVar[int] = 2
+    threads_per_block: int = 0
+    items_per_thread: int = 0
+    block_tree: str = "blelloch"
+    vector_loads: bool = False
+    block_load: str = "direct"
+    lanes_per_block: int = 1
+
+    def check_own(self, recurrence: Recurrence, limits: Limits) -> None:
+        """Check the block that scans the tiles' elements."""
+        least = carry_threads(self, recurrence)
+        self.require(
+            least <= limits.threads,
+            f"a device with blocks of {least} threads, for the tiles' carries",
+            f"at most {limits.threads}",
+            "use another tree",
+        )
+
+    def blocks(self, rows: int, steps: int) -> int:
+        """Blocks of the grid: a group of lanes for every tile."""
+        return -(-rows // self.lanes_per_block) * -(-steps // self.tile)
+
+    def build(self, recurrence: Recurrence) -> Built:
+        """Return three kernels for each level of carries, the last one shared."""
+        return build_three_phase(recurrence, self)
+
+    def smem_bytes(self, recurrence: Recurrence) -> int:
+        """Shared memory of one block in bytes: every part of every element, padded."""
+        threads = self.threads_per_block
+        if self.lanes_per_block == 1:
+            threads = max(threads, carry_threads(self, recurrence))
+        return aligned([*self.slots_bytes(recurrence, threads), *self.tile_bytes(recurrence)])
+
+    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
+        """Count inputs that are read twice, and the scan of the tiles' elements."""
+        made = tile_counts(self, recurrence, rows, steps)
+        scratch = 16.0 * rows * made.tiles * element_bytes(recurrence) / 4
+        # The elements of a lane are scanned in chunks by one block; each chunk waits for memory
+        # twice.
+        chunks = ceil(made.tiles / (8 * carry_threads(self, recurrence)))
+        return Work(
+            moved=2 * made.moved * 0.85 + scratch,
+            specials=3 * made.specials,
+            issued=1.7 * made.issued,
+            barriers=3 * made.barriers,
+            shared=made.shared,
+            threads=rows * made.tiles * self.threads_per_block,
+            chain=2 * made.one,
+            once=chunks * (2 * MEMORY + made.exchange_cycles),
+            launches=3.0,
+            lines=made.lines,
+        )
+
+    def picture(self, recurrence: Recurrence) -> Picture:
+        """Return the tree of a block, and the three kernels in words."""
+        return self.drawn(
+            recurrence,
+            f"tiles of {self.tile} steps: reduce all, scan their elements, replay all",
+            "First for every tile its element, then their scan, then every tile's replay: 3 "
+            "kernels.",
+        )

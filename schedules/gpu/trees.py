@@ -1,0 +1,250 @@
+"""What the schedules of trees over tiles of time have in common: checks, tiles, space, picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.branch import Branch, Choices, powers
+from tvm_scan.schedules.common.sizes import element_bytes, element_parts, known_extent
+from tvm_scan.schedules.gpu.block.blelloch import padded
+from tvm_scan.schedules.gpu.lanes import stage_choices, tiles_of
+from tvm_scan.schedules.gpu.shared.layout import along_time, streams_of
+from tvm_scan.schedules.gpu.shared.tables import tables_of
+from tvm_scan.schedules.gpu.thread.plans import TREES, TreePlan, aligned
+from tvm_scan.schedules.gpu.thread.vector_access import has_vectors
+from tvm_scan.schedules.gpu.warp.tree import takes_warp_tree
+from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.picture import Picture, Tree
+
+__all__ = ["Trees", "slots_of", "trees_worth"]
+
+_WARP = 32
+_NAMES = {"blelloch": "Blelloch", "kogge_stone": "Kogge-Stone", "warp": "warp"}
+#: 32-bit registers of a multiprocessor, and of one thread; the rest of a thread's own state.
+_REGISTERS, _THREAD_REGISTERS, _BASE_REGISTERS = 65536, 255, 32
+
+
+class Trees(TreePlan):
+    """A tree over the threads of a block, in tiles of time."""
+
+    @property
+    def step_passes(self) -> int:
+        """Tiles are reduced and replayed."""
+        return 2
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Through shared memory or not."""
+        return self.device, self.algorithm, self.block_load
+
+    @property
+    def has_barriers(self) -> bool:
+        """Always: the threads of a block exchange."""
+        return True
+
+    # ---- check ---------------------------------------------------------------------------------
+
+    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+        """Check threads, the tree, the tiles, items and shared memory."""
+        threads = self.threads_per_block
+        self.require(
+            2 <= threads <= limits.threads,
+            f"2 to {limits.threads} threads per block",
+            f"threads_per_block={threads}",
+            "use fewer threads per block",
+        )
+        self._check_tree(recurrence)
+        self._check_tiles(recurrence, limits)
+        self.require(
+            1 <= self.items_per_thread <= 64,
+            "1 to 64 items per thread",
+            f"items_per_thread={self.items_per_thread}",
+            "use 4 to 16",
+        )
+        self.check_own(recurrence, limits)
+        self.check_room(recurrence, limits)
+
+    def check_own(self, recurrence: Recurrence, limits: Limits) -> None:
+        """Check what this schedule alone asks for."""
+
+    def _check_tree(self, recurrence: Recurrence) -> None:
+        threads, tree = self.threads_per_block, self.block_tree
+        self.require(
+            tree in TREES,
+            "one of " + ", ".join(TREES),
+            f"block_tree={tree}",
+            "leave block_tree at its default",
+        )
+        self.require(
+            threads & (threads - 1) == 0,
+            f"a power of two for the {_NAMES[tree]} tree",
+            f"threads_per_block={threads}",
+            f"use {1 << (threads.bit_length() - 1)}",
+        )
+        if tree == "warp":
+            self.require(
+                threads % _WARP == 0,
+                f"whole warps of {_WARP} threads for the warp tree",
+                f"threads_per_block={threads}",
+                f"use {_WARP}, or another tree",
+            )
+            self.require(
+                takes_warp_tree(recurrence),
+                "elements of 32 or 64 bits for the warp tree",
+                ", ".join(dict.fromkeys(dtype for _, dtype in element_parts(recurrence))),
+                "use block_tree=blelloch",
+            )
+
+    def _check_tiles(self, recurrence: Recurrence, limits: Limits) -> None:
+        self.check_moves(limits)
+        together = self.lanes_per_block
+        self.require(
+            together >= 1 and together * self.threads_per_block <= limits.threads,
+            f"at least one lane per block, and at most {limits.threads} threads of all of them",
+            f"lanes_per_block={together} of {self.threads_per_block} threads",
+            "use fewer lanes or threads",
+        )
+        if self.block_load == "transposed":
+            self.require(
+                bool(streams_of(self, recurrence) or tables_of(self, recurrence)),
+                "an array whose memory runs along time, and several vectors per thread, to "
+                "transpose",
+                f"none, with {self.items_per_thread} items per thread",
+                "use block_load=direct",
+            )
+
+    # ---- count ---------------------------------------------------------------------------------
+
+    def tile_bytes(self, recurrence: Recurrence) -> list[int]:
+        """Return the bytes of every array of which the plan keeps tiles."""
+        tables = [table.bytes * self.stages for table in tables_of(self, recurrence)]
+        return tables + [
+            stream.layout.cells(self.tile)
+            * stream.layout.size
+            * self.lanes_per_block
+            * (1 if stream.stored else self.stages)
+            for stream in streams_of(self, recurrence)
+        ]
+
+    def smem_bytes(self, recurrence: Recurrence) -> int:
+        """Shared memory of one block in bytes: every part of every element, padded."""
+        return aligned(
+            [
+                *self.slots_bytes(recurrence, self.threads_per_block),
+                *self.tile_bytes(recurrence),
+            ]
+        )
+
+    def slots_bytes(self, recurrence: Recurrence, threads: int) -> list[int]:
+        """Bytes of every shared array of the tree, over so many threads of each lane."""
+        return [
+            slots * cells * tir.byte_size(dtype) * self.lanes_per_block
+            for cells, dtype in element_parts(recurrence)
+            for slots in slots_of(self.block_tree, threads, dtype)
+        ]
+
+    # ---- space and picture ---------------------------------------------------------------------
+
+    @classmethod
+    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+        """Yield every tree worth trying, and tiles through shared memory."""
+        length = known_extent(recurrence.time.extent)
+        # A block of more than two times the length has no work for most of its threads.
+        threads = tuple(t for t in powers(8, 1024) if t <= limits.threads and t <= 2 * length)
+        items = tuple(i for i in powers(1, 64) if threads and i * threads[0] <= 2 * length)
+        if not threads or not items:
+            return
+        for tree in trees_worth(recurrence):
+            # The warp tree takes whole warps.
+            some = tuple(t for t in threads if tree != "warp" or t >= _WARP)
+            if some:
+                base = cls.of(
+                    cls.device,
+                    cls.algorithm,
+                    threads_per_block=some[0],
+                    items_per_thread=items[0],
+                    block_tree=tree,
+                )
+                choices: Choices = (("threads_per_block", some), ("items_per_thread", items))
+                if has_vectors(recurrence):
+                    choices += (("vector_loads", (0, 1)),)
+                yield Branch(base, choices)
+        if "block_load" in cls.decisions():
+            yield from cls._through_shared_memory(recurrence, limits, threads, items)
+
+    @classmethod
+    def _through_shared_memory(
+        cls,
+        recurrence: Recurrence,
+        limits: Limits,
+        threads: tuple[int, ...],
+        items: tuple[int, ...],
+    ) -> Iterator[Branch]:
+        """Tiles in shared memory: several items of whole warps, in one tree, as wide as may be."""
+        threads = tuple(t for t in threads if _WARP <= t <= 512)
+        items = tuple(i for i in items if 4 <= i <= 16)
+        if not threads or not items:
+            return
+        base: Any = cls.of(
+            cls.device,
+            cls.algorithm,
+            threads_per_block=threads[0],
+            items_per_thread=items[0],
+            block_tree=trees_worth(recurrence)[-1],
+            vector_loads=has_vectors(recurrence),
+            block_load="transposed",
+        )
+        if not along_time(base, recurrence):
+            return
+        choices: Choices = (("threads_per_block", threads), ("items_per_thread", items))
+        if "stages" in cls.decisions():
+            choices += (stage_choices(limits),)
+        if tables_of(base.with_(lanes_per_block=2), recurrence):
+            choices += (("lanes_per_block", (1, 2, 4, 8)),)
+        yield Branch(base, choices)
+
+    def registers_fit(self, recurrence: Recurrence) -> bool:
+        """Whether the registers suffice, by an estimate: four elements and staged inputs."""
+        staged = 0 if any(c.state_axes for c in recurrence.carries) else len(recurrence.inputs)
+        words = 4 * -(-element_bytes(recurrence) // 4) + staged * self.items_per_thread
+        needed = _BASE_REGISTERS + words
+        return needed <= _THREAD_REGISTERS and needed * self.threads_per_block <= _REGISTERS
+
+    def drawn(self, recurrence: Recurrence, grid: str, legend: str) -> Picture:
+        """Draw the tree of a block; ``grid`` says what the blocks do, ``legend`` what is next."""
+        shared = f"{self.smem_bytes(recurrence)} bytes of shared memory"
+        tree = {
+            "blelloch": f"Blelloch tree in padded {shared}",
+            "kogge_stone": f"Kogge-Stone tree in {shared}",
+            "warp": f"shuffles within warps, their totals through {shared}",
+        }[self.block_tree]
+        size = f"{element_bytes(recurrence)} bytes per element"
+        lines = [
+            ("grid", grid),
+            ("block", f"{self.threads_per_block} threads, {tree} ({size})"),
+            (
+                "thread",
+                f"{self.items_per_thread} steps in a row, reduced in registers, then replayed",
+            ),
+        ]
+        if self.block_load == "transposed":
+            lines.append(("loads", tiles_of(self.stages)))
+        drawing = Tree(self.block_tree, self.threads_per_block, self.items_per_thread, legend)
+        return Picture(tuple(lines), (drawing,))
+
+
+def slots_of(tree: str, threads: int, dtype: str) -> list[int]:
+    """Elements that each shared array of a tree holds."""
+    if tree == "warp":
+        return [2 * threads // _WARP] if threads > _WARP else []
+    if tree == "kogge_stone":
+        return [2 * threads]
+    return [padded(threads - 1, dtype) + 1, 1]
+
+
+def trees_worth(recurrence: Recurrence) -> list[str]:
+    """The trees worth trying: Kogge-Stone only where the elements cannot be shuffled."""
+    return ["blelloch", "warp" if takes_warp_tree(recurrence) else "kogge_stone"]
