@@ -96,8 +96,8 @@ class ScanPlan(ABC):
         """Whether the registers of a thread suffice, by an estimate from above."""
         return True
 
-    def smem_bytes(self, recurrence: Recurrence) -> int:
-        """Shared memory of one block in bytes: every part of every element, padded."""
+    def shared_bytes(self, recurrence: Recurrence) -> int:
+        """Bytes of shared memory that one block takes; see ``smem_bytes``."""
         return 0
 
     @property
@@ -118,15 +118,15 @@ class ScanPlan(ABC):
     # ---- plans of any schedule -----------------------------------------------------------------
 
     @staticmethod
-    def of(device: str, algorithm: str, **decisions: Any) -> ScanPlan:
+    def of(device: str, algorithm: str, *values: Any, **decisions: Any) -> ScanPlan:
         """Make a plan of the schedule of this name.
 
         Parameters
         ----------
         device, algorithm : str
             As in the string form.
-        **decisions
-            Of the schedule; those that are left out have their defaults.
+        *values, **decisions
+            Of the schedule, in its order or by name; those that are left out have their defaults.
 
         Raises
         ------
@@ -135,6 +135,9 @@ class ScanPlan(ABC):
         """
         schedule = _schedule(device, algorithm)
         kinds = schedule.decisions()
+        decisions = {**dict(zip(kinds, values, strict=False)), **decisions}
+        if len(values) > len(kinds):
+            _unreadable(f"at most {len(kinds)} decisions", f"{len(values)}", "of")
         for name, value in decisions.items():
             if name not in kinds:
                 _unreadable(f"one of {sorted(kinds)}", f"the field {name!r}", "of")
@@ -172,6 +175,16 @@ class ScanPlan(ABC):
     def decisions(cls) -> dict[str, type]:
         """Return the type of every decision of this schedule, by its name."""
         return {field.name: type(field.default) for field in _fields(cls)}
+
+    def smem_bytes(self, recurrence: Recurrence) -> int:
+        """Shared memory of one block in bytes: every part of every element, padded.
+
+        Raises
+        ------
+        RefusalError, ScanError
+            If it is no recurrence.
+        """
+        return self.shared_bytes(as_recurrence(recurrence, "ScanPlan.smem_bytes"))
 
     def __str__(self) -> str:
         shown = [

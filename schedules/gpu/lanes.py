@@ -271,7 +271,7 @@ class Lanes(_Walk):
         """Say so of chunks of a few steps, which cost more than they share out."""
         return chunks_too_short(self.chunks, steps)
 
-    def smem_bytes(self, recurrence: Recurrence) -> int:
+    def shared_bytes(self, recurrence: Recurrence) -> int:
         """Shared memory of one block in bytes: its tiles."""
         return aligned(self.tile_bytes(recurrence))
 

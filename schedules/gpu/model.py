@@ -132,5 +132,5 @@ def predict(
 def _threads_at_once(plan: GpuPlan, recurrence: Recurrence) -> int:
     """Threads that a multiprocessor holds at once: of whole blocks, and with their memory."""
     block = plan.threads_per_block * plan.lanes_per_block
-    by_memory = SHARED_BYTES // (plan.smem_bytes(recurrence) + BLOCK_BYTES)
+    by_memory = SHARED_BYTES // (plan.shared_bytes(recurrence) + BLOCK_BYTES)
     return block * max(1, min(BLOCKS, by_memory, THREADS // max(1, block)))

@@ -69,7 +69,7 @@ class SinglePass(Trees):
         """Return two kernels: one clears the flags, the other is the pass."""
         return build_single_pass(recurrence, self)
 
-    def smem_bytes(self, recurrence: Recurrence) -> int:
+    def shared_bytes(self, recurrence: Recurrence) -> int:
         """Shared memory of one block in bytes: the tree's, and the ticket."""
         return aligned([*self.slots_bytes(recurrence, self.threads_per_block), _TICKET])
 

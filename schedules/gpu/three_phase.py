@@ -58,7 +58,7 @@ class ThreePhase(Trees):
         """Return three kernels for each level of carries, the last one shared."""
         return build_three_phase(recurrence, self)
 
-    def smem_bytes(self, recurrence: Recurrence) -> int:
+    def shared_bytes(self, recurrence: Recurrence) -> int:
         """Shared memory of one block in bytes: every part of every element, padded."""
         threads = self.threads_per_block
         if self.lanes_per_block == 1:

@@ -129,7 +129,7 @@ class Trees(TreePlan):
             for stream in streams_of(self, recurrence)
         ]
 
-    def smem_bytes(self, recurrence: Recurrence) -> int:
+    def shared_bytes(self, recurrence: Recurrence) -> int:
         """Shared memory of one block in bytes: every part of every element, padded."""
         return aligned(
             [
@@ -215,7 +215,7 @@ class Trees(TreePlan):
 
     def drawn(self, recurrence: Recurrence, grid: str, legend: str) -> Picture:
         """Draw the tree of a block; ``grid`` says what the blocks do, ``legend`` what is next."""
-        shared = f"{self.smem_bytes(recurrence)} bytes of shared memory"
+        shared = f"{self.shared_bytes(recurrence)} bytes of shared memory"
         tree = {
             "blelloch": f"Blelloch tree in padded {shared}",
             "kogge_stone": f"Kogge-Stone tree in {shared}",

@@ -8,6 +8,7 @@ from tests.programs.family_programs import PROGRAMS
 from tests.programs.test_extraction import sequential
 from tests.programs.test_families import arguments, check
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source, run_cuda
+from tests.support.plans import in_schedule
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tests.unit.test_plan import SMALL_CUDA
 from tvm_scan import ScanPlan, extract, library, parallelize
@@ -51,7 +52,7 @@ def test_carries_of_many_tiles(plan, length):
     """More than a thread walks alone; more than a block takes at once; an incomplete chunk."""
     case = Case("linear_recurrence", options=(("initial_state", True),), sizes=(("lanes", 2),))
     options, inputs, want = exact_inputs(case, length)
-    chosen = ScanPlan.parse(PLANS[plan]).with_(algorithm="three_phase")
+    chosen = in_schedule(ScanPlan.parse(PLANS[plan]), "three_phase")
     func = parallelize(case.function(length, options), CUDA_TARGET, chosen)
     args = [*inputs.values(), *(np.full(array.shape, 77, case.dtype) for array in want.values())]
     got = run_cuda(func, args, seeds=(0, 2))
@@ -85,7 +86,7 @@ def test_several_warps_with_a_state_of_many_cells():
 
 
 def barriers(tree, threads):
-    plan = ScanPlan(
+    plan = ScanPlan.of(
         "cuda",
         "serial_tiles",
         threads_per_block=threads,

@@ -113,9 +113,10 @@ def test_what_has_no_share():
     found = extract(library.selective_scan(1, 8, 256, 16))
     with pytest.raises(PlanError, match=r"exp_share of 0 to 16, with several threads per lane"):
         WALK.with_(exp_share=17).check(CUDA_TARGET, found)
-    tree = ScanPlan.of("cuda", "serial_tiles", 32, 2, exp_share=4)
+    with pytest.raises(PlanError, match="got the field 'exp_share'"):
+        ScanPlan.of("cuda", "serial_tiles", 32, 2, exp_share=4)
     with pytest.raises(PlanError, match="got exp_share=4, threads_per_lane=1"):
-        tree.check(CUDA_TARGET, found)
+        WALK.with_(exp_share=4, threads_per_lane=1).check(CUDA_TARGET, found)
     double = extract(library.selective_scan(1, 8, 256, 16, "float64"))
     with pytest.raises(PlanError, match=r"exponentials exp\(x a\) of float32 .*, got none"):
         WALK.with_(exp_share=4).check(CUDA_TARGET, double)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.gpu.shared_memory import check_banks
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source, run_cuda
+from tests.support.plans import in_schedule
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
@@ -41,12 +42,12 @@ RESULTS = {
     "Blelloch": (affine(), TILES.with_(block_tree="blelloch", threads_per_block=8), 100),
     "phases": (
         affine("exclusive"),
-        TILES.with_(algorithm="three_phase", block_tree="kogge_stone", threads_per_block=16),
+        in_schedule(TILES, "three_phase", block_tree="kogge_stone", threads_per_block=16),
         300,
     ),
     "B and C once": (scan(), SHARED, 160),
     "B and C once, states are neighbours": (scan(*STEPS), SHARED.with_(stages=1), 77),
-    "phases, B and C once": (scan(), SHARED.with_(algorithm="three_phase", stages=1), 160),
+    "phases, B and C once": (scan(), in_schedule(SHARED, "three_phase"), 160),
 }
 
 
@@ -80,7 +81,7 @@ def test_tables_are_read_once_and_no_two_threads_meet_in_a_bank():
 
 
 WRONG = {
-    "cuda/lanes(threads_per_block=64, lanes_per_block=2)": "lanes_per_block=1 where lanes walk",
+    "cuda/lanes(threads_per_block=64, lanes_per_block=2)": "the field 'lanes_per_block'",
     "cuda/serial_tiles(threads_per_block=512, items_per_thread=4, lanes_per_block=4)": (
         "at most 1024 threads of all of them, got lanes_per_block=4 of 512 threads"
     ),

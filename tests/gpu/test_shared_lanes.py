@@ -124,7 +124,7 @@ WRONG = {
     f"cuda/lanes(threads_per_block=64, {FIELDS}3)": "2, 4, 8, 16 or 32 threads per lane",
     f"cuda/lanes(threads_per_block=48, {FIELDS}4)": "whole warps .* got threads_per_block=48; use",
     f"cuda/lanes(threads_per_block=64, {FIELDS}32)": "16 states, threads_per_lane=32",
-    f"cuda/serial_tiles(threads_per_block=64, {FIELDS}4)": "threads_per_lane=1 in a tree",
+    f"cuda/serial_tiles(threads_per_block=64, {FIELDS}4)": "got the field 'threads_per_lane'",
     "cuda/lanes(threads_per_block=64, threads_per_lane=4)": "1 to 16 items .* items_per_thread=0",
 }
 

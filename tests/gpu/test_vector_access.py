@@ -8,6 +8,7 @@ import pytest
 from tests.programs.half_recurrences import FUNCTIONS, HALVES, half_expected, half_inputs
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source, run_cuda
 from tests.support.cusim import nvcc
+from tests.support.plans import in_schedule
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.schedules.gpu.thread.vector_access import has_vectors, steady_stores, vector_access
@@ -61,9 +62,7 @@ def test_results(flags, algorithm):
     case = Case("linear_recurrence", options=options, sizes=(("lanes", 3),))
     for length in (4, 1000):
         chosen, inputs, want = exact_inputs(case, length)
-        func = parallelize(
-            case.function(length, chosen), CUDA_TARGET, PLAN.with_(algorithm=algorithm)
-        )
+        func = parallelize(case.function(length, chosen), CUDA_TARGET, in_schedule(PLAN, algorithm))
         outputs = [np.full(array.shape, 77, case.dtype) for array in want.values()]
         got = run_cuda(func, [*inputs.values(), *outputs])
         check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))

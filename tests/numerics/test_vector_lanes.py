@@ -216,7 +216,7 @@ def test_three_phases_by_tiles_of_the_cache(length, past):
     arrays[0] = np.sign(arrays[0]).astype("float32")
     want = run_loop(func, arrays)
     for chunks in (2, 3):
-        plan = ScanPlan(
+        plan = ScanPlan.of(
             "cpu", "three_phase", chunks=chunks, time_vector=16, cache_steps=1024, nontemporal=past
         )
         got = run_scan(func, arrays, plan)

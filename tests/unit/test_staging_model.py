@@ -4,12 +4,13 @@ import pytest
 from tvm.target import Target
 
 from tests.support.cuda_harness import CUDA_TARGET
+from tests.support.plans import in_schedule
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.schedules.gpu.model import predict
 from tvm_scan.schedules.gpu.staging_model import bytes_ahead, lines_of_step, shared_accesses
 from tvm_scan.schedules.machine.limits import limits_of
 
-PLAN = ScanPlan(
+PLAN = ScanPlan.of(
     "cuda", "serial_tiles", 128, 8, "warp", vector_loads=True, block_load="transposed", stages=3
 )
 DIRECT = PLAN.with_(block_load="direct", stages=1)
@@ -23,7 +24,7 @@ def test_lines_that_a_warp_touches():
     assert lines_of_step(DIRECT.with_(vector_loads=False), FOUND) * per_warp == 3 * 8 * 8
     assert lines_of_step(PLAN, FOUND) * per_warp == 3 * (8 + 8 + 8)
     # Loads of both passes, and the store of the second one.
-    assert lines_of_step(DIRECT.with_(algorithm="three_phase"), FOUND) * per_warp == 5 * 2 * 8
+    assert lines_of_step(in_schedule(DIRECT, "three_phase"), FOUND) * per_warp == 5 * 2 * 8
     # A thread's items are one vector: nothing is exchanged.
     four = PLAN.with_(items_per_thread=4, stages=1)
     assert lines_of_step(four, FOUND) == lines_of_step(four.with_(block_load="direct"), FOUND)

@@ -74,7 +74,7 @@ def tile_counts(plan: TreePlan, recurrence: Recurrence, rows: float, length: flo
     exchange_cycles = levels * (LEVEL + words) + barriers * BARRIER
     # Warps' totals are written and read once; the other trees pass every level through memory.
     passed = 2 * words if plan.block_tree == "warp" else exchange
-    passed = passed if plan.smem_bytes(recurrence) else 0.0
+    passed = passed if plan.shared_bytes(recurrence) else 0.0
     steps = rows * length
     coalesced = 1.0 if contiguous_axis(recurrence) != "lane" else 8.0
     return TileCounts(

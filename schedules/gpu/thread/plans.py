@@ -117,7 +117,7 @@ class GpuPlan(ScanPlan):
 
         A grid's only axis, and time, hold less than 2^31. Symbolic extents are taken as fitting.
         """
-        used = self.smem_bytes(recurrence)
+        used = self.shared_bytes(recurrence)
         fewer = "fewer stages, or " if self.stages > 1 else ""
         self.require(
             used <= limits.shared_bytes,
