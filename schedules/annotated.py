@@ -11,7 +11,7 @@ from tvm_scan.annotations import PLAN_PREFIX
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in
 
-__all__ = ["annotated_plans", "first_annotated", "is_annotated", "plan_of"]
+__all__ = ["annotated_plans", "first_annotated", "is_annotated", "plan_at"]
 
 
 def is_annotated(func: tirx.PrimFunc) -> bool:
@@ -31,13 +31,13 @@ def annotated_plans(sch: Schedule) -> list[tuple[SBlock, ScanPlan]]:
     -------
     list of (SBlock, ScanPlan)
     """
-    return [(block, plan_of(block)) for block in _annotated(sch)]
+    return [(block, plan_at(block)) for block in _annotated(sch)]
 
 
 def first_annotated(sch: Schedule) -> tuple[SBlock, ScanPlan] | None:
     """The first block of a schedule that carries a plan, and the plan."""
     block = next(_annotated(sch), None)
-    return None if block is None else (block, plan_of(block))
+    return None if block is None else (block, plan_at(block))
 
 
 def _annotated(sch: Schedule) -> Iterator[SBlock]:
@@ -48,7 +48,7 @@ def _annotated(sch: Schedule) -> Iterator[SBlock]:
                     yield block
 
 
-def plan_of(block: SBlock) -> ScanPlan:
+def plan_at(block: SBlock) -> ScanPlan:
     """The plan that a block's annotations spell.
 
     Parameters

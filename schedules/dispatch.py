@@ -14,8 +14,8 @@ from tvm_scan import tir
 from tvm_scan.errors import PlanError
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.primitive import parallelize
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["Cases", "dispatch", "stands_in_branch"]
@@ -70,7 +70,7 @@ def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc
             "dispatch: expected CUDA plans without barriers (cuda/lanes), since TVM puts none into "
             f"a branch, got {barred[0]}; compile one function for each range of lengths"
         )
-    variants = [parallelize(func, target, plan) for _, plan in cases]
+    variants = [schedule_nests(func, target, plan) for _, plan in cases]
     length = _length(_recurrences(func))
     last = variants[-1]
     body = last.body

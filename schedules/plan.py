@@ -26,7 +26,7 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.machine.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.picture import Picture
 
-__all__ = ["ScanPlan"]
+__all__ = ["SCHEDULES", "ScanPlan", "register", "schedules_of"]
 
 Plan = TypeVar("Plan", bound="ScanPlan")
 
@@ -37,6 +37,10 @@ _VALUES: dict[type, tuple[re.Pattern[str], str]] = {
     int: (re.compile("-?[0-9]{1,18}"), "int"),
     str: (re.compile(r"\w+", re.ASCII), "a word"),
 }
+
+
+#: Every schedule; ``registry`` fills it.
+SCHEDULES: list[type[ScanPlan]] = []
 
 
 class ScanPlan(ABC):
@@ -214,7 +218,7 @@ class ScanPlan(ABC):
         ----------
         found : mapping of str
             Device, algorithm, and any of the decisions: those that are missing have their defaults.
-            Annotations of version 0.9 and earlier spell every decision of every schedule: another
+            Older annotations spell every decision of every schedule: another
             schedule's at its default is passed over.
 
         Raises
@@ -298,14 +302,45 @@ class ScanPlan(ABC):
             raise PlanError(f"ScanPlan.check: expected {expected}, got {found}; {fix} ({self})")
 
 
+Schedule = TypeVar("Schedule", bound=type[ScanPlan])
+
+
+def register(schedule: Schedule) -> Schedule:
+    """Make a schedule one of those that are parsed, searched, chosen among and drawn.
+
+    Parameters
+    ----------
+    schedule : type
+        A frozen dataclass that derives from ``ScanPlan``.
+
+    Returns
+    -------
+    type
+        The same, so that this is a decorator, too.
+
+    Raises
+    ------
+    PlanError
+        If its device has one of this name.
+    """
+    name = f"{schedule.device}/{schedule.algorithm}"
+    if any(name == f"{other.device}/{other.algorithm}" for other in SCHEDULES):
+        raise PlanError(f"register: expected a new name, got {name}, which exists; choose another")
+    SCHEDULES.append(schedule)
+    return schedule
+
+
+def schedules_of(device: str) -> list[type[ScanPlan]]:
+    """Schedules of a device, the loop as it was written first."""
+    return [schedule for schedule in SCHEDULES if schedule.device == device]
+
+
 def _fields(schedule: type[ScanPlan]) -> tuple[Field[Any], ...]:
     return fields(schedule)  # type: ignore[arg-type]
 
 
 def _schedule(device: str, algorithm: str) -> type[ScanPlan]:
     """The schedule of this name, or a ``PlanError`` that lists the names."""
-    from tvm_scan.schedules.registry import SCHEDULES
-
     found = next((s for s in SCHEDULES if (s.device, s.algorithm) == (device, algorithm)), None)
     if found is not None:
         return found

@@ -15,31 +15,25 @@ from tvm import tirx
 from tvm.s_tir import SBlock, Schedule
 from tvm.target import Target
 
-from tvm_scan.annotations import IS_SCHEDULED, PLAN_PREFIX
-from tvm_scan.arguments import as_func
+from tvm_scan.annotations import PLAN_PREFIX
 from tvm_scan.errors import RefusalError, ScanError
-from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.extraction import extract_nest
 from tvm_scan.recurrence import Recurrence, Refusal
-from tvm_scan.schedules.annotated import first_annotated, is_annotated, plan_of
+from tvm_scan.schedules.annotated import first_annotated, is_annotated
 from tvm_scan.schedules.choose.arguments import (
-    Chooser,
-    as_choice,
     as_plan,
     block_at,
-    check_fits,
     target_for,
     target_of_plan,
 )
-from tvm_scan.schedules.choose.shipped import chosen_plan
+from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.wrapping import with_wrapping
-from tvm_scan.schedules.delta.rule import as_delta, build_chunks
-from tvm_scan.schedules.gpu.leftover import bind_leftovers
 from tvm_scan.schedules.machine.limits import device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.splice import blocks_in, ensure_blocks, silent, splice, without_threads
+from tvm_scan.schedules.splice import ensure_blocks, nest_of, silent, splice, without_threads
 
-__all__ = ["expand_scans", "nest_of", "parallel_scan", "parallelize", "plan_of"]
+__all__ = ["build", "expand_scans", "parallel_scan", "unbind"]
 
 
 def parallel_scan(
@@ -63,7 +57,7 @@ def parallel_scan(
     block : SBlockRV
         A block of the loop nest.
     plan : ScanPlan or str, optional
-        The decisions, or their string; ``chosen_plan`` of the target if not given.
+        The decisions, or their string; ``plan_of`` the recurrence if not given.
     target : tvm.target.Target or str, optional
         Whose limits the plan must fit; the current target, else this machine for a CPU plan.
 
@@ -103,7 +97,7 @@ def parallel_scan(
         raise RefusalError(found.message(), found)
     plan = None if plan is None else as_plan(plan, "parallel_scan")
     target = target_for(target, plan, "parallel_scan")
-    plan = plan or chosen_plan(target, found)
+    plan = plan or plan_of(found, target)
     plan.check(target, found)
     # ---- build and replace ----------------------------------------------------------------
     for name, value in plan.annotations().items():
@@ -153,88 +147,6 @@ def expand_scans(program: Any) -> Any:
     return program
 
 
-def parallelize(
-    func: tirx.PrimFunc,
-    target: Target | str | None = None,
-    plan: ScanPlan | str | Chooser | None = None,
-    *,
-    verify: bool = False,
-) -> tirx.PrimFunc:
-    """Schedule every recurrence of a function, and make the rest runnable on the target.
-
-    A delta rule, which is no scan, runs in chunks of matrix products unless one plan is given.
-
-    Parameters
-    ----------
-    func : PrimFunc
-        A function with at least one sequential time loop.
-    target : tvm.target.Target or str, optional
-        The current target, else this machine's CPU with its own instruction set, which is also
-        ``"cpu"``.
-    plan : ScanPlan, str or callable, optional
-        One plan for every recurrence of the function, as it is or as its string, or a function
-        from a recurrence to its plan. If not given each has its own ``chosen_plan``: that of a
-        shipped record of the nearest shape, else the default.
-    verify : bool
-        Whether to compile and run both forms first, on random and adversarial inputs; see
-        ``tvm_scan.verify``. It takes seconds, and a device of the target.
-
-    Returns
-    -------
-    PrimFunc
-        The scheduled function, marked as such for TVM's own passes.
-
-    Raises
-    ------
-    RefusalError
-        If no nest of the function is a recurrence.
-    PlanError
-        If the plan does not fit.
-    ScanError
-        If ``verify`` finds a result beyond its bound, or an argument is of another kind.
-    """
-    func, plan = as_func(func, "parallelize"), as_choice(plan, "parallelize")
-    one = plan if isinstance(plan, ScanPlan) else None
-    target = target_for(target, one, "parallelize")
-    if verify:
-        from tvm_scan.schedules.verification import verify as verification
-
-        verification.check_verified(verification.verify(func, target, plan))
-    sch = Schedule(ensure_blocks(func))
-    nests = [b[0] for n in root_nests(sch.mod["main"]) if (b := blocks_in(n))]
-    refusals: list[Refusal] = []
-    applied = 0
-    for block in nests:
-        current, nest = nest_of(sch, block)
-        found = extract_nest(current, nest)
-        if isinstance(found, Refusal):
-            delta = as_delta(current, nest, found) if one is None else found
-            chunks = None if isinstance(delta, Refusal) else build_chunks(delta, target)
-            if chunks is None:
-                refusals.append(found)
-                continue
-            splice(sch, block, nest, chunks)
-            applied += 1
-            continue
-        chosen = plan(found) if callable(plan) else plan or chosen_plan(target, found)
-        check_fits(chosen, target, found, for_all=one is not None and len(nests) > 1)
-        made = build(found, chosen)
-        if made is None:
-            _unbind(sch, block)
-        else:
-            splice(sch, block, nest, made)
-        applied += 1
-    if not applied:
-        worst = next((r for r in refusals if r.kind.value not in _PLAIN), refusals[0])
-        raise RefusalError(worst.message(), worst)
-    if device_of(target) == "cuda":
-        bind_leftovers(sch)
-    return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
-
-
-_PLAIN = ("no-recurrence", "plain-reduction")
-
-
 def build(recurrence: Recurrence, plan: ScanPlan) -> Built | None:
     """Statements of a plan; pure.
 
@@ -274,7 +186,7 @@ def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
         for key in block.annotations.keys():
             if str(key).startswith(PLAN_PREFIX):
                 sch.unannotate(rv, key)
-    _unbind(sch, sch.get(rv))
+    unbind(sch, sch.get(rv))
 
 
 def _check_annotated(plan: ScanPlan, recurrence: Recurrence) -> None:
@@ -287,7 +199,7 @@ def _check_annotated(plan: ScanPlan, recurrence: Recurrence) -> None:
     plan.check_on(replace(limits, ldexp=True, line_stores=True), recurrence)
 
 
-def _unbind(sch: Schedule, block: SBlock) -> None:
+def unbind(sch: Schedule, block: SBlock) -> None:
     """Make loops of the threads that a loop was bound to by hand: a CPU has none."""
     _, nest = nest_of(sch, block)
     serial = with_wrapping(without_threads(nest), "cpu")
@@ -300,17 +212,3 @@ def _name_of(sch: Schedule, func: tirx.PrimFunc) -> str:
         if other.same_as(func):
             return str(name.name_hint)
     raise ScanError("expand_scans: the function is not in the schedule's module")
-
-
-def nest_of(sch: Schedule, block: SBlock) -> tuple[tirx.PrimFunc, Any]:
-    """Function and root statement that contain ``block``."""
-    for _, func in sch.mod.functions_items():
-        if not isinstance(func, tirx.PrimFunc):
-            continue
-        for nest in root_nests(func):
-            if any(b.same_as(block) for b in blocks_in(nest)):
-                return func, nest
-    raise ScanError(
-        f"parallel_scan: expected a block inside a loop nest of the root block, got "
-        f"{block.name_hint}; name the block in the time loop"
-    )

@@ -13,9 +13,19 @@ from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.tirx import ForKind, IterVar
 
 from tvm_scan import tir
+from tvm_scan.errors import ScanError
+from tvm_scan.extraction import root_nests
 from tvm_scan.schedules.common.result import Built
 
-__all__ = ["blocks_in", "ensure_blocks", "root_sref", "silent", "splice", "without_threads"]
+__all__ = [
+    "blocks_in",
+    "ensure_blocks",
+    "nest_of",
+    "root_sref",
+    "silent",
+    "splice",
+    "without_threads",
+]
 
 
 @contextmanager
@@ -210,4 +220,18 @@ def _with_body(root: SBlock, body: Any, allocs: list[Any]) -> SBlock:
 def _whole(buffer: Var) -> Any:
     return tirx.BufferRegion(
         buffer, [Range.from_min_extent(tir.zero_like(e), e) for e in tir.shape_of(buffer)]
+    )
+
+
+def nest_of(sch: Schedule, block: SBlock) -> tuple[tirx.PrimFunc, Any]:
+    """Function and root statement that contain ``block``."""
+    for _, func in sch.mod.functions_items():
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        for nest in root_nests(func):
+            if any(b.same_as(block) for b in blocks_in(nest)):
+                return func, nest
+    raise ScanError(
+        f"parallel_scan: expected a block inside a loop nest of the root block, got "
+        f"{block.name_hint}; name the block in the time loop"
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         expand_scans,
         parallel_scan,
         parallelize,
+        plan_of,
         verify,
     )
 
@@ -41,6 +42,7 @@ __all__ = [
     "library",
     "parallel_scan",
     "parallelize",
+    "plan_of",
     "prove",
     "verify",
 ]
@@ -61,6 +63,7 @@ _HOMES = {
     "library": "tvm_scan.library",
     "parallel_scan": "tvm_scan.schedules",
     "parallelize": "tvm_scan.schedules",
+    "plan_of": "tvm_scan.schedules",
     "prove": "tvm_scan.proof",
     "verify": "tvm_scan.schedules",
 }

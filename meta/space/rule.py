@@ -28,8 +28,7 @@ from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.machine.limits import device_of
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.primitive import nest_of
-from tvm_scan.schedules.splice import blocks_in
+from tvm_scan.schedules.splice import blocks_in, nest_of
 
 __all__ = ["ScanRule", "annotate", "register_hooks", "sample_branches", "scan_space"]
 

@@ -32,6 +32,8 @@ from tvm_scan.meta.store.files import (
 )
 from tvm_scan.meta.store.lines import Row, parse_lines, read_manifest, record_fault, workload_fault
 from tvm_scan.meta.store.provenance import why_foreign
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["RecordStore"]
 
@@ -64,6 +66,12 @@ class RecordStore:
         self._functions: dict[tuple[str, ...], tuple[int, Any] | None] = {}
 
     # ---- reading ----------------------------------------------------------------------------
+
+    def plan_of(self, recurrence: Recurrence, target: Target) -> ScanPlan | None:
+        """Return the plan of this recurrence or of its nearest shape; see ``plan_for``."""
+        from tvm_scan.meta.store.nearest import plan_for  # it reads databases
+
+        return plan_for(recurrence, target, self)
 
     def entries(self) -> list[Entry]:
         """Every record that can be read; the others are in ``rejected``.

@@ -16,7 +16,7 @@ from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.nearest import known_plans
 from tvm_scan.recurrence import Axis, Recurrence
 from tvm_scan.schedules.choose.nearest import nearest
-from tvm_scan.schedules.choose.shipped import chosen_plan
+from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.dispatch import dispatch, stands_in_branch
 from tvm_scan.schedules.machine.limits import device_of
 from tvm_scan.schedules.plan import ScanPlan
@@ -61,7 +61,7 @@ def plans_by_length(
         extent = tirx.IntImm(dtype, 1 << power)
         sized = replace(recurrence, time=Axis(recurrence.time.var, extent))
         hit = nearest(known, target, sized)
-        plan = (hit and hit.plan) or chosen_plan(target, sized)
+        plan = (hit and hit.plan) or plan_of(sized, target)
         plan.check(target, recurrence)
         plans.append((power, plan))
     runs = [[p for p, _ in run] for _, run in groupby(plans, key=lambda pair: pair[1])]

@@ -23,8 +23,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.choose.unfit import why_unfit
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.primitive import nest_of
-from tvm_scan.schedules.splice import blocks_in, ensure_blocks
+from tvm_scan.schedules.splice import blocks_in, ensure_blocks, nest_of
 
 __all__ = ["Entry", "canonical", "digest_of", "program_digest"]
 

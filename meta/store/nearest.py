@@ -22,8 +22,8 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules import parallelize
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.nearest import Known, nearest
+from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.choose.shape_key import shape_key
-from tvm_scan.schedules.choose.shipped import chosen_plan
 from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.machine.limits import limits_of
 from tvm_scan.schedules.plan import ScanPlan
@@ -130,7 +130,7 @@ def tuned_function(database: Any, func: tirx.PrimFunc, target: Target) -> Tuned 
     def choose(recurrence: Recurrence) -> ScanPlan:
         hit = nearest(known, target, recurrence)
         hits.append(hit)
-        plans.append((hit and hit.plan) or chosen_plan(target, recurrence))
+        plans.append((hit and hit.plan) or plan_of(recurrence, target))
         return plans[-1]
 
     if not any(nearest(known, target, found) for found in recurrences_of(func)):

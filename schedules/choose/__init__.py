@@ -1,1 +1,1 @@
-"""Which plan: a record of a near shape, else the default. Read ``shipped`` first."""
+"""Which plan: a record of a near shape, else the default. Read ``plan_of`` first."""

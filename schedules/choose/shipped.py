@@ -1,4 +1,4 @@
-"""The plan that is used where the caller gives none: a shipped record's, else the default.
+"""Plans of the records that are shipped, by kind of machine.
 
 The records lie in ``meta/records``, one folder for each kind of machine, with a manifest that has
 what is needed here; nothing is replayed, so that a look-up costs a fraction of a millisecond.
@@ -18,34 +18,14 @@ from tvm_scan._resources import shipped_manifests
 from tvm_scan._versions import why_foreign
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.choose.default import default_plan, host_target
 from tvm_scan.schedules.choose.nearest import Known, nearest
 from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.machine.limits import limits_of
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["chosen_plan", "machine_of", "shipped_plan"]
+__all__ = ["machine_of", "shipped_plan"]
 
 _LOG = logging.getLogger("tvm_scan")
-
-
-def chosen_plan(target: Target | None, recurrence: Recurrence) -> ScanPlan:
-    """The shipped plan of this shape or a near one on this kind of machine, else the default.
-
-    Parameters
-    ----------
-    target : tvm.target.Target or None
-        Where it will run; this machine's CPU if None.
-    recurrence : Recurrence
-        What will run.
-
-    Returns
-    -------
-    ScanPlan
-        A plan that passes ``check``.
-    """
-    target = target or host_target()
-    return shipped_plan(target, recurrence) or default_plan(target, recurrence)
 
 
 def shipped_plan(target: Target, recurrence: Recurrence) -> ScanPlan | None:

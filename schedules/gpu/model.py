@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
-from tvm_scan.schedules.gpu.staging_model import bytes_ahead
+from tvm_scan.schedules.gpu.shared.counts import bytes_ahead
 from tvm_scan.schedules.gpu.thread.plans import GpuPlan
 from tvm_scan.schedules.machine.gpu_chip import (
     BANDWIDTH,

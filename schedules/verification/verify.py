@@ -23,8 +23,8 @@ from tvm_scan.schedules.cpu.lanes import Lanes as CpuLanes
 from tvm_scan.schedules.cpu.three_phase import ThreePhase
 from tvm_scan.schedules.gpu.lanes import Lanes as GpuLanes
 from tvm_scan.schedules.gpu.lanes import Sequential
+from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.primitive import parallelize
 from tvm_scan.schedules.splice import without_threads
 from tvm_scan.schedules.verification.bounds import Promise, errors, promise, takes_extrema
 from tvm_scan.schedules.verification.inputs import CASES, Case, cases
@@ -132,7 +132,9 @@ def verify(
     target = target_for(target, one, "verify")
     name = str((func.attrs or {}).get("global_symbol", "main"))
     named = func.with_attr("global_symbol", name)
-    scan = build(parallelize(named, target, choice or partial(telling_plan, target)), target)[name]
+    scan = build(schedule_nests(named, target, choice or partial(telling_plan, target)), target)[
+        name
+    ]
     written = [p for p in func.params if p in tir.buffers_stored(func.body)]
     out: dict[tuple[str, str], Comparison] = {}
     for reference in _references(named, name, target):
@@ -208,7 +210,7 @@ def _references(named: tirx.PrimFunc, name: str, target: Target) -> list[_Refere
 
 
 def _built(named: tirx.PrimFunc, name: str, target: Target, plan: ScanPlan) -> tuple[Any, Any]:
-    return build(parallelize(named, target, plan), target)[name], _device(target)
+    return build(schedule_nests(named, target, plan), target)[name], _device(target)
 
 
 def _is_cuda(target: Target) -> bool:

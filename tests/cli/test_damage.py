@@ -27,6 +27,7 @@ from tvm_scan.meta import RecordStore
 from tvm_scan.meta.store.exchange import export_archive
 from tvm_scan.meta.store.files import RecordError
 from tvm_scan.schedules.choose import shipped
+from tvm_scan.schedules.choose.plan_of import plan_of
 
 WAYS = [*DAMAGES, "unreadable", "in a read-only folder"]
 TARGET = json.dumps({"kind": "llvm", "num-cores": 2})
@@ -245,7 +246,7 @@ def test_shipped_records(tmp_path, monkeypatch, how):
     found = extract(FUNC)
     try:
         with denied(path) if how == "unreadable" else damaged(path, how):
-            assert shipped.chosen_plan(CPU, found) == default_plan(CPU, found)
+            assert plan_of(found, CPU) == default_plan(CPU, found)
     finally:
         for cached in (_resources.shipped_text, shipped._known):
             cached.cache_clear()

@@ -20,8 +20,9 @@ from tvm_scan.meta import RecordStore
 from tvm_scan.relax import ParallelizeScans
 from tvm_scan.schedules import ScanPlan
 from tvm_scan.schedules.choose import shipped
+from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.choose.shape_key import shape_key
-from tvm_scan.schedules.choose.shipped import chosen_plan, machine_of, shipped_plan
+from tvm_scan.schedules.choose.shipped import machine_of, shipped_plan
 from tvm_scan.schedules.common.sizes import sizes_of
 
 CPU = Target.from_device("cpu")
@@ -110,9 +111,9 @@ def test_it_is_used_without_being_asked_for(records):
     tvm.ir.assert_structural_equal(got.body, want.body)
     # Where the default was measured to be the fastest, a neighbour's plan does not replace it.
     near = extract(library.linear_recurrence(1, 2500))
-    assert chosen_plan(CPU, near) == default_plan(CPU, near)
+    assert plan_of(near, CPU) == default_plan(CPU, near)
     other = extract(library.cumsum(1, 40000))
-    assert chosen_plan(CPU, other) == default_plan(CPU, other)
+    assert plan_of(other, CPU) == default_plan(CPU, other)
 
 
 def test_it_is_used_on_its_machine_and_version_alone(records, monkeypatch):

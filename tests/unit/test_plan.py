@@ -46,7 +46,7 @@ def test_the_annotations_are_the_plan(plan):
     assert ScanPlan.from_annotations(plan.annotations()) == plan
 
 
-#: Every decision of every schedule, as plans of version 0.9 wrote them into records.
+#: Every decision of every schedule, as plans with all of them wrote them into records.
 FLAT = {
     "threads_per_block": 0, "items_per_thread": 0, "block_tree": "blelloch", "lane_block": 1,
     "vectorize": 0, "chunks": 0, "time_vector": 0, "time_runs": 0, "cache_steps": 0,

@@ -7,7 +7,7 @@ from tests.support.cuda_harness import CUDA_TARGET
 from tests.support.plans import in_schedule
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.schedules.gpu.model import predict
-from tvm_scan.schedules.gpu.staging_model import bytes_ahead, lines_of_step, shared_accesses
+from tvm_scan.schedules.gpu.shared.counts import bytes_ahead, lines_of_step, shared_accesses
 from tvm_scan.schedules.machine.limits import limits_of
 
 PLAN = ScanPlan.of(

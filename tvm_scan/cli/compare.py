@@ -86,7 +86,9 @@ def _side(text: str, func: PrimFunc, target: Target) -> _Side:
     if text == _LOOP:
         return _Side(text, "the loop as it stands", func)
     if text == _DEFAULT:
-        return _scheduled(text, func, target, Choice(target, default_plan))
+        return _scheduled(
+            text, func, target, Choice(target, lambda found, where: default_plan(where, found))
+        )
     folder, _, digest = text.rpartition("@")
     if not folder and Path(text).is_dir():
         folder, digest = text, ""

@@ -18,7 +18,7 @@ from tvm_scan import Recurrence, Refusal, ScanPlan, extract, library, paralleliz
 from tvm_scan.arguments import as_target
 from tvm_scan.cli.failure import REFUSED, CommandError
 from tvm_scan.errors import ScanError
-from tvm_scan.schedules.choose.shipped import chosen_plan
+from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.machine.limits import device_of
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "schedule",
 ]
 
-Choose = Callable[[Target, Recurrence], ScanPlan]
+Choose = Callable[[Recurrence, Target], ScanPlan]
 
 _EXAMPLE_SIZES = {"selective_scan": (1, 64, 1024, 16)}
 _DEFAULT_SIZES = (3, 5000)
@@ -198,7 +198,7 @@ def plan_for(text: str | None, target: Target, found: Recurrence) -> ScanPlan:
     CommandError
         If the text is no plan, or the plan does not fit.
     """
-    plan = chosen_plan(target, found) if text is None else read_plan(text)
+    plan = plan_of(found, target) if text is None else read_plan(text)
     try:
         plan.check(target, found)
     except ScanError as error:
@@ -223,13 +223,13 @@ def read_plan(text: str) -> ScanPlan:
 class Choice:
     """A plan for each recurrence of a function as `choose` has it; as text, all of them."""
 
-    def __init__(self, target: Target, choose: Choose = chosen_plan) -> None:
+    def __init__(self, target: Target, choose: Choose = plan_of) -> None:
         self._target, self._choose = target, choose
         self._plans: list[ScanPlan] = []
 
     def __call__(self, found: Recurrence) -> ScanPlan:
         """Choose, and remember it."""
-        self._plans.append(self._choose(self._target, found))
+        self._plans.append(self._choose(found, self._target))
         return self._plans[-1]
 
     def __str__(self) -> str:

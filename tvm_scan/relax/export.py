@@ -31,7 +31,7 @@ from tvm_scan.relax.fuse import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.pipeline import get_pipeline
 from tvm_scan.schedules.choose.arguments import target_for
-from tvm_scan.schedules.choose.shipped import chosen_plan
+from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.delta.rule import delta_plan
 from tvm_scan.schedules.machine.limits import device_of
 
@@ -190,7 +190,7 @@ def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]
         func = mod[report.name]
         tuned = None if database is None else tuned_function(database, func, target)
         for number, recurrence in enumerate(report.recurrences):
-            plan = str(chosen_plan(target, recurrence))
+            plan = str(plan_of(recurrence, target))
             if tuned is not None:
                 plans = [str(p) for p in tuned.plans[number : number + 1]]
                 plan = " ".join([*plans, "from a tuning record", *([] if tuned.exact else _NEAR)])

@@ -23,7 +23,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.relax.findings import Findings, ScanReport
 from tvm_scan.relax.short import keep_for_one_step
 from tvm_scan.schedules import expand_scans, parallelize
-from tvm_scan.schedules.choose.shipped import chosen_plan
+from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.gpu.leftover import bind_leftovers
 from tvm_scan.schedules.machine.limits import device_of
 from tvm_scan.schedules.splice import ensure_blocks
@@ -124,7 +124,7 @@ def _schedule(
                 _LOG.info("%s: the nearest records give %s", report.name, tuned.plans)
             return tuned.func
         _LOG.info("%s has no tuning record for this target: its default plan", report.name)
-    plain = all(chosen_plan(target, r).keeps_loop for r in report.recurrences)
+    plain = all(plan_of(r, target).keeps_loop for r in report.recurrences)
     if done and plain and not report.deltas:
         return None
     try:

@@ -27,7 +27,7 @@ from tvm_scan._locks import ForkSafeLock
 from tvm_scan.torch import places, store
 from tvm_scan.torch.building import SERIAL, build_kernel, exported, loop_at, loop_of
 from tvm_scan.torch.places import CPU, Place
-from tvm_scan.torch.records import plan_sources, recorded_plan
+from tvm_scan.torch.records import plan_sources, user_records
 from tvm_scan.torch.runtime import load_runtime, prepared
 from tvm_scan.torch.scratch import QUESTION, shapes_of
 
@@ -238,12 +238,12 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> s
     from tvm_scan import extract
     from tvm_scan.errors import RefusalError
     from tvm_scan.recurrence import Refusal
-    from tvm_scan.schedules.choose.shipped import chosen_plan
+    from tvm_scan.schedules.choose.plan_of import plan_of
 
     found = extract(loop_at(spec, least_sizes(bits)))
     if not isinstance(found, Refusal):
         target = places.target_of(place)
-        text = str(recorded_plan(target, found) or chosen_plan(target, found))
+        text = str(plan_of(found, target, user_records()))
     elif spec.or_serial:
         _LOG.info("one step after another: %s", found.message())
         text = SERIAL

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from tvm import tirx
 
-    from tvm_scan.schedules import ScanPlan
+    from tvm_scan.meta import RecordStore
 
-__all__ = ["loops_of", "plan_sources", "recorded_plan", "use_records"]
+__all__ = ["loops_of", "plan_sources", "use_records", "user_records"]
 
 _VARIABLE = "TVM_SCAN_RECORDS"
 _MANIFEST = "manifest.json"
@@ -127,11 +127,11 @@ def plan_sources() -> tuple[str, ...]:
     return own, shipped
 
 
-def recorded_plan(target: Any, recurrence: Any) -> ScanPlan | None:
-    """Return the plan that a user's records have for a loop; None where there are none."""
+def user_records() -> RecordStore | None:
+    """Return the user's records; None where there are none."""
     folder = _folder()
     if folder is None:
         return None
-    from tvm_scan.meta import plan_for  # tuning is imported by those alone who use it
+    from tvm_scan.meta import RecordStore  # tuning is imported by those alone who use it
 
-    return plan_for(recurrence, target, folder)
+    return RecordStore(folder)

@@ -8,7 +8,7 @@ from math import ceil, log2
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import element_bytes
 from tvm_scan.schedules.common.strides import contiguous_axis
-from tvm_scan.schedules.gpu.staging_model import lines_of_step, shared_accesses
+from tvm_scan.schedules.gpu.shared.counts import lines_of_step, shared_accesses
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.machine.gpu_chip import AROUND, BARRIER, EXP, LEVEL, MEMORY
 from tvm_scan.schedules.machine.step_counts import StepCost, step_cost

@@ -1,0 +1,62 @@
+"""Every recurrence of a function, each with a plan of its own, and the rest made runnable."""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from tvm_scan.annotations import IS_SCHEDULED
+from tvm_scan.errors import RefusalError
+from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.recurrence import Refusal
+from tvm_scan.schedules.choose.arguments import Chooser, check_fits
+from tvm_scan.schedules.choose.plan_of import plan_of
+from tvm_scan.schedules.delta.rule import as_delta, build_chunks
+from tvm_scan.schedules.gpu.leftover import bind_leftovers
+from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.primitive import build, unbind
+from tvm_scan.schedules.splice import blocks_in, ensure_blocks, nest_of, splice
+
+__all__ = ["schedule_nests"]
+
+#: Refusals of loops that are none of ours: another one says more.
+_PLAIN = ("no-recurrence", "plain-reduction")
+
+
+def schedule_nests(
+    func: tirx.PrimFunc, target: Target, plan: ScanPlan | Chooser | None
+) -> tirx.PrimFunc:
+    """Schedule every recurrence of a function; see ``parallelize``."""
+    one = plan if isinstance(plan, ScanPlan) else None
+    sch = Schedule(ensure_blocks(func))
+    nests = [b[0] for n in root_nests(sch.mod["main"]) if (b := blocks_in(n))]
+    refusals: list[Refusal] = []
+    applied = 0
+    for block in nests:
+        current, nest = nest_of(sch, block)
+        found = extract_nest(current, nest)
+        if isinstance(found, Refusal):
+            delta = as_delta(current, nest, found) if one is None else found
+            chunks = None if isinstance(delta, Refusal) else build_chunks(delta, target)
+            if chunks is None:
+                refusals.append(found)
+                continue
+            splice(sch, block, nest, chunks)
+            applied += 1
+            continue
+        chosen = plan(found) if callable(plan) else plan or plan_of(found, target)
+        check_fits(chosen, target, found, for_all=one is not None and len(nests) > 1)
+        made = build(found, chosen)
+        if made is None:
+            unbind(sch, block)
+        else:
+            splice(sch, block, nest, made)
+        applied += 1
+    if not applied:
+        worst = next((r for r in refusals if r.kind.value not in _PLAIN), refusals[0])
+        raise RefusalError(worst.message(), worst)
+    if device_of(target) == "cuda":
+        bind_leftovers(sch)
+    return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
