@@ -228,7 +228,10 @@ class ScanPlan(ABC):
             version, or damaged.
         """
         words = [found.get("device", "cpu"), found.get("algorithm", "sequential")]
-        schedule = _schedule(*(str(word) for word in words))
+        for name, word in zip(("device", "algorithm"), words, strict=True):
+            if not isinstance(word, str):
+                raise PlanError(f"expected str for {name}, got {word!s:.60}")
+        schedule = _schedule(*words)
         kinds = schedule.decisions()
         values: dict[str, Any] = {}
         for name, raw in found.items():

@@ -132,9 +132,9 @@ def verify(
     target = target_for(target, one, "verify")
     name = str((func.attrs or {}).get("global_symbol", "main"))
     named = func.with_attr("global_symbol", name)
-    scan = build(schedule_nests(named, target, choice or partial(telling_plan, target)), target)[
-        name
-    ]
+    scan = build(
+        schedule_nests(named, target, choice or partial(telling_plan, target=target)), target
+    )[name]
     written = [p for p in func.params if p in tir.buffers_stored(func.body)]
     out: dict[tuple[str, str], Comparison] = {}
     for reference in _references(named, name, target):
@@ -162,7 +162,7 @@ def verify(
     return list(out.values())
 
 
-def telling_plan(target: Target, found: Recurrence) -> ScanPlan:
+def telling_plan(found: Recurrence, target: Target) -> ScanPlan:
     """The default plan; where that is the loop itself, a tree, which has something to tell."""
     plan = default_plan(target, found)
     return ThreePhase(chunks=8, lane_block=4) if plan.keeps_loop else plan

@@ -119,7 +119,7 @@ def decided(name, value):
 
 def renamed(body):
     for inst in body[0][0]:
-        if inst[0] == "Annotate" and inst[2] == ["tvm_scan.plan.chunks"]:
+        if inst[0] == "Annotate" and inst[2] == ["tvm_scan.plan.prefetch"]:
             inst[2] = ["tvm_scan.plan.pieces"]
 
 
@@ -127,14 +127,14 @@ POISONS = {
     "a word for a number": (decided("lane_block", "banana"), "expected int for lane_block"),
     "a word for a flag": (decided("vectorize", "banana"), "expected bool for vectorize"),
     "a number for a flag": (decided("vectorize", 7), "expected bool for vectorize, got 7"),
-    "a fraction": (decided("chunks", 1.5), "expected int for chunks"),
+    "a fraction": (decided("prefetch", 1.5), "expected int for prefetch"),
     "a number for a word": (decided("algorithm", 3), "expected str for algorithm"),
     "a vector of 7 steps": (decided("time_vector", 7), "4, 8, 16, 32 or 64 steps"),
     "a vector without end": (decided("time_vector", 2**40), "4, 8, 16, 32 or 64 steps"),
     "a block of -4 lanes": (decided("lane_block", -4), "lanes per block, got lane_block=-4"),
     "a block without end": (decided("lane_block", 2**40), "lanes per block"),
     "no algorithm": (decided("algorithm", "nonsense"), "expected one of sequential, lanes"),
-    "another device": (decided("device", "cuda"), "expected a plan for cpu"),
+    "another device": (decided("device", "cuda"), "for cuda/lanes, got the field"),
     "another version's word": (renamed, "got the field 'pieces'"),
     "no time at all": (lambda body: body[1].__setitem__(0, 1e-300), "expected a time of at least"),
     "a failed time": (lambda body: body[1].__setitem__(0, 1e10), "a failed measurement"),
