@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.ir import Call, Var
 
 from tvm_scan import tir
-from tvm_scan.algebra import BoundedAffine, Segmented
+from tvm_scan.algebra import Algebra, BoundedAffine
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.verification.inputs import STEPS
@@ -70,10 +70,11 @@ def promise(found: Recurrence, output: Var, *, rounds_steps: bool = False) -> Pr
     """
     dtype = tir.dtype_of(output)
     time, reverse = _walk(found, output)
-    places = not any(_innermost(algebra).name in _UNTIL_FINITE for algebra in found.algebras)
+    algebras = [algebra.innermost for algebra in found.algebras]
+    places = not any(algebra.name in _UNTIL_FINITE for algebra in algebras)
     gates = {
         str(load.source.name)
-        for algebra in map(_innermost, found.algebras)
+        for algebra in algebras
         if isinstance(algebra, BoundedAffine) and algebra.step.gate is not None
         for load in tir.loads(algebra.step.gate)
     }
@@ -192,12 +193,8 @@ def _bound(found: Recurrence, dtype: str, rounds_steps: bool) -> float:
     return 16 * float(np.finfo(dtype).eps) * float(np.sqrt(max(16, length)))
 
 
-def _innermost(algebra: Any) -> Any:
-    return algebra.inner if isinstance(algebra, Segmented) else algebra
-
-
-def _is_exact(algebra: Any) -> bool:
-    inner = _innermost(algebra)
+def _is_exact(algebra: Algebra) -> bool:
+    inner = algebra.innermost
     return inner.name in _EXACT or getattr(inner, "op", "") in _EXACT_OPERATORS
 
 

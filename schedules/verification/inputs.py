@@ -10,7 +10,7 @@ import numpy as np
 from tvm import tirx
 
 from tvm_scan import tir
-from tvm_scan.algebra import Automaton, Segmented
+from tvm_scan.algebra import Automaton
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 
@@ -160,7 +160,7 @@ def index_limits(func: tirx.PrimFunc, found: Recurrence) -> tir.VarMap:
             for inner in tir.loads(index):
                 bound(inner.source, extent)
     for algebra in found.algebras:
-        inner = algebra.inner if isinstance(algebra, Segmented) else algebra
+        inner = algebra.innermost
         if isinstance(inner, Automaton):
             for load in tir.loads(inner.image):
                 bound(load.source, tirx.IntImm("int32", inner.states))

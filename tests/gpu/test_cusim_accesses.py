@@ -223,6 +223,8 @@ def test_a_kernel_cannot_have_memory_of_the_host():
 
     assert launch(tensor.data_ptr()) == 0
     np.testing.assert_array_equal(tensor.numpy(), [7] * 4)
+    # In a child first: were it launched, it would end this process.
+    assert death_of(lambda: launch(ctypes.addressof(host)))[0] == 0
     assert launch(ctypes.addressof(host)) != 0
     text = ctypes.c_char_p()
     driver.cuGetErrorName(719, ctypes.byref(text))

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -202,6 +203,7 @@ def test_a_full_disk_loses_nothing(store):
 
 WRITER = """
 import sys
+import threading
 sys.path.insert(0, {root!r})
 from tests.meta.test_database import *
 store = RecordStore(sys.argv[1])
@@ -301,3 +303,20 @@ def test_a_lock_that_is_held_is_named(store, monkeypatch):
         )
         assert time.monotonic() - begin < 60
     assert "found it held by another process" in done.stderr
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_whoever_writes_waits_for_the_lock(store, compact):
+    """Nothing is changed, nor even read, while another writer holds it."""
+    asked = threading.Event()
+
+    def change(entries):
+        asked.set()
+        return entries[:1]
+
+    writing = threading.Thread(target=store.update, args=(change,), kwargs={"compact": compact})
+    with files_module.locked(store.folder):
+        writing.start()
+        assert not asked.wait(0.5), "it did not wait"
+    writing.join(30)
+    assert asked.is_set() and times(store) == [3.0]

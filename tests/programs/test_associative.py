@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import tirx
+from tvm.script import tirx as T
 
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tvm_scan import ScanError, ScanPlan, associative_scan, extract, parallelize
@@ -149,3 +150,78 @@ def test_the_bicyclic_operator_of_cub(dtype):
     for got, cuda, expected in zip(on_cpu[2:], on_cuda[2:], want, strict=True):
         np.testing.assert_array_equal(got, expected)
         np.testing.assert_array_equal(cuda, expected)
+
+
+def stack(dtype, carry, below, stored):
+    """The bicyclic operator as a plain loop: pops and pushes, then what is left of each."""
+    text = f"""
+@T.prim_func(s_tir=True)
+def main(R: T.Buffer((3, 50), "{dtype}"), S: T.Buffer((3, 50), "{dtype}"),
+         P: T.Buffer((3, 50), "{dtype}"), Q: T.Buffer((3, 50), "{dtype}")):
+    for b in range(3):
+        p = T.sblock_alloc_buffer((1,), "{carry}")
+        q = T.sblock_alloc_buffer((1,), "{carry}")
+        p[0] = T.{carry}(0)
+        q[0] = T.{carry}(0)
+        for t in range(50):
+            r: T.let[T.{carry}] = T.Cast("{carry}", R[b, t])
+            s: T.let[T.{carry}] = T.Cast("{carry}", S[b, t])
+            met: T.let[T.{carry}] = T.min(q[0], r)
+            p[0] = p[0] + r - met
+            q[0] = {below}
+            P[b, t] = {stored.format("p[0]")}
+            Q[b, t] = {stored.format("q[0]")}
+"""
+    return tvm.script.from_source(text, {"T": T})
+
+
+AS_IT_STANDS = ("q[0] + s - met", "s + (q[0] - met)")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "int64", "uint64"])
+def test_the_bicyclic_operator_as_a_loop_of_integers(dtype):
+    """Its sums wrap, or overflow before they are bounded; as its message says, it is taken."""
+    for below in AS_IT_STANDS:
+        found = extract(stack(dtype, dtype, below, "{}"))
+        assert "carry an int32" in found.fix, found.message()
+        func = stack(dtype, "int32", below, f"T.Cast('{dtype}', {{}})")
+        assert [a.name for a in extract(func).algebras] == ["clamp", "reduce"]
+    check_stack(func, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_bicyclic_operator_as_a_loop_of_floats(dtype):
+    """A difference of infinities is NaN, a maximum is not; as its message says, it is taken."""
+    for below in AS_IT_STANDS:
+        found = extract(stack(dtype, dtype, below, "{}"))
+        assert "write h - T.min(h, x) as T.max(h - x, 0)" in found.fix, found.message()
+    func = stack(dtype, dtype, f"T.max(q[0] - r, T.{dtype}(0)) + s", "{}")
+    assert [a.name for a in extract(func).algebras] == ["clamp", "reduce"]
+    check_stack(func, dtype)
+
+
+def check_stack(func, dtype):
+    xs = [x.astype(dtype) for x in operands((3, 50))]
+    tensors = [tvm.runtime.tensor(x) for x in (*xs, *map(np.zeros_like, xs))]
+    scheduled = parallelize(func, CPU, ScanPlan.parse(CPU_PLANS[1]))
+    tvm.compile(scheduled, target=CPU)["main"](*tensors)
+    for got, want in zip(tensors[2:], oracle(bicyclic_twin, xs), strict=True):
+        np.testing.assert_array_equal(got.numpy(), want)
+
+
+def test_words_that_wrap_are_no_bicyclic_monoid():
+    """Why it is refused: neither is the operator associative, nor are its steps closed."""
+    z3 = pytest.importorskip("z3")
+    for bits in (8, 16, 32, 64):
+        a, b, c = (z3.BitVecs(f"{name}0 {name}1", bits) for name in "abc")
+
+        def then(left, right):
+            met = z3.If(z3.ULT(left[1], right[0]), left[1], right[0])
+            return (left[0] + right[0] - met, left[1] + right[1] - met)
+
+        one, other = then(then(a, b), c), then(a, then(b, c))
+        assert z3.Solver().check(z3.Or(one[0] != other[0], one[1] != other[1])) == z3.sat
+    words = range(16)
+    steps = {tuple((max(q - r, 0) + s) % 16 for q in words) for r in words for s in words}
+    pairs = {tuple(g[q] for q in f) for f in steps for g in steps}
+    assert len(steps) == 256 and len(pairs) == 19_856

@@ -60,6 +60,57 @@ def test_the_steps_of_an_output_are_known(func, output, walk):
     assert (promised.time, promised.reverse) == walk
 
 
+def lagging(lag, step, dtype="float32"):
+    """``H[t + lag] = step(H[t], A[t], X[t])``."""
+
+    @T.prim_func(s_tir=True)
+    def func(
+        A: T.Buffer((3, 50), dtype),
+        X: T.Buffer((3, 50), dtype),
+        table: T.Buffer((5, 3), "int32"),
+        H: T.Buffer((3, 50 + lag), dtype),
+    ):
+        for b, t in T.grid(3, 50):
+            H[b, t + lag] = step(H[b, t], A[b, t], X[b, t], table)
+
+    return func
+
+
+LAGGING = {
+    "maximum": (lambda h, a, x, table: T.max(h, x), {"bound": 0.0}),
+    "clamp": (lambda h, a, x, table: T.max(h + a, x), {"places": False}),
+    "bounded affine": (
+        lambda h, a, x, table: T.min(T.max(a * h + x, T.float32(-1)), T.float32(1)),
+        {"gates": frozenset("A")},
+    ),
+    "affine": (lambda h, a, x, table: a * h + x, {"places": True, "gates": frozenset()}),
+    "reset of a maximum": (
+        lambda h, a, x, table: T.if_then_else(a > T.float32(0), x, T.max(h, x)),
+        {"bound": 0.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAGGING)
+def test_a_lag_promises_what_its_family_does(name):
+    step, expected = LAGGING[name]
+    promises = []
+    for lag in (1, 2, 3):
+        func = lagging(lag, step)
+        promises.append(promise(extract(func), func.params[-1]))
+    assert promises[1:] == promises[:1] * 2
+    assert {key: getattr(promises[0], key) for key in expected} == expected
+
+
+def test_inputs_of_a_table_that_lags_stay_in_it():
+    """Reading past it would be a fault of ours, not of the scan."""
+    for lag in (1, 2, 3):
+        func = lagging(lag, lambda h, a, x, table: table[h, x], "int32")
+        limits = verification_inputs.index_limits(func, extract(func))
+        assert [limits.get(p) for p in func.params] == [None, 3, 5, 5], "else it would crash"
+        assert all(c.holds for c in verify(func, plan=CHUNKS))
+
+
 @pytest.mark.parametrize("name", ["running_argmax", "bounded_sum", "running_logsumexp"])
 def test_a_device_is_held_to_its_own_maxima(name):
     """Which ignore NaN: the loop on this machine would not."""

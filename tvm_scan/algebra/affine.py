@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tvm import tirx
@@ -55,6 +55,10 @@ _REWRITES: dict[Any, str] = {
     tirx.FloorMod: "take one remainder by one constant: (a*h + b) % m with a and b free of h",
     **dict.fromkeys((tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor, tirx.BitwiseNot), _BITS),
     **dict.fromkeys((tirx.LShift, tirx.RShift), _BITS),
+}
+_DIFFERENCES: dict[Any, str] = {
+    tirx.Min: "write h - T.min(h, x) as T.max(h - x, 0), and add what else there is outside of it",
+    tirx.Max: "write h - T.max(h, x) as T.min(h - x, 0), and add what else there is outside of it",
 }
 _SIGNED = "carry a signed integer of that width, or one that is wider, and cast what is stored"
 
@@ -271,10 +275,12 @@ def _sum(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
     left, right = _parts(e.a, old), _parts(e.b, old)
     if isinstance(left, NotInFamily):
         return left
-    if isinstance(right, NotInFamily):
-        return right
-    dtype = tir.dtype_of(e)
     negative = isinstance(e, tirx.Sub)
+    if isinstance(right, NotInFamily):
+        # Of floats no maximum: an infinite or NaN h or x makes NaN of the difference.
+        extremum = negative and left[0] is _ONE and isinstance(e.b, tirx.Min | tirx.Max)
+        return replace(right, fix=_DIFFERENCES[type(e.b)]) if extremum else right
+    dtype = tir.dtype_of(e)
     a = _plus(left[0], right[0], negative, dtype)
     return a, _offset(left[1], right[1], negative, dtype)
 

@@ -120,6 +120,11 @@ class Algebra(ABC):
         return (-4, 5)
 
     @property
+    def innermost(self) -> Algebra:
+        """The family that does the arithmetic, where this one is built on another."""
+        return self
+
+    @property
     def reuses_parts(self) -> bool:
         """Whether ``extend`` has each part of a step many times, so that they are named first."""
         return False

@@ -22,7 +22,8 @@ _LARGEST = 1 << 33
 
 _WIDER = (
     "compute in a wider integer and bound there by what the carry holds: T.Cast({dtype!r}, "
-    "T.min(T.max(T.Cast({wide!r}, h) + T.Cast({wide!r}, x), {low}), {high}))"
+    "T.min(T.max(T.Cast({wide!r}, h) + T.Cast({wide!r}, x), {low}), {high})); or carry an int32, "
+    "where its values fit, and cast what is stored"
 )
 
 _FLOATS = "carry a float: then a bound may stand around any gate"
@@ -39,7 +40,9 @@ def as_numbers(
     and ``int64`` overflow does not count: TVM takes it for undefined.
 
     ``u - min(v, x)`` with ``u`` and ``v`` the carry and a shift is ``max(p, u - x)`` with the
-    difference ``p`` of the shifts, which is how an unsigned carry is lowered.
+    difference ``p`` of the shifts, which is how an unsigned carry is lowered. Where the sum after
+    it may wrap, ``max(u - x, 0) + y`` of words is in no family: it is not closed (of 4 bits, 256
+    steps make 19,856 functions two by two), and the bicyclic operator on words not associative.
 
     Parameters
     ----------

@@ -73,6 +73,11 @@ class Interleaved(Algebra):
         return (_COUNT, *(self.inner.dtypes * self.count))
 
     @property
+    def innermost(self) -> Algebra:
+        """As the inner family."""
+        return self.inner.innermost
+
+    @property
     def reuses_parts(self) -> bool:
         """As the inner family."""
         return self.inner.reuses_parts

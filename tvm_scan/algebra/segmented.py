@@ -52,6 +52,11 @@ class Segmented(Algebra):
         return ("int32", *self.carried, *self.inner.dtypes)
 
     @property
+    def innermost(self) -> Algebra:
+        """As the inner family."""
+        return self.inner.innermost
+
+    @property
     def reuses_parts(self) -> bool:
         """As the inner family."""
         return self.inner.reuses_parts

@@ -18,6 +18,7 @@ from tvm_scan.errors import ScanError
 from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.relax.findings import Findings
 from tvm_scan.relax.fuse import fuse_pass
+from tvm_scan.relax.operator_repairs import RepairOperators
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.passes import parallelize_pass
 from tvm_scan.relax.unlowered import unlowered
@@ -69,8 +70,9 @@ def get_pipeline(target: Target | str | None = None, database: Any = None) -> tv
     -------
     Pass
         ``scan_passes(target, database)``, then TVM's default pipeline for the target, in which
-        a schedule rule that fails on a function leaves it to the next. Operators that TVM cannot
-        lower are named in a ``ScanError``.
+        a schedule rule that fails on a function leaves it to the next. Operators that TVM lowers
+        and has no code for (arithmetic on bool, functions of halves) are rewritten first; those
+        that cannot be lowered are named in a ``ScanError``.
     """
     target = target_for(target, None, "get_pipeline")
     database = as_database(database, "get_pipeline")
@@ -78,6 +80,7 @@ def get_pipeline(target: Target | str | None = None, database: Any = None) -> tv
 
     @tvm.ir.transform.module_pass(opt_level=0, name="tvm_scan_pipeline")
     def run(mod: IRModule, _context: Any) -> IRModule:
+        mod = RepairOperators()(mod)
         try:
             return default(scan_passes(target, database)(mod))
         except ScanError:
