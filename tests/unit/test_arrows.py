@@ -172,3 +172,91 @@ def test_a_wrong_arrow_is_seen(path, source):
 )
 def test_a_right_arrow_is_passed(path, source):
     assert violations(source, path) == []
+
+
+#: Rooms of a folder, and modules that stand in none: each imports only what comes before it.
+#: Modules of one line are one room.
+ROOMS = {
+    "schedules": [
+        "common",
+        "machine",
+        "picture branch plan",
+        "splice",
+        "gpu.thread",
+        "gpu.warp",
+        "gpu.shared",
+        "gpu.block",
+        "gpu.walk",
+        "gpu.grid",
+        "gpu",
+        "cpu",
+        "registry",
+        "delta",
+        "choose",
+        "annotated",
+        "primitive",
+        "nests",
+        "verification",
+        "function",
+        "dispatch",
+        "associative",
+    ],
+    "meta": ["space", "measure", "store", "search"],
+}
+
+
+def room_of(name):
+    """Folder and room of a module of ours; the room is None for the folder's own door."""
+    part = part_of(name)
+    if part not in ROOMS:
+        return None, None
+    inner = name.removeprefix(FOLDERS[part]).lstrip(".")
+    # The most rooms deep that there is: gpu.thread before gpu.
+    homes = {one: room for room in ROOMS[part] for one in room.split()}
+    found = [one for one in homes if inner == one or inner.startswith(one + ".")]
+    return part, homes[max(found, key=len)] if found else None
+
+
+def wrong_rooms(source, path):
+    """Every import of one source file that leads to a room above its own, as text."""
+    name = module_name(Path(path))
+    folder, room = room_of(name)
+    if room is None:
+        return []
+    order = ROOMS[folder]
+    wrong = []
+    for imported in imports_of(source, name, Path(path).stem == "__init__"):
+        other, its = room_of(imported.name)
+        if other == folder and its is not None and order.index(its) > order.index(room):
+            wrong.append(f"{path}:{imported.line}: {room} imports {imported.name} of {its}")
+    return wrong
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_rooms(folder):
+    paths = sorted(p.relative_to(ROOT) for p in (ROOT / folder).rglob("*.py"))
+    wrong = [w for p in paths for w in wrong_rooms((ROOT / p).read_text(encoding="utf-8"), p)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_is_in_a_room_that_has_a_door():
+    for folder, rooms in ROOMS.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            name = module_name(path.relative_to(ROOT))
+            assert name == FOLDERS[folder] or room_of(name)[1], f"{path}: in no room of {rooms}"
+            door = path.parent / "__init__.py"
+            assert ast.get_docstring(ast.parse(door.read_text(encoding="utf-8"))), door
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("schedules/common/ir.py", "from tvm_scan.schedules.plan import ScanPlan"),
+        ("schedules/gpu/thread/place.py", "from tvm_scan.schedules.gpu.lanes import Lanes"),
+        ("schedules/gpu/block/tile.py", "def f():\n    import tvm_scan.schedules.gpu.grid.carries"),
+        ("schedules/choose/default.py", "from tvm_scan.schedules.primitive import build"),
+        ("meta/store/files.py", "from tvm_scan.meta.search.loop import Loop"),
+    ],
+)
+def test_a_wrong_room_is_seen(path, source):
+    assert wrong_rooms(source, path)

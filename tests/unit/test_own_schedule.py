@@ -1,0 +1,126 @@
+"""A schedule of one's own: one class, registered, goes through everything without another file."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+
+from tvm_scan import ScanPlan, default_plan, expand_scans, extract, library, parallelize, plan_of
+from tvm_scan import tir, verify
+from tvm_scan.errors import PlanError
+from tvm_scan.meta import RecordStore, tune
+from tvm_scan.meta.search.features import decisions_of
+from tvm_scan.meta.space.decisions import enumerate_plans
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules import parallel_scan, register
+from tvm_scan.schedules.branch import Branch
+from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.schedules.common.ir import Kernel, int_const, loop
+from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.picture import Picture, Serial
+from tvm_scan.schedules.plan import SCHEDULES
+
+CPU = host_target()
+FUNC = library.linear_recurrence(3, 50)
+FOUND = extract(FUNC)
+
+
+# ---- the whole schedule -------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Stride(ScanPlan):
+    """One lane after another, ``steps`` steps of it in a block of the loop."""
+
+    device: ClassVar[str] = "cpu"
+    algorithm: ClassVar[str] = "stride"
+    steps: int = 5
+
+    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+        """Check that blocks are whole."""
+        known = tir.as_int(recurrence.time.extent) or 0
+        self.require(
+            self.steps > 0 and known > 0 and known % self.steps == 0 and recurrence.guard is None,
+            "a length that the steps divide",
+            f"steps={self.steps} of {known}",
+            "use another number",
+        )
+
+    def build(self, recurrence: Recurrence) -> Built:
+        """Return one nest."""
+        rows, time = lane_count(recurrence), recurrence.time
+        row, size = tvm.tirx.Var("v_row", tir.dtype_of(rows)), int_const(self.steps, time.extent)
+        one = Replica(recurrence, decode_lanes(recurrence, row), unroll=False)
+        blocks = loop(
+            "o",
+            time.extent // size,
+            lambda o: loop("i", size, lambda i: one.step(o * size + i)),
+        )
+        body = tir.seq([one.begin(), one.boundary(), blocks, one.finish()])
+        kernel = Kernel("scan", recurrence.inputs, recurrence.outputs, body, one.buffers)
+        return Built([loop("row", rows, lambda r: kernel.block([(row, rows, r)]))], [])
+
+    @classmethod
+    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+        """Yield some numbers of steps."""
+        yield Branch(cls(), (("steps", (1, 2, 5, 7)),))
+
+    def picture(self, recurrence: Recurrence) -> Picture:
+        """Return a walk."""
+        return Picture((("core", f"blocks of {self.steps} steps"),), (Serial("lane", "block"),))
+
+
+# ---- what it goes through -----------------------------------------------------------------------
+@pytest.fixture(autouse=True)
+def registered():
+    register(Stride)
+    yield
+    SCHEDULES.remove(Stride)
+
+
+def ran(func):
+    inputs = [np.random.default_rng(0).random((3, 50), dtype="float32") for _ in range(2)]
+    out = tvm.runtime.tensor(np.zeros((3, 50), "float32"))
+    name = str((func.attrs or {}).get("global_symbol", "main"))
+    tvm.compile(func, target=CPU)[name](*map(tvm.runtime.tensor, inputs), out)
+    return out.numpy()
+
+
+def test_plans_are_parsed_checked_and_built():
+    plan = ScanPlan.parse("cpu/stride(steps=10)")
+    assert (plan, str(plan)) == (Stride(10), "cpu/stride(steps=10)")
+    with pytest.raises(PlanError, match="a length that the steps divide, got steps=7 of 50"):
+        Stride(7).check(CPU, FOUND)
+    np.testing.assert_array_equal(ran(parallelize(FUNC, CPU, plan)), ran(FUNC))
+
+
+def test_a_trace_replays_to_the_tree():
+    sch = s_tir.Schedule(library.linear_recurrence(3, 50))
+    block = sch.get_child_blocks(sch.get_sblock("root"))[0]
+    parallel_scan(sch, block, "cpu/stride(steps=10)", target=CPU)
+    again = s_tir.Schedule(library.linear_recurrence(3, 50))
+    sch.trace.apply_to_schedule(again, remove_postproc=False)
+    expand_scans(again)
+    tvm.ir.assert_structural_equal(again.mod, sch.mod)
+
+
+def test_it_is_searched_and_its_records_are_found(tmp_path):
+    assert {Stride(1), Stride(2), Stride(5)} <= set(enumerate_plans(CPU, FOUND))
+    assert Stride(7) not in enumerate_plans(CPU, FOUND)
+    assert decisions_of(Stride(2)) != decisions_of(Stride(5))
+    store = RecordStore(tmp_path / "records")
+    tuned = tune(FUNC, CPU, database=store, max_trials=200, seed=1)
+    tried = {plan for trial in tuned.trials for plan in trial.plans}
+    assert any(isinstance(plan, Stride) for plan in tried)
+    assert plan_of(FOUND, CPU, store) in tried
+    assert any(isinstance(p, Stride) for entry in store.entries() for p in entry.plans)
+
+
+def test_it_is_chosen_among_drawn_and_verified(command):
+    assert isinstance(default_plan(CPU, FOUND), ScanPlan)
+    assert all(c.holds for c in verify(FUNC, CPU, Stride(10)))
