@@ -80,7 +80,7 @@ class Case:
         if self.family in ("logsumexp", "order 2"):
             return loop_of(self.family, (rows, length))
         if self.family == "narrow":
-            params, step = (("X", "bfloat16"), ("H", "bfloat16")), _NARROW
+            params, step = (("X", "float16"), ("H", "float16")), _NARROW
         else:
             named = _PARAMS[self.family]
             wide = named[-1][1]
@@ -94,7 +94,7 @@ class Case:
 
 
 _NARROW = (
-    'T.Cast("bfloat16", T.Cast("float32", T.if_then_else(t > 0, H[r, t - 1], T.bfloat16(0)))'
+    'T.Cast("float16", T.Cast("float32", T.if_then_else(t > 0, H[r, t - 1], T.float16(0)))'
     ' * T.float32(0.9) + T.Cast("float32", X[r, t]))'
 )
 
