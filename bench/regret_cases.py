@@ -131,6 +131,7 @@ def random_case(rng: random.Random) -> Case:
             batch = rng.choice([1, 1, 1, 2, 8])
             if rows % batch == 0 and rows > batch:
                 options["batch"], rows = batch, rows // batch
+                options["layout"] = "b" + options["layout"]
             if rng.random() < 0.15:
                 options["reverse"] = True
             if rng.random() < 0.15:

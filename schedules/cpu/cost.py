@@ -17,6 +17,8 @@ __all__ = ["Work", "lanes_work", "loop_work", "seconds_of", "three_phase_work"]
 
 #: Operations of a polynomial for an exponential, and of more where no instruction scales.
 _POLYNOMIAL, _UNSCALED = 16.0, 6.0
+#: Products on the longest path of one.
+_TERMS = 11.0
 #: Instructions that go round with a loop.
 _LOOP = 2.0
 #: Steps of a constant loop that LLVM unrolls fully.
@@ -50,7 +52,7 @@ class Work:
     past : float
         Bytes written past the caches.
     scattered : float
-        Bytes by which lines that are fetched several times exceed that.
+        Bytes of lines that no prefetcher sees coming.
     alone : float
         Cycles of one core while the others wait.
     """
@@ -61,6 +63,7 @@ class Work:
     moved: float
     past: float = 0.0
     alone: float = 0.0
+    scattered: float = 0.0
     footprint: float = 0.0
 
     def __add__(self, other: Work) -> Work:
@@ -71,6 +74,7 @@ class Work:
             self.moved + other.moved,
             self.past + other.past,
             self.alone + other.alone,
+            self.scattered + other.scattered,
             max(self.footprint, other.footprint),
         )
 
@@ -81,7 +85,11 @@ def seconds_of(work: Work, chip: CpuChip, cores: int) -> float:
     rounds = ceil(work.tasks / used) * used / work.tasks if work.tasks < 16 * used else 1.0
     busy = work.cycles * chip.cycle * rounds / used
     rate = chip.rate(work.footprint, used)
-    moved = work.moved / rate + work.past * chip.past / chip.rate(float("inf"), used)
+    moved = (
+        work.moved / rate
+        + work.scattered / (chip.scattered_rate * used)
+        + work.past * chip.past / chip.rate(float("inf"), used)
+    )
     bounds = sorted((busy, moved))
     # Bounds of like size are not met together.
     together = bounds[1] + 0.25 * bounds[0]
@@ -91,12 +99,13 @@ def seconds_of(work: Work, chip: CpuChip, cores: int) -> float:
 # ---- parts ----------------------------------------------------------------------------------
 
 
-def _latency(path: Path, chip: CpuChip) -> float:
+def _latency(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
+    """Cycles of a path; calls are the C library's, or polynomials, each of them a long chain."""
     return (
         path.sums * chip.sum_latency
         + path.products * chip.product_latency
         + path.simple
-        + path.calls * chip.call
+        + path.calls * (_TERMS * chip.product_latency if polynomials else chip.call)
         + path.quotients * 3 * chip.quotient
     )
 
@@ -123,13 +132,31 @@ def _accesses(step: Step) -> list[Any]:
     return [a for a in step.accesses if not a.fixed]
 
 
-def _memory(step: Step, chip: CpuChip, nontemporal: bool, passes: float = 1.0) -> dict[str, float]:
+def _memory(step: Step, chip: CpuChip, past: float, passes: float = 1.0) -> dict[str, float]:
     """Bytes; each line of an output is read before it is written, unless it is written past."""
-    footprint = step.loads + step.stores
+    footprint = step.loads + step.stores * (1.0 - past)
     twice = 2.0 if footprint > chip.private else 1.0
-    if nontemporal:
-        return {"moved": passes * step.loads, "past": step.stores, "footprint": step.loads}
-    return {"moved": passes * step.loads + twice * step.stores, "footprint": footprint}
+    moved = passes * step.loads + twice * (1.0 - past) * step.stores
+    return {"moved": moved, "past": past * step.stores, "footprint": footprint}
+
+
+def _past(plan: Any, step: Step) -> float:
+    """The share of the outputs that a plan stores past the caches: of aligned lines only."""
+    if not plan.nontemporal:
+        return 0.0
+    size = max((a.size for a in step.accesses if a.store), default=4)
+    if plan.time_vector or plan.transpose:
+        width = plan.time_vector or 16
+        covered = step.length // width * width / step.length
+        along, rows = step.length * size, step.rows
+    else:
+        width = min(plan.lane_block, step.lanes)
+        covered = step.lanes // width * width / step.lanes if width * size >= 64 else 0.0
+        along, rows = step.lanes * size, step.rows * step.length // step.lanes
+    if width * size < 64:
+        return 0.0
+    # Of rows that begin anywhere in a line, few begin at its head.
+    return covered if along % 64 == 0 or rows == 1 else covered * (along & -along) / 64
 
 
 def _strided(step: Step, chip: CpuChip, rows_at_once: float) -> float:
@@ -159,10 +186,10 @@ def loop_work(plan: Any, step: Step, chip: CpuChip) -> Work:
     """The loop as LLVM compiles it: one core, in vectors where lanes are innermost."""
     total = float(step.rows * step.length)
     if step.lanes_inside and _innermost_vectors(step):
-        return _columns(step, chip, step.lanes, 1.0, False, step.rows / step.lanes)
+        return _columns(step, chip, step.lanes, 1.0, step.rows / step.lanes)
     short = _short_rows(step, chip)
     if short is not None and not step.extremum:
-        return Work(step.rows * short, 1.0, 0.0, **_memory(step, chip, False))
+        return Work(step.rows * short, 1.0, 0.0, **_memory(step, chip, 0.0))
     chain = _latency(step.chain, chip) + (_FORWARD if step.guarded else 0.0)
     own = _instructions(step)
     loops = 0.0 if step.length <= _UNROLLED else _LOOP
@@ -183,7 +210,7 @@ def loop_work(plan: Any, step: Step, chip: CpuChip) -> Work:
         total * each + step.rows * (4 + surprises),
         1.0,
         0.0,
-        **_with(_memory(step, chip, False), _strided(step, chip, 1.0)),
+        **_with(_memory(step, chip, 0.0), _strided(step, chip, 1.0)),
     )
 
 
@@ -205,11 +232,8 @@ def _innermost_vectors(step: Step) -> bool:
     return wide and step.lanes > 1 and not step.body.calls
 
 
-def _columns(
-    step: Step, chip: CpuChip, width: float, tasks: float, nontemporal: bool, rows: float
-) -> Work:
+def _columns(step: Step, chip: CpuChip, width: float, tasks: float, rows: float) -> Work:
     """``rows`` times strips of neighbouring lanes, ``width`` of them in vectors at every step."""
-    vectors = width * 4 / chip.vector_bytes
     cycles = _vector(step.body, width, chip, True, False)
     cycles += sum(
         max(1.0, width * a.size / chip.vector_bytes) * a.times * (1.0 if a.store else 0.5)
@@ -219,8 +243,7 @@ def _columns(
     each = max(cycles + 3.0, chain)
     if width < chip.vector_bytes / 4:
         each = max(each, width * _instructions(step) / chip.issue)
-    del vectors
-    return Work(rows * step.length * each, tasks, 0.0, **_memory(step, chip, nontemporal))
+    return Work(rows * step.length * each, tasks, 0.0, **_memory(step, chip, 0.0))
 
 
 # ---- lanes ----------------------------------------------------------------------------------
@@ -231,7 +254,7 @@ def lanes_work(plan: Any, step: Step, chip: CpuChip) -> Work:
     if plan.time_vector:
         work = _time_vectors(plan, step, chip, step.length).over(step.rows)
         joins = 0.0 if step.rows == 1 else 1.0
-        memory = _memory(step, chip, plan.nontemporal)
+        memory = _memory(step, chip, _past(plan, step))
         return Work(work.cycles, float(step.rows), joins, **memory)
     width = min(plan.lane_block, step.lanes)
     outer = step.rows / step.lanes
@@ -248,7 +271,12 @@ def lanes_work(plan: Any, step: Step, chip: CpuChip) -> Work:
             work = Work(tasks * one, tasks, 1.0, 0.0)
         total = work if total is None else total + work
     assert total is not None
-    memory = _memory(step, chip, plan.nontemporal)
+    memory = _memory(step, chip, _past(plan, step))
+    if plan.transpose and memory["footprint"] > chip.private * min(chip.cores, total.tasks):
+        # The rows of a tile are too many for the prefetcher.
+        asked = step.loads if plan.prefetch else 0.0
+        memory["scattered"] = memory["moved"] - asked
+        memory["moved"] = asked
     return replace(total, **_with(memory, _strided(step, chip, width)))
 
 
@@ -274,6 +302,7 @@ def _block(plan: Any, step: Step, chip: CpuChip, size: int) -> float:
         issued = size * (_scalar(step.body, chip) + (own - step.body.operations) / chip.issue)
         ahead = 1.0 + chip.window / max(1.0, step.length * size * own)
         return overhead + step.length * max(issued + _LOOP / chip.issue, chain / ahead)
+    chain = _latency(step.chain, chip, not plan.library_math)
     if plan.transpose and size % 16 == 0:
         whole, rest = divmod(step.length, 16)
         cycles = 16 * whole * max(_tiles(plan, step, chip, size), chain)
@@ -407,7 +436,7 @@ def three_phase_work(plan: Any, step: Step, chip: CpuChip) -> Work:
     replay = max(replay, _latency(step.chain, chip))
     apply = sum((_scalar(p.apply, chip) + 10) * p.cells for p in step.parts)
     stages = 3.0 * max(1, len({id(p) for p in step.parts}))
-    memory = _memory(step, chip, False, 2.0)
+    memory = _memory(step, chip, 0.0, 2.0)
     work = Work(tasks * (length * (reduce + replay) + 60.0), tasks, stages, **memory)
     return replace(work, alone=step.rows * chunks * apply / max(1.0, min(step.rows, chip.cores)))
 
@@ -424,7 +453,7 @@ def _vector_chunks(plan: Any, step: Step, chip: CpuChip) -> Work:
     cycles = step.rows * tiles * (chunks * first + chunks * replay + 60.0 * chunks)
     apply = sum((_scalar(p.apply, chip) + 10) * p.cells for p in step.parts)
     again = (2 * chunks - 2) / (2 * chunks + 1)
-    memory = _memory(step, chip, plan.nontemporal, 1.0)
+    memory = _memory(step, chip, _past(plan, step), 1.0)
     if plan.cache_steps == 0 or step.loads / tiles <= chip.private:
         memory["moved"] += again * step.loads * (1.0 if plan.cache_steps == 0 else 0.3)
     else:
@@ -443,9 +472,7 @@ def _fold(plan: Any, step: Step, chip: CpuChip, length: float) -> float:
         vectors = sum(max(1.0, size * width / chip.vector_bytes) for size in part.sizes)
         shuffles += 2 * vectors * 1.25
     loads = sum(
-        max(1.0, width * a.size / chip.vector_bytes) * 0.5
-        for a in _accesses(step)
-        if not a.store
+        max(1.0, width * a.size / chip.vector_bytes) * 0.5 for a in _accesses(step) if not a.store
     )
     batch = max(operations / chip.vector_issue, shuffles / chip.shuffle_issue, loads)
     return 20.0 + length / width * (batch + 4.0)

@@ -151,7 +151,9 @@ class Path:
     @property
     def weight(self) -> float:
         """Roughly its cycles, to find the longest."""
-        return 3 * self.sums + 4 * self.products + self.simple + 20 * self.calls + 12 * self.quotients
+        return (
+            3 * self.sums + 4 * self.products + self.simple + 20 * self.calls + 12 * self.quotients
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,8 +219,10 @@ def step_of(recurrence: Recurrence) -> Step:
         lanes_inside=time_is_outside(recurrence),
         in_vectors=_stays_in_vectors(recurrence),
         guarded=_is_guarded(recurrence.body),
-        extremum=any(isinstance(c.step, tirx.Max | tirx.Min) and is_float(c.dtype)
-                     for c in recurrence.carries),
+        extremum=any(
+            isinstance(c.step, tirx.Max | tirx.Min) and is_float(c.dtype)
+            for c in recurrence.carries
+        ),
         transcendental=has_transcendentals(recurrence),
         state=any(carry.state_axes for carry in recurrence.carries),
         backwards=any((a.along_time or 0) < 0 for a in accesses),
@@ -239,16 +243,23 @@ def _part(recurrence: Recurrence, group: Group) -> Part:
         tirx.Var(f"h{i}", recurrence.carries[c].dtype) for i, c in enumerate(group.carries)
     )
     plain = algebra.plainly() or algebra
-    combined = plain.combine(first, second)
+    lifted = algebra.lift()
+    varying = [not isinstance(part, tirx.FloatImm | tirx.IntImm) for part in lifted]
+    combined = [
+        e for e, varies in zip(plain.combine(first, second), varying, strict=True) if varies
+    ]
     applied, extended = plain.apply(first, olds), algebra.extend(first, second)
     return Part(
         combine=_sum(combined),
         apply=_sum(applied),
         extend=_sum(extended),
-        lift=_sum(algebra.lift()),
+        lift=_sum(lifted),
         apply_chain=max((chain_of(e, olds) for e in applied), key=lambda c: c.weight),
         extend_chain=max((chain_of(e, first) for e in extended), key=lambda c: c.weight),
-        sizes=tuple(tir.byte_size(d) for d in algebra.dtypes),
+        # Parts that are numbers stay numbers, which LLVM knows.
+        sizes=tuple(
+            tir.byte_size(d) for d, varies in zip(algebra.dtypes, varying, strict=True) if varies
+        ),
         carries=tuple(tir.byte_size(recurrence.carries[c].dtype) for c in group.carries),
         cells=prod(known_extent(axis.extent) for axis in recurrence.state_axes(group)),
         checked=getattr(plain, "exact", None) is not None,
@@ -297,8 +308,11 @@ def count(node: Any) -> Counts:
         add(0.0 if fused else 1.0, size_of(node))
 
     def on_choice(node: Any) -> None:
-        floats = is_float(tir.dtype_of(node)) and isinstance(node, tirx.Max | tirx.Min)
-        add(3.0 if floats else 1.0, size_of(node))
+        floats = is_float(tir.dtype_of(node))
+        if isinstance(node, tirx.Mul) and not floats:
+            # Two halves of a product of 32 bits in a vector, three of 64.
+            found[1] += 2.0 * size_of(node)
+        add(3.0 if floats and isinstance(node, tirx.Max | tirx.Min) else 1.0, size_of(node))
 
     def on_quotient(node: Any) -> None:
         found[3] += 1.0

@@ -33,6 +33,8 @@ class CpuChip:
         Bytes per second that one core moves from and to each of them.
     shared_rates, memory_rates : float
         The same of all cores together.
+    scattered_rate : float
+        Of lines that no prefetcher sees coming, of one core.
     past : float
         How many bytes of memory's rate a byte costs that is written past the caches; an ordinary
         one costs two.
@@ -62,6 +64,7 @@ class CpuChip:
     memory_rate: float = 20e9
     shared_rates: float = 110e9
     memory_rates: float = 58e9
+    scattered_rate: float = 15e9
     past: float = 1.5
     wake: float = 1.0e-6
     start: float = 0.25e-6
@@ -87,7 +90,10 @@ class CpuChip:
         levels = (
             (self.nearest * cores, self.near_rate * cores),
             (self.private * cores, self.private_rate * cores),
-            (self.shared, self.shared_rate + (self.shared_rates * share - self.shared_rate) * every),
+            (
+                self.shared,
+                self.shared_rate + (self.shared_rates * share - self.shared_rate) * every,
+            ),
         )
         memory = self.memory_rate + (self.memory_rates - self.memory_rate) * every
         seconds, below = 1.0 / memory, 1.0
