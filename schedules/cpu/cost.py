@@ -31,6 +31,16 @@ _SURPRISE = 10.0
 _INTERLEAVED = 8
 #: Cycles of a cell that is put into a vector, or taken out of it, by itself.
 _APART = 0.75
+#: Cycles of a cell that a vector of time reads, and writes, where steps lie apart.
+_GATHERED, _SCATTERED = 2.0, 4.0
+#: Cycles of a cell of a vector of time that is read or written backwards.
+_REVERSED = 0.6
+#: Cycles of a store to a line that another core writes, too.
+_CONTESTED = 10.0
+#: More cycles of vectors of time whose elements have several parts: they leave the registers.
+_SPILLED = 1.4
+#: Cycles of a store to a line that no prefetcher has brought near.
+_JUMP = 30.0
 #: Lanes of one vector operation, as the builder makes them.
 _STRIP = 32
 
@@ -166,9 +176,10 @@ def _strided(step: Step, chip: CpuChip, rows_at_once: float) -> float:
         if a.along_time in (1, -1, 0, None) or not a.along_lane:
             continue
         used = min(64.0, rows_at_once * a.size * abs(a.along_lane))
+        again = min(64 / used, max(1.0, step.lanes / rows_at_once))
         # The lines of a column stay only where all of them fit.
-        if step.length * 64 > chip.nearest and used < 64:
-            extra += step.rows * step.length * a.size * (64 / used - 1)
+        if step.length * 64 > chip.nearest:
+            extra += step.rows * step.length * a.size * (again - 1)
     return extra
 
 
@@ -254,6 +265,7 @@ def lanes_work(plan: Any, step: Step, chip: CpuChip) -> Work:
     if plan.time_vector:
         work = _time_vectors(plan, step, chip, step.length).over(step.rows)
         joins = 0.0 if step.rows == 1 else 1.0
+        work = _Walk(work.cycles + step.rows * _contested(step, chip))
         memory = _memory(step, chip, _past(plan, step))
         return Work(work.cycles, float(step.rows), joins, **memory)
     width = min(plan.lane_block, step.lanes)
@@ -268,7 +280,7 @@ def lanes_work(plan: Any, step: Step, chip: CpuChip) -> Work:
         one, tasks = _block(plan, step, chip, size), outer * blocks
         work = Work(0.0, 1.0, 0.0, 0.0, alone=one)
         if tasks > 1:
-            work = Work(tasks * one, tasks, 1.0, 0.0)
+            work = Work(tasks * (one + _contested(step, chip)), tasks, 1.0, 0.0)
         total = work if total is None else total + work
     assert total is not None
     memory = _memory(step, chip, _past(plan, step))
@@ -278,6 +290,14 @@ def lanes_work(plan: Any, step: Step, chip: CpuChip) -> Work:
         memory["scattered"] = memory["moved"] - asked
         memory["moved"] = asked
     return replace(total, **_with(memory, _strided(step, chip, width)))
+
+
+def _contested(step: Step, chip: CpuChip) -> float:
+    """Cycles of a lane whose neighbours in a line are written by other cores meanwhile."""
+    stores = [a for a in _accesses(step) if a.store and a.along_lane == 1]
+    if chip.cores < 2 or step.rows < 2 or not stores or step.lanes * stores[0].size > 128:
+        return 0.0
+    return _CONTESTED * step.length
 
 
 def _halvings(width: int) -> list[int]:
@@ -301,7 +321,8 @@ def _block(plan: Any, step: Step, chip: CpuChip, size: int) -> float:
             return short
         issued = size * (_scalar(step.body, chip) + (own - step.body.operations) / chip.issue)
         ahead = 1.0 + chip.window / max(1.0, step.length * size * own)
-        return overhead + step.length * max(issued + _LOOP / chip.issue, chain / ahead)
+        each = max(issued + _LOOP / chip.issue, chain / ahead)
+        return overhead + step.length * (each + _jumps(step, chip, size))
     chain = _latency(step.chain, chip, not plan.library_math)
     if plan.transpose and size % 16 == 0:
         whole, rest = divmod(step.length, 16)
@@ -309,12 +330,28 @@ def _block(plan: Any, step: Step, chip: CpuChip, size: int) -> float:
         return overhead + cycles + rest * max(_across(plan, step, chip, size), chain)
     if size > _STRIP:
         chain += _FORWARD
-    return overhead + step.length * max(_across(plan, step, chip, size), chain)
+    each = max(_across(plan, step, chip, size), chain)
+    return overhead + step.length * (each + _jumps(step, chip, size))
+
+
+def _jumps(step: Step, chip: CpuChip, size: int) -> float:
+    """Cycles of a step whose strip of lanes lies a row apart from the step's before.
+
+    Stores leave in order: one whose line is not in the nearest cache holds up those behind it.
+    """
+    strips = [a for a in _accesses(step) if a.along_lane == 1 and a.along_time not in (0, None)]
+    if step.loads + step.stores <= chip.nearest or size >= step.lanes:
+        return 0.0
+    return _JUMP * sum(1.0 for a in strips if a.store and abs(a.along_time) * a.size > 2 * 64)
 
 
 def _across(plan: Any, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a step of ``size`` lanes in vectors."""
-    cycles = 2.0 + _vector(step.body, size, chip, plan.ldexp, plan.library_math)
+    cycles = (
+        2.0
+        + _unhidden(step, chip, size)
+        + _vector(step.body, size, chip, plan.ldexp, plan.library_math)
+    )
     for a in _accesses(step):
         vectors = max(1.0, size * a.size / chip.vector_bytes)
         if a.along_lane in (0, 1):
@@ -325,9 +362,18 @@ def _across(plan: Any, step: Step, chip: CpuChip, size: int) -> float:
     return cycles
 
 
+def _unhidden(step: Step, chip: CpuChip, size: int) -> float:
+    """Cycles that a step waits for its polynomials; several vectors hide one another's."""
+    if not step.transcendental:
+        return 0.0
+    return _TERMS * chip.product_latency / 2 / max(1.0, size * 4 / chip.vector_bytes)
+
+
 def _tiles(plan: Any, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a step: squares between memory and registers, and vectors of lanes."""
-    cycles = _vector(step.body, size, chip, plan.ldexp, plan.library_math)
+    cycles = _unhidden(step, chip, size) + _vector(
+        step.body, size, chip, plan.ldexp, plan.library_math
+    )
     for a in _accesses(step):
         vectors = max(1.0, size * a.size / chip.vector_bytes)
         if a.along_time in (1, -1) and a.along_lane:
@@ -362,8 +408,9 @@ def _time_vectors(plan: Any, step: Step, chip: CpuChip, length: float) -> _Walk:
     for part in step.parts:
         scan = _run_scan if plan.time_runs else _scan
         made = scan(part, width, chip)
-        issued, shuffles = issued + made[0], shuffles + made[1]
-        issued += _vector(part.lift, width, chip, True, False) * chip.vector_issue
+        spilled = _SPILLED if len(part.sizes) > 2 else 1.0
+        issued, shuffles = issued + spilled * made[0], shuffles + spilled * made[1]
+        issued += spilled * _vector(part.lift, width, chip, True, False) * chip.vector_issue
         chain = max(chain, _latency(part.apply_chain, chip) + 3.0)
     issued += _vector(step.body, width, chip, True, False) * chip.vector_issue
     memory = 0.0
@@ -372,10 +419,9 @@ def _time_vectors(plan: Any, step: Step, chip: CpuChip, length: float) -> _Walk:
         if a.along_time == 1:
             memory += vectors * (1.0 if a.store else 0.5)
         elif a.along_time == -1:
-            memory += vectors * (1.0 if a.store else 0.5)
-            shuffles += 2 * vectors
+            memory += _REVERSED * width
         else:
-            memory += _APART * width
+            memory += (_SCATTERED if a.store else _GATHERED) * width
     block = max(issued / chip.vector_issue, shuffles / chip.shuffle_issue, memory) + 2.0
     short = _short_rows(step, chip) if not full and length == step.length else None
     if short is not None:

@@ -266,6 +266,10 @@ def _part(recurrence: Recurrence, group: Group) -> Part:
     )
 
 
+def _has_half(cast: Any) -> bool:
+    return tir.is_half(tir.dtype_of(cast)) or tir.is_half(tir.dtype_of(cast.value))
+
+
 def _sum(expressions: Any) -> Counts:
     total = NONE
     for expression in expressions:
@@ -312,7 +316,9 @@ def count(node: Any) -> Counts:
         if isinstance(node, tirx.Mul) and not floats:
             # Two halves of a product of 32 bits in a vector, three of 64.
             found[1] += 2.0 * size_of(node)
-        add(3.0 if floats and isinstance(node, tirx.Max | tirx.Min) else 1.0, size_of(node))
+        dear = floats and isinstance(node, tirx.Max | tirx.Min)
+        dear = dear or (isinstance(node, tirx.Cast) and _has_half(node))
+        add(3.0 if dear else 1.0, size_of(node))
 
     def on_quotient(node: Any) -> None:
         found[3] += 1.0
