@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import platform
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, lru_cache
+from importlib.resources import files
 from pathlib import Path
 
 from tvm.target import Target
@@ -13,7 +17,18 @@ from tvm.target.codegen import target_has_features
 
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
-__all__ = ["chip_of", "processor_name"]
+__all__ = [
+    "chip_of",
+    "machine_constants",
+    "parse_constants",
+    "processor_name",
+    "user_file",
+    "with_features",
+]
+
+_LOG = logging.getLogger("tvm_scan")
+#: Bytes above which a file is no file of constants.
+_LARGEST_FILE = 1 << 16
 
 
 @lru_cache(maxsize=64)
@@ -29,7 +44,7 @@ def chip_of(target: Target) -> CpuChip:
     -------
     CpuChip
     """
-    return with_features(_machine(), target)
+    return with_features(machine_constants()[0], target)
 
 
 def with_features(chip: CpuChip, target: Target) -> CpuChip:
@@ -49,12 +64,82 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
 
 
 @cache
-def _machine() -> CpuChip:
+def machine_constants() -> tuple[CpuChip, str]:
+    """This machine's constants, and whether they are calibrated, shipped or estimated."""
+    name = processor_name()
+    own = user_file()
+    if own is not None and own.is_file() and (found := _read(own)) is not None:
+        return found, "calibrated"
+    shipped = files("tvm_scan.schedules").joinpath(f"machine/data/{name}.json")
+    if shipped.is_file() and (found := parse_constants(shipped.read_text(), name)) is not None:
+        return found, "shipped"
     sizes = _cache_sizes()
-    return CpuChip(
-        nearest=sizes.get(1, CpuChip.nearest),
-        private=sizes.get(2, CpuChip.private),
-    )
+    estimate = CpuChip(nearest=sizes.get(1, CpuChip.nearest), private=sizes.get(2, CpuChip.private))
+    return estimate, "estimated"
+
+
+def user_file() -> Path | None:
+    """Where this user's calibration of this processor lies; None where that is turned off.
+
+    ``TVM_SCAN_MACHINE`` names another file, or is ``off``.
+    """
+    named = os.environ.get("TVM_SCAN_MACHINE", "")
+    if named.lower() in ("off", "0"):
+        return None
+    if named:
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_DATA_HOME")
+    try:
+        folder = Path(base) if base else Path.home() / ".local" / "share"
+    except RuntimeError:  # no home
+        return None
+    return folder / "tvm_scan" / "machine" / f"{processor_name()}.json"
+
+
+def _read(path: Path) -> CpuChip | None:
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise OSError(f"expected at most {_LARGEST_FILE} bytes")
+        return parse_constants(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        _LOG.warning("tvm_scan: the constants in %s are not used: %s", path, error)
+        return None
+
+
+def parse_constants(text: str, name: str) -> CpuChip | None:
+    """Constants of a file; None, with a message, where it is damaged.
+
+    Parameters
+    ----------
+    text : str
+        JSON: an object with a number for each field of ``CpuChip``.
+    name : str
+        Of the file, for the message.
+    """
+    try:
+        found = json.loads(text)["constants"]
+        values = {f.name: _number(f.name, found[f.name]) for f in fields(CpuChip)}
+        if len(found) != len(values):
+            raise ValueError(f"unknown fields {sorted(set(found) - set(values))}")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        _LOG.warning(
+            "tvm_scan: the constants in %s are not used: expected a positive number for each of "
+            "%s, got %s; run tvm-scan calibrate again",
+            name,
+            ", ".join(f.name for f in fields(CpuChip)),
+            f"{type(error).__name__}: {error}",
+        )
+        return None
+    return CpuChip(**values)  # type: ignore[arg-type]
+
+
+def _number(name: str, value: object) -> float | int:
+    """A positive number, whole where the field is; within what any processor has."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}={value!r}")
+    if not 0 < value < 1e15 or (isinstance(getattr(CpuChip, name), int) and int(value) != value):
+        raise ValueError(f"{name}={value!r}")
+    return int(value) if isinstance(getattr(CpuChip, name), int) else float(value)
 
 
 def _cache_sizes() -> dict[int, int]:
