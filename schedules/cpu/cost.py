@@ -25,6 +25,8 @@ _LOOP = 2.0
 _UNROLLED = 3 << 5
 #: Cycles until a load finds what the store before it has written.
 _FORWARD = 5.0
+#: Cycles around a row.
+_ROW = 20.0
 #: Cycles of a branch that was guessed wrong, in the middle of others' work.
 _SURPRISE = 10.0
 #: Steps of rows that LLVM takes in vectors of rows, as groups of interleaved accesses.
@@ -218,7 +220,7 @@ def loop_work(plan: Any, step: Step, chip: CpuChip) -> Work:
         # Numbers in no order have about ln(n) + 0.6 running maxima, each a wrong guess.
         surprises = _SURPRISE * (log(step.length) + 0.6)
     return Work(
-        total * each + step.rows * (4 + surprises),
+        total * each + step.rows * (_ROW + surprises),
         1.0,
         0.0,
         **_with(_memory(step, chip, 0.0), _strided(step, chip, 1.0)),
@@ -482,7 +484,9 @@ def three_phase_work(plan: Any, step: Step, chip: CpuChip) -> Work:
     replay = max(replay, _latency(step.chain, chip))
     apply = sum((_scalar(p.apply, chip) + 10) * p.cells for p in step.parts)
     stages = 3.0 * max(1, len({id(p) for p in step.parts}))
-    memory = _memory(step, chip, 0.0, 2.0)
+    reduce += width * _jumps(step, chip, 1)
+    replay += width * _jumps(step, chip, 1)
+    memory = _with(_memory(step, chip, 0.0, 2.0), 2 * _strided(step, chip, 1.0))
     work = Work(tasks * (length * (reduce + replay) + 60.0), tasks, stages, **memory)
     return replace(work, alone=step.rows * chunks * apply / max(1.0, min(step.rows, chip.cores)))
 
@@ -513,10 +517,12 @@ def _fold(plan: Any, step: Step, chip: CpuChip, length: float) -> float:
     width = plan.time_vector
     operations, shuffles = 0.0, 0.0
     for part in step.parts:
-        operations += _vector(part.lift, width, chip, True, False) * chip.vector_issue
-        operations += part.combine.bytes * width / chip.vector_bytes * 1.25
+        spilled = _SPILLED if len(part.sizes) > 2 else 1.0
+        lifted = _vector(part.lift, width, chip, True, False) * chip.vector_issue
+        combined = part.combine.bytes * width / chip.vector_bytes * 1.25
+        operations += spilled * (lifted + combined)
         vectors = sum(max(1.0, size * width / chip.vector_bytes) for size in part.sizes)
-        shuffles += 2 * vectors * 1.25
+        shuffles += spilled * 2 * vectors * 1.25
     loads = sum(
         max(1.0, width * a.size / chip.vector_bytes) * 0.5 for a in _accesses(step) if not a.store
     )
