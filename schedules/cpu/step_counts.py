@@ -197,7 +197,8 @@ class Step:
 @lru_cache(maxsize=256)
 def step_of(recurrence: Recurrence) -> Step:
     """Count a recurrence; what is not known until run time is one number."""
-    rows = prod(known_extent(lane.extent) for lane in recurrence.lanes)
+    # An empty loop is counted as one step: what is chosen for it does not matter.
+    extents = [max(1, known_extent(axis.extent)) for axis in recurrence.lanes]
     chains = [
         chain_of(carry.step, [recurrence.carries[c].old for c in group.carries])
         for group in recurrence.groups
@@ -207,9 +208,9 @@ def step_of(recurrence: Recurrence) -> Step:
     written = tir.VarMap((b, True) for b in recurrence.outputs)
     read = [b for b in recurrence.inputs if b not in written]
     return Step(
-        rows=rows,
-        length=known_extent(recurrence.time.extent),
-        lanes=known_extent(recurrence.lanes[-1].extent) if recurrence.lanes else 1,
+        rows=prod(extents),
+        length=max(1, known_extent(recurrence.time.extent)),
+        lanes=extents[-1] if extents else 1,
         body=count(recurrence.body),
         chain=max(chains, key=lambda c: c.weight),
         accesses=accesses,

@@ -65,7 +65,7 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
 
 @cache
 def machine_constants() -> tuple[CpuChip, str]:
-    """This machine's constants, and whether they are calibrated, shipped or estimated."""
+    """Constants of this machine, and whether they are calibrated, shipped or estimated."""
     name = processor_name()
     own = user_file()
     if own is not None and own.is_file() and (found := _read(own)) is not None:

@@ -13,8 +13,14 @@ from tvm_scan.schedules import ScanPlan, default_plan
 from tvm_scan.schedules.choose import cpu_default
 from tvm_scan.schedules.cpu.cost import loop_work, seconds_of
 from tvm_scan.schedules.cpu.step_counts import step_of
+from tvm_scan.schedules.machine.calibrate import measured, store_constants
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
-from tvm_scan.schedules.machine.cpu_constants import chip_of, parse_constants, with_features
+from tvm_scan.schedules.machine.cpu_constants import (
+    chip_of,
+    machine_constants,
+    parse_constants,
+    with_features,
+)
 
 TARGETS = {
     "avx512": Target({"kind": "llvm", "mcpu": "skylake-avx512"}),
@@ -136,6 +142,28 @@ def test_damaged_constants_are_left_out_with_a_message(text, caplog):
         assert parse_constants(text, "mine.json") is None
     assert "mine.json" in caplog.text
     assert "expected a positive number" in caplog.text
+
+
+def test_a_calibration_is_stored_and_used(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "mine.json"
+    monkeypatch.setenv("TVM_SCAN_MACHINE", str(path))
+    chip = replace(CpuChip(), cycle=0.7e-9)
+    store_constants(chip, path)
+    machine_constants.cache_clear()
+    try:
+        assert machine_constants() == (chip, "calibrated")
+        path.write_text("{")
+        machine_constants.cache_clear()
+        assert machine_constants()[1] != "calibrated"
+    finally:
+        machine_constants.cache_clear()
+
+
+def test_this_machine_is_measured():
+    chip = measured(seconds=0.01)
+    assert parse_constants(json.dumps({"constants": asdict(chip)}), "mine") == chip
+    assert 0.1e-9 < chip.cycle < 5e-9
+    assert chip.product_latency > 1
 
 
 def test_a_target_has_constants_whatever_it_is():
