@@ -23,6 +23,8 @@ __all__ = ["RULES", "Rule", "candidates", "cpu_default", "predict"]
 
 #: By how much a later plan must be ahead of an earlier, simpler one: less is noise.
 _AHEAD = 0.97
+#: The same of the loop, which is what it is compared with.
+_AHEAD_OF_LOOP = 0.88
 _WORK = {"sequential": loop_work, "lanes": lanes_work, "three_phase": three_phase_work}
 
 
@@ -101,7 +103,8 @@ def cpu_default(target: Target, limits: Limits, recurrence: Recurrence) -> ScanP
     ranked: list[tuple[float, ScanPlan]] = []
     for plan in candidates(limits, recurrence, step):
         if not any(rule.forbids(plan, recurrence, step) for rule in RULES):
-            ranked.append((predict(plan, step, chip, limits.cores), plan))
+            ahead = _AHEAD_OF_LOOP / _AHEAD if plan.algorithm == "sequential" else 1.0
+            ranked.append((ahead * predict(plan, step, chip, limits.cores), plan))
     while ranked:
         least = min(seconds for seconds, _ in ranked)
         place = next(i for i, (seconds, _) in enumerate(ranked) if seconds * _AHEAD <= least)

@@ -66,7 +66,7 @@ class CpuChip:
     memory_rates: float = 58e9
     scattered_rate: float = 15e9
     past: float = 1.5
-    wake: float = 1.0e-6
+    wake: float = 1.5e-6
     start: float = 0.25e-6
     cores: int = 2
 
