@@ -39,10 +39,11 @@ _REALTIME = "TVM_SCAN_BENCH_REALTIME"
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds per call of one method."""
+    """Seconds per call of one method; `least` is what a quiet machine would take."""
 
     median: float
     spread: float
+    least: float = float("nan")
 
 
 def interleaved(
@@ -78,9 +79,9 @@ def interleaved(
 
 
 def times_of(samples: list[float]) -> Times:
-    """Median and spread of seconds per call."""
+    """Median, spread and least of seconds per call."""
     low, middle, high = np.percentile(samples, [25, 50, 75])
-    return Times(float(middle), float((high - low) / middle))
+    return Times(float(middle), float((high - low) / middle), min(samples))
 
 
 def batch_of(once: float) -> int:

@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 QUICK = {
     "cpu": "--largest 40000 --only affine --seconds 0.1 --json {out}",
     "defaults": "--quick --json {out}",
+    "regret": "--quick --json {out}",
     "ablation": "--only affine --largest 16384 --seconds 0.01 --json {out}",
     "tuned": "--only cumsum --trials 2 --minutes 0.2 --seconds 0.1 --json {out}",
     "torch_bench": "--quick --seconds 0.05 --out {out}",

@@ -7,6 +7,7 @@ FOLDER = Folder(
         "test_arrows.py",
         "test_caches.py",
         "test_costs.py",
+        "test_cpu_cost.py",
         "test_locks.py",
         "test_plan.py",
         "test_rewrites.py",

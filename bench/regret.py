@@ -1,0 +1,242 @@
+"""How far is the default plan from the best? Random recurrences against samples of their spaces.
+
+Each case is one interleaved run in one process: the default plan, the sequential loop and a sample
+of the space take turns, each woken by an untimed call; the least of each counts. Regret is the
+default's time over the best. Cases that look bad are timed a second time, alone with the best.
+
+    python -m bench.regret [--quick] [--cases N] [--seed N] [--json bench/results/regret.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from dataclasses import asdict, dataclass
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.target import Target
+
+from bench.answers import close
+from bench.regret_cases import Case, inputs_of, random_case
+from bench.timing import interleaved, machine
+from tvm_scan import Recurrence, default_plan, extract, parallelize
+from tvm_scan.arguments import as_target
+from tvm_scan.meta.space.decisions import branches, fits
+from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["main"]
+
+#: Regret from which a case is timed a second time.
+_OUTLIER = 1.15
+_LOOP = ScanPlan("cpu", "sequential")
+#: How far a plan may be from the loop, as a share of the largest value: it is the same program.
+_CLOSE = {"float64": 1e-9, "float32": 2e-3, "bfloat16": 5e-2, "float16": 2e-2}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Seconds of one case.
+
+    Attributes
+    ----------
+    case : str
+        What ran.
+    plan, best : str
+        The default plan, and the fastest of those timed.
+    default_us, loop_us, best_us : float
+        Least times in microseconds.
+    regret : float
+        The default's over the best's.
+    """
+
+    case: str
+    plan: str
+    best: str
+    default_us: float
+    loop_us: float
+    best_us: float
+    regret: float
+
+
+def sample(rng: random.Random, target: Target, found: Recurrence, count: int) -> list[ScanPlan]:
+    """Plans of the space beside the default and the loop, drawn from its branches in turns."""
+    kinds = [[p for p in b.plans() if fits(p, target, found)] for b in branches(target, found)]
+    for plans in kinds:
+        rng.shuffle(plans)
+    out: dict[ScanPlan, None] = {}
+    while any(kinds) and len(out) < count:
+        for plans in kinds:
+            if plans and len(out) < count:
+                out[plans.pop()] = None
+    return list(out)
+
+
+class Prepared:
+    """The compiled plans of a case, compared with its loop.
+
+    Parameters
+    ----------
+    case : Case
+        What runs.
+    target : tvm.target.Target
+        A CPU.
+    """
+
+    def __init__(self, case: Case, target: Target) -> None:
+        self.case, self.target = case, target
+        self.func = case.func
+        found = extract(self.func)
+        assert isinstance(found, Recurrence), f"{case.label}: {found}"
+        self.recurrence = found
+        self.name = str(self.func.attrs["global_symbol"])
+        given = inputs_of(case)
+        written = list(self.func.params)[len(given) :]
+        zeros = [_zeros(param) for param in written]
+        self.tensors = [tvm.runtime.tensor(v) for v in (*given, *zeros)]
+        self.outputs = self.tensors[len(given) :]
+        self.runs: dict[ScanPlan, Any] = {}
+        self.want = self._results(tvm.compile(self.func, target=target)[self.name])
+
+    def _results(self, run: Any) -> list[np.ndarray]:
+        run(*self.tensors)
+        return [t.numpy().copy() for t in self.outputs]
+
+    def add(self, plan: ScanPlan) -> None:
+        """Compile a plan and compare it with the loop."""
+        if plan in self.runs:
+            return
+        func = parallelize(self.func, self.target, plan)
+        run = tvm.compile(func, target=self.target)[self.name]
+        for got, want in zip(self._results(run), self.want, strict=True):
+            relative = _CLOSE.get(str(want.dtype), 0.0)
+            if not close(got, want, relative):
+                raise AssertionError(f"{self.case.label}: {plan} differs from the loop")
+        self.runs[plan] = run
+
+    def times(self, plans: list[ScanPlan], seconds: float, least: int) -> dict[ScanPlan, float]:
+        """Least seconds of each, in turns."""
+        calls = {str(p): (lambda run=self.runs[p]: run(*self.tensors)) for p in plans}
+        # A moment before each turn, so that the call that wakes its threads is not timed.
+        found = interleaved(calls, seconds=seconds, least=least, gap=1e-6)
+        return {p: found[str(p)].least for p in plans}
+
+
+def _zeros(param: Any) -> np.ndarray:
+    return np.zeros([int(e) for e in param.ty.shape], str(param.ty.dtype))
+
+
+def measure(
+    case: Case, target: Target, rng: random.Random, count: int, seconds: float, least: int
+) -> tuple[Row, dict[ScanPlan, float]]:
+    """Time one case."""
+    prepared = Prepared(case, target)
+    found = prepared.recurrence
+    default = default_plan(target, found)
+    others = sample(rng, target, found, count)
+    plans = list(dict.fromkeys([default, _LOOP, *others]))
+    for plan in plans:
+        prepared.add(plan)
+    times = prepared.times(plans, seconds, least)
+    best = min(times, key=lambda p: times[p])
+    loop = times[_LOOP]
+    late = times[default] > 1.03 * loop
+    if default != best and (times[default] > _OUTLIER * times[best] or late):
+        again = prepared.times([default, best, _LOOP], 2 * seconds / 3, 2 * least)
+        times |= {p: min(seconds, times[p]) for p, seconds in again.items()}
+        best = min(times, key=lambda p: times[p])
+    row = Row(
+        case.label,
+        str(default),
+        str(best),
+        times[default] * 1e6,
+        times[_LOOP] * 1e6,
+        times[best] * 1e6,
+        times[default] / times[best],
+    )
+    return row, times
+
+
+def summary(rows: list[Row]) -> dict[str, Any]:
+    """Geometric mean, worst, and how many are slower than the loop by more than 5 %."""
+    slower = [row.case for row in rows if _late(row)]
+    return {
+        "cases": len(rows),
+        "geometric_mean": exp(sum(log(row.regret) for row in rows) / max(1, len(rows))),
+        "worst": max((row.regret for row in rows), default=1.0),
+        "above_1.25": sum(row.regret > 1.25 for row in rows),
+        "slower_than_loop": slower,
+    }
+
+
+def _late(row: Row) -> bool:
+    return row.default_us > 1.05 * row.loop_us and row.plan != str(_LOOP)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table, and write JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two small cases")
+    parser.add_argument("--cases", type=int, default=200, help="how many (default: 200)")
+    parser.add_argument("--seed", type=int, default=0, help="of the cases and samples (default: 0)")
+    parser.add_argument("--plans", type=int, default=14, help="sampled for each (default: 14)")
+    parser.add_argument("--seconds", type=float, default=0.6, help="of timing for each case")
+    parser.add_argument("--target", help="a CPU target as JSON (default: this machine)")
+    parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--all", type=Path, help="where to add every time, a line for each case")
+    args = parser.parse_args(argv)
+    target = host_target() if args.target is None else as_target(_target(args.target), "regret")
+    assert target is not None
+    rng = random.Random(args.seed)
+    cases = [random_case(rng) for _ in range(args.cases)]
+    if args.quick:
+        cases = [Case("cumsum", (4, 300)), Case("linear_recurrence", (1, 1000), {"layout": "ld"})]
+        args.plans, args.seconds = 3, 0.02
+    print(f"seed {args.seed}, {len(cases)} cases, {target}")
+    rows: list[Row] = []
+    for number, case in enumerate(cases):
+        row, times = measure(
+            case, target, random.Random(f"{args.seed} {number}"), args.plans, args.seconds, 5
+        )
+        rows.append(row)
+        print(
+            f"{row.regret:5.2f} {row.default_us / row.loop_us:6.2f} of the loop "
+            f"{row.default_us:10.1f}us  {row.case}: {row.plan}; best {row.best}",
+            flush=True,
+        )
+        if args.all:
+            with args.all.open("a", encoding="utf-8") as lines:
+                seconds = {str(plan): value for plan, value in times.items()}
+                lines.write(json.dumps({**asdict(case), "seconds": seconds}) + "\n")
+    found = summary(rows)
+    print(
+        f"regret: geometric mean {found['geometric_mean']:.3f}, worst {found['worst']:.2f}, "
+        f"{found['above_1.25']} of {len(rows)} above 1.25; slower than the loop by more than 5 %: "
+        f"{len(found['slower_than_loop'])}"
+    )
+    for case_label in found["slower_than_loop"]:
+        print(f"  {case_label}")
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        payload = {
+            "machine": machine(target),
+            "seed": args.seed,
+            "summary": found,
+            "rows": [asdict(row) for row in rows],
+        }
+        args.json.write_text(json.dumps(payload, indent=1) + "\n")
+    return 0
+
+
+def _target(text: str) -> Any:
+    return json.loads(text) if text.startswith("{") else text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Measuring this machine: small loops and copies, some seconds in all.
+
+What is measured are the clock, the chains of sums and products, the call, the pool's wake and the
+rates of the caches and of memory, of one core and of all. What a count cannot separate (issue
+widths, the window) stays as estimated.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.target import Target
+
+from tvm_scan._files import write_file
+from tvm_scan.errors import ScanError
+from tvm_scan.library import cumsum, linear_recurrence
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_constants import (
+    machine_constants,
+    processor_name,
+    user_file,
+)
+from tvm_scan.schedules.machine.limits import host_cores
+from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.primitive import parallelize
+
+__all__ = ["calibrate", "measured", "store_constants"]
+
+#: Steps of a loop whose chain is timed: its arrays are in the nearest cache.
+_STEPS = 2048
+#: Calls that a clock can tell apart together; few, so that some batch is undisturbed.
+_BATCH = 5
+#: Cycles of a step that multiplies and adds integers, on every common processor.
+_INTEGER_STEP = 4.0
+
+
+def calibrate(seconds: float = 0.3) -> Path:
+    """Measure this machine and keep the result for this user.
+
+    Parameters
+    ----------
+    seconds : float
+        To spend on each of about a dozen measurements.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    ScanError
+        If there is no place for it.
+    """
+    path = user_file()
+    if path is None:
+        raise ScanError(
+            "calibrate: expected a file for this user's constants, got TVM_SCAN_MACHINE=off or no "
+            "home; unset it, or name a file there"
+        )
+    store_constants(measured(seconds), path)
+    machine_constants.cache_clear()
+    return path
+
+
+def store_constants(chip: CpuChip, path: Path) -> None:
+    """Write constants to a file, whole or not at all."""
+    about = {"processor": processor_name(), "date": time.strftime("%Y-%m-%d")}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({**about, "constants": asdict(chip)}, indent=1) + "\n"
+    write_file(path, text.encode())
+
+
+def measured(seconds: float = 0.3) -> CpuChip:
+    """The constants of this machine: measured where they can be, the rest as they are now."""
+    known, cores = machine_constants()[0], host_cores()
+    start = _least(_loop(cumsum(1, 1)), seconds)
+
+    def step(func: Any, dtype: str = "float32") -> float:
+        return max(1e-11, (_least(_loop(func, dtype), seconds) - start) / _STEPS)
+
+    cycle = step(linear_recurrence(1, _STEPS, "int32", gate="time"), "int32") / _INTEGER_STEP
+    pooled = parallelize(cumsum(2, 1), _target(), ScanPlan("cpu", "lanes"))
+    wake = max(1e-8, _least(_loop(pooled), seconds) - start)
+    near = _copied(known.nearest // 4, 1, 2, seconds)
+    private = _copied(known.private // 3, 1, 2, seconds)
+    shared = [_copied(known.shared // 3 // n, n, 3, seconds) for n in (1, cores)]
+    memory = [_copied(4 * known.shared // n, n, 3, seconds) for n in (1, cores)]
+    return replace(
+        known,
+        cycle=cycle,
+        sum_latency=step(cumsum(1, _STEPS)) / cycle,
+        product_latency=step(linear_recurrence(1, _STEPS)) / cycle,
+        start=start,
+        wake=wake,
+        near_rate=near,
+        private_rate=private,
+        shared_rate=shared[0],
+        shared_rates=shared[1],
+        memory_rate=memory[0],
+        memory_rates=memory[1],
+        cores=cores,
+    )
+
+
+def _target() -> Target:
+    return Target.from_device("cpu")
+
+
+def _loop(func: Any, dtype: str = "float32") -> Callable[[], Any]:
+    run = tvm.compile(func, target=_target())[str(func.attrs["global_symbol"])]
+    shapes = [[int(e) for e in p.ty.shape] for p in func.params]
+    arrays = [tvm.runtime.tensor(np.ones(shape, dtype)) for shape in shapes]
+    return lambda: run(*arrays)
+
+
+def _least(call: Callable[[], Any], seconds: float) -> float:
+    """Least seconds of a call, in batches that a clock can tell apart."""
+    call()
+    begin, best = time.perf_counter(), float("inf")
+    while time.perf_counter() - begin < seconds:
+        first = time.perf_counter()
+        for _ in range(_BATCH):
+            call()
+        best = min(best, (time.perf_counter() - first) / _BATCH)
+    return best
+
+
+def _copied(size: int, threads: int, moved: int, seconds: float) -> float:
+    """Bytes per second of threads that each copy so many bytes again and again.
+
+    A byte that is copied moves as ``moved`` bytes: it is read and written, and beyond the nearer
+    caches the line is read before it is written.
+    """
+    count = max(1, (1 << 24) // size)
+    arrays = [(np.ones(size, "uint8"), np.ones(size, "uint8")) for _ in range(threads)]
+
+    def one(pair: tuple[np.ndarray, np.ndarray]) -> None:
+        for _ in range(count):
+            np.copyto(*pair)
+
+    best, begin = float("inf"), time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        while time.perf_counter() - begin < seconds:
+            first = time.perf_counter()
+            list(pool.map(one, arrays))
+            best = min(best, time.perf_counter() - first)
+    return moved * size * count * threads / best

@@ -1,0 +1,104 @@
+"""What a CPU does per cycle, how long it waits, and how fast its memory is: measured constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CpuChip"]
+
+
+@dataclass(frozen=True)
+class CpuChip:
+    """Constants of one kind of processor.
+
+    Attributes
+    ----------
+    cycle : float
+        Seconds of a cycle.
+    sum_latency, product_latency : float
+        Cycles from operand to result of a float's sum, and of a product with or without a sum.
+    issue : float
+        Instructions per cycle of scalar code.
+    vector_issue, shuffle_issue : float
+        Vector operations per cycle; those of them that exchange lanes.
+    call : float
+        Cycles of an exponential of the C library.
+    window : float
+        Instructions that are looked ahead of the oldest one that waits.
+    vector_bytes : int
+        Of a vector.
+    nearest, private, shared : int
+        Bytes of the first and second level caches of a core, and of what all cores share.
+    near_rate, private_rate, shared_rate, memory_rate : float
+        Bytes per second that one core moves from and to each of them.
+    shared_rates, memory_rates : float
+        The same of all cores together.
+    scattered_rate : float
+        Of lines that no prefetcher sees coming, of one core.
+    past : float
+        How many bytes of memory's rate a byte costs that is written past the caches; an ordinary
+        one costs two.
+    wake : float
+        Seconds until the pool's threads have begun and ended.
+    start : float
+        Seconds of a call.
+    cores : int
+        Of those that the rates of all were measured with.
+    """
+
+    cycle: float = 0.26e-9
+    sum_latency: float = 2.0
+    product_latency: float = 4.0
+    issue: float = 4.5
+    vector_issue: float = 2.0
+    shuffle_issue: float = 1.0
+    call: float = 24.0
+    window: float = 400.0
+    vector_bytes: int = 16
+    nearest: int = 48 << 10
+    private: int = 2 << 20
+    shared: int = 24 << 20
+    near_rate: float = 150e9
+    private_rate: float = 80e9
+    shared_rate: float = 60e9
+    memory_rate: float = 20e9
+    shared_rates: float = 110e9
+    memory_rates: float = 58e9
+    scattered_rate: float = 15e9
+    past: float = 1.5
+    wake: float = 1.5e-6
+    start: float = 0.25e-6
+    cores: int = 2
+
+    @property
+    def quotient(self) -> float:
+        """Cycles between two divisions, and about a quarter of one's latency."""
+        return 4.0
+
+    def rate(self, footprint: float, cores: float) -> float:
+        """Bytes per second of cores that pass again and again over so many bytes.
+
+        Parameters
+        ----------
+        footprint : float
+            Bytes of all that they pass over.
+        cores : float
+            Cores at work, each on a part of its own.
+        """
+        share = max(1.0, (cores - 1) / max(1, self.cores - 1)) if self.cores > 1 else cores
+        every = min(1.0, (cores - 1) / max(1, self.cores - 1))
+        levels = (
+            (self.nearest * cores, self.near_rate * cores),
+            (self.private * cores, self.private_rate * cores),
+            (
+                self.shared,
+                self.shared_rate + (self.shared_rates * share - self.shared_rate) * every,
+            ),
+        )
+        memory = self.memory_rate + (self.memory_rates - self.memory_rate) * every
+        seconds, below = 1.0 / memory, 1.0
+        for size, rate in reversed(levels):
+            # What is a little larger than a cache still finds a part of itself there.
+            below = min(1.0, max(0.0, footprint / size - 0.75) / 0.75)
+            seconds = below * seconds + (1.0 - below) / rate
+        return 1.0 / seconds

@@ -1,0 +1,173 @@
+"""Which constants a CPU target has: what the target can do, on a machine that was measured."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import re
+from dataclasses import fields, replace
+from functools import cache, lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+from tvm.target import Target
+from tvm.target.codegen import target_has_features
+
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+
+__all__ = [
+    "chip_of",
+    "machine_constants",
+    "parse_constants",
+    "processor_name",
+    "user_file",
+    "with_features",
+]
+
+_LOG = logging.getLogger("tvm_scan")
+#: Bytes above which a file is no file of constants.
+_LARGEST_FILE = 1 << 16
+
+
+@lru_cache(maxsize=64)
+def chip_of(target: Target) -> CpuChip:
+    """Constants of a target: its instructions, and of the machine what the target does not say.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        Of a CPU. Its features count, not those of the machine that compiles.
+
+    Returns
+    -------
+    CpuChip
+    """
+    return with_features(machine_constants()[0], target)
+
+
+def with_features(chip: CpuChip, target: Target) -> CpuChip:
+    """A machine's constants under the instructions of a target."""
+
+    def has(feature: str) -> bool:
+        return str(target.kind.name) == "llvm" and bool(target_has_features(feature, target))
+
+    width = 64 if has("avx512f") else 32 if has("avx2") else 16
+    product = chip.product_latency
+    if has("sse2") and not has("fma"):
+        # A sum of its own after every product.
+        product += chip.sum_latency + 1.0
+    # Below AVX-512 a vector that moves by some lanes is put together of two shuffles.
+    shuffles = chip.shuffle_issue if width == 64 else chip.shuffle_issue / 2
+    return replace(chip, vector_bytes=width, product_latency=product, shuffle_issue=shuffles)
+
+
+@cache
+def machine_constants() -> tuple[CpuChip, str]:
+    """Constants of this machine, and whether they are calibrated, shipped or estimated."""
+    name = processor_name()
+    own = user_file()
+    if own is not None and own.is_file() and (found := _read(own)) is not None:
+        return found, "calibrated"
+    shipped = files("tvm_scan.schedules").joinpath(f"machine/data/{name}.json")
+    if shipped.is_file() and (found := parse_constants(shipped.read_text(), name)) is not None:
+        return found, "shipped"
+    sizes = _cache_sizes()
+    estimate = CpuChip(nearest=sizes.get(1, CpuChip.nearest), private=sizes.get(2, CpuChip.private))
+    return estimate, "estimated"
+
+
+def user_file() -> Path | None:
+    """Where this user's calibration of this processor lies; None where that is turned off.
+
+    ``TVM_SCAN_MACHINE`` names another file, or is ``off``.
+    """
+    named = os.environ.get("TVM_SCAN_MACHINE", "")
+    if named.lower() in ("off", "0"):
+        return None
+    if named:
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_DATA_HOME")
+    try:
+        folder = Path(base) if base else Path.home() / ".local" / "share"
+    except RuntimeError:  # no home
+        return None
+    return folder / "tvm_scan" / "machine" / f"{processor_name()}.json"
+
+
+def _read(path: Path) -> CpuChip | None:
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise OSError(f"expected at most {_LARGEST_FILE} bytes")
+        return parse_constants(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        _LOG.warning("tvm_scan: the constants in %s are not used: %s", path, error)
+        return None
+
+
+def parse_constants(text: str, name: str) -> CpuChip | None:
+    """Constants of a file; None, with a message, where it is damaged.
+
+    Parameters
+    ----------
+    text : str
+        JSON: an object with a number for each field of ``CpuChip``.
+    name : str
+        Of the file, for the message.
+    """
+    try:
+        found = json.loads(text)["constants"]
+        values = {f.name: _number(f.name, found[f.name]) for f in fields(CpuChip)}
+        if len(found) != len(values):
+            raise ValueError(f"unknown fields {sorted(set(found) - set(values))}")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        _LOG.warning(
+            "tvm_scan: the constants in %s are not used: expected a positive number for each of "
+            "%s, got %s; run tvm-scan calibrate again",
+            name,
+            ", ".join(f.name for f in fields(CpuChip)),
+            f"{type(error).__name__}: {error}",
+        )
+        return None
+    return CpuChip(**values)  # type: ignore[arg-type]
+
+
+def _number(name: str, value: object) -> float | int:
+    """A positive number, whole where the field is; within what any processor has."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}={value!r}")
+    if not 0 < value < 1e15 or (isinstance(getattr(CpuChip, name), int) and int(value) != value):
+        raise ValueError(f"{name}={value!r}")
+    return int(value) if isinstance(getattr(CpuChip, name), int) else float(value)
+
+
+def _cache_sizes() -> dict[int, int]:
+    """Level of a data cache -> its bytes; empty where the machine does not say."""
+    found = {}
+    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            kind, level, text = (
+                (folder / name).read_text().strip() for name in ("type", "level", "size")
+            )
+        except OSError:
+            continue
+        unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 0)
+        if kind != "Instruction" and level.isdigit() and text[:-1].isdigit() and unit:
+            found[int(level)] = int(text[:-1]) * unit
+    return found
+
+
+@cache
+def processor_name() -> str:
+    """Of this machine's processor, in letters, digits and dashes."""
+    text = platform.processor()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    text = line.split(":", 1)[1]
+                    break
+    except OSError:
+        pass
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -1,0 +1,170 @@
+"""The cost model of CPU plans: its counts, the constants it reads, and what is chosen by it."""
+
+import json
+import logging
+from dataclasses import asdict, replace
+
+import pytest
+from tvm.target import Target
+
+from tvm_scan import Recurrence, extract
+from tvm_scan.library import cumsum, ema, linear_recurrence, selective_scan
+from tvm_scan.schedules import ScanPlan, default_plan
+from tvm_scan.schedules.choose import cpu_default
+from tvm_scan.schedules.cpu.cost import loop_work, seconds_of
+from tvm_scan.schedules.cpu.step_counts import step_of
+from tvm_scan.schedules.machine.calibrate import measured, store_constants
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_constants import (
+    chip_of,
+    machine_constants,
+    parse_constants,
+    with_features,
+)
+
+TARGETS = {
+    "avx512": Target({"kind": "llvm", "mcpu": "skylake-avx512"}),
+    "avx2": Target({"kind": "llvm", "mcpu": "haswell"}),
+    "sse2": Target({"kind": "llvm", "mcpu": "x86-64"}),
+}
+
+
+def found_in(func):
+    found = extract(func)
+    assert isinstance(found, Recurrence), found
+    return found
+
+
+def test_a_step_is_counted():
+    step = step_of(found_in(linear_recurrence(4, 300)))
+    assert (step.rows, step.length, step.lanes) == (4, 300, 4)
+    assert (step.body.operations, step.body.calls) == (1, 0)  # a product and its sum are one
+    assert (step.chain.products, step.chain.sums) == (1, 0)
+    assert sorted((a.store, a.along_time, a.along_lane) for a in step.accesses) == [
+        (False, 1, 300),
+        (False, 1, 300),
+        (True, 1, 300),
+    ]
+    assert (step.loads, step.stores) == (2 * 4 * 4 * 300, 4 * 4 * 300)
+    assert step.parts[0].sizes == (4, 4)
+
+
+def test_one_lane_of_an_outer_axis_is_contiguous_along_time():
+    step = step_of(found_in(linear_recurrence(1, 1000, layout="ld")))
+    assert {a.along_time for a in step.accesses} == {1}
+
+
+def test_parts_that_are_numbers_cost_nothing():
+    # The gate of an exponential moving average is one number at every step.
+    assert step_of(found_in(ema(4, 300))).parts[0].sizes == (4,)
+
+
+def test_a_state_is_counted_in_every_cell():
+    step = step_of(found_in(selective_scan(1, 16, 64, 16)))
+    assert step.body.calls >= 16
+    assert step.state
+    assert step.in_vectors
+
+
+def test_unknown_extents_are_one_number():
+    step = step_of(found_in(cumsum(None, None)))
+    assert (step.rows, step.length) == (4096, 4096)
+
+
+def test_features_are_the_targets():
+    widths = {n: with_features(CpuChip(), t).vector_bytes for n, t in TARGETS.items()}
+    assert widths == {"avx512": 64, "avx2": 32, "sse2": 16}
+    chips = {n: with_features(CpuChip(), t) for n, t in TARGETS.items()}
+    assert chips["sse2"].product_latency > chips["avx2"].product_latency
+
+
+def test_more_work_takes_longer():
+    chip = CpuChip()
+    seconds = [
+        seconds_of(
+            loop_work(ScanPlan("cpu", "sequential"), step_of(found_in(cumsum(4, n))), chip), chip, 1
+        )
+        for n in (100, 1000, 10000, 1 << 20)
+    ]
+    assert seconds == sorted(seconds)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_choice_is_the_same_each_time_and_looks_at_few_plans(name, monkeypatch):
+    asked = []
+    real = cpu_default.predict
+    monkeypatch.setattr(cpu_default, "predict", lambda *a: asked.append(a[0]) or real(*a))
+    for func in (linear_recurrence(1, 1 << 20), cumsum(64, 4096, axis=0), cumsum(64, 4096)):
+        asked.clear()
+        plans = {default_plan(TARGETS[name], found_in(func)) for _ in range(2)}
+        assert len(plans) == 1
+        assert 2 * 2 <= len(asked) <= 2 * 80
+        assert asked[0] == ScanPlan("cpu", "sequential")
+        plan = plans.pop()
+        plan.check(TARGETS[name], found_in(func))
+        assert name == "avx512" or not plan.ldexp
+        assert name != "sse2" or not plan.nontemporal
+
+
+def text_of(**changes):
+    return json.dumps({"constants": {**asdict(CpuChip()), **changes}})
+
+
+def test_constants_are_read_as_they_were_written():
+    chip = replace(CpuChip(), cycle=0.5e-9, private=1 << 20)
+    assert parse_constants(json.dumps({"constants": asdict(chip)}), "mine") == chip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"constants": []}',
+        '{"constants": {"cycle": 1}}',
+        text_of(more=1),
+        text_of(cycle=0),
+        text_of(cycle=-1),
+        text_of(cycle=float("nan")),
+        text_of(cycle=float("inf")),
+        text_of(cycle="1"),
+        text_of(cycle=True),
+        text_of(cycle=None),
+        text_of(private=1.5),
+        text_of(private=10**400),
+        "[" * 100000,
+    ],
+)
+def test_damaged_constants_are_left_out_with_a_message(text, caplog):
+    with caplog.at_level(logging.WARNING, "tvm_scan"):
+        assert parse_constants(text, "mine.json") is None
+    assert "mine.json" in caplog.text
+    assert "expected a positive number" in caplog.text
+
+
+def test_a_calibration_is_stored_and_used(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "mine.json"
+    monkeypatch.setenv("TVM_SCAN_MACHINE", str(path))
+    chip = replace(CpuChip(), cycle=0.7e-9)
+    store_constants(chip, path)
+    machine_constants.cache_clear()
+    try:
+        assert machine_constants() == (chip, "calibrated")
+        path.write_text("{")
+        machine_constants.cache_clear()
+        assert machine_constants()[1] != "calibrated"
+    finally:
+        machine_constants.cache_clear()
+
+
+def test_this_machine_is_measured():
+    chip = measured(seconds=0.01)
+    assert parse_constants(json.dumps({"constants": asdict(chip)}), "mine") == chip
+    assert 0.1e-9 < chip.cycle < 5e-9
+    assert chip.product_latency > 1
+
+
+def test_a_target_has_constants_whatever_it_is():
+    assert chip_of(Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})).vector_bytes == 16
