@@ -18,7 +18,6 @@ from tvm.target import Target
 from bench.gpu_loops import affine, rwkv6, selective_halves
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.gpu.model import predict
 from tvm_scan.schedules.machine.gpu_chip import BANDWIDTH, LAUNCH
 from tvm_scan.schedules.machine.limits import Limits, limits_of
 from tvm_scan.schedules.machine.step_counts import known_extent, step_cost
@@ -79,12 +78,12 @@ def _block_per_channel(length: int) -> Callable[[Recurrence, Limits], float]:
     sizes = {128: (32, 4), 256: (32, 8), 512: (32, 16), 1024: (64, 16)}
     threads, items = next((v for most, v in sizes.items() if length <= most), (128, 16))
     plan = ScanPlan.of("cuda", "serial_tiles", threads, items, "warp", block_load="transposed")
-    return lambda found, limits: predict(plan, found, limits).seconds
+    return lambda found, limits: plan.cost(found, limits).seconds
 
 
 def _per_lane(threads: int) -> Callable[[Recurrence, Limits], float]:
     plan = ScanPlan.of("cuda", "sequential", threads_per_block=threads)
-    return lambda found, limits: predict(plan, found, limits).seconds
+    return lambda found, limits: plan.cost(found, limits).seconds
 
 
 def _cases() -> list[tuple[str, Any, str, Callable[[Recurrence, Limits], float], float]]:
@@ -122,7 +121,7 @@ def rows() -> list[Row]:
     limits, found = limits_of(_TARGET), []
     for name, func, against, theirs, asked in _cases():
         recurrence = extract(func)
-        ours = predict(default_plan(_TARGET, recurrence), recurrence, limits).seconds
+        ours = default_plan(_TARGET, recurrence).cost(recurrence, limits).seconds
         found.append(Row(name, against, ours, theirs(recurrence, limits), asked))
     return found
 

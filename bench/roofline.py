@@ -14,8 +14,8 @@ from tvm.target import Target
 
 from bench.gpu_loops import affine, rwkv6, selective_halves
 from tvm_scan import ScanPlan, default_plan, extract, library
-from tvm_scan.schedules.gpu.model import CudaCost, predict
 from tvm_scan.schedules.machine.gpu_chip import BANDWIDTH, CLOCK, ISSUE, SPECIAL
+from tvm_scan.schedules.machine.gpu_cost import GpuCost
 from tvm_scan.schedules.machine.limits import limits_of
 
 __all__ = ["main", "others", "predictions", "roofs", "table"]
@@ -66,7 +66,7 @@ _ARCHES = ("sm_80", "sm_90", "sm_100")
 _SEQUENTIAL = ScanPlan.of("cuda", "sequential", threads_per_block=32)
 
 
-Row = tuple[str, str, CudaCost, CudaCost]
+Row = tuple[str, str, GpuCost, GpuCost]
 
 
 def predictions() -> list[Row]:
@@ -75,17 +75,17 @@ def predictions() -> list[Row]:
     for name, make in CASES.items():
         found = extract(make())
         plan = default_plan(_TARGET, found)
-        costs = [predict(p, found, limits_of(_TARGET)) for p in (plan, _SEQUENTIAL)]
+        costs = [p.cost(found, limits_of(_TARGET)) for p in (plan, _SEQUENTIAL)]
         rows.append((name, str(plan), costs[0], costs[1]))
     return rows
 
 
-def roofs(cost: CudaCost) -> dict[str, tuple[float, float]]:
+def roofs(cost: GpuCost) -> dict[str, tuple[float, float]]:
     """Work of each kind that a multiprocessor is limited in.
 
     Parameters
     ----------
-    cost : CudaCost
+    cost : GpuCost
         A prediction.
 
     Returns

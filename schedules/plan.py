@@ -12,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import Field, fields, replace
+from itertools import islice
 from math import prod
 from typing import Any, ClassVar, NoReturn, TypeVar
 
@@ -23,6 +24,7 @@ from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.machine.cost import Cost
 from tvm_scan.schedules.machine.limits import Limits, device_of, limits_of
 from tvm_scan.schedules.picture import Picture
 
@@ -30,6 +32,8 @@ __all__ = ["SCHEDULES", "ScanPlan", "register", "schedules_of"]
 
 Plan = TypeVar("Plan", bound="ScanPlan")
 
+#: Plans of a branch that a default is chosen among, where a schedule does not say which.
+_SHORT = 12
 _FORM = re.compile(r"(\w+)/(\w+)\((.*)\)", re.ASCII)
 #: Type of a decision -> its values in the string form, and what they are called.
 _VALUES: dict[type, tuple[re.Pattern[str], str]] = {
@@ -83,10 +87,36 @@ class ScanPlan(ABC):
     def build(self, recurrence: Recurrence) -> Built | None:
         """Return the statements of a plan that fits, or None for the nest as it is; pure."""
 
+    @abstractmethod
+    def cost(self, recurrence: Recurrence, limits: Limits, steps: int | None = None) -> Cost:
+        """Predict what the plan takes.
+
+        Parameters
+        ----------
+        recurrence : Recurrence
+            What runs; extents that are not known count as ``common.sizes.UNKNOWN``.
+        limits : Limits
+            Of the target.
+        steps : int, optional
+            Number of steps where it is not known.
+        """
+
     @classmethod
     @abstractmethod
     def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
         """Yield what a search may try; plans that do not fit may be among it."""
+
+    @classmethod
+    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[ScanPlan]:
+        """Yield what a default is chosen among, simple plans first: of the space some dozens."""
+        for branch in cls.space(recurrence, limits):
+            fitting = (plan for plan in branch.plans() if plan.fits(recurrence, limits))
+            yield from islice(fitting, _SHORT)
+
+    @classmethod
+    def lengths(cls, recurrence: Recurrence, limits: Limits) -> tuple[int | None, ...]:
+        """Lengths at which plans are compared; None for the one that is known, or ``UNKNOWN``."""
+        return (None,)
 
     @abstractmethod
     def picture(self, recurrence: Recurrence) -> Picture:
@@ -113,6 +143,10 @@ class ScanPlan(ABC):
     def step_passes(self) -> int:
         """How often a step is made: twice where chunks are reduced and replayed."""
         return 1
+
+    def combines(self, steps: int) -> float:
+        """Combinations of elements that one lane of so many steps makes."""
+        return 0.0
 
     @property
     def kind(self) -> Hashable:
@@ -279,6 +313,14 @@ class ScanPlan(ABC):
             "ask default_plan for one of this target",
         )
         self.check_on(limits_of(target), recurrence)
+
+    def fits(self, recurrence: Recurrence, limits: Limits) -> bool:
+        """Whether ``check_fit`` passes."""
+        try:
+            self.check_fit(recurrence, limits)
+        except PlanError:
+            return False
+        return True
 
     def check_on(self, limits: Limits, recurrence: Recurrence) -> None:
         """Check that the plan fits what a target has; see ``check``."""

@@ -17,12 +17,12 @@ from tvm.target import Target
 
 from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.meta.search.cost_model import TimeModel
-from tvm_scan.meta.search.costs import costs_of
 from tvm_scan.meta.search.features import row_of
 from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.meta.space.expand import expand_checked
 from tvm_scan.meta.space.rule import annotate
 from tvm_scan.schedules.choose.default import default_plan
+from tvm_scan.schedules.machine.limits import limits_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in
 
@@ -97,7 +97,7 @@ def _measure(sch: Schedule, mod: IRModule) -> ms.MeasureCandidate:
 
 
 def first_plans(mod: IRModule, target: Target) -> list[Plans]:
-    """What is always measured: the defaults, the loop, and each algorithm's best by its costs.
+    """What is always measured: the defaults, the loop, and each kind's best by its prediction.
 
     Parameters
     ----------
@@ -119,14 +119,14 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
         for space, chosen in zip(spaces, default, strict=True)
     )
 
+    limits = limits_of(target)
     kinds = dict.fromkeys(p.kind for space in spaces for p in space)
     guesses = []
     for kind in kinds:
         guess = []
         for space, r, chosen in zip(spaces, found, default, strict=True):
             same = [p for p in space if p.kind == kind]
-            # The last of equals: larger blocks and tiles have less to start and to exchange.
-            costs = {p: costs_of(p, target, r).span for p in reversed(same)}
+            costs = {p: p.cost(r, limits).ranked for p in same}
             guess.append(min(costs, key=lambda p: costs[p]) if costs else chosen)
         guesses.append(tuple(guess))
     return list(dict.fromkeys([default, loop, *guesses]))

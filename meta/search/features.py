@@ -1,7 +1,6 @@
 """What a cost model sees of a candidate: a row of numbers.
 
-A plan's analytic costs say how long its chain of dependences is and what it moves; whether lines
-are asked for ahead or stored past the caches is in its decisions alone, which stand beside them.
+A plan's prediction says what it takes and why; its decisions stand beside it.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tvm_scan.meta.measure.check import recurrences_of
-from tvm_scan.meta.search.costs import Costs, costs_of
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.annotated import annotated_plans
+from tvm_scan.schedules.choose.default import default_plan
+from tvm_scan.schedules.machine.limits import limits_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.registry import SCHEDULES
 
@@ -55,7 +55,7 @@ def _every_decision() -> dict[str, tuple[str, ...]]:
 
 
 def row_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> list[float]:
-    """Decisions and analytic costs of a plan for one recurrence.
+    """Prediction and decisions of a plan for one recurrence.
 
     Parameters
     ----------
@@ -71,7 +71,8 @@ def row_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> list[float
     list of float
         As many for every plan.
     """
-    return [*costs_of(plan, target, recurrence).vector(), *decisions_of(plan)]
+    cost = plan.cost(recurrence, limits_of(target))
+    return [*cost.features(), *decisions_of(plan)]
 
 
 class CandidateRows:
@@ -114,7 +115,7 @@ class CandidateRows:
         self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
     ) -> list[np.ndarray]:
         found = recurrences_of(context.mod["main"])
-        width = len(Costs.names()) + len(decisions_of(SCHEDULES[0]()))
+        width = len(row_of(default_plan(context.target, found[0]), context.target, found[0]))
         out = []
         stores = self._stores.extract_from(context, candidates)
         for candidate, matrix in zip(candidates, stores, strict=True):

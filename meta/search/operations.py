@@ -13,9 +13,9 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
-from tvm_scan.meta.search.costs import COMBINE, costs_of
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.sizes import known_extent
+from tvm_scan.schedules.common.sizes import known_extent, known_rows
+from tvm_scan.schedules.machine.limits import limits_of
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["Arithmetic", "arithmetic_of"]
@@ -67,15 +67,12 @@ def arithmetic_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Ari
     """
     flops, exps = _count(recurrence.body)
     combine = _of_combine(recurrence)
-    costs = costs_of(plan, target, recurrence)
-    steps = float(prod(known_extent(axis.extent) for axis in (*recurrence.lanes, recurrence.time)))
-    # Chunks are reduced first and replayed from their carries, so that a step is made twice; what
-    # of the work is no step is combinations.
-    passes = plan.step_passes
-    combines = max(0.0, costs.work - steps * passes) / COMBINE
-    total = steps * passes * flops + combines * combine
-    intensity = total / costs.bytes if costs.bytes else 0.0
-    return Arithmetic(flops, exps, combine, total, steps * passes * exps, intensity)
+    rows, length = known_rows(recurrence), known_extent(recurrence.time.extent)
+    # Chunks are reduced first and replayed from their carries, so that a step is made twice.
+    steps = float(rows * length * plan.step_passes)
+    total = steps * flops + rows * plan.combines(length) * combine
+    moved = plan.cost(recurrence, limits_of(target)).bytes
+    return Arithmetic(flops, exps, combine, total, steps * exps, total / moved if moved else 0.0)
 
 
 def _count(stmt: Any) -> tuple[int, int]:

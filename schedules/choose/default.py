@@ -1,17 +1,63 @@
-"""The plan that is used when nobody tuned."""
+"""The plan that is used when nobody tuned: of the schedules' shortlists the least prediction."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isinf
+from statistics import geometric_mean
 
 from tvm.target import Target
 
 from tvm_scan.arguments import as_recurrence, as_target
+from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.choose.cpu_default import cpu_default
-from tvm_scan.schedules.choose.gpu_default import cuda_default
+from tvm_scan.schedules.choose.rules import Rule, factor_of
 from tvm_scan.schedules.machine.limits import Limits, device_of, limits_of
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.plan import ScanPlan, schedules_of
 
-__all__ = ["default_plan", "host_target"]
+__all__ = ["Candidate", "Decision", "decide", "default_plan", "host_target"]
+
+#: A later plan must be ahead of an earlier, simpler one by more than this: less is noise.
+_AHEAD = 0.97
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that was compared.
+
+    Attributes
+    ----------
+    plan : ScanPlan
+        Of a schedule's shortlist.
+    seconds : float
+        The prediction.
+    ranked : float
+        What was compared: the prediction and the factors of the rules.
+    rules : tuple of Rule
+        That concern it.
+    """
+
+    plan: ScanPlan
+    seconds: float
+    ranked: float
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A default plan, and what it was chosen among.
+
+    Attributes
+    ----------
+    chosen : Candidate
+        The one that is taken.
+    others : tuple of Candidate
+        The others, the nearest first.
+    """
+
+    chosen: Candidate
+    others: tuple[Candidate, ...]
 
 
 def host_target() -> Target:
@@ -29,7 +75,7 @@ def default_plan(
     target : tvm.target.Target, str or None
         Where it will run; this machine's CPU if None.
     recurrence : Recurrence
-        What will run. Extents that are symbolic are taken as large.
+        What will run. Extents that are symbolic are taken as ``common.sizes.UNKNOWN``.
     limits : Limits, optional
         Of a machine that is not this one; else what ``limits_of`` says of the target.
 
@@ -47,7 +93,41 @@ def default_plan(
     """
     recurrence = as_recurrence(recurrence, "default_plan")
     target = as_target(target, "default_plan") or host_target()
-    limits = limits or limits_of(target)
-    if device_of(target) == "cuda":
-        return cuda_default(limits, recurrence)
-    return cpu_default(target, limits, recurrence)
+    return decide(target, recurrence, limits).chosen.plan
+
+
+def decide(target: Target, recurrence: Recurrence, limits: Limits | None = None) -> Decision:
+    """Choose a plan, and keep what it was chosen among; see ``default_plan``."""
+    schedules = tuple(schedules_of(device_of(target)))
+    return _decide(schedules, limits or limits_of(target), recurrence)
+
+
+@lru_cache(maxsize=128)
+def _decide(
+    schedules: tuple[type[ScanPlan], ...], limits: Limits, recurrence: Recurrence
+) -> Decision:
+    lengths = max((s.lengths(recurrence, limits) for s in schedules), key=len)
+    found: list[Candidate] = []
+    for schedule in schedules:
+        for plan in schedule.shortlist(recurrence, limits):
+            factor, rules = factor_of(plan, recurrence)
+            if isinf(factor):
+                continue
+            costs = [plan.cost(recurrence, limits, length) for length in lengths]
+            seconds = geometric_mean(cost.seconds for cost in costs)
+            ranked = geometric_mean(cost.ranked for cost in costs)
+            found.append(Candidate(plan, seconds, factor * ranked, rules))
+    while found:
+        least = min(one.ranked for one in found)
+        place = next(i for i, one in enumerate(found) if one.ranked * _AHEAD <= least)
+        chosen = found.pop(place)
+        try:
+            chosen.plan.check_on(limits, recurrence)
+        except PlanError:
+            if not found:
+                raise
+            continue
+        return Decision(chosen, tuple(sorted(found, key=lambda one: one.ranked)))
+    raise PlanError(
+        f"default_plan: expected a schedule of {schedules[0].device} that fits, got none"
+    )

@@ -14,9 +14,19 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch, powers
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
+from tvm_scan.schedules.cpu.lane_cost import lanes_work
 from tvm_scan.schedules.cpu.lane_nests import build_lanes
 from tvm_scan.schedules.cpu.lane_streams import takes_lane_tiles
-from tvm_scan.schedules.cpu.plans import CpuPlan, has_ldexp, past_caches, vector_branches
+from tvm_scan.schedules.cpu.plans import (
+    CpuPlan,
+    has_ldexp,
+    past_caches,
+    vector_branches,
+    vector_shapes,
+)
+from tvm_scan.schedules.cpu.step_counts import Step, step_of
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.schedules.machine.limits import Limits
 from tvm_scan.schedules.picture import Picture, Serial, Tiles
 
@@ -86,6 +96,10 @@ class Lanes(CpuPlan):
         """Return a nest for every width of block."""
         return build_lanes(recurrence, self)
 
+    def work(self, step: Step, chip: CpuChip) -> CpuWork:
+        """Count what the plan does."""
+        return lanes_work(self, step, chip)
+
     @classmethod
     def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
         """Yield lanes one by one, in vectors, in transposed tiles, and vectors of time."""
@@ -113,6 +127,39 @@ class Lanes(CpuPlan):
             past = past_caches(limits, recurrence, recurrence.time.var)
             base = base.with_(transpose=True, lane_block=squares[0])
             yield Branch(base, (("lane_block", squares), ("prefetch", (0, 1, 2, 4)), *past))
+
+    @classmethod
+    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Lanes]:
+        """Yield lanes one by one, in vectors, in tiles, and vectors of time, simple ones first."""
+        step = step_of(recurrence)
+        # A guard leaves one lane to a task whatever the plan says.
+        alone = recurrence.guard is not None or not recurrence.lanes
+        if step.rows > 1:
+            for width in (1, 2, 4, 8, 16) if not alone else (1,):
+                if width <= step.lanes:
+                    yield cls(lane_block=width)
+        ldexp = limits.ldexp and step.transcendental
+        past = (False, True) if limits.line_stores else (False,)
+        if not alone:
+            yield from cls._strips(step, ldexp, past)
+            if takes_lane_tiles(recurrence):
+                tiles = cls(vectorize=True, transpose=True, prefetch=1, ldexp=ldexp)
+                for width in (16, 32, 64):
+                    for line in past if width <= step.lanes else ():
+                        yield tiles.with_(lane_block=width, nontemporal=line)
+        for width, runs in vector_shapes(recurrence):
+            for line in past if width <= step.length else ():
+                yield cls(time_vector=width, time_runs=runs, nontemporal=line, ldexp=ldexp)
+
+    @classmethod
+    def _strips(cls, step: Step, ldexp: bool, past: tuple[bool, ...]) -> Iterator[Lanes]:
+        """Vectors of lanes: strips of memory rows where lanes are neighbours there."""
+        neighbours = any(a.along_lane == 1 for a in step.accesses)
+        base = cls(vectorize=True, ldexp=ldexp)
+        for width in powers(4, 2048 if neighbours else 16):
+            if width <= step.lanes:
+                for line in past if neighbours and width >= 16 else (False,):
+                    yield base.with_(lane_block=width, nontemporal=line)
 
     def picture(self, recurrence: Recurrence) -> Picture:
         """Return lanes side by side; of vectors, what is in a vector."""

@@ -6,24 +6,38 @@ has a field of that name.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from math import log2
 from typing import Any, ClassVar
 
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch, Choices, powers
 from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.cpu.line_stores import takes_line_stores
+from tvm_scan.schedules.cpu.step_counts import Step, step_of
 from tvm_scan.schedules.cpu.vector_math import has_transcendentals
 from tvm_scan.schedules.cpu.vector_values import takes_time_vectors
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.limits import Limits
 from tvm_scan.schedules.picture import VectorScan
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["CpuPlan", "chunk_counts", "has_ldexp", "past_caches", "vector_branches"]
+__all__ = [
+    "CpuPlan",
+    "chunk_counts",
+    "has_ldexp",
+    "past_caches",
+    "vector_branches",
+    "vector_shapes",
+]
 
 #: Fewest steps in a chunk that are worth a task of their own.
 _LEAST_CHUNK = 16
 #: Steps of a vector's cell where cells hold runs.
 _RUN = 4
+#: Whether cells hold runs -> steps of a vector.
+_SHAPES = ((False, (4, 8, 16, 32)), (True, (16, 32, 64)))
 
 
 class CpuPlan(ScanPlan):
@@ -70,6 +84,24 @@ class CpuPlan(ScanPlan):
     nontemporal: bool = False
     ldexp: bool = False
     library_math: bool = False
+
+    def combines(self, steps: int) -> float:
+        """Combinations of a scan by doubling distances in every vector, and of a reduction."""
+        reduced = steps + self.chunks if self.chunks else 0
+        levels = log2(self.time_vector) if self.time_vector else 0
+        if self.time_runs:
+            # Runs of steps meet once for as many vectors.
+            levels = (_RUN - 1 + log2(self.time_vector / _RUN)) / _RUN + 1
+        return reduced + levels * steps
+
+    @abstractmethod
+    def work(self, step: Step, chip: CpuChip) -> CpuWork:
+        """Count what the plan does."""
+
+    def cost(self, recurrence: Recurrence, limits: Limits, steps: int | None = None) -> CpuCost:
+        """Predict the time."""
+        work = self.work(step_of(recurrence, steps), limits.chip)
+        return cpu_cost(work, limits.chip, limits.cores)
 
     def check_block(self) -> None:
         """Check how many lanes or chunks advance together."""
@@ -177,6 +209,13 @@ def chunk_counts(limits: Limits, recurrence: Recurrence) -> tuple[int, ...]:
     return tuple(sorted(c for c in {*powers(2, 4096), *by_core} if 2 <= c <= most))
 
 
+def vector_shapes(recurrence: Recurrence) -> list[tuple[int, bool]]:
+    """Widths of vectors of time, and whether their cells hold runs of steps."""
+    if not takes_time_vectors(recurrence):
+        return []
+    return [(w, runs) for runs, widths in _SHAPES for w in widths]
+
+
 def vector_branches(
     base: CpuPlan, limits: Limits, recurrence: Recurrence, choices: Choices
 ) -> list[Branch]:
@@ -195,7 +234,7 @@ def vector_branches(
         return []
     past = past_caches(limits, recurrence, recurrence.time.var)
     found = []
-    for runs, widths in ((False, (4, 8, 16, 32)), (True, (16, 32, 64))):
+    for runs, widths in _SHAPES:
         plan = base.with_(
             time_vector=widths[0], time_runs=runs, ldexp=has_ldexp(limits, recurrence)
         )

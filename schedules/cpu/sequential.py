@@ -10,7 +10,11 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.cpu.loop_cost import loop_work
 from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.step_counts import Step
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.schedules.machine.limits import Limits
 from tvm_scan.schedules.picture import Picture, Serial
 
@@ -33,6 +37,10 @@ class Sequential(CpuPlan):
     def build(self, recurrence: Recurrence) -> Built | None:
         """Return None: the nest stays as it is."""
         return None
+
+    def work(self, step: Step, chip: CpuChip) -> CpuWork:
+        """Count what the plan does."""
+        return loop_work(self, step, chip)
 
     @classmethod
     def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:

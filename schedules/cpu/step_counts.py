@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -17,9 +17,9 @@ from tvm_scan.algebra.literal import is_float
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Group, Recurrence
 from tvm_scan.schedules.common.branches import branches, choices_as_selects
+from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.common.strides import time_is_outside
 from tvm_scan.schedules.cpu.vector_math import has_transcendentals, hoist_first_iteration
-from tvm_scan.schedules.machine.step_counts import known_extent
 
 __all__ = ["NONE", "Access", "Counts", "Step", "chain_of", "count", "step_of"]
 
@@ -146,7 +146,7 @@ class Path:
     def plus(self, **more: float) -> Path:
         """With more of some."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Path(**{n: v + more.get(n, 0) for n, v in values.items()})  # type: ignore[arg-type]
+        return Path(**{n: v + more.get(n, 0) for n, v in values.items()})
 
     @property
     def weight(self) -> float:
@@ -195,8 +195,14 @@ class Step:
 
 
 @lru_cache(maxsize=256)
-def step_of(recurrence: Recurrence) -> Step:
-    """Count a recurrence; what is not known until run time is one number."""
+def step_of(recurrence: Recurrence, steps: int | None = None) -> Step:
+    """Count a recurrence of so many steps; what is not known until run time is one number."""
+    if steps is not None:
+        known = step_of(recurrence)
+        part = max(1, steps) / known.length
+        return replace(
+            known, length=max(1, steps), loads=known.loads * part, stores=known.stores * part
+        )
     # An empty loop is counted as one step: what is chosen for it does not matter.
     extents = [max(1, known_extent(axis.extent)) for axis in recurrence.lanes]
     chains = [

@@ -10,9 +10,13 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import chunks_too_short, known_extent
+from tvm_scan.schedules.cpu.chunk_cost import three_phase_work
 from tvm_scan.schedules.cpu.chunks import build_chunks
-from tvm_scan.schedules.cpu.plans import CpuPlan, chunk_counts, vector_branches
+from tvm_scan.schedules.cpu.plans import CpuPlan, chunk_counts, vector_branches, vector_shapes
+from tvm_scan.schedules.cpu.step_counts import Step, step_of
 from tvm_scan.schedules.cpu.vector_chunks import build_vector_chunks
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.schedules.machine.limits import Limits
 from tvm_scan.schedules.picture import Chunks, Picture
 
@@ -20,6 +24,8 @@ __all__ = ["ThreePhase"]
 
 #: Steps of a tile that goes through the three phases in the cache.
 _TILES = (1 << 15, 1 << 17, 1 << 19)
+#: Steps of a lane below which no chunks of vectors are compared.
+_LEAST_SHARED = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,10 @@ class ThreePhase(CpuPlan):
         """Say so of chunks of a few steps, which cost more than they share out."""
         return chunks_too_short(self.chunks, steps)
 
+    def work(self, step: Step, chip: CpuChip) -> CpuWork:
+        """Count what the plan does."""
+        return three_phase_work(self, step, chip)
+
     @classmethod
     def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
         """Yield chunks whose steps are walked one by one, and in vectors of time."""
@@ -106,6 +116,28 @@ class ThreePhase(CpuPlan):
         tiles = tuple(n for n in _TILES if 2 * n <= known_extent(recurrence.time.extent))
         cached = (("cache_steps", (0, *tiles)),) if tiles else ()
         yield from vector_branches(base, limits, recurrence, (("chunks", chunks), *cached))
+
+    @classmethod
+    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[ThreePhase]:
+        """Yield chunks for few lanes on several cores: vectors of time, then steps one by one."""
+        step, cores = step_of(recurrence), limits.cores
+        if cores < 2:
+            return
+        past = (False, True) if limits.line_stores else (False,)
+        if step.rows < 2 * cores and step.length >= _LEAST_SHARED:
+            for width, runs in vector_shapes(recurrence):
+                base = cls(
+                    time_vector=width,
+                    time_runs=runs,
+                    ldexp=limits.ldexp and step.transcendental,
+                )
+                for chunks in (cores, 4 * cores):
+                    for tile in (0, _TILES[1]) if step.length >= 4 * _TILES[1] else (0,):
+                        for line in past:
+                            yield base.with_(chunks=chunks, cache_steps=tile, nontemporal=line)
+        if step.rows < 4 * cores and step.length >= 256 * 4 * cores:
+            for streams in (1, 4):
+                yield cls(chunks=4 * cores, lane_block=streams)
 
     def picture(self, recurrence: Recurrence) -> Picture:
         """Return chunks and, where steps are vectors, a vector."""

@@ -15,9 +15,10 @@ from tvm_scan.schedules.common.ir import Kernel, loop, threads_over, when
 from tvm_scan.schedules.common.lanes import decode_lanes, guard_of, lane_count
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
-from tvm_scan.schedules.common.sizes import chunks_too_short, known_extent, known_rows
+from tvm_scan.schedules.common.sizes import chunks_too_short, known_extent, known_rows, sizes_of
 from tvm_scan.schedules.common.state_reduction import StateReduction, reduction_of
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
+from tvm_scan.schedules.common.strides import contiguous_axis
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan, aligned
 from tvm_scan.schedules.gpu.walk.chunk_checks import check_chunks, takes_chunks
@@ -35,6 +36,8 @@ __all__ = ["Lanes", "Sequential"]
 _WARP = 32
 #: Lanes of a multiprocessor that leave no room for more, and steps of a chunk at least.
 _FULL, _LEAST_CHUNK = 1024, 64
+#: Chunks that a default is chosen among, the fewest first.
+_CHUNKS = (4, 8, 16, 32, 64, 128)
 #: Threads of a block of a walk in chunks.
 _SOME = (64, 128)
 
@@ -127,6 +130,11 @@ class Sequential(_Walk):
     def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
         """Count as for lanes of a thread each."""
         return walk_work(Lanes(self.threads_per_block), recurrence, rows, steps)
+
+    @classmethod
+    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Sequential]:
+        """Yield nothing: lanes of a thread each are the same kernel."""
+        return iter(())
 
     @classmethod
     def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
@@ -317,6 +325,54 @@ class Lanes(_Walk):
         yield Branch(base, choices)
         yield Branch(base.with_(block_load="transposed"), (*choices, stage_choices(limits)))
         yield from cls._shared_in_chunks(base, shared, limits, recurrence)
+
+    @classmethod
+    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Lanes]:
+        """Yield a thread per lane, threads that share lanes, and both in chunks of some lines."""
+        plans = [cls(threads_per_block=min(128, limits.threads))]
+        plans += [p for p in cls._shared(recurrence, limits) if p.fits(recurrence, limits)]
+        yield from plans
+        for plan in plans:
+            for chunked in plan._in_chunks(recurrence, limits):
+                if chunked.fits(recurrence, limits):
+                    yield chunked
+
+    @classmethod
+    def _shared(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Lanes]:
+        """Threads share the states of a lane: every exponential once, time in series."""
+        split = split_of(recurrence)
+        if isinstance(split, NoSplit):
+            return
+        counts = [s for s in (4, 8, 16, 32, 2) if split.states % s == 0]
+        # Two threads read half a sector of memory: only where the states allow no more.
+        for shared in counts[:1] if counts == [2] else [s for s in counts if s > 2]:
+            # Few lanes spread over more multiprocessors in small blocks.
+            plan = cls(
+                threads_per_block=128 if shared <= 8 else 64,
+                items_per_thread=4,
+                vector_loads=True,
+                threads_per_lane=shared,
+            )
+            yield plan
+            if limits.async_copies:
+                yield plan.with_(block_load="transposed", stages=2)
+
+    def _in_chunks(self, recurrence: Recurrence, limits: Limits) -> Iterator[Lanes]:
+        """Walks whose lanes leave the chip half empty, cut into chunks of some lines.
+
+        Of sizes that are not known only lanes that are neighbours in memory, a thread each: a tree
+        reads eight times what it needs there, and a whole walk of few lanes waits for memory at
+        every step; chunks of many lanes read their inputs twice, which is the least evil.
+        """
+        known = None not in sizes_of(recurrence)
+        if not known and (self.threads_per_lane > 1 or contiguous_axis(recurrence) != "lane"):
+            return
+        threads = known_rows(recurrence) * self.threads_per_lane
+        if 0 < threads < limits.multiprocessors * _FULL:
+            # Of short sequences, most of many chunks would be empty.
+            for chunks in _CHUNKS if known else _CHUNKS[:2]:
+                if chunks * _LEAST_CHUNK <= known_extent(recurrence.time.extent):
+                    yield self.with_(chunks=chunks)
 
     @staticmethod
     def _chunks(shared: int, limits: Limits, recurrence: Recurrence) -> Choices:

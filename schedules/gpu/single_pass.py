@@ -19,6 +19,7 @@ from tvm_scan.schedules.gpu.trees import Trees
 from tvm_scan.schedules.machine.gpu_chip import CACHED, MEMORY, Work
 from tvm_scan.schedules.machine.limits import Limits
 from tvm_scan.schedules.picture import Picture
+from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["SinglePass"]
 
@@ -99,6 +100,11 @@ class SinglePass(Trees):
         """Yield every tree worth trying, where elements can be handed over."""
         if all(is_word(dtype) for dtype in _handed_over(recurrence)):
             yield from super().space(recurrence, limits)
+
+    @classmethod
+    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[ScanPlan]:
+        """Yield nothing: no kernel of it has run on hardware."""
+        return iter(())
 
     def picture(self, recurrence: Recurrence) -> Picture:
         """Return the tree of a block, and what it waits for."""

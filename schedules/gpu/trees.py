@@ -8,20 +8,30 @@ from typing import Any
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch, Choices, powers
-from tvm_scan.schedules.common.sizes import element_bytes, element_parts, known_extent
+from tvm_scan.schedules.common.sizes import element_bytes, element_parts, known_extent, sizes_of
+from tvm_scan.schedules.common.state_split import NoSplit, split_of
+from tvm_scan.schedules.common.strides import contiguous_axis
 from tvm_scan.schedules.gpu.block.blelloch import padded
 from tvm_scan.schedules.gpu.lanes import stage_choices, tiles_of
 from tvm_scan.schedules.gpu.shared.layout import along_time, streams_of
 from tvm_scan.schedules.gpu.shared.tables import tables_of
+from tvm_scan.schedules.gpu.thread.async_copy import can_copy
 from tvm_scan.schedules.gpu.thread.plans import TREES, TreePlan, aligned
 from tvm_scan.schedules.gpu.thread.vector_access import has_vectors
 from tvm_scan.schedules.gpu.warp.tree import takes_warp_tree
 from tvm_scan.schedules.machine.limits import Limits
 from tvm_scan.schedules.picture import Picture, Tree
+from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["Trees", "slots_of", "trees_worth"]
+__all__ = ["Trees", "leaves_chip_empty", "slots_of", "trees_worth"]
 
 _WARP = 32
+#: Words of two elements that a thread, which has 255 registers, holds beside everything else.
+_ELEMENT_WORDS = 160
+#: Words of an element up to which blocks of more than 128 threads have registers enough.
+_SMALL_WORDS = 4
+#: Lengths at which plans are compared where it is not known and rows are few.
+_LENGTHS = (256, 4096, 65536, 1 << 20)
 _NAMES = {"blelloch": "Blelloch", "kogge_stone": "Kogge-Stone", "warp": "warp"}
 #: 32-bit registers of a multiprocessor, and of one thread; the rest of a thread's own state.
 _REGISTERS, _THREAD_REGISTERS, _BASE_REGISTERS = 65536, 255, 32
@@ -206,6 +216,59 @@ class Trees(TreePlan):
             choices += (("lanes_per_block", (1, 2, 4, 8)),)
         yield Branch(base, choices)
 
+    @classmethod
+    def lengths(cls, recurrence: Recurrence, limits: Limits) -> tuple[int | None, ...]:
+        """Several where it is not known and rows are few.
+
+        What one block per row takes for a long one is a hundred times what many blocks take.
+        """
+        return _LENGTHS if leaves_chip_empty(recurrence, limits) else (None,)
+
+    @classmethod
+    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[ScanPlan]:
+        """Yield blocks of some sizes, those of equal cost in the order of preference."""
+        size, (rows, length) = element_bytes(recurrence), sizes_of(recurrence)
+        if (length is not None and length <= 32) or 2 * size > 4 * _ELEMENT_WORDS:
+            return
+        known = rows is not None and length is not None
+        # Of lengths that are not known, small tiles leave fewer threads without steps.
+        items = 8 if size <= 16 and known else 4
+        # Two barriers for a tile instead of some thirty, and next to no shared memory.
+        tree = "warp" if takes_warp_tree(recurrence) else "blelloch"
+        # Of sizes that are not known, neither few rows nor short ones can be counted on.
+        sizes = (128, 256, 512) if leaves_chip_empty(recurrence, limits) else (128,)
+        for threads in (128, 256, 512, 64, 32) if known else sizes:
+            few = length is not None and threads > 32 and threads * items >= 2 * length
+            large = threads > 128 and size > 4 * _SMALL_WORDS
+            if few or large:
+                continue
+            plan = cls.of(
+                cls.device,
+                cls.algorithm,
+                threads_per_block=threads,
+                items_per_thread=items,
+                block_tree=tree,
+                vector_loads=has_vectors(recurrence, items),
+            )
+            every = (plan, *cls._staged(plan, recurrence, limits))
+            yield from (p for p in every if p.fits(recurrence, limits))
+
+    @classmethod
+    def _staged(cls, plan: Any, recurrence: Recurrence, limits: Limits) -> Iterator[ScanPlan]:
+        """The same with tiles in shared memory: two buffers hide memory's latency between tiles."""
+        staged = plan.with_(block_load="transposed")
+        if not streams_of(staged, recurrence):
+            return
+        if not plan.vector_loads:
+            # Threads that read their own items one by one touch every line of a warp each time.
+            yield staged
+        if "stages" not in cls.decisions():
+            return
+        ahead = staged.with_(stages=2)
+        whole = all(can_copy(s.copied_bytes) for s in streams_of(ahead, recurrence) if not s.stored)
+        if limits.async_copies and whole:
+            yield ahead
+
     def registers_fit(self, recurrence: Recurrence) -> bool:
         """Whether the registers suffice, by an estimate: four elements and staged inputs."""
         staged = 0 if any(c.state_axes for c in recurrence.carries) else len(recurrence.inputs)
@@ -234,6 +297,14 @@ class Trees(TreePlan):
             lines.append(("loads", tiles_of(self.stages)))
         drawing = Tree(self.block_tree, self.threads_per_block, self.items_per_thread, legend)
         return Picture(tuple(lines), (drawing,))
+
+
+def leaves_chip_empty(recurrence: Recurrence, limits: Limits) -> bool:
+    """Whether a block per row would leave the chip half empty, of a length that is not known."""
+    rows, length = sizes_of(recurrence)
+    walks = not isinstance(split_of(recurrence), NoSplit) or contiguous_axis(recurrence) == "lane"
+    few = rows is not None and rows < 2 * limits.multiprocessors
+    return few and length is None and not walks
 
 
 def slots_of(tree: str, threads: int, dtype: str) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
 from tvm_scan.errors import PlanError
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_constants import chip_of
 
 __all__ = ["Limits", "device_of", "limits_of"]
 
@@ -59,6 +61,8 @@ class Limits:
         Whether copies to shared memory go on while threads compute (sm_80 and later).
     processor : str
         Name of the processor or architecture, for messages.
+    chip : CpuChip
+        Measured constants of a CPU.
     """
 
     threads: int = 1024
@@ -70,6 +74,7 @@ class Limits:
     cache_bytes: int = 32 << 20
     async_copies: bool = True
     processor: str = "a generic CPU"
+    chip: CpuChip = field(default_factory=CpuChip)
 
 
 def device_of(target: Target) -> str:
@@ -106,6 +111,7 @@ def limits_of(target: Target) -> Limits:
         cache_bytes=attr("l3-cache-size-bytes", host_cache()),
         multiprocessors=_MULTIPROCESSORS.get(capability, Limits.multiprocessors),
         async_copies=capability >= 80,
+        chip=chip_of(target) if device_of(target) == "cpu" else CpuChip(),
         processor=str(attrs.get("mcpu") or attrs.get("arch") or Limits.processor),
     )
 

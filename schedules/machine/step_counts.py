@@ -1,4 +1,4 @@
-"""What a step does, counted in its statements: for the cost model of ``gpu.model``."""
+"""What a step does, counted in its statements: for the cost model of ``gpu_cost``."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from tests.support.recurrence_cases import Case, check_random, random_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.common.polynomials import Pool, Values, exp2_in_range
-from tvm_scan.schedules.gpu.model import predict
 from tvm_scan.schedules.machine.limits import limits_of
 
 WALK = ScanPlan.parse(
@@ -102,7 +101,7 @@ def test_the_share_is_what_the_source_holds():
 
 def test_the_model_counts_them():
     found, limits = extract(library.selective_scan(8, 2048, 2048, 16)), limits_of(CUDA_TARGET)
-    plain, mixed = (predict(WALK.with_(exp_share=s), found, limits) for s in (0, 4))
+    plain, mixed = (WALK.with_(exp_share=s).cost(found, limits) for s in (0, 4))
     saved = 8 * 2048 * 2048 * 4
     assert plain.specials - mixed.specials == saved
     # 15 instructions instead of one, in warps of 32.

@@ -10,10 +10,10 @@ from tvm.target import Target
 from tvm_scan import Recurrence, extract
 from tvm_scan.library import cumsum, ema, linear_recurrence, selective_scan
 from tvm_scan.schedules import ScanPlan, default_plan
+from tvm_scan.schedules.calibrate import measured, store_constants
 from tvm_scan.schedules.choose import cpu_default
 from tvm_scan.schedules.cpu.cost import loop_work, seconds_of
 from tvm_scan.schedules.cpu.step_counts import step_of
-from tvm_scan.schedules.machine.calibrate import measured, store_constants
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import (
     chip_of,

@@ -9,8 +9,17 @@ import pytest
 import tvm
 from tvm import s_tir
 
-from tvm_scan import ScanPlan, default_plan, expand_scans, extract, library, parallelize, plan_of
-from tvm_scan import tir, verify
+from tvm_scan import (
+    ScanPlan,
+    default_plan,
+    expand_scans,
+    extract,
+    library,
+    parallelize,
+    plan_of,
+    tir,
+    verify,
+)
 from tvm_scan.errors import PlanError
 from tvm_scan.meta import RecordStore, tune
 from tvm_scan.meta.search.features import decisions_of

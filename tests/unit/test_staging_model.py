@@ -6,7 +6,6 @@ from tvm.target import Target
 from tests.support.cuda_harness import CUDA_TARGET
 from tests.support.plans import in_schedule
 from tvm_scan import ScanPlan, default_plan, extract, library
-from tvm_scan.schedules.gpu.model import predict
 from tvm_scan.schedules.gpu.shared.counts import bytes_ahead, lines_of_step, shared_accesses
 from tvm_scan.schedules.machine.limits import limits_of
 
@@ -42,13 +41,13 @@ def test_bytes_under_way():
 
 def test_several_buffers_take_the_wait_out_of_the_chain():
     limits = limits_of(CUDA_TARGET)
-    one, two = (predict(PLAN.with_(stages=s), FOUND, limits) for s in (1, 2))
+    one, two = (PLAN.with_(stages=s).cost(FOUND, limits) for s in (1, 2))
     assert two.chain < one.chain
     assert two.barriers == one.barriers
     scan = extract(library.selective_scan(1, 2048, 2048, 16))
     walk = ScanPlan.of("cuda", "lanes", 64, 4, vector_loads=True, threads_per_lane=16)
     staged = [walk, *(walk.with_(block_load="transposed", stages=s) for s in (1, 2))]
-    chains = [predict(plan, scan, limits).chain for plan in staged]
+    chains = [plan.cost(scan, limits).chain for plan in staged]
     assert chains[2] < min(chains[:2])
 
 

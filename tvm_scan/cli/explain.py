@@ -15,46 +15,43 @@ from tvm_scan.cli.failure import REFUSED, WRONG_RESULT, CommandError
 from tvm_scan.cli.load import Choice, load_func, make_target, plan_for, schedule
 from tvm_scan.cli.terminal import print_json
 from tvm_scan.cuda_math import build
-from tvm_scan.meta.search.costs import costs_of
 from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.proof import Certificate, MissingSolverError, Verdict
 from tvm_scan.proof import prove as prove_recurrence
-from tvm_scan.schedules.gpu.model import predict
-from tvm_scan.schedules.gpu.thread.plans import GpuPlan
+from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.machine.limits import device_of, limits_of
 from tvm_scan.schedules.verification.laws import check_laws
 
 __all__ = ["explain"]
 
 #: What is printed of the costs, and in what it is counted.
-_UNITS = {
-    "bytes": "read and written in main memory",
-    "flops": "operations on floats",
-    "exps": "exponentials, logarithms and the like",
-    "intensity": "operations to a byte",
-    "work": "steps and combinations",
-    "depth": "of these one after the other",
-    "tasks": "at most at once",
-    "barriers": "of a block of threads; on a CPU joins of all tasks",
-    "smem": "bytes of shared memory for a block",
-    "registers": "of 32 bits for a thread or a task, at least",
-}
 _TIME = ("us, were nothing else to be waited for", 1e6)
-#: The same of what the model predicts for a GPU, and what it is multiplied by.
-_PREDICTED = {
+#: What the numbers of a cost are, and what they are multiplied by.
+_UNITS = {
     "bytes": ("between main memory and the chip", 1.0),
-    "specials": ("special functions", 1.0),
+    "flops": ("operations on floats", 1.0),
+    "exps": ("exponentials, logarithms and the like", 1.0),
+    "specials": ("special functions that a GPU makes of them", 1.0),
     "instructions": ("of warps", 1.0),
-    "barriers": ("of a block, of all kernels together", 1.0),
+    "cycles": ("of all tasks together", 1.0),
+    "tasks": ("tasks, or threads", 1.0),
+    "waits": ("barriers of a block, or joins of the pool", 1.0),
     "shared": ("accesses of warps to shared memory", 1.0),
+    "past": ("bytes of them past the caches", 1.0),
+    "scattered": ("bytes of lines that no prefetcher sees coming", 1.0),
     "occupancy": ("% of the threads that the chip holds; registers are not counted", 1e2),
     "memory": _TIME,
+    "busy": _TIME,
     "exponentials": _TIME,
     "issue": _TIME,
     "lines": _TIME,
     "chain": _TIME,
-    "seconds": ("us: the largest of these, and the launches", 1e6),
+    "alone": ("us of one core while the others wait", 1e6),
+    "pool": ("us of the call and the pool", 1e6),
+    "seconds": ("us, predicted", 1e6),
 }
+#: Other candidates that are printed beside the default.
+_OTHERS = 3
 
 
 def explain(
@@ -87,17 +84,16 @@ def explain(
         "shared_memory_bytes": plan.smem_bytes(found),
         "tree": tree_text(found, plan),
         "laws": [asdict(law) for law in check_laws(found)],
+        "decision": _decision(target, found, plan),
     }
     certificate = _proof(found) if prove else None
     if certificate is not None:
         report["proof"] = certificate.as_data()
     if cost:
         report["cost"] = {
-            **asdict(costs_of(plan, target, found)),
+            **plan.cost(found, limits_of(target)).as_data(),
             **asdict(arithmetic_of(plan, target, found)),
         }
-        if isinstance(plan, GpuPlan):
-            report["predicted"] = asdict(predict(plan, found, limits_of(target)))
     if source:
         every = Choice(target) if plan_text is None else plan
         report["source"] = _source(func, target, every)
@@ -160,17 +156,43 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
     print("tree")
     for line in report["tree"].splitlines():
         print(f"    {line}".rstrip())
+    if report["decision"] is not None:
+        _show_decision(report["decision"])
     if "cost" in report:
-        print("cost")
-        for name, unit in _UNITS.items():
-            value = report["cost"][name]
-            shown = f"{value:.3g}" if name == "intensity" else f"{value:,.0f}"
-            print(f"    {name:<10}{shown:>16}  {unit}")
-    if "predicted" in report:
-        print("predicted, on paper")
-        for key, (unit, scale) in _PREDICTED.items():
-            value = report["predicted"][key] * scale
-            print(f"    {key:<13}{f'{value:,.1f}' if scale > 1 else f'{value:,.0f}':>16}  {unit}")
+        print("cost, on paper")
+        for name, (unit, scale) in _UNITS.items():
+            if name in report["cost"]:
+                value = report["cost"][name] * scale
+                shown = f"{value:,.1f}" if scale > 1 else f"{value:,.0f}"
+                print(f"    {name:<13}{shown:>16}  {unit}")
+        print(f"    {'intensity':<13}{report['cost']['intensity']:>16.3g}  operations to a byte")
     if "source" in report:
         print("source")
         print(report["source"])
+
+
+def _decision(target: Any, found: Recurrence, plan: ScanPlan) -> dict[str, Any] | None:
+    """Why a plan is the default, and what it was chosen among; None where it is another one."""
+    made = decide(target, found)
+    if made.chosen.plan != plan:
+        return None
+    shown = [made.chosen, *made.others[:_OTHERS]]
+    loop = [one for one in made.others if one.plan.keeps_loop and one not in shown]
+    return {
+        "candidates": 1 + len(made.others),
+        "nearest": [
+            {
+                "plan": str(one.plan),
+                "seconds": one.seconds,
+                "rules": [rule.name for rule in one.rules],
+            }
+            for one in [*shown, *loop]
+        ],
+    }
+
+
+def _show_decision(made: dict[str, Any]) -> None:
+    print(f"default   the least prediction of {made['candidates']} plans, with the nearest others")
+    for one in made["nearest"]:
+        rules = f"  ({'; '.join(one['rules'])})" if one["rules"] else ""
+        print(f"    {one['seconds'] * 1e6:>12,.1f} us  {one['plan']}{rules}")

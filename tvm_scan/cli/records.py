@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.meta.measure.progress import duration
-from tvm_scan.meta.search.costs import costs_of
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.nearest import tuned_function
+from tvm_scan.schedules.machine.limits import limits_of
 
 __all__ = [
     "apply_records",
@@ -123,7 +122,7 @@ def show_record(folder: Path, digest: str, svg: Path | None, as_json: bool) -> N
     entry = find_entry(open_store(folder), digest)
     parts: list[dict[str, Any]] = []
     for plan, found in zip(entry.plans, recurrences_of(entry.func), strict=False):
-        costs = asdict(costs_of(plan, entry.target, found))
+        costs = plan.cost(found, limits_of(entry.target)).as_data()
         parts.append({"plan": str(plan), "costs": costs, "tree": tree_text(found, plan)})
         if svg is not None:
             if not svg.parent.is_dir():

@@ -16,10 +16,10 @@ from tvm_scan.cli.records import open_store, shapes_text
 from tvm_scan.cli.report_page import render
 from tvm_scan.cli.terminal import print_json, visible
 from tvm_scan.meta.measure.check import recurrences_of
-from tvm_scan.meta.search.costs import costs_of
 from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.meta.store.entry import Entry, canonical
 from tvm_scan.schedules.choose.shipped import machine_of
+from tvm_scan.schedules.machine.limits import limits_of
 
 __all__ = ["Function", "Report", "Trial", "write_report"]
 
@@ -152,7 +152,7 @@ def _function(group: list[Entry]) -> Function:
         if entry.plans == defaults:
             out.default = min(entry.seconds, out.default or entry.seconds)
     for applied, found in zip(best.plans, recurrences, strict=False):
-        out.bytes += costs_of(applied, target, found).bytes
+        out.bytes += applied.cost(found, limits_of(target)).bytes
         out.flops += arithmetic_of(applied, target, found).flops
         out.trees.append(tree_svg(found, applied))
     return out

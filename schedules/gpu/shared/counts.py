@@ -1,4 +1,4 @@
-"""What tiles in shared memory change in the cost model: see ``gpu.model``.
+"""What tiles in shared memory change in the cost model: see ``machine.gpu_cost``.
 
 A multiprocessor's load and store unit handles one line of 128 bytes per clock, of global or of
 shared memory. A warp whose threads are ``s`` bytes apart touches ``32 s / 128`` lines with every
@@ -11,19 +11,11 @@ from math import ceil
 
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.gpu.shared.layout import along_time
-from tvm_scan.schedules.gpu.thread.plans import GpuPlan, TreePlan
+from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
-__all__ = ["bytes_ahead", "lines_of_step", "shared_accesses"]
+__all__ = ["lines_of_step", "shared_accesses"]
 
 _WARP, _WORD = 32, 4
-
-
-def bytes_ahead(plan: GpuPlan, recurrence: Recurrence) -> float:
-    """Bytes that a thread has under way while it computes: its share of all buffers but one."""
-    if plan.stages == 1:
-        return 0.0
-    share = (plan.stages - 1) / plan.stages / plan.threads_per_block
-    return sum(plan.tile_bytes(recurrence)) * share
 
 
 def lines_of_step(plan: TreePlan, recurrence: Recurrence) -> float:

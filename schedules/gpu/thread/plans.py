@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from math import log2
 from typing import ClassVar
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.sizes import element_bytes, sizes_of
+from tvm_scan.schedules.common.sizes import (
+    element_bytes,
+    known_extent,
+    known_rows,
+    sizes_of,
+)
 from tvm_scan.schedules.machine.gpu_chip import Work
+from tvm_scan.schedules.machine.gpu_cost import Block, GpuCost, gpu_cost
 from tvm_scan.schedules.machine.limits import Limits
 from tvm_scan.schedules.plan import ScanPlan
 
@@ -82,6 +89,26 @@ class GpuPlan(ScanPlan):
     @abstractmethod
     def tile_bytes(self, recurrence: Recurrence) -> list[int]:
         """Shared memory of every array of which the plan keeps tiles, all its buffers together."""
+
+    def cost(self, recurrence: Recurrence, limits: Limits, steps: int | None = None) -> GpuCost:
+        """Predict the time; extents that are not known count as ``UNKNOWN``."""
+        length = float(steps or known_extent(recurrence.time.extent))
+        block = Block(
+            self.threads_per_block,
+            self.threads_per_block * self.lanes_per_block,
+            self.shared_bytes(recurrence),
+            # Each thread has some loads under way: vectors, or those of unrolled steps.
+            max(64.0 if self.vector_loads else self.waiting_bytes, self._bytes_ahead(recurrence)),
+        )
+        work = self.work(recurrence, float(known_rows(recurrence)), length)
+        return gpu_cost(work, block, limits.multiprocessors)
+
+    def _bytes_ahead(self, recurrence: Recurrence) -> float:
+        """Bytes that a thread has under way while it computes: its share of all buffers but one."""
+        if self.stages == 1:
+            return 0.0
+        share = (self.stages - 1) / self.stages / self.threads_per_block
+        return sum(self.tile_bytes(recurrence)) * share
 
     def check_moves(self, limits: Limits) -> None:
         """Check the decisions about how a block loads its tiles."""
@@ -162,6 +189,10 @@ class WalkPlan(GpuPlan):
     exp_share: int = 0
     waiting_bytes: ClassVar[float] = 32.0
 
+    def combines(self, steps: int) -> float:
+        """Combinations of the reduction of chunks."""
+        return float(steps + self.chunks) if self.chunks else 0.0
+
     def blocks(self, rows: int, steps: int) -> int:
         """Blocks of the grid, chunks included."""
         threads = rows * self.threads_per_lane * max(1, self.chunks)
@@ -185,6 +216,12 @@ class TreePlan(GpuPlan):
     block_tree: str = "blelloch"
     walks_tiles: ClassVar[bool] = False
     passes: ClassVar[int] = 1
+
+    def combines(self, steps: int) -> float:
+        """Combinations of every step into its thread's element, and of the tree of every tile."""
+        threads = self.threads_per_block
+        each = 2.0 if self.block_tree == "blelloch" else log2(threads) + 1
+        return steps + -(-steps // self.tile) * threads * each
 
     @property
     def tile(self) -> int:

@@ -1,4 +1,4 @@
-"""Instructions of lanes that walk time, by the parts of their step; see ``gpu.model``.
+"""Instructions of lanes that walk time, by the parts of their step; see ``machine.gpu_cost``.
 
 What is counted is what nvcc emits: exponentials over states are one instruction in base 2, a
 product and its sum are one, what does not move with time is in registers, and an array that

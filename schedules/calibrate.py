@@ -29,8 +29,8 @@ from tvm_scan.schedules.machine.cpu_constants import (
     user_file,
 )
 from tvm_scan.schedules.machine.limits import host_cores
+from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.primitive import parallelize
 
 __all__ = ["calibrate", "measured", "store_constants"]
 
@@ -88,7 +88,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         return max(1e-11, (_least(_loop(func, dtype), seconds) - start) / _STEPS)
 
     cycle = step(linear_recurrence(1, _STEPS, "int32", gate="time"), "int32") / _INTEGER_STEP
-    pooled = parallelize(cumsum(2, 1), _target(), ScanPlan("cpu", "lanes"))
+    pooled = schedule_nests(cumsum(2, 1), _target(), ScanPlan.of("cpu", "lanes"))
     wake = max(1e-8, _least(_loop(pooled), seconds) - start)
     near = _copied(known.nearest // 4, 1, 2, seconds)
     private = _copied(known.private // 3, 1, 2, seconds)

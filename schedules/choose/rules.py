@@ -1,0 +1,103 @@
+"""What no prediction knows of a plan: rules, each with its measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cpu.lanes import Lanes
+from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.step_counts import step_of
+from tvm_scan.schedules.cpu.three_phase import ThreePhase
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["RULES", "Rule", "factor_of"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """By what a prediction is multiplied before plans are compared.
+
+    Attributes
+    ----------
+    name : str
+        In a few words.
+    measured : str
+        What was seen.
+    concerns : callable
+        Whether it concerns a plan for a recurrence.
+    factor : float
+        Infinity forbids the plan.
+    """
+
+    name: str
+    measured: str
+    concerns: Callable[[ScanPlan, Recurrence], bool]
+    factor: float = inf
+
+
+def _rounds_carries(plan: ScanPlan, recurrence: Recurrence) -> bool:
+    halves = any(tir.is_half(tir.dtype_of(c.register.buffer)) for c in recurrence.carries)
+    return isinstance(plan, CpuPlan) and plan.keeps_loop and halves
+
+
+def _multiplies_chunks(plan: ScanPlan, recurrence: Recurrence) -> bool:
+    scalar = isinstance(plan, ThreePhase) and not plan.time_vector
+    return scalar and any(part.extend_chain.products for part in step_of(recurrence).parts)
+
+
+def _chooses_in_vectors(plan: ScanPlan, recurrence: Recurrence) -> bool:
+    return isinstance(plan, Lanes) and plan.vectorize and not step_of(recurrence).in_vectors
+
+
+def _is_the_loop(plan: ScanPlan, _: Recurrence) -> bool:
+    return isinstance(plan, CpuPlan) and plan.keeps_loop
+
+
+def _walks_chunks(plan: ScanPlan, _: Recurrence) -> bool:
+    return isinstance(plan, WalkPlan) and plan.chunks > 0
+
+
+#: In order.
+RULES = (
+    Rule(
+        "the loop rounds a carry of halves at every step",
+        "other numbers than those of every other plan, which keep the carry in float32",
+        _rounds_carries,
+    ),
+    Rule(
+        "chunks of scalars multiply their gates until they are denormal",
+        "5 to 30 times the predicted time with gates of 0.9 to 1 and chunks of 1000 steps",
+        _multiplies_chunks,
+    ),
+    Rule(
+        "lanes of which each chooses what it reads are no vectors",
+        "2 to 4 times the time of interleaved lanes",
+        _chooses_in_vectors,
+    ),
+    Rule(
+        "the loop is left only for what is clearly faster",
+        "predictions of it are within 10 % of its time; nobody forgives less than the loop's speed",
+        _is_the_loop,
+        0.907,
+    ),
+    Rule(
+        "chunks of a walk are taken where they cost clearly less",
+        "they launch three kernels, whose waits no bound counts",
+        _walks_chunks,
+        1 / 0.85,
+    ),
+)
+
+
+def factor_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[float, tuple[Rule, ...]]:
+    """By what a prediction is multiplied, and the rules that say so."""
+    found = tuple(rule for rule in RULES if rule.concerns(plan, recurrence))
+    factor = 1.0
+    for rule in found:
+        factor *= rule.factor
+    return factor, found

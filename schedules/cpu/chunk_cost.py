@@ -1,0 +1,70 @@
+"""Cost of three phases over chunks of time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tvm_scan.schedules.cpu.cost_parts import (
+    fetched_again,
+    instructions_of,
+    jump_cycles,
+    latency_of,
+    memory_of,
+    moving,
+    past_share,
+    scalar_cycles,
+    with_more,
+)
+from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.step_counts import NONE, Step
+from tvm_scan.schedules.cpu.vector_cost import vector_fold, vector_walk
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_cost import CpuWork
+
+__all__ = ["three_phase_work"]
+
+
+def three_phase_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
+    """Chunks of time: reduced, scanned, replayed."""
+    if plan.time_vector:
+        return _vector_chunks(plan, step, chip)
+    chunks, width = plan.chunks, plan.lane_block
+    length = step.length // chunks
+    tasks = step.rows * chunks / width
+    extend = NONE
+    for part in step.parts:
+        extend += (part.extend + part.lift).times(part.cells)
+    chain = max(latency_of(part.extend_chain, chip) for part in step.parts)
+    loads = sum(a.times for a in moving(step) if not a.store)
+    reduce = max(width * (scalar_cycles(extend, chip) + loads / chip.issue), chain)
+    own = instructions_of(step)
+    replay = width * (scalar_cycles(step.body, chip) + (own - step.body.operations) / chip.issue)
+    replay = max(replay, latency_of(step.chain, chip))
+    apply = sum((scalar_cycles(p.apply, chip) + 10) * p.cells for p in step.parts)
+    stages = 3.0 * max(1, len({id(p) for p in step.parts}))
+    reduce += width * jump_cycles(step, chip, 1)
+    replay += width * jump_cycles(step, chip, 1)
+    memory = with_more(memory_of(step, chip, 0.0, 2.0), 2 * fetched_again(step, chip, 1.0))
+    work = CpuWork(tasks * (length * (reduce + replay) + 60.0), tasks, stages, **memory)
+    return replace(work, alone=step.rows * chunks * apply / max(1.0, min(step.rows, chip.cores)))
+
+
+def _vector_chunks(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
+    chunks = plan.chunks
+    tiles = max(1, step.length // plan.cache_steps) if plan.cache_steps else 1
+    unit = step.length / tiles / (2 * chunks + 1)
+    walk = vector_walk(plan, step, chip, unit).cycles
+    fold = vector_fold(plan, step, chip, 2 * unit)
+    first = max(walk, fold)
+    replay = vector_walk(plan, step, chip, 2 * unit).cycles
+    tasks = step.rows * chunks
+    cycles = step.rows * tiles * (chunks * first + chunks * replay + 60.0 * chunks)
+    apply = sum((scalar_cycles(p.apply, chip) + 10) * p.cells for p in step.parts)
+    again = (2 * chunks - 2) / (2 * chunks + 1)
+    memory = memory_of(step, chip, past_share(plan, step), 1.0)
+    if plan.cache_steps == 0 or step.loads / tiles <= chip.private:
+        memory["moved"] += again * step.loads * (1.0 if plan.cache_steps == 0 else 0.3)
+    else:
+        memory["moved"] += again * step.loads
+    alone = step.rows * tiles * chunks * apply
+    return CpuWork(cycles, float(tasks), 2.0 * tiles, **memory, alone=alone)

@@ -1,0 +1,152 @@
+"""What the costs of several schedules of CPUs are put together of: cycles and bytes of a step."""
+
+from __future__ import annotations
+
+from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.step_counts import Access, Counts, Path, Step
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+
+__all__ = [
+    "contested_cycles",
+    "fetched_again",
+    "instructions_of",
+    "jump_cycles",
+    "latency_of",
+    "memory_of",
+    "moving",
+    "past_share",
+    "scalar_cycles",
+    "short_row",
+    "vector_cycles",
+    "with_more",
+]
+
+#: Operations of a polynomial for an exponential, and of more where no instruction scales.
+_POLYNOMIAL, _UNSCALED = 16.0, 6.0
+#: Products on the longest path of one.
+_TERMS = 11.0
+#: Steps of rows that LLVM takes in vectors of rows, as groups of interleaved accesses.
+_INTERLEAVED = 8
+#: Cycles of a store to a line that another core writes, too.
+_CONTESTED = 10.0
+#: Cycles of a store to a line that no prefetcher has brought near.
+_JUMP = 30.0
+
+
+def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
+    """Cycles of a path; calls are the C library's, or polynomials, each of them a long chain."""
+    return (
+        path.sums * chip.sum_latency
+        + path.products * chip.product_latency
+        + path.simple
+        + path.calls * (_TERMS * chip.product_latency if polynomials else chip.call)
+        + path.quotients * 3 * chip.quotient
+    )
+
+
+def scalar_cycles(counts: Counts, chip: CpuChip) -> float:
+    """Cycles of scalar instructions."""
+    issued = counts.operations / chip.issue
+    return issued + counts.calls * chip.call + counts.quotients * chip.quotient
+
+
+def vector_cycles(counts: Counts, lanes: float, chip: CpuChip, ldexp: bool, library: bool) -> float:
+    """Cycles of the same on so many lanes of vectors."""
+    each = lanes / chip.vector_bytes
+    calls = counts.calls * (_POLYNOMIAL + (0.0 if ldexp else _UNSCALED)) * 4 * each
+    if library:
+        calls = 0.0
+    issued = (counts.bytes * each + calls) / chip.vector_issue
+    called = counts.calls * lanes * (chip.call + 2) if library else 0.0
+    # A division of a vector is as many narrow ones, two at a time.
+    return issued + called + counts.quotients * lanes * chip.quotient / 4
+
+
+def moving(step: Step) -> list[Access]:
+    """Accesses that go to memory at every step."""
+    return [a for a in step.accesses if not a.fixed]
+
+
+def memory_of(step: Step, chip: CpuChip, past: float, passes: float = 1.0) -> dict[str, float]:
+    """Bytes; each line of an output is read before it is written, unless it is written past."""
+    footprint = step.loads + step.stores * (1.0 - past)
+    twice = 2.0 if footprint > chip.private else 1.0
+    moved = passes * step.loads + twice * (1.0 - past) * step.stores
+    return {"moved": moved, "past": past * step.stores, "footprint": footprint}
+
+
+def past_share(plan: CpuPlan, step: Step) -> float:
+    """The share of the outputs that a plan stores past the caches: of aligned lines only."""
+    if not plan.nontemporal:
+        return 0.0
+    size = max((a.size for a in step.accesses if a.store), default=4)
+    if plan.time_vector or plan.transpose:
+        width = plan.time_vector or 16
+        covered = step.length // width * width / step.length
+        along, rows = step.length * size, step.rows
+    else:
+        width = min(plan.lane_block, step.lanes)
+        covered = step.lanes // width * width / step.lanes if width * size >= 64 else 0.0
+        along, rows = step.lanes * size, step.rows * step.length // step.lanes
+    if width * size < 64:
+        return 0.0
+    # Of rows that begin anywhere in a line, few begin at its head.
+    return covered if along % 64 == 0 or rows == 1 else covered * (along & -along) / 64
+
+
+def fetched_again(step: Step, chip: CpuChip, rows_at_once: float) -> float:
+    """Bytes of lines that are fetched again for every lane where lanes are neighbours."""
+    extra = 0.0
+    for a in moving(step):
+        if a.along_time in (1, -1, 0, None) or not a.along_lane:
+            continue
+        used = min(64.0, rows_at_once * a.size * abs(a.along_lane))
+        again = min(64 / used, max(1.0, step.lanes / rows_at_once))
+        # The lines of a column stay only where all of them fit.
+        if step.length * 64 > chip.nearest:
+            extra += step.rows * step.length * a.size * (again - 1)
+    return extra
+
+
+def instructions_of(step: Step) -> float:
+    """Scalar instructions of a step beside its calls."""
+    # A load is most often an operand of another instruction.
+    accesses = sum(a.times * (1.0 if a.store else 0.5) for a in moving(step))
+    return step.body.operations + accesses + 2 * step.body.choices
+
+
+def short_row(step: Step, chip: CpuChip) -> float | None:
+    """Cycles of a row of few steps, which LLVM takes in vectors of rows; None where it does not.
+
+    Of the loop as it was written it does so now and then: there it is not counted on.
+    """
+    calm = not (step.body.calls or step.guarded or step.state or step.backwards)
+    if step.length > _INTERLEAVED or not calm or step.rows < 8:
+        return None
+    cycles = vector_cycles(step.body, 1.0, chip, True, False)
+    return step.length * (cycles + sum(a.size * 4 / chip.vector_bytes for a in moving(step)))
+
+
+def with_more(memory: dict[str, float], extra: float) -> dict[str, float]:
+    """Bytes, and more that move."""
+    return {**memory, "moved": memory["moved"] + extra}
+
+
+def jump_cycles(step: Step, chip: CpuChip, size: int) -> float:
+    """Cycles of a step whose strip of lanes lies a row apart from the step's before.
+
+    Stores leave in order: one whose line is not in the nearest cache holds up those behind it.
+    """
+    strips = [a for a in moving(step) if a.along_lane == 1 and a.along_time not in (0, None)]
+    if step.loads + step.stores <= chip.nearest or size >= step.lanes:
+        return 0.0
+    jumping = [a for a in strips if a.store and abs(a.along_time or 0) * a.size > 2 * 64]
+    return _JUMP * len(jumping)
+
+
+def contested_cycles(step: Step, chip: CpuChip) -> float:
+    """Cycles of a lane whose neighbours in a line are written by other cores meanwhile."""
+    stores = [a for a in moving(step) if a.store and a.along_lane == 1]
+    if chip.cores < 2 or step.rows < 2 or not stores or step.lanes * stores[0].size > 128:
+        return 0.0
+    return _CONTESTED * step.length

@@ -1,0 +1,147 @@
+"""Cost of lanes over cores: one by one, interleaved, in vectors or tiles, or by vectors of time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log2
+
+from tvm_scan.schedules.cpu.cost_parts import (
+    contested_cycles,
+    fetched_again,
+    instructions_of,
+    jump_cycles,
+    latency_of,
+    memory_of,
+    moving,
+    past_share,
+    scalar_cycles,
+    short_row,
+    vector_cycles,
+    with_more,
+)
+from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.step_counts import Step
+from tvm_scan.schedules.cpu.vector_cost import vector_walk
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_cost import CpuWork
+
+__all__ = ["lanes_work"]
+
+#: Products on the longest path of one.
+_TERMS = 11.0
+#: Instructions that go round with a loop.
+_LOOP = 2.0
+#: Cycles until a load finds what the store before it has written.
+_FORWARD = 5.0
+#: Cycles of a cell that is put into a vector, or taken out of it, by itself.
+_APART = 0.75
+#: Lanes of one vector operation, as the builder makes them.
+_STRIP = 32
+
+
+def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
+    """Lanes over cores: one by one, interleaved, in vectors, in tiles, or by vectors of time."""
+    if plan.time_vector:
+        walk = vector_walk(plan, step, chip, step.length).over(step.rows)
+        joins = 0.0 if step.rows == 1 else 1.0
+        cycles = walk.cycles + step.rows * contested_cycles(step, chip)
+        memory = memory_of(step, chip, past_share(plan, step))
+        return CpuWork(cycles, float(step.rows), joins, **memory)
+    width = min(plan.lane_block, step.lanes)
+    outer = step.rows / step.lanes
+    total = None
+    done = 0
+    for size in _halvings(plan.lane_block):
+        blocks = (step.lanes - done) // size
+        if not blocks:
+            continue
+        done += blocks * size
+        one, tasks = _block(plan, step, chip, size), outer * blocks
+        work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=one)
+        if tasks > 1:
+            work = CpuWork(tasks * (one + contested_cycles(step, chip)), tasks, 1.0, 0.0)
+        total = work if total is None else total + work
+    assert total is not None
+    memory = memory_of(step, chip, past_share(plan, step))
+    if plan.transpose and memory["footprint"] > chip.private * min(chip.cores, total.tasks):
+        # The rows of a tile are too many for the prefetcher.
+        asked = step.loads if plan.prefetch else 0.0
+        memory["scattered"] = memory["moved"] - asked
+        memory["moved"] = asked
+    return replace(total, **with_more(memory, fetched_again(step, chip, width)))
+
+
+def _halvings(width: int) -> list[int]:
+    sizes = [width]
+    while sizes[-1] > 1:
+        half = sizes[-1] // 2
+        sizes.append(half if half <= _STRIP else half // _STRIP * _STRIP)
+    return sizes
+
+
+def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
+    """Cycles of a task: ``size`` lanes over all steps."""
+    overhead = 10.0 + 2.0 * size
+    chain = latency_of(step.chain, chip)
+    own = instructions_of(step)
+    if size == 1 or not plan.vectorize or not step.in_vectors:
+        if step.state:
+            chain /= max(1, sum(part.cells for part in step.parts))
+        short = short_row(step, chip)
+        if short is not None and size == 1:
+            return short
+        issued = size * (scalar_cycles(step.body, chip) + (own - step.body.operations) / chip.issue)
+        ahead = 1.0 + chip.window / max(1.0, step.length * size * own)
+        each = max(issued + _LOOP / chip.issue, chain / ahead)
+        return overhead + step.length * (each + jump_cycles(step, chip, size))
+    chain = latency_of(step.chain, chip, not plan.library_math)
+    if plan.transpose and size % 16 == 0:
+        whole, rest = divmod(step.length, 16)
+        cycles = 16 * whole * max(_tiles(plan, step, chip, size), chain)
+        return overhead + cycles + rest * max(_across(plan, step, chip, size), chain)
+    if size > _STRIP:
+        chain += _FORWARD
+    each = max(_across(plan, step, chip, size), chain)
+    return overhead + step.length * (each + jump_cycles(step, chip, size))
+
+
+def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
+    """Cycles of a step of ``size`` lanes in vectors."""
+    cycles = (
+        2.0
+        + _unhidden(step, chip, size)
+        + vector_cycles(step.body, size, chip, plan.ldexp, plan.library_math)
+    )
+    for a in moving(step):
+        vectors = max(1.0, size * a.size / chip.vector_bytes)
+        if a.along_lane in (0, 1):
+            cycles += vectors * a.times * (1.0 if a.store else 0.5)
+        else:
+            # Lane by lane, put into vectors and taken out of them by shuffles.
+            cycles += size * a.times * _APART
+    return cycles
+
+
+def _unhidden(step: Step, chip: CpuChip, size: int) -> float:
+    """Cycles that a step waits for its polynomials; several vectors hide one another's."""
+    if not step.transcendental:
+        return 0.0
+    return _TERMS * chip.product_latency / 2 / max(1.0, size * 4 / chip.vector_bytes)
+
+
+def _tiles(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
+    """Cycles of a step: squares between memory and registers, and vectors of lanes."""
+    cycles = _unhidden(step, chip, size) + vector_cycles(
+        step.body, size, chip, plan.ldexp, plan.library_math
+    )
+    for a in moving(step):
+        vectors = max(1.0, size * a.size / chip.vector_bytes)
+        if a.along_time in (1, -1) and a.along_lane:
+            side = 64 / max(4, a.size)
+            # Per row of a square: its levels of shuffles, and four accesses on the way.
+            cycles += vectors * (log2(side) / chip.shuffle_issue + 3.0) * a.times
+        elif a.along_lane in (0, 1):
+            cycles += vectors * a.times * (1.0 if a.store else 0.5)
+        else:
+            cycles += size * a.times * _APART
+    return cycles + 1.0

@@ -1,0 +1,80 @@
+"""Cost of the loop as LLVM compiles it."""
+
+from __future__ import annotations
+
+from math import log
+
+from tvm_scan.schedules.cpu.cost_parts import (
+    fetched_again,
+    instructions_of,
+    latency_of,
+    memory_of,
+    moving,
+    vector_cycles,
+    with_more,
+)
+from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.step_counts import Step
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_cost import CpuWork
+
+__all__ = ["loop_work"]
+
+#: Instructions that go round with a loop.
+_LOOP = 2.0
+#: Steps of a constant loop that LLVM unrolls fully.
+_UNROLLED = 3 << 5
+#: Cycles until a load finds what the store before it has written.
+_FORWARD = 5.0
+#: Cycles around a row.
+_ROW = 20.0
+#: Cycles of a branch that was guessed wrong, in the middle of others' work.
+_SURPRISE = 10.0
+
+
+def loop_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
+    """The loop as LLVM compiles it: one core, in vectors where lanes are innermost."""
+    total = float(step.rows * step.length)
+    if step.lanes_inside and _innermost_vectors(step):
+        return _columns(step, chip, step.lanes, 1.0, step.rows / step.lanes)
+    chain = latency_of(step.chain, chip) + (_FORWARD if step.guarded else 0.0)
+    own = instructions_of(step)
+    loops = 0.0 if step.length <= _UNROLLED else _LOOP
+    issued = (own + loops) / chip.issue + step.body.calls * chip.call
+    issued += step.body.quotients * chip.quotient
+    if step.state:
+        cells = sum(part.cells for part in step.parts)
+        chain = chain / max(1, cells)
+    # The rows after this one begin while it waits, as far as the processor looks ahead.
+    ahead = 1.0 + chip.window / max(1.0, step.length * (own + loops))
+    ahead = min(ahead, float(step.rows))
+    each = max(issued, chain / ahead)
+    surprises = 0.0
+    if step.extremum:
+        # Numbers in no order have about ln(n) + 0.6 running maxima, each a wrong guess.
+        surprises = _SURPRISE * (log(step.length) + 0.6)
+    return CpuWork(
+        total * each + step.rows * (_ROW + surprises),
+        1.0,
+        0.0,
+        **with_more(memory_of(step, chip, 0.0), fetched_again(step, chip, 1.0)),
+    )
+
+
+def _innermost_vectors(step: Step) -> bool:
+    wide = all(a.along_lane in (0, 1) for a in step.accesses)
+    return wide and step.lanes > 1 and not step.body.calls
+
+
+def _columns(step: Step, chip: CpuChip, width: float, tasks: float, rows: float) -> CpuWork:
+    """``rows`` times strips of neighbouring lanes, ``width`` of them in vectors at every step."""
+    cycles = vector_cycles(step.body, width, chip, True, False)
+    cycles += sum(
+        max(1.0, width * a.size / chip.vector_bytes) * a.times * (1.0 if a.store else 0.5)
+        for a in moving(step)
+    )
+    chain = latency_of(step.chain, chip) + _FORWARD
+    each = max(cycles + 3.0, chain)
+    if width < chip.vector_bytes / 4:
+        each = max(each, width * instructions_of(step) / chip.issue)
+    return CpuWork(rows * step.length * each, tasks, 0.0, **memory_of(step, chip, 0.0))

@@ -1,0 +1,117 @@
+"""Cost of vectors of time, of one lane or of a chunk of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
+
+from tvm_scan.schedules.cpu.cost_parts import (
+    instructions_of,
+    latency_of,
+    moving,
+    scalar_cycles,
+    short_row,
+    vector_cycles,
+)
+from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.step_counts import Part, Step
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+
+__all__ = ["VectorWalk", "vector_fold", "vector_walk"]
+
+#: Cycles of a cell that a vector of time reads, and writes, where steps lie apart.
+_GATHERED, _SCATTERED = 2.0, 4.0
+#: Cycles of a cell of a vector of time that is read or written backwards.
+_REVERSED = 1.5
+#: More cycles of vectors of time whose elements have several parts: they leave the registers.
+_SPILLED = 1.4
+
+
+@dataclass(frozen=True)
+class VectorWalk:
+    """Cycles of a walk over some steps of one lane."""
+
+    cycles: float
+
+    def over(self, rows: float) -> VectorWalk:
+        """Return the cycles of so many lanes."""
+        return VectorWalk(self.cycles * rows)
+
+
+def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> VectorWalk:
+    """Vectors of steps, and what is left of them one by one."""
+    width = plan.time_vector
+    full, rest = divmod(length, width)
+    issued, shuffles, chain = 0.0, 0.0, 0.0
+    for part in step.parts:
+        scan = _run_scan if plan.time_runs else _scan
+        made = scan(part, width, chip)
+        spilled = _SPILLED if len(part.sizes) > 2 else 1.0
+        issued, shuffles = issued + spilled * made[0], shuffles + spilled * made[1]
+        issued += spilled * vector_cycles(part.lift, width, chip, True, False) * chip.vector_issue
+        chain = max(chain, latency_of(part.apply_chain, chip) + 3.0)
+    issued += vector_cycles(step.body, width, chip, True, False) * chip.vector_issue
+    memory = 0.0
+    for a in moving(step):
+        vectors = max(1.0, width * a.size / chip.vector_bytes)
+        if a.along_time == 1:
+            memory += vectors * (1.0 if a.store else 0.5)
+        elif a.along_time == -1:
+            memory += _REVERSED * width
+        else:
+            memory += (_SCATTERED if a.store else _GATHERED) * width
+    block = max(issued / chip.vector_issue, shuffles / chip.shuffle_issue, memory) + 2.0
+    short = short_row(step, chip) if not full and length == step.length else None
+    if short is not None:
+        return VectorWalk(short)
+    own = instructions_of(step)
+    single = own / chip.issue + scalar_cycles(step.body, chip) - step.body.operations / chip.issue
+    busy = full * block + rest * single + 8.0
+    waits = full * max(block, chain) + rest * max(single, latency_of(step.chain, chip)) + 8.0
+    # The next row begins while this one waits, as far as the processor looks ahead.
+    inside = full * (issued + shuffles) + rest * own + 20.0
+    return VectorWalk(max(busy, waits / (1.0 + chip.window / inside)))
+
+
+def _scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
+    """Operations and shuffles of vectors: doubling distances, then the carries before."""
+    levels = log2(width)
+    combine = part.combine.bytes * width / chip.vector_bytes
+    vectors = sum(max(1.0, size * width / chip.vector_bytes) for size in part.sizes)
+    carries = sum(max(1.0, size * width / chip.vector_bytes) for size in part.carries)
+    apply = part.apply.bytes * width / chip.vector_bytes
+    # Blends are no shuffles where masks make them.
+    shuffles = levels * vectors + vectors + carries
+    return levels * (combine + vectors) + apply + carries, shuffles
+
+
+def _run_scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
+    """The same with runs of four steps in every lane."""
+    quarter = width // 4
+    one = quarter / chip.vector_bytes
+    vectors = sum(max(1.0, size * one) for size in part.sizes)
+    carries = sum(max(1.0, size * one) for size in part.carries)
+    combine = part.combine.bytes * max(one, 1 / 4)
+    levels = log2(quarter)
+    operations = 3 * combine + levels * (combine + vectors)
+    operations += part.apply.bytes * max(one, 1 / 4) * 4
+    shuffles = 8 * vectors + (levels + 1) * vectors + 8 * carries
+    return operations, shuffles
+
+
+def vector_fold(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
+    """The element of some steps: pairs of neighbours, batches of vectors at once."""
+    width = plan.time_vector
+    operations, shuffles = 0.0, 0.0
+    for part in step.parts:
+        spilled = _SPILLED if len(part.sizes) > 2 else 1.0
+        lifted = vector_cycles(part.lift, width, chip, True, False) * chip.vector_issue
+        combined = part.combine.bytes * width / chip.vector_bytes * 1.25
+        operations += spilled * (lifted + combined)
+        vectors = sum(max(1.0, size * width / chip.vector_bytes) for size in part.sizes)
+        shuffles += spilled * 2 * vectors * 1.25
+    loads = sum(
+        max(1.0, width * a.size / chip.vector_bytes) * 0.5 for a in moving(step) if not a.store
+    )
+    batch = max(operations / chip.vector_issue, shuffles / chip.shuffle_issue, loads)
+    return 20.0 + length / width * (batch + 4.0)

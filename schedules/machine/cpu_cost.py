@@ -1,0 +1,147 @@
+"""What a plan costs on a CPU: counts of its schedule, and seconds of them on a machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from tvm_scan.schedules.machine.cost import Cost
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+
+__all__ = ["CpuCost", "CpuWork", "cpu_cost"]
+
+#: Share of the smaller of two bounds that is not hidden behind the larger.
+_NOT_HIDDEN = 0.25
+
+
+@dataclass(frozen=True)
+class CpuWork:
+    """What a plan does, before it is known how fast.
+
+    Attributes
+    ----------
+    cycles : float
+        Of instructions and chains, of all tasks together.
+    tasks : float
+        Independent tasks that share them.
+    joins : float
+        Times that the pool is woken and waited for; none in a loop on one core.
+    moved : float
+        Bytes from and to where the arrays lie, a line that is written counted twice.
+    past : float
+        Bytes written past the caches.
+    scattered : float
+        Bytes of lines that no prefetcher sees coming.
+    alone : float
+        Cycles of one core while the others wait.
+    footprint : float
+        Bytes of all that is passed over.
+    """
+
+    cycles: float
+    tasks: float
+    joins: float
+    moved: float
+    past: float = 0.0
+    alone: float = 0.0
+    scattered: float = 0.0
+    footprint: float = 0.0
+
+    def __add__(self, other: CpuWork) -> CpuWork:
+        return CpuWork(
+            self.cycles + other.cycles,
+            max(self.tasks, other.tasks),
+            self.joins + other.joins,
+            self.moved + other.moved,
+            self.past + other.past,
+            self.alone + other.alone,
+            self.scattered + other.scattered,
+            max(self.footprint, other.footprint),
+        )
+
+
+@dataclass(frozen=True)
+class CpuCost(Cost):
+    """The prediction for one plan.
+
+    Attributes
+    ----------
+    cycles, moved, past, scattered : float
+        Cycles of all tasks together; bytes to and from memory or caches, of them those that are
+        written past the caches and those of lines that no prefetcher sees coming.
+    count, joins : float
+        Independent tasks; times that the pool is woken and waited for.
+    busy, memory, alone, pool : float
+        Bounds in seconds: of cycles and of bytes, which overlap; of one core while the others wait;
+        of the call and the pool.
+    """
+
+    cycles: float
+    moved: float
+    past: float
+    scattered: float
+    count: float
+    joins: float
+    busy: float
+    memory: float
+    alone: float
+    pool: float
+
+    @property
+    def bytes(self) -> float:
+        """Bytes from and to memory and caches."""
+        return self.moved + self.past + self.scattered
+
+    @property
+    def work(self) -> float:
+        """Cycles."""
+        return self.cycles
+
+    @property
+    def tasks(self) -> float:
+        """Tasks."""
+        return self.count
+
+    @property
+    def waits(self) -> float:
+        """Joins of the pool."""
+        return self.joins
+
+
+def cpu_cost(work: CpuWork, chip: CpuChip, cores: int) -> CpuCost:
+    """Predict what a plan takes.
+
+    Parameters
+    ----------
+    work : CpuWork
+        What its schedule counts.
+    chip : CpuChip
+        Measured constants.
+    cores : int
+        That the pool may use.
+    """
+    used = min(float(cores), work.tasks) if work.joins else 1.0
+    rounds = ceil(work.tasks / used) * used / work.tasks if work.tasks < 16 * used else 1.0
+    busy = work.cycles * chip.cycle * rounds / used
+    rate = chip.rate(work.footprint, used)
+    memory = (
+        work.moved / rate
+        + work.scattered / (chip.scattered_rate * used)
+        + work.past * chip.past / chip.rate(float("inf"), used)
+    )
+    less, more = sorted((busy, memory))
+    pool, alone = chip.start + work.joins * chip.wake, work.alone * chip.cycle
+    return CpuCost(
+        # Bounds of like size are not met together.
+        seconds=pool + alone + more + _NOT_HIDDEN * less,
+        cycles=work.cycles,
+        moved=work.moved,
+        past=work.past,
+        scattered=work.scattered,
+        count=work.tasks,
+        joins=work.joins,
+        busy=busy,
+        memory=memory,
+        alone=alone,
+        pool=pool,
+    )
