@@ -20,7 +20,7 @@ from tests.numerics.runs import (
 )
 from tests.programs.suite.running import families_of
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
-from tests.support.tiers import longer, one_of
+from tests.support.tiers import longer, one_of, paired
 from tvm_scan import ScanPlan, extract, parallelize
 from tvm_scan.algebra import FAMILIES
 
@@ -110,8 +110,10 @@ def test_exact_families(name):
                 np.testing.assert_array_equal(got.astype(want.dtype), want)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["sum", "affine", "clamp", "maximum", "segmented"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    paired(["sum", "affine", "clamp", "maximum", "segmented"], ["float16", "bfloat16"]),
+)
 def test_halves_round_once(name, dtype):
     """Inputs and outputs are halves, the carry is not: one rounding of the output on top."""
     case, length = CASES[name], 4099

@@ -88,7 +88,7 @@ def derivative(call, leaves, order):
         torch.autograd.grad(total, leaves, allow_unused=True)
 
 
-def growth(make, order, lengths=(32, 96)):
+def growth(make, order, lengths=(64, 192)):
     """Bytes of peak memory a step."""
     peaks = []
     for length in lengths:
