@@ -74,7 +74,7 @@ def test_workers_end_with_a_tuner_that_is_killed(tmp_path, how, monkeypatch):
         worker, folder = named.read_text().split()
         assert is_alive(int(worker))
         assert Path(folder).parent == tmp_path / "tmp", "its files are in the tuner's folder"
-        time.sleep(5 if how == "in TVM" else 0)  # until it is in there
+        time.sleep(2 if how == "in TVM" else 0)  # until it is in there
     finally:
         process.kill()  # the tuner alone: no group, no signal that it could answer
     process.wait()

@@ -21,7 +21,7 @@ from tests.support.recurrence_cases import (
     exact_inputs,
     random_inputs,
 )
-from tests.support.tiers import covering, longer
+from tests.support.tiers import covering, longer, one_of, paired
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.library import LIBRARY
 from tvm_scan.schedules.choose.default import host_target
@@ -57,14 +57,17 @@ def both_kinds(case, plan, lengths, function_of):
 
 
 def decided(pair):
-    """What a case and a plan decide."""
+    """What a case and a plan decide: plans of a kind look at options alike."""
     case, plan = pair
-    return {"name": case.name, "dtype": case.dtype, "plan": plan, **dict(case.options)}
+    chosen = PLANS[plan]
+    kind = plan if chosen is None else (chosen.algorithm, chosen.lane_block > 1, chosen.vectorize)
+    return {"name": (case.name, plan), "dtype": case.dtype, "kind": kind, **dict(case.options)}
 
 
 def case_by_plan(some):
-    """Cases and names of plans, each option with each plan and each other option."""
-    pairs = covering(itertools.product(some, PLANS), decided)
+    """Cases and names of plans, each recurrence with each plan, each option with each kind."""
+    # An option beside an option is test_library.py's.
+    pairs = covering(itertools.product(some, PLANS), decided, hub="kind")
     return pytest.mark.parametrize(("case", "plan"), pairs, ids=lambda value: str(value))
 
 
@@ -96,7 +99,7 @@ CONSTANT = [
 
 @case_by_plan(CONSTANT)
 def test_constant_extents(case, plan):
-    made, plan = {}, PLANS[plan]
+    number, made, plan = list(PLANS).index(plan), {}, PLANS[plan]
 
     def function_of(length, options):
         key = length, str(options)
@@ -107,43 +110,53 @@ def test_constant_extents(case, plan):
 
     # The selective scan compiles ten times as long as the others.
     few = (0, 1, 33, 1025)
-    lengths = few if case.name == "selective_scan" else longer(few, LENGTHS)
+    once = one_of(few, number)
+    short, long = one_of(few[:2], number), one_of(few[2:], number)
+    lengths = once if case.name == "selective_scan" else longer([*short, *long], LENGTHS)
     both_kinds(case, plan, lengths, function_of)
 
 
 TREES = {name: plan for name, plan in PLANS.items() if name not in ("sequential", "default")}
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 7, 8, 9, 63, 64, 65, 127])
-@pytest.mark.parametrize("plan", TREES.values(), ids=TREES)
+def rows_of(plan):
+    """None, one, and around twice a block of lanes."""
+    block = 2 * plan.lane_block
+    around = {0, 1, block - 1, block, block + 1}
+    return sorted(around | set(longer((), (2, 7, 8, 9, 63, 64, 65, 127))))
+
+
+@pytest.mark.parametrize(("plan", "rows"), [(p, n) for p in TREES for n in rows_of(TREES[p])])
 def test_any_number_of_lanes(plan, rows):
     """None, fewer than a block of lanes, a multiple, one more and one less; constant extents."""
-    for options in ((), (("layout", "ld"), ("initial_state", True), ("final_state", True))):
+    plan = TREES[plan]
+    ends = (("layout", "ld"), ("initial_state", True), ("final_state", True))
+    for options in one_of(((), ends), rows):
         case = Case("linear_recurrence", options=options, sizes=(("lanes", rows),))
         func = case.function(33)
         options, inputs, want = exact_inputs(case, 33)
         check_exact(case, 33, run_serial(compiled(func, plan), func, inputs, want))
 
 
-@pytest.mark.parametrize("name", sorted(LIBRARY))
-def test_no_lanes(name):
-    """Symbolic lanes of which there are none, for every plan."""
+@pytest.mark.parametrize(("name", "plan"), paired(sorted(LIBRARY), list(PLANS)))
+def test_no_lanes(name, plan):
+    """Symbolic lanes of which there are none."""
     sizes = (("rows", 0), ("lanes", 0), ("channels", 0))
     options = (("has_z", False), ("softplus", False)) if name == "selective_scan" else ()
     case = Case(name, options=options, sizes=sizes)
     func = case.function(None)
-    for plan in PLANS.values():
-        executable = compiled(func, plan)
-        for length in (0, 5):
-            inputs, want = random_inputs(case, length)
-            got = run_serial(executable, func, inputs, want)
-            assert all(array.size == 0 for array in got.values())
+    executable = compiled(func, PLANS[plan])
+    for length in (0, 5):
+        inputs, want = random_inputs(case, length)
+        got = run_serial(executable, func, inputs, want)
+        assert all(array.size == 0 for array in got.values())
 
 
-@pytest.mark.parametrize("plan", TREES.values(), ids=TREES)
-@pytest.mark.parametrize("name", ["linear_recurrence", "selective_scan"])
+@pytest.mark.parametrize(
+    ("name", "plan"), paired(["linear_recurrence", "selective_scan"], list(TREES))
+)
 def test_a_plan_gives_the_same_bits_on_every_run(name, plan):
-    case = Case(name)
+    case, plan = Case(name), TREES[plan]
     func = case.function(1025)
     inputs, want = random_inputs(case, 1025)
     runs = []
@@ -154,27 +167,31 @@ def test_a_plan_gives_the_same_bits_on_every_run(name, plan):
         assert len({zlib.crc32(run[key].tobytes()) for run in runs}) == 1, key
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_integers_wrap_around(plan, dtype):
+@pytest.mark.parametrize(
+    ("plan", "dtype", "name"),
+    covering(
+        itertools.product(PLANS, ["int32", "int64"], ["cumsum", "cumprod", "linear_recurrence"]),
+        lambda c: dict(zip(("plan", "dtype", "name"), c, strict=True)),
+    ),
+)
+def test_integers_wrap_around(plan, dtype, name):
     """Sums, products and affine steps modulo a power of two, far beyond the dtype's range."""
     rng = np.random.default_rng(SEED)
     limits = np.iinfo(dtype)
-    for name in ("cumsum", "cumprod", "linear_recurrence"):
-        entry = LIBRARY[name]
-        func = entry.factory(None, None, dtype)
-        executable = compiled(func, plan)
-        for length in (33, 1025):
-            inputs = {
-                key: rng.integers(limits.min, limits.max, (13, length), dtype)
-                for key in entry.parameters(func)[0]
-            }
-            if name == "cumprod":
-                inputs["X"] |= 1  # odd factors never become zero
-            want = entry.expected(inputs)
-            got = run_serial(executable, func, inputs, want)
-            for key in want:
-                np.testing.assert_array_equal(got[key], want[key], f"{name}, length {length}")
+    entry = LIBRARY[name]
+    func = entry.factory(None, None, dtype)
+    executable = compiled(func, PLANS[plan])
+    for length in (33, 1025):
+        inputs = {
+            key: rng.integers(limits.min, limits.max, (13, length), dtype)
+            for key in entry.parameters(func)[0]
+        }
+        if name == "cumprod":
+            inputs["X"] |= 1  # odd factors never become zero
+        want = entry.expected(inputs)
+        got = run_serial(executable, func, inputs, want)
+        for key in want:
+            np.testing.assert_array_equal(got[key], want[key], f"{name}, length {length}")
 
 
 def test_strided_and_misaligned_arrays_are_copied_by_the_runtime():
@@ -214,7 +231,7 @@ def test_halves_are_carried_in_float32(name, plan, dtype):
     """The error is that of one rounding to a half at the end, whatever the length."""
     plan = HALF_PLANS[plan]
     rng = np.random.default_rng(SEED)
-    for length in (0, 1, 33, 4099):
+    for length in longer((4099,), (0, 1, 33, 4099)):
         inputs = half_inputs(name, rng, 5, length, dtype)
         want = half_expected(name, inputs)
         func = FUNCTIONS[name](5, length, dtype)

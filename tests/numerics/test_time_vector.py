@@ -10,8 +10,8 @@ from tests.numerics.cases import CASES, inputs_of, source_of
 from tests.numerics.runs import FINITE, exact_and_magnitude, in_units, run, scan
 from tests.programs.suite.classes import ACCEPTED
 from tests.programs.suite.program import arguments
-from tests.programs.suite.running import CPU, agree, run_loop, run_scan
-from tests.support.tiers import covering, longer
+from tests.programs.suite.running import CPU, agree, families_of, run_loop, run_scan
+from tests.support.tiers import covering, longer, paired
 from tvm_scan import ScanPlan, extract, parallelize, tir
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.cpu.vector_values import takes_time_vectors
@@ -23,16 +23,28 @@ PLANS = [
     ScanPlan.of("cpu", "three_phase", chunks=3, time_vector=4),
     ScanPlan.of("cpu", "lanes", time_vector=16, time_runs=True),
 ]
-TAKEN = [name for name, p in ACCEPTED.items() if takes_time_vectors(extract(p.func))]
+FOUND = {name: extract(program.func) for name, program in ACCEPTED.items()}
+TAKEN = [name for name, found in FOUND.items() if takes_time_vectors(found)]
 
 
 def test_most_of_the_suite_is_taken():
-    families = {algebra.name for n in TAKEN for algebra in extract(ACCEPTED[n].func).algebras}
+    families = {algebra.name for n in TAKEN for algebra in FOUND[n].algebras}
     assert {"reduce", "affine", "clamp", "segmented", "matrix affine"} <= families
     assert len(TAKEN) > len(ACCEPTED) // 2
 
 
-@pytest.mark.parametrize("name", longer([n for n in TAKEN if n not in WIDE], TAKEN))
+def decided(name):
+    """What vectors of time look at: elements, and what else is done with the steps."""
+    found = FOUND[name]
+    return {
+        "families": families_of(found),
+        "dtypes": tuple(sorted({carry.dtype for carry in found.carries})),
+        "apart": (found.boundary is None, found.finish is None),
+        "plan": TAKEN.index(name) % len(PLANS),
+    }
+
+
+@pytest.mark.parametrize("name", covering([n for n in TAKEN if n not in longer(WIDE, ())], decided))
 def test_equals_the_loop(name):
     program = ACCEPTED[name]
     arrays = arguments(program.func, program.inputs)
@@ -45,17 +57,21 @@ def test_equals_the_loop(name):
 WIDTHS = [(w, False) for w in (4, 8, 16, 32)] + [(w, True) for w in (16, 32, 64)]
 
 
+ALGORITHMS = ("lanes", "three_phase")
+#: The replay of a clamp's chunks compiles for seconds; test_equals_the_loop has clamps in chunks.
+QUICK = [(vector, "lanes") for vector in WIDTHS[::3]]
+
+
 @pytest.mark.parametrize(
-    ("vector", "name", "algorithm"),
-    covering(
-        itertools.product(
-            WIDTHS, ["affine", "maximum", "integers", "clamp"], ["lanes", "three_phase"]
-        ),
-        lambda c: dict(zip(("vector", "name", "algorithm"), c, strict=True)),
-    ),
+    ("vector", "name"),
+    [
+        *paired(list(itertools.product(WIDTHS, ALGORITHMS)), ["affine", "maximum", "integers"]),
+        *((v, "clamp") for v in longer(QUICK, list(itertools.product(WIDTHS, ALGORITHMS)))),
+    ],
+    ids=str,
 )
-def test_lengths_around_vectors_and_chunks(name, vector, algorithm):
-    case, (width, runs) = CASES[name], vector
+def test_lengths_around_vectors_and_chunks(name, vector):
+    case, ((width, runs), algorithm) = CASES[name], vector
     chunks = {"chunks": 3} if algorithm == "three_phase" else {}
     plan = ScanPlan.of("cpu", algorithm, time_vector=width, time_runs=runs, **chunks)
     for length in longer(

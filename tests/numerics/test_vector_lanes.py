@@ -1,5 +1,6 @@
 """Lanes in vectors: tiles transposed from rows, invariants held, lines stored past the caches."""
 
+import itertools
 import mmap
 
 import numpy as np
@@ -11,6 +12,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from tests.programs.suite.running import CPU, agree, run_loop, run_scan
+from tests.support.tiers import covering, paired
 from tvm_scan import Recurrence, ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.common.branches import branches, choices_as_selects
@@ -61,10 +63,13 @@ def arrays_of(func, dtype, seed=0):
     return [*made, np.zeros(shape, dtype)]
 
 
-@pytest.mark.parametrize("past", PAST)
-@pytest.mark.parametrize("back", [False, True], ids=["forwards", "backwards"])
-@pytest.mark.parametrize("dtype", ["float32", "int32", "float64"])
-@pytest.mark.parametrize("step", STEPS_OF)
+@pytest.mark.parametrize(
+    ("step", "dtype", "back", "past"),
+    covering(
+        itertools.product(STEPS_OF, ["float32", "int32", "float64"], [False, True], PAST),
+        lambda c: dict(zip(("step", "dtype", "back", "past"), c, strict=True)),
+    ),
+)
 def test_tiles_equal_the_loop(step, dtype, back, past):
     """On whole numbers, exactly; blocks, tiles and what is left of both."""
     func = program(step, dtype, back=back)
@@ -149,9 +154,13 @@ def test_what_one_side_alone_reads_stays_a_choice():
     assert not left(choose(one, load, zero) + load)
 
 
-@pytest.mark.parametrize("layout", ["bdl", "bld"])
-@pytest.mark.parametrize("past", PAST)
-@pytest.mark.parametrize("width", [16, 32])
+@pytest.mark.parametrize(
+    ("layout", "past", "width"),
+    covering(
+        itertools.product(["bdl", "bld"], PAST, [16, 32]),
+        lambda c: dict(zip(("layout", "past", "width"), c, strict=True)),
+    ),
+)
 def test_selective_scan(layout, past, width):
     """What time does not change is gathered once: A, which lies apart for neighbouring channels."""
     func = library.selective_scan(1, LANES, STEPS, 5, layout=layout)
@@ -207,8 +216,7 @@ def test_sums_of_halves_in_tiles(dtype):
         np.testing.assert_array_equal(got.astype("float32"), want.astype("float32"))
 
 
-@pytest.mark.parametrize("past", PAST)
-@pytest.mark.parametrize("length", [1024, 2048, 5000, 10_007])
+@pytest.mark.parametrize(("length", "past"), paired([1024, 2048, 5000, 10_007], PAST))
 def test_three_phases_by_tiles_of_the_cache(length, past):
     """Tiles of 1024 steps: the carry of one is the head of the next; exact on whole numbers."""
     func = program("affine", "float32", lanes=2, steps=length)

@@ -7,6 +7,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
+from tests.support.tiers import paired
 from tvm_scan import ScanError, ScanPlan, associative_scan, extract, parallelize
 from tvm_scan.schedules.choose.default import host_target
 
@@ -58,20 +59,21 @@ def operands(shape, seed=0):
     return list(np.random.default_rng(seed).integers(0, 9, (2, *shape)).astype("int32"))
 
 
+OPTIONS = [
+    {},
+    {"reverse": True},
+    {"initial": (2, 3)},
+    {"initial": (0, 0), "exclusive": True},
+    {"initial": (0, 5), "exclusive": True, "reverse": True},
+]
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"reverse": True},
-        {"initial": (2, 3)},
-        {"initial": (0, 0), "exclusive": True},
-        {"initial": (0, 5), "exclusive": True, "reverse": True},
-    ],
-    ids=str,
+    ("options", "kind"), paired(OPTIONS, [(-1, "int32"), (0, "int64"), (-1, "int64")]), ids=str
 )
-@pytest.mark.parametrize(("axis", "dtype"), [(-1, "int32"), (0, "int64"), (-1, "int64")])
-def test_bicyclic(options, axis, dtype):
+def test_bicyclic(options, kind):
     """Of int32 it is proven; of int64, whose bounded sums may overflow, its author is believed."""
+    axis, dtype = kind
     xs = [x.astype(dtype) for x in operands((3, 101))]
     want = oracle(bicyclic_twin, xs, **options)
     func = associative_scan(bicyclic, [dtype] * 2, axis=axis, **options)

@@ -1,5 +1,6 @@
 """The delta rule in chunks: what is taken, that it is the loop, and what is refused."""
 
+import functools
 import linecache
 
 import numpy as np
@@ -9,7 +10,7 @@ from tvm import tirx
 
 from tests.programs.delta_programs import FORMS, NEAR_MISSES, H, K, L, V, near_miss
 from tests.programs.suite.mutation import mutants
-from tests.programs.suite.running import CPU, run_loop
+from tests.programs.suite.running import CPU, PLAIN, run_loop
 from tests.support.cuda_harness import CUDA_TARGET, check_nvcc, run_cuda
 from tvm_scan import extract, parallelize
 from tvm_scan.delta_rule import DeltaRule
@@ -26,9 +27,19 @@ def rule_of(func):
 
 
 def run_chunks(func, arrays):
+    return called(tvm.compile(parallelize(func, CPU), target=CPU), arrays)
+
+
+def called(compiled, arrays):
     tensors = [tvm.runtime.tensor(array) for array in arrays]
-    tvm.compile(parallelize(func, CPU), target=CPU)(*tensors)
+    compiled(*tensors)
     return [tensor.numpy() for tensor in tensors]
+
+
+@functools.cache
+def both_of(name):
+    """A form in chunks and its loop, compiled once for all that enters them."""
+    return tvm.compile(parallelize(FORMS[name], CPU), CPU), tvm.compile(FORMS[name], PLAIN)
 
 
 def arguments(func, seed=0):
@@ -140,7 +151,7 @@ def test_small_gates_underflow_to_zero(decay):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-def check_causal(name, spoiled, value, run):
+def check_causal(name, spoiled, value, run, loop=run_loop):
     """What enters at a step reaches no step before it, and no column beside it."""
     func = FORMS[name]
     given, names = arguments(func), [str(param.name) for param in func.params]
@@ -149,7 +160,7 @@ def check_causal(name, spoiled, value, run):
     column = (1, time, 3) if spoiled == "Vs" else (1, time)
     inputs[column] = value
     outs = names.index("Y")
-    got, want = run(func, given)[outs], run_loop(func, given)[outs]
+    got, want = run(func, given)[outs], loop(func, given)[outs]
     forwards = [y[:, ::-1] if name == "own_state" else y for y in (got, want)]
     np.testing.assert_allclose(*(y[:, :at] for y in forwards), rtol=2e-5, atol=2e-5)
     np.testing.assert_allclose(got[0], want[0], rtol=2e-5, atol=2e-5)
@@ -166,7 +177,10 @@ def check_causal(name, spoiled, value, run):
 @pytest.mark.parametrize("spoiled", ["Vs", "Ks", "B", "Q"])
 @pytest.mark.parametrize("name", ["gated", "by_vectors", "own_state"])
 def test_no_step_sees_what_comes_later(name, spoiled, value):
-    check_causal(name, spoiled, value, run_chunks)
+    chunks, loop = both_of(name)
+    check_causal(
+        name, spoiled, value, lambda _, given: called(chunks, given), lambda _, g: called(loop, g)
+    )
 
 
 def test_as_a_recurrence_it_is_refused():

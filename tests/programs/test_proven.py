@@ -11,7 +11,7 @@ from tvm_scan import Recurrence, extract, prove
 from tvm_scan.proof import Verdict
 
 #: Programs of which mutants are made: one in so many, others with another seed.
-EVERY = 12
+EVERY = 24
 MUTANTS = 4
 
 

@@ -78,19 +78,40 @@ def longer(default: Sequence[Item], full: Sequence[Item]) -> Sequence[Item]:
     return full if TIER == "full" else default
 
 
-def paired(first: Sequence[Item], second: Sequence[Other]) -> list[tuple[Item, Other]]:
+def paired(
+    first: Sequence[Item], second: Sequence[Other], times: int = 1
+) -> list[tuple[Item, Other]]:
     """Return pairs in which each value of both occurs; all pairs in the full tier.
 
     For two things that do not look at each other: a form of loop, and a plan for what is found.
+
+    Parameters
+    ----------
+    first, second
+        Their values.
+    times
+        How many others each value of the longer one meets.
     """
     if TIER == "full":
         return list(itertools.product(first, second))
-    count = max(len(first), len(second))
-    return [(first[i % len(first)], second[(i + SEED) % len(second)]) for i in range(count)]
+    n, m = len(first), len(second)
+    if n >= m:
+        return [(a, second[(i + k + SEED) % m]) for k in range(times) for i, a in enumerate(first)]
+    return [(first[(i + k + SEED) % n], b) for k in range(times) for i, b in enumerate(second)]
+
+
+def one_of(several: Sequence[Item], number: int) -> Sequence[Item]:
+    """Return one of several, another for each number and seed; all in the full tier.
+
+    For what a loop inside a test goes through, where the test's parameters go through the rest.
+    """
+    return longer([several[(number + SEED) % len(several)]], several)
 
 
 def covering(
-    combinations: Iterable[Item], features: Callable[[Item], Mapping[str, Hashable]]
+    combinations: Iterable[Item],
+    features: Callable[[Item], Mapping[str, Hashable]],
+    hub: str | None = None,
 ) -> list[Item]:
     """Return enough of the combinations to have every pair of features; all in the full tier.
 
@@ -100,6 +121,8 @@ def covering(
         All that have a meaning, in order.
     features
         What a combination decides, by name; a pair is two names with their values.
+    hub
+        The one feature whose pairs count, where another test has those of the others.
 
     Returns
     -------
@@ -109,7 +132,14 @@ def covering(
     every = list(combinations)
     if TIER == "full":
         return every
-    pairs = [set(itertools.combinations(sorted(features(c).items()), 2)) for c in every]
+    pairs = [
+        {
+            p
+            for p in itertools.combinations(sorted(features(c).items()), 2)
+            if hub in (None, *dict(p))
+        }
+        for c in every
+    ]
     order = list(range(len(every)))
     random.Random(SEED).shuffle(order)
     missing, chosen = set().union(*pairs), []

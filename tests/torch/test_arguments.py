@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
+from tests.support.tiers import one_of, paired  # noqa: E402
 from tests.torch.table import (  # noqa: E402
     FUNCTIONS,
     arguments_of,
@@ -163,7 +164,8 @@ def test_autocast_changes_nothing(name):
     """Nor does it a gradient: what is scanned is what was given, and no product is rounded."""
     if name == "associative_scan of matrices" or name == "scan of matrices":
         return  # there torch itself rounds the products that the user's function has
-    for halved in (None, next(iter(FUNCTIONS[name].given))):
+    first = next(iter(FUNCTIONS[name].given))
+    for halved in one_of((None, first), list(FUNCTIONS).index(name)):
         runs = []
         for enabled in (False, True):
             given = arguments_of(name, torch.float32, grad=True)
@@ -189,8 +191,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("name", "half"), paired(list(LAYERS), [torch.bfloat16, torch.float16]))
 def test_layers_in_halves(name, half):
     """Parameters and inputs in halves; then halves by autocast. Each as sequence and as steps."""
     torch.manual_seed(0)

@@ -55,9 +55,10 @@ CASES = {
     "logcumsumexp": (1, {"x": (2, STEPS, 3)}, {"dim": 1}),
 }
 NEGATIVE = ("A", "g", "w")
-#: Of functions whose kernels take longer to build one direction: what differs is not theirs.
-REVERSE = {"rglru": [True], "hgrn": [False], "gla": [False], "rwkv6": [True], "ssd": [True]}
 BOTH = [False, True]
+#: Of functions that pass on what others do one direction: what differs is not theirs.
+REVERSE = {"rglru": [True], "hgrn": [False], "gla": [False], "rwkv6": [True], "ssd": [True]}
+REVERSE |= longer({"cumprod": [True], "cummin": [False], "logcumsumexp": [True]}, {})
 RESETS = {"linear_recurrence": (1, STEPS, 1), "rglru": (2, STEPS), "selective_scan": (2, STEPS)}
 RESETS["ssd"] = (1, STEPS)
 
@@ -201,7 +202,7 @@ def _lose(rank, port, results):
     x = torch.ones(2, 3)
     if rank == 1:
         sequence_parallel(ts.linear_recurrence)(x, x)
-        time.sleep(4)
+        time.sleep(2.5)
         os._exit(0)
     said = []
     sequence_parallel(ts.linear_recurrence)(x, x)

@@ -5,13 +5,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
-from tests.support.tiers import paired  # noqa: E402
+from tests.support.tiers import longer, paired  # noqa: E402
 
 SPECIAL = [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-45, -1e-45, 3.0, -3.0]
 LENGTHS = (1, 17, 300, 1031)
 DTYPES = tuple(
     getattr(torch, n) for n in ["float32", "bfloat16", "float16", "float64", "int32", "int64"]
 )
+#: Of several tiles; where the two other frames are walked, too.
+BEYOND = (1, 1031)
 WALKS = (("cummax", False), ("cummin", True), ("cummin", False), ("cummax", True))
 
 
@@ -39,7 +41,9 @@ def test_bits(dtype, walk):
     """Equal, with the sign of zeros; rows are enough for threads and vectors to take part."""
     name, reverse = walk
     for length in LENGTHS:
-        for shape, dim in (((37, length), 1), ((2, length, 5), 1), ((length,), 0)):
+        # A frame of each kind is a kernel of its own, for the plan of its length.
+        others = [((2, length, 5), 1), ((length,), 0)]
+        for shape, dim in (((37, length), 1), *longer(others * (length in BEYOND), others)):
             x = values_of(shape, dtype, seed=length)
             got = getattr(ts, name)(x, dim, reverse=reverse)
             values, indices = torch_extremum(name, x, dim, reverse)
@@ -51,8 +55,9 @@ def test_bits(dtype, walk):
             assert bool(signs.all()), (shape, dim)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "reverse"), paired([torch.float32, torch.float64, torch.bfloat16], [False, True])
+)
 def test_gradients_go_where_the_indices_say(dtype, reverse):
     for length in LENGTHS:
         x = values_of((37, length), dtype).requires_grad_()

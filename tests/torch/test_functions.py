@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
+from tests.support.tiers import covering  # noqa: E402
 from tests.torch.oracles import linear_loop  # noqa: E402
 
 FLAGS = list(itertools.product((False, True), (False, True)))
@@ -105,11 +106,15 @@ def test_small_integers_as_torch_does(dtype):
     assert torch.equal(ts.cumsum(x, 1, dtype=torch.float32), x.cumsum(1).float())
 
 
-@pytest.mark.parametrize("name", ["cummax", "cummin"])
-@pytest.mark.parametrize("dim", [0, 1])
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8]
+
+
 @pytest.mark.parametrize(
-    "dtype",
-    [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8],
+    ("name", "dim", "dtype"),
+    covering(
+        itertools.product(["cummax", "cummin"], [0, 1], DTYPES),
+        lambda c: dict(zip(("name", "dim", "dtype"), c, strict=True)),
+    ),
 )
 def test_extrema_as_torch_does(name, dim, dtype):
     x = torch.randint(-4 if dtype.is_signed else 0, 5, (40, 6)).to(dtype)

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, run_cuda  # noqa: E402
+from tests.support.tiers import paired  # noqa: E402
 from tvm_scan import ScanPlan, default_plan, extract, parallelize, tir  # noqa: E402
 from tvm_scan.relax.own_operators import _from_the_start  # noqa: E402
 from tvm_scan.torch.kernels import KernelSpec, loop_of  # noqa: E402
@@ -98,8 +99,7 @@ def outside(tensor, axis):
     return torch.cat([*parts, tensor.narrow(axis, MIDDLE.stop, LENGTH - MIDDLE.stop)], axis)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("name", "reverse"), paired(list(FUNCTIONS), [False, True]))
 def test_packed_sequences_are_apart(name, reverse):
     given, axes, call = FUNCTIONS[name](reverse)
     time = max(axis for axis in axes if axis is not None)

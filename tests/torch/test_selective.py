@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
+from tests.support.tiers import covering  # noqa: E402
 from tests.torch.oracles import selective_loop  # noqa: E402
 from tvm_scan.torch.selective import CHUNK  # noqa: E402
 
@@ -40,8 +41,16 @@ def oracle(given, softplus, reset=None, reverse=False):
     )
 
 
-@pytest.mark.parametrize(("full", "reverse"), list(itertools.product((True, False), (False, True))))
-@pytest.mark.parametrize("sizes", [(2, 1, 4, 5, 3), (1, 2, 40, CHUNK * 2 + 3, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "full", "reverse"),
+    covering(
+        itertools.product(
+            [(2, 1, 4, 5, 3), (1, 2, 40, CHUNK * 2 + 3, 3)], (True, False), (False, True)
+        ),
+        lambda c: dict(zip(("sizes", "full", "reverse"), c, strict=True)),
+    ),
+    ids=str,
+)
 def test_values_and_gradients(sizes, full, reverse):
     given = inputs(*sizes)
     reset = None

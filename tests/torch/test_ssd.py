@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import tvm_scan.torch as ts  # noqa: E402
+from tests.support.tiers import covering  # noqa: E402
 
 
 def inputs(length=5, groups=1, dtype=torch.float64):
@@ -55,9 +56,13 @@ def run(given, **options):
     return ts.ssd(**given, dt_softplus=True, return_last=True, **options)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("full", [True, False])
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    ("groups", "full", "reverse"),
+    covering(
+        itertools.product([1, 2], [True, False], [False, True]),
+        lambda c: dict(zip(("groups", "full", "reverse"), c, strict=True)),
+    ),
+)
 def test_values_and_derivatives(groups, full, reverse):
     given = inputs(3, groups)
     reset = torch.tensor([[False, True, False], [False, False, True]]) if full else None
