@@ -4,6 +4,7 @@ import importlib
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what the folders say, and leave out what is not in this tier."""
+    spared = _spared(items) if tiers.TIER == "default" else set()
     taken: list[pytest.Item] = []
     left: list[pytest.Item] = []
     names: dict[str, list[str]] = {}
@@ -56,7 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.gpu)
         # What was named on the command line runs, whatever its tier.
         named = any("::" in argument for argument in config.args)
-        (taken if named or folder.takes(name, tiers.TIER) else left).append(item)
+        takes = folder.takes(name, tiers.TIER) and item.nodeid not in spared
+        (taken if named or takes else left).append(item)
     if config.args == ["tests"]:
         for where, found in names.items():
             stale = importlib.import_module(f"tests.{where}.conftest").FOLDER.stale(
@@ -67,6 +70,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = taken
+
+
+def _spared(items: list[pytest.Item]) -> set[str]:
+    """Cases of products of parameters whose values all occur in others; the full tier has them."""
+    tests: dict[str, list[Any]] = {}
+    for item in items:
+        call = getattr(item, "callspec", None)
+        if call is None or len(call.params) < 2:
+            continue
+        folder = _folder(item.path)[1]
+        name = item.nodeid.partition("/")[2].partition("/")[2]
+        # What the quick tier has, the default tier has; what is not in it is not counted on.
+        if folder.takes(name, tiers.TIER) and not folder.has("quick", name):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    found: set[str] = set()
+    for cases in tests.values():
+        # Of each case its place among a parameter's values: the values may be unhashable.
+        kept = tiers.meeting([dict(zip(c.callspec.params, _places(c), strict=True)) for c in cases])
+        found |= {case.nodeid for i, case in enumerate(cases) if i not in kept}
+    return found
+
+
+def _places(item: Any) -> list[int]:
+    return [item.callspec.indices[name] for name in item.callspec.params]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

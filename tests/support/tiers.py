@@ -148,3 +148,36 @@ def covering(
         chosen.append(best)
         missing -= pairs[best]
     return [every[i] for i in sorted(chosen)]
+
+
+def meeting(cases: Sequence[Mapping[str, Hashable]], times: int = 2) -> set[int]:
+    """Return which cases of a test suffice for each value of each parameter to occur.
+
+    Parameters
+    ----------
+    cases
+        The parameters of each case, by name.
+    times
+        In how many cases a value is to occur, if so many have it.
+
+    Returns
+    -------
+    set of int
+        Places in ``cases``. Chosen greedily: each next one has the most values that are wanted.
+    """
+    values = [set(case.items()) for case in cases]
+    wanted: dict[tuple[str, Hashable], int] = {}
+    for value in itertools.chain.from_iterable(values):
+        wanted[value] = min(times, wanted.get(value, 0) + 1)
+    order = list(range(len(values)))
+    random.Random(SEED).shuffle(order)
+    chosen: set[int] = set()
+    while any(wanted.values()):
+        best = max(
+            (i for i in order if i not in chosen),
+            key=lambda i: sum(wanted[v] > 0 for v in values[i]),
+        )
+        chosen.add(best)
+        for value in values[best]:
+            wanted[value] = max(0, wanted[value] - 1)
+    return chosen
