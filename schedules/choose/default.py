@@ -18,9 +18,6 @@ from tvm_scan.schedules.plan import ScanPlan, schedules_of
 
 __all__ = ["Candidate", "Decision", "decide", "default_plan", "host_target"]
 
-#: A later plan must be ahead of an earlier, simpler one by more than this: less is noise.
-_AHEAD = 0.97
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -115,12 +112,12 @@ def _decide(
                 continue
             costs = [plan.cost(recurrence, limits, length) for length in lengths]
             seconds = geometric_mean(cost.seconds for cost in costs)
-            ranked = geometric_mean(cost.ranked for cost in costs)
-            found.append(Candidate(plan, seconds, factor * ranked, rules))
+            ranked = factor * geometric_mean(cost.ranked for cost in costs)
+            # Two digits: of what is closer than that, the earlier and simpler one is taken.
+            found.append(Candidate(plan, seconds, float(f"{ranked:.1e}"), rules))
     while found:
-        least = min(one.ranked for one in found)
-        place = next(i for i, one in enumerate(found) if one.ranked * _AHEAD <= least)
-        chosen = found.pop(place)
+        chosen = min(found, key=lambda one: one.ranked)
+        found.remove(chosen)
         try:
             chosen.plan.check_on(limits, recurrence)
         except PlanError:

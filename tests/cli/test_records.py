@@ -71,7 +71,7 @@ def test_list_show_best(tuned, command, tmp_path):
     code, text, _ = command("show", records, rows[0]["id"][:10], "--svg", picture)
     assert code == 0
     assert f"plan      {rows[0]['plans'][0]}" in text
-    assert "sch.annotate" in text and "seed" in text and "span" in text
+    assert "sch.annotate" in text and "seed" in text and "seconds" in text
     assert picture.read_text().startswith("<svg")
     code, text, _ = command("show", records, rows[0]["id"], "--json")
     assert json.loads(text)["recurrences"][0]["costs"]["work"] >= 600

@@ -200,6 +200,7 @@ ROOMS = {
         "function",
         "dispatch",
         "associative",
+        "calibrate",
     ],
     "meta": ["space", "measure", "store", "search"],
 }

@@ -13,10 +13,10 @@ from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import ScanPlan, extract, library
 from tvm_scan.library import LIBRARY
 from tvm_scan.meta.search.candidates import candidate_of, first_plans
-from tvm_scan.meta.search.costs import Costs, costs_of
 from tvm_scan.meta.search.features import CandidateRows, decisions_of, row_of
 from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.meta.space.decisions import enumerate_plans
+from tvm_scan.schedules.machine.limits import limits_of
 from tvm_scan.schedules.registry import SCHEDULES
 from tvm_scan.schedules.splice import ensure_blocks
 
@@ -24,33 +24,38 @@ CPU = Target({"kind": "llvm", "num-cores": 4})
 SUM = extract(library.cumsum(8, 4096))
 
 
-def test_the_loop_does_its_steps_and_no_more():
-    costs = costs_of(ScanPlan.of("cpu", "sequential"), CPU, SUM)
-    assert (costs.work, costs.depth, costs.span) == (8 * 4096,) * 3
-    assert costs.bytes == 2 * 4 * 8 * 4096
-    assert (costs.barriers, costs.smem) == (0, 0)
+def cost_of(plan, target, found):
+    return plan.cost(found, limits_of(target))
 
 
-def test_lanes_divide_and_chunks_shorten():
-    lanes = costs_of(ScanPlan.of("cpu", "lanes"), CPU, SUM)
-    assert (lanes.work, lanes.depth, lanes.tasks, lanes.span) == (8 * 4096, 4096, 8, 8192)
-    chunks = costs_of(ScanPlan.of("cpu", "three_phase", chunks=16), CPU, SUM)
-    assert chunks.depth < lanes.depth
-    assert chunks.work > 2 * lanes.work
-    assert chunks.bytes > 2 * lanes.bytes
+def test_a_loop_moves_its_arrays_once_and_lanes_share_the_work():
+    loop = cost_of(ScanPlan.of("cpu", "sequential"), CPU, SUM)
+    lanes = cost_of(ScanPlan.of("cpu", "lanes"), CPU, SUM)
+    assert loop.bytes == lanes.bytes == 2 * 4 * 8 * 4096
+    assert (loop.tasks, loop.waits) == (1, 0)
+    assert (lanes.tasks, lanes.waits) == (8, 1)
+    assert lanes.seconds < loop.seconds
 
 
-def test_a_block_tree_is_logarithmic():
+def test_chunks_pass_twice_and_share_one_lane():
+    found = extract(library.cumsum(1, 1 << 20))
+    loop = cost_of(ScanPlan.of("cpu", "sequential"), CPU, found)
+    chunks = cost_of(ScanPlan.of("cpu", "three_phase", chunks=16), CPU, found)
+    assert (chunks.tasks, chunks.waits) == (16, 3)
+    assert chunks.work > 1.5 * loop.work and chunks.seconds < loop.seconds
+    assert chunks.bytes > loop.bytes
+
+
+def test_barriers_are_those_of_the_kernel():
+    """Those above the levels that a warp has by itself; test_barriers counts them in kernels."""
+
     def at(threads):
         plan = ScanPlan.of("cuda", "serial_tiles", threads_per_block=threads, items_per_thread=4)
-        return costs_of(plan, CUDA_TARGET, SUM), plan
+        return cost_of(plan, CUDA_TARGET, SUM).waits
 
-    (small, plan), (large, _) = at(32), at(1024)
-    tiles = 4096 // (32 * 4)
-    assert small.barriers == tiles * (4 * math.log2(32) + 3)
-    assert large.barriers == 4 * math.log2(1024) + 3
-    assert large.depth < small.depth
-    assert small.smem == plan.smem_bytes(SUM)
+    assert at(32) == 0
+    assert at(256) == 4 * 2 * (math.log2(256) - 5)
+    assert at(1024) == 2 * (math.log2(1024) - 5)
 
 
 @pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
@@ -59,11 +64,11 @@ def test_costs_are_positive_and_tell_plans_apart(name, target):
     sizes = (1, 8, 512, 4) if name == "selective_scan" else (8, 512)
     found = extract(LIBRARY[name].factory(*sizes))
     plans = enumerate_plans(target, found)
-    vectors = [costs_of(plan, target, found).vector() for plan in plans]
-    assert all(math.isfinite(v) and v >= 0 for vector in vectors for v in vector)
-    assert len(vectors[0]) == len(Costs.names())
+    rows = [cost_of(plan, target, found).features() for plan in plans]
+    assert all(math.isfinite(v) and v >= 0 for row in rows for v in row)
+    assert len({len(row) for row in rows}) == 1
     # Of plans without exchange, CUDA's block size and the use of the C library have no costs.
-    assert len({tuple(v) for v in vectors}) > len(plans) // 2
+    assert len({tuple(row) for row in rows}) > len(plans) // 2
 
 
 @pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
@@ -119,9 +124,8 @@ def test_arithmetic_is_counted_in_the_step():
     loop = arithmetic_of(ScanPlan.of("cpu", "sequential"), CPU, found)
     assert (loop.step_flops, loop.step_exps, loop.flops) == (2, 0, 2 * 2 * 1000)
     assert loop.combine_flops == 3, "(a2 a1, a2 b1 + b2)"
-    assert (
-        loop.intensity == loop.flops / costs_of(ScanPlan.of("cpu", "sequential"), CPU, found).bytes
-    )
+    moved = cost_of(ScanPlan.of("cpu", "sequential"), CPU, found).bytes
+    assert loop.intensity == loop.flops / moved
     chunks = arithmetic_of(ScanPlan.of("cpu", "three_phase", chunks=10), CPU, found)
     assert chunks.flops > 2 * loop.flops
     # For each of 16 cells an exponential; softplus and silu have two more and a logarithm.

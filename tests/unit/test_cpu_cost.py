@@ -3,17 +3,21 @@
 import json
 import logging
 from dataclasses import asdict, replace
+from math import isinf
 
 import pytest
+from tvm.script import tirx as T
 from tvm.target import Target
 
 from tvm_scan import Recurrence, extract
 from tvm_scan.library import cumsum, ema, linear_recurrence, selective_scan
-from tvm_scan.schedules import ScanPlan, default_plan
+from tvm_scan.schedules import default_plan
 from tvm_scan.schedules.calibrate import measured, store_constants
-from tvm_scan.schedules.choose import cpu_default
-from tvm_scan.schedules.cpu.cost import loop_work, seconds_of
+from tvm_scan.schedules.choose.default import decide
+from tvm_scan.schedules.choose.rules import RULES, factor_of
+from tvm_scan.schedules.cpu.sequential import Sequential
 from tvm_scan.schedules.cpu.step_counts import step_of
+from tvm_scan.schedules.gpu.lanes import Lanes as GpuLanes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import (
     chip_of,
@@ -21,6 +25,7 @@ from tvm_scan.schedules.machine.cpu_constants import (
     parse_constants,
     with_features,
 )
+from tvm_scan.schedules.machine.limits import limits_of
 
 TARGETS = {
     "avx512": Target({"kind": "llvm", "mcpu": "skylake-avx512"}),
@@ -79,31 +84,44 @@ def test_features_are_the_targets():
 
 
 def test_more_work_takes_longer():
-    chip = CpuChip()
-    seconds = [
-        seconds_of(
-            loop_work(ScanPlan("cpu", "sequential"), step_of(found_in(cumsum(4, n))), chip), chip, 1
-        )
-        for n in (100, 1000, 10000, 1 << 20)
-    ]
+    limits = limits_of(TARGETS["avx512"])
+    lengths = (100, 1000, 10000, 1 << 20)
+    seconds = [Sequential().cost(found_in(cumsum(4, n)), limits).seconds for n in lengths]
     assert seconds == sorted(seconds)
+    symbolic = found_in(cumsum(4, None))
+    assert [Sequential().cost(symbolic, limits, n).seconds for n in lengths] == seconds
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_the_choice_is_the_same_each_time_and_looks_at_few_plans(name, monkeypatch):
-    asked = []
-    real = cpu_default.predict
-    monkeypatch.setattr(cpu_default, "predict", lambda *a: asked.append(a[0]) or real(*a))
+def test_the_choice_is_the_same_each_time_and_looks_at_few_plans(name):
+    target = TARGETS[name]
     for func in (linear_recurrence(1, 1 << 20), cumsum(64, 4096, axis=0), cumsum(64, 4096)):
-        asked.clear()
-        plans = {default_plan(TARGETS[name], found_in(func)) for _ in range(2)}
-        assert len(plans) == 1
-        assert 2 * 2 <= len(asked) <= 2 * 80
-        assert asked[0] == ScanPlan("cpu", "sequential")
-        plan = plans.pop()
-        plan.check(TARGETS[name], found_in(func))
-        assert name == "avx512" or not plan.ldexp
-        assert name != "sse2" or not plan.nontemporal
+        made, again = decide(target, found_in(func)), decide(target, found_in(func))
+        assert made.chosen.plan == again.chosen.plan == default_plan(target, found_in(func))
+        plans = [made.chosen.plan, *(one.plan for one in made.others)]
+        assert 2 <= len(plans) == len(set(plans)) <= 80
+        assert Sequential() in plans
+        assert made.chosen.ranked <= min(one.ranked for one in made.others)
+        for plan in plans:
+            assert name == "avx512" or not plan.ldexp
+            assert name != "sse2" or not plan.nontemporal
+
+
+@T.prim_func(s_tir=True)
+def half_sum(X: T.Buffer((4, 100), "float16"), Y: T.Buffer((4, 100), "float16")):
+    for b in range(4):
+        for t in range(100):
+            Y[b, t] = T.if_then_else(t > 0, Y[b, t - 1], T.float16(0)) + X[b, t]
+
+
+def test_rules_that_no_prediction_knows_are_named():
+    half = found_in(half_sum)
+    assert default_plan(TARGETS["avx2"], half) != Sequential()
+    factor, rules = factor_of(Sequential(), half)
+    assert isinf(factor) and "rounds a carry of halves" in rules[0].name
+    assert all(rule.name and rule.measured and rule.factor > 0 for rule in RULES)
+    factor, rules = factor_of(GpuLanes(threads_per_block=32, chunks=4), half)
+    assert factor > 1 and len(rules) == 1
 
 
 def text_of(**changes):

@@ -6,7 +6,7 @@ from tvm.target import Target
 from tests.support.cuda_harness import CUDA_TARGET
 from tests.support.plans import in_schedule
 from tvm_scan import ScanPlan, default_plan, extract, library
-from tvm_scan.schedules.gpu.shared.counts import bytes_ahead, lines_of_step, shared_accesses
+from tvm_scan.schedules.gpu.shared.counts import lines_of_step, shared_accesses
 from tvm_scan.schedules.machine.limits import limits_of
 
 PLAN = ScanPlan.of(
@@ -31,9 +31,9 @@ def test_lines_that_a_warp_touches():
 
 def test_bytes_under_way():
     """Two of three buffers, of two inputs with 8 items of 4 bytes and a padding of 4 in 32."""
-    assert bytes_ahead(DIRECT, FOUND) == 0
+    assert DIRECT._bytes_ahead(FOUND) == 0
     inputs = 2 * 2 * 8 * 4
-    assert inputs < bytes_ahead(PLAN, FOUND) < 1.6 * inputs
+    assert inputs < PLAN._bytes_ahead(FOUND) < 1.6 * inputs
     # An access of 128 bits on either side.
     assert shared_accesses(PLAN, FOUND) == 3 * (1 / 4 + 1 / 4)
     assert shared_accesses(DIRECT, FOUND) == 0

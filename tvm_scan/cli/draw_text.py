@@ -122,7 +122,8 @@ def _blelloch(threads: int) -> list[str]:
 def _doubling(names: list[str], count: int, who: str) -> list[str]:
     """Levels of a scan by doubling distances, for the first of those that take part."""
     shown = min(count, len(names))
-    rows = ["        " + "  ".join(f"{n:<3}" for n in names[:shown]) + "  …" * (count > shown)]
+    heads = "".join(f"{n:<5}" for n in names[:shown]) + "…" * (count > shown)
+    rows = [f"        {heads}"]
     distance = 1
     while distance < shown:
         cells = ["│    " if i < distance else "●    " for i in range(shown)]
