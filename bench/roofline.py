@@ -95,7 +95,7 @@ def roofs(cost: GpuCost) -> dict[str, tuple[float, float]]:
     """
     peak = _MULTIPROCESSORS * CLOCK
     return {
-        "thread instructions": (cost.instructions * _WARP, peak * ISSUE * _WARP),
+        "thread instructions": (cost.work * _WARP, peak * ISSUE * _WARP),
         "special functions": (cost.specials, peak * SPECIAL),
         # What touches a line: shared memory has a bandwidth of one per clock, the caches as well.
         "bytes in lines of 128": (cost.lines * peak * _LINE, peak * _LINE),

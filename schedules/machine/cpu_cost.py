@@ -66,46 +66,20 @@ class CpuCost(Cost):
 
     Attributes
     ----------
-    cycles, moved, past, scattered : float
-        Cycles of all tasks together; bytes to and from memory or caches, of them those that are
-        written past the caches and those of lines that no prefetcher sees coming.
-    count, joins : float
-        Independent tasks; times that the pool is woken and waited for.
+    past, scattered : float
+        Of the bytes, those that are written past the caches, and those of lines that no prefetcher
+        sees coming.
     busy, memory, alone, pool : float
         Bounds in seconds: of cycles and of bytes, which overlap; of one core while the others wait;
         of the call and the pool.
     """
 
-    cycles: float
-    moved: float
     past: float
     scattered: float
-    count: float
-    joins: float
     busy: float
     memory: float
     alone: float
     pool: float
-
-    @property
-    def bytes(self) -> float:
-        """Bytes from and to memory and caches."""
-        return self.moved + self.past + self.scattered
-
-    @property
-    def work(self) -> float:
-        """Cycles."""
-        return self.cycles
-
-    @property
-    def tasks(self) -> float:
-        """Tasks."""
-        return self.count
-
-    @property
-    def waits(self) -> float:
-        """Joins of the pool."""
-        return self.joins
 
 
 def cpu_cost(work: CpuWork, chip: CpuChip, cores: int) -> CpuCost:
@@ -134,12 +108,12 @@ def cpu_cost(work: CpuWork, chip: CpuChip, cores: int) -> CpuCost:
     return CpuCost(
         # Bounds of like size are not met together.
         seconds=pool + alone + more + _NOT_HIDDEN * less,
-        cycles=work.cycles,
-        moved=work.moved,
+        bytes=work.moved + work.past + work.scattered,
+        work=work.cycles,
+        tasks=work.tasks,
+        waits=work.joins,
         past=work.past,
         scattered=work.scattered,
-        count=work.tasks,
-        joins=work.joins,
         busy=busy,
         memory=memory,
         alone=alone,

@@ -45,25 +45,17 @@ class GpuCost(Cost):
 
     Attributes
     ----------
-    moved, specials, instructions : float
-        Bytes, special functions and instructions of the whole run; instructions are counted in
-        warps.
-    barriers, shared : float
-        Barriers that a block passes, of all kernels together; accesses of warps to shared memory
-        in the whole run, each of 128 bytes at most.
-    threads, occupancy : float
-        Threads; share of the threads that the chip holds: as many as there are, and as blocks of
-        this size and with this shared memory leave room for. Registers are not modelled.
+    specials, shared : float
+        Special functions; accesses of warps to shared memory, each of 128 bytes at most.
+    occupancy : float
+        Share of the threads that the chip holds: as many as there are, and as blocks of this size
+        and with this shared memory leave room for. Registers are not modelled.
     memory, exponentials, issue, lines, chain : float
         Bounds in seconds; ``seconds`` is the largest of them and the launches.
     """
 
-    moved: float
     specials: float
-    instructions: float
-    barriers: float
     shared: float
-    threads: float
     occupancy: float
     memory: float
     exponentials: float
@@ -76,26 +68,6 @@ class GpuCost(Cost):
         """The seconds, and a share of every bound."""
         bounds = self.memory + self.exponentials + self.issue + self.lines + self.chain
         return self.seconds + _NOT_HIDDEN * bounds
-
-    @property
-    def bytes(self) -> float:
-        """Bytes from and to main memory."""
-        return self.moved
-
-    @property
-    def work(self) -> float:
-        """Instructions, in warps."""
-        return self.instructions
-
-    @property
-    def tasks(self) -> float:
-        """Threads."""
-        return self.threads
-
-    @property
-    def waits(self) -> float:
-        """Barriers."""
-        return self.barriers
 
 
 @dataclass(frozen=True)
@@ -153,12 +125,12 @@ def gpu_cost(work: Work, block: Block, multiprocessors: int) -> GpuCost:
     worst = max(memory, exponentials, issue, lines, latency)
     return GpuCost(
         seconds=worst + work.launches * LAUNCH,
-        moved=work.moved,
+        bytes=work.moved,
+        work=work.issued,
+        tasks=threads,
+        waits=work.barriers,
         specials=work.specials,
-        instructions=work.issued,
-        barriers=work.barriers,
         shared=work.shared,
-        threads=threads,
         occupancy=min(threads, held) / (chip * THREADS),
         memory=memory,
         exponentials=exponentials,

@@ -53,7 +53,7 @@ def test_the_count_is_what_the_trees_need(tree, threads):
     found = extract(library.linear_recurrence(3, 10000))
     tiles = -(-10000 // (2 * threads))
     plan = ScanPlan.of("cuda", "serial_tiles", threads, 2, tree)
-    assert plan.cost(found, limits_of(CUDA_TARGET)).barriers == tiles * whole
+    assert plan.cost(found, limits_of(CUDA_TARGET)).waits == tiles * whole
     reduce, _, replay = counts("three_phase", tree, threads)
     assert (reduce, replay) == (total, whole)
     # One for the ticket; the tree is used twice.
@@ -90,7 +90,7 @@ def test_those_of_tiles_in_shared_memory(threads, stages):
     assert barriers(emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))) == [of_tile]
     tiles = -(-10000 // (8 * threads))
     cost = plan.cost(extract(func), limits_of(CUDA_TARGET))
-    assert cost.barriers == tiles * of_tile
+    assert cost.waits == tiles * of_tile
 
 
 def test_shared_lanes_wait_for_nobody():
@@ -105,7 +105,7 @@ def test_those_of_staged_walks_are_counted_by_the_model(stages, of_tile):
     func = library.selective_scan(1, 64, 320, 16)
     assert barriers(emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))) == [of_tile]
     cost = plan.cost(extract(func), limits_of(CUDA_TARGET))
-    assert cost.barriers == 320 / 32 * of_tile
+    assert cost.waits == 320 / 32 * of_tile
     # Two blocks of 32 lanes. Of a tile of 32 steps each: three arrays of the lanes, and B and C of
     # 16 states, written by lines; of these read a line of each lane, and four states at once.
     streams, tables = 32 * (3 + 3), 16 * 2

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import s_tir
+from tvm.s_tir import meta_schedule as ms
 
 from tvm_scan import (
     ScanPlan,
@@ -20,6 +21,8 @@ from tvm_scan import (
     tir,
     verify,
 )
+from tvm_scan.cli.draw_svg import tree_svg
+from tvm_scan.cli.draw_text import tree_text
 from tvm_scan.errors import PlanError
 from tvm_scan.meta import RecordStore, tune
 from tvm_scan.meta.search.features import decisions_of
@@ -32,9 +35,13 @@ from tvm_scan.schedules.common.ir import Kernel, int_const, loop
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.sizes import known_extent, known_rows
+from tvm_scan.schedules.cpu.sequential import Sequential
+from tvm_scan.schedules.machine.cost import Cost
 from tvm_scan.schedules.machine.limits import Limits
 from tvm_scan.schedules.picture import Picture, Serial
 from tvm_scan.schedules.plan import SCHEDULES
+from tvm_scan.schedules.splice import ensure_blocks
 
 CPU = host_target()
 FUNC = library.linear_recurrence(3, 50)
@@ -74,6 +81,11 @@ class Stride(ScanPlan):
         kernel = Kernel("scan", recurrence.inputs, recurrence.outputs, body, one.buffers)
         return Built([loop("row", rows, lambda r: kernel.block([(row, rows, r)]))], [])
 
+    def cost(self, recurrence: Recurrence, limits: Limits, steps: int | None = None) -> Cost:
+        """Predict a nanosecond for a step, and another for every block of them."""
+        work = known_rows(recurrence) * (steps or known_extent(recurrence.time.extent))
+        return Cost(work * (1 + 1 / self.steps) * 1e-9 * PRICE[0], 8.0 * work, work, 1.0, 0.0)
+
     @classmethod
     def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
         """Yield some numbers of steps."""
@@ -85,6 +97,10 @@ class Stride(ScanPlan):
 
 
 # ---- what it goes through -----------------------------------------------------------------------
+#: What its predictions are multiplied by.
+PRICE = [1.0]
+
+
 @pytest.fixture(autouse=True)
 def registered():
     register(Stride)
@@ -93,10 +109,10 @@ def registered():
 
 
 def ran(func):
-    inputs = [np.random.default_rng(0).random((3, 50), dtype="float32") for _ in range(2)]
+    inputs = [np.random.default_rng(k).random((3, 50), dtype="float32") for k in range(2)]
     out = tvm.runtime.tensor(np.zeros((3, 50), "float32"))
-    name = str((func.attrs or {}).get("global_symbol", "main"))
-    tvm.compile(func, target=CPU)[name](*map(tvm.runtime.tensor, inputs), out)
+    built = tvm.compile(func.with_attr("global_symbol", "main"), target=CPU)
+    built["main"](*map(tvm.runtime.tensor, inputs), out)
     return out.numpy()
 
 
@@ -105,14 +121,17 @@ def test_plans_are_parsed_checked_and_built():
     assert (plan, str(plan)) == (Stride(10), "cpu/stride(steps=10)")
     with pytest.raises(PlanError, match="a length that the steps divide, got steps=7 of 50"):
         Stride(7).check(CPU, FOUND)
+    with pytest.raises(PlanError, match="expected a new name, got cpu/stride"):
+        register(Stride)
     np.testing.assert_array_equal(ran(parallelize(FUNC, CPU, plan)), ran(FUNC))
 
 
 def test_a_trace_replays_to_the_tree():
-    sch = s_tir.Schedule(library.linear_recurrence(3, 50))
+    mod = tvm.IRModule({"main": ensure_blocks(FUNC)})
+    sch = s_tir.Schedule(mod)
     block = sch.get_child_blocks(sch.get_sblock("root"))[0]
     parallel_scan(sch, block, "cpu/stride(steps=10)", target=CPU)
-    again = s_tir.Schedule(library.linear_recurrence(3, 50))
+    again = s_tir.Schedule(mod)
     sch.trace.apply_to_schedule(again, remove_postproc=False)
     expand_scans(again)
     tvm.ir.assert_structural_equal(again.mod, sch.mod)
@@ -122,14 +141,25 @@ def test_it_is_searched_and_its_records_are_found(tmp_path):
     assert {Stride(1), Stride(2), Stride(5)} <= set(enumerate_plans(CPU, FOUND))
     assert Stride(7) not in enumerate_plans(CPU, FOUND)
     assert decisions_of(Stride(2)) != decisions_of(Stride(5))
-    store = RecordStore(tmp_path / "records")
-    tuned = tune(FUNC, CPU, database=store, max_trials=200, seed=1)
-    tried = {plan for trial in tuned.trials for plan in trial.plans}
-    assert any(isinstance(plan, Stride) for plan in tried)
-    assert plan_of(FOUND, CPU, store) in tried
+    config = ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=0)
+    made = tune(FUNC, CPU, tmp_path, trials=8, config=config, progress=False)
+    tried = {plan: trial for trial in made.functions[0].trials for plan in trial.plans}
+    ours = [trial for plan, trial in tried.items() if isinstance(plan, Stride)]
+    assert ours and all(trial.seconds and not trial.wrong for trial in ours)
+    store = RecordStore(tmp_path)
     assert any(isinstance(p, Stride) for entry in store.entries() for p in entry.plans)
+    assert plan_of(FOUND, CPU, store) in tried
 
 
-def test_it_is_chosen_among_drawn_and_verified(command):
-    assert isinstance(default_plan(CPU, FOUND), ScanPlan)
+@pytest.mark.parametrize(("price", "chosen"), [(1e-6, Stride), (1e6, Sequential)])
+def test_it_is_chosen_by_its_prediction(monkeypatch, price, chosen):
+    monkeypatch.setitem(globals(), "PRICE", [price])
+    found = extract(library.linear_recurrence(3, 50))
+    assert isinstance(default_plan(CPU, found), chosen)
+
+
+def test_it_is_drawn_and_verified():
+    text, svg = tree_text(FOUND, Stride(10)), tree_svg(FOUND, Stride(10))
+    assert "blocks of 10 steps" in text and "t = 0" in text
+    assert svg.startswith("<svg") and "cpu/stride(steps=10)" in svg
     assert all(c.holds for c in verify(FUNC, CPU, Stride(10)))

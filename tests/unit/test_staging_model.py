@@ -43,7 +43,7 @@ def test_several_buffers_take_the_wait_out_of_the_chain():
     limits = limits_of(CUDA_TARGET)
     one, two = (PLAN.with_(stages=s).cost(FOUND, limits) for s in (1, 2))
     assert two.chain < one.chain
-    assert two.barriers == one.barriers
+    assert two.waits == one.waits
     scan = extract(library.selective_scan(1, 2048, 2048, 16))
     walk = ScanPlan.of("cuda", "lanes", 64, 4, vector_loads=True, threads_per_lane=16)
     staged = [walk, *(walk.with_(block_load="transposed", stages=s) for s in (1, 2))]
