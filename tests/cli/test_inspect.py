@@ -1,6 +1,7 @@
 """compare, doctor, report and verify of a database; and every example of every help."""
 
 import base64
+import functools
 import html
 import json
 import re
@@ -23,6 +24,8 @@ from tvm_scan.cli import doctor as doctor_module
 from tvm_scan.cli.app import app
 from tvm_scan.cli.plot_svg import Axis, Series, chart
 from tvm_scan.meta import RecordStore
+from tvm_scan.schedules import calibrate as calibration
+from tvm_scan.schedules.machine.cpu_constants import machine_constants
 
 CPU = Target.from_device("cpu")
 LOOP = ScanPlan.of("cpu", "sequential")
@@ -142,6 +145,7 @@ def test_doctor(records, command, monkeypatch, tmp_path):
     assert (code, report["healthy"]) == (0, True)
     assert "apache-tvm 0.27" in found["tvm"]["found"]
     assert found["target"]["found"].startswith("llvm ")
+    assert found["cpu constants"]["found"].split(";")[0] in ("calibrated", "shipped", "estimated")
     assert "4 usable records, 0 others, 0 bad lines" in found["database"]["found"]
     for finding in report["findings"]:
         assert finding["state"] in ("ok", "missing", "optional")
@@ -152,6 +156,26 @@ def test_doctor(records, command, monkeypatch, tmp_path):
     assert code == 0
     assert re.search(r"optional  xgboost .*\n +.*-m pip install 'tvm_scan\[tune\]'", text)
     assert "tvm-scan tune library:cumsum" in text, "there is no database in this folder"
+
+
+def test_calibrate(command, monkeypatch, tmp_path):
+    path = tmp_path / "machine.json"
+    monkeypatch.setenv("TVM_SCAN_MACHINE", str(path))
+    quick = functools.partial(calibration.measured, 0.01)
+    monkeypatch.setattr(calibration, "measured", lambda seconds: quick())
+    try:
+        code, text, _ = command("calibrate", "--json")
+        report = json.loads(text)
+        assert (code, report["file"]) == (0, str(path))
+        assert report["constants"] == json.loads(path.read_text())["constants"]
+        _, text, _ = command("doctor", "--json")
+        findings = {one["name"]: one["found"] for one in json.loads(text)["findings"]}
+        assert findings["cpu constants"] == "calibrated"
+        monkeypatch.setenv("TVM_SCAN_MACHINE", "off")
+        code, _, error = command("calibrate")
+        assert (code, "TVM_SCAN_MACHINE=off" in error) == (2, True)
+    finally:
+        machine_constants.cache_clear()
 
 
 @pytest.mark.parametrize(("version", "word"), [(None, "no apache-tvm"), ("0.26.0", "0.26.0")])

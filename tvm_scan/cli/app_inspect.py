@@ -55,6 +55,18 @@ def _doctor(
     doctor(database, as_json)
 
 
+def _calibrate(as_json: Json = False) -> None:
+    """Measure this machine, so that default plans are chosen by what it does.
+
+    Takes under a minute; nothing else should run meanwhile.
+
+    Example: tvm-scan calibrate
+    """
+    from tvm_scan.cli.calibrate import run_calibration
+
+    run_calibration(as_json)
+
+
 def _report(
     folder: Folder,
     output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write")],
@@ -98,5 +110,10 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     own = {"allow_extra_args": True, "ignore_unknown_options": True}
     app.command("bench", context_settings=own)(_bench)
-    for name, command in (("compare", _compare), ("doctor", _doctor), ("report", _report)):
+    for name, command in (
+        ("calibrate", _calibrate),
+        ("compare", _compare),
+        ("doctor", _doctor),
+        ("report", _report),
+    ):
         app.command(name)(command)

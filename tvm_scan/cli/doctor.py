@@ -105,6 +105,7 @@ def _machine() -> list[Finding]:
     from tvm_scan import __version__
     from tvm_scan._resources import shipped_manifests
     from tvm_scan.schedules.choose.shipped import machine_of
+    from tvm_scan.schedules.machine.cpu_constants import machine_constants
     from tvm_scan.schedules.machine.limits import host_cores
 
     target = Target.from_device("cpu")
@@ -116,10 +117,13 @@ def _machine() -> list[Finding]:
     shipped = f"{count} plans for this kind of machine"
     if not records:
         shipped = "none for this kind of machine: default plans are used"
+    known = machine_constants()[1] != "estimated"
+    calibrate = "" if known else "; tvm-scan calibrate measures them"
     return [
         Finding("tvm_scan", OK, __version__),
         Finding("target", OK, f"{machine['kind']} {machine['processor'] or 'generic'}"),
         Finding("cores", OK, f"{host_cores()}{named}, of {os.cpu_count()}"),
+        Finding("cpu constants", OK, f"{machine_constants()[1]}{calibrate}"),
         Finding("shipped records", OK, shipped),
         Finding("cuda in tvm", OK, "yes" if tvm.runtime.enabled("cuda") else "no"),
         Finding("cuda device", OK, "yes" if tvm.cuda(0).exist else "none"),
