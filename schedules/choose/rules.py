@@ -8,9 +8,9 @@ from math import inf
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.cpu.plans import CpuPlan
-from tvm_scan.schedules.cpu.step_counts import step_of
 from tvm_scan.schedules.cpu.three_phase import ThreePhase
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.plan import ScanPlan

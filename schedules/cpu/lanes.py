@@ -14,7 +14,8 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch, powers
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
-from tvm_scan.schedules.cpu.lane_cost import lanes_work
+from tvm_scan.schedules.cpu.cost.lanes import lanes_work
+from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.lane_nests import build_lanes
 from tvm_scan.schedules.cpu.lane_streams import takes_lane_tiles
 from tvm_scan.schedules.cpu.plans import (
@@ -24,7 +25,6 @@ from tvm_scan.schedules.cpu.plans import (
     vector_branches,
     vector_shapes,
 )
-from tvm_scan.schedules.cpu.step_counts import Step, step_of
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.schedules.machine.limits import Limits

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch, Choices, powers
 from tvm_scan.schedules.common.sizes import known_extent
+from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.line_stores import takes_line_stores
-from tvm_scan.schedules.cpu.step_counts import Step, step_of
 from tvm_scan.schedules.cpu.vector_math import has_transcendentals
 from tvm_scan.schedules.cpu.vector_values import takes_time_vectors
 from tvm_scan.schedules.machine.cpu_chip import CpuChip

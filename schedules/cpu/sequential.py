@@ -10,9 +10,9 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
-from tvm_scan.schedules.cpu.loop_cost import loop_work
+from tvm_scan.schedules.cpu.cost.loop import loop_work
+from tvm_scan.schedules.cpu.cost.step import Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
-from tvm_scan.schedules.cpu.step_counts import Step
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.schedules.machine.limits import Limits

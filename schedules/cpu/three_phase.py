@@ -10,10 +10,10 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import chunks_too_short, known_extent
-from tvm_scan.schedules.cpu.chunk_cost import three_phase_work
 from tvm_scan.schedules.cpu.chunks import build_chunks
+from tvm_scan.schedules.cpu.cost.chunks import three_phase_work
+from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.plans import CpuPlan, chunk_counts, vector_branches, vector_shapes
-from tvm_scan.schedules.cpu.step_counts import Step, step_of
 from tvm_scan.schedules.cpu.vector_chunks import build_vector_chunks
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork

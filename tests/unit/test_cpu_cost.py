@@ -15,8 +15,8 @@ from tvm_scan.schedules import default_plan
 from tvm_scan.schedules.calibrate import measured, store_constants
 from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.choose.rules import RULES, factor_of
+from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.sequential import Sequential
-from tvm_scan.schedules.cpu.step_counts import step_of
 from tvm_scan.schedules.gpu.lanes import Lanes as GpuLanes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import (

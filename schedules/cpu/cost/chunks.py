@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvm_scan.schedules.cpu.cost_parts import (
+from tvm_scan.schedules.cpu.cost.count import NONE
+from tvm_scan.schedules.cpu.cost.parts import (
     fetched_again,
     instructions_of,
     jump_cycles,
@@ -15,9 +16,9 @@ from tvm_scan.schedules.cpu.cost_parts import (
     scalar_cycles,
     with_more,
 )
+from tvm_scan.schedules.cpu.cost.step import Step
+from tvm_scan.schedules.cpu.cost.vectors import vector_fold, vector_walk
 from tvm_scan.schedules.cpu.plans import CpuPlan
-from tvm_scan.schedules.cpu.step_counts import NONE, Step
-from tvm_scan.schedules.cpu.vector_cost import vector_fold, vector_walk
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 

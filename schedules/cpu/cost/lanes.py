@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log2
 
-from tvm_scan.schedules.cpu.cost_parts import (
+from tvm_scan.schedules.cpu.cost.parts import (
     contested_cycles,
     fetched_again,
     instructions_of,
@@ -19,9 +19,9 @@ from tvm_scan.schedules.cpu.cost_parts import (
     vector_cycles,
     with_more,
 )
+from tvm_scan.schedules.cpu.cost.step import Step
+from tvm_scan.schedules.cpu.cost.vectors import vector_walk
 from tvm_scan.schedules.cpu.plans import CpuPlan
-from tvm_scan.schedules.cpu.step_counts import Step
-from tvm_scan.schedules.cpu.vector_cost import vector_walk
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log2
 
-from tvm_scan.schedules.cpu.cost_parts import (
+from tvm_scan.schedules.cpu.cost.parts import (
     instructions_of,
     latency_of,
     moving,
@@ -13,8 +13,8 @@ from tvm_scan.schedules.cpu.cost_parts import (
     short_row,
     vector_cycles,
 )
+from tvm_scan.schedules.cpu.cost.step import Part, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
-from tvm_scan.schedules.cpu.step_counts import Part, Step
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
 __all__ = ["VectorWalk", "vector_fold", "vector_walk"]

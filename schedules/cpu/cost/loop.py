@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import log
 
-from tvm_scan.schedules.cpu.cost_parts import (
+from tvm_scan.schedules.cpu.cost.parts import (
     fetched_again,
     instructions_of,
     latency_of,
@@ -13,8 +13,8 @@ from tvm_scan.schedules.cpu.cost_parts import (
     vector_cycles,
     with_more,
 )
+from tvm_scan.schedules.cpu.cost.step import Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
-from tvm_scan.schedules.cpu.step_counts import Step
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tvm_scan.schedules.cpu.cost.count import Counts, Path
+from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
-from tvm_scan.schedules.cpu.step_counts import Access, Counts, Path, Step
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
 __all__ = [

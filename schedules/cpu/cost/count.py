@@ -1,0 +1,250 @@
+"""Operations of expressions on a CPU, and the longest path through them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Var
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.algebra.literal import is_float
+from tvm_scan.schedules.common.sizes import known_extent
+
+__all__ = ["NONE", "Counts", "Path", "chain_of", "count", "sum_of"]
+
+#: Calls that cost about an exponential, and how many of one.
+_CALLS = {
+    "exp": 1.0, "exp2": 1.0, "log": 1.0, "log2": 1.0, "log1p": 3.0, "tanh": 2.0, "sigmoid": 1.0,
+    "pow": 4.0, "sqrt": 0.5, "rsqrt": 1.0, "erf": 2.0, "exp10": 1.0, "log10": 1.0,
+}  # fmt: skip
+_SIMPLE = (
+    tirx.Mul, tirx.Max, tirx.Min, tirx.Select, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ,
+    tirx.NE, tirx.And, tirx.Or, tirx.Not, tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor,
+    tirx.LShift, tirx.RShift, tirx.Cast,
+)  # fmt: skip
+_QUOTIENTS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Operations of some code on one lane and step.
+
+    Attributes
+    ----------
+    operations : float
+        Instructions of arithmetic on scalars; a product and the sum that takes it are one.
+    bytes : float
+        The same, each by the bytes of its operands: what a vector of them costs.
+    calls : float
+        Exponentials, or what costs as much.
+    quotients : float
+        Divisions.
+    choices : float
+        Of ``if_then_else``, which may be branches.
+    """
+
+    operations: float = 0.0
+    bytes: float = 0.0
+    calls: float = 0.0
+    quotients: float = 0.0
+    choices: float = 0.0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.operations + other.operations,
+            self.bytes + other.bytes,
+            self.calls + other.calls,
+            self.quotients + other.quotients,
+            self.choices + other.choices,
+        )
+
+    def times(self, factor: float) -> Counts:
+        """So many of them."""
+        return Counts(
+            self.operations * factor,
+            self.bytes * factor,
+            self.calls * factor,
+            self.quotients * factor,
+            self.choices * factor,
+        )
+
+
+NONE = Counts()
+
+
+@dataclass(frozen=True)
+class Path:
+    """Latencies on a path from a carry to the next one, by their class.
+
+    Attributes
+    ----------
+    sums, products, simple, calls, quotients : int
+        Float sums; products, with a sum or without; operations of one cycle; calls; divisions.
+    """
+
+    sums: int = 0
+    products: int = 0
+    simple: int = 0
+    calls: float = 0
+    quotients: int = 0
+
+    def plus(self, **more: float) -> Path:
+        """With more of some."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Path(**{n: v + more.get(n, 0) for n, v in values.items()})
+
+    @property
+    def weight(self) -> float:
+        """Roughly its cycles, to find the longest."""
+        return (
+            3 * self.sums + 4 * self.products + self.simple + 20 * self.calls + 12 * self.quotients
+        )
+
+
+def _has_half(cast: Any) -> bool:
+    return tir.is_half(tir.dtype_of(cast)) or tir.is_half(tir.dtype_of(cast.value))
+
+
+def sum_of(expressions: Any) -> Counts:
+    """Operations of several expressions together."""
+    total = NONE
+    for expression in expressions:
+        total += count(expression)
+    return total
+
+
+def count(node: Any) -> Counts:
+    """Operations of a statement or expression; accesses and indices are not looked into."""
+    found = [0.0, 0.0, 0.0, 0.0, 0.0]
+    skip = tvm_ffi.WalkResult.SKIP
+
+    def add(amount: float, size: int) -> None:
+        found[0] += amount
+        found[1] += amount * size
+
+    def on_loop(loop: tirx.For) -> Any:
+        inner, times = count(loop.body), known_extent(loop.extent)
+        for i, value in enumerate(
+            (inner.operations, inner.bytes, inner.calls, inner.quotients, inner.choices)
+        ):
+            found[i] += times * value
+        return skip
+
+    def on_store(store: tirx.BufferStore) -> Any:
+        inner = count(store.value)
+        for i, value in enumerate(
+            (inner.operations, inner.bytes, inner.calls, inner.quotients, inner.choices)
+        ):
+            found[i] += value
+        return skip
+
+    def size_of(node: Any) -> int:
+        return tir.byte_size(tir.dtype_of(node.a if hasattr(node, "a") else node))
+
+    def on_sum(node: Any) -> None:
+        fused = is_float(tir.dtype_of(node)) and any(
+            isinstance(side, tirx.Mul) for side in (node.a, node.b)
+        )
+        add(0.0 if fused else 1.0, size_of(node))
+
+    def on_choice(node: Any) -> None:
+        floats = is_float(tir.dtype_of(node))
+        if isinstance(node, tirx.Mul) and not floats:
+            # Two halves of a product of 32 bits in a vector, three of 64.
+            found[1] += 2.0 * size_of(node)
+        dear = floats and isinstance(node, tirx.Max | tirx.Min)
+        dear = dear or (isinstance(node, tirx.Cast) and _has_half(node))
+        add(3.0 if dear else 1.0, size_of(node))
+
+    def on_quotient(node: Any) -> None:
+        found[3] += 1.0
+        add(1.0, size_of(node))
+
+    def on_call(call: Call) -> None:
+        name = (tir.call_name(call) or "").rpartition(".")[2]
+        if name == "if_then_else":
+            found[4] += 1.0
+            add(1.0, tir.byte_size(tir.dtype_of(call)))
+        elif name in _CALLS:
+            found[2] += _CALLS[name]
+
+    handlers: list[Any] = [
+        (tirx.For, on_loop),
+        (tirx.BufferStore, on_store),
+        (TensorLoad, lambda _: skip),
+        (Call, on_call),
+        (tirx.Add, on_sum),
+        (tirx.Sub, on_sum),
+        *((kind, on_quotient) for kind in _QUOTIENTS),
+        *((kind, on_choice) for kind in _SIMPLE),
+    ]
+    tvm_ffi.structural_walk(node, handlers, order="pre")
+    return Counts(*found)
+
+
+def chain_of(node: Any, starts: Any) -> Path:
+    """The longest path from one of some variables to an expression."""
+    begin = tir.VarMap((var, True) for var in starts)
+    known: dict[Any, Path | None] = {}
+
+    def longest_of(found: list[Path]) -> Path | None:
+        return max(found, key=lambda c: c.weight) if found else None
+
+    def longest(parts: Any) -> Path | None:
+        return longest_of([c for c in map(path, parts) if c is not None])
+
+    def path(e: Any) -> Path | None:
+        if isinstance(e, Var):
+            return Path() if e in begin else None
+        if isinstance(e, TensorLoad) or not hasattr(e, "ty"):
+            return None
+        key = e.__chandle__() if hasattr(e, "__chandle__") else id(e)
+        if key not in known:
+            known[key] = step(e)
+        return known[key]
+
+    def step(e: Any) -> Path | None:
+        if isinstance(e, Call):
+            name = (tir.call_name(e) or "").rpartition(".")[2]
+            inner = longest(e.args)
+            if inner is None:
+                return None
+            return inner.plus(calls=_CALLS[name]) if name in _CALLS else inner.plus(simple=1)
+        if isinstance(e, tirx.Select):
+            inner = longest([e.condition, e.true_value, e.false_value])
+            return None if inner is None else inner.plus(simple=1)
+        if isinstance(e, tirx.Cast | tirx.Not):
+            inner = longest([e.value if isinstance(e, tirx.Cast) else e.a])
+            return None if inner is None else inner.plus(simple=1)
+        if not hasattr(e, "a"):
+            return None
+        inner = longest([e.a, e.b])
+        if inner is None:
+            return None
+        floats = is_float(tir.dtype_of(e.a))
+        if isinstance(e, tirx.Mul):
+            return inner.plus(products=1) if floats else inner.plus(simple=3)
+        if isinstance(e, tirx.Add | tirx.Sub) and floats:
+            return added(e)
+        if isinstance(e, _QUOTIENTS):
+            return inner.plus(quotients=1)
+        if isinstance(e, tirx.Max | tirx.Min) and floats:
+            return inner.plus(simple=4)
+        return inner.plus(simple=1)
+
+    def added(e: Any) -> Path | None:
+        """A sum: one product is a part of it, a second one is not."""
+        products = [isinstance(side, tirx.Mul) for side in (e.a, e.b)]
+        ways = []
+        for side, own, other in ((e.a, *products), (e.b, *reversed(products))):
+            way = path(side)
+            if way is not None:
+                alone = way.plus(sums=1) if own == other else way.plus(products=1)
+                ways.append(way if own and not other else alone)
+        return longest_of(ways)
+
+    return path(node) or Path()
