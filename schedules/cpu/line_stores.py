@@ -36,13 +36,13 @@ __all__ = [
     "with_line_stores",
 ]
 
+#: No bfloat16: TVM keeps it in registers as float32, and narrows it only in its own stores.
 _LLVM_TYPES = {
     "float32": "float",
     "float64": "double",
     "int32": "i32",
     "int64": "i64",
     "float16": "half",
-    "bfloat16": "bfloat",
 }
 
 #: Lines that are written out one after another.

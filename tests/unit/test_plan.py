@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tvm.script import tirx as T
 from tvm.target import Target
 
 from tests.programs.accepted_programs import PROGRAMS
@@ -11,10 +12,12 @@ from tests.support.tiers import one_of
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.errors import PlanError
 from tvm_scan.library import LIBRARY
+from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.registry import SCHEDULES
 
 CPU = host_target()
+AVX512 = Target({"kind": "llvm", "mcpu": "skylake-avx512"})
 SMALL_CUDA = Target(
     {
         "kind": "cuda",
@@ -159,3 +162,20 @@ def test_a_plan_that_does_not_fit_the_cpu(text):
 def test_a_target_that_is_neither():
     with pytest.raises(PlanError, match="expected a target of kind llvm, c or cuda, got vulkan"):
         default_plan(Target("vulkan"), LINEAR)
+
+
+@T.prim_func(s_tir=True)
+def brain_sum(X: T.Buffer((4, 1024), "bfloat16"), Y: T.Buffer((4, 1024), "bfloat16")):
+    for b in range(4):
+        for t in range(1024):
+            Y[b, t] = T.if_then_else(t > 0, Y[b, t - 1], T.bfloat16(0)) + X[b, t]
+
+
+def test_no_line_of_bfloat16_is_stored_past_the_caches():
+    """TVM keeps it in registers as float32: the call of a line store had no function."""
+    found = extract(brain_sum)
+    plan = ScanPlan.parse("cpu/lanes(time_vector=64, nontemporal=True)")
+    with pytest.raises(PlanError, match="outputs whose vectors are neighbours in memory"):
+        plan.check(AVX512, found)
+    assert not any(p.nontemporal for p in enumerate_plans(AVX512, found))
+    assert not default_plan(AVX512, found).nontemporal
