@@ -112,9 +112,9 @@ def _decide(
                 continue
             costs = [plan.cost(recurrence, limits, length) for length in lengths]
             seconds = geometric_mean(cost.seconds for cost in costs)
-            ranked = factor * geometric_mean(cost.ranked for cost in costs)
             # Two digits: of what is closer than that, the earlier and simpler one is taken.
-            found.append(Candidate(plan, seconds, float(f"{ranked:.1e}"), rules))
+            ranked = float(f"{geometric_mean(cost.ranked for cost in costs):.1e}")
+            found.append(Candidate(plan, seconds, factor * ranked, rules))
     while found:
         chosen = min(found, key=lambda one: one.ranked)
         found.remove(chosen)

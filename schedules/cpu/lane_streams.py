@@ -49,6 +49,8 @@ def takes_lane_tiles(recurrence: Recurrence) -> bool:
 def _along_time(recurrence: Recurrence, buffer: Var, indices: Any) -> bool:
     """Whether time moves the last index by one, and the last lane another one."""
     time, lane = recurrence.time.var, recurrence.lanes[-1].var
+    if not indices:
+        return False
     last = linear_in(indices[-1], time)
     if last is None or abs(last[0]) != 1 or tir.contains_var(last[1], [lane]):
         return False

@@ -134,10 +134,9 @@ class Lanes(CpuPlan):
         step = step_of(recurrence)
         # A guard leaves one lane to a task whatever the plan says.
         alone = recurrence.guard is not None or not recurrence.lanes
-        if step.rows > 1:
-            for width in (1, 2, 4, 8, 16) if not alone else (1,):
-                if width <= step.lanes:
-                    yield cls(lane_block=width)
+        for width in (1, 2, 4, 8, 16) if not alone else (1,):
+            if width <= step.lanes:
+                yield cls(lane_block=width)
         ldexp = limits.ldexp and step.transcendental
         past = (False, True) if limits.line_stores else (False,)
         if not alone:

@@ -109,7 +109,7 @@ def cpu_cost(work: CpuWork, chip: CpuChip, cores: int) -> CpuCost:
         # Bounds of like size are not met together.
         seconds=pool + alone + more + _NOT_HIDDEN * less,
         bytes=work.moved + work.past + work.scattered,
-        work=work.cycles,
+        work=work.cycles + work.alone,
         tasks=work.tasks,
         waits=work.joins,
         past=work.past,

@@ -120,8 +120,8 @@ def test_runs_keep_the_order_of_time(name):
     func = ACCEPTED[name].func
     arrays = arguments(func, ACCEPTED[name].inputs)
     want = run_loop(func, arrays)
-    for algorithm, chunks in (("lanes", 0), ("three_phase", 2)):
-        plan = ScanPlan.of("cpu", algorithm, chunks=chunks, time_vector=16, time_runs=True)
+    for cut in ("lanes(", "three_phase(chunks=2, "):
+        plan = ScanPlan.parse(f"cpu/{cut}time_vector=16, time_runs=True)")
         for got, expected in zip(run_scan(func, arrays, plan), want, strict=True):
             np.testing.assert_array_equal(got, expected)
 

@@ -264,9 +264,9 @@ class _Fuser:
         return [arg for arg, k in zip(made.args, shared, strict=True) if k is None]
 
     def _accepts(self, func: tirx.PrimFunc, scan: _Scan) -> bool:
-        """Whether it still is one recurrence, scheduled as before."""
+        """Whether it still is one recurrence, and in parallel if it was."""
         plan = self._plan(func)
-        return plan is not None and plan.kind == scan.plan.kind
+        return plan is not None and plan.keeps_loop <= scan.plan.keeps_loop
 
     def _commit(self, flow: Dataflow, scan: _Scan) -> None:
         self.builder = self.builder or relax.BlockBuilder(self.mod)

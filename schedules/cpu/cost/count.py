@@ -217,12 +217,13 @@ def chain_of(node: Any, starts: Any) -> Path:
         if isinstance(e, tirx.Select):
             inner = longest([e.condition, e.true_value, e.false_value])
             return None if inner is None else inner.plus(simple=1)
-        if isinstance(e, tirx.Cast | tirx.Not):
+        if isinstance(e, tirx.Cast | tirx.Not | tirx.BitwiseNot):
             inner = longest([e.value if isinstance(e, tirx.Cast) else e.a])
             return None if inner is None else inner.plus(simple=1)
-        if not hasattr(e, "a"):
+        operands = [getattr(e, side) for side in ("a", "b") if hasattr(e, side)]
+        if not operands:
             return None
-        inner = longest([e.a, e.b])
+        inner = longest(operands)
         if inner is None:
             return None
         floats = is_float(tir.dtype_of(e.a))
