@@ -194,7 +194,8 @@ def test_selective_scan_of_halves(layout, dtype):
         )
     )
     arrays = [*inputs.values(), np.zeros_like(inputs["u"])]
-    plan = ROWS.with_(transpose=layout == "bdl", nontemporal=PAST[-1])
+    past = PAST[-1] and dtype == "float16"  # no line store takes the other
+    plan = ROWS.with_(transpose=layout == "bdl", nontemporal=past)
     text = parallelize(func, CPU, plan).script()
     assert ("stage_float32" in text) == plan.transpose
     assert "stage_bfloat16" not in text and "stage_float16" not in text

@@ -32,7 +32,8 @@ from tvm_scan.relax.neighbours import (
     position,
     same_var,
 )
-from tvm_scan.schedules import ScanPlan, default_plan, parallelize
+from tvm_scan.schedules import ScanPlan, parallelize
+from tvm_scan.schedules.choose.default import decide
 
 __all__ = ["FuseScans"]
 
@@ -40,6 +41,8 @@ _LOG = logging.getLogger("tvm_scan")
 #: Steps of all lanes up to which fusing into a sequential loop pays for the call it saves; longer
 #: ones are up to 9 % faster behind an elementwise loop of its own, which has vectors.
 _SEQUENTIAL_WORK = 1 << 10
+#: By what a plan in parallel may take longer than the loop before neighbours are taken in.
+_BY_LITTLE = 1.5
 
 
 @dataclass(eq=False)
@@ -179,7 +182,7 @@ class _Fuser:
             if tir.structurally_equal(func, other):
                 return plan
         recurrences = [r for r in self.findings.of(func) if isinstance(r, Recurrence)]
-        plan = default_plan(self.target, recurrences[0]) if len(recurrences) == 1 else None
+        plan = _likely_plan(self.target, recurrences[0]) if len(recurrences) == 1 else None
         known.append((func, plan))
         return plan
 
@@ -281,3 +284,16 @@ class _Fuser:
             flow.replace_tuple(scan.var, value, relax.TupleType(scan.types))
         self.made[str(function.name_hint)] = scan.func
         self.replaced.add(scan.name)
+
+
+def _likely_plan(target: Target, recurrence: Recurrence) -> ScanPlan:
+    """The default plan; where that is the loop by little, the best one in parallel.
+
+    What a scan takes in is work that it shares over cores and vectors, and the loop does not.
+    """
+    made = decide(target, recurrence)
+    if made.chosen.plan.keeps_loop:
+        for one in made.others:
+            if not one.plan.keeps_loop and one.seconds <= _BY_LITTLE * made.chosen.seconds:
+                return one.plan
+    return made.chosen.plan
