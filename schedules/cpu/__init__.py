@@ -1,1 +1,5 @@
-"""Schedules of CPUs. Read ``lanes`` first, then ``time_vector`` and ``three_phase``."""
+"""Schedules of CPUs. Read ``sequential``, ``lanes`` and ``three_phase``: each is a schedule.
+
+``lane_nests``, ``time_vector``, ``chunks`` and ``vector_chunks`` build them; ``cost`` counts what they
+do.
+"""
