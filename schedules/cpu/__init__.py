@@ -1,5 +1,4 @@
-"""Schedules of CPUs. Read ``sequential``, ``lanes`` and ``three_phase``: each is a schedule.
+"""Schedules of CPUs: read ``sequential``, ``lanes`` and ``three_phase``, one schedule each.
 
-``lane_nests``, ``time_vector``, ``chunks`` and ``vector_chunks`` build them; ``cost`` counts what they
-do.
+``lane_nests``, ``time_vector``, ``chunks`` and ``vector_chunks`` build them; ``cost`` counts.
 """

@@ -272,6 +272,7 @@ def examples():
 def test_every_example_runs(command, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TVM_SCAN_MACHINE", str(tmp_path / "machine.json"))
     (tmp_path / "recurrence.py").write_text(SOURCE)
     a, x = np.random.default_rng(0).random((2, 3, 50)).astype("float32")
     np.savez("inputs.npz", A=a, X=x)
@@ -296,6 +297,8 @@ def test_every_example_runs(command, tmp_path, monkeypatch):
         assert code == 0, f"{found[name]}\n{error}"
     for path in ("outputs.npz", "tree.svg", "model", "cumsum.so", "records.zip", "report.html"):
         assert (tmp_path / path).exists(), path
+    assert (tmp_path / "machine.json").exists(), "and not the user's own"
+    machine_constants.cache_clear()
     assert tvm.runtime.load_module(str(tmp_path / "cumsum.so"))
     # Every recurrence of an exported program.
     code, text, error = command("tune", "model.pt2", "--budget", "2", "--database", "m", "--json")

@@ -67,6 +67,7 @@ BAD = [
     ("import nowhere.zip into", 2, "found nothing at nowhere.zip; check the path"),
     ("compare library:cumsum loop", 2, "at least two sides, got 1 and 1; "),
     ("doctor --database nowhere", 1, "1 thing.s. missing: database"),
+    ("calibrate --wide", 2, "No such option: --wide.*; see tvm-scan --help"),
     ("report nowhere -o x.html", 2, "found nothing; give the folder of a tuning run"),
     ("bench nothing", 2, "expected one of .*, got .nothing.; "),
     ("cache limit much", 2, "(?i)Invalid value for .MEGABYTES.*; see tvm-scan --help"),

@@ -30,6 +30,8 @@ def install() -> None:
     # Plans that do not depend on which machine the tests run on; tests/meta/test_shipped.py
     # turns it on.
     os.environ.setdefault("TVM_SCAN_RECORDS", "off")
+    # Nor on what somebody calibrated; no test writes a user's file.
+    os.environ.setdefault("TVM_SCAN_MACHINE", "off")
     _caches()
 
 
