@@ -35,7 +35,7 @@ __all__ = ["main"]
 
 #: Regret from which a case is timed a second time.
 _OUTLIER = 1.15
-_LOOP = ScanPlan("cpu", "sequential")
+_LOOP = ScanPlan.of("cpu", "sequential")
 #: How far a plan may be from the loop, as a share of the largest value: it is the same program.
 _CLOSE = {"float64": 1e-9, "float32": 2e-3, "bfloat16": 5e-2, "float16": 2e-2}
 
