@@ -31,8 +31,6 @@ NOTE = (
     "`python -m bench.older` lists them.*"
 )
 _MEASURED = "<!-- measured -->\n"
-#: Largest cache of machines whose results do not say it.
-_CACHE = 32 << 20
 
 
 def pages() -> dict[str, tuple[str, ...]]:
@@ -90,10 +88,7 @@ def with_note(text: str, older: bool) -> str:
 def _machine(about: dict[str, Any]) -> tuple[Target, Limits]:
     """The machine of a result, whichever this one is."""
     target = Target(json.loads(about["target"]))
-    limits = replace(
-        limits_of(target), cores=about["cores"], cache_bytes=about.get("cache_bytes", _CACHE)
-    )
-    return target, limits
+    return target, replace(limits_of(target), cores=about["cores"])
 
 
 Rows = Iterator[tuple[str, Any, str]]

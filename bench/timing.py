@@ -15,7 +15,7 @@ import numpy as np
 from tvm.target import Target
 
 from bench.origin import command, commit
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.cpu_constants import cache_sizes
 
 __all__ = [
     "GAP",
@@ -157,7 +157,7 @@ def machine(target: Target) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
-        "cache_bytes": limits_of(target).cache_bytes,
+        "cache_bytes": max(cache_sizes().values(), default=32 << 20),
         "TVM_NUM_THREADS": os.environ.get("TVM_NUM_THREADS", ""),
         "shared": os.environ.get(_REALTIME) == "1",
         "target": str(target),

@@ -6,6 +6,7 @@ A plan's prediction says what it takes and why; its decisions stand beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from math import log2
 
 import numpy as np
@@ -17,7 +18,7 @@ from tvm.target import Target
 from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.annotated import annotated_plans
-from tvm_scan.schedules.choose.default import default_plan
+from tvm_scan.schedules.machine.cost import Cost
 from tvm_scan.schedules.machine.limits import limits_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.registry import SCHEDULES
@@ -115,7 +116,7 @@ class CandidateRows:
         self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
     ) -> list[np.ndarray]:
         found = recurrences_of(context.mod["main"])
-        width = len(row_of(default_plan(context.target, found[0]), context.target, found[0]))
+        width = len(fields(Cost)) + len(decisions_of(SCHEDULES[0]()))
         out = []
         stores = self._stores.extract_from(context, candidates)
         for candidate, matrix in zip(candidates, stores, strict=True):

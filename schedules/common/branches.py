@@ -12,9 +12,8 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
-from tvm_scan.recurrence import Recurrence
 
-__all__ = ["branches", "choices_as_selects", "stays_in_vectors", "unconditional_loads"]
+__all__ = ["branches", "choices_as_selects", "unconditional_loads"]
 
 #: Operations that a choice may guard against: a divisor of zero.
 _GUARDED = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
@@ -33,14 +32,6 @@ def branches(stmt: Any) -> bool:
 
     tvm_ffi.structural_walk(stmt, [(tirx.IfThenElse, found.append), (Call, on_call)])
     return bool(found)
-
-
-def stays_in_vectors(recurrence: Recurrence) -> bool:
-    """Whether a step can be a vector of lanes: every choice in it may become a select."""
-    own: list[Var] = []
-    for register in recurrence.registers:
-        own += [register.local, *register.previous]
-    return not branches(choices_as_selects(recurrence.body, own))
 
 
 def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:

@@ -12,7 +12,7 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 
-__all__ = ["contiguous_axis", "time_is_outside", "walks_backwards"]
+__all__ = ["contiguous_axis", "time_is_outside"]
 
 
 def contiguous_axis(recurrence: Recurrence) -> str | None:
@@ -52,36 +52,6 @@ def contiguous_axis(recurrence: Recurrence) -> str | None:
     if votes["time"] == votes["lane"] == 0:
         return None
     return "time" if votes["time"] >= votes["lane"] else "lane"
-
-
-def walks_backwards(recurrence: Recurrence) -> bool:
-    """Whether a step's accesses move backwards in memory, which vector loads cannot follow.
-
-    Parameters
-    ----------
-    recurrence : Recurrence
-        Whose body's accesses are looked at.
-
-    Returns
-    -------
-    bool
-    """
-    found: list[bool] = []
-
-    def look(indices: list[Any]) -> None:
-        if not indices:
-            return
-        part = linear_in(indices[-1], recurrence.time.var)
-        found.append(part is not None and part[0] < 0)
-
-    tvm_ffi.structural_walk(
-        recurrence.body,
-        [
-            (TensorLoad, lambda load: look(list(load.indices))),
-            (tirx.BufferStore, lambda store: look(list(store.indices))),
-        ],
-    )
-    return any(found)
 
 
 def time_is_outside(recurrence: Recurrence) -> bool:

@@ -137,7 +137,7 @@ class Lanes(CpuPlan):
         for width in (1, 2, 4, 8, 16) if not alone else (1,):
             if width <= step.lanes:
                 yield cls(lane_block=width)
-        ldexp = limits.ldexp and step.transcendental
+        ldexp = has_ldexp(limits, recurrence)
         past = (False, True) if limits.line_stores else (False,)
         if not alone:
             yield from cls._strips(step, ldexp, past)

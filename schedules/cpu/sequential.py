@@ -40,7 +40,7 @@ class Sequential(CpuPlan):
 
     def work(self, step: Step, chip: CpuChip) -> CpuWork:
         """Count what the plan does."""
-        return loop_work(self, step, chip)
+        return loop_work(step, chip)
 
     @classmethod
     def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:

@@ -13,7 +13,13 @@ from tvm_scan.schedules.common.sizes import chunks_too_short, known_extent
 from tvm_scan.schedules.cpu.chunks import build_chunks
 from tvm_scan.schedules.cpu.cost.chunks import three_phase_work
 from tvm_scan.schedules.cpu.cost.step import Step, step_of
-from tvm_scan.schedules.cpu.plans import CpuPlan, chunk_counts, vector_branches, vector_shapes
+from tvm_scan.schedules.cpu.plans import (
+    CpuPlan,
+    chunk_counts,
+    has_ldexp,
+    vector_branches,
+    vector_shapes,
+)
 from tvm_scan.schedules.cpu.vector_chunks import build_vector_chunks
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
@@ -129,7 +135,7 @@ class ThreePhase(CpuPlan):
                 base = cls(
                     time_vector=width,
                     time_runs=runs,
-                    ldexp=limits.ldexp and step.transcendental,
+                    ldexp=has_ldexp(limits, recurrence),
                 )
                 for chunks in (cores, 4 * cores):
                     for tile in (0, _TILES[1]) if step.length >= 4 * _TILES[1] else (0,):

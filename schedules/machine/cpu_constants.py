@@ -18,6 +18,7 @@ from tvm.target.codegen import target_has_features
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
 __all__ = [
+    "cache_sizes",
     "chip_of",
     "machine_constants",
     "parse_constants",
@@ -73,7 +74,7 @@ def machine_constants() -> tuple[CpuChip, str]:
     shipped = files("tvm_scan.schedules").joinpath(f"machine/data/{name}.json")
     if shipped.is_file() and (found := parse_constants(shipped.read_text(), name)) is not None:
         return found, "shipped"
-    sizes = _cache_sizes()
+    sizes = cache_sizes()
     estimate = CpuChip(nearest=sizes.get(1, CpuChip.nearest), private=sizes.get(2, CpuChip.private))
     return estimate, "estimated"
 
@@ -142,7 +143,7 @@ def _number(name: str, value: object) -> float | int:
     return int(value) if isinstance(getattr(CpuChip, name), int) else float(value)
 
 
-def _cache_sizes() -> dict[int, int]:
+def cache_sizes() -> dict[int, int]:
     """Level of a data cache -> its bytes; empty where the machine does not say."""
     found = {}
     for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from tvm.target import Target
@@ -55,8 +53,6 @@ class Limits:
         Whether vectors are scaled by powers of two in one instruction (AVX-512).
     line_stores : bool
         Whether one or two instructions store a cache line past the caches (AVX, AVX-512).
-    cache_bytes : int
-        The largest cache, beyond which memory is the limit.
     async_copies : bool
         Whether copies to shared memory go on while threads compute (sm_80 and later).
     processor : str
@@ -71,7 +67,6 @@ class Limits:
     multiprocessors: int = 132
     ldexp: bool = False
     line_stores: bool = False
-    cache_bytes: int = 32 << 20
     async_copies: bool = True
     processor: str = "a generic CPU"
     chip: CpuChip = field(default_factory=CpuChip)
@@ -108,7 +103,6 @@ def limits_of(target: Target) -> Limits:
         cores=attr("num-cores", host_cores()),
         ldexp=_has(target, "avx512f"),
         line_stores=_has(target, "avx"),
-        cache_bytes=attr("l3-cache-size-bytes", host_cache()),
         multiprocessors=_MULTIPROCESSORS.get(capability, Limits.multiprocessors),
         async_copies=capability >= 80,
         chip=chip_of(target) if device_of(target) == "cpu" else CpuChip(),
@@ -124,17 +118,6 @@ def _compute_capability(arch: str) -> int:
 
 def _has(target: Target, feature: str) -> bool:
     return str(target.kind.name) == "llvm" and bool(target_has_features(feature, target))
-
-
-@cache
-def host_cache() -> int:
-    """Bytes of this machine's largest cache; 32 MiB where it does not say."""
-    sizes = []
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = path.read_text().strip()
-        unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 0)
-        sizes.append(int(text[:-1]) * unit if text[:-1].isdigit() else 0)
-    return max(sizes, default=0) or 32 << 20
 
 
 def host_cores() -> int:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from tvm_scan.schedules.cpu.cost.count import NONE
 from tvm_scan.schedules.cpu.cost.parts import (
     fetched_again,
-    instructions_of,
     jump_cycles,
     latency_of,
     memory_of,
     moving,
     past_share,
     scalar_cycles,
+    step_cycles,
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Step
@@ -38,11 +38,9 @@ def three_phase_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     chain = max(latency_of(part.extend_chain, chip) for part in step.parts)
     loads = sum(a.times for a in moving(step) if not a.store)
     reduce = max(width * (scalar_cycles(extend, chip) + loads / chip.issue), chain)
-    own = instructions_of(step)
-    replay = width * (scalar_cycles(step.body, chip) + (own - step.body.operations) / chip.issue)
-    replay = max(replay, latency_of(step.chain, chip))
+    replay = max(width * step_cycles(step, chip), latency_of(step.chain, chip))
     apply = sum((scalar_cycles(p.apply, chip) + 10) * p.cells for p in step.parts)
-    stages = 3.0 * max(1, len({id(p) for p in step.parts}))
+    stages = 3.0 * len(step.parts)
     reduce += width * jump_cycles(step, chip, 1)
     replay += width * jump_cycles(step, chip, 1)
     memory = with_more(memory_of(step, chip, 0.0, 2.0), 2 * fetched_again(step, chip, 1.0))
@@ -54,10 +52,10 @@ def _vector_chunks(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     chunks = plan.chunks
     tiles = max(1, step.length // plan.cache_steps) if plan.cache_steps else 1
     unit = step.length / tiles / (2 * chunks + 1)
-    walk = vector_walk(plan, step, chip, unit).cycles
+    walk = vector_walk(plan, step, chip, unit)
     fold = vector_fold(plan, step, chip, 2 * unit)
     first = max(walk, fold)
-    replay = vector_walk(plan, step, chip, 2 * unit).cycles
+    replay = vector_walk(plan, step, chip, 2 * unit)
     tasks = step.rows * chunks
     cycles = step.rows * tiles * (chunks * first + chunks * replay + 60.0 * chunks)
     apply = sum((scalar_cycles(p.apply, chip) + 10) * p.cells for p in step.parts)

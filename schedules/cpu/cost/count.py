@@ -111,15 +111,13 @@ def _has_half(cast: Any) -> bool:
 
 def sum_of(expressions: Any) -> Counts:
     """Operations of several expressions together."""
-    total = NONE
-    for expression in expressions:
-        total += count(expression)
-    return total
+    return sum(map(count, expressions), NONE)
 
 
 def count(node: Any) -> Counts:
     """Operations of a statement or expression; accesses and indices are not looked into."""
     found = [0.0, 0.0, 0.0, 0.0, 0.0]
+    inside: list[Counts] = []
     skip = tvm_ffi.WalkResult.SKIP
 
     def add(amount: float, size: int) -> None:
@@ -127,19 +125,11 @@ def count(node: Any) -> Counts:
         found[1] += amount * size
 
     def on_loop(loop: tirx.For) -> Any:
-        inner, times = count(loop.body), known_extent(loop.extent)
-        for i, value in enumerate(
-            (inner.operations, inner.bytes, inner.calls, inner.quotients, inner.choices)
-        ):
-            found[i] += times * value
+        inside.append(count(loop.body).times(known_extent(loop.extent)))
         return skip
 
     def on_store(store: tirx.BufferStore) -> Any:
-        inner = count(store.value)
-        for i, value in enumerate(
-            (inner.operations, inner.bytes, inner.calls, inner.quotients, inner.choices)
-        ):
-            found[i] += value
+        inside.append(count(store.value))
         return skip
 
     def size_of(node: Any) -> int:
@@ -183,7 +173,7 @@ def count(node: Any) -> Counts:
         *((kind, on_choice) for kind in _SIMPLE),
     ]
     tvm_ffi.structural_walk(node, handlers, order="pre")
-    return Counts(*found)
+    return sum(inside, Counts(*found))
 
 
 def chain_of(node: Any, starts: Any) -> Path:

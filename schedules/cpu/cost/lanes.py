@@ -6,6 +6,9 @@ from dataclasses import replace
 from math import log2
 
 from tvm_scan.schedules.cpu.cost.parts import (
+    FORWARD,
+    LOOP,
+    TERMS,
     contested_cycles,
     fetched_again,
     instructions_of,
@@ -14,9 +17,10 @@ from tvm_scan.schedules.cpu.cost.parts import (
     memory_of,
     moving,
     past_share,
-    scalar_cycles,
     short_row,
+    step_cycles,
     vector_cycles,
+    vectors_of,
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Step
@@ -27,12 +31,6 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
 __all__ = ["lanes_work"]
 
-#: Products on the longest path of one.
-_TERMS = 11.0
-#: Instructions that go round with a loop.
-_LOOP = 2.0
-#: Cycles until a load finds what the store before it has written.
-_FORWARD = 5.0
 #: Cycles of a cell that is put into a vector, or taken out of it, by itself.
 _APART = 0.75
 #: Lanes of one vector operation, as the builder makes them.
@@ -42,9 +40,9 @@ _STRIP = 32
 def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     """Lanes over cores: one by one, interleaved, in vectors, in tiles, or by vectors of time."""
     if plan.time_vector:
-        walk = vector_walk(plan, step, chip, step.length).over(step.rows)
         joins = 0.0 if step.rows == 1 else 1.0
-        cycles = walk.cycles + step.rows * contested_cycles(step, chip)
+        walk = vector_walk(plan, step, chip, step.length)
+        cycles = step.rows * (walk + contested_cycles(step, chip))
         memory = memory_of(step, chip, past_share(plan, step))
         return CpuWork(cycles, float(step.rows), joins, **memory)
     width = min(plan.lane_block, step.lanes)
@@ -90,9 +88,9 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
         short = short_row(step, chip)
         if short is not None and size == 1:
             return short
-        issued = size * (scalar_cycles(step.body, chip) + (own - step.body.operations) / chip.issue)
+        issued = size * step_cycles(step, chip)
         ahead = 1.0 + chip.window / max(1.0, step.length * size * own)
-        each = max(issued + _LOOP / chip.issue, chain / ahead)
+        each = max(issued + LOOP / chip.issue, chain / ahead)
         return overhead + step.length * (each + jump_cycles(step, chip, size))
     chain = latency_of(step.chain, chip, not plan.library_math)
     if plan.transpose and size % 16 == 0:
@@ -100,7 +98,7 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
         cycles = 16 * whole * max(_tiles(plan, step, chip, size), chain)
         return overhead + cycles + rest * max(_across(plan, step, chip, size), chain)
     if size > _STRIP:
-        chain += _FORWARD
+        chain += FORWARD
     each = max(_across(plan, step, chip, size), chain)
     return overhead + step.length * (each + jump_cycles(step, chip, size))
 
@@ -113,7 +111,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
         + vector_cycles(step.body, size, chip, plan.ldexp, plan.library_math)
     )
     for a in moving(step):
-        vectors = max(1.0, size * a.size / chip.vector_bytes)
+        vectors = vectors_of(size, a.size, chip)
         if a.along_lane in (0, 1):
             cycles += vectors * a.times * (1.0 if a.store else 0.5)
         else:
@@ -126,7 +124,7 @@ def _unhidden(step: Step, chip: CpuChip, size: int) -> float:
     """Cycles that a step waits for its polynomials; several vectors hide one another's."""
     if not step.transcendental:
         return 0.0
-    return _TERMS * chip.product_latency / 2 / max(1.0, size * 4 / chip.vector_bytes)
+    return TERMS * chip.product_latency / 2 / max(1.0, size * 4 / chip.vector_bytes)
 
 
 def _tiles(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
@@ -135,7 +133,7 @@ def _tiles(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
         step.body, size, chip, plan.ldexp, plan.library_math
     )
     for a in moving(step):
-        vectors = max(1.0, size * a.size / chip.vector_bytes)
+        vectors = vectors_of(size, a.size, chip)
         if a.along_time in (1, -1) and a.along_lane:
             side = 64 / max(4, a.size)
             # Per row of a square: its levels of shuffles, and four accesses on the way.

@@ -5,41 +5,39 @@ from __future__ import annotations
 from math import log
 
 from tvm_scan.schedules.cpu.cost.parts import (
+    FORWARD,
+    LOOP,
     fetched_again,
     instructions_of,
     latency_of,
     memory_of,
     moving,
     vector_cycles,
+    vectors_of,
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Step
-from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
 __all__ = ["loop_work"]
 
-#: Instructions that go round with a loop.
-_LOOP = 2.0
 #: Steps of a constant loop that LLVM unrolls fully.
 _UNROLLED = 3 << 5
-#: Cycles until a load finds what the store before it has written.
-_FORWARD = 5.0
 #: Cycles around a row.
 _ROW = 20.0
 #: Cycles of a branch that was guessed wrong, in the middle of others' work.
 _SURPRISE = 10.0
 
 
-def loop_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
+def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     """The loop as LLVM compiles it: one core, in vectors where lanes are innermost."""
     total = float(step.rows * step.length)
     if step.lanes_inside and _innermost_vectors(step):
-        return _columns(step, chip, step.lanes, 1.0, step.rows / step.lanes)
-    chain = latency_of(step.chain, chip) + (_FORWARD if step.guarded else 0.0)
+        return _columns(step, chip)
+    chain = latency_of(step.chain, chip) + (FORWARD if step.guarded else 0.0)
     own = instructions_of(step)
-    loops = 0.0 if step.length <= _UNROLLED else _LOOP
+    loops = 0.0 if step.length <= _UNROLLED else LOOP
     issued = (own + loops) / chip.issue + step.body.calls * chip.call
     issued += step.body.quotients * chip.quotient
     if step.state:
@@ -66,15 +64,15 @@ def _innermost_vectors(step: Step) -> bool:
     return wide and step.lanes > 1 and not step.body.calls
 
 
-def _columns(step: Step, chip: CpuChip, width: float, tasks: float, rows: float) -> CpuWork:
-    """``rows`` times strips of neighbouring lanes, ``width`` of them in vectors at every step."""
+def _columns(step: Step, chip: CpuChip) -> CpuWork:
+    """All lanes of the innermost axis in vectors at every step."""
+    width, rows = step.lanes, step.rows / step.lanes
     cycles = vector_cycles(step.body, width, chip, True, False)
     cycles += sum(
-        max(1.0, width * a.size / chip.vector_bytes) * a.times * (1.0 if a.store else 0.5)
-        for a in moving(step)
+        vectors_of(width, a.size, chip) * a.times * (1.0 if a.store else 0.5) for a in moving(step)
     )
-    chain = latency_of(step.chain, chip) + _FORWARD
+    chain = latency_of(step.chain, chip) + FORWARD
     each = max(cycles + 3.0, chain)
     if width < chip.vector_bytes / 4:
         each = max(each, width * instructions_of(step) / chip.issue)
-    return CpuWork(rows * step.length * each, tasks, 0.0, **memory_of(step, chip, 0.0))
+    return CpuWork(rows * step.length * each, 1.0, 0.0, **memory_of(step, chip, 0.0))

@@ -8,6 +8,9 @@ from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
 __all__ = [
+    "FORWARD",
+    "LOOP",
+    "TERMS",
     "contested_cycles",
     "fetched_again",
     "instructions_of",
@@ -18,14 +21,20 @@ __all__ = [
     "past_share",
     "scalar_cycles",
     "short_row",
+    "step_cycles",
     "vector_cycles",
+    "vectors_of",
     "with_more",
 ]
 
 #: Operations of a polynomial for an exponential, and of more where no instruction scales.
 _POLYNOMIAL, _UNSCALED = 16.0, 6.0
 #: Products on the longest path of one.
-_TERMS = 11.0
+TERMS = 11.0
+#: Instructions that go round with a loop.
+LOOP = 2.0
+#: Cycles until a load finds what the store before it has written.
+FORWARD = 5.0
 #: Steps of rows that LLVM takes in vectors of rows, as groups of interleaved accesses.
 _INTERLEAVED = 8
 #: Cycles of a store to a line that another core writes, too.
@@ -40,7 +49,7 @@ def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
         path.sums * chip.sum_latency
         + path.products * chip.product_latency
         + path.simple
-        + path.calls * (_TERMS * chip.product_latency if polynomials else chip.call)
+        + path.calls * (TERMS * chip.product_latency if polynomials else chip.call)
         + path.quotients * 3 * chip.quotient
     )
 
@@ -49,6 +58,12 @@ def scalar_cycles(counts: Counts, chip: CpuChip) -> float:
     """Cycles of scalar instructions."""
     issued = counts.operations / chip.issue
     return issued + counts.calls * chip.call + counts.quotients * chip.quotient
+
+
+def step_cycles(step: Step, chip: CpuChip) -> float:
+    """Cycles of the scalar instructions of a step, accesses included."""
+    rest = instructions_of(step) - step.body.operations
+    return scalar_cycles(step.body, chip) + rest / chip.issue
 
 
 def vector_cycles(counts: Counts, lanes: float, chip: CpuChip, ldexp: bool, library: bool) -> float:
@@ -126,6 +141,11 @@ def short_row(step: Step, chip: CpuChip) -> float | None:
         return None
     cycles = vector_cycles(step.body, 1.0, chip, True, False)
     return step.length * (cycles + sum(a.size * 4 / chip.vector_bytes for a in moving(step)))
+
+
+def vectors_of(cells: float, size: float, chip: CpuChip) -> float:
+    """Vectors that hold so many cells, at least one."""
+    return max(1.0, cells * size / chip.vector_bytes)
 
 
 def with_more(memory: dict[str, float], extra: float) -> dict[str, float]:

@@ -66,7 +66,6 @@ class Part:
     sizes: tuple[int, ...]
     carries: tuple[int, ...]
     cells: int
-    checked: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +181,6 @@ def _part(recurrence: Recurrence, group: Group) -> Part:
         ),
         carries=tuple(tir.byte_size(recurrence.carries[c].dtype) for c in group.carries),
         cells=prod(known_extent(axis.extent) for axis in recurrence.state_axes(group)),
-        checked=getattr(plain, "exact", None) is not None,
     )
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log2
 
 from tvm_scan.schedules.cpu.cost.parts import (
     instructions_of,
     latency_of,
     moving,
-    scalar_cycles,
     short_row,
+    step_cycles,
     vector_cycles,
+    vectors_of,
 )
 from tvm_scan.schedules.cpu.cost.step import Part, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
-__all__ = ["VectorWalk", "vector_fold", "vector_walk"]
+__all__ = ["vector_fold", "vector_walk"]
 
 #: Cycles of a cell that a vector of time reads, and writes, where steps lie apart.
 _GATHERED, _SCATTERED = 2.0, 4.0
@@ -27,19 +27,8 @@ _REVERSED = 1.5
 _SPILLED = 1.4
 
 
-@dataclass(frozen=True)
-class VectorWalk:
-    """Cycles of a walk over some steps of one lane."""
-
-    cycles: float
-
-    def over(self, rows: float) -> VectorWalk:
-        """Return the cycles of so many lanes."""
-        return VectorWalk(self.cycles * rows)
-
-
-def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> VectorWalk:
-    """Vectors of steps, and what is left of them one by one."""
+def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
+    """Cycles of some steps of one lane: vectors of them, and what is left one by one."""
     width = plan.time_vector
     full, rest = divmod(length, width)
     issued, shuffles, chain = 0.0, 0.0, 0.0
@@ -53,7 +42,7 @@ def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> Vect
     issued += vector_cycles(step.body, width, chip, True, False) * chip.vector_issue
     memory = 0.0
     for a in moving(step):
-        vectors = max(1.0, width * a.size / chip.vector_bytes)
+        vectors = vectors_of(width, a.size, chip)
         if a.along_time == 1:
             memory += vectors * (1.0 if a.store else 0.5)
         elif a.along_time == -1:
@@ -63,22 +52,22 @@ def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> Vect
     block = max(issued / chip.vector_issue, shuffles / chip.shuffle_issue, memory) + 2.0
     short = short_row(step, chip) if not full and length == step.length else None
     if short is not None:
-        return VectorWalk(short)
+        return short
     own = instructions_of(step)
-    single = own / chip.issue + scalar_cycles(step.body, chip) - step.body.operations / chip.issue
+    single = step_cycles(step, chip)
     busy = full * block + rest * single + 8.0
     waits = full * max(block, chain) + rest * max(single, latency_of(step.chain, chip)) + 8.0
     # The next row begins while this one waits, as far as the processor looks ahead.
     inside = full * (issued + shuffles) + rest * own + 20.0
-    return VectorWalk(max(busy, waits / (1.0 + chip.window / inside)))
+    return max(busy, waits / (1.0 + chip.window / inside))
 
 
 def _scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
     """Operations and shuffles of vectors: doubling distances, then the carries before."""
     levels = log2(width)
     combine = part.combine.bytes * width / chip.vector_bytes
-    vectors = sum(max(1.0, size * width / chip.vector_bytes) for size in part.sizes)
-    carries = sum(max(1.0, size * width / chip.vector_bytes) for size in part.carries)
+    vectors = sum(vectors_of(width, size, chip) for size in part.sizes)
+    carries = sum(vectors_of(width, size, chip) for size in part.carries)
     apply = part.apply.bytes * width / chip.vector_bytes
     # Blends are no shuffles where masks make them.
     shuffles = levels * vectors + vectors + carries
@@ -89,8 +78,8 @@ def _run_scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
     """The same with runs of four steps in every lane."""
     quarter = width // 4
     one = quarter / chip.vector_bytes
-    vectors = sum(max(1.0, size * one) for size in part.sizes)
-    carries = sum(max(1.0, size * one) for size in part.carries)
+    vectors = sum(vectors_of(quarter, size, chip) for size in part.sizes)
+    carries = sum(vectors_of(quarter, size, chip) for size in part.carries)
     combine = part.combine.bytes * max(one, 1 / 4)
     levels = log2(quarter)
     operations = 3 * combine + levels * (combine + vectors)
@@ -108,10 +97,8 @@ def vector_fold(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
         lifted = vector_cycles(part.lift, width, chip, True, False) * chip.vector_issue
         combined = part.combine.bytes * width / chip.vector_bytes * 1.25
         operations += spilled * (lifted + combined)
-        vectors = sum(max(1.0, size * width / chip.vector_bytes) for size in part.sizes)
+        vectors = sum(vectors_of(width, size, chip) for size in part.sizes)
         shuffles += spilled * 2 * vectors * 1.25
-    loads = sum(
-        max(1.0, width * a.size / chip.vector_bytes) * 0.5 for a in moving(step) if not a.store
-    )
+    loads = sum(vectors_of(width, a.size, chip) * 0.5 for a in moving(step) if not a.store)
     batch = max(operations / chip.vector_issue, shuffles / chip.shuffle_issue, loads)
     return 20.0 + length / width * (batch + 4.0)
