@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -32,6 +33,10 @@ def install() -> None:
     os.environ.setdefault("TVM_SCAN_RECORDS", "off")
     # Nor on what somebody calibrated; no test writes a user's file.
     os.environ.setdefault("TVM_SCAN_MACHINE", "off")
+    # Where no bytecode is kept, each of some hundred child processes compiles the modules that
+    # it imports anew: 2 s of torch and TVM.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     _caches()
 
 
