@@ -46,28 +46,28 @@ class CpuChip:
         Of those that the rates of all were measured with.
     """
 
-    cycle: float = 0.26e-9
+    cycle: float = 0.25e-9
     sum_latency: float = 2.0
     product_latency: float = 4.0
     issue: float = 4.5
-    vector_issue: float = 2.0
-    shuffle_issue: float = 1.0
-    call: float = 24.0
+    vector_issue: float = 1.7
+    shuffle_issue: float = 1.15
+    call: float = 36.0
     window: float = 400.0
     vector_bytes: int = 16
     nearest: int = 48 << 10
     private: int = 2 << 20
     shared: int = 24 << 20
     near_rate: float = 150e9
-    private_rate: float = 80e9
+    private_rate: float = 90e9
     shared_rate: float = 60e9
-    memory_rate: float = 20e9
+    memory_rate: float = 24e9
     shared_rates: float = 110e9
     memory_rates: float = 58e9
-    scattered_rate: float = 15e9
-    past: float = 1.5
-    wake: float = 1.5e-6
-    start: float = 0.25e-6
+    scattered_rate: float = 20e9
+    past: float = 1.8
+    wake: float = 1.3e-6
+    start: float = 0.15e-6
     cores: int = 2
 
     @property

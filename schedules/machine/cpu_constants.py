@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger("tvm_scan")
+#: Bytes of a shared cache that a machine may count on: others use it, too.
+_LARGEST_SHARE = 64 << 20
 #: Bytes above which a file is no file of constants.
 _LARGEST_FILE = 1 << 16
 
@@ -75,7 +77,11 @@ def machine_constants() -> tuple[CpuChip, str]:
     if shipped.is_file() and (found := parse_constants(shipped.read_text(), name)) is not None:
         return found, "shipped"
     sizes = cache_sizes()
-    estimate = CpuChip(nearest=sizes.get(1, CpuChip.nearest), private=sizes.get(2, CpuChip.private))
+    estimate = CpuChip(
+        nearest=sizes.get(1, CpuChip.nearest),
+        private=sizes.get(2, CpuChip.private),
+        shared=min(sizes.get(3, CpuChip.shared), _LARGEST_SHARE),
+    )
     return estimate, "estimated"
 
 

@@ -11,7 +11,7 @@ from tvm_scan.schedules.machine.cpu_chip import CpuChip
 __all__ = ["CpuCost", "CpuWork", "cpu_cost"]
 
 #: Share of the smaller of two bounds that is not hidden behind the larger.
-_NOT_HIDDEN = 0.25
+_NOT_HIDDEN = 0.45
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 __all__ = ["lanes_work"]
 
 #: Cycles of a cell that is put into a vector, or taken out of it, by itself.
-_APART = 0.75
+_APART = 0.65
 #: Lanes of one vector operation, as the builder makes them.
 _STRIP = 32
 

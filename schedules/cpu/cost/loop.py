@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import log
 
 from tvm_scan.schedules.cpu.cost.parts import (
+    CALL_SHARE,
     FORWARD,
     LOOP,
     fetched_again,
@@ -12,6 +13,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     latency_of,
     memory_of,
     moving,
+    short_row,
     vector_cycles,
     vectors_of,
     with_more,
@@ -25,9 +27,9 @@ __all__ = ["loop_work"]
 #: Steps of a constant loop that LLVM unrolls fully.
 _UNROLLED = 3 << 5
 #: Cycles around a row.
-_ROW = 20.0
+_ROW = 13.0
 #: Cycles of a branch that was guessed wrong, in the middle of others' work.
-_SURPRISE = 10.0
+_SURPRISE = 7.0
 
 
 def loop_work(step: Step, chip: CpuChip) -> CpuWork:
@@ -35,10 +37,15 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     total = float(step.rows * step.length)
     if step.lanes_inside and _innermost_vectors(step):
         return _columns(step, chip)
+    memory = with_more(memory_of(step, chip, 0.0), fetched_again(step, chip, 1.0))
+    # Where a step reads the output of the one before it, LLVM 20 keeps short rows apart.
+    short = None if step.history and not step.backwards else short_row(step, chip)
+    if short is not None:
+        return CpuWork(step.rows * short, 1.0, 0.0, **memory)
     chain = latency_of(step.chain, chip) + (FORWARD if step.guarded else 0.0)
     own = instructions_of(step)
     loops = 0.0 if step.length <= _UNROLLED else LOOP
-    issued = (own + loops) / chip.issue + step.body.calls * chip.call
+    issued = (own + loops) / chip.issue + step.body.calls * CALL_SHARE * chip.call
     issued += step.body.quotients * chip.quotient
     if step.state:
         cells = sum(part.cells for part in step.parts)
@@ -55,7 +62,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
         total * each + step.rows * (_ROW + surprises),
         1.0,
         0.0,
-        **with_more(memory_of(step, chip, 0.0), fetched_again(step, chip, 1.0)),
+        **memory,
     )
 
 

@@ -8,6 +8,7 @@ from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
 __all__ = [
+    "CALL_SHARE",
     "FORWARD",
     "LOOP",
     "TERMS",
@@ -30,17 +31,19 @@ __all__ = [
 #: Operations of a polynomial for an exponential, and of more where no instruction scales.
 _POLYNOMIAL, _UNSCALED = 16.0, 6.0
 #: Products on the longest path of one.
-TERMS = 11.0
+TERMS = 9.0
+#: Of a call's cycles, those that do not overlap the call before it.
+CALL_SHARE = 0.28
 #: Instructions that go round with a loop.
-LOOP = 2.0
+LOOP = 1.6
 #: Cycles until a load finds what the store before it has written.
-FORWARD = 5.0
+FORWARD = 3.5
 #: Steps of rows that LLVM takes in vectors of rows, as groups of interleaved accesses.
 _INTERLEAVED = 8
 #: Cycles of a store to a line that another core writes, too.
-_CONTESTED = 10.0
+_CONTESTED = 6.0
 #: Cycles of a store to a line that no prefetcher has brought near.
-_JUMP = 30.0
+_JUMP = 10.0
 
 
 def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
@@ -57,7 +60,7 @@ def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
 def scalar_cycles(counts: Counts, chip: CpuChip) -> float:
     """Cycles of scalar instructions."""
     issued = counts.operations / chip.issue
-    return issued + counts.calls * chip.call + counts.quotients * chip.quotient
+    return issued + counts.calls * CALL_SHARE * chip.call + counts.quotients * chip.quotient
 
 
 def step_cycles(step: Step, chip: CpuChip) -> float:
@@ -73,7 +76,7 @@ def vector_cycles(counts: Counts, lanes: float, chip: CpuChip, ldexp: bool, libr
     if library:
         calls = 0.0
     issued = (counts.bytes * each + calls) / chip.vector_issue
-    called = counts.calls * lanes * (chip.call + 2) if library else 0.0
+    called = counts.calls * lanes * (CALL_SHARE * chip.call + 2) if library else 0.0
     # A division of a vector is as many narrow ones, two at a time.
     return issued + called + counts.quotients * lanes * chip.quotient / 4
 
@@ -132,12 +135,8 @@ def instructions_of(step: Step) -> float:
 
 
 def short_row(step: Step, chip: CpuChip) -> float | None:
-    """Cycles of a row of few steps, which LLVM takes in vectors of rows; None where it does not.
-
-    Of the loop as it was written it does so now and then: there it is not counted on.
-    """
-    calm = not (step.body.calls or step.guarded or step.state or step.backwards)
-    if step.length > _INTERLEAVED or not calm or step.rows < 8:
+    """Cycles of a row of few steps, which LLVM takes in vectors of rows; None where it does not."""
+    if step.length > _INTERLEAVED or step.body.calls or step.state or step.rows < 8:
         return None
     cycles = vector_cycles(step.body, 1.0, chip, True, False)
     return step.length * (cycles + sum(a.size * 4 / chip.vector_bytes for a in moving(step)))

@@ -104,17 +104,21 @@ class Step:
     transcendental: bool
     state: bool
     backwards: bool
+    history: bool
+
+
+def step_of(recurrence: Recurrence, steps: int | None = None) -> Step:
+    """Count a recurrence of so many steps; what is not known until run time is one number."""
+    known = _counted(recurrence)
+    if steps is None:
+        return known
+    length = max(1, steps)
+    part = length / known.length
+    return replace(known, length=length, loads=known.loads * part, stores=known.stores * part)
 
 
 @lru_cache(maxsize=256)
-def step_of(recurrence: Recurrence, steps: int | None = None) -> Step:
-    """Count a recurrence of so many steps; what is not known until run time is one number."""
-    if steps is not None:
-        known = step_of(recurrence)
-        part = max(1, steps) / known.length
-        return replace(
-            known, length=max(1, steps), loads=known.loads * part, stores=known.stores * part
-        )
+def _counted(recurrence: Recurrence) -> Step:
     # An empty loop is counted as one step: what is chosen for it does not matter.
     extents = [max(1, known_extent(axis.extent)) for axis in recurrence.lanes]
     chains = [
@@ -145,6 +149,7 @@ def step_of(recurrence: Recurrence, steps: int | None = None) -> Step:
         transcendental=has_transcendentals(recurrence),
         state=any(carry.state_axes for carry in recurrence.carries),
         backwards=any((a.along_time or 0) < 0 for a in accesses),
+        history=any(carry.register.timed for carry in recurrence.carries),
     )
 
 

@@ -20,11 +20,13 @@ from tvm_scan.schedules.machine.cpu_chip import CpuChip
 __all__ = ["vector_fold", "vector_walk"]
 
 #: Cycles of a cell that a vector of time reads, and writes, where steps lie apart.
-_GATHERED, _SCATTERED = 2.0, 4.0
+_GATHERED, _SCATTERED = 1.0, 2.8
 #: Cycles of a cell of a vector of time that is read or written backwards.
-_REVERSED = 1.5
+_REVERSED = 1.0
+#: Cycles around a vector of time; cycles until its last cell is the next one's carry.
+_AROUND, _PASSED = 1.7, 3.0
 #: More cycles of vectors of time whose elements have several parts: they leave the registers.
-_SPILLED = 1.4
+_SPILLED = 1.5
 
 
 def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
@@ -38,7 +40,7 @@ def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
         spilled = _SPILLED if len(part.sizes) > 2 else 1.0
         issued, shuffles = issued + spilled * made[0], shuffles + spilled * made[1]
         issued += spilled * vector_cycles(part.lift, width, chip, True, False) * chip.vector_issue
-        chain = max(chain, latency_of(part.apply_chain, chip) + 3.0)
+        chain = max(chain, latency_of(part.apply_chain, chip) + _PASSED)
     issued += vector_cycles(step.body, width, chip, True, False) * chip.vector_issue
     memory = 0.0
     for a in moving(step):
@@ -49,7 +51,7 @@ def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
             memory += _REVERSED * width
         else:
             memory += (_SCATTERED if a.store else _GATHERED) * width
-    block = max(issued / chip.vector_issue, shuffles / chip.shuffle_issue, memory) + 2.0
+    block = max(issued / chip.vector_issue, shuffles / chip.shuffle_issue, memory) + _AROUND
     short = short_row(step, chip) if not full and length == step.length else None
     if short is not None:
         return short
