@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
-from tests.support.tiers import covering  # noqa: E402
+from tests.support.tiers import covering, paired  # noqa: E402
 from tests.torch.oracles import selective_loop  # noqa: E402
 from tvm_scan.torch.selective import CHUNK  # noqa: E402
 
@@ -144,8 +144,10 @@ def test_projections_of_different_kinds(kind_B, kind_C, is_complex):
     torch.testing.assert_close(got, oracle({**given, "B": every_B, "C": every_C}, False)[0])
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("kind", ["real", "complex", "fixed B", "fixed C", "fixed complex"])
+@pytest.mark.parametrize(
+    ("kind", "reverse"),
+    paired(["real", "complex", "fixed B", "fixed C", "fixed complex"], [False, True]),
+)
 def test_derivatives_over_chunks(kind, reverse):
     """Values, first and second derivatives where a chunk is not made of the usual kernels."""
     length, generator = CHUNK + 3, torch.Generator().manual_seed(2)
