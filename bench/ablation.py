@@ -32,7 +32,7 @@ from bench.origin import origin
 from bench.timing import interleaved, machine
 from tvm_scan import ScanPlan, parallelize
 from tvm_scan.schedules.choose.default import host_target
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 __all__ = ["main"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tvm_scan.schedules.choose.default import host_target
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 __all__ = ["c_calls"]
 

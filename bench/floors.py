@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 
 from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.cpu.line_stores import line_store_ir
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 __all__ = ["FLOORS", "floors_of", "least_floor"]
 

@@ -13,7 +13,7 @@ from bench.gpu_ours import Times, plan_for
 from bench.gpu_worker import Worker
 from tvm_scan import ScanPlan, extract
 from tvm_scan.errors import PlanError
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 __all__ = ["Timing"]
 

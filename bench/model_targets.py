@@ -19,7 +19,7 @@ from bench.gpu_loops import affine, rwkv6, selective_halves
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.machine.gpu_chip import BANDWIDTH, LAUNCH
-from tvm_scan.schedules.machine.limits import Limits, limits_of
+from tvm_scan.schedules.machine.machine import Limits, limits_of
 from tvm_scan.schedules.machine.step_counts import known_extent, step_cost
 
 __all__ = ["Row", "main", "rows", "table"]

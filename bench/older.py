@@ -20,7 +20,7 @@ from bench import defaults, tuned
 from bench.cpu_loops import loop_of
 from bench.search import WORKLOADS as SEARCHED
 from tvm_scan import Recurrence, default_plan, extract
-from tvm_scan.schedules.machine.limits import Limits, limits_of
+from tvm_scan.schedules.machine.machine import Limits, limits_of
 
 __all__ = ["NOTE", "differing", "main", "pages", "with_note"]
 

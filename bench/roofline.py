@@ -16,7 +16,7 @@ from bench.gpu_loops import affine, rwkv6, selective_halves
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.schedules.machine.gpu_chip import BANDWIDTH, CLOCK, ISSUE, SPECIAL
 from tvm_scan.schedules.machine.gpu_cost import GpuCost
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 __all__ = ["main", "others", "predictions", "roofs", "table"]
 

@@ -14,7 +14,7 @@ from tvm_scan.schedules.choose.arguments import Chooser, check_fits
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.delta.rule import as_delta, build_chunks
 from tvm_scan.schedules.gpu.leftover import bind_leftovers
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.machine import device_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.primitive import build, unbind
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks, nest_of, splice

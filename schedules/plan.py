@@ -25,7 +25,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.machine.cost import Cost
-from tvm_scan.schedules.machine.limits import Limits, device_of, limits_of
+from tvm_scan.schedules.machine.machine import Limits, device_of, limits_of
 from tvm_scan.schedules.picture import Picture
 
 __all__ = ["SCHEDULES", "ScanPlan", "register", "schedules_of"]

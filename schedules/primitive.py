@@ -29,7 +29,7 @@ from tvm_scan.schedules.choose.arguments import (
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.wrapping import with_wrapping
-from tvm_scan.schedules.machine.limits import device_of, limits_of
+from tvm_scan.schedules.machine.machine import device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import ensure_blocks, nest_of, silent, splice, without_threads
 

@@ -22,7 +22,7 @@ from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.meta.space.expand import expand_checked
 from tvm_scan.meta.space.rule import annotate
 from tvm_scan.schedules.choose.default import default_plan
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in
 

@@ -19,7 +19,7 @@ from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.machine.cost import Cost
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.registry import SCHEDULES
 

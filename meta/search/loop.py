@@ -32,7 +32,7 @@ from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.provenance import provenance
 from tvm_scan.schedules.choose.shape_key import shape_key
 from tvm_scan.schedules.common.sizes import sizes_of
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.machine import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["FunctionSearch"]

@@ -15,7 +15,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["Arithmetic", "arithmetic_of"]

@@ -15,7 +15,7 @@ from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.choose.default import default_plan
-from tvm_scan.schedules.machine.limits import device_of, limits_of
+from tvm_scan.schedules.machine.machine import device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.registry import schedules_of
 

@@ -26,7 +26,7 @@ from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.default import host_target
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.machine import device_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in, nest_of
 

@@ -18,7 +18,7 @@ from tvm_scan.recurrence import Axis, Recurrence
 from tvm_scan.schedules.choose.nearest import nearest
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.dispatch import dispatch, stands_in_branch
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.machine import device_of
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["dispatched", "plans_by_length"]

@@ -11,7 +11,7 @@ from tvm.target import Target
 
 import tvm_scan
 from tvm_scan._versions import tvm_version, why_foreign
-from tvm_scan.schedules.machine.limits import device_of, limits_of
+from tvm_scan.schedules.machine.machine import device_of, limits_of
 
 __all__ = ["provenance", "why_foreign"]
 

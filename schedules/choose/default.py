@@ -13,7 +13,7 @@ from tvm_scan.arguments import as_recurrence, as_target
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.choose.rules import Rule, factor_of
-from tvm_scan.schedules.machine.limits import Limits, device_of, limits_of
+from tvm_scan.schedules.machine.machine import Limits, device_of, limits_of
 from tvm_scan.schedules.plan import ScanPlan, schedules_of
 
 __all__ = ["Candidate", "Decision", "decide", "default_plan", "host_target"]

@@ -20,7 +20,7 @@ from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.choose.nearest import Known, nearest
 from tvm_scan.schedules.common.sizes import sizes_of
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["machine_of", "shipped_plan"]

@@ -19,7 +19,7 @@ from tvm_scan.schedules.cpu.vector_math import has_transcendentals
 from tvm_scan.schedules.cpu.vector_values import takes_time_vectors
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Limits
 from tvm_scan.schedules.picture import VectorScan
 from tvm_scan.schedules.plan import ScanPlan
 

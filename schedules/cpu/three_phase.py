@@ -23,7 +23,7 @@ from tvm_scan.schedules.cpu.plans import (
 from tvm_scan.schedules.cpu.vector_chunks import build_vector_chunks
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Limits
 from tvm_scan.schedules.picture import Chunks, Picture
 
 __all__ = ["ThreePhase"]

@@ -38,7 +38,7 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
 from tvm_scan.schedules.delta.places import Places
 from tvm_scan.schedules.delta.small_products import Products
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 __all__ = ["CHUNK", "build_delta"]
 

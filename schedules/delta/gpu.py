@@ -34,7 +34,7 @@ from tvm_scan.schedules.common.ir import (
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.delta.places import Places
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 __all__ = ["build_delta_blocks", "fits_block"]
 

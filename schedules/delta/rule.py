@@ -14,7 +14,7 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.wrapping import with_wrapping
 from tvm_scan.schedules.delta.cpu import CHUNK, build_delta
 from tvm_scan.schedules.delta.gpu import build_delta_blocks, fits_block
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.machine import device_of
 
 __all__ = ["as_delta", "build_chunks", "delta_plan", "describe_delta"]
 

@@ -28,7 +28,7 @@ from tvm_scan.schedules.gpu.walk.model import walk_work
 from tvm_scan.schedules.gpu.walk.shared_lanes import build_shared_lanes
 from tvm_scan.schedules.gpu.walk.time_cut import TimeCut
 from tvm_scan.schedules.machine.gpu_chip import Work
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Limits
 from tvm_scan.schedules.picture import Chunks, Picture, Serial
 
 __all__ = ["Lanes", "Sequential"]

@@ -17,7 +17,7 @@ from tvm_scan.schedules.gpu.thread.ordered_memory import is_word
 from tvm_scan.schedules.gpu.thread.plans import aligned
 from tvm_scan.schedules.gpu.trees import Trees
 from tvm_scan.schedules.machine.gpu_chip import CACHED, MEMORY, Work
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Limits
 from tvm_scan.schedules.picture import Picture
 from tvm_scan.schedules.plan import ScanPlan
 

@@ -15,7 +15,7 @@ from tvm_scan.schedules.gpu.grid.three_phase import build_three_phase
 from tvm_scan.schedules.gpu.thread.plans import aligned
 from tvm_scan.schedules.gpu.trees import Trees
 from tvm_scan.schedules.machine.gpu_chip import MEMORY, Work
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Limits
 from tvm_scan.schedules.picture import Picture
 
 __all__ = ["ThreePhase"]

@@ -19,7 +19,7 @@ from tvm_scan.schedules.gpu.thread.async_copy import can_copy
 from tvm_scan.schedules.gpu.thread.plans import TREES, TreePlan, aligned
 from tvm_scan.schedules.gpu.thread.vector_access import has_vectors
 from tvm_scan.schedules.gpu.warp.tree import takes_warp_tree
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Limits
 from tvm_scan.schedules.picture import Picture, Tree
 from tvm_scan.schedules.plan import ScanPlan
 

@@ -1,1 +1,1 @@
-"""What a target has: limits, pipes, and what a step costs on them. Read ``limits`` first."""
+"""What a target has: limits, pipes, and what a step costs on them. Read ``machine`` first."""

@@ -20,7 +20,7 @@ from tests.golden.test_resources import barriers
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source
 from tests.support.cusim import nvcc
 from tvm_scan import ScanPlan, extract, library, parallelize
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 
 def scan(tree, levels):

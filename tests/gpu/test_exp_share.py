@@ -18,7 +18,7 @@ from tests.support.recurrence_cases import Case, check_random, random_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.common.polynomials import Pool, Values, exp2_in_range
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 WALK = ScanPlan.parse(
     "cuda/lanes(threads_per_block=32, items_per_thread=4, vector_loads=True, threads_per_lane=4)"

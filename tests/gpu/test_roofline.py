@@ -6,7 +6,7 @@ from bench import model_targets, roofline
 from tests import ROOT
 from tvm_scan import default_plan, extract, library
 from tvm_scan.schedules.machine.gpu_chip import BANDWIDTH
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 PAGE = ROOT / "docs" / "cuda.md"
 

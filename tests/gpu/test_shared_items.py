@@ -23,7 +23,7 @@ from tests.support.recurrence_cases import Case
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, streams_of
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 TILES = ScanPlan.parse(
     "cuda/serial_tiles(threads_per_block=32, items_per_thread=8, block_tree=warp, "

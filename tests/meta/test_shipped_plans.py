@@ -8,7 +8,7 @@ from tests import ROOT
 from tvm_scan import parallelize
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.measure.check import compare, make_cases
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 HOST = Target.from_device("cpu")
 FOLDERS = sorted(path for path in (ROOT / "meta" / "records").iterdir() if path.is_dir())

@@ -17,7 +17,7 @@ from tvm_scan import Recurrence, ScanPlan, default_plan, extract, library, paral
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.common.branches import branches, choices_as_selects
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 TILES = ScanPlan.of("cpu", "lanes", lane_block=16, vectorize=True, transpose=True)
 ROWS = ScanPlan.of("cpu", "lanes", lane_block=16, vectorize=True)

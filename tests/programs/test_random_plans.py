@@ -27,7 +27,7 @@ from tests.support.cuda_harness import CUDA_TARGET, compile_cuda
 from tests.support.recurrence_cases import Case, exact_inputs
 from tvm_scan import extract, library, parallelize
 from tvm_scan.meta.space import decisions
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.machine import device_of
 from tvm_scan.schedules.registry import schedules_of
 
 CPU = Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})

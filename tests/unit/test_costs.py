@@ -16,7 +16,7 @@ from tvm_scan.meta.search.candidates import candidate_of, first_plans
 from tvm_scan.meta.search.features import CandidateRows, decisions_of, row_of
 from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.meta.space.decisions import enumerate_plans
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 from tvm_scan.schedules.registry import SCHEDULES
 from tvm_scan.schedules.splice import ensure_blocks
 

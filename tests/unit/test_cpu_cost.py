@@ -25,7 +25,7 @@ from tvm_scan.schedules.machine.cpu_constants import (
     parse_constants,
     with_features,
 )
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 TARGETS = {
     "avx512": Target({"kind": "llvm", "mcpu": "skylake-avx512"}),

@@ -38,7 +38,7 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.cpu.sequential import Sequential
 from tvm_scan.schedules.machine.cost import Cost
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Limits
 from tvm_scan.schedules.picture import Picture, Serial
 from tvm_scan.schedules.plan import SCHEDULES
 from tvm_scan.schedules.splice import ensure_blocks

@@ -7,7 +7,7 @@ from tests.support.cuda_harness import CUDA_TARGET
 from tests.support.plans import in_schedule
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.schedules.gpu.shared.counts import lines_of_step, shared_accesses
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 PLAN = ScanPlan.of(
     "cuda", "serial_tiles", 128, 8, "warp", vector_loads=True, block_load="transposed", stages=3

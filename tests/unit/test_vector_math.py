@@ -18,7 +18,7 @@ from tvm_scan.schedules.common import polynomials
 from tvm_scan.schedules.common.ir import Kernel, int_const, loop
 from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.cpu import vector_math
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 WIDTH = 16
 TINY = np.float64(np.finfo(np.float32).smallest_subnormal)

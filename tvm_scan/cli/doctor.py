@@ -106,7 +106,7 @@ def _machine() -> list[Finding]:
     from tvm_scan._resources import shipped_manifests
     from tvm_scan.schedules.choose.shipped import machine_of
     from tvm_scan.schedules.machine.cpu_constants import machine_constants
-    from tvm_scan.schedules.machine.limits import host_cores
+    from tvm_scan.schedules.machine.machine import host_cores
 
     target = Target.from_device("cpu")
     machine = machine_of(target)

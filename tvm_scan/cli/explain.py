@@ -19,7 +19,7 @@ from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.proof import Certificate, MissingSolverError, Verdict
 from tvm_scan.proof import prove as prove_recurrence
 from tvm_scan.schedules.choose.default import decide
-from tvm_scan.schedules.machine.limits import device_of, limits_of
+from tvm_scan.schedules.machine.machine import device_of, limits_of
 from tvm_scan.schedules.verification.laws import check_laws
 
 __all__ = ["explain"]

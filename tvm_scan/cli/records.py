@@ -20,7 +20,7 @@ from tvm_scan.meta.measure.progress import duration
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.nearest import tuned_function
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 __all__ = [
     "apply_records",

@@ -19,7 +19,7 @@ from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.meta.store.entry import Entry, canonical
 from tvm_scan.schedules.choose.shipped import machine_of
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import limits_of
 
 __all__ = ["Function", "Report", "Trial", "write_report"]
 

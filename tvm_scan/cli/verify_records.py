@@ -16,7 +16,7 @@ from tvm_scan.errors import ScanError
 from tvm_scan.meta.measure.check import Case, compare, make_cases
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.replay import replay_record
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.machine import device_of
 
 __all__ = ["verify_records"]
 

@@ -33,7 +33,7 @@ from tvm_scan.relax.pipeline import get_pipeline
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.delta.rule import delta_plan
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.machine import device_of
 
 __all__ = ["export"]
 

@@ -25,7 +25,7 @@ from tvm_scan.relax.short import keep_for_one_step
 from tvm_scan.schedules import expand_scans, parallelize
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.gpu.leftover import bind_leftovers
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.machine import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["ExpandScans", "ParallelizeScans"]

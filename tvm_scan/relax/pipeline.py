@@ -23,7 +23,7 @@ from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.passes import parallelize_pass
 from tvm_scan.relax.unlowered import unlowered
 from tvm_scan.schedules.choose.arguments import target_for
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.machine import device_of
 
 __all__ = ["get_pipeline", "scan_passes"]
 

@@ -15,7 +15,7 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.machine import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["keep_for_one_step"]

@@ -16,7 +16,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_scan.arguments import as_func, as_target
 from tvm_scan.schedules import ScanPlan, parallelize
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.machine import device_of
 from tvm_scan.torch import places, runtime
 from tvm_scan.torch.building import build_for_gpu
 from tvm_scan.torch.runtime import ALIGNMENT, aligned_empty, prepared

@@ -21,7 +21,7 @@ from tvm_scan.schedules.common.sizes import (
 )
 from tvm_scan.schedules.machine.gpu_chip import Work
 from tvm_scan.schedules.machine.gpu_cost import Block, GpuCost, gpu_cost
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Limits
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["BLOCK_LOADS", "TREES", "GpuPlan", "TreePlan", "WalkPlan", "aligned"]
