@@ -29,7 +29,7 @@ from tvm_scan.schedules.choose.arguments import (
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.wrapping import with_wrapping
-from tvm_scan.schedules.machine.machine import device_of, limits_of
+from tvm_scan.schedules.machine.machine import Machine, device_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import ensure_blocks, nest_of, silent, splice, without_threads
 
@@ -195,8 +195,8 @@ def _check_annotated(plan: ScanPlan, recurrence: Recurrence) -> None:
         plan.check(target, recurrence)
         return
     # What it is for is not known here, so that what only some processors have is taken for had.
-    limits = limits_of(target_of_plan(plan, "expand_scans"))
-    plan.check_on(replace(limits, ldexp=True, line_stores=True), recurrence)
+    machine = Machine.of(target_of_plan(plan, "expand_scans"))
+    plan.check_on(replace(machine, ldexp=True, line_stores=True), recurrence)
 
 
 def unbind(sch: Schedule, block: SBlock) -> None:

@@ -11,7 +11,7 @@ from tvm.target import Target
 
 import tvm_scan
 from tvm_scan._versions import tvm_version, why_foreign
-from tvm_scan.schedules.machine.machine import device_of, limits_of
+from tvm_scan.schedules.machine.machine import Machine, device_of
 
 __all__ = ["provenance", "why_foreign"]
 
@@ -37,7 +37,7 @@ def provenance(target: Target, seed: int) -> dict[str, Any]:
         "host": platform.node(),
         "machine": platform.machine(),
         "processor": _processor(),
-        "cores": limits_of(target).cores,
+        "cores": Machine.of(target).cores,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": seed,
     }

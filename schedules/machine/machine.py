@@ -14,7 +14,7 @@ from tvm_scan.errors import PlanError
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import chip_of
 
-__all__ = ["Limits", "device_of", "limits_of"]
+__all__ = ["Machine", "device_of"]
 
 
 #: Compute capability -> multiprocessors: V100, T4, A100, A40, Orin, L40, H100 and H200, B200, B300,
@@ -35,8 +35,8 @@ _MULTIPROCESSORS = {
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of a target that plans are checked against.
+class Machine:
+    """What a target has: plans are checked against it, and their times predicted for it.
 
     Attributes
     ----------
@@ -71,6 +71,28 @@ class Limits:
     processor: str = "a generic CPU"
     chip: CpuChip = field(default_factory=CpuChip)
 
+    @staticmethod
+    def of(target: Target) -> Machine:
+        """Return the machine of a target, from its attributes where it has them."""
+        attrs = dict(target.attrs) if target.attrs is not None else {}
+
+        def attr(name: str, default: int) -> int:
+            value: Any = attrs.get(name)
+            return default if value is None else int(value)
+
+        capability = _compute_capability(str(attrs.get("arch") or ""))
+        return Machine(
+            threads=attr("max_threads_per_block", 1024) if device_of(target) == "cuda" else 1,
+            shared_bytes=attr("max_shared_memory_per_block", 49152),
+            cores=attr("num-cores", host_cores()),
+            ldexp=_has(target, "avx512f"),
+            line_stores=_has(target, "avx"),
+            multiprocessors=_MULTIPROCESSORS.get(capability, Machine.multiprocessors),
+            async_copies=capability >= 80,
+            chip=chip_of(target) if device_of(target) == "cpu" else CpuChip(),
+            processor=str(attrs.get("mcpu") or attrs.get("arch") or Machine.processor),
+        )
+
 
 def device_of(target: Target) -> str:
     """``cpu`` or ``cuda``.
@@ -86,28 +108,6 @@ def device_of(target: Target) -> str:
     if kind in ("llvm", "c"):
         return "cpu"
     raise PlanError(f"expected a target of kind llvm, c or cuda, got {kind}; choose one of them")
-
-
-def limits_of(target: Target) -> Limits:
-    """Limits of ``target``, from its attributes where it has them."""
-    attrs = dict(target.attrs) if target.attrs is not None else {}
-
-    def attr(name: str, default: int) -> int:
-        value: Any = attrs.get(name)
-        return default if value is None else int(value)
-
-    capability = _compute_capability(str(attrs.get("arch") or ""))
-    return Limits(
-        threads=attr("max_threads_per_block", 1024) if device_of(target) == "cuda" else 1,
-        shared_bytes=attr("max_shared_memory_per_block", 49152),
-        cores=attr("num-cores", host_cores()),
-        ldexp=_has(target, "avx512f"),
-        line_stores=_has(target, "avx"),
-        multiprocessors=_MULTIPROCESSORS.get(capability, Limits.multiprocessors),
-        async_copies=capability >= 80,
-        chip=chip_of(target) if device_of(target) == "cpu" else CpuChip(),
-        processor=str(attrs.get("mcpu") or attrs.get("arch") or Limits.processor),
-    )
 
 
 def _compute_capability(arch: str) -> int:

@@ -19,7 +19,7 @@ from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.proof import Certificate, MissingSolverError, Verdict
 from tvm_scan.proof import prove as prove_recurrence
 from tvm_scan.schedules.choose.default import decide
-from tvm_scan.schedules.machine.machine import device_of, limits_of
+from tvm_scan.schedules.machine.machine import Machine, device_of
 from tvm_scan.schedules.verification.laws import check_laws
 
 __all__ = ["explain"]
@@ -90,7 +90,7 @@ def explain(
         report["proof"] = certificate.as_data()
     if cost:
         report["cost"] = {
-            **plan.cost(found, limits_of(target)).as_data(),
+            **plan.cost(found, Machine.of(target)).as_data(),
             **asdict(arithmetic_of(plan, target, found)),
         }
     if source:

@@ -21,7 +21,7 @@ from tvm_scan.schedules.common.sizes import (
 )
 from tvm_scan.schedules.machine.gpu_chip import Work
 from tvm_scan.schedules.machine.gpu_cost import Block, GpuCost, gpu_cost
-from tvm_scan.schedules.machine.machine import Limits
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["BLOCK_LOADS", "TREES", "GpuPlan", "TreePlan", "WalkPlan", "aligned"]
@@ -90,7 +90,7 @@ class GpuPlan(ScanPlan):
     def tile_bytes(self, recurrence: Recurrence) -> list[int]:
         """Shared memory of every array of which the plan keeps tiles, all its buffers together."""
 
-    def cost(self, recurrence: Recurrence, limits: Limits, steps: int | None = None) -> GpuCost:
+    def cost(self, recurrence: Recurrence, machine: Machine, steps: int | None = None) -> GpuCost:
         """Predict the time; extents that are not known count as ``UNKNOWN``."""
         length = float(steps or known_extent(recurrence.time.extent))
         block = Block(
@@ -101,7 +101,7 @@ class GpuPlan(ScanPlan):
             max(64.0 if self.vector_loads else self.waiting_bytes, self._bytes_ahead(recurrence)),
         )
         work = self.work(recurrence, float(known_rows(recurrence)), length)
-        return gpu_cost(work, block, limits.multiprocessors)
+        return gpu_cost(work, block, machine.multiprocessors)
 
     def _bytes_ahead(self, recurrence: Recurrence) -> float:
         """Bytes that a thread has under way while it computes: its share of all buffers but one."""
@@ -110,7 +110,7 @@ class GpuPlan(ScanPlan):
         share = (self.stages - 1) / self.stages / self.threads_per_block
         return sum(self.tile_bytes(recurrence)) * share
 
-    def check_moves(self, limits: Limits) -> None:
+    def check_moves(self, machine: Machine) -> None:
         """Check the decisions about how a block loads its tiles."""
         self.require(
             self.block_load in BLOCK_LOADS,
@@ -133,13 +133,13 @@ class GpuPlan(ScanPlan):
             "use stages=1",
         )
         self.require(
-            limits.async_copies,
+            machine.async_copies,
             "a target of sm_80 or later for several stages",
             "an older one, or one that does not say",
             'use stages=1, or name the target\'s "arch"',
         )
 
-    def check_room(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_room(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check the shared memory of a block, and how many blocks and steps are counted.
 
         A grid's only axis, and time, hold less than 2^31. Symbolic extents are taken as fitting.
@@ -147,8 +147,8 @@ class GpuPlan(ScanPlan):
         used = self.shared_bytes(recurrence)
         fewer = "fewer stages, or " if self.stages > 1 else ""
         self.require(
-            used <= limits.shared_bytes,
-            f"at most {limits.shared_bytes} bytes of shared memory",
+            used <= machine.shared_bytes,
+            f"at most {machine.shared_bytes} bytes of shared memory",
             f"{used} bytes ({element_bytes(recurrence)} per thread, padded, for "
             f"{self.threads_per_block} threads)",
             f"use {fewer}fewer threads per block",
