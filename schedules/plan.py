@@ -25,7 +25,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.machine.cost import Cost
-from tvm_scan.schedules.machine.machine import Machine, device_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 
 __all__ = ["SCHEDULES", "ScanPlan", "register", "schedules_of"]
@@ -62,6 +62,8 @@ class ScanPlan(ABC):
     keeps_loop : bool
         Whether the plan leaves the loop as it was written, on one core or with one thread for each
         lane.
+    in_c : bool
+        Whether its kernels are compiled as C, rather than by LLVM.
     words : mapping
         Values of those decisions that are words.
     """
@@ -69,6 +71,7 @@ class ScanPlan(ABC):
     device: ClassVar[str]
     algorithm: ClassVar[str]
     keeps_loop: ClassVar[bool] = False
+    in_c: ClassVar[bool] = False
     words: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     # ---- what a schedule owns -----------------------------------------------------------------
@@ -305,14 +308,14 @@ class ScanPlan(ABC):
         """
         recurrence = as_recurrence(recurrence, "ScanPlan.check")
         target = as_target(target, "ScanPlan.check") or Target.from_device("cpu")
-        device = device_of(target)
+        machine = Machine.of(target)
         self.require(
-            self.device == device,
-            f"a plan for {device}",
+            self.device == machine.device.plans,
+            f"a plan for {machine.device.plans}",
             f"device={self.device}",
             "ask default_plan for one of this target",
         )
-        self.check_on(Machine.of(target), recurrence)
+        self.check_on(machine, recurrence)
 
     def fits(self, recurrence: Recurrence, machine: Machine) -> bool:
         """Whether ``check_fit`` passes."""
@@ -325,7 +328,23 @@ class ScanPlan(ABC):
     def check_on(self, machine: Machine, recurrence: Recurrence) -> None:
         """Check that the plan fits what a target has; see ``check``."""
         self._check_indices(recurrence)
+        self._check_dtypes(recurrence, machine)
         self.check_fit(recurrence, machine)
+
+    def _check_dtypes(self, recurrence: Recurrence, machine: Machine) -> None:
+        lacks = machine.device.lacks
+        if not lacks:
+            return
+        buffers = (*recurrence.inputs, *recurrence.outputs)
+        values = (*buffers, *(axis.var for axis in (*recurrence.lanes, recurrence.time)))
+        for value in values:
+            dtype = tir.dtype_of(value)
+            self.require(
+                dtype not in lacks,
+                f"dtypes that {machine.device.name} has",
+                f"{dtype} for {value.name}",
+                f"use another one than {', '.join(sorted(lacks))}",
+            )
 
     def _check_indices(self, recurrence: Recurrence) -> None:
         axes = (*recurrence.lanes, recurrence.time)

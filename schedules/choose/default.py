@@ -13,7 +13,8 @@ from tvm_scan.arguments import as_recurrence, as_target
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.choose.rules import Rule, factor_of
-from tvm_scan.schedules.machine.machine import Machine, device_of
+from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan, schedules_of
 
 __all__ = ["Candidate", "Decision", "decide", "default_plan", "host_target"]
@@ -95,7 +96,7 @@ def default_plan(
 
 def decide(target: Target, recurrence: Recurrence, machine: Machine | None = None) -> Decision:
     """Choose a plan, and keep what it was chosen among; see ``default_plan``."""
-    schedules = tuple(schedules_of(device_of(target)))
+    schedules = tuple(schedules_of(device_of(target).plans))
     return _decide(schedules, machine or Machine.of(target), recurrence)
 
 

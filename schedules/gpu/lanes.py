@@ -20,7 +20,8 @@ from tvm_scan.schedules.common.state_reduction import StateReduction, reduction_
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
 from tvm_scan.schedules.common.strides import contiguous_axis
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout
-from tvm_scan.schedules.gpu.thread.plans import WalkPlan, aligned
+from tvm_scan.schedules.gpu.thread.banks import WARP
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan, aligned, moves_vectors, shuffles
 from tvm_scan.schedules.gpu.walk.chunk_checks import check_chunks, takes_chunks
 from tvm_scan.schedules.gpu.walk.chunks import build_chunks
 from tvm_scan.schedules.gpu.walk.exponentials import OF, exponentials_in_base_two
@@ -33,9 +34,10 @@ from tvm_scan.schedules.picture import Chunks, Picture, Serial
 
 __all__ = ["Lanes", "Sequential"]
 
-_WARP = 32
 #: Lanes of a multiprocessor that leave no room for more, and steps of a chunk at least.
 _FULL, _LEAST_CHUNK = 1024, 64
+#: Kinds of shuffles between threads that share a lane.
+_SHUFFLES = ("", "_xor")
 #: Chunks that a default is chosen among, the fewest first.
 _CHUNKS = (4, 8, 16, 32, 64, 128)
 #: Threads of a block of a walk in chunks.
@@ -139,7 +141,7 @@ class Sequential(_Walk):
     @classmethod
     def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
         """Yield the loop itself."""
-        yield Branch(cls(threads_per_block=min(_WARP, machine.threads)))
+        yield Branch(cls(threads_per_block=min(WARP, machine.threads)))
 
 
 @dataclass(frozen=True)
@@ -191,13 +193,22 @@ class Lanes(_Walk):
         check_chunks(self, recurrence)
         self._check_threads(machine)
         if self.threads_per_lane != 1:
-            self._check_shared(recurrence)
+            self._check_shared(recurrence, machine)
         self.check_moves(machine)
         self._check_tiles(recurrence)
         self.check_room(recurrence, machine)
 
-    def _check_shared(self, recurrence: Recurrence) -> None:
+    def _check_shared(self, recurrence: Recurrence, machine: Machine) -> None:
         shared, found = self.threads_per_lane, split_of(recurrence)
+        self.check_shuffles(
+            machine, _SHUFFLES, "threads that share a lane", "leave threads_per_lane at 1"
+        )
+        self.require(
+            machine.device.fast_exp or exponentials_in_base_two(recurrence) == 0,
+            "a device with an instruction for powers of two, for exponentials of shared lanes",
+            f"{machine.device.name}, which has none",
+            "leave threads_per_lane at 1",
+        )
         self.require(
             shared in (2, 4, 8, 16, 32),
             "2, 4, 8, 16 or 32 threads per lane, in algorithm lanes",
@@ -205,10 +216,10 @@ class Lanes(_Walk):
             "leave it at 1",
         )
         self.require(
-            self.threads_per_block % _WARP == 0,
-            f"whole warps of {_WARP} threads for shared lanes",
+            self.threads_per_block % WARP == 0,
+            f"whole warps of {WARP} threads for shared lanes",
             f"threads_per_block={self.threads_per_block}",
-            f"use {max(_WARP, self.threads_per_block // _WARP * _WARP)}",
+            f"use {max(WARP, self.threads_per_block // WARP * WARP)}",
         )
         self.require(
             1 <= self.items_per_thread <= 16,
@@ -312,9 +323,14 @@ class Lanes(_Walk):
         split = split_of(recurrence)
         states = 1 if isinstance(split, NoSplit) else split.states
         shared = tuple(s for s in powers(2, min(32, states)) if states % s == 0)
-        if not shared:
+        if not shared or not shuffles(machine, _SHUFFLES):
             return
-        base = cls(threads[0], items_per_thread=1, vector_loads=True, threads_per_lane=shared[0])
+        base = cls(
+            threads[0],
+            items_per_thread=1,
+            vector_loads=moves_vectors(machine),
+            threads_per_lane=shared[0],
+        )
         choices = (
             ("threads_per_block", tuple(t for t in threads if t <= 256)),
             ("items_per_thread", (1, 2, 4, 8)),
@@ -341,7 +357,7 @@ class Lanes(_Walk):
     def _shared(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Lanes]:
         """Threads share the states of a lane: every exponential once, time in series."""
         split = split_of(recurrence)
-        if isinstance(split, NoSplit):
+        if isinstance(split, NoSplit) or not shuffles(machine, _SHUFFLES):
             return
         counts = [s for s in (4, 8, 16, 32, 2) if split.states % s == 0]
         # Two threads read half a sector of memory: only where the states allow no more.
@@ -350,7 +366,7 @@ class Lanes(_Walk):
             plan = cls(
                 threads_per_block=128 if shared <= 8 else 64,
                 items_per_thread=4,
-                vector_loads=True,
+                vector_loads=moves_vectors(machine),
                 threads_per_lane=shared,
             )
             yield plan

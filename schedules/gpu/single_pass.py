@@ -47,6 +47,12 @@ class SinglePass(Trees):
         """Check what blocks hand to each other, and that tickets count the tiles."""
         handed = _handed_over(recurrence)
         self.require(
+            machine.device.ordered_memory,
+            "a device whose stores release and whose loads acquire, for a single pass",
+            f"{machine.device.name}, where they do not",
+            "use algorithm three_phase",
+        )
+        self.require(
             all(is_word(dtype) for dtype in handed),
             "elements and carries of 32 or 64 bits for a single pass",
             ", ".join(dict.fromkeys(handed)),
@@ -98,7 +104,8 @@ class SinglePass(Trees):
     @classmethod
     def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
         """Yield every tree worth trying, where elements can be handed over."""
-        if all(is_word(dtype) for dtype in _handed_over(recurrence)):
+        words = all(is_word(dtype) for dtype in _handed_over(recurrence))
+        if words and machine.device.ordered_memory:
             yield from super().space(recurrence, machine)
 
     @classmethod

@@ -16,16 +16,23 @@ from tvm_scan.schedules.gpu.lanes import stage_choices, tiles_of
 from tvm_scan.schedules.gpu.shared.layout import along_time, streams_of
 from tvm_scan.schedules.gpu.shared.tables import tables_of
 from tvm_scan.schedules.gpu.thread.async_copy import can_copy
-from tvm_scan.schedules.gpu.thread.plans import TREES, TreePlan, aligned
+from tvm_scan.schedules.gpu.thread.banks import WARP
+from tvm_scan.schedules.gpu.thread.plans import (
+    TREES,
+    TreePlan,
+    aligned,
+    moves_vectors,
+    shuffles,
+    waits_in_warps,
+)
 from tvm_scan.schedules.gpu.thread.vector_access import has_vectors
-from tvm_scan.schedules.gpu.warp.tree import takes_warp_tree
+from tvm_scan.schedules.gpu.warp.tree import SHUFFLES, takes_warp_tree
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Tree
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["Trees", "leaves_chip_empty", "slots_of", "trees_worth"]
 
-_WARP = 32
 #: Words of two elements that a thread, which has 255 registers, holds beside everything else.
 _ELEMENT_WORDS = 160
 #: Words of an element up to which blocks of more than 128 threads have registers enough.
@@ -66,7 +73,7 @@ class Trees(TreePlan):
             f"threads_per_block={threads}",
             "use fewer threads per block",
         )
-        self._check_tree(recurrence)
+        self._check_tree(recurrence, machine)
         self._check_tiles(recurrence, machine)
         self.require(
             1 <= self.items_per_thread <= 64,
@@ -80,7 +87,7 @@ class Trees(TreePlan):
     def check_own(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check what this schedule alone asks for."""
 
-    def _check_tree(self, recurrence: Recurrence) -> None:
+    def _check_tree(self, recurrence: Recurrence, machine: Machine) -> None:
         threads, tree = self.threads_per_block, self.block_tree
         self.require(
             tree in TREES,
@@ -94,12 +101,21 @@ class Trees(TreePlan):
             f"threads_per_block={threads}",
             f"use {1 << (threads.bit_length() - 1)}",
         )
-        if tree == "warp":
+        if tree == "blelloch" or (tree == "kogge_stone" and threads <= WARP):
             self.require(
-                threads % _WARP == 0,
-                f"whole warps of {_WARP} threads for the warp tree",
+                waits_in_warps(machine),
+                f"a device with barriers of warps of {WARP} threads for the {_NAMES[tree]} tree "
+                f"of {threads} threads",
+                f"{machine.device.name} without any, or with warps of {machine.warp}",
+                f"use block_tree=kogge_stone and at least {2 * WARP} threads",
+            )
+        if tree == "warp":
+            self.check_shuffles(machine, SHUFFLES, "the warp tree", "use another block_tree")
+            self.require(
+                threads % WARP == 0,
+                f"whole warps of {WARP} threads for the warp tree",
                 f"threads_per_block={threads}",
-                f"use {_WARP}, or another tree",
+                f"use {WARP}, or another tree",
             )
             self.require(
                 takes_warp_tree(recurrence),
@@ -167,9 +183,9 @@ class Trees(TreePlan):
         items = tuple(i for i in powers(1, 64) if threads and i * threads[0] <= 2 * length)
         if not threads or not items:
             return
-        for tree in trees_worth(recurrence):
+        for tree in trees_worth(recurrence, machine):
             # The warp tree takes whole warps.
-            some = tuple(t for t in threads if tree != "warp" or t >= _WARP)
+            some = tuple(t for t in threads if tree != "warp" or t >= WARP)
             if some:
                 base = cls.of(
                     cls.device,
@@ -179,7 +195,7 @@ class Trees(TreePlan):
                     block_tree=tree,
                 )
                 choices: Choices = (("threads_per_block", some), ("items_per_thread", items))
-                if has_vectors(recurrence):
+                if moves_vectors(machine) and has_vectors(recurrence):
                     choices += (("vector_loads", (0, 1)),)
                 yield Branch(base, choices)
         if "block_load" in cls.decisions():
@@ -194,7 +210,7 @@ class Trees(TreePlan):
         items: tuple[int, ...],
     ) -> Iterator[Branch]:
         """Tiles in shared memory: several items of whole warps, in one tree, as wide as may be."""
-        threads = tuple(t for t in threads if _WARP <= t <= 512)
+        threads = tuple(t for t in threads if WARP <= t <= 512)
         items = tuple(i for i in items if 4 <= i <= 16)
         if not threads or not items:
             return
@@ -203,8 +219,8 @@ class Trees(TreePlan):
             cls.algorithm,
             threads_per_block=threads[0],
             items_per_thread=items[0],
-            block_tree=trees_worth(recurrence)[-1],
-            vector_loads=has_vectors(recurrence),
+            block_tree=trees_worth(recurrence, machine)[-1],
+            vector_loads=moves_vectors(machine) and has_vectors(recurrence),
             block_load="transposed",
         )
         if not along_time(base, recurrence):
@@ -234,7 +250,8 @@ class Trees(TreePlan):
         # Of lengths that are not known, small tiles leave fewer threads without steps.
         items = 8 if size <= 16 and known else 4
         # Two barriers for a tile instead of some thirty, and next to no shared memory.
-        tree = "warp" if takes_warp_tree(recurrence) else "blelloch"
+        worth = trees_worth(recurrence, machine)
+        tree = "warp" if "warp" in worth else worth[0]
         # Of sizes that are not known, neither few rows nor short ones can be counted on.
         sizes = (128, 256, 512) if leaves_chip_empty(recurrence, machine) else (128,)
         for threads in (128, 256, 512, 64, 32) if known else sizes:
@@ -248,7 +265,7 @@ class Trees(TreePlan):
                 threads_per_block=threads,
                 items_per_thread=items,
                 block_tree=tree,
-                vector_loads=has_vectors(recurrence, items),
+                vector_loads=moves_vectors(machine) and has_vectors(recurrence, items),
             )
             every = (plan, *cls._staged(plan, recurrence, machine))
             yield from (p for p in every if p.fits(recurrence, machine))
@@ -310,12 +327,14 @@ def leaves_chip_empty(recurrence: Recurrence, machine: Machine) -> bool:
 def slots_of(tree: str, threads: int, dtype: str) -> list[int]:
     """Elements that each shared array of a tree holds."""
     if tree == "warp":
-        return [2 * threads // _WARP] if threads > _WARP else []
+        return [2 * threads // WARP] if threads > WARP else []
     if tree == "kogge_stone":
         return [2 * threads]
     return [padded(threads - 1, dtype) + 1, 1]
 
 
-def trees_worth(recurrence: Recurrence) -> list[str]:
+def trees_worth(recurrence: Recurrence, machine: Machine) -> list[str]:
     """The trees worth trying: Kogge-Stone only where the elements cannot be shuffled."""
-    return ["blelloch", "warp" if takes_warp_tree(recurrence) else "kogge_stone"]
+    shuffled = takes_warp_tree(recurrence) and shuffles(machine, SHUFFLES)
+    last = "warp" if shuffled else "kogge_stone"
+    return ["blelloch", last] if waits_in_warps(machine) else [last]
