@@ -68,8 +68,8 @@ def machine_key(target: Target) -> dict[str, Any]:
     """
     attrs = dict(target.attrs) if target.attrs is not None else {}
     processor = str(attrs.get("mcpu") or attrs.get("arch") or "")
-    kind = str(target.kind.name)
-    return {"kind": kind, "processor": processor, "cores": Machine.of(target).cores}
+    machine = Machine.of(target)
+    return {"kind": machine.device.name, "processor": processor, "cores": machine.cores}
 
 
 @lru_cache(maxsize=8)

@@ -136,6 +136,7 @@ DEVICES: dict[str, Device] = {
         # Vectors are loaded cell by cell. Shuffles need subgroups, which few browsers have.
         Device(
             "webgpu",
+            shared_bytes=32 << 10,
             vector_bits=32,
             lacks=frozenset({"float64", "int64", "uint64"}),
         ),

@@ -1,4 +1,4 @@
-"""What a target can hold: threads, shared memory, cores, vector width."""
+"""``Machine``: the numbers of one target: threads, shared memory, cores, constants of a CPU."""
 
 from __future__ import annotations
 
