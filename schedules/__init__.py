@@ -4,8 +4,8 @@ Reading order: ``plan`` (the decisions), ``choose`` (a plan without tuning), ``p
 build, replace) with ``splice`` (surgery on the schedule), ``registry`` (the schedules, which stand
 in ``cpu`` and ``gpu``) on top of ``common`` (the statements of a recurrence), ``machine`` (what a
 target has: its ``device`` is a row, its ``machine`` the numbers), ``delta`` (the delta rule),
-``nests`` and ``function`` (a whole function),
-``verification`` (a scan beside its loop), ``dispatch`` (several plans in one function).
+``nests`` and ``function`` (a whole function), ``verification`` (a scan beside its loop),
+``dispatch`` (several plans in one function).
 """
 
 from tvm_scan._guard import ensure_compatible
