@@ -32,7 +32,7 @@ from bench.origin import origin
 from bench.timing import interleaved, machine
 from tvm_scan import ScanPlan, parallelize
 from tvm_scan.schedules.choose.default import host_target
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["main"]
 
@@ -70,20 +70,20 @@ def on_one_core(func: Any) -> Any:
 
 def rungs_of(kind: str, cells: int) -> dict[str, Any]:
     """PrimFuncs by rung."""
-    limits = limits_of(host_target())
+    machine = Machine.of(host_target())
     if kind == "GELU":
         many = gelu(cells, vectors=True)
         found = {"sequential": gelu(cells, vectors=False), "vectors": on_one_core(many)}
         found["cores"] = many
-        if limits.line_stores:
+        if machine.line_stores:
             found["past the caches"] = gelu(cells, vectors=True, nontemporal=True)
         return found
     plan, shape = SCANS[kind]
-    plan = plan.with_(ldexp=limits.ldexp and kind == "selective scan")
+    plan = plan.with_(ldexp=machine.ldexp and kind == "selective scan")
     func = loop_of(kind, shape(cells))
     many = parallelize(func, host_target(), plan)
     found = {"sequential": func, "vectors": on_one_core(many), "cores": many}
-    if limits.line_stores:
+    if machine.line_stores:
         past = parallelize(func, host_target(), plan.with_(nontemporal=True))
         found["past the caches"] = past
     return found

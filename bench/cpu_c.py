@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tvm_scan.schedules.choose.default import host_target
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["c_calls"]
 
@@ -124,7 +124,7 @@ def _library() -> Any:
         _LANES.format(name=kind.replace(" ", "_"), step=step) for kind, step in _LANE_STEPS.items()
     ]
     parts = ["#include <math.h>\n", *loops]
-    if limits_of(host_target()).ldexp:
+    if Machine.of(host_target()).ldexp:
         parts.append(Path(__file__).with_name("selective_avx512.c").read_text())
     source.write_text("".join(parts))
     flags = ["-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"]

@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 
 from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.cpu.line_stores import line_store_ir
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["FLOORS", "floors_of", "least_floor"]
 
@@ -47,14 +47,14 @@ def floors_of(inputs: Sequence[np.ndarray], output: np.ndarray) -> dict[str, Cal
         By the names in ``FLOORS``; empty for outputs that have no whole lines for every task.
     """
     target = host_target()
-    limits = limits_of(target)
-    cells, tasks = output.nbytes // 4, 8 * limits.cores
+    machine = Machine.of(target)
+    cells, tasks = output.nbytes // 4, 8 * machine.cores
     streams = max(1, sum(x.nbytes == output.nbytes for x in inputs))
     if cells % (tasks * _LINE):
         return {}
     arrays = [tvm.runtime.tensor(np.ones(cells, "float32")) for _ in range(streams + 1)]
     found = {}
-    for name in FLOORS if limits.line_stores else FLOORS[:1]:
+    for name in FLOORS if machine.line_stores else FLOORS[:1]:
         text = _text(cells, tasks, streams, past=name == FLOORS[1])
         func = from_source(text, {"T": T, "IR": line_store_ir(["float32"])})
         run = tvm.compile(func, target=target)["floor"]

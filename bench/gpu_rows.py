@@ -13,7 +13,7 @@ from bench.gpu_ours import Times, plan_for
 from bench.gpu_worker import Worker
 from tvm_scan import ScanPlan, extract
 from tvm_scan.errors import PlanError
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["Timing"]
 
@@ -78,7 +78,7 @@ class Timing:
             plan.check(self.target, recurrence)
         except PlanError as refusal:
             return str(refusal)
-        seconds = plan.cost(recurrence, limits_of(self.target)).seconds
+        seconds = plan.cost(recurrence, Machine.of(self.target)).seconds
         return f"not timed: {seconds:.1f} s by the model" if seconds > _SLOW else ""
 
     def peers(self, case: Case) -> list[dict[str, Any]]:

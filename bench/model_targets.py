@@ -19,7 +19,7 @@ from bench.gpu_loops import affine, rwkv6, selective_halves
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.machine.gpu_chip import BANDWIDTH, LAUNCH
-from tvm_scan.schedules.machine.limits import Limits, limits_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.machine.step_counts import known_extent, step_cost
 
 __all__ = ["Row", "main", "rows", "table"]
@@ -66,27 +66,27 @@ class Row:
         return self.ratio >= self.asked - 0.005
 
 
-def _one_pass(found: Recurrence, limits: Limits) -> float:
+def _one_pass(found: Recurrence, machine: Machine) -> float:
     """Every array once, at the speed of a copy, in one launch."""
     lanes = prod(known_extent(lane.extent) for lane in found.lanes)
     moved = step_cost(found).bytes * lanes * known_extent(found.time.extent)
     return moved / BANDWIDTH + LAUNCH
 
 
-def _block_per_channel(length: int) -> Callable[[Recurrence, Limits], float]:
+def _block_per_channel(length: int) -> Callable[[Recurrence, Machine], float]:
     """As mamba-ssm launches its kernel."""
     sizes = {128: (32, 4), 256: (32, 8), 512: (32, 16), 1024: (64, 16)}
     threads, items = next((v for most, v in sizes.items() if length <= most), (128, 16))
     plan = ScanPlan.of("cuda", "serial_tiles", threads, items, "warp", block_load="transposed")
-    return lambda found, limits: plan.cost(found, limits).seconds
+    return lambda found, machine: plan.cost(found, machine).seconds
 
 
-def _per_lane(threads: int) -> Callable[[Recurrence, Limits], float]:
+def _per_lane(threads: int) -> Callable[[Recurrence, Machine], float]:
     plan = ScanPlan.of("cuda", "sequential", threads_per_block=threads)
-    return lambda found, limits: plan.cost(found, limits).seconds
+    return lambda found, machine: plan.cost(found, machine).seconds
 
 
-def _cases() -> list[tuple[str, Any, str, Callable[[Recurrence, Limits], float], float]]:
+def _cases() -> list[tuple[str, Any, str, Callable[[Recurrence, Machine], float], float]]:
     copy = "one pass at the speed of a copy"
     cases: list[Any] = []
     for dtype in ("float32", "bfloat16"):
@@ -118,11 +118,11 @@ def _cases() -> list[tuple[str, Any, str, Callable[[Recurrence, Limits], float],
 
 def rows() -> list[Row]:
     """All targets of a ratio."""
-    limits, found = limits_of(_TARGET), []
+    machine, found = Machine.of(_TARGET), []
     for name, func, against, theirs, asked in _cases():
         recurrence = extract(func)
-        ours = default_plan(_TARGET, recurrence).cost(recurrence, limits).seconds
-        found.append(Row(name, against, ours, theirs(recurrence, limits), asked))
+        ours = default_plan(_TARGET, recurrence).cost(recurrence, machine).seconds
+        found.append(Row(name, against, ours, theirs(recurrence, machine), asked))
     return found
 
 

@@ -20,7 +20,7 @@ from bench import defaults, tuned
 from bench.cpu_loops import loop_of
 from bench.search import WORKLOADS as SEARCHED
 from tvm_scan import Recurrence, default_plan, extract
-from tvm_scan.schedules.machine.limits import Limits, limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["NOTE", "differing", "main", "pages", "with_note"]
 
@@ -53,7 +53,7 @@ def differing(name: str, found: dict[str, Any]) -> list[str]:
     found : dict
         What it holds.
     """
-    target, limits = _machine(found["machine"])
+    target, machine = _machine(found["machine"])
     rows = {"cpu": _cpu, "defaults": _defaults, "tuned": _tuned, "search": _search}
     out = []
     for case, func, measured in rows[Path(name).stem](found):
@@ -62,7 +62,7 @@ def differing(name: str, found: dict[str, Any]) -> list[str]:
             continue
         recurrence = extract(func)
         assert isinstance(recurrence, Recurrence), case
-        now = str(default_plan(target, recurrence, limits))
+        now = str(default_plan(target, recurrence, machine))
         if now != measured:
             out.append(f"{case}: measured {measured}, today {now}")
     return out
@@ -85,10 +85,10 @@ def with_note(text: str, older: bool) -> str:
     return f"{title}\n\n{NOTE}\n\n{rest}"
 
 
-def _machine(about: dict[str, Any]) -> tuple[Target, Limits]:
+def _machine(about: dict[str, Any]) -> tuple[Target, Machine]:
     """The machine of a result, whichever this one is."""
     target = Target(json.loads(about["target"]))
-    return target, replace(limits_of(target), cores=about["cores"])
+    return target, replace(Machine.of(target), cores=about["cores"])
 
 
 Rows = Iterator[tuple[str, Any, str]]

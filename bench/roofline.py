@@ -16,7 +16,7 @@ from bench.gpu_loops import affine, rwkv6, selective_halves
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.schedules.machine.gpu_chip import BANDWIDTH, CLOCK, ISSUE, SPECIAL
 from tvm_scan.schedules.machine.gpu_cost import GpuCost
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["main", "others", "predictions", "roofs", "table"]
 
@@ -75,7 +75,7 @@ def predictions() -> list[Row]:
     for name, make in CASES.items():
         found = extract(make())
         plan = default_plan(_TARGET, found)
-        costs = [p.cost(found, limits_of(_TARGET)) for p in (plan, _SEQUENTIAL)]
+        costs = [p.cost(found, Machine.of(_TARGET)) for p in (plan, _SEQUENTIAL)]
         rows.append((name, str(plan), costs[0], costs[1]))
     return rows
 
@@ -153,7 +153,7 @@ def others() -> list[str]:
         plans: dict[str, list[str]] = {}
         for arch in _ARCHES:
             target = _target(arch)
-            count = limits_of(target).multiprocessors
+            count = Machine.of(target).multiprocessors
             plans.setdefault(str(default_plan(target, found)), []).append(str(count))
         lines += [f"| {name} | {', '.join(c)} | `{plan}` |" for plan, c in plans.items()]
     return lines

@@ -43,7 +43,7 @@ from tvm_scan.meta import RecordStore, tune
 from tvm_scan.meta.measure.check import compare, make_cases
 from tvm_scan.meta.store.entry import Entry, program_digest
 from tvm_scan.meta.store.nearest import shapes_of
-from tvm_scan.schedules.choose.shipped import machine_of
+from tvm_scan.schedules.choose.shipped import machine_key
 
 __all__ = ["main"]
 
@@ -164,7 +164,7 @@ def write_records(folder: Path, target: Target, made: list[tuple[Case, Entry, Ro
     The manifest also says for which shapes the default stands, so that a neighbour's plan does not
     take its place.
     """
-    key = machine_of(target)
+    key = machine_key(target)
     store = RecordStore(folder / f"{key['kind']}-{key['processor'] or 'any'}-{key['cores']}")
     kept, defaults = others(store, [case for case, _, _ in made])
     for case, entry, row in made:

@@ -3,8 +3,9 @@
 Reading order: ``plan`` (the decisions), ``choose`` (a plan without tuning), ``primitive`` (check,
 build, replace) with ``splice`` (surgery on the schedule), ``registry`` (the schedules, which stand
 in ``cpu`` and ``gpu``) on top of ``common`` (the statements of a recurrence), ``machine`` (what a
-target has), ``delta`` (the delta rule), ``nests`` and ``function`` (a whole function),
-``verification`` (a scan beside its loop), ``dispatch`` (several plans in one function).
+target has: its ``device`` is a row, its ``machine`` the numbers), ``delta`` (the delta rule),
+``nests`` and ``function`` (a whole function), ``verification`` (a scan beside its loop),
+``dispatch`` (several plans in one function).
 """
 
 from tvm_scan._guard import ensure_compatible

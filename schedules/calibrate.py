@@ -28,7 +28,7 @@ from tvm_scan.schedules.machine.cpu_constants import (
     processor_name,
     user_file,
 )
-from tvm_scan.schedules.machine.limits import host_cores
+from tvm_scan.schedules.machine.machine import host_cores
 from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
 

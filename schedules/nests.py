@@ -14,7 +14,7 @@ from tvm_scan.schedules.choose.arguments import Chooser, check_fits
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.delta.rule import as_delta, build_chunks
 from tvm_scan.schedules.gpu.leftover import bind_leftovers
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.primitive import build, unbind
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks, nest_of, splice
@@ -57,6 +57,6 @@ def schedule_nests(
     if not applied:
         worst = next((r for r in refusals if r.kind.value not in _PLAIN), refusals[0])
         raise RefusalError(worst.message(), worst)
-    if device_of(target) == "cuda":
+    if device_of(target).is_gpu:
         bind_leftovers(sch)
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})

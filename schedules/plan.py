@@ -25,7 +25,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.machine.cost import Cost
-from tvm_scan.schedules.machine.limits import Limits, device_of, limits_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 
 __all__ = ["SCHEDULES", "ScanPlan", "register", "schedules_of"]
@@ -62,6 +62,8 @@ class ScanPlan(ABC):
     keeps_loop : bool
         Whether the plan leaves the loop as it was written, on one core or with one thread for each
         lane.
+    in_c : bool
+        Whether its kernels are compiled as C, rather than by LLVM.
     words : mapping
         Values of those decisions that are words.
     """
@@ -69,12 +71,13 @@ class ScanPlan(ABC):
     device: ClassVar[str]
     algorithm: ClassVar[str]
     keeps_loop: ClassVar[bool] = False
+    in_c: ClassVar[bool] = False
     words: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     # ---- what a schedule owns -----------------------------------------------------------------
 
     @abstractmethod
-    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_fit(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check that the plan fits a recurrence and what a target has.
 
         Raises
@@ -88,14 +91,14 @@ class ScanPlan(ABC):
         """Return the statements of a plan that fits, or None for the nest as it is; pure."""
 
     @abstractmethod
-    def cost(self, recurrence: Recurrence, limits: Limits, steps: int | None = None) -> Cost:
+    def cost(self, recurrence: Recurrence, machine: Machine, steps: int | None = None) -> Cost:
         """Predict what the plan takes.
 
         Parameters
         ----------
         recurrence : Recurrence
             What runs; extents that are not known count as ``common.sizes.UNKNOWN``.
-        limits : Limits
+        machine : Machine
             Of the target.
         steps : int, optional
             Number of steps where it is not known.
@@ -103,18 +106,18 @@ class ScanPlan(ABC):
 
     @classmethod
     @abstractmethod
-    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+    def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
         """Yield what a search may try; plans that do not fit may be among it."""
 
     @classmethod
-    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[ScanPlan]:
+    def shortlist(cls, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
         """Yield what a default is chosen among, simple plans first: of the space some dozens."""
-        for branch in cls.space(recurrence, limits):
-            fitting = (plan for plan in branch.plans() if plan.fits(recurrence, limits))
+        for branch in cls.space(recurrence, machine):
+            fitting = (plan for plan in branch.plans() if plan.fits(recurrence, machine))
             yield from islice(fitting, _SHORT)
 
     @classmethod
-    def lengths(cls, recurrence: Recurrence, limits: Limits) -> tuple[int | None, ...]:
+    def lengths(cls, recurrence: Recurrence, machine: Machine) -> tuple[int | None, ...]:
         """Lengths at which plans are compared; None for the one that is known, or ``UNKNOWN``."""
         return (None,)
 
@@ -305,27 +308,43 @@ class ScanPlan(ABC):
         """
         recurrence = as_recurrence(recurrence, "ScanPlan.check")
         target = as_target(target, "ScanPlan.check") or Target.from_device("cpu")
-        device = device_of(target)
+        machine = Machine.of(target)
         self.require(
-            self.device == device,
-            f"a plan for {device}",
+            self.device == machine.device.plans,
+            f"a plan for {machine.device.plans}",
             f"device={self.device}",
             "ask default_plan for one of this target",
         )
-        self.check_on(limits_of(target), recurrence)
+        self.check_on(machine, recurrence)
 
-    def fits(self, recurrence: Recurrence, limits: Limits) -> bool:
+    def fits(self, recurrence: Recurrence, machine: Machine) -> bool:
         """Whether ``check_fit`` passes."""
         try:
-            self.check_fit(recurrence, limits)
+            self.check_fit(recurrence, machine)
         except PlanError:
             return False
         return True
 
-    def check_on(self, limits: Limits, recurrence: Recurrence) -> None:
+    def check_on(self, machine: Machine, recurrence: Recurrence) -> None:
         """Check that the plan fits what a target has; see ``check``."""
         self._check_indices(recurrence)
-        self.check_fit(recurrence, limits)
+        self._check_dtypes(recurrence, machine)
+        self.check_fit(recurrence, machine)
+
+    def _check_dtypes(self, recurrence: Recurrence, machine: Machine) -> None:
+        lacks = machine.device.lacks
+        if not lacks:
+            return
+        buffers = (*recurrence.inputs, *recurrence.outputs)
+        values = (*buffers, *(axis.var for axis in (*recurrence.lanes, recurrence.time)))
+        for value in values:
+            dtype = tir.dtype_of(value)
+            self.require(
+                dtype not in lacks,
+                f"dtypes that {machine.device.name} has",
+                f"{dtype} for {value.name}",
+                f"use another one than {', '.join(sorted(lacks))}",
+            )
 
     def _check_indices(self, recurrence: Recurrence) -> None:
         axes = (*recurrence.lanes, recurrence.time)

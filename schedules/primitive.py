@@ -29,7 +29,8 @@ from tvm_scan.schedules.choose.arguments import (
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.wrapping import with_wrapping
-from tvm_scan.schedules.machine.limits import device_of, limits_of
+from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import ensure_blocks, nest_of, silent, splice, without_threads
 
@@ -167,7 +168,7 @@ def build(recurrence: Recurrence, plan: ScanPlan) -> Built | None:
         return None
     parts = [dtype for algebra in recurrence.algebras for dtype in algebra.dtypes]
     signed = any(dtype.startswith("int") for dtype in parts)
-    nests = [with_wrapping(nest, plan.device, signed=signed) for nest in made.nests]
+    nests = [with_wrapping(nest, in_c=plan.in_c, signed=signed) for nest in made.nests]
     return Built(nests, made.allocs)
 
 
@@ -191,18 +192,18 @@ def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
 
 def _check_annotated(plan: ScanPlan, recurrence: Recurrence) -> None:
     target = Target.current(allow_none=True)
-    if target is not None and device_of(target) == plan.device:
+    if target is not None and device_of(target).plans == plan.device:
         plan.check(target, recurrence)
         return
     # What it is for is not known here, so that what only some processors have is taken for had.
-    limits = limits_of(target_of_plan(plan, "expand_scans"))
-    plan.check_on(replace(limits, ldexp=True, line_stores=True), recurrence)
+    machine = Machine.of(target_of_plan(plan, "expand_scans"))
+    plan.check_on(replace(machine, ldexp=True, line_stores=True), recurrence)
 
 
 def unbind(sch: Schedule, block: SBlock) -> None:
     """Make loops of the threads that a loop was bound to by hand: a CPU has none."""
     _, nest = nest_of(sch, block)
-    serial = with_wrapping(without_threads(nest), "cpu")
+    serial = with_wrapping(without_threads(nest), in_c=False)
     if not serial.same_as(nest):
         splice(sch, block, nest, Built([serial], []))
 

@@ -22,7 +22,7 @@ from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.meta.space.expand import expand_checked
 from tvm_scan.meta.space.rule import annotate
 from tvm_scan.schedules.choose.default import default_plan
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in
 
@@ -119,14 +119,14 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
         for space, chosen in zip(spaces, default, strict=True)
     )
 
-    limits = limits_of(target)
+    machine = Machine.of(target)
     kinds = dict.fromkeys(p.kind for space in spaces for p in space)
     guesses = []
     for kind in kinds:
         guess = []
         for space, r, chosen in zip(spaces, found, default, strict=True):
             same = [p for p in space if p.kind == kind]
-            costs = {p: p.cost(r, limits).ranked for p in same}
+            costs = {p: p.cost(r, machine).ranked for p in same}
             guess.append(min(costs, key=lambda p: costs[p]) if costs else chosen)
         guesses.append(tuple(guess))
     return list(dict.fromkeys([default, loop, *guesses]))

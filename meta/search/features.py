@@ -19,7 +19,7 @@ from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.machine.cost import Cost
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.registry import SCHEDULES
 
@@ -72,7 +72,7 @@ def row_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> list[float
     list of float
         As many for every plan.
     """
-    cost = plan.cost(recurrence, limits_of(target))
+    cost = plan.cost(recurrence, Machine.of(target))
     return [*cost.features(), *decisions_of(plan)]
 
 

@@ -32,7 +32,7 @@ from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.provenance import provenance
 from tvm_scan.schedules.choose.shape_key import shape_key
 from tvm_scan.schedules.common.sizes import sizes_of
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["FunctionSearch"]
@@ -179,7 +179,7 @@ class FunctionSearch:
         """Build, and tell what cannot be; the artifacts are gone afterwards."""
         inputs = [ms.builder.BuilderInput(c.measure.sch.mod, self.target) for c in candidates]
         built = list(shielded(lambda: self.builder.build(inputs))) if inputs else []
-        kind = "cuda" if device_of(self.target) == "cuda" else "cpu"
+        kind = device_of(self.target).runtime
         waiting: list[Built] = []
         for candidate, artifact in zip(candidates, built, strict=True):
             if artifact.error_msg is not None:

@@ -15,7 +15,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["Arithmetic", "arithmetic_of"]
@@ -71,7 +71,7 @@ def arithmetic_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Ari
     # Chunks are reduced first and replayed from their carries, so that a step is made twice.
     steps = float(rows * length * plan.step_passes)
     total = steps * flops + rows * plan.combines(length) * combine
-    moved = plan.cost(recurrence, limits_of(target)).bytes
+    moved = plan.cost(recurrence, Machine.of(target)).bytes
     return Arithmetic(flops, exps, combine, total, steps * exps, total / moved if moved else 0.0)
 
 

@@ -15,7 +15,8 @@ from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.choose.default import default_plan
-from tvm_scan.schedules.machine.limits import device_of, limits_of
+from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.registry import schedules_of
 
@@ -42,9 +43,9 @@ def branches(target: Target, recurrence: Recurrence) -> list[Branch]:
     PlanError
         For a target that is neither a CPU nor CUDA.
     """
-    limits = limits_of(target)
-    schedules = schedules_of(device_of(target))
-    found = [b for schedule in schedules for b in schedule.space(recurrence, limits)]
+    machine = Machine.of(target)
+    schedules = schedules_of(device_of(target).plans)
+    found = [b for schedule in schedules for b in schedule.space(recurrence, machine)]
     found = [b for b in found if any(fits(plan, target, recurrence) for plan in b.plans())]
     default = default_plan(target, recurrence)
     return found if any(b.holds(default) for b in found) else [*found, Branch(default)]

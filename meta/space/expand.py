@@ -18,7 +18,7 @@ from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules import expand_scans
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.gpu.leftover import bind_leftovers
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import nest_of, silent
 
 __all__ = ["ExpandScansPostproc", "expand_checked", "mark", "unmark"]
@@ -48,7 +48,7 @@ def expand_checked(sch: Schedule, target: Target) -> bool:
         if isinstance(found, Refusal) or not fits(plan, target, found):
             return False
     expand_scans(sch)
-    if device_of(target) == "cuda":
+    if device_of(target).is_gpu:
         bind_leftovers(sch)
     return True
 

@@ -17,6 +17,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tvm_scan.annotations import PLAN_PREFIX, SCHEDULED_NEST
+from tvm_scan.arguments import as_target
 from tvm_scan.errors import ScanError
 from tvm_scan.extraction import extract_nest
 from tvm_scan.meta.space.decisions import branches
@@ -26,7 +27,7 @@ from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.default import host_target
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import DEVICES, Device, device_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in, nest_of
 
@@ -150,7 +151,7 @@ def scan_space(
     postprocs: list[Any] = [ExpandScansPostproc(marked)]
     mutators: dict[Any, float] = {NeighbourMutator(seed): 1.0}
     if others:
-        kind = "cuda" if device_of(target) == "cuda" else "llvm"
+        kind = device_of(target).rules
         rules += list(ms.schedule_rule.ScheduleRule.create(kind))
         # TVM's postprocs are traced, so they must see the program that a replay will see: they come
         # before the expansion, all but the count of threads and shared memory. What AutoBind left
@@ -177,13 +178,14 @@ def register_hooks() -> None:
     ``builder=tvm_scan.meta.local_builder()``. The records hold the plan; expand it with
     ``ExpandScans`` (or ``expand_scans``) after a database was applied.
     """
-    for kind in ("cpu", "llvm", "cuda"):
-        name = f"s_tir.meta_schedule.{kind}.tvm_scan"
-        tvm.register_global_func(name, partial(_hook, kind), override=True)
+    for device in DEVICES.values():
+        for kind in (device.name, device.runtime) if device.is_served else ():
+            name = f"s_tir.meta_schedule.{kind}.tvm_scan"
+            tvm.register_global_func(name, partial(_hook, device), override=True)
 
 
-def _hook(kind: str, sch: Schedule, block: Any) -> list[Schedule]:
+def _hook(device: Device, sch: Schedule, block: Any) -> list[Schedule]:
     target = Target.current(allow_none=True)
-    if target is None or (kind == "cuda") != (device_of(target) == "cuda"):
-        target = Target({"kind": "cuda", "arch": "sm_90"}) if kind == "cuda" else host_target()
-    return sample_branches(sch, block, target)
+    if target is None or device_of(target).is_gpu != device.is_gpu:
+        target = as_target(device.runtime, "register_hooks")
+    return sample_branches(sch, block, target or host_target())

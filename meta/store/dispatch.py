@@ -18,7 +18,7 @@ from tvm_scan.recurrence import Axis, Recurrence
 from tvm_scan.schedules.choose.nearest import nearest
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.dispatch import dispatch, stands_in_branch
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["dispatched", "plans_by_length"]
@@ -103,7 +103,7 @@ def dispatched(
     if len(found) != 1 or tir.as_int(found[0].time.extent) is not None:
         return None
     store = database if isinstance(database, RecordStore) else None
-    if database is not store and device_of(target) == "cuda":
+    if database is not store and device_of(target).is_gpu:
         return None
     try:
         cases = plans_by_length(found[0], target, store)

@@ -25,7 +25,7 @@ from tvm_scan.schedules.choose.nearest import Known, nearest
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.choose.shape_key import shape_key
 from tvm_scan.schedules.common.sizes import sizes_of
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["Tuned", "known_plans", "plan_for", "shapes_of", "tuned_function"]
@@ -157,7 +157,7 @@ def known_plans(store: RecordStore, target: Target) -> list[Known]:
     list of Known
         One for each recurrence of each record's function.
     """
-    cores = limits_of(target).cores
+    cores = Machine.of(target).cores
     found = []
     for entry in store.usable(target)[0]:
         if (entry.facts or {}).get("cores", cores) != cores:

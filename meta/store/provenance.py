@@ -11,7 +11,8 @@ from tvm.target import Target
 
 import tvm_scan
 from tvm_scan._versions import tvm_version, why_foreign
-from tvm_scan.schedules.machine.limits import device_of, limits_of
+from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["provenance", "why_foreign"]
 
@@ -37,11 +38,11 @@ def provenance(target: Target, seed: int) -> dict[str, Any]:
         "host": platform.node(),
         "machine": platform.machine(),
         "processor": _processor(),
-        "cores": limits_of(target).cores,
+        "cores": Machine.of(target).cores,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": seed,
     }
-    if device_of(target) == "cuda":
+    if device_of(target).is_gpu:
         facts |= _gpu()
     return facts
 

@@ -13,7 +13,8 @@ from tvm_scan.arguments import as_recurrence, as_target
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.choose.rules import Rule, factor_of
-from tvm_scan.schedules.machine.limits import Limits, device_of, limits_of
+from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan, schedules_of
 
 __all__ = ["Candidate", "Decision", "decide", "default_plan", "host_target"]
@@ -63,7 +64,7 @@ def host_target() -> Target:
 
 
 def default_plan(
-    target: Target | None, recurrence: Recurrence, limits: Limits | None = None
+    target: Target | None, recurrence: Recurrence, machine: Machine | None = None
 ) -> ScanPlan:
     """Choose a plan without tuning.
 
@@ -73,8 +74,8 @@ def default_plan(
         Where it will run; this machine's CPU if None.
     recurrence : Recurrence
         What will run. Extents that are symbolic are taken as ``common.sizes.UNKNOWN``.
-    limits : Limits, optional
-        Of a machine that is not this one; else what ``limits_of`` says of the target.
+    machine : Machine, optional
+        Of a machine that is not this one; else what ``Machine.of`` says of the target.
 
     Returns
     -------
@@ -90,27 +91,27 @@ def default_plan(
     """
     recurrence = as_recurrence(recurrence, "default_plan")
     target = as_target(target, "default_plan") or host_target()
-    return decide(target, recurrence, limits).chosen.plan
+    return decide(target, recurrence, machine).chosen.plan
 
 
-def decide(target: Target, recurrence: Recurrence, limits: Limits | None = None) -> Decision:
+def decide(target: Target, recurrence: Recurrence, machine: Machine | None = None) -> Decision:
     """Choose a plan, and keep what it was chosen among; see ``default_plan``."""
-    schedules = tuple(schedules_of(device_of(target)))
-    return _decide(schedules, limits or limits_of(target), recurrence)
+    schedules = tuple(schedules_of(device_of(target).plans))
+    return _decide(schedules, machine or Machine.of(target), recurrence)
 
 
 @lru_cache(maxsize=128)
 def _decide(
-    schedules: tuple[type[ScanPlan], ...], limits: Limits, recurrence: Recurrence
+    schedules: tuple[type[ScanPlan], ...], machine: Machine, recurrence: Recurrence
 ) -> Decision:
-    lengths = max((s.lengths(recurrence, limits) for s in schedules), key=len)
+    lengths = max((s.lengths(recurrence, machine) for s in schedules), key=len)
     found: list[Candidate] = []
     for schedule in schedules:
-        for plan in schedule.shortlist(recurrence, limits):
+        for plan in schedule.shortlist(recurrence, machine):
             factor, rules = factor_of(plan, recurrence)
             if isinf(factor):
                 continue
-            costs = [plan.cost(recurrence, limits, length) for length in lengths]
+            costs = [plan.cost(recurrence, machine, length) for length in lengths]
             seconds = geometric_mean(cost.seconds for cost in costs)
             # Two digits: of what is closer than that, the earlier and simpler one is taken.
             ranked = float(f"{geometric_mean(cost.ranked for cost in costs):.1e}")
@@ -119,7 +120,7 @@ def _decide(
         chosen = min(found, key=lambda one: one.ranked)
         found.remove(chosen)
         try:
-            chosen.plan.check_on(limits, recurrence)
+            chosen.plan.check_on(machine, recurrence)
         except PlanError:
             if not found:
                 raise

@@ -20,10 +20,10 @@ from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.choose.nearest import Known, nearest
 from tvm_scan.schedules.common.sizes import sizes_of
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["machine_of", "shipped_plan"]
+__all__ = ["machine_key", "shipped_plan"]
 
 _LOG = logging.getLogger("tvm_scan")
 
@@ -46,14 +46,14 @@ def shipped_plan(target: Target, recurrence: Recurrence) -> ScanPlan | None:
         recurrence
     ):
         return None
-    known = _known(tuple(sorted(machine_of(target).items())))
+    known = _known(tuple(sorted(machine_key(target).items())))
     found = nearest(known, target, recurrence) if known else None
     if found is not None:
         _LOG.debug("shipped record %s gives %s", found.record, found.plan)
     return None if found is None else found.plan
 
 
-def machine_of(target: Target) -> dict[str, Any]:
+def machine_key(target: Target) -> dict[str, Any]:
     """What the records of two machines must have in common to be exchanged.
 
     Parameters
@@ -68,8 +68,8 @@ def machine_of(target: Target) -> dict[str, Any]:
     """
     attrs = dict(target.attrs) if target.attrs is not None else {}
     processor = str(attrs.get("mcpu") or attrs.get("arch") or "")
-    kind = str(target.kind.name)
-    return {"kind": kind, "processor": processor, "cores": limits_of(target).cores}
+    machine = Machine.of(target)
+    return {"kind": machine.device.name, "processor": processor, "cores": machine.cores}
 
 
 @lru_cache(maxsize=8)

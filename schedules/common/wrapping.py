@@ -30,15 +30,15 @@ __all__ = ["with_wrapping"]
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift)
 
 
-def with_wrapping(stmt: Any, device: str, *, signed: bool = False) -> Any:
+def with_wrapping(stmt: Any, *, in_c: bool, signed: bool = False) -> Any:
     """Let the integers of a kernel wrap.
 
     Parameters
     ----------
     stmt : Stmt
         A nest.
-    device : {"cpu", "cuda"}
-        Whose code generator it is for.
+    in_c : bool
+        Whether C is made of it, rather than LLVM's code.
     signed : bool
         Whether signed integers of 32 and 64 bits wrap, too, as those of elements must. Where those
         of a loop as it was written overflow, TVM leaves it undefined.
@@ -57,10 +57,10 @@ def with_wrapping(stmt: Any, device: str, *, signed: bool = False) -> Any:
     tvm_ffi.structural_walk(stmt, [(tirx.Bind, on_name)])
 
     def value(expr: Any) -> Any:
-        return _wrapped(expr, stored, device, signed=signed)
+        return _wrapped(expr, stored, in_c=in_c, signed=signed)
 
     def index(expr: Any) -> Any:
-        return _wrapped(expr, stored, device, signed=False)
+        return _wrapped(expr, stored, in_c=in_c, signed=False)
 
     def on_bind(bind: tirx.Bind) -> Any:
         made = value(bind.value)
@@ -84,13 +84,13 @@ def with_wrapping(stmt: Any, device: str, *, signed: bool = False) -> Any:
     )
 
 
-def _wrapped(expr: Any, stored: tir.VarMap, device: str, *, signed: bool) -> Any:
+def _wrapped(expr: Any, stored: tir.VarMap, *, in_c: bool, signed: bool) -> Any:
     """An expression whose integers wrap, the signed ones of 32 and 64 bits if they are wanted."""
     loads, known, changed = tir.VarMap(), stored.copy(), []
 
     def on_load(load: Any) -> Any:
         # What stands for a load hides its indices from what is done to values.
-        indices = [_wrapped(i, known, device, signed=False) for i in load.indices]
+        indices = [_wrapped(i, known, in_c=in_c, signed=False) for i in load.indices]
         if not all(i.same_as(j) for i, j in zip(indices, load.indices, strict=True)):
             load = tirx.BufferLoad(load.source, indices)
             changed.append(load)
@@ -107,11 +107,11 @@ def _wrapped(expr: Any, stored: tir.VarMap, device: str, *, signed: bool) -> Any
         if all(tir.as_int(part) is not None for part in _operands(e)):
             return e
         if bits < 32:
-            return _exact(e, base, bits, lanes) if device == "cuda" else e
-        wraps = device == "cuda" if unsigned else not (signed and tir.contains_var(e, known.keys()))
+            return _exact(e, base, bits, lanes) if in_c else e
+        wraps = in_c if unsigned else not (signed and tir.contains_var(e, known.keys()))
         if wraps or isinstance(e, tirx.LShift | tirx.BitwiseNot):
             return e
-        if bits == 64 and device == "cuda":
+        if bits == 64 and in_c:
             return _as_unsigned(e)
         return _exact(e, base, bits, lanes)
 

@@ -27,7 +27,7 @@ from tvm_scan.schedules.cpu.plans import (
 )
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Serial, Tiles
 
 __all__ = ["Lanes"]
@@ -63,12 +63,12 @@ class Lanes(CpuPlan):
         """Lanes one by one, in vectors, transposed into vectors, or vectors of time."""
         return self.device, self.algorithm, self.vectorize, self.transpose, self.time_vector > 0
 
-    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_fit(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check lanes, vectors, tiles, and what the processor has."""
         self.check_block()
         self.check_vectors(recurrence)
         self._check_transpose(recurrence)
-        self.check_instructions(recurrence, limits)
+        self.check_instructions(recurrence, machine)
 
     def _check_transpose(self, recurrence: Recurrence) -> None:
         self.require(
@@ -101,7 +101,7 @@ class Lanes(CpuPlan):
         return lanes_work(self, step, chip)
 
     @classmethod
-    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+    def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
         """Yield lanes one by one, in vectors, in transposed tiles, and vectors of time."""
         # A guard, or no lanes at all, leaves one lane to a task whatever the plan says.
         alone = not recurrence.lanes or recurrence.guard is not None
@@ -109,27 +109,27 @@ class Lanes(CpuPlan):
         if known_rows(recurrence) > 1:
             widths = tuple(w for w in (1, 2, 4, 8, 16) if w <= lanes)
             yield Branch(cls(), (("lane_block", widths),))
-        yield from cls._in_vectors(limits, recurrence, lanes)
-        yield from vector_branches(cls(), limits, recurrence, ())
+        yield from cls._in_vectors(machine, recurrence, lanes)
+        yield from vector_branches(cls(), machine, recurrence, ())
 
     @classmethod
-    def _in_vectors(cls, limits: Limits, recurrence: Recurrence, lanes: int) -> Iterator[Branch]:
+    def _in_vectors(cls, machine: Machine, recurrence: Recurrence, lanes: int) -> Iterator[Branch]:
         """Lanes in vectors: neighbours in memory, or transposed from rows."""
         widths = tuple(w for w in powers(4, 4096) if w <= lanes)
         if not widths:
             return
         maths = (("library_math", (0, 1)),) if _is_transcendental(recurrence) else ()
-        base = cls(vectorize=True, ldexp=has_ldexp(limits, recurrence))
-        past = past_caches(limits, recurrence, recurrence.lanes[-1].var)
+        base = cls(vectorize=True, ldexp=has_ldexp(machine, recurrence))
+        past = past_caches(machine, recurrence, recurrence.lanes[-1].var)
         yield Branch(base, (("lane_block", widths), *maths, *past))
         squares = tuple(w for w in widths if w % 16 == 0 and w <= 256)
         if squares and takes_lane_tiles(recurrence):
-            past = past_caches(limits, recurrence, recurrence.time.var)
+            past = past_caches(machine, recurrence, recurrence.time.var)
             base = base.with_(transpose=True, lane_block=squares[0])
             yield Branch(base, (("lane_block", squares), ("prefetch", (0, 1, 2, 4)), *past))
 
     @classmethod
-    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Lanes]:
+    def shortlist(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Lanes]:
         """Yield lanes one by one, in vectors, in tiles, and vectors of time, simple ones first."""
         step = step_of(recurrence)
         # A guard leaves one lane to a task whatever the plan says.
@@ -137,8 +137,8 @@ class Lanes(CpuPlan):
         for width in (1, 2, 4, 8, 16) if not alone else (1,):
             if width <= step.lanes:
                 yield cls(lane_block=width)
-        ldexp = has_ldexp(limits, recurrence)
-        past = (False, True) if limits.line_stores else (False,)
+        ldexp = has_ldexp(machine, recurrence)
+        past = (False, True) if machine.line_stores else (False,)
         if not alone:
             yield from cls._strips(step, ldexp, past)
             if takes_lane_tiles(recurrence):

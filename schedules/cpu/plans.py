@@ -19,7 +19,7 @@ from tvm_scan.schedules.cpu.vector_math import has_transcendentals
 from tvm_scan.schedules.cpu.vector_values import takes_time_vectors
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import VectorScan
 from tvm_scan.schedules.plan import ScanPlan
 
@@ -98,10 +98,10 @@ class CpuPlan(ScanPlan):
     def work(self, step: Step, chip: CpuChip) -> CpuWork:
         """Count what the plan does."""
 
-    def cost(self, recurrence: Recurrence, limits: Limits, steps: int | None = None) -> CpuCost:
+    def cost(self, recurrence: Recurrence, machine: Machine, steps: int | None = None) -> CpuCost:
         """Predict the time."""
-        work = self.work(step_of(recurrence, steps), limits.chip)
-        return cpu_cost(work, limits.chip, limits.cores)
+        work = self.work(step_of(recurrence, steps), machine.chip)
+        return cpu_cost(work, machine.chip, machine.cores)
 
     def check_block(self) -> None:
         """Check how many lanes or chunks advance together."""
@@ -154,20 +154,20 @@ class CpuPlan(ScanPlan):
             "leave time_vector at 0",
         )
 
-    def check_instructions(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_instructions(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check what only some processors have: stores past the caches, powers of two."""
         self.require(
-            not self.ldexp or limits.ldexp,
+            not self.ldexp or machine.ldexp,
             "a target with AVX-512 for ldexp",
-            limits.processor,
+            machine.processor,
             "leave ldexp at False",
         )
         if not self.nontemporal:
             return
         self.require(
-            limits.line_stores,
+            machine.line_stores,
             "a target with AVX for stores past the caches",
-            limits.processor,
+            machine.processor,
             "leave nontemporal at False",
         )
         self.require(
@@ -191,21 +191,21 @@ class CpuPlan(ScanPlan):
         return VectorScan(self.time_vector // run, run)
 
 
-def has_ldexp(limits: Limits, recurrence: Recurrence) -> bool:
+def has_ldexp(machine: Machine, recurrence: Recurrence) -> bool:
     """Whether polynomials scale by powers of two in one instruction."""
-    return limits.ldexp and has_transcendentals(recurrence)
+    return machine.ldexp and has_transcendentals(recurrence)
 
 
-def past_caches(limits: Limits, recurrence: Recurrence, along: Any) -> Choices:
+def past_caches(machine: Machine, recurrence: Recurrence, along: Any) -> Choices:
     """Whether to store past the caches, where the target can and the stores are neighbours."""
-    takes = limits.line_stores and takes_line_stores(recurrence, along)
+    takes = machine.line_stores and takes_line_stores(recurrence, along)
     return (("nontemporal", (0, 1)),) if takes else ()
 
 
-def chunk_counts(limits: Limits, recurrence: Recurrence) -> tuple[int, ...]:
+def chunk_counts(machine: Machine, recurrence: Recurrence) -> tuple[int, ...]:
     """Chunks of time that are worth a task each."""
     most = min(4096, known_extent(recurrence.time.extent) // _LEAST_CHUNK)
-    by_core = {limits.cores * k for k in (1, 2, 4, 8)}
+    by_core = {machine.cores * k for k in (1, 2, 4, 8)}
     return tuple(sorted(c for c in {*powers(2, 4096), *by_core} if 2 <= c <= most))
 
 
@@ -217,7 +217,7 @@ def vector_shapes(recurrence: Recurrence) -> list[tuple[int, bool]]:
 
 
 def vector_branches(
-    base: CpuPlan, limits: Limits, recurrence: Recurrence, choices: Choices
+    base: CpuPlan, machine: Machine, recurrence: Recurrence, choices: Choices
 ) -> list[Branch]:
     """Steps of time in vectors, with runs of steps in every cell or without.
 
@@ -225,18 +225,18 @@ def vector_branches(
     ----------
     base : CpuPlan
         With the decisions of its schedule.
-    limits, recurrence
+    machine, recurrence
         Of the target; what runs.
     choices : tuple
         What its schedule leaves open.
     """
     if not takes_time_vectors(recurrence):
         return []
-    past = past_caches(limits, recurrence, recurrence.time.var)
+    past = past_caches(machine, recurrence, recurrence.time.var)
     found = []
     for runs, widths in _SHAPES:
         plan = base.with_(
-            time_vector=widths[0], time_runs=runs, ldexp=has_ldexp(limits, recurrence)
+            time_vector=widths[0], time_runs=runs, ldexp=has_ldexp(machine, recurrence)
         )
         found.append(Branch(plan, (*choices, ("time_vector", widths), *past)))
     return found

@@ -15,7 +15,7 @@ from tvm_scan.schedules.cpu.cost.step import Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Serial
 
 __all__ = ["Sequential"]
@@ -31,7 +31,7 @@ class Sequential(CpuPlan):
     algorithm: ClassVar[str] = "sequential"
     keeps_loop: ClassVar[bool] = True
 
-    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_fit(self, recurrence: Recurrence, machine: Machine) -> None:
         """Accept every recurrence."""
 
     def build(self, recurrence: Recurrence) -> Built | None:
@@ -43,7 +43,7 @@ class Sequential(CpuPlan):
         return loop_work(step, chip)
 
     @classmethod
-    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+    def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
         """Yield the loop, but where it rounds a carry of halves: those are other numbers."""
         if not any(tir.is_half(tir.dtype_of(c.register.buffer)) for c in recurrence.carries):
             yield Branch(cls())

@@ -23,7 +23,7 @@ from tvm_scan.schedules.cpu.plans import (
 from tvm_scan.schedules.cpu.vector_chunks import build_vector_chunks
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Chunks, Picture
 
 __all__ = ["ThreePhase"]
@@ -66,7 +66,7 @@ class ThreePhase(CpuPlan):
         """Steps one by one, or vectors of time."""
         return self.device, self.algorithm, self.time_vector > 0
 
-    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_fit(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check chunks, vectors, and what the processor has."""
         self.check_block()
         self.require(
@@ -94,7 +94,7 @@ class ThreePhase(CpuPlan):
             f"cache_steps={self.cache_steps}",
             "leave cache_steps at 0",
         )
-        self.check_instructions(recurrence, limits)
+        self.check_instructions(recurrence, machine)
 
     def build(self, recurrence: Recurrence) -> Built:
         """Return a reduction and a scan for each level of carries, and the replay."""
@@ -111,9 +111,9 @@ class ThreePhase(CpuPlan):
         return three_phase_work(self, step, chip)
 
     @classmethod
-    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+    def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
         """Yield chunks whose steps are walked one by one, and in vectors of time."""
-        chunks = chunk_counts(limits, recurrence)
+        chunks = chunk_counts(machine, recurrence)
         if not chunks:
             return
         widths = tuple(w for w in (1, 2, 4, 8) if w <= chunks[-1])
@@ -121,21 +121,21 @@ class ThreePhase(CpuPlan):
         yield Branch(base, (("chunks", chunks), ("lane_block", widths)))
         tiles = tuple(n for n in _TILES if 2 * n <= known_extent(recurrence.time.extent))
         cached = (("cache_steps", (0, *tiles)),) if tiles else ()
-        yield from vector_branches(base, limits, recurrence, (("chunks", chunks), *cached))
+        yield from vector_branches(base, machine, recurrence, (("chunks", chunks), *cached))
 
     @classmethod
-    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[ThreePhase]:
+    def shortlist(cls, recurrence: Recurrence, machine: Machine) -> Iterator[ThreePhase]:
         """Yield chunks for few lanes on several cores: vectors of time, then steps one by one."""
-        step, cores = step_of(recurrence), limits.cores
+        step, cores = step_of(recurrence), machine.cores
         if cores < 2:
             return
-        past = (False, True) if limits.line_stores else (False,)
+        past = (False, True) if machine.line_stores else (False,)
         if step.rows < 2 * cores and step.length >= _LEAST_SHARED:
             for width, runs in vector_shapes(recurrence):
                 base = cls(
                     time_vector=width,
                     time_runs=runs,
-                    ldexp=has_ldexp(limits, recurrence),
+                    ldexp=has_ldexp(machine, recurrence),
                 )
                 for chunks in (cores, 4 * cores):
                     for tile in (0, _TILES[1]) if step.length >= 4 * _TILES[1] else (0,):

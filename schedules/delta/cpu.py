@@ -38,7 +38,7 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
 from tvm_scan.schedules.delta.places import Places
 from tvm_scan.schedules.delta.small_products import Products
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["CHUNK", "build_delta"]
 
@@ -62,18 +62,18 @@ def build_delta(rule: DeltaRule, target: Target) -> Built:
     -------
     Built
     """
-    limits = limits_of(target)
+    machine = Machine.of(target)
     columns = tir.as_int(rule.columns.extent) or 0
     known = [tir.as_int(axis.extent) for axis in rule.lanes]
     matrices = prod(n for n in known if n is not None)
     # A block of columns repeats the products of a chunk's vectors: the fewer blocks, the better.
-    width = next((w for w in _WIDTHS if matrices * (columns // w) >= limits.cores), 16)
+    width = next((w for w in _WIDTHS if matrices * (columns // w) >= machine.cores), 16)
     nests = []
     if columns // width:
-        nests.append(_Task(rule, 0, width, columns // width, limits.ldexp).nest())
+        nests.append(_Task(rule, 0, width, columns // width, machine.ldexp).nest())
     if columns % width:
         done = columns - columns % width
-        nests.append(_Task(rule, done, columns % width, 1, limits.ldexp).nest())
+        nests.append(_Task(rule, done, columns % width, 1, machine.ldexp).nest())
     return Built(nests, [])
 
 

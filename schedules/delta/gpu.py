@@ -34,7 +34,7 @@ from tvm_scan.schedules.common.ir import (
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.delta.places import Places
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["build_delta_blocks", "fits_block"]
 
@@ -55,10 +55,10 @@ def _bytes(rule: DeltaRule, chunk: int) -> int:
 
 def fits_block(rule: DeltaRule, target: Target) -> int:
     """Steps of the largest chunk that fits into a block's shared memory; 0 where none does."""
-    limits = limits_of(target)
-    if limits.threads < _THREADS:
+    machine = Machine.of(target)
+    if machine.threads < _THREADS:
         return 0
-    return next((c for c in _CHUNKS if _bytes(rule, c) <= limits.shared_bytes), 0)
+    return next((c for c in _CHUNKS if _bytes(rule, c) <= machine.shared_bytes), 0)
 
 
 def build_delta_blocks(rule: DeltaRule, target: Target) -> Built:

@@ -14,7 +14,7 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.wrapping import with_wrapping
 from tvm_scan.schedules.delta.cpu import CHUNK, build_delta
 from tvm_scan.schedules.delta.gpu import build_delta_blocks, fits_block
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 
 __all__ = ["as_delta", "build_chunks", "delta_plan", "describe_delta"]
 
@@ -60,13 +60,13 @@ def build_chunks(rule: DeltaRule, target: Target) -> Built | None:
     Built or None
     """
     device = device_of(target)
-    if device == "cpu":
+    if not device.is_gpu:
         made = build_delta(rule, target)
     elif fits_block(rule, target):
         made = build_delta_blocks(rule, target)
     else:
         return None
-    return Built([with_wrapping(nest, device) for nest in made.nests], made.allocs)
+    return Built([with_wrapping(nest, in_c=device.is_gpu) for nest in made.nests], made.allocs)
 
 
 def describe_delta(rule: DeltaRule) -> str:
@@ -80,9 +80,10 @@ def describe_delta(rule: DeltaRule) -> str:
 
 def delta_plan(rule: DeltaRule, target: Target) -> str:
     """How a delta rule runs on a target."""
-    if device_of(target) == "cpu":
-        return f"cpu/matrix products in chunks of {CHUNK} steps"
+    device = device_of(target)
+    if not device.is_gpu:
+        return f"{device.plans}/matrix products in chunks of {CHUNK} steps"
     steps = fits_block(rule, target)
     if steps:
-        return f"cuda/matrix products in chunks of {steps} steps, a block for 32 columns"
-    return "cuda/one thread for each column"
+        return f"{device.plans}/matrix products in chunks of {steps} steps, a block for 32 columns"
+    return f"{device.plans}/one thread for each column"

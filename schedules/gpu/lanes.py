@@ -20,7 +20,8 @@ from tvm_scan.schedules.common.state_reduction import StateReduction, reduction_
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
 from tvm_scan.schedules.common.strides import contiguous_axis
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout
-from tvm_scan.schedules.gpu.thread.plans import WalkPlan, aligned
+from tvm_scan.schedules.gpu.thread.banks import WARP
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan, aligned, moves_vectors, shuffles
 from tvm_scan.schedules.gpu.walk.chunk_checks import check_chunks, takes_chunks
 from tvm_scan.schedules.gpu.walk.chunks import build_chunks
 from tvm_scan.schedules.gpu.walk.exponentials import OF, exponentials_in_base_two
@@ -28,14 +29,15 @@ from tvm_scan.schedules.gpu.walk.model import walk_work
 from tvm_scan.schedules.gpu.walk.shared_lanes import build_shared_lanes
 from tvm_scan.schedules.gpu.walk.time_cut import TimeCut
 from tvm_scan.schedules.machine.gpu_chip import Work
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Chunks, Picture, Serial
 
 __all__ = ["Lanes", "Sequential"]
 
-_WARP = 32
 #: Lanes of a multiprocessor that leave no room for more, and steps of a chunk at least.
 _FULL, _LEAST_CHUNK = 1024, 64
+#: Kinds of shuffles between threads that share a lane.
+_SHUFFLES = ("", "_xor")
 #: Chunks that a default is chosen among, the fewest first.
 _CHUNKS = (4, 8, 16, 32, 64, 128)
 #: Threads of a block of a walk in chunks.
@@ -72,10 +74,10 @@ def _thread_walks(recurrence: Recurrence, threads_per_block: int) -> Built:
 class _Walk(WalkPlan):
     """What the two schedules have in common."""
 
-    def _check_threads(self, limits: Limits) -> None:
+    def _check_threads(self, machine: Machine) -> None:
         self.require(
-            1 <= self.threads_per_block <= limits.threads,
-            f"1 to {limits.threads} threads",
+            1 <= self.threads_per_block <= machine.threads,
+            f"1 to {machine.threads} threads",
             f"threads_per_block={self.threads_per_block}",
             "use fewer threads per block",
         )
@@ -114,10 +116,10 @@ class Sequential(_Walk):
     keeps_loop: ClassVar[bool] = True
     threads_per_block: int = 0
 
-    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_fit(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check the number of threads."""
-        self._check_threads(limits)
-        self.check_room(recurrence, limits)
+        self._check_threads(machine)
+        self.check_room(recurrence, machine)
 
     def build(self, recurrence: Recurrence) -> Built:
         """Return one kernel, without exchange."""
@@ -132,14 +134,14 @@ class Sequential(_Walk):
         return walk_work(Lanes(self.threads_per_block), recurrence, rows, steps)
 
     @classmethod
-    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Sequential]:
+    def shortlist(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Sequential]:
         """Yield nothing: lanes of a thread each are the same kernel."""
         return iter(())
 
     @classmethod
-    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+    def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
         """Yield the loop itself."""
-        yield Branch(cls(threads_per_block=min(_WARP, limits.threads)))
+        yield Branch(cls(threads_per_block=min(WARP, machine.threads)))
 
 
 @dataclass(frozen=True)
@@ -185,19 +187,28 @@ class Lanes(_Walk):
 
     # ---- check ---------------------------------------------------------------------------------
 
-    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_fit(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check threads, states, chunks and shared memory."""
         self._check_share(recurrence)
         check_chunks(self, recurrence)
-        self._check_threads(limits)
+        self._check_threads(machine)
         if self.threads_per_lane != 1:
-            self._check_shared(recurrence)
-        self.check_moves(limits)
+            self._check_shared(recurrence, machine)
+        self.check_moves(machine)
         self._check_tiles(recurrence)
-        self.check_room(recurrence, limits)
+        self.check_room(recurrence, machine)
 
-    def _check_shared(self, recurrence: Recurrence) -> None:
+    def _check_shared(self, recurrence: Recurrence, machine: Machine) -> None:
         shared, found = self.threads_per_lane, split_of(recurrence)
+        self.check_shuffles(
+            machine, _SHUFFLES, "threads that share a lane", "leave threads_per_lane at 1"
+        )
+        self.require(
+            machine.device.fast_exp or exponentials_in_base_two(recurrence) == 0,
+            "a device with an instruction for powers of two, for exponentials of shared lanes",
+            f"{machine.device.name}, which has none",
+            "leave threads_per_lane at 1",
+        )
         self.require(
             shared in (2, 4, 8, 16, 32),
             "2, 4, 8, 16 or 32 threads per lane, in algorithm lanes",
@@ -205,10 +216,10 @@ class Lanes(_Walk):
             "leave it at 1",
         )
         self.require(
-            self.threads_per_block % _WARP == 0,
-            f"whole warps of {_WARP} threads for shared lanes",
+            self.threads_per_block % WARP == 0,
+            f"whole warps of {WARP} threads for shared lanes",
             f"threads_per_block={self.threads_per_block}",
-            f"use {max(_WARP, self.threads_per_block // _WARP * _WARP)}",
+            f"use {max(WARP, self.threads_per_block // WARP * WARP)}",
         )
         self.require(
             1 <= self.items_per_thread <= 16,
@@ -301,20 +312,25 @@ class Lanes(_Walk):
     # ---- space and picture ---------------------------------------------------------------------
 
     @classmethod
-    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+    def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
         """Yield a thread per lane, threads that share lanes, both in chunks where lanes are few."""
-        threads = tuple(t for t in powers(32, 1024) if t <= limits.threads)
+        threads = tuple(t for t in powers(32, 1024) if t <= machine.threads)
         if not threads:
             return
         if known_rows(recurrence) > 1:
-            choices = (("threads_per_block", threads), *cls._chunks(1, limits, recurrence))
+            choices = (("threads_per_block", threads), *cls._chunks(1, machine, recurrence))
             yield Branch(cls(threads_per_block=threads[0]), choices)
         split = split_of(recurrence)
         states = 1 if isinstance(split, NoSplit) else split.states
         shared = tuple(s for s in powers(2, min(32, states)) if states % s == 0)
-        if not shared:
+        if not shared or not shuffles(machine, _SHUFFLES):
             return
-        base = cls(threads[0], items_per_thread=1, vector_loads=True, threads_per_lane=shared[0])
+        base = cls(
+            threads[0],
+            items_per_thread=1,
+            vector_loads=moves_vectors(machine),
+            threads_per_lane=shared[0],
+        )
         choices = (
             ("threads_per_block", tuple(t for t in threads if t <= 256)),
             ("items_per_thread", (1, 2, 4, 8)),
@@ -323,25 +339,25 @@ class Lanes(_Walk):
         if exponentials_in_base_two(recurrence):
             choices += (("exp_share", (0, 4, 8)),)
         yield Branch(base, choices)
-        yield Branch(base.with_(block_load="transposed"), (*choices, stage_choices(limits)))
-        yield from cls._shared_in_chunks(base, shared, limits, recurrence)
+        yield Branch(base.with_(block_load="transposed"), (*choices, stage_choices(machine)))
+        yield from cls._shared_in_chunks(base, shared, machine, recurrence)
 
     @classmethod
-    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Lanes]:
+    def shortlist(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Lanes]:
         """Yield a thread per lane, threads that share lanes, and both in chunks of some lines."""
-        plans = [cls(threads_per_block=min(128, limits.threads))]
-        plans += [p for p in cls._shared(recurrence, limits) if p.fits(recurrence, limits)]
+        plans = [cls(threads_per_block=min(128, machine.threads))]
+        plans += [p for p in cls._shared(recurrence, machine) if p.fits(recurrence, machine)]
         yield from plans
         for plan in plans:
-            for chunked in plan._in_chunks(recurrence, limits):
-                if chunked.fits(recurrence, limits):
+            for chunked in plan._in_chunks(recurrence, machine):
+                if chunked.fits(recurrence, machine):
                     yield chunked
 
     @classmethod
-    def _shared(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Lanes]:
+    def _shared(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Lanes]:
         """Threads share the states of a lane: every exponential once, time in series."""
         split = split_of(recurrence)
-        if isinstance(split, NoSplit):
+        if isinstance(split, NoSplit) or not shuffles(machine, _SHUFFLES):
             return
         counts = [s for s in (4, 8, 16, 32, 2) if split.states % s == 0]
         # Two threads read half a sector of memory: only where the states allow no more.
@@ -350,14 +366,14 @@ class Lanes(_Walk):
             plan = cls(
                 threads_per_block=128 if shared <= 8 else 64,
                 items_per_thread=4,
-                vector_loads=True,
+                vector_loads=moves_vectors(machine),
                 threads_per_lane=shared,
             )
             yield plan
-            if limits.async_copies:
+            if machine.async_copies:
                 yield plan.with_(block_load="transposed", stages=2)
 
-    def _in_chunks(self, recurrence: Recurrence, limits: Limits) -> Iterator[Lanes]:
+    def _in_chunks(self, recurrence: Recurrence, machine: Machine) -> Iterator[Lanes]:
         """Walks whose lanes leave the chip half empty, cut into chunks of some lines.
 
         Of sizes that are not known only lanes that are neighbours in memory, a thread each: a tree
@@ -368,16 +384,16 @@ class Lanes(_Walk):
         if not known and (self.threads_per_lane > 1 or contiguous_axis(recurrence) != "lane"):
             return
         threads = known_rows(recurrence) * self.threads_per_lane
-        if 0 < threads < limits.multiprocessors * _FULL:
+        if 0 < threads < machine.multiprocessors * _FULL:
             # Of short sequences, most of many chunks would be empty.
             for chunks in _CHUNKS if known else _CHUNKS[:2]:
                 if chunks * _LEAST_CHUNK <= known_extent(recurrence.time.extent):
                     yield self.with_(chunks=chunks)
 
     @staticmethod
-    def _chunks(shared: int, limits: Limits, recurrence: Recurrence) -> Choices:
+    def _chunks(shared: int, machine: Machine, recurrence: Recurrence) -> Choices:
         """Chunks of time, where lanes leave the chip half empty and chunks have some lines."""
-        full = known_rows(recurrence) >= limits.multiprocessors * _FULL
+        full = known_rows(recurrence) >= machine.multiprocessors * _FULL
         if full or not takes_chunks(shared, recurrence):
             return ()
         length = known_extent(recurrence.time.extent)
@@ -386,11 +402,11 @@ class Lanes(_Walk):
 
     @classmethod
     def _shared_in_chunks(
-        cls, base: Lanes, shared: tuple[int, ...], limits: Limits, recurrence: Recurrence
+        cls, base: Lanes, shared: tuple[int, ...], machine: Machine, recurrence: Recurrence
     ) -> Iterator[Branch]:
         """The same in chunks, with what else is decided as the default does."""
-        chunks = cls._chunks(shared[0], limits, recurrence)
-        if not chunks or limits.threads < _SOME[-1]:
+        chunks = cls._chunks(shared[0], machine, recurrence)
+        if not chunks or machine.threads < _SOME[-1]:
             return
         ((_, (_, *counts)),) = chunks
         base = base.with_(threads_per_block=_SOME[0], items_per_thread=4, chunks=counts[0])
@@ -400,7 +416,7 @@ class Lanes(_Walk):
             ("chunks", tuple(counts)),
         )
         yield Branch(base, choices)
-        if limits.async_copies:
+        if machine.async_copies:
             yield Branch(base.with_(block_load="transposed", stages=2), choices)
 
 
@@ -411,6 +427,6 @@ def tiles_of(stages: int) -> str:
     return f"tiles in {stages} buffers of shared memory, copied ahead"
 
 
-def stage_choices(limits: Limits) -> tuple[str, tuple[int, ...]]:
+def stage_choices(machine: Machine) -> tuple[str, tuple[int, ...]]:
     """The decision about buffers, as far as the target copies ahead."""
-    return "stages", (1, 2, 3) if limits.async_copies else (1,)
+    return "stages", (1, 2, 3) if machine.async_copies else (1,)

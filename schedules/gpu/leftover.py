@@ -77,7 +77,7 @@ def _bound(func: tirx.PrimFunc, nest: Any) -> Any:
     for lane in reversed(lanes):
         table[lane.var] = rest % lane.extent
         rest = rest // lane.extent
-    code = with_wrapping(tir.fresh_copy(tir.substitute(body, table)), "cuda")
+    code = with_wrapping(tir.fresh_copy(tir.substitute(body, table)), in_c=True)
     inner = tir.VarMap((b, True) for b in allocs)
     reads = [b for b in tir.buffers_loaded(code).keys() if b not in inner]
     writes = [b for b in tir.buffers_stored(code).keys() if b not in inner]

@@ -17,7 +17,7 @@ from tvm_scan.schedules.gpu.thread.ordered_memory import is_word
 from tvm_scan.schedules.gpu.thread.plans import aligned
 from tvm_scan.schedules.gpu.trees import Trees
 from tvm_scan.schedules.machine.gpu_chip import CACHED, MEMORY, Work
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 from tvm_scan.schedules.plan import ScanPlan
 
@@ -43,9 +43,15 @@ class SinglePass(Trees):
     block_tree: str = "blelloch"
     vector_loads: bool = False
 
-    def check_own(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_own(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check what blocks hand to each other, and that tickets count the tiles."""
         handed = _handed_over(recurrence)
+        self.require(
+            machine.device.ordered_memory,
+            "a device whose stores release and whose loads acquire, for a single pass",
+            f"{machine.device.name}, where they do not",
+            "use algorithm three_phase",
+        )
         self.require(
             all(is_word(dtype) for dtype in handed),
             "elements and carries of 32 or 64 bits for a single pass",
@@ -96,13 +102,14 @@ class SinglePass(Trees):
         )
 
     @classmethod
-    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+    def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
         """Yield every tree worth trying, where elements can be handed over."""
-        if all(is_word(dtype) for dtype in _handed_over(recurrence)):
-            yield from super().space(recurrence, limits)
+        words = all(is_word(dtype) for dtype in _handed_over(recurrence))
+        if words and machine.device.ordered_memory:
+            yield from super().space(recurrence, machine)
 
     @classmethod
-    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[ScanPlan]:
+    def shortlist(cls, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
         """Yield nothing: no kernel of it has run on hardware."""
         return iter(())
 

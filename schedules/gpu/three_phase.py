@@ -15,7 +15,7 @@ from tvm_scan.schedules.gpu.grid.three_phase import build_three_phase
 from tvm_scan.schedules.gpu.thread.plans import aligned
 from tvm_scan.schedules.gpu.trees import Trees
 from tvm_scan.schedules.machine.gpu_chip import MEMORY, Work
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 
 __all__ = ["ThreePhase"]
@@ -40,13 +40,13 @@ class ThreePhase(Trees):
     block_load: str = "direct"
     lanes_per_block: int = 1
 
-    def check_own(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_own(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check the block that scans the tiles' elements."""
         least = carry_threads(self, recurrence)
         self.require(
-            least <= limits.threads,
+            least <= machine.threads,
             f"a device with blocks of {least} threads, for the tiles' carries",
-            f"at most {limits.threads}",
+            f"at most {machine.threads}",
             "use another tree",
         )
 

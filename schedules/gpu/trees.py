@@ -16,16 +16,23 @@ from tvm_scan.schedules.gpu.lanes import stage_choices, tiles_of
 from tvm_scan.schedules.gpu.shared.layout import along_time, streams_of
 from tvm_scan.schedules.gpu.shared.tables import tables_of
 from tvm_scan.schedules.gpu.thread.async_copy import can_copy
-from tvm_scan.schedules.gpu.thread.plans import TREES, TreePlan, aligned
+from tvm_scan.schedules.gpu.thread.banks import WARP
+from tvm_scan.schedules.gpu.thread.plans import (
+    TREES,
+    TreePlan,
+    aligned,
+    moves_vectors,
+    shuffles,
+    waits_in_warps,
+)
 from tvm_scan.schedules.gpu.thread.vector_access import has_vectors
-from tvm_scan.schedules.gpu.warp.tree import takes_warp_tree
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.gpu.warp.tree import SHUFFLES, takes_warp_tree
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Tree
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["Trees", "leaves_chip_empty", "slots_of", "trees_worth"]
 
-_WARP = 32
 #: Words of two elements that a thread, which has 255 registers, holds beside everything else.
 _ELEMENT_WORDS = 160
 #: Words of an element up to which blocks of more than 128 threads have registers enough.
@@ -57,30 +64,30 @@ class Trees(TreePlan):
 
     # ---- check ---------------------------------------------------------------------------------
 
-    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_fit(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check threads, the tree, the tiles, items and shared memory."""
         threads = self.threads_per_block
         self.require(
-            2 <= threads <= limits.threads,
-            f"2 to {limits.threads} threads per block",
+            2 <= threads <= machine.threads,
+            f"2 to {machine.threads} threads per block",
             f"threads_per_block={threads}",
             "use fewer threads per block",
         )
-        self._check_tree(recurrence)
-        self._check_tiles(recurrence, limits)
+        self._check_tree(recurrence, machine)
+        self._check_tiles(recurrence, machine)
         self.require(
             1 <= self.items_per_thread <= 64,
             "1 to 64 items per thread",
             f"items_per_thread={self.items_per_thread}",
             "use 4 to 16",
         )
-        self.check_own(recurrence, limits)
-        self.check_room(recurrence, limits)
+        self.check_own(recurrence, machine)
+        self.check_room(recurrence, machine)
 
-    def check_own(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_own(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check what this schedule alone asks for."""
 
-    def _check_tree(self, recurrence: Recurrence) -> None:
+    def _check_tree(self, recurrence: Recurrence, machine: Machine) -> None:
         threads, tree = self.threads_per_block, self.block_tree
         self.require(
             tree in TREES,
@@ -94,12 +101,21 @@ class Trees(TreePlan):
             f"threads_per_block={threads}",
             f"use {1 << (threads.bit_length() - 1)}",
         )
-        if tree == "warp":
+        if tree == "blelloch" or (tree == "kogge_stone" and threads <= WARP):
             self.require(
-                threads % _WARP == 0,
-                f"whole warps of {_WARP} threads for the warp tree",
+                waits_in_warps(machine),
+                f"a device with barriers of warps of {WARP} threads for the {_NAMES[tree]} tree "
+                f"of {threads} threads",
+                f"{machine.device.name} without any, or with warps of {machine.warp}",
+                f"use block_tree=kogge_stone and at least {2 * WARP} threads",
+            )
+        if tree == "warp":
+            self.check_shuffles(machine, SHUFFLES, "the warp tree", "use another block_tree")
+            self.require(
+                threads % WARP == 0,
+                f"whole warps of {WARP} threads for the warp tree",
                 f"threads_per_block={threads}",
-                f"use {_WARP}, or another tree",
+                f"use {WARP}, or another tree",
             )
             self.require(
                 takes_warp_tree(recurrence),
@@ -108,12 +124,12 @@ class Trees(TreePlan):
                 "use block_tree=blelloch",
             )
 
-    def _check_tiles(self, recurrence: Recurrence, limits: Limits) -> None:
-        self.check_moves(limits)
+    def _check_tiles(self, recurrence: Recurrence, machine: Machine) -> None:
+        self.check_moves(machine)
         together = self.lanes_per_block
         self.require(
-            together >= 1 and together * self.threads_per_block <= limits.threads,
-            f"at least one lane per block, and at most {limits.threads} threads of all of them",
+            together >= 1 and together * self.threads_per_block <= machine.threads,
+            f"at least one lane per block, and at most {machine.threads} threads of all of them",
             f"lanes_per_block={together} of {self.threads_per_block} threads",
             "use fewer lanes or threads",
         )
@@ -159,17 +175,17 @@ class Trees(TreePlan):
     # ---- space and picture ---------------------------------------------------------------------
 
     @classmethod
-    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+    def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
         """Yield every tree worth trying, and tiles through shared memory."""
         length = known_extent(recurrence.time.extent)
         # A block of more than two times the length has no work for most of its threads.
-        threads = tuple(t for t in powers(8, 1024) if t <= limits.threads and t <= 2 * length)
+        threads = tuple(t for t in powers(8, 1024) if t <= machine.threads and t <= 2 * length)
         items = tuple(i for i in powers(1, 64) if threads and i * threads[0] <= 2 * length)
         if not threads or not items:
             return
-        for tree in trees_worth(recurrence):
+        for tree in trees_worth(recurrence, machine):
             # The warp tree takes whole warps.
-            some = tuple(t for t in threads if tree != "warp" or t >= _WARP)
+            some = tuple(t for t in threads if tree != "warp" or t >= WARP)
             if some:
                 base = cls.of(
                     cls.device,
@@ -179,22 +195,22 @@ class Trees(TreePlan):
                     block_tree=tree,
                 )
                 choices: Choices = (("threads_per_block", some), ("items_per_thread", items))
-                if has_vectors(recurrence):
+                if moves_vectors(machine) and has_vectors(recurrence):
                     choices += (("vector_loads", (0, 1)),)
                 yield Branch(base, choices)
         if "block_load" in cls.decisions():
-            yield from cls._through_shared_memory(recurrence, limits, threads, items)
+            yield from cls._through_shared_memory(recurrence, machine, threads, items)
 
     @classmethod
     def _through_shared_memory(
         cls,
         recurrence: Recurrence,
-        limits: Limits,
+        machine: Machine,
         threads: tuple[int, ...],
         items: tuple[int, ...],
     ) -> Iterator[Branch]:
         """Tiles in shared memory: several items of whole warps, in one tree, as wide as may be."""
-        threads = tuple(t for t in threads if _WARP <= t <= 512)
+        threads = tuple(t for t in threads if WARP <= t <= 512)
         items = tuple(i for i in items if 4 <= i <= 16)
         if not threads or not items:
             return
@@ -203,29 +219,29 @@ class Trees(TreePlan):
             cls.algorithm,
             threads_per_block=threads[0],
             items_per_thread=items[0],
-            block_tree=trees_worth(recurrence)[-1],
-            vector_loads=has_vectors(recurrence),
+            block_tree=trees_worth(recurrence, machine)[-1],
+            vector_loads=moves_vectors(machine) and has_vectors(recurrence),
             block_load="transposed",
         )
         if not along_time(base, recurrence):
             return
         choices: Choices = (("threads_per_block", threads), ("items_per_thread", items))
         if "stages" in cls.decisions():
-            choices += (stage_choices(limits),)
+            choices += (stage_choices(machine),)
         if tables_of(base.with_(lanes_per_block=2), recurrence):
             choices += (("lanes_per_block", (1, 2, 4, 8)),)
         yield Branch(base, choices)
 
     @classmethod
-    def lengths(cls, recurrence: Recurrence, limits: Limits) -> tuple[int | None, ...]:
+    def lengths(cls, recurrence: Recurrence, machine: Machine) -> tuple[int | None, ...]:
         """Several where it is not known and rows are few.
 
         What one block per row takes for a long one is a hundred times what many blocks take.
         """
-        return _LENGTHS if leaves_chip_empty(recurrence, limits) else (None,)
+        return _LENGTHS if leaves_chip_empty(recurrence, machine) else (None,)
 
     @classmethod
-    def shortlist(cls, recurrence: Recurrence, limits: Limits) -> Iterator[ScanPlan]:
+    def shortlist(cls, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
         """Yield blocks of some sizes, those of equal cost in the order of preference."""
         size, (rows, length) = element_bytes(recurrence), sizes_of(recurrence)
         if (length is not None and length <= 32) or 2 * size > 4 * _ELEMENT_WORDS:
@@ -234,9 +250,10 @@ class Trees(TreePlan):
         # Of lengths that are not known, small tiles leave fewer threads without steps.
         items = 8 if size <= 16 and known else 4
         # Two barriers for a tile instead of some thirty, and next to no shared memory.
-        tree = "warp" if takes_warp_tree(recurrence) else "blelloch"
+        worth = trees_worth(recurrence, machine)
+        tree = "warp" if "warp" in worth else worth[0]
         # Of sizes that are not known, neither few rows nor short ones can be counted on.
-        sizes = (128, 256, 512) if leaves_chip_empty(recurrence, limits) else (128,)
+        sizes = (128, 256, 512) if leaves_chip_empty(recurrence, machine) else (128,)
         for threads in (128, 256, 512, 64, 32) if known else sizes:
             few = length is not None and threads > 32 and threads * items >= 2 * length
             large = threads > 128 and size > 4 * _SMALL_WORDS
@@ -248,13 +265,13 @@ class Trees(TreePlan):
                 threads_per_block=threads,
                 items_per_thread=items,
                 block_tree=tree,
-                vector_loads=has_vectors(recurrence, items),
+                vector_loads=moves_vectors(machine) and has_vectors(recurrence, items),
             )
-            every = (plan, *cls._staged(plan, recurrence, limits))
-            yield from (p for p in every if p.fits(recurrence, limits))
+            every = (plan, *cls._staged(plan, recurrence, machine))
+            yield from (p for p in every if p.fits(recurrence, machine))
 
     @classmethod
-    def _staged(cls, plan: Any, recurrence: Recurrence, limits: Limits) -> Iterator[ScanPlan]:
+    def _staged(cls, plan: Any, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
         """The same with tiles in shared memory: two buffers hide memory's latency between tiles."""
         staged = plan.with_(block_load="transposed")
         if not streams_of(staged, recurrence):
@@ -266,7 +283,7 @@ class Trees(TreePlan):
             return
         ahead = staged.with_(stages=2)
         whole = all(can_copy(s.copied_bytes) for s in streams_of(ahead, recurrence) if not s.stored)
-        if limits.async_copies and whole:
+        if machine.async_copies and whole:
             yield ahead
 
     def registers_fit(self, recurrence: Recurrence) -> bool:
@@ -299,23 +316,25 @@ class Trees(TreePlan):
         return Picture(tuple(lines), (drawing,))
 
 
-def leaves_chip_empty(recurrence: Recurrence, limits: Limits) -> bool:
+def leaves_chip_empty(recurrence: Recurrence, machine: Machine) -> bool:
     """Whether a block per row would leave the chip half empty, of a length that is not known."""
     rows, length = sizes_of(recurrence)
     walks = not isinstance(split_of(recurrence), NoSplit) or contiguous_axis(recurrence) == "lane"
-    few = rows is not None and rows < 2 * limits.multiprocessors
+    few = rows is not None and rows < 2 * machine.multiprocessors
     return few and length is None and not walks
 
 
 def slots_of(tree: str, threads: int, dtype: str) -> list[int]:
     """Elements that each shared array of a tree holds."""
     if tree == "warp":
-        return [2 * threads // _WARP] if threads > _WARP else []
+        return [2 * threads // WARP] if threads > WARP else []
     if tree == "kogge_stone":
         return [2 * threads]
     return [padded(threads - 1, dtype) + 1, 1]
 
 
-def trees_worth(recurrence: Recurrence) -> list[str]:
+def trees_worth(recurrence: Recurrence, machine: Machine) -> list[str]:
     """The trees worth trying: Kogge-Stone only where the elements cannot be shuffled."""
-    return ["blelloch", "warp" if takes_warp_tree(recurrence) else "kogge_stone"]
+    shuffled = takes_warp_tree(recurrence) and shuffles(machine, SHUFFLES)
+    last = "warp" if shuffled else "kogge_stone"
+    return ["blelloch", last] if waits_in_warps(machine) else [last]

@@ -23,6 +23,7 @@ from tvm_scan.schedules.cpu.lanes import Lanes as CpuLanes
 from tvm_scan.schedules.cpu.three_phase import ThreePhase
 from tvm_scan.schedules.gpu.lanes import Lanes as GpuLanes
 from tvm_scan.schedules.gpu.lanes import Sequential
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import without_threads
@@ -34,10 +35,8 @@ __all__ = ["Comparison", "check_verified", "telling_plan", "verify"]
 Arrays = dict[str, np.ndarray]
 
 #: Plans that keep the loop's order, with carries of float32.
-_ORDERED = {
-    "cpu": CpuLanes(),
-    "cuda": GpuLanes(threads_per_block=32),
-}
+_ORDERED_CPU: ScanPlan = CpuLanes()
+_ORDERED_GPU: ScanPlan = GpuLanes(threads_per_block=32)
 
 
 @dataclass(frozen=True)
@@ -197,9 +196,9 @@ def _references(named: tirx.PrimFunc, name: str, target: Target) -> list[_Refere
     serial = named.with_body(without_threads(named.body))
     loop = tvm.compile(serial, target=host)[name]
     halves = any(tir.is_half(tir.dtype_of(p)) for p in named.params)
-    extrema = _is_cuda(target) and takes_extrema(named)
+    extrema = device_of(target).is_gpu and takes_extrema(named)
     if halves:
-        plan = _ORDERED["cuda" if extrema else "cpu"]
+        plan = _ORDERED_GPU if extrema else _ORDERED_CPU
         wide = _Reference(*_built(named, name, target if extrema else host, plan), CASES)
         return [_Reference(loop, tvm.cpu(), ("random", "zeros"), True), wide]
     if extrema:
@@ -213,12 +212,8 @@ def _built(named: tirx.PrimFunc, name: str, target: Target, plan: ScanPlan) -> t
     return build(schedule_nests(named, target, plan), target)[name], _device(target)
 
 
-def _is_cuda(target: Target) -> bool:
-    return str(target.kind.name) == "cuda"
-
-
 def _device(target: Target) -> Any:
-    return tvm.cuda(0) if _is_cuda(target) else tvm.cpu(0)
+    return tvm.device(device_of(target).runtime, 0)
 
 
 def _run(run: Any, arrays: Arrays, device: Any) -> Arrays:

@@ -69,6 +69,16 @@ def test_run_as_json_with_a_plan(command, files):
     assert report["largest_error_to_loop"]["H"] < 1e-5
 
 
+def test_run_in_c(command, files):
+    """A target that is not LLVM's is not therefore a GPU's."""
+    target = json.dumps({"kind": "c"})
+    code, text, error = command(
+        "run", files / "decay.py", files / "inputs.npz", "--target", target, "--json"
+    )
+    assert code == 0, error
+    assert json.loads(text)["largest_error_to_loop"]["H"] < 1e-5
+
+
 @pytest.mark.parametrize(
     ("file", "inputs", "code", "text"),
     [

@@ -2,8 +2,10 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
+import tvm
 import typer
 from tvm.target import Target
 
@@ -99,6 +101,13 @@ def test_what_is_bad_is_one_sentence_with_its_fix(records, command, line, code, 
     assert "Traceback" not in error and not error.startswith("tvm-scan: tvm-scan")
     assert error.count("tvm-scan: ") == 1 and len(error.strip().splitlines()) <= 2, error
     assert line.startswith("doctor") or not out
+
+
+@pytest.mark.parametrize("target", ["cuda", "cuda:sm_100", '{"kind":"cuda","arch":"sm_80"}'])
+def test_a_gpu_that_is_not_there_is_said_however_it_is_named(command, target, monkeypatch):
+    monkeypatch.setattr(tvm, "device", lambda *_: SimpleNamespace(exist=False))
+    got, out, error = command("tune", "library:cumsum", "--target", target)
+    assert (got, out) == (2, "") and "expected a CUDA device, found none" in error
 
 
 def test_the_table_has_every_command():

@@ -20,7 +20,7 @@ from tests.golden.test_resources import barriers
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source
 from tests.support.cusim import nvcc
 from tvm_scan import ScanPlan, extract, library, parallelize
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 
 def scan(tree, levels):
@@ -53,7 +53,7 @@ def test_the_count_is_what_the_trees_need(tree, threads):
     found = extract(library.linear_recurrence(3, 10000))
     tiles = -(-10000 // (2 * threads))
     plan = ScanPlan.of("cuda", "serial_tiles", threads, 2, tree)
-    assert plan.cost(found, limits_of(CUDA_TARGET)).waits == tiles * whole
+    assert plan.cost(found, Machine.of(CUDA_TARGET)).waits == tiles * whole
     reduce, _, replay = counts("three_phase", tree, threads)
     assert (reduce, replay) == (total, whole)
     # One for the ticket; the tree is used twice.
@@ -89,7 +89,7 @@ def test_those_of_tiles_in_shared_memory(threads, stages):
     of_tile = 2 + int(threads > 32)
     assert barriers(emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))) == [of_tile]
     tiles = -(-10000 // (8 * threads))
-    cost = plan.cost(extract(func), limits_of(CUDA_TARGET))
+    cost = plan.cost(extract(func), Machine.of(CUDA_TARGET))
     assert cost.waits == tiles * of_tile
 
 
@@ -104,7 +104,7 @@ def test_those_of_staged_walks_are_counted_by_the_model(stages, of_tile):
     plan = WALK.with_(block_load="transposed", stages=stages)
     func = library.selective_scan(1, 64, 320, 16)
     assert barriers(emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))) == [of_tile]
-    cost = plan.cost(extract(func), limits_of(CUDA_TARGET))
+    cost = plan.cost(extract(func), Machine.of(CUDA_TARGET))
     assert cost.waits == 320 / 32 * of_tile
     # Two blocks of 32 lanes. Of a tile of 32 steps each: three arrays of the lanes, and B and C of
     # 16 states, written by lines; of these read a line of each lane, and four states at once.

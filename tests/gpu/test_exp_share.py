@@ -18,7 +18,7 @@ from tests.support.recurrence_cases import Case, check_random, random_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.common.polynomials import Pool, Values, exp2_in_range
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 WALK = ScanPlan.parse(
     "cuda/lanes(threads_per_block=32, items_per_thread=4, vector_loads=True, threads_per_lane=4)"
@@ -100,8 +100,8 @@ def test_the_share_is_what_the_source_holds():
 
 
 def test_the_model_counts_them():
-    found, limits = extract(library.selective_scan(8, 2048, 2048, 16)), limits_of(CUDA_TARGET)
-    plain, mixed = (WALK.with_(exp_share=s).cost(found, limits) for s in (0, 4))
+    found, machine = extract(library.selective_scan(8, 2048, 2048, 16)), Machine.of(CUDA_TARGET)
+    plain, mixed = (WALK.with_(exp_share=s).cost(found, machine) for s in (0, 4))
     saved = 8 * 2048 * 2048 * 4
     assert plain.specials - mixed.specials == saved
     # 15 instructions instead of one, in warps of 32.

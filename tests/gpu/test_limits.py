@@ -112,7 +112,7 @@ def test_more_blocks_than_a_grid_has():
     """A block per row, or per tile, of 2^31 rows is refused; threads per row are not as many."""
     found = extract(library.cumsum(1 << 31, 40))
     for text in (PLANS["one buffer"], PLANS["phases"]):
-        with pytest.raises(PlanError, match=r"fewer than 2\^31 blocks.*got 2147483648 blocks"):
+        with pytest.raises(PlanError, match=r"at most 2147483647 blocks.*got 2147483648 blocks"):
             ScanPlan.parse(text).check(CUDA_TARGET, found)
     ScanPlan.parse(PLANS["several lanes"]).check(CUDA_TARGET, found)
     default_plan(CUDA_TARGET, found).check(CUDA_TARGET, found)

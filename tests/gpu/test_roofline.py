@@ -6,7 +6,7 @@ from bench import model_targets, roofline
 from tests import ROOT
 from tvm_scan import default_plan, extract, library
 from tvm_scan.schedules.machine.gpu_chip import BANDWIDTH
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 PAGE = ROOT / "docs" / "cuda.md"
 
@@ -32,7 +32,7 @@ def test_few_rows_of_unknown_length_have_a_plan_for_long_ones_too(rows, most):
     for length in (257, 4097, 65537, (1 << 22) + 1):
         found = extract(library.linear_recurrence(rows, length))
         best = default_plan(target, found)
-        ours, theirs = (p.cost(found, limits_of(target)).seconds for p in (chosen, best))
+        ours, theirs = (p.cost(found, Machine.of(target)).seconds for p in (chosen, best))
         assert ours <= most * theirs, (length, str(chosen), str(best))
 
 

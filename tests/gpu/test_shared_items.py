@@ -23,7 +23,7 @@ from tests.support.recurrence_cases import Case
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, streams_of
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 TILES = ScanPlan.parse(
     "cuda/serial_tiles(threads_per_block=32, items_per_thread=8, block_tree=warp, "
@@ -194,7 +194,7 @@ def test_plans_that_do_not_fit(text):
 
 def test_old_devices_have_one_buffer():
     old = Target({"kind": "cuda", "arch": "sm_75"}, host={"kind": "llvm"})
-    assert not limits_of(old).async_copies
+    assert not Machine.of(old).async_copies
     found = extract(library.linear_recurrence(4, 1000))
     TILES.check(old, found)
     with pytest.raises(PlanError, match="a target of sm_80 or later for several stages"):

@@ -22,7 +22,7 @@ from tvm_scan.schedules import ScanPlan
 from tvm_scan.schedules.choose import shipped
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.choose.shape_key import shape_key
-from tvm_scan.schedules.choose.shipped import machine_of, shipped_plan
+from tvm_scan.schedules.choose.shipped import machine_key, shipped_plan
 from tvm_scan.schedules.common.sizes import sizes_of
 
 CPU = Target.from_device("cpu")
@@ -62,7 +62,7 @@ def test_what_is_written(records):
     folder, _ = records
     names = {path.name for path in folder.iterdir()}
     assert names == {"manifest.json", "database_workload.json", "database_tuning_record.json"}
-    assert folder.name == f"llvm-{machine_of(CPU)['processor']}-{machine_of(CPU)['cores']}"
+    assert folder.name == f"llvm-{machine_key(CPU)['processor']}-{machine_key(CPU)['cores']}"
     store = RecordStore(folder)
     assert store.best(QUICK.func, CPU).plans == [CHUNKS]
     assert store.best(SLOW.func, CPU) is None, "it was no gain"

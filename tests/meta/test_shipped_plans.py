@@ -8,7 +8,7 @@ from tests import ROOT
 from tvm_scan import parallelize
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.measure.check import compare, make_cases
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 HOST = Target.from_device("cpu")
 FOLDERS = sorted(path for path in (ROOT / "meta" / "records").iterdir() if path.is_dir())
@@ -27,8 +27,8 @@ def test_there_are_some_and_all_of_them_can_be_used():
     ("name", "entry"), ENTRIES, ids=[f"{n}-{e.facts['function']}" for n, e in ENTRIES]
 )
 def test_a_shipped_plan_gives_what_the_loop_gives(name, entry):
-    (plan,), limits = entry.plans, limits_of(HOST)
-    if (plan.ldexp and not limits.ldexp) or (plan.nontemporal and not limits.line_stores):
+    (plan,), machine = entry.plans, Machine.of(HOST)
+    if (plan.ldexp and not machine.ldexp) or (plan.nontemporal and not machine.line_stores):
         pytest.skip(f"expected a processor with the vectors of {name}, found {HOST.attrs['mcpu']}")
     scan = parallelize(entry.func, HOST, plan).with_attr("global_symbol", "main")
     built = tvm.compile(scan, target=HOST)["main"]

@@ -17,13 +17,13 @@ from tvm_scan import Recurrence, ScanPlan, default_plan, extract, library, paral
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.common.branches import branches, choices_as_selects
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 TILES = ScanPlan.of("cpu", "lanes", lane_block=16, vectorize=True, transpose=True)
 ROWS = ScanPlan.of("cpu", "lanes", lane_block=16, vectorize=True)
 #: More lanes than whole blocks, more steps than whole tiles, and rows that no line is aligned to.
 LANES, STEPS = 35, 37
-PAST = [False, True] if limits_of(CPU).line_stores else [False]
+PAST = [False, True] if Machine.of(CPU).line_stores else [False]
 
 #: Step of each program over X and A, both indexed [b, t]; h stands for the state before.
 STEPS_OF = {
@@ -172,7 +172,7 @@ def test_selective_scan(layout, past, width):
         arrays = [v.swapaxes(1, 2).copy() if v.ndim == 3 else v for v in arrays]
     arrays.append(np.zeros_like(arrays[0]))
     plan = ROWS.with_(lane_block=width, nontemporal=past, transpose=layout == "bdl")
-    if limits_of(CPU).ldexp:
+    if Machine.of(CPU).ldexp:
         plan = plan.with_(ldexp=True)
     text = parallelize(func, CPU, plan).script()
     assert "held0" in text

@@ -27,7 +27,7 @@ from tests.support.cuda_harness import CUDA_TARGET, compile_cuda
 from tests.support.recurrence_cases import Case, exact_inputs
 from tvm_scan import extract, library, parallelize
 from tvm_scan.meta.space import decisions
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.registry import schedules_of
 
 CPU = Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
@@ -181,7 +181,7 @@ def test_every_decision_is_drawn(target):
     funcs = [source_of(FAMILIES[name], shape) for name in ("affine", "logsumexp")]
     funcs += [source_of(FAMILIES["affine"], Shape(33, 640)), library.selective_scan(2, 8, 97, 4)]
     funcs.append(library.cumsum(2, 1 << 17))
-    found = {n: set() for s in schedules_of(device_of(target)) for n in s.decisions()}
+    found = {n: set() for s in schedules_of(device_of(target).plans) for n in s.decisions()}
     for func in funcs:
         for branch in decisions.branches(target, extract(func)):
             for plan in branch.plans():

@@ -163,10 +163,11 @@ def test_lfilter(launches):
 def test_a_loop_of_your_own(launches):
     from tests.support.cuda_harness import CUDA_TARGET
     from tvm_scan import ScanPlan, library
+    from tvm_scan.schedules.machine.device import DEVICES
 
     plan = "cuda/three_phase(threads_per_block=32, items_per_thread=4, block_tree=warp)"
     scan = ts.compile(library.linear_recurrence(None, None), CUDA_TARGET, ScanPlan.parse(plan))
-    scan._signature.device = "cpu"  # where these tensors say that they are
+    scan._signature.device = DEVICES["llvm"]  # where these tensors say that they are
     a, x = torch.rand(2, 3, 500, generator=torch.Generator().manual_seed(0)).unbind(0)
     torch.testing.assert_close(scan(a, x), linear_loop(a, x)[0], rtol=1e-4, atol=1e-4)
     assert launches == [3 + 3]

@@ -16,7 +16,7 @@ from tvm_scan.meta.search.candidates import candidate_of, first_plans
 from tvm_scan.meta.search.features import CandidateRows, decisions_of, row_of
 from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.meta.space.decisions import enumerate_plans
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.registry import SCHEDULES
 from tvm_scan.schedules.splice import ensure_blocks
 
@@ -25,7 +25,7 @@ SUM = extract(library.cumsum(8, 4096))
 
 
 def cost_of(plan, target, found):
-    return plan.cost(found, limits_of(target))
+    return plan.cost(found, Machine.of(target))
 
 
 def test_a_loop_moves_its_arrays_once_and_lanes_share_the_work():

@@ -25,7 +25,7 @@ from tvm_scan.schedules.machine.cpu_constants import (
     parse_constants,
     with_features,
 )
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 TARGETS = {
     "avx512": Target({"kind": "llvm", "mcpu": "skylake-avx512"}),
@@ -84,12 +84,12 @@ def test_features_are_the_targets():
 
 
 def test_more_work_takes_longer():
-    limits = limits_of(TARGETS["avx512"])
+    machine = Machine.of(TARGETS["avx512"])
     lengths = (100, 1000, 10000, 1 << 20)
-    seconds = [Sequential().cost(found_in(cumsum(4, n)), limits).seconds for n in lengths]
+    seconds = [Sequential().cost(found_in(cumsum(4, n)), machine).seconds for n in lengths]
     assert seconds == sorted(seconds)
     symbolic = found_in(cumsum(4, None))
-    assert [Sequential().cost(symbolic, limits, n).seconds for n in lengths] == seconds
+    assert [Sequential().cost(symbolic, machine, n).seconds for n in lengths] == seconds
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -38,7 +38,7 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.cpu.sequential import Sequential
 from tvm_scan.schedules.machine.cost import Cost
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Serial
 from tvm_scan.schedules.plan import SCHEDULES
 from tvm_scan.schedules.splice import ensure_blocks
@@ -57,7 +57,7 @@ class Stride(ScanPlan):
     algorithm: ClassVar[str] = "stride"
     steps: int = 5
 
-    def check_fit(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_fit(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check that blocks are whole."""
         known = tir.as_int(recurrence.time.extent) or 0
         self.require(
@@ -81,13 +81,13 @@ class Stride(ScanPlan):
         kernel = Kernel("scan", recurrence.inputs, recurrence.outputs, body, one.buffers)
         return Built([loop("row", rows, lambda r: kernel.block([(row, rows, r)]))], [])
 
-    def cost(self, recurrence: Recurrence, limits: Limits, steps: int | None = None) -> Cost:
+    def cost(self, recurrence: Recurrence, machine: Machine, steps: int | None = None) -> Cost:
         """Predict a nanosecond for a step, and another for every block of them."""
         work = known_rows(recurrence) * (steps or known_extent(recurrence.time.extent))
         return Cost(work * (1 + 1 / self.steps) * 1e-9 * PRICE[0], 8.0 * work, work, 1.0, 0.0)
 
     @classmethod
-    def space(cls, recurrence: Recurrence, limits: Limits) -> Iterator[Branch]:
+    def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
         """Yield some numbers of steps."""
         yield Branch(cls(), (("steps", (1, 2, 5, 7)),))
 

@@ -7,7 +7,7 @@ from tests.support.cuda_harness import CUDA_TARGET
 from tests.support.plans import in_schedule
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.schedules.gpu.shared.counts import lines_of_step, shared_accesses
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 PLAN = ScanPlan.of(
     "cuda", "serial_tiles", 128, 8, "warp", vector_loads=True, block_load="transposed", stages=3
@@ -40,14 +40,14 @@ def test_bytes_under_way():
 
 
 def test_several_buffers_take_the_wait_out_of_the_chain():
-    limits = limits_of(CUDA_TARGET)
-    one, two = (PLAN.with_(stages=s).cost(FOUND, limits) for s in (1, 2))
+    machine = Machine.of(CUDA_TARGET)
+    one, two = (PLAN.with_(stages=s).cost(FOUND, machine) for s in (1, 2))
     assert two.chain < one.chain
     assert two.waits == one.waits
     scan = extract(library.selective_scan(1, 2048, 2048, 16))
     walk = ScanPlan.of("cuda", "lanes", 64, 4, vector_loads=True, threads_per_lane=16)
     staged = [walk, *(walk.with_(block_load="transposed", stages=s) for s in (1, 2))]
-    chains = [plan.cost(scan, limits).chain for plan in staged]
+    chains = [plan.cost(scan, machine).chain for plan in staged]
     assert chains[2] < min(chains[:2])
 
 

@@ -18,7 +18,7 @@ from tvm_scan.schedules.common import polynomials
 from tvm_scan.schedules.common.ir import Kernel, int_const, loop
 from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.cpu import vector_math
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.machine.machine import Machine
 
 WIDTH = 16
 TINY = np.float64(np.finfo(np.float32).smallest_subnormal)
@@ -84,7 +84,7 @@ CASES = [
 
 
 #: With the instruction that scales by powers of two, where this machine has it, and without.
-LDEXP = [False, True] if limits_of(tvm.target.Target.from_device("cpu")).ldexp else [False]
+LDEXP = [False, True] if Machine.of(tvm.target.Target.from_device("cpu")).ldexp else [False]
 
 
 @pytest.mark.parametrize("ldexp", LDEXP)

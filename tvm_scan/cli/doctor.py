@@ -104,12 +104,12 @@ def _machine() -> list[Finding]:
 
     from tvm_scan import __version__
     from tvm_scan._resources import shipped_manifests
-    from tvm_scan.schedules.choose.shipped import machine_of
+    from tvm_scan.schedules.choose.shipped import machine_key
     from tvm_scan.schedules.machine.cpu_constants import machine_constants
-    from tvm_scan.schedules.machine.limits import host_cores
+    from tvm_scan.schedules.machine.machine import host_cores
 
     target = Target.from_device("cpu")
-    machine = machine_of(target)
+    machine = machine_key(target)
     records = [m for m in shipped_manifests() if m["machine"] == machine]
     count = sum(len(manifest["records"]) for manifest in records)
     threads = os.environ.get("TVM_NUM_THREADS", "")

@@ -16,6 +16,7 @@ from tvm.tirx import PrimFunc
 from tvm_scan import tir
 from tvm_scan.cli.failure import CommandError
 from tvm_scan.cuda_math import build
+from tvm_scan.schedules.machine.device import device_of
 
 __all__ = ["Bound", "bind", "interleaved_medians", "interleaved_samples", "prepare"]
 
@@ -134,7 +135,7 @@ def prepare(
     tensors : dict of str to Tensor
         Its arguments; the written ones hold the result after ``call``.
     """
-    device = tvm.cpu(0) if str(target.kind.name) == "llvm" else tvm.cuda(0)
+    device = tvm.device(device_of(target).runtime, 0)
     if not device.exist:
         raise CommandError(
             "expected a CUDA device, found none on this machine; "

@@ -19,7 +19,8 @@ from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.proof import Certificate, MissingSolverError, Verdict
 from tvm_scan.proof import prove as prove_recurrence
 from tvm_scan.schedules.choose.default import decide
-from tvm_scan.schedules.machine.limits import device_of, limits_of
+from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.verification.laws import check_laws
 
 __all__ = ["explain"]
@@ -90,7 +91,7 @@ def explain(
         report["proof"] = certificate.as_data()
     if cost:
         report["cost"] = {
-            **plan.cost(found, limits_of(target)).as_data(),
+            **plan.cost(found, Machine.of(target)).as_data(),
             **asdict(arithmetic_of(plan, target, found)),
         }
     if source:
@@ -121,7 +122,7 @@ def _proof(found: Recurrence) -> Certificate:
 
 def _source(func: Any, target: Any, plan: ScanPlan | Choice) -> str:
     compiled = build(schedule(func, target, plan), target)
-    if device_of(target) == "cuda":
+    if device_of(target).is_gpu:
         return str(compiled.mod.imports[0].inspect_source())
     return str(compiled.mod.inspect_source("ll"))
 

@@ -19,7 +19,7 @@ from tvm_scan.arguments import as_target
 from tvm_scan.cli.failure import REFUSED, CommandError
 from tvm_scan.errors import ScanError
 from tvm_scan.schedules.choose.plan_of import plan_of
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 
 __all__ = [
     "Choice",

@@ -18,8 +18,8 @@ from tvm_scan.cli.terminal import print_json, visible
 from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.meta.store.entry import Entry, canonical
-from tvm_scan.schedules.choose.shipped import machine_of
-from tvm_scan.schedules.machine.limits import limits_of
+from tvm_scan.schedules.choose.shipped import machine_key
+from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["Function", "Report", "Trial", "write_report"]
 
@@ -110,7 +110,7 @@ def write_report(folder: Path, output: Path, roof: bool, as_json: bool) -> None:
     passed += [("line", visible(text)) for text in store.rejected]
     here = Target.from_device("cpu")
     report = Report(str(folder), {"tvm": tvm_version(), "tvm_scan": __version__}, functions, passed)
-    if roof and any(machine_of(e.target) == machine_of(here) for e in good):
+    if roof and any(machine_key(e.target) == machine_key(here) for e in good):
         from tvm_scan.cli.roof import measured_roof
 
         report.roof = measured_roof(here)
@@ -137,7 +137,7 @@ def _functions(entries: list[Entry]) -> list[Function]:
 def _function(group: list[Entry]) -> Function:
     best = min(group, key=lambda entry: entry.seconds)
     target, recurrences = best.target, recurrences_of(best.func)
-    machine = machine_of(target)
+    machine = machine_key(target)
     shown = f"{machine['kind']} {machine['processor']}".strip()
     name = visible((best.facts or {}).get("function", "?"))
     out = Function(name, shapes_text(best), shown)
@@ -152,7 +152,7 @@ def _function(group: list[Entry]) -> Function:
         if entry.plans == defaults:
             out.default = min(entry.seconds, out.default or entry.seconds)
     for applied, found in zip(best.plans, recurrences, strict=False):
-        out.bytes += applied.cost(found, limits_of(target)).bytes
+        out.bytes += applied.cost(found, Machine.of(target)).bytes
         out.flops += arithmetic_of(applied, target, found).flops
         out.trees.append(tree_svg(found, applied))
     return out

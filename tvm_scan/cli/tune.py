@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import tvm
 from tvm.tirx import PrimFunc
 
 from tvm_scan.cli.failure import INTERRUPTED, MACHINES_GONE, WRONG_RESULT, CommandError
@@ -17,6 +18,7 @@ from tvm_scan.library import LIBRARY
 from tvm_scan.meta import tune
 from tvm_scan.meta.measure.progress import duration
 from tvm_scan.meta.search.result import FunctionResult, TuningResult
+from tvm_scan.schedules.machine.device import device_of
 
 __all__ = ["is_model", "load_program", "parse_budget", "tune_file"]
 
@@ -156,14 +158,11 @@ def tune_file(
     trials, minutes = parse_budget(budget)
     target = make_target(target_name)
     runner = None if tracker is None and key is None else _remote(tracker, key)
-    if target_name == "cuda" and runner is None:
-        import tvm
-
-        if not tvm.cuda(0).exist:
-            raise CommandError(
-                "expected a CUDA device, found none on this machine; tune on another one with "
-                "--tracker host:port --key NAME"
-            )
+    if runner is None and not tvm.device(device_of(target).runtime, 0).exist:
+        raise CommandError(
+            "expected a CUDA device, found none on this machine; tune on another one with "
+            "--tracker host:port --key NAME"
+        )
     program = load_program(what, name, shape, dtype, target)
     options: dict[str, Any] = {} if runner is None else {"runner": runner}
     try:

@@ -16,7 +16,7 @@ from tvm_scan.errors import ScanError
 from tvm_scan.meta.measure.check import Case, compare, make_cases
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.replay import replay_record
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 
 __all__ = ["verify_records"]
 
@@ -65,10 +65,11 @@ def _row(entry: Entry, result: str, detail: str | None = None) -> Row:
 
 
 def _run(entry: Entry, known: dict[tuple[str, ...], list[Case]]) -> Row:
-    device = tvm.cuda(0) if device_of(entry.target) == "cuda" else tvm.cpu(0)
+    of = device_of(entry.target)
+    device = tvm.device(of.runtime, 0)
     if not device.exist:
         return _row(entry, "passed over", "expected a CUDA device, found none on this machine")
-    if device_of(entry.target) == "cpu" and not _runs_here(entry.target):
+    if not of.is_gpu and not _runs_here(entry.target):
         return _row(entry, "passed over", "expected a record for this machine's processor")
     key = tuple(entry.workload)
     try:
@@ -92,7 +93,7 @@ def _run(entry: Entry, known: dict[tuple[str, ...], list[Case]]) -> Row:
 def _runs_here(target: Target) -> bool:
     """Whether code for the target's processor may run here: it is this one, or a generic one."""
     here = Target.from_device("cpu")
-    if str(target.kind.name) != "llvm":
+    if target.kind != here.kind:
         return False
     wanted = str((target.attrs or {}).get("mcpu") or "")
     return wanted in ("", "generic", str(here.attrs.get("mcpu")))

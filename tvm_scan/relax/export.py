@@ -33,7 +33,7 @@ from tvm_scan.relax.pipeline import get_pipeline
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.delta.rule import delta_plan
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 
 __all__ = ["export"]
 
@@ -97,7 +97,7 @@ def export(
         "library": library.name,
         "sha256": sha256_of(library),
         "target": str(target),
-        "device": device_of(target),
+        "device": device_of(target).runtime,
         "machine": _machine(target),
         "versions": {
             "tvm_scan": __version__,
@@ -127,7 +127,7 @@ def _check_folder(folder: Path) -> None:
 
 def _machine(target: Target) -> str:
     """Kind of machine of the host code, as ``platform.machine()`` names it."""
-    host = target if str(target.kind.name) == "llvm" else target.host
+    host = target.host if device_of(target).is_gpu else target
     triple = str(host.attrs.get("mtriple", "")) if host is not None else ""
     return triple.partition("-")[0] or platform.machine()
 

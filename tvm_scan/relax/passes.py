@@ -25,7 +25,7 @@ from tvm_scan.relax.short import keep_for_one_step
 from tvm_scan.schedules import expand_scans, parallelize
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.gpu.leftover import bind_leftovers
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["ExpandScans", "ParallelizeScans"]
@@ -155,7 +155,7 @@ def _one_thread_per_lane(
     func: tirx.PrimFunc, target: Target | None, report: ScanReport
 ) -> tirx.PrimFunc | None:
     """A refused function for a GPU, where TVM has no schedule for ordered loops at all."""
-    if target is None or device_of(target) != "cuda":
+    if target is None or not device_of(target).is_gpu:
         return None
     sch = Schedule(ensure_blocks(func))
     try:

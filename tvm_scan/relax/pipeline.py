@@ -23,7 +23,7 @@ from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.passes import parallelize_pass
 from tvm_scan.relax.unlowered import unlowered
 from tvm_scan.schedules.choose.arguments import target_for
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 
 __all__ = ["get_pipeline", "scan_passes"]
 
@@ -100,10 +100,10 @@ def get_pipeline(target: Target | str | None = None, database: Any = None) -> tv
 
 def _default_pipeline(target: Target) -> Any:
     # TVM 0.27 does not export these modules, though its own compile() uses them.
-    if device_of(target) != "cuda":
-        generic = import_module("tvm.relax.backend.cpu_generic.pipeline")
-        return generic.get_default_pipeline(target)
-    backend = import_module("tvm.relax.backend.cuda.pipeline")
+    device = device_of(target)
+    backend = import_module(f"tvm.relax.backend.{device.backend}.pipeline")
+    if not device.is_gpu:
+        return backend.get_default_pipeline(target)
     passes = [
         *backend.library_dispatch_passes(target),
         *(_tolerant(each) for each in backend.legalize_passes(target)),

@@ -15,7 +15,7 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["keep_for_one_step"]
@@ -58,7 +58,7 @@ def keep_for_one_step(
     if not any(len(tir.variables(extent)) for extent in lengths):
         return scheduled
     original = renew_defs(ensure_blocks(func))
-    if target is None or device_of(target) == "cpu":
+    if target is None or not device_of(target).is_gpu:
         original = original.with_body(tvm_ffi.structural_map(original.body, (tirx.For, _plain)))
     elif not _is_bound(original.body):
         return scheduled

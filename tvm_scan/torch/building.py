@@ -34,9 +34,9 @@ def build_kernel(spec: KernelSpec, plan: str, place: Place) -> Any:
     if plan != SERIAL:
         scheduled = parallelize(loop, target, ScanPlan.parse(plan))
     else:
-        scheduled = loop if place.kind == "cpu" else _one_thread_a_lane(loop)
+        scheduled = _one_thread_a_lane(loop) if place.is_gpu else loop
     scheduled = scheduled.with_attr("global_symbol", "main")
-    if place.kind == "cpu":
+    if not place.is_gpu:
         return tvm.compile(scheduled, target=target)
     return build_for_gpu(scheduled, target, spec.sizes)
 

@@ -16,7 +16,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_scan.arguments import as_func, as_target
 from tvm_scan.schedules import ScanPlan, parallelize
-from tvm_scan.schedules.machine.limits import device_of
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.torch import places, runtime
 from tvm_scan.torch.building import build_for_gpu
 from tvm_scan.torch.runtime import ALIGNMENT, aligned_empty, prepared
@@ -73,7 +73,7 @@ class CompiledScan:
         name = str((func.attrs or {}).get("global_symbol", "main"))
         scheduled = parallelize(func, target, plan).with_attr("global_symbol", name)
         self._scratch: Callable[..., int] | None = None
-        if signature.device == "cuda":
+        if signature.device.is_gpu:
             self._extents = extents_of(signature.params)
             names = tuple(str(extent.name) for extent in self._extents)
             library = build_for_gpu(scheduled.with_attr("global_symbol", "main"), target, names)
@@ -82,16 +82,15 @@ class CompiledScan:
             self._call = tvm.compile(scheduled, target=target)[name]
         # Where the shapes are symbolic, the plan is for large ones, and starts threads.
         symbolic = bool(extents_of(signature.params))
-        self._small = (
-            Small(func) if symbolic and plan is None and signature.device == "cpu" else None
-        )
+        on_cpu = not signature.device.is_gpu
+        self._small = Small(func) if symbolic and plan is None and on_cpu else None
         self._places = [i for i, name in enumerate(self.names) if name in self.outputs]
         self._count = len(self.names)
         self._given, self._recipes = signature.recipes()
         # The input that the only output is like: the commonest case, at every call.
         only = self._recipes[0] if len(self._recipes) == 1 else None
         self._like = only if type(only) is int else None
-        self._quick = signature.device == "cpu"
+        self._quick = on_cpu
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
         """Run on ``tensors``.

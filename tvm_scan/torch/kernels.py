@@ -93,7 +93,7 @@ class _Built:
     def __init__(self, library: Any, place: Place) -> None:
         self.call: Callable[..., Any] = library["main"]
         self._question: Callable[..., int] | None
-        self._question = None if place.kind == "cpu" else library[QUESTION]
+        self._question = library[QUESTION] if place.is_gpu else None
         self._shapes: dict[tuple[int, ...], list[tuple[tuple[int, ...], torch.dtype]]] = {}
 
     def scratch(self, sizes: tuple[int, ...], device: torch.device) -> list[torch.Tensor]:
@@ -218,7 +218,7 @@ def _load(spec: KernelSpec, plan: str, place: Place) -> Any:
             path = store.insert(key, ".so", content, spec.text()) if content else None
             if path is None:
                 return executable
-    load_runtime(place.kind)
+    load_runtime(place.kind if place.is_gpu else "")
     try:
         return tvm_ffi.load_module(str(path))
     except RuntimeError:  # no library, or another process made room in the cache meanwhile

@@ -34,9 +34,14 @@ class Place:
     threads: int = 0
     shared_bytes: int = 0
 
+    @property
+    def is_gpu(self) -> bool:
+        """Whether kernels are launched there, rather than called."""
+        return self.kind != "cpu"
+
     def __str__(self) -> str:
         """Name the place in keys of the cache."""
-        if self.kind == "cpu":
+        if not self.is_gpu:
             return self.kind
         return f"{self.kind}/{self.arch}/{self.threads}/{self.shared_bytes}"
 
@@ -74,11 +79,11 @@ def target_of(place: Place) -> Any:
     """Return the target of TVM that kernels of a place are built for."""
     from tvm.target import Target
 
-    if place.kind == "cpu":
+    if not place.is_gpu:
         return Target.from_device("cpu")
     return Target(
         {
-            "kind": "cuda",
+            "kind": place.kind,
             "arch": place.arch,
             "max_threads_per_block": place.threads,
             "max_shared_memory_per_block": place.shared_bytes,
@@ -89,11 +94,7 @@ def target_of(place: Place) -> Any:
 
 def check_not_capturing(place: Place, what: str) -> None:
     """Raise if a kernel would have to be built or loaded while a CUDA graph is captured."""
-    if (
-        place.kind == "cuda"
-        and torch.cuda.is_available()
-        and torch.cuda.is_current_stream_capturing()
-    ):
+    if place.is_gpu and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         from tvm_scan.errors import ScanError  # which imports TVM
 
         raise ScanError(
@@ -108,7 +109,7 @@ def run_at(place: Place, call: Callable[..., Any], arguments: list[Any]) -> None
     TVM launches on the stream that tvm-ffi holds for the device. Both that and the current
     device are put back, since other kernels of the process may rely on them.
     """
-    if place.kind == "cpu":
+    if not place.is_gpu:
         launch(call, *arguments)
         return
     import tvm_ffi

@@ -47,20 +47,20 @@ def configure_threads() -> None:
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 
 
-def load_runtime(kind: str = "cpu") -> None:
+def load_runtime(gpu: str = "") -> None:
     """Load TVM's runtime libraries, which every built kernel calls.
 
     Parameters
     ----------
-    kind : str
-        ``cuda`` also needs the library that launches on a GPU.
+    gpu : str
+        TVM's name of a device, as ``cuda``, whose library launches the kernels.
 
     Raises
     ------
     RuntimeError
         If a library is not where the installed TVM keeps it.
     """
-    for name in ["libtvm_runtime"] + (["libtvm_runtime_cuda"] if kind == "cuda" else []):
+    for name in ("libtvm_runtime", *([f"libtvm_runtime_{gpu}"] if gpu else [])):
         if name not in _loaded and "tvm" not in sys.modules:
             _load_library(name)
         _loaded.add(name)

@@ -9,6 +9,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
+from tvm_scan.schedules.machine.device import Device
 from tvm_scan.torch.overlap import overlap, self_overlap
 from tvm_scan.torch.runtime import aligned_empty
 
@@ -18,7 +19,7 @@ __all__ = ["Signature", "extents_of"]
 class Signature:
     """Names, shapes and dtypes of the parameters of a function, and which it writes."""
 
-    def __init__(self, func: PrimFunc, device: str) -> None:
+    def __init__(self, func: PrimFunc, device: Device) -> None:
         self.params = list(func.params)
         self.device = device
         self.names = tuple(str(p.name) for p in self.params)
@@ -38,7 +39,7 @@ class Signature:
         input and an axis of it, or (None, a constant). TVM checks the shapes of all tensors.
         """
         first = len(self.names) - len(self.optional)
-        if self.device != "cpu" or not first or self.names[first:] != self.optional:
+        if self.device.is_gpu or not first or self.names[first:] != self.optional:
             return -1, []
         given = [tir.shape_of(p) for p in self.params[:first]]
         recipes: list[Any] = []
@@ -85,8 +86,9 @@ class Signature:
 
         if not isinstance(tensor, torch.Tensor):
             raise fail("a torch tensor", type(tensor).__name__, "convert it with torch.as_tensor")
-        if tensor.device.type != self.device:
-            raise fail(f"a tensor on {self.device}", str(tensor.device), "move it with .to(...)")
+        home = self.device.runtime
+        if tensor.device.type != home:
+            raise fail(f"a tensor on {home}", str(tensor.device), "move it with .to(...)")
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype != tir.dtype_of(param):
             wanted = tir.dtype_of(param)

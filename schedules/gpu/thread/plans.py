@@ -7,7 +7,7 @@ has a field of that name.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import log2
 from typing import ClassVar
 
@@ -19,17 +19,30 @@ from tvm_scan.schedules.common.sizes import (
     known_rows,
     sizes_of,
 )
+from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.machine.gpu_chip import Work
 from tvm_scan.schedules.machine.gpu_cost import Block, GpuCost, gpu_cost
-from tvm_scan.schedules.machine.limits import Limits
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["BLOCK_LOADS", "TREES", "GpuPlan", "TreePlan", "WalkPlan", "aligned"]
+__all__ = [
+    "BLOCK_LOADS",
+    "TREES",
+    "GpuPlan",
+    "TreePlan",
+    "WalkPlan",
+    "aligned",
+    "moves_vectors",
+    "shuffles",
+    "waits_in_warps",
+]
 
 #: The trees over the threads of a block.
 TREES = ("blelloch", "kogge_stone", "warp")
 #: Where the items of a block's threads are exchanged.
 BLOCK_LOADS = ("direct", "transposed")
+#: Bits of a vector of ``vector_loads``.
+VECTOR_BITS = 128
 #: TVM aligns every shared array to this many bytes.
 _ALIGNMENT = 64
 #: Most buffers for the inputs of a tile.
@@ -39,7 +52,7 @@ _BEYOND = 1 << 24
 
 
 class GpuPlan(ScanPlan):
-    """A plan of CUDA.
+    """A plan of a GPU.
 
     Attributes
     ----------
@@ -65,6 +78,7 @@ class GpuPlan(ScanPlan):
     """
 
     device: ClassVar[str] = "cuda"
+    in_c: ClassVar[bool] = True
     words: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "block_tree": TREES,
         "block_load": BLOCK_LOADS,
@@ -90,7 +104,7 @@ class GpuPlan(ScanPlan):
     def tile_bytes(self, recurrence: Recurrence) -> list[int]:
         """Shared memory of every array of which the plan keeps tiles, all its buffers together."""
 
-    def cost(self, recurrence: Recurrence, limits: Limits, steps: int | None = None) -> GpuCost:
+    def cost(self, recurrence: Recurrence, machine: Machine, steps: int | None = None) -> GpuCost:
         """Predict the time; extents that are not known count as ``UNKNOWN``."""
         length = float(steps or known_extent(recurrence.time.extent))
         block = Block(
@@ -101,7 +115,7 @@ class GpuPlan(ScanPlan):
             max(64.0 if self.vector_loads else self.waiting_bytes, self._bytes_ahead(recurrence)),
         )
         work = self.work(recurrence, float(known_rows(recurrence)), length)
-        return gpu_cost(work, block, limits.multiprocessors)
+        return gpu_cost(work, block, machine.multiprocessors)
 
     def _bytes_ahead(self, recurrence: Recurrence) -> float:
         """Bytes that a thread has under way while it computes: its share of all buffers but one."""
@@ -110,8 +124,14 @@ class GpuPlan(ScanPlan):
         share = (self.stages - 1) / self.stages / self.threads_per_block
         return sum(self.tile_bytes(recurrence)) * share
 
-    def check_moves(self, limits: Limits) -> None:
-        """Check the decisions about how a block loads its tiles."""
+    def check_moves(self, machine: Machine) -> None:
+        """Check the decisions about how a block loads its tiles, and its threads their items."""
+        self.require(
+            not self.vector_loads or moves_vectors(machine),
+            f"a device that loads {VECTOR_BITS} bits at once, for vector_loads",
+            f"{machine.device.vector_bits} of {machine.device.name}",
+            "leave vector_loads at its default",
+        )
         self.require(
             self.block_load in BLOCK_LOADS,
             "one of " + ", ".join(BLOCK_LOADS),
@@ -133,22 +153,39 @@ class GpuPlan(ScanPlan):
             "use stages=1",
         )
         self.require(
-            limits.async_copies,
+            machine.device.async_copies,
+            "a device with asynchronous copies to shared memory for several stages",
+            f"{machine.device.name}, which has none",
+            "use stages=1",
+        )
+        self.require(
+            machine.async_copies,
             "a target of sm_80 or later for several stages",
             "an older one, or one that does not say",
             'use stages=1, or name the target\'s "arch"',
         )
 
-    def check_room(self, recurrence: Recurrence, limits: Limits) -> None:
+    def check_shuffles(self, machine: Machine, kinds: Iterable[str], what: str, fix: str) -> None:
+        """Check that threads of a warp can exchange what is said, by shuffles."""
+        device, wanted = machine.device, ", ".join(f"tvm_warp_shuffle{kind}" for kind in kinds)
+        found = [f"tvm_warp_shuffle{kind}" for kind in sorted(device.shuffles)]
+        self.require(
+            shuffles(machine, kinds),
+            f"a device with shuffles in warps of {WARP} threads ({wanted}) for {what}",
+            f"{device.name} with {', '.join(found) or 'no shuffles'}, in warps of {machine.warp}",
+            fix,
+        )
+
+    def check_room(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check the shared memory of a block, and how many blocks and steps are counted.
 
-        A grid's only axis, and time, hold less than 2^31. Symbolic extents are taken as fitting.
+        Time holds less than 2^31 steps. Symbolic extents are taken as fitting.
         """
         used = self.shared_bytes(recurrence)
         fewer = "fewer stages, or " if self.stages > 1 else ""
         self.require(
-            used <= limits.shared_bytes,
-            f"at most {limits.shared_bytes} bytes of shared memory",
+            used <= machine.shared_bytes,
+            f"at most {machine.shared_bytes} bytes of shared memory",
             f"{used} bytes ({element_bytes(recurrence)} per thread, padded, for "
             f"{self.threads_per_block} threads)",
             f"use {fewer}fewer threads per block",
@@ -165,8 +202,8 @@ class GpuPlan(ScanPlan):
             return
         blocks = self.blocks(rows, length)
         self.require(
-            blocks < 1 << 31,
-            "fewer than 2^31 blocks, as a grid has",
+            blocks <= machine.device.blocks,
+            f"at most {machine.device.blocks} blocks, as a grid has",
             f"{blocks} blocks",
             "use larger tiles, or algorithm lanes",
         )
@@ -227,6 +264,21 @@ class TreePlan(GpuPlan):
     def tile(self) -> int:
         """Steps in one tile of a block."""
         return self.threads_per_block * self.items_per_thread
+
+
+def shuffles(machine: Machine, kinds: Iterable[str]) -> bool:
+    """Whether a machine has these shuffles, in warps as wide as kernels take them for."""
+    return machine.warp == WARP and machine.device.shuffles.issuperset(kinds)
+
+
+def waits_in_warps(machine: Machine) -> bool:
+    """Whether the threads of a warp, as wide as kernels take it for, can wait for one another."""
+    return machine.warp == WARP and machine.device.warp_barrier
+
+
+def moves_vectors(machine: Machine) -> bool:
+    """Whether a thread loads and stores a vector at once."""
+    return machine.device.vector_bits >= VECTOR_BITS
 
 
 def aligned(sizes: list[int]) -> int:

@@ -25,8 +25,10 @@ from tvm_scan.schedules.common.sizes import element_parts
 from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden, parity
 
-__all__ = ["WarpTree", "can_shuffle", "shuffled", "takes_warp_tree"]
+__all__ = ["SHUFFLES", "WarpTree", "can_shuffle", "shuffled", "takes_warp_tree"]
 
+#: Kinds of shuffles of the tree.
+SHUFFLES = ("", "_up")
 _ALL = 0xFFFFFFFF
 _WORDS = ("int32", "uint32", "int64", "uint64", "float32", "float64")
 

@@ -1,4 +1,4 @@
-"""What a target can hold: threads, shared memory, cores, vector width."""
+"""``Machine``: the numbers of one target: threads, shared memory, cores, constants of a CPU."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
-from tvm_scan.errors import PlanError
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import chip_of
+from tvm_scan.schedules.machine.device import Device, device_of
 
-__all__ = ["Limits", "device_of", "limits_of"]
+__all__ = ["Machine", "host_cores"]
 
 
 #: Compute capability -> multiprocessors: V100, T4, A100, A40, Orin, L40, H100 and H200, B200, B300,
@@ -35,15 +35,19 @@ _MULTIPROCESSORS = {
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of a target that plans are checked against.
+class Machine:
+    """What a target has: plans are checked against it, and their times predicted for it.
 
     Attributes
     ----------
+    device : Device
+        What its interface offers.
     threads : int
-        Largest number of threads in a CUDA block.
+        Largest number of threads in a block.
     shared_bytes : int
-        Shared memory of a CUDA block in bytes.
+        Shared memory of a block in bytes.
+    warp : int
+        Threads of a warp.
     cores : int
         CPU cores that TVM's thread pool may use.
     multiprocessors : int
@@ -54,15 +58,17 @@ class Limits:
     line_stores : bool
         Whether one or two instructions store a cache line past the caches (AVX, AVX-512).
     async_copies : bool
-        Whether copies to shared memory go on while threads compute (sm_80 and later).
+        Whether copies to shared memory go on while threads compute (CUDA's from sm_80).
     processor : str
         Name of the processor or architecture, for messages.
     chip : CpuChip
         Measured constants of a CPU.
     """
 
-    threads: int = 1024
-    shared_bytes: int = 49152
+    device: Device
+    threads: int
+    shared_bytes: int
+    warp: int
     cores: int = 1
     multiprocessors: int = 132
     ldexp: bool = False
@@ -71,43 +77,31 @@ class Limits:
     processor: str = "a generic CPU"
     chip: CpuChip = field(default_factory=CpuChip)
 
+    @staticmethod
+    def of(target: Target) -> Machine:
+        """Return the machine of a target, from its attributes where it has them."""
+        device = device_of(target)
+        attrs = dict(target.attrs) if target.attrs is not None else {}
 
-def device_of(target: Target) -> str:
-    """``cpu`` or ``cuda``.
+        def attr(name: str, default: int) -> int:
+            value: Any = attrs.get(name)
+            return default if value is None else int(value)
 
-    Raises
-    ------
-    PlanError
-        For a target of another kind.
-    """
-    kind = str(target.kind.name)
-    if kind == "cuda":
-        return "cuda"
-    if kind in ("llvm", "c"):
-        return "cpu"
-    raise PlanError(f"expected a target of kind llvm, c or cuda, got {kind}; choose one of them")
-
-
-def limits_of(target: Target) -> Limits:
-    """Limits of ``target``, from its attributes where it has them."""
-    attrs = dict(target.attrs) if target.attrs is not None else {}
-
-    def attr(name: str, default: int) -> int:
-        value: Any = attrs.get(name)
-        return default if value is None else int(value)
-
-    capability = _compute_capability(str(attrs.get("arch") or ""))
-    return Limits(
-        threads=attr("max_threads_per_block", 1024) if device_of(target) == "cuda" else 1,
-        shared_bytes=attr("max_shared_memory_per_block", 49152),
-        cores=attr("num-cores", host_cores()),
-        ldexp=_has(target, "avx512f"),
-        line_stores=_has(target, "avx"),
-        multiprocessors=_MULTIPROCESSORS.get(capability, Limits.multiprocessors),
-        async_copies=capability >= 80,
-        chip=chip_of(target) if device_of(target) == "cpu" else CpuChip(),
-        processor=str(attrs.get("mcpu") or attrs.get("arch") or Limits.processor),
-    )
+        capability = _compute_capability(str(attrs.get("arch") or ""))
+        return Machine(
+            device=device,
+            # WebGPU's targets have the second name alone.
+            threads=attr("max_threads_per_block", attr("max_num_threads", device.threads)),
+            shared_bytes=attr("max_shared_memory_per_block", device.shared_bytes),
+            warp=attr("thread_warp_size", device.warp),
+            cores=attr("num-cores", host_cores()),
+            ldexp=_has(target, "avx512f"),
+            line_stores=_has(target, "avx"),
+            multiprocessors=_MULTIPROCESSORS.get(capability, Machine.multiprocessors),
+            async_copies=device.async_copies and capability >= 80,
+            chip=CpuChip() if device.is_gpu else chip_of(target),
+            processor=str(attrs.get("mcpu") or attrs.get("arch") or Machine.processor),
+        )
 
 
 def _compute_capability(arch: str) -> int:
@@ -117,7 +111,7 @@ def _compute_capability(arch: str) -> int:
 
 
 def _has(target: Target, feature: str) -> bool:
-    return str(target.kind.name) == "llvm" and bool(target_has_features(feature, target))
+    return device_of(target).has_features and bool(target_has_features(feature, target))
 
 
 def host_cores() -> int:

@@ -1,0 +1,168 @@
+"""What the interfaces to processors offer: a row for every kind of target.
+
+A schedule asks the row, never the kind's name: what it needs and a device lacks is a ``PlanError``.
+A new interface is a new row; ``is_served`` opens it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm.target import Target
+
+from tvm_scan.errors import PlanError
+
+__all__ = ["DEVICES", "Device", "device_of"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """What an interface offers to kernels, whatever the processor behind it.
+
+    Attributes
+    ----------
+    name : str
+        TVM's kind of target.
+    plans : str
+        How its plans begin: the ``device`` of the schedules that are for it.
+    is_served : bool
+        Whether kernels of ours were tried on it; targets of other kinds are refused.
+    is_gpu : bool
+        Whether a kernel is a grid of threads, rather than code that a pool of threads runs.
+    has_features : bool
+        Whether TVM says which instructions a target has.
+    threads, shared_bytes, blocks, warp : int
+        Threads and bytes of shared memory of a block, blocks of a grid, threads of a warp: what a
+        target has that does not say.
+    shuffles : frozenset of str
+        The intrinsics ``tvm_warp_shuffle`` that TVM has code for, by what follows in their names.
+    warp_barrier : bool
+        Whether the threads of a warp can wait for one another alone.
+    async_copies : bool
+        Whether copies to shared memory can go on while threads compute.
+    ordered_memory : bool
+        Whether a store can release, and a load acquire, what another block reads.
+    fast_exp : bool
+        Whether the bare instruction for powers of two can be had.
+    vector_bits : int
+        The widest load and store of a thread.
+    lacks : frozenset of str
+        Dtypes that its code cannot hold.
+    backend : str
+        Of TVM's pipelines for models, the one that is its own.
+    """
+
+    name: str
+    plans: str = "cuda"
+    is_served: bool = False
+    is_gpu: bool = True
+    has_features: bool = False
+    threads: int = 256
+    shared_bytes: int = 16 << 10
+    blocks: int = (1 << 31) - 1
+    warp: int = 1
+    shuffles: frozenset[str] = frozenset()
+    warp_barrier: bool = False
+    async_copies: bool = False
+    ordered_memory: bool = False
+    fast_exp: bool = False
+    vector_bits: int = 128
+    lacks: frozenset[str] = frozenset()
+    backend: str = "gpu_generic"
+
+    @property
+    def runtime(self) -> str:
+        """Device on which TVM runs its kernels, as ``tvm.device`` and torch name it."""
+        return self.name if self.is_gpu else "cpu"
+
+    @property
+    def rules(self) -> str:
+        """Which of TVM's sets of schedule rules is for it."""
+        return "cuda" if self.is_gpu else "llvm"
+
+
+def _cpu(name: str, *, has_features: bool) -> Device:
+    return Device(
+        name,
+        plans="cpu",
+        is_served=True,
+        is_gpu=False,
+        has_features=has_features,
+        threads=1,
+        backend="cpu_generic",
+    )
+
+
+_SHUFFLES = frozenset({"", "_up"})
+
+#: Kind of target -> its row.
+DEVICES: dict[str, Device] = {
+    row.name: row
+    for row in (
+        _cpu("llvm", has_features=True),
+        _cpu("c", has_features=False),
+        Device(
+            "cuda",
+            is_served=True,
+            threads=1024,
+            shared_bytes=48 << 10,
+            warp=32,
+            shuffles=_SHUFFLES | {"_xor"},
+            warp_barrier=True,
+            async_copies=True,
+            ordered_memory=True,
+            fast_exp=True,
+            backend="cuda",
+        ),
+        # What follows has a code generator in TVM's wheels, except for Vulkan, and no runtime.
+        Device(
+            "rocm",
+            shared_bytes=64 << 10,
+            warp=64,
+            shuffles=_SHUFFLES,
+            backend="rocm",
+        ),
+        Device("opencl", shuffles=frozenset({""})),
+        Device(
+            "metal",
+            shared_bytes=32 << 10,
+            warp=16,  # as TVM has it
+            shuffles=_SHUFFLES,
+            lacks=frozenset({"float64"}),
+            backend="metal",
+        ),
+        # The blocks are those that every implementation has.
+        Device("vulkan", blocks=(1 << 16) - 1),
+        # Vectors are loaded cell by cell. Shuffles need subgroups, which few browsers have.
+        Device(
+            "webgpu",
+            shared_bytes=32 << 10,
+            vector_bits=32,
+            lacks=frozenset({"float64", "int64", "uint64"}),
+        ),
+    )
+}
+
+
+def device_of(target: Target) -> Device:
+    """Row of a target.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        Of any kind.
+
+    Raises
+    ------
+    PlanError
+        If no schedule serves its kind.
+    """
+    kind = str(target.kind.name)
+    row = DEVICES.get(kind)
+    if row is None or not row.is_served:
+        *names, last = (row.name for row in DEVICES.values() if row.is_served)
+        raise PlanError(
+            f"expected a target of kind {', '.join(names)} or {last}, got {kind}; "
+            "choose one of them"
+        )
+    return row
