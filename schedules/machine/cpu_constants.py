@@ -16,6 +16,7 @@ from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.device import device_of
 
 __all__ = [
     "cache_sizes",
@@ -54,7 +55,7 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
     """A machine's constants under the instructions of a target."""
 
     def has(feature: str) -> bool:
-        return str(target.kind.name) == "llvm" and bool(target_has_features(feature, target))
+        return device_of(target).has_features and bool(target_has_features(feature, target))
 
     width = 64 if has("avx512f") else 32 if has("avx2") else 16
     product = chip.product_latency

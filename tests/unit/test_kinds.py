@@ -18,7 +18,6 @@ NAMES = {
 
 #: Where such a word is no question about a device of ours.
 WORDS_OF_OTHERS = {
-    "schedules/machine/cpu_constants.py": "whether a target has features, which LLVM's have",
     "tvm_scan/arguments.py": "words of a caller for targets, which the core makes",
     "tvm_scan/artifact.py": "words of a manifest",
     "tvm_scan/cuda_math.py": "the core's: of TVM's compilers CUDA's alone is told of fast math",
