@@ -22,7 +22,7 @@ _CALLS = {
     "pow": 4.0, "sqrt": 0.5, "rsqrt": 1.0, "erf": 2.0, "exp10": 1.0, "log10": 1.0,
 }  # fmt: skip
 _SIMPLE = (
-    tirx.Mul, tirx.Max, tirx.Min, tirx.Select, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ,
+    tirx.Mul, tirx.Max, tirx.Min, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ,
     tirx.NE, tirx.And, tirx.Or, tirx.Not, tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor,
     tirx.LShift, tirx.RShift, tirx.Cast,
 )  # fmt: skip
@@ -109,6 +109,16 @@ def _has_half(cast: Any) -> bool:
     return tir.is_half(tir.dtype_of(cast)) or tir.is_half(tir.dtype_of(cast.value))
 
 
+def _is_extremum(select: Any) -> bool:
+    """Whether a choice is of the two values that it compares, which is one instruction."""
+    condition = select.condition
+    if not isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE):
+        return False
+    values = [select.true_value, select.false_value]
+    sides = [condition.a, condition.b]
+    return any(all(map(tir.structurally_equal, sides, order)) for order in (values, values[::-1]))
+
+
 def sum_of(expressions: Any) -> Counts:
     """Operations of several expressions together; what they have in common is made once."""
     known: set[int] = set()
@@ -166,9 +176,15 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         if isinstance(node, tirx.Mul) and not floats:
             # Two halves of a product of 32 bits in a vector, three of 64, on one port.
             found[1] += 3.0 * size_of(node)
-        dear = floats and isinstance(node, tirx.Max | tirx.Min)
-        dear = dear or (isinstance(node, tirx.Cast) and _has_half(node))
+        dear = isinstance(node, tirx.Cast) and _has_half(node)
         add(3.0 if dear else 1.0, size_of(node))
+
+    def on_select(node: Any) -> Any:
+        add(1.0, size_of(node.true_value))
+        if not _is_extremum(node):
+            return None
+        inside.extend(count(value, known) for value in (node.true_value, node.false_value))
+        return skip
 
     def on_quotient(node: Any) -> None:
         found[3] += 1.0
@@ -187,6 +203,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         (tirx.BufferStore, on_store),
         (TensorLoad, lambda _: skip),
         (Call, once(on_call)),
+        (tirx.Select, once(on_select)),
         (tirx.Add, once(on_sum)),
         (tirx.Sub, once(on_sum)),
         *((kind, once(on_quotient)) for kind in _QUOTIENTS),

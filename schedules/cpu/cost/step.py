@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Var
+from tvm.ir import Call, Range, Var
 from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
@@ -23,6 +24,10 @@ from tvm_scan.schedules.cpu.cost.count import Counts, Path, chain_of, count, sum
 from tvm_scan.schedules.cpu.vector_math import has_transcendentals, hoist_first_iteration
 
 __all__ = ["Access", "Part", "Step", "step_of"]
+
+
+#: Steps at either end of time that may be others than those between them.
+_ENDS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,10 +124,13 @@ def step_of(recurrence: Recurrence, steps: int | None = None) -> Step:
 
 @lru_cache(maxsize=256)
 def _counted(recurrence: Recurrence) -> Step:
+    time = recurrence.time.var
+    steady = partial(_steady, time=time, length=known_extent(recurrence.time.extent))
+    body = steady(recurrence.body)
     # An empty loop is counted as one step: what is chosen for it does not matter.
     extents = [max(1, known_extent(axis.extent)) for axis in recurrence.lanes]
     chains = [
-        chain_of(carry.step, [recurrence.carries[c].old for c in group.carries])
+        chain_of(steady(carry.step), [recurrence.carries[c].old for c in group.carries])
         for group in recurrence.groups
         for carry in (recurrence.carries[c] for c in group.carries)
     ]
@@ -133,7 +141,7 @@ def _counted(recurrence: Recurrence) -> Step:
         rows=prod(extents),
         length=max(1, known_extent(recurrence.time.extent)),
         lanes=extents[-1] if extents else 1,
-        body=count(recurrence.body),
+        body=count(body),
         chain=max(chains, key=lambda c: c.weight),
         accesses=accesses,
         parts=tuple(_part(recurrence, group) for group in recurrence.groups),
@@ -151,6 +159,30 @@ def _counted(recurrence: Recurrence) -> Step:
         backwards=any((a.along_time or 0) < 0 for a in accesses),
         history=any(carry.register.timed for carry in recurrence.carries),
     )
+
+
+def _steady(node: Any, time: Var, length: int) -> Any:
+    """A step amid the others: LLVM takes the first and the last ones apart."""
+    if length <= 2 * _ENDS:
+        return node
+    middle, dtype = Analyzer(), tir.dtype_of(time)
+    inner = [tirx.IntImm(dtype, n) for n in (_ENDS, length - 2 * _ENDS)]
+    middle.bind(time, Range.from_min_extent(*inner))
+
+    def on_call(call: Call) -> Any:
+        if tir.call_name(call) != "prim.if_then_else" or not _is_of(call.args[0], time):
+            return call
+        condition = middle.simplify(call.args[0])
+        if not isinstance(condition, tirx.IntImm):
+            return call
+        return call.args[1] if condition.value else call.args[2]
+
+    return tvm_ffi.structural_map(node, (Call, on_call))
+
+
+def _is_of(condition: Any, time: Var) -> bool:
+    """Whether a condition looks at time, and at nothing that was read."""
+    return tir.contains_var(condition, [time]) and not tir.loads(condition)
 
 
 def _size(buffer: Var) -> float:

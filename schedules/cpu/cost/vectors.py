@@ -17,7 +17,7 @@ from tvm_scan.schedules.cpu.cost.step import Part, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
-__all__ = ["vector_fold", "vector_walk"]
+__all__ = ["block_counts", "vector_fold", "vector_walk"]
 
 #: Cycles of a cell that a vector of time reads, and writes, where steps lie apart.
 _GATHERED, _SCATTERED = 1.0, 2.8
@@ -33,15 +33,9 @@ def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     """Cycles of some steps of one lane: vectors of them, and what is left one by one."""
     width = plan.time_vector
     full, rest = divmod(length, width)
-    issued, shuffles, chain = 0.0, 0.0, 0.0
-    for part in step.parts:
-        scan = _run_scan if plan.time_runs else _scan
-        made = scan(part, width, chip)
-        spilled = _SPILLED if len(part.sizes) > 2 else 1.0
-        issued, shuffles = issued + spilled * made[0], shuffles + spilled * made[1]
-        issued += spilled * vector_cycles(part.lift, width, chip, True, False) * chip.vector_issue
-        chain = max(chain, latency_of(part.apply_chain, chip) + _PASSED)
-    issued += vector_cycles(step.body, width, chip, True, False) * chip.vector_issue
+    spilled = _SPILLED if any(len(part.sizes) > 2 for part in step.parts) else 1.0
+    issued, shuffles = (spilled * counted for counted in block_counts(plan, step, chip))
+    chain = max(latency_of(part.apply_chain, chip) + _PASSED for part in step.parts)
     memory = 0.0
     for a in moving(step):
         vectors = vectors_of(width, a.size, chip)
@@ -62,6 +56,19 @@ def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     # The next row begins while this one waits, as far as the processor looks ahead.
     inside = full * (issued + shuffles) + rest * own + 20.0
     return max(busy, waits / (1.0 + chip.window / inside))
+
+
+def block_counts(plan: CpuPlan, step: Step, chip: CpuChip) -> tuple[float, float]:
+    """Operations and shuffles of a vector of time."""
+    width = plan.time_vector
+    scan = _run_scan if plan.time_runs else _scan
+    issued = vector_cycles(step.body, width, chip, True, False) * chip.vector_issue
+    shuffles = 0.0
+    for part in step.parts:
+        operations, moves = scan(part, width, chip)
+        operations += vector_cycles(part.lift, width, chip, True, False) * chip.vector_issue
+        issued, shuffles = issued + operations, shuffles + moves
+    return issued, shuffles
 
 
 def _scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:

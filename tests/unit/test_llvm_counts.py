@@ -1,0 +1,77 @@
+"""What the costs of CPU plans count is what LLVM's code has: instructions of its inner loops."""
+
+import re
+
+import pytest
+import tvm
+from tvm.target import Target
+
+from bench.regret_cases import Case
+from tvm_scan import extract, parallelize
+from tvm_scan.schedules.cpu.cost.parts import instructions_of
+from tvm_scan.schedules.cpu.cost.step import step_of
+from tvm_scan.schedules.cpu.cost.vectors import block_counts
+from tvm_scan.schedules.machine.machine import Machine
+from tvm_scan.schedules.plan import ScanPlan
+
+#: Whatever the machine: LLVM writes code for others, too.
+TARGET = Target({"kind": "llvm", "mcpu": "skylake-avx512", "mtriple": "x86_64-unknown-linux-gnu"})
+FAMILIES = ["cumsum", "linear_recurrence", "ema", "cummax", "clamped", "order 2"]
+#: Instructions that move cells between lanes; blends have a port of their own.
+SHUFFLE = re.compile(r"v(p?perm|p?unpck|p?shuf|p?align|p?insert|p?extract|p?broadcast|movddup)")
+
+
+def inner_loops(family, plan):
+    """Instructions of every loop without another one inside it, and its recurrence."""
+    func = Case(family, (100, 100_000), {"layout": "dl"} if family == "ema" else {}).func
+    module = tvm.compile(parallelize(func, TARGET, ScanPlan.parse(plan)), target=TARGET)
+    code, labels, loops = [], {}, []
+    for line in map(str.strip, module.mod.inspect_source("asm").splitlines()):
+        if label := re.match(r"(\.LBB\w+):", line):
+            labels[label[1]] = len(code)
+        elif line and not line.startswith((".", "#")) and not line.endswith(":"):
+            code.append(line.partition("#")[0])
+            jump = re.match(r"j\w+\s+(\.LBB\w+)", line)
+            if jump and jump[1] in labels:
+                loops.append((labels[jump[1]], len(code)))
+    inner = [a for a in loops if not any(a[0] <= b[0] and b[1] < a[1] for b in loops)]
+    return [code[first:last] for first, last in inner], extract(func)
+
+
+def is_of_numbers(instruction):
+    return instruction.startswith("v")
+
+
+def is_store(instruction):
+    return bool(re.match(r"vmov\w+\s+%[xyz]mm\w+,\s*[-\w]*\(", instruction))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_instructions_of_the_loop(family):
+    """Of floats, in the loop as it was written; LLVM repeats a step some times."""
+    loops, recurrence = inner_loops(family, "cpu/sequential()")
+    found = []
+    for loop in loops:
+        stores = sum(map(is_store, loop))
+        if stores:
+            found.append(sum(map(is_of_numbers, loop)) / stores)
+    counted = instructions_of(step_of(recurrence))
+    assert min(found) == pytest.approx(counted, abs=0.6), (found, counted)
+
+
+@pytest.mark.parametrize("family", ["cumsum", "linear_recurrence", "cummax", "clamped"])
+def test_shuffles_and_arithmetic_of_vectors_of_time(family):
+    plan = "cpu/lanes(time_vector=64, time_runs=True)"
+    loops, recurrence = inner_loops(family, plan)
+    machine = Machine.of(TARGET)
+    operations, shuffles = block_counts(ScanPlan.parse(plan), step_of(recurrence), machine.chip)
+    found = []
+    for loop in loops:
+        stores = sum(map(is_store, loop))
+        moved = sum(bool(SHUFFLE.match(i)) for i in loop)
+        if stores == 4 and moved:  # a vector of 64 cells
+            other = sum(is_of_numbers(i) and not i.startswith(("vmov", "vbroad")) for i in loop)
+            found.append((other - moved, moved))
+    arithmetic, moved = min(found)
+    assert 0.6 < operations / arithmetic < 1.7, (found, operations)
+    assert 0.6 < shuffles / moved < 1.7, (found, shuffles)
