@@ -64,6 +64,9 @@ def _view(entry: dict[str, Any], value: Any) -> Any:
     if hasattr(value, "filled") and hasattr(value, "mask"):
         # DLPack knows no masks: what is masked would be computed with as if it were not.
         raise differs(f"a {kind}", "fill what is masked, with numpy.ma.filled(array, value)")
+    if hasattr(value, "resolve_neg"):
+        # torch may put a sign off, which is not in the memory that DLPack hands over.
+        value = value.resolve_neg()
     try:
         if not getattr(getattr(value, "flags", None), "writeable", True):
             value = value.copy(order="K")

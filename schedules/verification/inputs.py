@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import tirx
+from tvm.ir import Range
+from tvm.s_tir import SBlock
+from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.algebra import Automaton
@@ -91,22 +96,28 @@ def cases(func: tirx.PrimFunc, found: Recurrence, seed: int) -> Iterator[Case]:
                 yield Case(kind, {**base.arrays, name: array}, base, name)
 
 
-def _shapes(func: tirx.PrimFunc, found: Recurrence) -> list[list[Any]]:
+def _sizes(func: tirx.PrimFunc, found: Recurrence) -> tir.VarMap:
+    """A number for every extent that is symbolic."""
     sizes = tir.VarMap()
     for var in tir.variables(found.time.extent).keys():
         sizes[var] = tirx.IntImm(tir.dtype_of(var), STEPS)
     steps = len(sizes)
-    shapes = []
     for param in func.params:
-        shape = []
         for extent in tir.shape_of(param):
             for var in tir.variables(extent).keys():
                 if var not in sizes:
                     other = _OTHERS[(len(sizes) - steps) % len(_OTHERS)]
                     sizes[var] = tirx.IntImm(tir.dtype_of(var), other)
-            shape.append(tir.as_int(tir.simplify(tir.substitute(extent, sizes))))
-        shapes.append(shape)
-    return shapes
+    return sizes
+
+
+def _shapes(func: tirx.PrimFunc, found: Recurrence) -> list[list[Any]]:
+    sizes = _sizes(func, found)
+    return [[_number(extent, sizes) for extent in tir.shape_of(param)] for param in func.params]
+
+
+def _number(extent: Any, sizes: tir.VarMap) -> int | None:
+    return tir.as_int(tir.simplify(tir.substitute(extent, sizes)))
 
 
 def _values(
@@ -147,21 +158,76 @@ def _smallest_normal(dtype: str) -> float:
 
 
 def index_limits(func: tirx.PrimFunc, found: Recurrence) -> tir.VarMap:
-    """Extents that integer inputs must stay below, because they index something."""
-    limits = tir.VarMap()
+    """Extents that integer inputs must stay below, because they index something.
 
-    def bound(source: Any, extent: Any) -> None:
-        size = tir.as_int(extent)
-        if size is not None:
-            limits[source] = min(size, limits.get(source, size))
+    Every index stays inside of its array, or the loop itself would end the process.
+    """
+    limits, sizes = tir.VarMap(), _sizes(func, found)
+    ranges = _ranges(func.body, sizes)
+
+    def bound(index: Any, size: int | None) -> None:
+        inner = tir.loads(index)
+        if size is None or not inner:
+            return
+        least = _largest(tir.substitute(index, sizes), size, ranges)
+        for load in inner:
+            limits[load.source] = min(least, limits.get(load.source, least))
 
     for load in tir.loads(func.body):
         for index, extent in zip(load.indices, tir.shape_of(load.source), strict=True):
-            for inner in tir.loads(index):
-                bound(inner.source, extent)
+            bound(index, _number(extent, sizes))
     for algebra in found.algebras:
         inner = algebra.innermost
         if isinstance(inner, Automaton):
-            for load in tir.loads(inner.image):
-                bound(load.source, tirx.IntImm("int32", inner.states))
+            load = inner.image.value if isinstance(inner.image, tirx.Cast) else inner.image
+            limits[load.source] = min(inner.states, limits.get(load.source, inner.states))
+            if inner.flat is not None:
+                bound(inner.flat[2], inner.flat[1])
     return limits
+
+
+def _ranges(body: Any, sizes: tir.VarMap) -> list[tuple[Any, Range]]:
+    """The ranges of loops and of block axes."""
+    found = []
+
+    def add(var: Any, start: Any, extent: Any) -> None:
+        first, steps = _number(start, sizes), _number(extent, sizes)
+        if first is not None and steps is not None:
+            kind = tir.dtype_of(var)
+            bounds = (tirx.IntImm(kind, first), tirx.IntImm(kind, max(1, steps)))
+            found.append((var, Range.from_min_extent(*bounds)))
+
+    def on_block(block: SBlock) -> None:
+        for axis in block.iter_vars:
+            add(axis.var, axis.dom.min, axis.dom.extent)
+
+    def on_loop(loop: tirx.For) -> None:
+        add(loop.loop_var, loop.min, loop.extent)
+
+    tvm_ffi.structural_walk(body, [(SBlock, on_block), (tirx.For, on_loop)])
+    return found
+
+
+def _largest(index: Any, size: int, ranges: list[tuple[Any, Range]]) -> int:
+    """The most that all loads of an index may stay below, so that it stays below `size`."""
+    values: list[tirx.Var] = []
+
+    def value(load: Any) -> Any:
+        values.append(tirx.Var(f"value{len(values)}", tir.dtype_of(load)))
+        return values[-1]
+
+    written = tir.map_loads(index, value)
+
+    def fits(limit: int) -> bool:
+        analyzer = Analyzer()
+        for var, over in ranges:
+            analyzer.bind(var, over)
+        for var in values:
+            kind = tir.dtype_of(var)
+            bounds = (tirx.IntImm(kind, 0), tirx.IntImm(kind, limit))
+            analyzer.bind(var, Range.from_min_extent(*bounds))
+        bound = analyzer.const_int_bound(written)
+        return int(bound.min_value) >= 0 and int(bound.max_value) < size
+
+    most = bisect.bisect_left(range(1, size + 1), True, key=lambda limit: not fits(limit))
+    return most or size  # where nothing is known, what the array has

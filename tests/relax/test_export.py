@@ -205,6 +205,11 @@ def test_arrays_of_every_kind(folder):
         got = np.from_dlpack(model(*given))
         np.testing.assert_allclose(got, expected(*plain), 1e-5, 1e-6)
     assert not sealed.flags.writeable
+    negative = torch._neg_view(torch.tensor(a))
+    assert negative.is_neg()
+    np.testing.assert_allclose(
+        np.from_dlpack(model(negative, negative)), expected(-a, -a), 1e-5, 1e-6
+    )
     for named in (model(a, x=x), model(a=a, x=x), model(x=x, a=a)):
         np.testing.assert_allclose(np.from_dlpack(named), want, 1e-5, 1e-6)
     begin = r"^run: expected a as (an array of )?float32 of shape \(3, length\), got"

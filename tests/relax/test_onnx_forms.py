@@ -316,3 +316,54 @@ def test_arithmetic_on_extents(operator, rows):
         opset=18,
     )
     check(made, x=np.arange(480, dtype="float32").reshape(60, 8))
+
+
+UNARY = ("Neg", "Abs", "Identity", "ReduceProd", "Sqrt")
+
+
+@pytest.mark.parametrize("rows", [60, "n"])
+def test_operators_on_a_whole_shape(rows):
+    """TVM's importer refuses what is a shape in all but a few operators."""
+    nodes = [
+        helper.make_node("CumSum", ["x", "zero"], ["sums"]),
+        helper.make_node("Shape", ["sums"], ["extents"]),
+    ]
+    results = []
+    for operator in ("Div", "Mul", "Sub", "Add", "Mod", "Min", "Max", *UNARY):
+        given, found = ["extents"], "extents"
+        if operator == "Sqrt":
+            nodes.append(helper.make_node("Cast", [found], ["real"], to=onnx.TensorProto.FLOAT))
+            given = ["real"]
+        elif operator not in UNARY:
+            given.append("number")
+        nodes.append(helper.make_node(operator, given, [operator]))
+        nodes.append(
+            helper.make_node("Cast", [operator], [f"{operator} r"], to=onnx.TensorProto.FLOAT)
+        )
+        results.append(f"{operator} r")
+    nodes += [
+        helper.make_node("Mul", ["Div", "number"], ["even"]),
+        helper.make_node("Reshape", ["sums", "even"], ["same"]),
+    ]
+    for at, name in enumerate(results):
+        nodes.append(helper.make_node("Add", ["same", name], [f"y{at}"]))
+    made = model(
+        nodes,
+        [typed("x", np.dtype("float32"), rows, 2)],
+        [typed(f"y{at}", np.dtype("float32"), None, None) for at in range(len(results))],
+        [("zero", np.array(0)), ("number", np.array([2]))],
+        opset=18,
+    )
+    check(made, x=np.arange(120, dtype="float32").reshape(60, 2))
+
+
+def test_extents_divided_by_zero_and_operators_that_fail():
+    shape = helper.make_node("Shape", ["x"], ["extents"])
+    for operator, number, said in (
+        ("Div", [0], "Div of extents by what is not zero"),
+        ("Equal", [1, 2, 3], "got Equal 'last': "),
+    ):
+        last = helper.make_node(operator, ["extents", "number"], ["y"], name="last")
+        made = model([shape, last], [info("x", 4, 6)], [], [("number", np.array(number))])
+        with pytest.raises(ScanError, match=said):
+            from_onnx(made)

@@ -6,6 +6,7 @@ numbers that are something else.
 
 import warnings
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -67,6 +68,26 @@ def test_one_parameter_on_another_device(layer):
         given = type(state)(*parts) if isinstance(state, tuple) else parts[0]
         with pytest.raises(ValueError, match=rf"on one device, got x on cpu and state\[{i}\]"):
             layer(x, given)
+
+
+OPTIONAL = {"h0", "reset", "D", "z", "delta_bias", "dt_bias", "cu_seqlens", "seq_idx"}
+
+
+@pytest_each
+def test_what_is_no_tensor(name, argument):
+    """Nor one of the kind that kernels read, which TVM would see as another or not at all."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, that its nested tensors are a prototype
+        nested = torch.nested.nested_tensor([torch.rand(3), torch.rand(4)])
+    values = ["word", np.ones(3), nested, torch.rand(3).to_sparse()]
+    if argument not in OPTIONAL | {"initial_states"}:
+        values.append(None)
+    for value in values:
+        found = rf"{argument}|xs\[\d\]|init\[0\]"
+        if name == "mamba_chunk_scan_combined" and argument == "initial_states":
+            found = "h0"
+        with pytest.raises(ValueError, match=rf"expected ({found}) (to be a|as a|with)"):
+            results_of(name, {**arguments_of(name), argument: value})
 
 
 def test_a_tensor_that_a_function_reads():

@@ -4,6 +4,8 @@ But those that a kernel is a constant of, which `bound` names in the table: ther
 bound to what it was traced with, and another is compiled.
 """
 
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,8 +15,17 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 import tvm_scan.torch as ts  # noqa: E402
 from tests.support.tiers import SEED, longer  # noqa: E402
 from tests.torch.table import FUNCTIONS, arguments_of, results_of  # noqa: E402
+from tvm_scan.torch import traced  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def traced_anew(monkeypatch):
+    """No trace of an earlier test or run stands for one that export or compile makes."""
+    monkeypatch.setattr(traced, "_kept", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(traced, "found_trace", lambda _key: None)
+
 
 #: All others than those of the table.
 OTHER = {"b": 2, "t": 9, "c": 6, "h": 6, "k": 5, "v": 3, "p": 5, "n": 4, "s": 6}

@@ -81,6 +81,20 @@ def test_annotations_of_flat_plans_are_read(schedule):
         ("cpu/serial_tiles()", "one of sequential, lanes, three_phase on cpu, got algorithm=ser"),
         ("cuda/spiral()", "expected one of sequential, lanes, .*, got algorithm=spiral"),
         ("tpu/lanes()", "expected one of cpu, cuda, got device=tpu"),
+        ("tpu/warp()", "expected one of cpu, cuda, got device=tpu"),
+        *(
+            (f"cpu/lanes(vectorize={word})", f"expected True or False for vectorize, got '{word}'")
+            for word in ("true", "1", "banana", "TRUE", "")
+        ),
+        *(
+            (f"cpu/lanes(time_vector={word})", "expected int for time_vector, got")
+            for word in ("1e3", "0x10", "1_6", "+8", "\u0663", "True", "", "9" * 5000)
+        ),
+        ("cpu/lanes(lane_block=8, lane_block=8)", "each field once, got lane_block twice"),
+        ("cpu/lanes(device=cuda)", "expected one of .*, got the field 'device'"),
+        ("cpu/lanes(algorithm=three_phase)", "expected one of .*, got the field 'algorithm'"),
+        *((f"cpu/lanes({text})", "expected field=value") for text in (",", "a", ")")),
+        (None, "got None"),
     ],
 )
 def test_text_that_is_no_plan(text, message):

@@ -111,6 +111,42 @@ def test_inputs_of_a_table_that_lags_stay_in_it():
         assert all(c.holds for c in verify(func, plan=CHUNKS))
 
 
+@T.prim_func(s_tir=True)
+def flat_table(
+    X: T.Buffer((2, 37), "int32"), TB: T.Buffer((12,), "int32"), H: T.Buffer((2, 37), "int32")
+):
+    for b, t in T.grid(2, 37):
+        H[b, t] = TB[T.if_then_else(t > 0, H[b, t - 1], 0) * 2 + X[b, t]]
+
+
+@T.prim_func(s_tir=True)
+def gathered(x: T.handle, w: T.handle, h: T.handle):
+    m, n, k = T.int64(), T.int64(), T.int64()
+    X = T.match_buffer(x, (m, n), "int32")
+    W = T.match_buffer(w, (m, k), "float32")
+    H = T.match_buffer(h, (m, n), "float32")
+    for b, t in T.grid(m, n):
+        H[b, t] = T.if_then_else(t > 0, H[b, t - 1], T.float32(0)) + W[b, X[b, t]]
+
+
+@T.prim_func(s_tir=True)
+def gathered_in_rows(
+    X: T.Buffer((3, 40), "int32"), W: T.Buffer((24,), "float32"), H: T.Buffer((3, 40), "float32")
+):
+    for b, t in T.grid(3, 40):
+        H[b, t] = T.if_then_else(t > 0, H[b, t - 1], T.float32(0)) + W[b * 4 + X[b, t] * 2 + t % 2]
+
+
+@pytest.mark.parametrize(
+    ("func", "most"), [(flat_table, (2, 6)), (gathered, (5,)), (gathered_in_rows, (8,))]
+)
+def test_inputs_that_index_stay_inside(func, most):
+    """Of a flat array, of one whose extent is symbolic, and with the loops beside them."""
+    limits = verification_inputs.index_limits(func, extract(func))
+    assert tuple(limits.get(p) for p in func.params)[: len(most)] == most, "else it would crash"
+    assert all(c.holds for c in verify(func, plan=CHUNKS))
+
+
 @pytest.mark.parametrize("name", ["running_argmax", "bounded_sum", "running_logsumexp"])
 def test_a_device_is_held_to_its_own_maxima(name):
     """Which ignore NaN: the loop on this machine would not."""

@@ -12,6 +12,7 @@ from tvm.ir import GenericConst, IRModule
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.causal_conv import causal_conv
 from tvm_scan.relax.onnx_attention import linear_attention
+from tvm_scan.relax.onnx_extents import as_tensor, computed
 from tvm_scan.relax.onnx_scan import scan
 
 __all__ = ["from_onnx"]
@@ -104,7 +105,31 @@ def _importer_class() -> type:
                         f"from_onnx: expected {node.op_type} of ONNX's own domain, got one of "
                         f"{node.domain}; replace it"
                     )
+                try:
+                    self._construct_node(type(graph)(node=[node]))
+                except (ScanError, NotImplementedError):
+                    raise
+                except Exception as error:
+                    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+                    raise ScanError(
+                        f"from_onnx: expected operators that TVM or tvm_scan imports, got "
+                        f"{node.op_type} {node.name!r}: {said}; replace it"
+                    ) from error
+
+        def _construct_node(self, graph: Any) -> None:
+            """Convert the one node of a graph; extents come as TVM's converters take them."""
+            (node,) = graph.node
+            inputs = [self._nodes[name] if name else None for name in node.input]
+            extents = computed(node.op_type, inputs, self._parse_attr(node.attribute))
+            if extents is not None:
+                self._nodes[node.output[0]] = extents
+                return
+            names = [name for name in node.input if name]
+            before = {name: self._nodes[name] for name in names}
+            for name, value in before.items():
+                self._nodes[name] = as_tensor(self.bb, node.op_type, value)
             super()._construct_nodes(graph)
+            self._nodes.update(before)
 
         def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
             if op_name == "Constant" and "value" not in attrs:

@@ -66,7 +66,10 @@ def apart_from_transforms(
 
 
 def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    with ThreadPoolExecutor(1) as pool:
+    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+    # The tracer of torch.export's own program is one for all threads.
+    with disable_proxy_modes_tracing(), ThreadPoolExecutor(1) as pool:
         return pool.submit(function, *arguments).result()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from numbers import Number
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ __all__ = [
     "check",
     "check_devices",
     "check_mask",
+    "check_number",
     "check_numbers",
     "check_shape",
     "check_tensors",
@@ -41,13 +44,15 @@ def check(holds: bool, owner: str, expected: str, found: object, fix: str) -> No
         raise ValueError(f"tvm_scan.torch.{owner}: expected {expected}, got {found}; {fix}")
 
 
-def check_tensors(owner: str, **tensors: object) -> None:
-    """Raise unless all that are not None are tensors, on one CPU or GPU or all without data.
+def check_tensors(
+    owner: str, optional: Mapping[str, object] = MappingProxyType({}), /, **tensors: object
+) -> None:
+    """Raise unless all are tensors, on one CPU or GPU or all without data.
 
     Every function has all its tensors checked here: torch itself takes some mixtures, and gives
-    memory that nobody wrote.
+    memory that nobody wrote. Those of `optional` may be None.
     """
-    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    given = tensors | {name: value for name, value in optional.items() if value is not None}
     for name, tensor in given.items():
         _check_tensor(owner, name, tensor)
     check_devices(owner, given)  # type: ignore[arg-type]
@@ -65,15 +70,26 @@ def check_devices(owner: str, tensors: Mapping[str, Tensor]) -> None:
 
 def _check_tensor(owner: str, name: str, value: object) -> None:
     if not isinstance(value, Tensor):
-        found = type(value).__name__
-        check(False, owner, f"{name} to be a tensor", found, "convert it with torch.as_tensor")
+        found = "None" if value is None else type(value).__name__
+        fix = "pass one" if value is None else "convert it with torch.as_tensor"
+        check(False, owner, f"{name} to be a tensor", found, fix)
     elif not is_placed(value) and value.device.type != "meta":
         check(False, owner, f"{name} on a CPU or GPU", value.device, "move it with .cpu()")
     elif value.dtype not in _DTYPES:
         expected = f"{name} of floats of 16 bits or more, of complex64, integers or bool"
         check(False, owner, expected, value.dtype, "convert it with .to")
+    elif value.is_nested:
+        fix = "convert it with torch.nested.to_padded_tensor, or pack the rows"
+        check(False, owner, f"{name} with strides", "a nested tensor", fix)
     elif value.layout is not torch.strided:
         check(False, owner, f"{name} with strides", value.layout, "convert it with .to_dense()")
+
+
+def check_number(owner: str, name: str, value: object) -> None:
+    """Raise unless the value is a number, where a tensor would be taken as well."""
+    fits = isinstance(value, (Number, torch.SymInt, torch.SymFloat))
+    found = "None" if value is None else type(value).__name__
+    check(fits, owner, f"{name} as a tensor or a number", found, "convert it with torch.as_tensor")
 
 
 def check_shape(owner: str, shape: torch.Size, axes: int, **tensors: Tensor) -> None:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check_mask, check_shape, check_tensors, wide
+from tvm_scan.torch.arguments import check_mask, check_number, check_shape, check_tensors, wide
 from tvm_scan.torch.linear import linear_recurrence
 
 __all__ = ["hgrn", "rglru"]
@@ -66,7 +66,7 @@ def rglru(
     """
     owner = "rglru"
     gates = {"input_gate": input_gate, "recurrence_gate": recurrence_gate}
-    check_tensors(owner, x=x, **gates, decay=decay, h0=h0, reset=reset)
+    check_tensors(owner, {"h0": h0, "reset": reset}, x=x, **gates, decay=decay)
     check_shape(owner, x.shape, 3, x=x, **gates)
     check_shape(owner, x.shape[2:], 1, decay=decay)
     log_a = -scale * F.softplus(wide(decay)) * wide(recurrence_gate).sigmoid()
@@ -126,12 +126,14 @@ def hgrn(
     cancellation.
     """
     owner = "hgrn"
-    bound = lower_bound if isinstance(lower_bound, Tensor) else None
-    check_tensors(owner, x=x, forget_gate=forget_gate, h0=h0, lower_bound=bound)
+    bound = {"lower_bound": lower_bound} if isinstance(lower_bound, Tensor) else {}
+    check_tensors(owner, {"h0": h0}, x=x, forget_gate=forget_gate, **bound)
     check_shape(owner, x.shape, 3, x=x, forget_gate=forget_gate)
     if isinstance(lower_bound, Tensor):
         check_shape(owner, x.shape[2:], 1, lower_bound=lower_bound)
         lower_bound = wide(lower_bound)
+    else:
+        check_number(owner, "lower_bound", lower_bound)
     gate = wide(forget_gate)
     keep = (1 - lower_bound) * torch.sigmoid(-gate)  # 1 - f
     forget = lower_bound + (1 - lower_bound) * torch.sigmoid(gate)

@@ -11,6 +11,7 @@ from tvm_scan.torch.arguments import (
     axis_of,
     check,
     check_mask,
+    check_number,
     check_tensors,
     framed,
 )
@@ -71,7 +72,10 @@ def linear_recurrence(
         result = direct(affine_spec, (emit, False, False, reverse), dim, a, x)
         if result is not None:
             return result
-    check_tensors(owner, x=x, a=a if isinstance(a, Tensor) else None, h0=h0, reset=reset)
+    gate = {"a": a} if isinstance(a, Tensor) else {}
+    check_tensors(owner, {"h0": h0, "reset": reset}, x=x, **gate)
+    if not gate:
+        check_number(owner, "a", a)
     gates = a if isinstance(a, Tensor) else number_like(x, a)
     dim = axis_of(owner, x, dim)
     check(x.dim() > 0, owner, "x with a time axis", "a scalar", "unsqueeze it")

@@ -94,9 +94,10 @@ def selective_scan(
     longer than a kernel.
     """
     owner = "selective_scan"
-    given = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z}
-    given |= {"delta_bias": delta_bias, "h0": h0}
-    check_tensors(owner, **given, reset=reset, cu_seqlens=cu_seqlens)
+    needed = {"u": u, "delta": delta, "A": A, "B": B, "C": C}
+    may = {"D": D, "z": z, "delta_bias": delta_bias, "h0": h0}
+    check_tensors(owner, {**may, "reset": reset, "cu_seqlens": cu_seqlens}, **needed)
+    given = {**needed, **may}
     for name, dims, tensor in (("u", 3, u), ("A", 2, A)):
         check(tensor.dim() == dims, owner, f"{name} with {dims} axes", tuple(tensor.shape), "")
     batch, channels, length = u.shape

@@ -62,7 +62,7 @@ def gla(
     linear attention. No history of states is stored, for no derivative; for that of `g` a state
     for every 16 steps.
     """
-    check_tensors("gla", q=q, k=k, v=v, g=g, h0=h0)
+    check_tensors("gla", {"h0": h0}, q=q, k=k, v=v, g=g)
     _check_matrix("gla", q, k, v, g, h0)
     if scale is None:
         scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
@@ -112,7 +112,7 @@ def rwkv6(
     ValueError
         If a shape or dtype is not as above, or tensors are on different devices.
     """
-    check_tensors("rwkv6", r=r, k=k, v=v, w=w, u=u, h0=h0)
+    check_tensors("rwkv6", {"h0": h0}, r=r, k=k, v=v, w=w, u=u)
     _check_matrix("rwkv6", r, k, v, w, h0)
     check_shape("rwkv6", r.shape[2:], 2, u=u)
     read = wide(r) * scale

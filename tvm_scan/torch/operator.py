@@ -124,7 +124,8 @@ def _is_plain(arguments: Iterable[Any]) -> bool:
                 return False
             if recorded and argument.requires_grad:
                 return False
-            if argument.is_neg() or argument.is_conj():  # torch resolves them on the way
+            # torch resolves the first two on the way; the last is refused there.
+            if argument.is_neg() or argument.is_conj() or argument.is_nested:
                 return False
         elif isinstance(argument, (list, tuple)) and not _is_plain(argument):
             return False

@@ -100,8 +100,8 @@ def ssd(
     group.
     """
     owner = "ssd"
-    given = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
-    check_tensors(owner, **given, h0=h0, reset=reset, cu_seqlens=cu_seqlens)
+    may = {"D": D, "z": z, "dt_bias": dt_bias, "h0": h0, "reset": reset, "cu_seqlens": cu_seqlens}
+    check_tensors(owner, may, x=x, dt=dt, A=A, B=B, C=C)
     _check(owner, x, dt, A, B, C, D, z, dt_bias, h0)
     batch, _, heads, features = x.shape
     groups = B.shape[2]

@@ -1,12 +1,15 @@
 // The data-race detector.
 //
 // g++ -fsanitize=thread calls a hook for each load and store; the hooks here keep, for each cell of
-// memory, the last write and up to two reads, and report two accesses of which one is a write and
-// neither happens before the other.  What orders accesses: the program order of a thread, a block
+// memory, the last plain write, and the reads and atomic accesses that may still race, and report
+// two accesses of which one is a write, one is plain, and neither happens before the other.  What orders accesses: the program order of a thread, a block
 // barrier, and __syncwarp among the lanes of its mask.  A shuffle orders nothing, as in CUDA.
 //
 // An asynchronous copy writes from its beginning until its thread has waited for it: any access to
 // its target in between is a race, by that thread too.
+//
+// Accesses of one kind by several lanes of a warp, none of which is ordered, are kept as one with
+// their lanes: a later access may be ordered after some of them only.
 //
 // The order is exact within a warp (vector clocks), and exact between warps (a count of the block
 // barriers).  Blocks are ordered by a release that another block acquires: what the releasing
@@ -34,6 +37,8 @@ struct Access {
   uint32_t block = 0;
   int16_t thread = -1;  // -1: none
   bool atomic = false;
+  bool write = false;
+  uint32_t lanes = 0;  // of its warp: its own, and those that did the same at the same clock
   uint32_t epoch = 0;  // block barriers passed before it
   uint32_t clock = 0;  // warp barriers that its thread passed before it
   uint32_t code = 0;   // its address in the kernel's image, or kIsLine and its line
@@ -43,7 +48,9 @@ struct Access {
 };
 
 struct Cell {
-  Access write, read1, read2;
+  Access write;       // the last plain one
+  Access reads[2];    // plain ones since
+  Access atomics[2];  // of both kinds since
 };
 
 // Shadow of 1024 bytes of memory.  Cells are four bytes wide until something narrower or unaligned
@@ -95,16 +102,31 @@ bool in_shared(uintptr_t address) {
   return address >= image.shared_begin && address < image.shared_end;
 }
 
+// Whether an access of another block is ordered before: that of every lane.
 bool is_known(const Known& known, const Access& earlier) {
-  for (int thread : {-1, (int)earlier.thread}) {
+  auto holds = [&](int thread) {
     auto found = known.find({earlier.block, thread});
-    if (found != known.end() && earlier.epoch < found->second) return true;
-  }
-  return false;
+    return found != known.end() && earlier.epoch < found->second;
+  };
+  if (holds(-1)) return true;
+  for (uint32_t rest = earlier.lanes; rest != 0; rest &= rest - 1)
+    if (!holds(earlier.warp() * kWarp + __builtin_ctz(rest))) return false;
+  return true;
 }
 
 void merge(Known& into, const Known& from) {
   for (const auto& [who, barriers] : from) into[who] = std::max(into[who], barriers);
+}
+
+// Of one warp and epoch: the lanes of the earlier access that are not before the later one.
+uint32_t unordered_lanes(const Access& earlier, const Access& later) {
+  uint32_t found = 0;
+  for (uint32_t rest = earlier.lanes; rest != 0; rest &= rest - 1) {
+    int lane = __builtin_ctz(rest);
+    if (lane != later.thread % kWarp && clocks[later.thread][lane] <= earlier.clock)
+      found |= 1u << lane;
+  }
+  return found;
 }
 
 bool happens_before(const Access& earlier, const Access& later) {
@@ -113,13 +135,13 @@ bool happens_before(const Access& earlier, const Access& later) {
     auto own = known_by_thread.find(later.thread);
     return own != known_by_thread.end() && is_known(own->second, earlier);
   }
-  if (earlier.thread == later.thread || earlier.epoch < later.epoch) return true;
-  return earlier.warp() == later.warp() &&
-         clocks[later.thread][earlier.thread % kWarp] > earlier.clock;
+  if (earlier.epoch < later.epoch) return true;
+  return earlier.warp() == later.warp() && unordered_lanes(earlier, later) == 0;
 }
 
 bool conflict(const Access& earlier, const Access& later) {
-  return earlier.exists() && !(earlier.atomic && later.atomic) && !happens_before(earlier, later);
+  return earlier.exists() && (earlier.write || later.write) && !(earlier.atomic && later.atomic) &&
+         !happens_before(earlier, later);
 }
 
 // `{pc:A}` and `{line:N}` become source lines on the way to the user.
@@ -132,60 +154,76 @@ std::string place(uint32_t code) {
   return text;
 }
 
-enum Kind { kWriteWrite, kWriteRead, kReadWrite };
-
-void report(Kind kind, uintptr_t address, const Access& earlier, const Access& later) {
+void report(uintptr_t address, const Access& earlier, const Access& later) {
+  enum Kind { kWriteWrite, kWriteRead, kReadWrite };
+  Kind kind = !earlier.write ? kReadWrite : later.write ? kWriteWrite : kWriteRead;
   ++race_count;
   if (!reported.insert({kind, earlier.code, later.code}).second || reported.size() > kMaxReports)
     return;
+  int thread = earlier.thread;
+  if (earlier.block == later.block && earlier.warp() == later.warp()) {
+    uint32_t lanes = unordered_lanes(earlier, later);
+    if (lanes != 0) thread = earlier.warp() * kWarp + __builtin_ctz(lanes);
+  }
   const char* verbs[][2] = {{"wrote", "writes"}, {"wrote", "reads"}, {"read", "writes"}};
   const char* names[] = {"write-write", "write-read", "read-write"};
   char text[512];
   snprintf(text, sizeof text,
            "%s race on %s memory: thread %d of block %u %s at %s, thread %d of block %u %s at %s\n",
-           names[kind], in_shared(address) ? "shared" : "global", earlier.thread, earlier.block,
+           names[kind], in_shared(address) ? "shared" : "global", thread, earlier.block,
            verbs[kind][0], place(earlier.code).c_str(), later.thread, later.block, verbs[kind][1],
            place(later.code).c_str());
   report_text += text;
 }
 
-// Keeps two reads such that a later write that races with any read races with one of them.
-void remember_read(Cell& cell, const Access& access) {
-  for (Access* slot : {&cell.read1, &cell.read2}) {
-    if (slot->exists() && (slot->atomic || !access.atomic) && happens_before(*slot, access)) {
-      *slot = access;
+// Keeps two accesses such that a later one that races with any races with one of them.
+void remember(Access (&slots)[2], const Access& access) {
+  // A read does not stand for a write: with reads it does not race.
+  for (Access& slot : slots) {
+    if (slot.exists() && access.write >= slot.write && happens_before(slot, access)) {
+      slot = access;
       return;
     }
   }
-  for (Access* slot : {&cell.read1, &cell.read2}) {
-    if (!slot->exists()) {
-      *slot = access;
+  for (Access& slot : slots) {
+    bool alike = slot.exists() && slot.block == access.block && slot.warp() == access.warp() &&
+                 slot.epoch == access.epoch && slot.clock == access.clock;
+    if (alike && slot.write == access.write) {
+      slot.lanes |= access.lanes;
       return;
     }
   }
-  // Two reads of different blocks leave no writer that both happen before, unless it acquired
-  // from both; nor, within a block, two reads of different warps.
-  bool one_block = cell.read1.block == cell.read2.block;
-  bool other_block = access.block != cell.read1.block;
-  bool one_warp = cell.read1.warp() == cell.read2.warp();
-  if (one_block && (other_block || (one_warp && access.warp() != cell.read1.warp())))
-    cell.read2 = access;
+  for (Access& slot : slots) {
+    if (!slot.exists()) {
+      slot = access;
+      return;
+    }
+  }
+  // Two accesses of different blocks leave none that both happen before, unless it acquired from
+  // both; nor, within a block, two of different warps.
+  bool one_block = slots[0].block == slots[1].block;
+  bool other_block = access.block != slots[0].block;
+  bool one_warp = slots[0].warp() == slots[1].warp();
+  if (one_block && (other_block || (one_warp && access.warp() != slots[0].warp())))
+    slots[1] = access;
 }
 
-void visit(Cell& cell, uintptr_t address, bool write, const Access& access) {
-  if (conflict(cell.write, access)) {
-    report(write ? kWriteWrite : kWriteRead, address, cell.write, access);
-    cell.write = Access();
-  }
-  if (!write) {
-    remember_read(cell, access);
-    return;
-  }
-  for (Access* slot : {&cell.read1, &cell.read2}) {
-    if (conflict(*slot, access)) report(kReadWrite, address, *slot, access);
+void visit(Cell& cell, uintptr_t address, const Access& access) {
+  for (Access* slot : {&cell.write, &cell.reads[0], &cell.reads[1], &cell.atomics[0],
+                       &cell.atomics[1]}) {
+    if (!conflict(*slot, access)) continue;
+    report(address, *slot, access);
     *slot = Access();
   }
-  cell.write = access;
+  if (access.atomic) {
+    remember(cell.atomics, access);
+  } else if (!access.write) {
+    remember(cell.reads, access);
+  } else {
+    // All else happens before it, or was reported: who races with that races with this write.
+    cell = Cell();
+    cell.write = access;
+  }
 }
 
 // Whether a kernel may touch these bytes at all; memory that needs no watching counts as legal.
@@ -235,19 +273,20 @@ void access(const void* pointer, size_t size, bool write, bool atomic, uint32_t 
   now.block = current_block();
   now.thread = (int16_t)thread;
   now.atomic = atomic;
+  now.write = write;
+  now.lanes = 1u << thread % kWarp;
   now.epoch = epoch;
   now.clock = clocks[thread][thread % kWarp];
   if (!pending.empty()) {
     for (uintptr_t word = address / 4; word <= (address + size - 1) / 4; ++word) {
       auto found = pending.find(word);
-      if (found != pending.end())
-        report(write ? kWriteWrite : kWriteRead, address, found->second, now);
+      if (found != pending.end()) report(address, found->second, now);
     }
   }
   for (uintptr_t at = address; at < address + size;) {
     Page& page = page_at(at);
     if (page.width == 4 && (at % 4 != 0 || address + size - at < 4)) page.refine();
-    visit(page.cells[at % kPage / page.width], at, write, now);
+    visit(page.cells[at % kPage / page.width], at, now);
     at += page.width;
   }
 }
@@ -371,6 +410,7 @@ void begin_copy(void* to, const void* from, size_t size, int line) {
   Access writer;
   writer.block = current_block();
   writer.thread = (int16_t)current_thread();
+  writer.write = true;
   writer.code = kIsLine | (uint32_t)line;
   for (uintptr_t word = (uintptr_t)to / 4; word < ((uintptr_t)to + size) / 4; ++word)
     pending[word] = writer;
