@@ -16,7 +16,6 @@ from tvm_scan.schedules.gpu.block.trees import make_tree
 from tvm_scan.schedules.gpu.shared.items import SharedItems
 from tvm_scan.schedules.gpu.shared.layout import streams_of
 from tvm_scan.schedules.gpu.shared.staging import StagedItems
-from tvm_scan.schedules.gpu.shared.tables import SharedTables
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 from tvm_scan.schedules.gpu.thread.place import Place
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
@@ -33,7 +32,6 @@ class Tile:
         plan: TreePlan,
         lanes: list[Any],
         place: Place,
-        group: Any,
         guard: Any,
     ) -> None:
         thread = self.thread = place.thread
@@ -55,7 +53,6 @@ class Tile:
         self.shared = SharedItems(
             recurrence, plan, self.replica, place, self.staged.by_block, self.valid
         )
-        self.tables = SharedTables(recurrence, plan, place, group, self.shared)
 
     def _elements(self, name: str) -> list[Elements]:
         """Registers for one element of every stage."""
@@ -71,7 +68,6 @@ class Tile:
             *self.running.buffers,
             *self.staged.buffers,
             *self.shared.buffers,
-            *self.tables.buffers,
             *self.tree.buffers,
             *(b for stages in parts for elements in stages for b in elements.buffers),
         ]
@@ -119,7 +115,7 @@ class Tile:
 
     def _use(self, tile: Any, stmt: Any, item: Any, time: Any) -> Any:
         """``stmt`` with what is staged read from where it is."""
-        return self.tables.use(self.staged.use(stmt, item, time), tile, item, time)
+        return self.shared.use(self.staged.use(stmt, item, time), tile, item, time)
 
     def scan(self, tile: Any) -> list[Any]:
         """All stages: elements of the items, and the tree over the threads.

@@ -72,7 +72,7 @@ class _Phases:
         lanes = decode_lanes(self.recurrence, row)
         together = self.plan.lanes_per_block
         guard = lane_exists(self.recurrence, lanes, row, self.rows, together)
-        tile = Tile(self.recurrence, self.plan, lanes, place, group, guard)
+        tile = Tile(self.recurrence, self.plan, lanes, place, guard)
         return task, place, [row, number], tile
 
     def _launch(self, kernel: Kernel, task: Var, place: Place) -> Any:
