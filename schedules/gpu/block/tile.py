@@ -42,7 +42,7 @@ class Tile:
         self.mine = self._elements("mine")
         self.total = self._elements("total")
         row = place.row_in_block
-        self.tree = make_tree(plan.block_tree, recurrence, self.replica, thread, threads, row)
+        self.tree = make_tree(plan.block_tree, self.replica, thread, threads, row)
         self.staged = StagedItems(
             recurrence,
             self.replica,
@@ -56,8 +56,7 @@ class Tile:
 
     def _elements(self, name: str) -> list[Elements]:
         """Registers for one element of every stage."""
-        stages = range(self.recurrence.stages)
-        return [Elements(self.recurrence, name, [], "local", stage) for stage in stages]
+        return Elements.of_stages(self.recurrence, name, [], "local")
 
     @property
     def allocs(self) -> list[Var]:
