@@ -27,10 +27,10 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.gpu.thread.banks import LINE, WORD
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
 from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, steady_loads
+from tvm_scan.schedules.gpu.thread.banks import LINE, WORD
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, steady_stores, vector_access
 
 if TYPE_CHECKING:

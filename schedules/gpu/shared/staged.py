@@ -130,7 +130,9 @@ class SharedTile:
         Tiles that it has room for.
     """
 
-    def __init__(self, staged: Staged, copiers: Copiers, buffers: int, suffix: str = "tile") -> None:
+    def __init__(
+        self, staged: Staged, copiers: Copiers, buffers: int, suffix: str = "tile"
+    ) -> None:
         self.staged, self.copiers, self.buffers = staged, copiers, buffers
         name, dtype = f"{staged.buffer.name}_{suffix}", tir.dtype_of(staged.buffer)
         shape = [*copiers.row.lead, buffers, staged.cells]
@@ -176,7 +178,9 @@ class SharedTile:
             indices = [replica.place(index, None, time) for index in indices]
             if staged.copies.lanes > 1:
                 indices = staged.copies.ramp(indices)
-            return by.guarded(inside if total % by.threads else None, time, make(staged.place(**at), indices))
+            return by.guarded(
+                inside if total % by.threads else None, time, make(staged.place(**at), indices)
+            )
 
         return loop("r", -(-total // by.threads), one, _UNROLLED)
 
@@ -206,7 +210,9 @@ class SharedTile:
 
     # ---- between shared memory and registers --------------------------------------------------
 
-    def take(self, registers: Var, tile: Any, first: Any, items: int, unit: int, apart: int = 1) -> Any:
+    def take(
+        self, registers: Var, tile: Any, first: Any, items: int, unit: int, apart: int = 1
+    ) -> Any:
         """A thread's items into registers: ``unit`` at once, ``apart`` places from each other."""
 
         def one(item: Any, place: Any) -> Any:

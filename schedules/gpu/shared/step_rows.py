@@ -27,14 +27,15 @@ from tvm.sym import Analyzer
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.gpu.thread.banks import LINE, WORD, meetings
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.gpu.shared.layout import element_size
 from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
+from tvm_scan.schedules.gpu.thread.banks import LINE, WORD, meetings
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess
 
 __all__ = ["StepRows", "placed_in_block", "step_rows"]
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StepRows(Staged):

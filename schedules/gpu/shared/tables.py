@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir

@@ -24,12 +24,12 @@ from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const
-from tvm_scan.schedules.gpu.thread.banks import LINE, meetings
+from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
 from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, direction_of, element_size
 from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
 from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, steady_loads
-from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
 from tvm_scan.schedules.gpu.shared.step_rows import StepRows, placed_in_block, step_rows
+from tvm_scan.schedules.gpu.thread.banks import LINE, meetings
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, vector_access
 
 if TYPE_CHECKING:
