@@ -1,8 +1,8 @@
 """What a tree's block moves through shared memory: items of its lanes, and what these share.
 
 Every thread takes its own consecutive items of a tile from padded shared memory (``layout``), and
-reads tables there. A single barrier of a tile says both that it has arrived, and that the buffer of
-the tile before is free.
+reads tables there. With several buffers a single barrier of a tile says both that it has arrived,
+and that the buffer of the tile before is free.
 
 Cost of a tile: per stream, one access to shared memory per vector on either side; barriers: one
 for the loads and one for the stores, each of which also protects the memory of the other.
