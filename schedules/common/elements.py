@@ -58,6 +58,19 @@ class Elements:
                 for j, dtype in enumerate(group.algebra.dtypes)
             ]
 
+    @classmethod
+    def of_stages(
+        cls,
+        recurrence: Recurrence,
+        name: str,
+        lead: Sequence[Any],
+        scope: str,
+        place: Callable[[Any, str], Any] | None = None,
+    ) -> list[Elements]:
+        """Storage for the elements of every stage."""
+        stages = range(recurrence.stages)
+        return [cls(recurrence, name, lead, scope, stage, place) for stage in stages]
+
     @property
     def buffers(self) -> list[Var]:
         """All buffers."""

@@ -15,13 +15,8 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, loop, when
-from tvm_scan.schedules.common.lanes import (
-    carry_scratch,
-    decode_lanes,
-    guard_of,
-    lane_count,
-    state_buffers,
-)
+from tvm_scan.schedules.common.lanes import decode_lanes, guard_of
+from tvm_scan.schedules.common.phases import Phases
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.cpu.plans import CpuPlan
@@ -32,33 +27,24 @@ __all__ = ["build_chunks"]
 def build_chunks(recurrence: Recurrence, plan: CpuPlan) -> Built:
     """Reduce chunks to elements, scan the elements of a lane, replay the chunks.
 
-    Carries that feed other carries are reduced and scanned first: one reduction and one scan
-    per stage, in which the earlier stages are replayed from their known carries.
-
     A lane is cut into ``chunks`` chunks of about ``L // chunks`` steps; the last one also takes
     the remainder. ``lane_block`` chunks are interleaved in one task to hide latency.
     """
-    return Built.of_phases(_Chunks(recurrence, plan), recurrence.stages)
+    return _Chunks(recurrence, plan).build()
 
 
-class _Chunks:
+class _Chunks(Phases):
     """The three phases, which share the chunks' elements and carries in memory."""
 
     def __init__(self, recurrence: Recurrence, plan: CpuPlan) -> None:
-        self.recurrence, self.width = recurrence, plan.lane_block
-        self.rows = lane_count(recurrence)
-        self.dtype = tir.dtype_of(self.rows)
+        super().__init__(recurrence)
+        self.width = plan.lane_block
         self.chunks = int_const(plan.chunks, self.dtype)
         self.groups = int_const(plan.chunks // plan.lane_block, self.dtype)
         time = recurrence.time
         self.time_dtype = tir.dtype_of(time.var)
         self.length = _odd_lines(time.extent // int_const(plan.chunks, self.time_dtype))
-        lead = [self.rows, self.chunks]
-        self.elements = [
-            Elements(recurrence, "chunk", lead, "global", stage)
-            for stage in range(recurrence.stages)
-        ]
-        self.carries = carry_scratch(recurrence, lead)
+        self.allocate("chunk", *[[self.rows, self.chunks]] * 2)
 
     def _chunk(self, group: Any, stream: Any) -> Any:
         """Chunk number: the streams of one task are neighbours in time."""
@@ -118,47 +104,25 @@ class _Chunks:
         )
         kernel = Kernel(
             "scan_reduce",
-            [*self.recurrence.inputs, *self._known(stage)],
+            [*self.recurrence.inputs, *self.carries_of(range(stage))],
             self.elements[stage].buffers,
             when(guard_of(self.recurrence, lanes), body),
             [*_buffers(replicas), *held.buffers],
         )
         return self._parallel(kernel, row, group)
 
-    def _known(self, stage: int) -> list[Var]:
-        """Carries of the stages before ``stage``."""
-        groups = [group for group in self.recurrence.groups if group.stage < stage]
-        return [self.carries[i] for group in groups for i in group.carries]
-
     def scan(self, stage: int) -> Any:
         """Phase 2: the carry before every chunk; short, one lane after another in order."""
-        recurrence = self.recurrence
-        row = tirx.Var("v_row", self.dtype)
-        lanes = decode_lanes(recurrence, row)
-        replica = Replica(recurrence, lanes, unroll=False)
 
-        def one(c: Any) -> Any:
-            lead = [row, c]
-            kept = replica.keep(self.carries, lead, stage)
-            return tir.seq([kept, replica.apply(self.elements[stage], lead)])
+        def walk(replica: Replica, row: Var) -> Any:
+            return loop("c", self.chunks, lambda c: self.pass_part(replica, stage, [row, c]))
 
-        last = stage == recurrence.stages - 1
-        boundary = replica.boundary() if last else None
-        body = tir.seq([replica.begin(), boundary, loop("c", self.chunks, one)])
-        written = [
-            self.carries[i] for g in recurrence.groups if g.stage == stage for i in g.carries
-        ]
-        kernel = Kernel(
-            "scan_carries",
-            [*recurrence.inputs, *self.elements[stage].buffers, *state_buffers(recurrence)],
-            [*written, *(recurrence.outputs if boundary is not None else [])],
-            when(guard_of(recurrence, lanes), body),
-            replica.buffers,
-        )
+        row, kernel = self.scan_in_order(stage, walk, unroll=False)
+        block = kernel(None).on_stack()
         return loop(
             "row",
             self.rows,
-            lambda r: kernel.on_stack().block([(row, self.rows, r)]),
+            lambda r: block.block([(row, self.rows, r)]),
             ForKind.PARALLEL,
         )
 

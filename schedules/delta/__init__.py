@@ -1,1 +1,1 @@
-"""The delta rule in chunks of matrix products. Read ``rule`` first."""
+"""The delta rule in chunks: read ``rule``, then ``chunk``, which ``cpu`` and ``gpu`` run."""

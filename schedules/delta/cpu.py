@@ -1,21 +1,7 @@
-"""CPU builder of the delta rule: chunks of steps as matrix products, states from chunk to chunk.
+"""CPU executor of the delta rule's chunks: tasks over matrices, products of small matrices.
 
-A task is one matrix, or some of its columns. For a chunk of C steps, with e, p, r and u of
-``DeltaRule`` and running products of the gates (never their quotients, so that gates may be small
-or zero), it computes
-
-    D[:, s]  = p[s] times the gates after s        built up step by step, K x C
-    M[t, s]  = e[t] . D[:, s] before step t        strictly lower triangular
-    N[t, s]  = r[t] . D[:, s]                      lower triangular, one for each read
-    u[t]     = drive[t] + rate[t] (e'[t] S + sum_{s<t} M[t, s] u[s])   by forward substitution
-    y[t]     = r'[t] S + sum_s N[t, s] u[s]
-    S        = (all gates) S + D u
-
-where e' and r' carry the gates since the head of the chunk. Forward substitution is the sequential
-loop in other words: it divides by nothing and is as stable as the loop.
-
-Work, for V columns and K rows: 3 K V + C (2 K + 1.5 V) multiply-adds a step, against 3 K V of the
-loop; the span is L / C chunks.
+A task is one matrix, or some of its columns. D is built step by step, K x C, and every product
+runs over blocks of rows in registers (``small_products``). Read ``chunk`` first.
 """
 
 from __future__ import annotations
@@ -32,11 +18,11 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, local, loop
+from tvm_scan.schedules.common.ir import Kernel, int_const, local, loop
 from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
-from tvm_scan.schedules.delta.places import Places
+from tvm_scan.schedules.delta.chunk import Chunk, Product
 from tvm_scan.schedules.delta.small_products import Products
 from tvm_scan.schedules.machine.machine import Machine
 
@@ -77,48 +63,34 @@ def build_delta(rule: DeltaRule, target: Target) -> Built:
     return Built(nests, [])
 
 
-class _Task:
+class _Task(Chunk):
     """One block of columns of one matrix."""
 
     def __init__(self, rule: DeltaRule, first: int, width: int, blocks: int, ldexp: bool) -> None:
-        self.rule, self.width, self.blocks, self.first = rule, width, blocks, first
-        self.ldexp = ldexp
-        self.rows = tir.as_int(rule.rows.extent) or 0
-        self.padded = -(-width // 16) * 16
-        self.dtype = rule.dtype
-        self.index = tir.dtype_of(rule.time.var)
-        self.buffers: list[Var] = []
-        self.pool = Pool(16)
-        self.products = Products(self.padded, 32 if ldexp and self.padded % 32 == 0 else 16,
-                                 self._buffer, self.index)  # fmt: skip
-        k, c = self.rows, CHUNK
-        self.state = self._buffer("matrix", [k, self.padded])
-        self.gates, self.into = self._buffer("gates", [c, k]), self._buffer("into", [c, k])
-        self.source = self._buffer("source", [c, k])
-        self.weights = [self._buffer(f"weight{n}", [c, k]) for n, _ in enumerate(rule.reads)]
-        self.decayed, self.passed = self._buffer("decayed", [k, c]), self._buffer("passed", [k])
-        self.lower = self._buffer("lower", [c, c])
-        self.readers = [self._buffer(f"lower{n}", [c, c]) for n, _ in enumerate(rule.reads)]
-        self.update = self._buffer("update", [c, self.padded])
-        self.rate = self._buffer("rates", [c, self.padded])
-        self.drive = self._buffer("drives", [c, self.padded])
-        self.outs = [self._buffer(f"out{n}", [c, self.padded]) for n, _ in enumerate(rule.reads)]
+        super().__init__(rule, CHUNK, -(-width // 16) * 16, "local")
+        self.own, self.ldexp, self.pool = width, ldexp, Pool(16)
+        self.task, self.total = self.place(blocks, width, first)
+        strip = 32 if ldexp and self.width % 32 == 0 else 16
+        self.products = Products(self, strip, self._buffer)
+        self.state = local("matrix", [self.rows * self.width], self.dtype)
+        self.decayed = local("decayed", [self.rows * CHUNK], self.dtype)
+        self.drive = local("drives", [CHUNK * self.width], self.dtype)
+        self.known = self.update
+        self.outs = [
+            local(f"out{n}", [CHUNK * self.width], self.dtype) for n, _ in enumerate(rule.reads)
+        ]
+        self.buffers += [self.state, self.gates, self.into, self.source, *self.weights]
+        self.buffers += [self.decayed, self.passed, self.lower, *self.readers]
+        self.buffers += [self.update, self.rate, self.drive, *self.outs]
 
-    def _buffer(self, name: str, shape: list[int]) -> Var:
-        made = local(name, [prod(shape)], self.dtype)
+    def _buffer(self, name: str, cells: int) -> Var:
+        made = local(name, [cells], self.dtype)
         self.buffers.append(made)
         return made
 
     def nest(self) -> Any:
         """The loop over tasks."""
-        rule = self.rule
-        total: Any = int_const(self.blocks, self.index)
-        for lane in rule.lanes:
-            total = total * as_dtype(lane.extent, self.index)
-        total = tir.simplify(total)
-        task = tirx.Var("v_task", self.index)
-        first = (task % self.blocks) * self.width + self.first
-        self.places = Places(rule, task // self.blocks, first)
+        rule, task, total = self.rule, self.task, self.total
         body = self._body()
         kernel = Kernel("delta_chunks", rule.inputs, rule.outputs, body,
                         [*self.buffers, *self.pool.buffers])  # fmt: skip
@@ -130,9 +102,8 @@ class _Task:
     # ---- the walk -----------------------------------------------------------------------------
 
     def _body(self) -> Any:
-        extent = self.rule.time.extent
-        chunks = tir.simplify((extent + (CHUNK - 1)) // CHUNK)
-        walk = loop("chunk", chunks, lambda n: self._chunk(n * CHUNK), dtype=self.index)
+        # First of all, since it fills the pool.
+        walk = self.walk(self._chunk)
         # Columns beyond the width stay zero.
         ends = [self.state, self.rate, self.drive, self.update]
         return tir.seq(
@@ -140,9 +111,9 @@ class _Task:
                 # Without a use outside the vector loops TVM would shrink these to one lane.
                 clear(self.pool.buffers),
                 self._clear(ends),
-                self._begin(),
+                self._cells(self._begin),
                 walk,
-                self._finish(),
+                self._cells(self._finish) if self.is_stored else None,
             ]
         )
 
@@ -150,15 +121,13 @@ class _Task:
         """The last chunk may be shorter: then its loops are, and nothing beyond is read."""
         extent = self.rule.time.extent
         steps = tir.simplify(tirx.Min(int_const(CHUNK, extent), extent - head))
-        ends = [int(read.after) for read in self.rule.reads]
-        read = list(zip(self.weights, self.readers, self.outs, ends, strict=True))
-        p = self.products
+        products, advance = self.products, self.advance(self.decayed, steps, False)
 
         def each(make: Callable[[Any], Any]) -> Any:
             return loop("t", steps, make, dtype=self.index)
 
-        def solve(t: Any) -> Any:
-            return p.solve(t, self.update, self.lower, CHUNK, self.rate, self.drive)
+        def times(made: list[Product]) -> list[Any]:
+            return [products.times(product, steps) for product in made]
 
         return tir.seq(
             [
@@ -166,16 +135,13 @@ class _Task:
                 self._clear([self.decayed]),
                 self._clear([self.passed], one(self.dtype)),
                 each(self._decay),
-                p.times(self.update, self.source, self.state, steps, self.rows),
-                *(p.times(o, weight, self.state, steps, self.rows) for weight, _, o, _ in read),
-                each(solve),
-                *(p.times(o, lower, self.update, steps, CHUNK, plus=o, beyond=end)
-                  for _, lower, o, end in read),
-                p.times(self.state, self.decayed, self.update, self.rows, CHUNK, steps,
-                        self.state, self.passed),
+                *times(self.of_head),
+                each(products.solve),
+                *times(self.outputs),
+                products.times(advance, self.rows),
                 each(lambda t: self._emit(t, head + t)),
             ]
-        )  # fmt: skip
+        )
 
     def _clear(self, buffers: list[Var], value: Any = None) -> Any:
         value = zero(self.dtype) if value is None else value
@@ -200,94 +166,59 @@ class _Task:
 
         return loop("n", count // 16, part, dtype=self.index)
 
-    def _begin(self) -> Any:
-        def cell(i: Any, v: Any) -> Any:
-            return tirx.BufferStore(self.state, self.places.first(i, v), [i * self.padded + v])
+    def _cells(self, make: Callable[[Any, Any, Any], Any]) -> Any:
+        """``make(row, column, place)`` for the cells of the state."""
 
-        return self._cells(cell)
+        def row(i: Any) -> Any:
+            return loop("v", self.own, lambda v: make(i, v, i * self.width + v), dtype=self.index)
 
-    def _cells(self, make: Any) -> Any:
-        return loop(
-            "i",
-            self.rows,
-            lambda i: loop("v", self.width, lambda v: make(i, v), dtype=self.index),
-            dtype=self.index,
-        )
+        return loop("i", self.rows, row, dtype=self.index)
 
-    def _finish(self) -> Any:
-        def cell(i: Any, v: Any) -> Any:
-            value = tirx.BufferLoad(self.state, [i * self.padded + v])
-            return self.places.last(i, v, value)
+    def _begin(self, i: Any, v: Any, at: Any) -> Any:
+        return tirx.BufferStore(self.state, self.places.first(i, v), [at])
 
-        return self._cells(cell) if self.rule.is_kept or self.rule.finish else None
+    def _finish(self, i: Any, v: Any, at: Any) -> Any:
+        return self.places.last(i, v, tirx.BufferLoad(self.state, [at]))
 
     # ---- one step of a chunk ------------------------------------------------------------------
 
     def _fill(self, t: Any, time: Any) -> Any:
         """Vectors and amounts of one step; calls that are the same for all rows come first."""
         rule, k, at = self.rule, self.rows, self.places.at
-        vectors = [self.gates, self.into, self.source, *self.weights]
-        exprs = [rule.gate, rule.into, rule.source, *(read.weight for read in rule.reads)]
-        wanted = [(e, rule.rows.var) for e in exprs]
-        wanted += [(e, rule.columns.var) for e in (rule.rate, rule.drive)]
-        values, held = self.places.held_calls(wanted, lambda n: self._buffer(f"held{n}", [1]))
-        rows, amounts = values[: len(vectors)], values[len(vectors) :]
+        vectors, amounts = self.vectors, self.amounts
+        wanted = [(e, rule.rows.var) for _, e, _ in vectors]
+        wanted += [(e, rule.columns.var) for _, e in amounts]
+        values, held = self.places.held_calls(wanted, lambda n: self._buffer(f"held{n}", 1))
+        of_rows, of_columns = values[: len(vectors)], values[len(vectors) :]
         before = [tirx.BufferStore(b, at(e, t=time), [int_const(0, self.index)]) for e, b in held]
 
         def row(i: Any) -> Any:
             return tir.seq(
                 tirx.BufferStore(b, at(e, t=time, row=i), [t * k + i])
-                for b, e in zip(vectors, rows, strict=True)
+                for (b, *_), e in zip(vectors, of_rows, strict=True)
             )
 
         def column(v: Any) -> Any:
             return tir.seq(
-                tirx.BufferStore(b, at(e, t=time, column=v), [t * self.padded + v])
-                for b, e in zip((self.rate, self.drive), amounts, strict=True)
+                tirx.BufferStore(b, at(e, t=time, column=v), [t * self.width + v])
+                for (b, _), e in zip(amounts, of_columns, strict=True)
             )
 
-        return tir.seq(
-            [*before, self._vector(k, row, True), self._vector(self.width, column, True)]
-        )
+        return tir.seq([*before, self._vector(k, row, True), self._vector(self.own, column, True)])
 
     def _decay(self, t: Any) -> Any:
         """Row ``t`` of the triangles, and the gates since the head of the chunk."""
-        befores = [n for n, read in enumerate(self.rule.reads) if not read.after]
-        afters = [n for n, read in enumerate(self.rule.reads) if read.after]
-        rows, p = self.rows, self.products
-
-        def pass_on(i: Any) -> Any:
-            at, passed = [t * rows + i], tirx.BufferLoad(self.passed, [i])
-
-            def scale(buffer: Var) -> Any:
-                return tirx.BufferStore(buffer, tirx.BufferLoad(buffer, at) * passed, at)
-
-            return tir.seq(
-                [
-                    scale(self.source),
-                    *(scale(self.weights[n]) for n in befores),
-                    tirx.BufferStore(self.passed, passed * tirx.BufferLoad(self.gates, at), [i]),
-                    *(scale(self.weights[n]) for n in afters),
-                ]
-            )
-
-        dots = [(self.source, self.lower, False)]
-        dots += [
-            (self.weights[n], self.readers[n], read.after) for n, read in enumerate(self.rule.reads)
-        ]
-        return tir.seq(
-            [
-                p.triangle_row(t, self.decayed, self.gates, self.into, dots, rows, CHUNK),
-                self._vector(rows, pass_on),
-            ]
-        )
+        row = self.products.triangle_row(t, self.decayed)
+        at = t * self.rows
+        passed = self._vector(self.rows, lambda i: self.pass_on(at + i, self.passed, i))
+        return tir.seq([row, passed])
 
     def _emit(self, t: Any, time: Any) -> Any:
         def column(v: Any) -> Any:
-            at = [t * self.padded + v]
+            at = [t * self.width + v]
             return self.places.emit(time, v, [tirx.BufferLoad(out, at) for out in self.outs])
 
-        return self._vector(self.width, column, True)
+        return self._vector(self.own, column, True)
 
 
 def _cells(buffer: Var) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from tvm import tirx
@@ -13,6 +13,7 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.algebra.literal import zero
 from tvm_scan.schedules.common.ir import int_const, loop
+from tvm_scan.schedules.delta.chunk import Chunk, Product
 
 __all__ = ["Products"]
 
@@ -21,205 +22,133 @@ _ROWS = 4
 
 
 class Products:
-    """Code for products whose right side has rows of ``width`` cells.
+    """Code for the products of a chunk.
 
     Parameters
     ----------
-    width : int
-        Cells in a row of the right side and of the result; a multiple of ``strip``.
+    chunk : Chunk
+        Whose products; its width is a multiple of ``strip``.
     strip : int
         Cells of a row that are in registers together.
     buffer : callable
-        Makes a buffer of a name and a shape.
-    index : str
-        Dtype of indices.
+        Makes a buffer of a name and a number of cells.
     """
 
-    def __init__(
-        self, width: int, strip: int, buffer: Callable[[str, list[int]], Var], index: str
-    ) -> None:
-        self.width, self.strip, self.index = width, strip, index
-        self.sums = [buffer(f"sum{n}", [strip]) for n in range(_ROWS)]
-        self.dots: list[list[Var]] = []
-        self.buffer = buffer
+    def __init__(self, chunk: Chunk, strip: int, buffer: Callable[[str, int], Var]) -> None:
+        self.chunk, self.strip, self.buffer = chunk, strip, buffer
+        self.width, self.index = chunk.width, chunk.index
+        self.sums = [buffer(f"sum{n}", strip) for n in range(_ROWS)]
 
     def _vector(self, make: Callable[[Any], Any], lanes: int | None = None) -> Any:
         return loop("u", lanes or self.strip, make, ForKind.VECTORIZED, self.index)
 
-    def times(
-        self,
-        result: Var,
-        left: Var,
-        right: Var,
-        rows: Any,
-        stride: int,
-        inner: Any = None,
-        plus: Var | None = None,
-        scale: Var | None = None,
-        beyond: int | None = None,
-    ) -> Any:
-        """``result = left right (+ scale plus)``, with one factor of scale for each row.
-
-        ``left`` has rows of ``stride`` cells, of which ``inner`` (all, if not given) are used. A
-        number of rows that is an expression is rounded up to whole blocks. With ``beyond``, row n
-        uses its first n + ``beyond`` cells (0 or 1): the others are not read, since zero times an
-        infinity is none.
-        """
-        sizes = (stride, stride if inner is None else inner)
+    def times(self, product: Product, rows: Any) -> Any:
+        """A product of so many rows; an expression is rounded up to whole blocks."""
 
         def block(first: Any, count: int) -> Any:
-            def strip(w: Any) -> Any:
-                return self._block(result, left, right, first, count, w, sizes, plus, scale, beyond)
+            return self._block(product, first, count, partial(self._keep, product.result))
 
-            return loop("w", self.width // self.strip, strip, dtype=self.index)
+        def blocks(count: Any) -> Any:
+            return loop("m", count, lambda m: block(m * _ROWS, _ROWS), dtype=self.index)
 
         if not isinstance(rows, int):
-            blocks = tir.simplify((rows + (_ROWS - 1)) // _ROWS)
-            return loop("m", blocks, lambda m: block(m * _ROWS, _ROWS), dtype=self.index)
-        full = rows // _ROWS
-        return tir.seq(
-            [
-                loop("m", full, lambda m: block(m * _ROWS, _ROWS), dtype=self.index),
-                block(int_const(full * _ROWS, self.index), rows % _ROWS) if rows % _ROWS else None,
-            ]
-        )
+            return blocks(tir.simplify((rows + (_ROWS - 1)) // _ROWS))
+        full, rest = divmod(rows, _ROWS)
+        last = block(int_const(full * _ROWS, self.index), rest) if rest else None
+        return tir.seq([blocks(full), last])
+
+    def solve(self, t: Any) -> Any:
+        """Row ``t`` of the system, where the rows before it are done."""
+        system, rate, drive = self.chunk.system, self.chunk.rate, self.chunk.drive
+
+        def keep(total: Var, at: Any, u: Any) -> Any:
+            value = tirx.BufferLoad(rate, [at + u]) * tirx.BufferLoad(total, [u])
+            value = tirx.BufferLoad(drive, [at + u]) + value
+            return tirx.BufferStore(system.result, value, [at + u])
+
+        return self._block(system, t, 1, keep)
+
+    def _keep(self, result: Var, total: Var, at: Any, u: Any) -> Any:
+        return tirx.BufferStore(result, tirx.BufferLoad(total, [u]), [at + u])
 
     def _block(
-        self,
-        result: Var,
-        left: Var,
-        right: Var,
-        first: Any,
-        count: int,
-        w: Any,
-        sizes: tuple[int, Any],
-        plus: Var | None,
-        scale: Var | None,
-        beyond: int | None,
+        self, product: Product, first: Any, count: int, keep: Callable[[Var, Any, Any], Any]
     ) -> Any:
-        (stride, inner), sums, column = sizes, self.sums[:count], w * self.strip
+        """Rows from ``first`` on, a strip at a time; ``keep(total, place, lane)`` stores a sum."""
+        plus, beyond = product.plus, product.beyond
+        terms = product.terms if beyond is None else first + beyond
 
-        def begin(n: int) -> Any:
+        def begin(n: int, column: Any) -> Any:
             def cell(u: Any) -> Any:
-                value = zero(tir.dtype_of(result))
+                value = zero(tir.dtype_of(product.result))
                 if plus is not None:
                     value = tirx.BufferLoad(plus, [(first + n) * self.width + column + u])
-                    if scale is not None:
-                        value = tirx.BufferLoad(scale, [first + n]) * value
-                return tirx.BufferStore(sums[n], value, [u])
+                    if product.scale is not None:
+                        value = tirx.BufferLoad(product.scale, [first + n]) * value
+                return tirx.BufferStore(self.sums[n], value, [u])
 
             return self._vector(cell)
 
-        def add(j: Any, least: int = 0) -> Any:
+        def add(j: Any, column: Any, least: int = 0) -> Any:
             def cell(n: int, u: Any) -> Any:
-                term = tirx.BufferLoad(left, [(first + n) * stride + j]) * tirx.BufferLoad(
-                    right, [j * self.width + column + u]
-                )
-                return tirx.BufferStore(sums[n], tirx.BufferLoad(sums[n], [u]) + term, [u])
+                right = tirx.BufferLoad(product.right, [j * self.width + column + u])
+                value = tirx.BufferLoad(self.sums[n], [u]) + product.factor(first + n, j) * right
+                return tirx.BufferStore(self.sums[n], value, [u])
 
             return tir.seq(self._vector(partial(cell, n)) for n in range(least, count))
 
-        def end(n: int) -> Any:
-            at = (first + n) * self.width + column
-            return self._vector(
-                lambda u: tirx.BufferStore(result, tirx.BufferLoad(sums[n], [u]), [at + u])
-            )
-
-        numbers = range(count)
-        return tir.seq(
-            [
-                *(begin(n) for n in numbers),
-                loop("j", inner if beyond is None else first + beyond, add, dtype=self.index),
-                # What later rows of the block use besides: a triangle's corner.
-                *(add(first + (n + beyond - 1), n) for n in numbers[1:] if beyond is not None),
-                *(end(n) for n in numbers),
-            ]
-        )
-
-    def solve(self, t: Any, x: Var, lower: Var, size: int, rate: Var, drive: Var) -> Any:
-        """Row ``t`` of ``x = drive + rate (x + lower x)``, where the rows before it are done."""
-
         def strip(w: Any) -> Any:
-            own = t * self.width + w * self.strip
-            total = self.sums[0]
-
-            def add(s: Any) -> Any:
-                factor = tirx.BufferLoad(lower, [t * size + s])
-                at = s * self.width + w * self.strip
-                return self._vector(
-                    lambda u: tirx.BufferStore(
-                        total,
-                        tirx.BufferLoad(total, [u]) + factor * tirx.BufferLoad(x, [at + u]),
-                        [u],
-                    )
-                )
-
+            column = w * self.strip
+            # What later rows of the block use besides: a triangle's corner.
+            more = [] if beyond is None else [(n, n + beyond - 1) for n in range(1, count)]
             return tir.seq(
                 [
-                    self._vector(
-                        lambda u: tirx.BufferStore(total, tirx.BufferLoad(x, [own + u]), [u])
-                    ),
-                    loop("s", t, add, dtype=self.index),
-                    self._vector(
-                        lambda u: tirx.BufferStore(
-                            x,
-                            tirx.BufferLoad(drive, [own + u])
-                            + tirx.BufferLoad(rate, [own + u]) * tirx.BufferLoad(total, [u]),
-                            [own + u],
-                        )
+                    *(begin(n, column) for n in range(count)),
+                    loop("j", terms, lambda j: add(j, column), dtype=self.index),
+                    *(add(first + term, column, n) for n, term in more),
+                    *(
+                        self._vector(partial(keep, self.sums[n], (first + n) * self.width + column))
+                        for n in range(count)
                     ),
                 ]
             )
 
         return loop("w", self.width // self.strip, strip, dtype=self.index)
 
-    def triangle_row(
-        self,
-        t: Any,
-        decayed: Var,
-        gates: Var,
-        into: Var,
-        dots: list[tuple[Var, Var, bool]],
-        rows: int,
-        size: int,
-    ) -> Any:
+    def triangle_row(self, t: Any, decayed: Var) -> Any:
         """Row ``t`` of every triangle, and ``decayed`` after step ``t``.
 
-        ``decayed`` has in column s the vector of step s times the gates after it. A dot is
-        (vectors, triangle, whether it is taken after the step's gate and vector went in).
+        ``decayed`` has in column s the vector of step s times the gates after it.
         """
+        rows, size = self.chunk.rows, self.chunk.steps
         chains = 4 if rows % 4 == 0 else 1
-        while len(self.dots) < len(dots):
-            number = len(self.dots)
-            self.dots.append([self.buffer(f"dot{number}_{c}", [size]) for c in range(4)])
-        used = [(*dot, self.dots[n][:chains]) for n, dot in enumerate(dots)]
+        dots = [
+            (*dot, sums[:chains]) for dot, sums in zip(self.chunk.triangles, self.dots, strict=True)
+        ]
 
         def begin(buffer: Var) -> Any:
             value = zero(tir.dtype_of(buffer))
             return self._vector(lambda u: tirx.BufferStore(buffer, value, [u]), size)
 
         def row(i: Any, chain: int) -> Any:
-            at = t * rows + i
+            at = [t * rows + i]
 
             def cell(u: Any) -> Any:
                 here = [i * size + u]
                 old = tirx.BufferLoad(decayed, here)
 
                 def dot(vectors: Var, sums: list[Var]) -> Any:
-                    term = tirx.BufferLoad(vectors, [at]) * tirx.BufferLoad(decayed, here)
+                    term = tirx.BufferLoad(vectors, at) * tirx.BufferLoad(decayed, here)
                     value = tirx.BufferLoad(sums[chain], [u]) + term
                     return tirx.BufferStore(sums[chain], value, [u])
 
-                new = tirx.Select(
-                    tirx.EQ(u, t),
-                    tirx.BufferLoad(into, [at]),
-                    old * tirx.BufferLoad(gates, [at]),
-                )
+                into = tirx.BufferLoad(self.chunk.into, at)
+                new = tirx.Select(tirx.EQ(u, t), into, old * tirx.BufferLoad(self.chunk.gates, at))
                 return tir.seq(
                     [
-                        *(dot(v, sums) for v, _, after, sums in used if not after),
+                        *(dot(v, sums) for v, _, after, sums in dots if not after),
                         tirx.BufferStore(decayed, new, here),
-                        *(dot(v, sums) for v, _, after, sums in used if after),
+                        *(dot(v, sums) for v, _, after, sums in dots if after),
                     ]
                 )
 
@@ -234,15 +163,20 @@ class Products:
 
             return self._vector(cell, size)
 
+        def chained(i: Any) -> Any:
+            return tir.seq(row(i * chains + c, c) for c in range(chains))
+
         return tir.seq(
             [
-                *(begin(b) for *_, sums in used for b in sums),
-                loop(
-                    "i",
-                    rows // chains,
-                    lambda i: tir.seq(row(i * chains + c, c) for c in range(chains)),
-                    dtype=self.index,
-                ),
-                *(end(triangle, sums) for _, triangle, _, sums in used),
+                *(begin(b) for *_, sums in dots for b in sums),
+                loop("i", rows // chains, chained, dtype=self.index),
+                *(end(triangle, sums) for _, triangle, _, sums in dots),
             ]
         )
+
+    @cached_property
+    def dots(self) -> list[list[Var]]:
+        """Sums of the rows of every triangle, four chains of each."""
+        size = self.chunk.steps
+        numbers = range(len(self.chunk.triangles))
+        return [[self.buffer(f"dot{n}_{c}", size) for c in range(4)] for n in numbers]

@@ -59,7 +59,7 @@ class SerialTiles(Trees):
         row = place.row(group)
         lanes = decode_lanes(recurrence, row)
         guard = lane_exists(recurrence, lanes, row, rows, self.lanes_per_block)
-        tile = Tile(recurrence, self, lanes, place, group, guard)
+        tile = Tile(recurrence, self, lanes, place, guard)
 
         def walk(number: Any) -> Any:
             return tir.seq(

@@ -148,10 +148,7 @@ class Trees(TreePlan):
         """Return the bytes of every array of which the plan keeps tiles."""
         tables = [table.bytes * self.stages for table in tables_of(self, recurrence)]
         return tables + [
-            stream.layout.cells(self.tile)
-            * stream.layout.size
-            * self.lanes_per_block
-            * (1 if stream.stored else self.stages)
+            stream.bytes * self.lanes_per_block * (1 if stream.stored else self.stages)
             for stream in streams_of(self, recurrence)
         ]
 

@@ -83,7 +83,7 @@ def rows(channels, plan=PLAN, **options):
     func = library.selective_scan(*sizes, 8, layout="bld", form="step", **options)
     found = walk_layout(plan, extract(func)).streams
     assert all(isinstance(part, StepRows) for part in found)
-    return {part.stream.buffer.name: (part.width, part.padding) for part in found}
+    return {part.buffer.name: (part.copies.lanes, part.padding) for part in found}
 
 
 def test_what_a_block_stages_by_steps():
@@ -99,7 +99,7 @@ def test_rows_of_steps_are_staged_while_there_is_room():
     func = library.selective_scan(2, 128, None, 16, layout="bld", form="step")
     found, plan = extract(func), PLAN.with_(threads_per_block=256)
     kept = walk_layout(plan, found)
-    assert [part.stream.buffer.name for part in kept.streams] == ["delta", "u"]
+    assert [part.buffer.name for part in kept.streams] == ["delta", "u"]
     assert len(kept.tables) == 2 and plan.smem_bytes(found) <= 48 << 10
     assert len(walk_layout(plan.with_(stages=1), found).streams) == 3
     plan.check(CUDA_TARGET, found)
@@ -120,7 +120,7 @@ def test_paddings_of_rows_of_steps(shared, items, threads):
     places = [[part.place(t, y) for y in range(lanes)] for t in range(steps)]
     assert len({p for row in places for p in row}) == steps * lanes
     assert max(p for row in places for p in row) < part.cells
-    assert all(row[0] % part.width == 0 for row in places)
+    assert all(row[0] % part.copies.lanes == 0 for row in places)
     assert all(row == list(range(row[0], row[0] + lanes)) for row in places)
     for item in range(items):
         read = {part.place(q * items + item, y) for q in range(shared) for y in range(32 // shared)}

@@ -5,6 +5,8 @@ that is hidden from the interpreter is still an arrow for the reader.
 """
 
 import ast
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -247,6 +249,15 @@ def test_every_module_is_in_a_room_that_has_a_door():
             assert name == FOLDERS[folder] or room_of(name)[1], f"{path}: in no room of {rooms}"
             door = path.parent / "__init__.py"
             assert ast.get_docstring(ast.parse(door.read_text(encoding="utf-8"))), door
+
+
+def test_every_module_is_linted():
+    """A folder that shares its name with one that is left out is none of those."""
+    command = [sys.executable, "-m", "ruff", "check", "--show-files", *ROOMS]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    missing = {str(p) for folder in ROOMS for p in (ROOT / folder).rglob("*.py")}
+    missing -= set(shown.splitlines())
+    assert not missing, sorted(missing)
 
 
 @pytest.mark.parametrize(

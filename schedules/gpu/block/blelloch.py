@@ -25,16 +25,13 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.ir import int_const
-from tvm_scan.schedules.common.replica import Replica
-from tvm_scan.schedules.common.rows import ALONE, Row
-from tvm_scan.schedules.gpu.thread.banks import LINE, WARP, WORD
+from tvm_scan.schedules.gpu.thread.banks import LINE, WORD
 from tvm_scan.schedules.gpu.thread.barriers import hidden, wait
+from tvm_scan.schedules.gpu.thread.block_tree import BlockTree
 
 __all__ = ["BlellochTree", "padded"]
 
@@ -56,33 +53,14 @@ def padded(index: Any, dtype: str) -> Any:
     return places
 
 
-class BlellochTree:
+class BlellochTree(BlockTree):
     """Upsweep and downsweep; the prefix of a thread is left in padded shared memory."""
 
-    def __init__(
-        self,
-        recurrence: Recurrence,
-        replica: Replica,
-        thread: Var,
-        threads: int,
-        row: Row = ALONE,
-    ) -> None:
-        self.row = row
-        self.replica, self.thread, self.threads = replica, thread, threads
-        stages = range(recurrence.stages)
-        slots = [*row.lead, threads]
-        self.shared = [Elements(recurrence, "shared", slots, "shared", s, padded) for s in stages]
-        self.sum = [Elements(recurrence, "sum", row.lead, "shared", s) for s in stages]
-        self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
-        self.right = [Elements(recurrence, "right", [], "local", s) for s in stages]
-        #: Whether a scan makes every thread wait for every other one.
-        self.has_barriers = threads > WARP
-
-    @property
-    def buffers(self) -> list[Var]:
+    def allocate(self) -> None:
         """Padded shared memory, the aggregate, and registers for the operands of one node."""
-        parts = (self.shared, self.sum, self.left, self.right)
-        return [b for stages in parts for elements in stages for b in elements.buffers]
+        self.shared = self.keep("shared", [*self.row.lead, self.threads], "shared", padded)
+        self.sum = self.keep("sum", self.row.lead, "shared")
+        self.left, self.right = self.keep("left", [], "local"), self.keep("right", [], "local")
 
     def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""

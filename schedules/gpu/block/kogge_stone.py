@@ -14,49 +14,26 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.ir import int_const
-from tvm_scan.schedules.common.replica import Replica
-from tvm_scan.schedules.common.rows import ALONE, Row
-from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.gpu.thread.barriers import hidden, parity, wait
+from tvm_scan.schedules.gpu.thread.block_tree import BlockTree
 
 __all__ = ["KoggeStoneTree"]
 
 
-class KoggeStoneTree:
+class KoggeStoneTree(BlockTree):
     """Inclusive scan by doubling distances, then a look at the neighbour.
 
     The prefix of a thread is left in its own registers.
     """
 
-    def __init__(
-        self,
-        recurrence: Recurrence,
-        replica: Replica,
-        thread: Var,
-        threads: int,
-        row: Row = ALONE,
-    ) -> None:
-        self.row = row
-        self.replica, self.thread, self.threads = replica, thread, threads
-        stages = range(recurrence.stages)
-        lead = [*row.lead, 2, threads]
-        self.shared = [Elements(recurrence, "shared", lead, "shared", s) for s in stages]
-        self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
-
-        #: Whether a scan makes every thread wait for every other one.
-        self.has_barriers = threads > WARP
-
-    @property
-    def buffers(self) -> list[Var]:
+    def allocate(self) -> None:
         """Two buffers of shared memory, and registers for the earlier operand."""
-        parts = (self.shared, self.left)
-        return [b for stages in parts for elements in stages for b in elements.buffers]
+        self.shared = self.keep("shared", [*self.row.lead, 2, self.threads], "shared")
+        self.left = self.keep("left", [], "local")
 
     def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""

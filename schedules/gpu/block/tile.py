@@ -16,7 +16,6 @@ from tvm_scan.schedules.gpu.block.trees import make_tree
 from tvm_scan.schedules.gpu.shared.items import SharedItems
 from tvm_scan.schedules.gpu.shared.layout import streams_of
 from tvm_scan.schedules.gpu.shared.staging import StagedItems
-from tvm_scan.schedules.gpu.shared.tables import SharedTables
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 from tvm_scan.schedules.gpu.thread.place import Place
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
@@ -33,7 +32,6 @@ class Tile:
         plan: TreePlan,
         lanes: list[Any],
         place: Place,
-        group: Any,
         guard: Any,
     ) -> None:
         thread = self.thread = place.thread
@@ -44,7 +42,7 @@ class Tile:
         self.mine = self._elements("mine")
         self.total = self._elements("total")
         row = place.row_in_block
-        self.tree = make_tree(plan.block_tree, recurrence, self.replica, thread, threads, row)
+        self.tree = make_tree(plan.block_tree, self.replica, thread, threads, row)
         self.staged = StagedItems(
             recurrence,
             self.replica,
@@ -55,12 +53,10 @@ class Tile:
         self.shared = SharedItems(
             recurrence, plan, self.replica, place, self.staged.by_block, self.valid
         )
-        self.tables = SharedTables(recurrence, plan, place, group, self.shared)
 
     def _elements(self, name: str) -> list[Elements]:
         """Registers for one element of every stage."""
-        stages = range(self.recurrence.stages)
-        return [Elements(self.recurrence, name, [], "local", stage) for stage in stages]
+        return Elements.of_stages(self.recurrence, name, [], "local")
 
     @property
     def allocs(self) -> list[Var]:
@@ -71,7 +67,6 @@ class Tile:
             *self.running.buffers,
             *self.staged.buffers,
             *self.shared.buffers,
-            *self.tables.buffers,
             *self.tree.buffers,
             *(b for stages in parts for elements in stages for b in elements.buffers),
         ]
@@ -119,7 +114,7 @@ class Tile:
 
     def _use(self, tile: Any, stmt: Any, item: Any, time: Any) -> Any:
         """``stmt`` with what is staged read from where it is."""
-        return self.tables.use(self.staged.use(stmt, item, time), tile, item, time)
+        return self.shared.use(self.staged.use(stmt, item, time), tile, item, time)
 
     def scan(self, tile: Any) -> list[Any]:
         """All stages: elements of the items, and the tree over the threads.

@@ -76,20 +76,15 @@ class CarryScan:
         self.running = Replica(recurrence, lanes, unroll=True, tag="_run")
         self.mine = Elements(recurrence, "mine", [], "local", self.stage)
         self.total = Elements(recurrence, "total", [], "local", self.stage)
-        self.tree = make_tree(plan.block_tree, recurrence, self.replica, thread, self.threads)
+        self.tree = make_tree(plan.block_tree, self.replica, thread, self.threads)
 
     @property
     def buffers(self) -> list[Var]:
         """Everything that the walk keeps; of the tree, what this stage uses."""
-        letters = tir.VarMap((b, True) for b in self._of_other_stages())
-        tree = [b for b in self.tree.buffers if b not in letters]
+        of_stage = [e for e in self.tree.elements if e.stage == self.stage]
         own = [*self.replica.buffers, *self.running.buffers]
-        return [*own, *self.mine.buffers, *self.total.buffers, *tree]
-
-    def _of_other_stages(self) -> list[Var]:
-        kept = [value for value in vars(self.tree).values() if isinstance(value, list)]
-        sets = [e for value in kept for e in value if isinstance(e, Elements)]
-        return [b for e in sets if e.stage != self.stage for b in e.buffers]
+        kept = [self.mine, self.total, *of_stage]
+        return [*own, *(buffer for elements in kept for buffer in elements.buffers)]
 
     def walk(self) -> Any:
         """All tiles; afterwards ``carries`` holds what each of them begins with."""

@@ -123,7 +123,7 @@ class _Pass:
         row, number = task % self.count, task // self.count
         lanes = decode_lanes(recurrence, row)
         guard = lane_exists(recurrence, lanes, row, self.rows)
-        tile = _LookBackTile(recurrence, self.plan, lanes, place, row, guard)
+        tile = _LookBackTile(recurrence, self.plan, lanes, place, guard)
         taken = tirx.BufferStore(shared, take_ticket(self.ticket), [_ZERO])
         is_owner = tirx.EQ(thread, tir.zero_like(thread))
         first = tirx.And(is_owner, tirx.EQ(number, tir.zero_like(number)))
@@ -234,10 +234,9 @@ class _LookBackTile(Tile):
         plan: TreePlan,
         lanes: list[Any],
         place: Place,
-        group: Any,
         guard: Any,
     ) -> None:
-        super().__init__(recurrence, plan, lanes, place, group, guard)
+        super().__init__(recurrence, plan, lanes, place, guard)
         self.after = Replica(recurrence, lanes, unroll=True, tag="_after")
         self.kept = self._elements("kept")
         self.look = self._elements("look")

@@ -9,7 +9,6 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.ir import (
     Kernel,
     as_dtype,
@@ -18,13 +17,8 @@ from tvm_scan.schedules.common.ir import (
     threads_over,
     when,
 )
-from tvm_scan.schedules.common.lanes import (
-    carry_scratch,
-    decode_lanes,
-    guard_of,
-    lane_count,
-    state_buffers,
-)
+from tvm_scan.schedules.common.lanes import decode_lanes
+from tvm_scan.schedules.common.phases import Phases
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.gpu.block.tile import Tile
@@ -45,24 +39,18 @@ def build_three_phase(recurrence: Recurrence, plan: TreePlan) -> Built:
     Global traffic: inputs twice, outputs once, and one element per tile. The same bits on every
     run: no kernel waits for another block.
     """
-    return Built.of_phases(_Phases(recurrence, plan), recurrence.stages)
+    return _Tiles(recurrence, plan).build()
 
 
-class _Phases:
+class _Tiles(Phases):
     """The three kernels, which share the tiles' elements and carries in global memory."""
 
     def __init__(self, recurrence: Recurrence, plan: TreePlan) -> None:
-        self.recurrence, self.plan = recurrence, plan
-        self.rows = lane_count(recurrence)
-        self.dtype = tir.dtype_of(self.rows)
+        super().__init__(recurrence)
+        self.plan = plan
         # At least one tile, so that a lane without steps still has someone to end it.
         self.tiles = at_least_one(as_dtype(tile_count(recurrence, plan), self.dtype))
-        lead = [self.rows, self.tiles]
-        self.elements = [
-            Elements(recurrence, "tile", lead, "global", stage)
-            for stage in range(recurrence.stages)
-        ]
-        self.carries = carry_scratch(recurrence, lead)
+        self.allocate("tile", *[[self.rows, self.tiles]] * 2)
 
     def _task(self) -> tuple[Var, Place, list[Any], Tile]:
         """Block variable and threads of one tile, its place in scratch, and its code."""
@@ -72,7 +60,7 @@ class _Phases:
         lanes = decode_lanes(self.recurrence, row)
         together = self.plan.lanes_per_block
         guard = lane_exists(self.recurrence, lanes, row, self.rows, together)
-        tile = Tile(self.recurrence, self.plan, lanes, place, group, guard)
+        tile = Tile(self.recurrence, self.plan, lanes, place, guard)
         return task, place, [row, number], tile
 
     def _launch(self, kernel: Kernel, task: Var, place: Place) -> Any:
@@ -81,7 +69,6 @@ class _Phases:
     def reduce(self, stage: int) -> Any:
         """Kernel 1: the element of every tile."""
         task, place, lead, tile = self._task()
-        known = self._carries(range(stage))
         save = tile.replica.copy(self.elements[stage], lead, tile.total[stage], [])
         body = tir.seq(
             [
@@ -94,60 +81,33 @@ class _Phases:
         )
         kernel = Kernel(
             "scan_reduce",
-            [*self.recurrence.inputs, *known],
+            [*self.recurrence.inputs, *self.carries_of(range(stage))],
             self.elements[stage].buffers,
             body,
             tile.allocs,
         )
         return self._launch(kernel, task, place)
 
-    def _carries(self, stages: range) -> list[Var]:
-        groups = [group for group in self.recurrence.groups if group.stage in stages]
-        return [self.carries[i] for group in groups for i in group.carries]
-
     def scan(self, stage: int) -> Any:
         """Kernel 2: the tiles' carries; see ``carries``."""
         known = tir.as_int(self.tiles)
         if known is None or known > FEW_TILES:
             return self._scan_in_blocks(stage)
-        recurrence = self.recurrence
-        last = stage == recurrence.stages - 1
-        row = tirx.Var("v_row", self.dtype)
-        lanes = decode_lanes(recurrence, row)
-        replica = Replica(recurrence, lanes, unroll=True)
 
-        def one(number: Any) -> Any:
-            lead = [row, number]
-            kept = replica.keep(self.carries, lead, stage)
-            return tir.seq([kept, replica.apply(self.elements[stage], lead)])
+        def walk(replica: Replica, row: Var) -> Any:
+            return loop("c", self.tiles, lambda c: self.pass_part(replica, stage, [row, c]))
 
-        finish, extent = replica.finish() if last else None, recurrence.time.extent
-        boundary = replica.boundary() if last else None
-        constant = tir.as_int(extent)
-        ends_here = finish is not None and (constant is None or constant <= 0)
-        body = tir.seq(
-            [
-                replica.begin(),
-                boundary,
-                loop("c", self.tiles, one),
-                when(extent <= tir.zero_like(extent), finish) if ends_here else None,
-            ]
-        )
-        writes_outputs = ends_here or boundary is not None
-
-        def kernel(inside: Any) -> Kernel:
-            return Kernel(
-                "scan_carries",
-                [*recurrence.inputs, *self.elements[stage].buffers, *state_buffers(recurrence)],
-                [
-                    *self._carries(range(stage, stage + 1)),
-                    *(recurrence.outputs if writes_outputs else []),
-                ],
-                when(inside, when(guard_of(recurrence, lanes), body)),
-                replica.buffers,
-            )
-
+        row, kernel = self.scan_in_order(stage, walk, lambda r: self._without_steps(r, stage))
         return threads_over(kernel, row, self.rows, _CARRY_THREADS)
+
+    def _without_steps(self, replica: Replica, stage: int) -> Any:
+        """The end of a lane that has no steps, after its last scan; None where there is none."""
+        finish = replica.finish() if self.is_last(stage) else None
+        extent = self.recurrence.time.extent
+        known = tir.as_int(extent)
+        if finish is None or (known is not None and known > 0):
+            return None
+        return when(extent <= tir.zero_like(extent), finish)
 
     def _scan_in_blocks(self, stage: int) -> Any:
         """Kernel 2 by one block per lane."""
@@ -166,32 +126,16 @@ class _Phases:
             self.tiles if guard is None else tirx.Select(guard, self.tiles, self.tiles * 0),
             thread,
         )
-        ends, extent = None, recurrence.time.extent
-        constant, boundary = tir.as_int(extent), None
-        if stage == recurrence.stages - 1:
-            finish, boundary = walk.running.finish(), walk.running.boundary()
-            if finish is not None and (constant is None or constant <= 0):
-                ends = when(extent <= tir.zero_like(extent), finish)
-        # Every thread has read its initial state before one of them writes.
-        writes = tir.seq([boundary, ends])
+        boundary = walk.running.boundary() if self.is_last(stage) else None
+        ends = self._without_steps(walk.running, stage)
+        has_outputs = boundary is not None or ends is not None
         owner = walk.is_owner() if guard is None else tirx.And(guard, walk.is_owner())
+        # Every thread has read its initial state before one of them writes.
+        writes = [all_wait(), tirx.IfThenElse(owner, tir.seq([boundary, ends]), None)]
         body = tir.seq(
-            [
-                when(guard, walk.running.begin()),
-                *([all_wait(), tirx.IfThenElse(owner, writes, None)] if boundary or ends else []),
-                walk.walk(),
-            ]
+            [when(guard, walk.running.begin()), *(writes if has_outputs else []), walk.walk()]
         )
-        kernel = Kernel(
-            "scan_carries",
-            [*recurrence.inputs, *self.elements[stage].buffers, *state_buffers(recurrence)],
-            [
-                *self._carries(range(stage, stage + 1)),
-                *(recurrence.outputs if boundary or ends else []),
-            ],
-            body,
-            walk.buffers,
-        )
+        kernel = self.scan_kernel(stage, body, walk.buffers, has_outputs=has_outputs)
         alone = self.plan.with_(threads_per_block=walk.threads, lanes_per_block=1)
         return grid_of(kernel, self.rows, row, thread, alone)
 

@@ -22,7 +22,7 @@ def lines_of_step(plan: TreePlan, recurrence: Recurrence) -> float:
     """Lines of memory that one step's loads and stores along time touch, of a tree plan."""
     total = 0.0
     for stream in along_time(plan, recurrence):
-        items, size, lanes = plan.items_per_thread, stream.layout.size, stream.copies.lanes
+        items, size, lanes = plan.items_per_thread, stream.size, stream.copies.lanes
         # Of a warp's items, in lines that are read whole.
         whole = items * size / _WORD
         lines = ceil(items / lanes) * min(float(_WARP), max(1.0, whole))

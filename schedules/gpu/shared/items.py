@@ -1,13 +1,8 @@
-"""Tiles that a block moves through shared memory: whole lines outside, consecutive items inside.
+"""What a tree's block moves through shared memory: items of its lanes, and what these share.
 
-In: neighbouring threads read neighbouring vectors of the tile from global memory and leave them
-in padded shared memory (``shared_layout``); after a barrier every thread takes its own items into
-registers. Out: the same way back. Bytes of a line that other threads need are then never fetched
-twice, and a warp's access is as few transactions as there are lines.
-
-With one buffer a block loads, waits and computes. With ``S = plan.stages`` buffers the copies are
-asynchronous, and those of ``S - 1`` tiles are under way while one is computed; a single barrier
-of a tile says both that its items have arrived, and that the buffer of the tile before is free.
+Every thread takes its own consecutive items of a tile from padded shared memory (``layout``), and
+reads tables there. With several buffers a single barrier of a tile says both that it has arrived,
+and that the buffer of the tile before is free.
 
 Cost of a tile: per stream, one access to shared memory per vector on either side; barriers: one
 for the loads and one for the stores, each of which also protects the memory of the other.
@@ -20,21 +15,24 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Var
+from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.gpu.thread import async_copy
-from tvm_scan.schedules.gpu.thread.place import Place
-from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop, when
-from tvm_scan.schedules.gpu.thread.plans import TreePlan
+from tvm_scan.schedules.common.ir import as_dtype, int_const, when
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.gpu.shared.layout import Stream
+from tvm_scan.schedules.gpu.shared.staged import Copiers, SharedTile
+from tvm_scan.schedules.gpu.shared.tables import tables_of
+from tvm_scan.schedules.gpu.thread import async_copy
+from tvm_scan.schedules.gpu.thread.place import Place
+from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
 __all__ = ["SharedItems"]
 
 
 class SharedItems:
-    """The streams of one tile.
+    """The streams and tables of one tile.
 
     Parameters
     ----------
@@ -62,154 +60,77 @@ class SharedItems:
         valid: Callable[[Any], Any],
     ) -> None:
         self.recurrence, self.plan, self.replica = recurrence, plan, replica
-        self.thread, self.row, self.valid = place.thread, place.row_in_block, valid
-        #: What else comes with a tile: ``fetch(tile)`` of tables.
-        self.beside: list[Callable[[Any], Any]] = []
-        self.inputs = [self._with_memory(*p, plan.stages) for p in parts if not p[0].stored]
-        self.outputs = [self._with_memory(*p, 1) for p in parts if p[0].stored]
-
-    def _with_memory(self, stream: Stream, registers: Var, stages: int) -> Any:
-        cells = stream.layout.cells(self.plan.tile)
-        dtype, name = tir.dtype_of(stream.buffer), f"{stream.buffer.name}_tile"
-        return stream, registers, local(name, [*self.row.lead, stages, cells], dtype, "shared")
+        self.thread, self.valid = place.thread, valid
+        row, threads = place.row_in_block, plan.threads_per_block
+        own = Copiers(threads, self.thread, self._time, lambda _: replica, self._guarded, row)
+        self.inputs = [(SharedTile(s, own, plan.stages), s, r) for s, r in parts if not s.stored]
+        self.outputs = [(SharedTile(s, own, 1), s, r) for s, r in parts if s.stored]
+        self.tables = []
+        for table in tables_of(plan, recurrence):
+            number = row.index * int_const(threads, "int32") + self.thread
+            together = threads * plan.lanes_per_block
+            every = Copiers(together, number, self._time, lambda _: replica, self._guarded)
+            self.tables.append((table, SharedTile(table, every, plan.stages, "table")))
 
     @property
     def buffers(self) -> list[Var]:
         """Shared memory to allocate."""
-        return [memory for _, _, memory in (*self.inputs, *self.outputs)]
+        streams = [tile for tile, *_ in (*self.inputs, *self.outputs)]
+        return [tile.memory for tile in (*streams, *(tile for _, tile in self.tables))]
 
-    # ---- between global and shared memory -----------------------------------------------------
+    def _time(self, tile: Any, step: Any) -> Any:
+        dtype = tir.dtype_of(self.recurrence.time.var)
+        return as_dtype(tile, dtype) * int_const(self.plan.tile, dtype) + as_dtype(step, dtype)
 
-    def _copies(self, tile: Any, lanes: int, make: Callable[[Any, Any], Any]) -> Any:
-        """``make(element, time)`` for the thread's vectors of the tile, those that exist."""
-        threads, steps = self.plan.threads_per_block, self.plan.tile
-        time = tir.dtype_of(self.recurrence.time.var)
-        start = as_dtype(tile, time) * int_const(steps, time)
-        rounds = -(-steps // (threads * lanes))
+    def _guarded(self, inside: Any, time: Any, stmt: Any) -> Any:
+        valid = self.valid(time)
+        return when(valid if inside is None else tirx.And(inside, valid), stmt)
 
-        def one(r: Any) -> Any:
-            number = as_dtype(r, "int32") * int_const(threads, "int32") + self.thread
-            element = number * int_const(lanes, "int32")
-            at = start + as_dtype(element, time)
-            inside = self.valid(at)
-            if steps % (threads * lanes):
-                inside = tirx.And(element < int_const(steps, "int32"), inside)
-            return when(inside, make(element, at))
-
-        return loop("r", rounds, one, tirx.ForKind.UNROLLED)
-
-    def _indices(self, stream: Stream, time: Any) -> list[Any]:
-        """Of the vector whose first step is at ``time``."""
-        found = [self.replica.place(index, None, time) for index in stream.access.indices]
-        return stream.copies.ramp(found) if stream.copies.lanes > 1 else found
-
-    def slot(self, tile: Any) -> Any:
-        """Which buffer a tile has."""
-        stages = self.plan.stages
-        if stages == 1:
-            return int_const(0, "int32")
-        tile = as_dtype(tile, "int32") if isinstance(tile, int) else tile
-        return as_dtype(tile % int_const(stages, tile), "int32")
-
-    def fetch(self, tile: Any) -> Any:
+    def _fetch(self, tile: Any) -> Any:
         """Begin to copy the inputs of a tile to its buffer."""
-        streams = [self._fetch(stream, memory, tile) for stream, _, memory in self.inputs]
-        return tir.seq([*streams, *(fetch(tile) for fetch in self.beside)])
+        streams = [shared.fetch(tile) for shared, *_ in self.inputs]
+        return tir.seq([*streams, *(shared.fetch(tile) for _, shared in self.tables)])
 
-    def _fetch(self, stream: Stream, memory: Var, tile: Any) -> Any:
-        slot, lanes = self.slot(tile), stream.copies.lanes
-        by_itself = self.plan.stages > 1 and async_copy.can_copy(stream.copied_bytes)
-
-        def one(element: Any, time: Any) -> Any:
-            place, indices = stream.layout.place(element), self._indices(stream, time)
-            if by_itself:
-                first = [i.base if isinstance(i, tirx.Ramp) else i for i in indices]
-                size = stream.copied_bytes
-                return async_copy.copy(
-                    memory, [*self.row.at, slot, place], stream.buffer, first, size
-                )
-            value = tirx.BufferLoad(stream.buffer, indices)
-            return tirx.BufferStore(memory, value, [*self.row.at, slot, _ramp(place, lanes)])
-
-        return self._copies(tile, lanes, one)
-
-    def put(self, tile: Any) -> Any:
-        """Copy the outputs of a tile to global memory; a barrier must stand before it."""
-        return tir.seq([self._put(stream, memory, tile) for stream, _, memory in self.outputs])
-
-    def _put(self, stream: Stream, memory: Var, tile: Any) -> Any:
-        def one(element: Any, time: Any) -> Any:
-            place = _ramp(stream.layout.place(element), stream.copies.lanes)
-            value = tirx.BufferLoad(memory, [*self.row.at, int_const(0, "int32"), place])
-            return tirx.BufferStore(stream.buffer, value, self._indices(stream, time))
-
-        return self._copies(tile, stream.copies.lanes, one)
-
-    # ---- between shared memory and registers --------------------------------------------------
-
-    def _own(self, stream: Stream, make: Callable[[Any, Any], Any]) -> Any:
-        """``make(registers' place, memory's place)`` for the units of the thread's items."""
+    def _own(self, stream: Stream) -> tuple[Any, int, int]:
+        """Where the thread's items begin, how many there are, and how many move at once."""
         layout = stream.layout
-        items, unit = int_const(layout.items, "int32"), layout.unit
         # A thread's items never lie on both sides of a padding.
-        first = layout.place(self.thread * items)
-
-        def one(k: Any) -> Any:
-            item = k * int_const(unit, "int32")
-            return make(_ramp(item, unit), _ramp(first + item, unit))
-
-        return loop("u", layout.items // unit, one, tirx.ForKind.UNROLLED)
-
-    def take(self, tile: Any) -> Any:
-        """The thread's items of a tile into registers."""
-        slot = self.slot(tile)
-
-        def one(stream: Stream, registers: Var, memory: Var) -> Any:
-            def move(to: Any, place: Any) -> Any:
-                return tirx.BufferStore(
-                    registers, tirx.BufferLoad(memory, [*self.row.at, slot, place]), [to]
-                )
-
-            return self._own(stream, move)
-
-        return tir.seq([one(*part) for part in self.inputs])
-
-    def leave(self) -> Any:
-        """The thread's results to shared memory."""
-
-        def one(stream: Stream, registers: Var, memory: Var) -> Any:
-            def move(place: Any, to: Any) -> Any:
-                value = tirx.BufferLoad(registers, [place])
-                at = [*self.row.at, int_const(0, "int32"), to]
-                return tirx.BufferStore(memory, value, at)
-
-            return self._own(stream, move)
-
-        return tir.seq([one(*part) for part in self.outputs])
-
-    # ---- a tile -------------------------------------------------------------------------------
-
-    @property
-    def _has_inputs(self) -> bool:
-        return bool(self.inputs or self.beside)
+        first = layout.place(self.thread * int_const(layout.items, "int32"))
+        return first, layout.items, layout.unit
 
     def begin(self) -> Any:
         """Before the first tile."""
         dtype = tir.dtype_of(self.recurrence.time.extent)
-        if not self._has_inputs:
+        if not self.inputs and not self.tables:
             return None
-        return async_copy.begin_ahead(self.plan.stages, self.fetch, int_const(0, dtype))
+        return async_copy.begin_ahead(self.plan.stages, self._fetch, int_const(0, dtype))
 
     def load(self, tile: Any) -> Any:
         """The thread's items of a tile into registers, and the next copies on their way."""
-        if not self._has_inputs:
+        if not self.inputs and not self.tables:
             return None
-        return tir.seq([async_copy.next_tile(self.plan.stages, self.fetch, tile), self.take(tile)])
+        copied = async_copy.next_tile(self.plan.stages, self._fetch, tile)
+        return tir.seq([copied, *(s.take(r, tile, *self._own(x)) for s, x, r in self.inputs)])
 
     def store(self, tile: Any) -> Any:
         """The thread's results of a tile to global memory."""
-        return tir.seq([self.leave(), self.put(tile)]) if self.outputs else None
+        if not self.outputs:
+            return None
+        left = [shared.leave(r, tile, *self._own(stream)) for shared, stream, r in self.outputs]
+        return tir.seq([*left, *(shared.put(tile) for shared, *_ in self.outputs)])
 
+    def use(self, stmt: Any, tile: Any, item: Any, time: Any) -> Any:
+        """``stmt`` of the thread's ``item`` with its loads of the tables from shared memory."""
+        if not self.tables:
+            return stmt
+        step = self.thread * int_const(self.plan.items_per_thread, "int32")
+        step = step + as_dtype(item, "int32")
 
-def _ramp(first: Any, lanes: int) -> Any:
-    return tirx.Ramp(first, int_const(1, first), lanes) if lanes > 1 else first
+        def on_load(load: TensorLoad) -> Any:
+            for table, shared in self.tables:
+                if table.reads(load, self.replica, time):
+                    state = as_dtype(load.indices[table.dim], "int32")
+                    return shared.load(tile, table.place(step, state=state))
+            return load
+
+        return tir.map_loads(stmt, on_load)

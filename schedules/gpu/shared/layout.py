@@ -27,9 +27,10 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.gpu.thread.banks import LINE, WORD
 from tvm_scan.schedules.common.ir import int_const
+from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
 from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, steady_loads
+from tvm_scan.schedules.gpu.thread.banks import LINE, WORD
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, steady_stores, vector_access
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ __all__ = [
     "element_size",
     "streams_of",
 ]
-
-_VECTOR = 16
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class PaddedLayout:
 
     items: int
     size: int
-    widest: int = _VECTOR
+    widest: int = VECTOR
 
     @property
     def unit(self) -> int:
@@ -96,40 +95,25 @@ class PaddedLayout:
     def cells(self, count: int) -> int:
         """Elements of shared memory for ``count`` elements, a multiple of a vector."""
         used: int = self.place(count - 1) + 1
-        vector = _VECTOR // self.size
+        vector = VECTOR // self.size
         return -(-used // vector) * vector
 
 
-@dataclass(frozen=True, eq=False)
-class Stream:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stream(Staged):
     """One array that is read or written once at every step, its memory along time.
 
     Attributes
     ----------
-    access : BufferLoad or BufferStore
-        In the body of the recurrence.
-    stored : bool
-        Whether it is an output.
-    copies : VectorAccess
-        What a thread moves at once between global and shared memory.
     layout : PaddedLayout
-        Of a tile in shared memory.
+        Of a tile in shared memory, whose steps are of the lane that the copying threads have.
     """
 
-    access: Any
-    stored: bool
-    copies: VectorAccess
     layout: PaddedLayout
 
-    @property
-    def buffer(self) -> Var:
-        """The array."""
-        return self.access.buffer if self.stored else self.access.source
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes that a thread moves at once between global and shared memory."""
-        return self.copies.lanes * self.layout.size
+    def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
+        """Place of a step."""
+        return self.layout.place(step)
 
 
 def streams_of(plan: TreePlan, recurrence: Recurrence) -> tuple[Stream, ...]:
@@ -170,7 +154,16 @@ def _streams(
             copies = wide if wide.lanes > 1 else copies
         if copies.lanes == items and (stored or not ahead):
             continue  # Neighbouring threads' items are neighbouring vectors as it is.
-        found.append(Stream(access, stored, copies, layout))
+        found.append(
+            Stream(
+                access=access,
+                copies=copies,
+                axes=(("step", tile),),
+                size=layout.size,
+                cells=layout.cells(tile),
+                layout=layout,
+            )
+        )
     return tuple(found)
 
 

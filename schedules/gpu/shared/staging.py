@@ -24,7 +24,7 @@ from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, steady_stores, vector_access
 
 if TYPE_CHECKING:
-    from tvm_scan.schedules.gpu.shared.layout import Stream
+    from tvm_scan.schedules.gpu.shared.staged import Staged
 
 __all__ = ["MAX_STAGED", "StagedItems", "steady_loads"]
 
@@ -33,13 +33,13 @@ MAX_STAGED, _BESIDE_CELLS = 8, 16
 
 
 @dataclass(frozen=True, eq=False)
-class _Staged:
+class _InRegisters:
     """One access (a load or a store), its registers, its vectors, or how the block moves it."""
 
     access: Any
     registers: Var
     vectors: VectorAccess
-    stream: Stream | None = None
+    stream: Staged | None = None
 
 
 class StagedItems:
@@ -57,7 +57,7 @@ class StagedItems:
         Whether to move several items at once.
     loads : list of TensorLoad, optional
         What to stage; if not given, every steady load; of states of many cells, if there is room.
-    streams : sequence of Stream
+    streams : sequence of Staged
         What the block moves between memory and registers: ``fill`` and ``empty`` leave it out.
     writes : bool
         Whether outputs are written.
@@ -70,15 +70,15 @@ class StagedItems:
         items: int,
         vectors: bool,
         loads: list[TensorLoad] | None = None,
-        streams: Sequence[Stream] = (),
+        streams: Sequence[Staged] = (),
         *,
         writes: bool = True,
     ) -> None:
         self.recurrence, self.replica, self.items = recurrence, replica, items
-        self.loads: list[_Staged] = []
-        self.stores: list[_Staged] = []
+        self.loads: list[_InRegisters] = []
+        self.stores: list[_InRegisters] = []
         #: What the block moves, and the registers on the thread's side.
-        self.by_block: list[tuple[Stream, Var]] = []
+        self.by_block: list[tuple[Any, Var]] = []
         if loads is None:
             loads = steady_loads(recurrence.body, recurrence, [recurrence.time.var])
             if any(carry.state_axes for carry in recurrence.carries):
@@ -96,17 +96,17 @@ class StagedItems:
                 self.stores.append(staged)
 
     def _staged(
-        self, access: Any, buffer: Var, suffix: str, vectors: bool, streams: Sequence[Stream]
-    ) -> _Staged:
+        self, access: Any, buffer: Var, suffix: str, vectors: bool, streams: Sequence[Staged]
+    ) -> _InRegisters:
         registers = local(f"{buffer.name}_{suffix}", [self.items], tir.dtype_of(buffer))
         for stream in streams:
             if stream.access.same_as(access):
                 self.by_block.append((stream, registers))
-                return _Staged(access, registers, stream.copies, stream)
+                return _InRegisters(access, registers, stream.vectors, stream)
         found = VectorAccess()
         if vectors:
             found = vector_access(buffer, list(access.indices), self.recurrence, self.items)
-        return _Staged(access, registers, found)
+        return _InRegisters(access, registers, found)
 
     @property
     def buffers(self) -> list[Var]:
@@ -137,7 +137,7 @@ class StagedItems:
         """Store the outputs of such a group."""
         return self._move(self.stores, item, time, self._store)
 
-    def _move(self, all_staged: list[_Staged], item: Any, time: Any, make: Any) -> Any:
+    def _move(self, all_staged: list[_InRegisters], item: Any, time: Any, make: Any) -> Any:
         stmts = []
         for staged in all_staged:
             if staged.stream is not None:
@@ -146,7 +146,7 @@ class StagedItems:
                 stmts.append(make(staged, _plus(item, offset), _plus(time, offset)))
         return tir.seq(stmts)
 
-    def _load(self, staged: _Staged, item: Any, time: Any) -> Any:
+    def _load(self, staged: _InRegisters, item: Any, time: Any) -> Any:
         load = self._at(staged.access, time)
         vectors = staged.vectors
         if vectors.lanes == 1:
@@ -155,7 +155,7 @@ class StagedItems:
         place = tirx.Ramp(item, int_const(1, item), vectors.lanes)
         return tirx.BufferStore(staged.registers, value, [place])
 
-    def _store(self, staged: _Staged, item: Any, time: Any) -> Any:
+    def _store(self, staged: _InRegisters, item: Any, time: Any) -> Any:
         vectors = staged.vectors
         place = tirx.Ramp(item, int_const(1, item), vectors.lanes)
         indices = [self.replica.place(index, None, time) for index in staged.access.indices]

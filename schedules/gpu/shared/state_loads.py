@@ -16,12 +16,12 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop
-from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.common.replica import Replica
-from tvm_scan.schedules.gpu.shared.staging import steady_loads
 from tvm_scan.schedules.common.state_split import StateSplit
-from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, vector_access
+from tvm_scan.schedules.gpu.shared.staging import steady_loads
 from tvm_scan.schedules.gpu.shared.walk_tiles import WalkTiles
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan
+from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, vector_access
 
 __all__ = ["StateLoads"]
 

@@ -27,53 +27,48 @@ from tvm.sym import Analyzer
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.gpu.thread.banks import LINE, WORD, meetings
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
-from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, Stream, element_size
+from tvm_scan.schedules.gpu.shared.layout import element_size
+from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
+from tvm_scan.schedules.gpu.thread.banks import LINE, WORD, meetings
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess
 
 __all__ = ["StepRows", "placed_in_block", "step_rows"]
 
-_VECTOR = 16
 
-
-@dataclass(frozen=True, eq=False)
-class StepRows:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepRows(Staged):
     """A stream: one row of a tile for every step.
 
     Attributes
     ----------
-    stream : Stream
-        What is read.
     lanes : int
         Of the block: elements of a row.
-    width : int
-        Elements that a thread copies at once.
     items, padding : int
         Steps after which so many elements of padding follow.
-    cells : int
-        Elements of a tile.
     """
 
-    stream: Stream
     lanes: int
-    width: int
     items: int
     padding: int
-    cells: int
 
     @property
-    def size(self) -> int:
-        """Bytes of an element."""
-        return self.stream.layout.size
+    def vectors(self) -> VectorAccess:
+        """None: those of a copy are of lanes."""
+        return VectorAccess()
 
-    def place(self, step: Any, lane: Any) -> Any:
+    def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
         """Place of a lane's element of a step, numbers or expressions."""
         if isinstance(step, int):
             return step * self.lanes + step // self.items * self.padding + lane
         row = step * int_const(self.lanes, step)
         return row + step // int_const(self.items, step) * int_const(self.padding, step) + lane
+
+    @property
+    def taken(self) -> tuple[int, int, int]:
+        """Items of a thread, which lie between two paddings; one at a time, a row apart."""
+        return self.items, 1, self.lanes
 
 
 def step_rows(
@@ -112,7 +107,7 @@ def step_rows(
         return None
     if size * lanes < WORD or not _divides(analyzer, lanes, total):
         return None
-    width = max(1, min(_VECTOR // size, lanes)) if vectors else 1
+    width = max(1, min(VECTOR // size, lanes)) if vectors else 1
     row = tir.shape_of(load.source)[-1]
     aligned = (row, part[1])
     while width > 1 and not all(_divides(analyzer, width, value) for value in aligned):
@@ -126,10 +121,17 @@ def step_rows(
         if narrow[1] >= meet:
             break
         width, (padding, meet) = width // 2, narrow
-    stream = Stream(load, False, VectorAccess(), PaddedLayout(items, size))
-    cells = steps * lanes + steps // items * padding
-    vector = _VECTOR // size
-    return StepRows(stream, lanes, width, items, padding, -(-cells // vector) * vector)
+    cells, vector = steps * lanes + steps // items * padding, VECTOR // size
+    return StepRows(
+        access=load,
+        copies=VectorAccess(width),
+        axes=(("step", steps), ("lane", lanes)),
+        size=size,
+        cells=-(-cells // vector) * vector,
+        lanes=lanes,
+        items=items,
+        padding=padding,
+    )
 
 
 def _padding(shared: int, items: int, lanes: int, width: int, size: int) -> tuple[int, int]:

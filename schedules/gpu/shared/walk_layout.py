@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
@@ -23,11 +23,13 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.gpu.thread.banks import LINE, meetings
-from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, Stream, direction_of, element_size
-from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, steady_loads
+from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
+from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, direction_of, element_size
+from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
+from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, steady_loads
 from tvm_scan.schedules.gpu.shared.step_rows import StepRows, placed_in_block, step_rows
+from tvm_scan.schedules.gpu.thread.banks import LINE, meetings
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, vector_access
 
 if TYPE_CHECKING:
@@ -35,65 +37,61 @@ if TYPE_CHECKING:
 
 __all__ = ["LaneRows", "Table", "WalkLayout", "is_common", "walk_layout", "walk_steps"]
 
-_VECTOR = 16
 #: Static shared memory of a block.
 _MOST_BYTES = 48 << 10
 #: Steps of a tile at least: a line of float32.
 _LINE_STEPS = 32
 
 
-@dataclass(frozen=True, eq=False)
-class LaneRows:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LaneRows(Staged):
     """A stream: one row of a tile for every lane of the block.
 
     Attributes
     ----------
-    stream : Stream
-        What is read.
     pitch : int
         Elements from one row to the next.
-    cells : int
-        Elements of a tile.
+    taken : tuple of int
+        Items of a thread, how many it takes at once, places from one to the next.
     """
 
-    stream: Stream
     pitch: int
-    cells: int
+    taken: tuple[int, int, int]
 
-    @property
-    def size(self) -> int:
-        """Bytes of an element."""
-        return self.stream.layout.size
+    def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
+        """Place of a lane's element of a step."""
+        return lane * int_const(self.pitch, lane) + step
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """An array that the lanes of a block share.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Table(Staged):
+    """An array that the lanes of a block share; its load is in a loop over the states.
 
     Attributes
     ----------
-    load : TensorLoad
-        In a loop over the states.
-    counter : Var
-        Of that loop.
     along_time : bool
         Whether rows are states, of steps; else they are steps, of states.
-    lanes : int
-        Elements that a thread copies at once.
     width : int
         Elements that a thread reads at once: of steps, or of its own states.
-    pitch, cells, size : int
-        Elements from one row to the next and of a tile; bytes of one.
+    pitch : int
+        Elements from one row to the next.
+    own, shared : int
+        States of a thread, and threads of a lane.
     """
 
-    load: TensorLoad
-    counter: Var
     along_time: bool
-    lanes: int
     width: int
     pitch: int
-    cells: int
-    size: int
+    own: int
+    shared: int
+
+    def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
+        """Rows of the states that the threads of a lane use at once are neighbours."""
+        if not self.along_time:
+            return step * int_const(self.pitch, step) + state
+        own, shared = int_const(self.own, state), int_const(self.shared, state)
+        row = state % own * shared + state // own
+        return row * int_const(self.pitch, row) + step
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +104,7 @@ class WalkLayout:
     @property
     def tile_bytes(self) -> list[int]:
         """Bytes of one buffer of every array."""
-        return [part.cells * part.size for part in (*self.streams, *self.tables)]
+        return [part.bytes for part in (*self.streams, *self.tables)]
 
     def within(self, most: int) -> WalkLayout:
         """The same with no more than ``most`` bytes, as far as leaving out rows of steps helps.
@@ -117,7 +115,7 @@ class WalkLayout:
         streams, left = [], most - sum(self.tile_bytes)
         for part in reversed(self.streams):
             if left < 0 and isinstance(part, StepRows):
-                left += part.cells * part.size
+                left += part.bytes
                 continue
             streams.append(part)
         return WalkLayout(tuple(reversed(streams)), self.tables)
@@ -176,13 +174,22 @@ def _layout(
         copies = VectorAccess()
         if vectors and direction > 0:
             copies = vector_access(load.source, list(load.indices), recurrence, steps)
-        stream = Stream(load, False, copies, PaddedLayout(items, element_size(load.source)))
-        pitch = _row_pitch(steps, stream.layout, shared)
-        streams.append(LaneRows(stream, pitch, pitch * lanes))
+        layout = PaddedLayout(items, element_size(load.source))
+        pitch = _row_pitch(steps, layout, shared)
+        row = LaneRows(
+            access=load,
+            copies=copies,
+            axes=(("lane", lanes), ("step", steps)),
+            size=layout.size,
+            cells=pitch * lanes,
+            pitch=pitch,
+            taken=(items, layout.unit, 1),
+        )
+        streams.append(row)
     tables: list[Table] = []
     for part in split.loops:
         for load in steady_loads(part.body, recurrence, [time, part.loop_var]):
-            new = not any(tir.structurally_equal(load, t.load) for t in tables)
+            new = not any(tir.structurally_equal(load, t.access) for t in tables)
             if new and is_common(load, recurrence, lanes):
                 table = _table(load, part.loop_var, recurrence, split, shared, steps, vectors)
                 tables += [table] if table else []
@@ -191,14 +198,14 @@ def _layout(
 
 def _row_pitch(steps: int, layout: PaddedLayout, shared: int) -> int:
     """Elements between rows such that the threads that read together meet in the fewest banks."""
-    vector = _VECTOR // layout.size
+    vector = VECTOR // layout.size
     units = -(-steps // vector)
     apart = max(1, layout.items // vector)
 
     def meet(pitch: int) -> int:
-        return meetings(lambda t: (t // shared * pitch + t % shared * apart) * _VECTOR, _VECTOR)
+        return meetings(lambda t: (t // shared * pitch + t % shared * apart) * VECTOR, VECTOR)
 
-    return vector * min(range(units, units + LINE // _VECTOR), key=meet)
+    return vector * min(range(units, units + LINE // VECTOR), key=meet)
 
 
 def _table(
@@ -211,30 +218,43 @@ def _table(
     vectors: bool,
 ) -> Table | None:
     indices, size = list(load.indices), element_size(load.source)
-    most = _VECTOR // size
-    direction = direction_of(indices, recurrence)
-    if direction:
+    most, along_time = VECTOR // size, direction_of(indices, recurrence)
+    axes, width = (("state", split.states), ("step", steps)), most
+    own = split.states // shared
+    if along_time:
         lanes = 1
-        if vectors and direction > 0:
+        if vectors and along_time > 0:
             lanes = vector_access(load.source, indices, recurrence, steps).lanes
         # An odd number of vectors from row to row: threads with neighbouring rows do not meet.
         pitch = most * (-(-steps // most) | 1)
-        return Table(load, counter, True, lanes, most, pitch, pitch * split.states, size)
-    part = linear_in(indices[-1], counter)
-    others = any(tir.contains_var(index, [counter]) for index in indices[:-1])
-    if part is None or part[0] != 1 or others:
-        return None
-    first, row = tir.as_int(tir.simplify(part[1])), tir.as_int(tir.shape_of(load.source)[-1])
-    known = [n for n in (row, first) if n is not None]
-    lanes, width = most if vectors and len(known) == 2 else 1, most
-    while lanes > 1 and any(n % lanes for n in (split.states, *known)):
-        lanes //= 2
-    while (split.states // shared) % width:
-        width //= 2
-    vector = max(1, min(most, width))
-    pitch = -(-split.states // vector) * vector
-    cells = -(-pitch * steps // most) * most
-    return Table(load, counter, False, lanes, width, pitch, cells, size)
+    else:
+        axes = axes[::-1]
+        part = linear_in(indices[-1], counter)
+        others = any(tir.contains_var(index, [counter]) for index in indices[:-1])
+        if part is None or part[0] != 1 or others:
+            return None
+        first, row = tir.as_int(tir.simplify(part[1])), tir.as_int(tir.shape_of(load.source)[-1])
+        known = [n for n in (row, first) if n is not None]
+        lanes = most if vectors and len(known) == 2 else 1
+        while lanes > 1 and any(n % lanes for n in (split.states, *known)):
+            lanes //= 2
+        while own % width:
+            width //= 2
+        vector = max(1, min(most, width))
+        pitch = -(-split.states // vector) * vector
+    return Table(
+        access=load,
+        copies=VectorAccess(lanes),
+        axes=axes,
+        size=size,
+        cells=-(-pitch * axes[0][1] // most) * most,
+        counter=counter,
+        along_time=bool(along_time),
+        width=width,
+        pitch=pitch,
+        own=own,
+        shared=shared,
+    )
 
 
 def is_common(load: TensorLoad, recurrence: Recurrence, lanes: int) -> bool:

@@ -7,7 +7,6 @@ while the threads walk this one, which else wait for memory at every group of st
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -16,14 +15,14 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.gpu.thread import async_copy
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop, when
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
-from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.state_split import StateSplit
-from tvm_scan.schedules.gpu.shared.step_rows import StepRows
-from tvm_scan.schedules.gpu.shared.walk_layout import LaneRows, Table, walk_layout, walk_steps
+from tvm_scan.schedules.gpu.shared.staged import Copiers, SharedTile, Staged, ramp
+from tvm_scan.schedules.gpu.shared.walk_layout import Table, walk_layout, walk_steps
+from tvm_scan.schedules.gpu.thread import async_copy
+from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 
 __all__ = ["WalkTiles"]
 
@@ -53,28 +52,29 @@ class WalkTiles:
         split: StateSplit,
         end: Any = None,
     ) -> None:
-        self.recurrence, self.plan, self.states = recurrence, plan, split.states
+        self.recurrence, self.plan = recurrence, plan
         self.end = recurrence.time.extent if end is None else end
         self.steps, self.shared = walk_steps(plan), plan.threads_per_lane
-        self.own = self.states // self.shared
+        self.own = split.states // self.shared
         threads = int_const(plan.threads_per_block, slot)
         self.thread = as_dtype(slot % threads, "int32")
-        lanes = plan.threads_per_block // self.shared
-        self.first_row = slot // threads * int_const(lanes, slot)
-        self.lanes = lanes
+        self.first_row = slot // threads * int_const(plan.threads_per_block // self.shared, slot)
         found = walk_layout(plan, recurrence, split)
-        self.streams = [(part, self._memory(part, part.stream.buffer)) for part in found.streams]
-        self.tables = [(part, *self._table_memory(part)) for part in found.tables]
+        self.streams = [(part, self._tile(part)) for part in found.streams]
+        self.tables = [(part, self._tile(part), self._now(part)) for part in found.tables]
+        self.tiles = [*(tile for _, tile in self.streams), *(tile for _, tile, _ in self.tables)]
 
-    def _memory(self, part: LaneRows | StepRows | Table, source: Var) -> Var:
-        shape = [self.plan.stages, part.cells]
-        return local(f"{source.name}_tile", shape, tir.dtype_of(source), "shared")
+    def _tile(self, part: Staged) -> SharedTile:
+        # Rows of lanes may be of lanes that do not exist; of steps, every block has all its lanes.
+        replica = self._replica_of_last if part.axes[0][0] == "lane" else self._replica
+        threads = self.plan.threads_per_block
+        copiers = Copiers(threads, self.thread, self._time, replica, self._guarded)
+        return SharedTile(part, copiers, self.plan.stages)
 
-    def _table_memory(self, part: Table) -> tuple[Var, Var]:
-        source = part.load.source
+    def _now(self, part: Table) -> Var:
+        """A thread's registers of a table."""
         shape = [self.own, part.width] if part.along_time else [self.own]
-        registers = local(f"{source.name}_now", shape, tir.dtype_of(source))
-        return self._memory(part, source), registers
+        return local(f"{part.buffer.name}_now", shape, tir.dtype_of(part.buffer))
 
     @property
     def registers(self) -> list[Var]:
@@ -84,17 +84,16 @@ class WalkTiles:
     @property
     def buffers(self) -> list[Var]:
         """Shared memory and registers to allocate."""
-        memory = [m for _, m in self.streams] + [m for _, m, _ in self.tables]
-        return [*memory, *self.registers]
+        return [*(tile.memory for tile in self.tiles), *self.registers]
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is staged."""
-        return not self.streams and not self.tables
+        return not self.tiles
 
     def has(self, load: TensorLoad) -> bool:
         """Whether a load of the loops over the states is staged."""
-        return any(tir.structurally_equal(load, part.load) for part, _, _ in self.tables)
+        return any(tir.structurally_equal(load, part.access) for part, _, _ in self.tables)
 
     # ---- from global to shared memory ---------------------------------------------------------
 
@@ -108,122 +107,29 @@ class WalkTiles:
 
     def fetch(self, tile: Any) -> Any:
         """Begin to copy a tile."""
-        return tir.seq(
-            [
-                *(self._fetch_stream(part, memory, tile) for part, memory in self.streams),
-                *(self._fetch_table(part, memory, tile) for part, memory, _ in self.tables),
-            ]
-        )
-
-    def slot(self, tile: Any) -> Any:
-        """Which buffer a tile has."""
-        if self.plan.stages == 1:
-            return int_const(0, "int32")
-        return as_dtype(tile % int_const(self.plan.stages, tile), "int32")
+        return tir.seq(shared.fetch(tile) for shared in self.tiles)
 
     def _time(self, tile: Any, step: Any) -> Any:
         dtype = tir.dtype_of(self.recurrence.time.var)
         return as_dtype(tile, dtype) * int_const(self.steps, dtype) + as_dtype(step, dtype)
 
-    def _elements(self, rows: int, row: int, make: Callable[[Any, Any], Any]) -> Any:
-        """``make(row, element of the row)`` for the thread's share of ``rows`` rows."""
-        total, threads = rows * row, self.plan.threads_per_block
+    def _guarded(self, inside: Any, time: Any, stmt: Any) -> Any:
+        return when(inside, when(time < self.end, stmt))
 
-        def one(r: Any) -> Any:
-            number = as_dtype(r, "int32") * int_const(threads, "int32") + self.thread
-            each = int_const(row, "int32")
-            stmt = make(number // each, number % each)
-            return when(number < int_const(total, "int32") if total % threads else None, stmt)
+    def _row(self, lane: Any) -> Any:
+        if lane is None:
+            return self.first_row
+        return self.first_row + as_dtype(lane, tir.dtype_of(self.first_row))
 
-        return loop("r", -(-total // threads), one, _UNROLLED)
+    def _replica(self, lane: Any) -> Replica:
+        lanes = decode_lanes(self.recurrence, self._row(lane))
+        return Replica(self.recurrence, lanes, unroll=True)
 
-    def _copy(
-        self,
-        memory: Var,
-        to: list[Any],
-        load: TensorLoad,
-        indices: list[Any],
-        lanes: int,
-        size: int,
-    ) -> Any:
-        if self.plan.stages > 1 and async_copy.can_copy(lanes * size):
-            return async_copy.copy(memory, to, load.source, indices, lanes * size)
-        if lanes == 1:
-            return tirx.BufferStore(memory, tirx.BufferLoad(load.source, indices), to)
-        ramp = [tirx.Ramp(i[-1], int_const(1, i[-1]), lanes) for i in (to, indices)]
-        value = tirx.BufferLoad(load.source, [*indices[:-1], ramp[1]])
-        return tirx.BufferStore(memory, value, [*to[:-1], ramp[0]])
-
-    def _fetch_stream(self, part: LaneRows | StepRows, memory: Var, tile: Any) -> Any:
-        if isinstance(part, StepRows):
-            return self._fetch_steps(part, memory, tile)
-        return self._fetch_rows(part, memory, tile)
-
-    def _fetch_steps(self, part: StepRows, memory: Var, tile: Any) -> Any:
-        load = part.stream.access
-
-        def one(step: Any, number: Any) -> Any:
-            lane, time = number * int_const(part.width, "int32"), self._time(tile, step)
-            row = self.first_row + as_dtype(lane, tir.dtype_of(self.first_row))
-            to = [self.slot(tile), part.place(step, lane)]
-            indices = self._placed(load, row, time)
-            return when(
-                time < self.end, self._copy(memory, to, load, indices, part.width, part.size)
-            )
-
-        return self._elements(self.steps, part.lanes // part.width, one)
-
-    def _fetch_rows(self, part: LaneRows, memory: Var, tile: Any) -> Any:
-        lanes, stream = part.stream.copies.lanes, part.stream
+    def _replica_of_last(self, lane: Any) -> Replica:
         rows = lane_count(self.recurrence)
         last = tirx.Max(rows - int_const(1, rows), tir.zero_like(rows))
-
-        def one(y: Any, number: Any) -> Any:
-            step = number * int_const(lanes, "int32")
-            time = self._time(tile, step)
-            lane = tirx.Min(self.first_row + as_dtype(y, tir.dtype_of(self.first_row)), last)
-            indices = self._placed(stream.access, lane, time)
-            place = y * int_const(part.pitch, "int32") + step
-            to = [self.slot(tile), place]
-            copy = self._copy(memory, to, stream.access, indices, lanes, part.size)
-            return when(time < self.end, copy)
-
-        return self._elements(self.lanes, self.steps // lanes, one)
-
-    def _fetch_table(self, part: Table, memory: Var, tile: Any) -> Any:
-        lanes = part.lanes
-        dtype = tir.dtype_of(part.counter)
-
-        def one(row: Any, number: Any) -> Any:
-            first = number * int_const(lanes, "int32")
-            state, step = (row, first) if part.along_time else (first, row)
-            time = self._time(tile, step)
-            table = tir.VarMap([(part.counter, as_dtype(state, dtype))])
-            indices = self._placed(part.load, self.first_row, time, table)
-            if part.along_time:
-                place = self._row_of(state) * int_const(part.pitch, "int32") + step
-            else:
-                place = step * int_const(part.pitch, "int32") + state
-            to = [self.slot(tile), place]
-            copy = self._copy(memory, to, part.load, indices, lanes, part.size)
-            return when(time < self.end, copy)
-
-        if part.along_time:
-            return self._elements(self.states, self.steps // lanes, one)
-        return self._elements(self.steps, self.states // lanes, one)
-
-    def _row_of(self, state: Any) -> Any:
-        """Rows of the states that the threads of a lane use at once are neighbours."""
-        own, shared = int_const(self.own, state), int_const(self.shared, state)
-        return state % own * shared + state // own
-
-    def _placed(
-        self, load: TensorLoad, row: Any, time: Any, table: tir.VarMap | None = None
-    ) -> list[Any]:
-        lanes = decode_lanes(self.recurrence, row)
-        replica = Replica(self.recurrence, lanes, unroll=True)
-        indices = [tir.substitute(i, table) if table else i for i in load.indices]
-        return [replica.place(index, None, time) for index in indices]
+        lanes = decode_lanes(self.recurrence, tirx.Min(self._row(lane), last))
+        return Replica(self.recurrence, lanes, unroll=True)
 
     # ---- from shared memory to registers ------------------------------------------------------
 
@@ -231,65 +137,44 @@ class WalkTiles:
         """The thread's items from step ``first`` of the tile on, into its registers."""
         if not self.streams:
             return []
-        y, slot = self.thread // int_const(self.shared, "int32"), self.slot(tile)
-        stmts = []
-        for part, memory in self.streams:
-            registers = next(r for stream, r in parts if stream is part.stream)
-            if isinstance(part, StepRows):
-                stmts.append(self._take_steps(part, memory, registers, y, slot, first))
-                continue
-            unit = part.stream.layout.unit
-            start = y * int_const(part.pitch, "int32") + first
-
-            def one(
-                u: Any, to: Var = registers, of: Var = memory, at: Any = start, n: int = unit
-            ) -> Any:
-                item = u * int_const(n, "int32")
-                value = tirx.BufferLoad(of, [slot, _ramp(at + item, n)])
-                return tirx.BufferStore(to, value, [_ramp(item, n)])
-
-            count = part.stream.layout.items // unit
-            stmts.append(loop("u", count, one, _UNROLLED))
-        return stmts
-
-    def _take_steps(
-        self, part: StepRows, memory: Var, registers: Var, y: Any, slot: Any, first: Any
-    ) -> Any:
-        start = part.place(first, y)
-
-        def one(u: Any) -> Any:
-            # The steps of a thread lie between two paddings.
-            place = start + u * int_const(part.lanes, "int32")
-            return tirx.BufferStore(registers, tirx.BufferLoad(memory, [slot, place]), [u])
-
-        return loop("u", part.items, one, _UNROLLED)
+        y = self.thread // int_const(self.shared, "int32")
+        return [
+            shared.take(
+                next(r for stream, r in parts if stream is part),
+                tile,
+                part.place(first, y),
+                *part.taken,
+            )
+            for part, shared in self.streams
+        ]
 
     def fill(self, k: int, owner: Any, tile: Any, step: Any) -> list[Any]:
         """Before step ``step`` of the tile, the ``k``-th of a thread: what its states read."""
         return [self._fill(*entry, k, owner, tile, step) for entry in self.tables]
 
     def _fill(
-        self, part: Table, memory: Var, registers: Var, k: int, owner: Any, tile: Any, step: Any
+        self,
+        part: Table,
+        shared: SharedTile,
+        registers: Var,
+        k: int,
+        owner: Any,
+        tile: Any,
+        step: Any,
     ) -> Any:
-        slot, width = self.slot(tile), self._width(part)
-        if part.along_time and k % width:
+        width, pitch = self._width(part), int_const(part.pitch, "int32")
+        if not part.along_time:
+            first = step * pitch + owner * int_const(self.own, "int32")
+            return shared.take(registers, tile, first, self.own, width)
+        if k % width:
             return None
 
         def of_state(s: Any) -> Any:
             row = s * int_const(self.shared, "int32") + owner
-            place = row * int_const(part.pitch, "int32") + step
-            value = tirx.BufferLoad(memory, [slot, _ramp(place, width)])
-            return tirx.BufferStore(registers, value, [s, _ramp(int_const(0, "int32"), width)])
+            value = shared.load(tile, row * pitch + step, width)
+            return tirx.BufferStore(registers, value, [s, ramp(int_const(0, "int32"), width)])
 
-        def of_states(u: Any) -> Any:
-            s = u * int_const(width, "int32")
-            place = step * int_const(part.pitch, "int32") + owner * int_const(self.own, "int32")
-            value = tirx.BufferLoad(memory, [slot, _ramp(place + s, width)])
-            return tirx.BufferStore(registers, value, [_ramp(s, width)])
-
-        if part.along_time:
-            return loop("s", self.own, of_state, _UNROLLED)
-        return loop("u", self.own // width, of_states, _UNROLLED)
+        return loop("s", self.own, of_state, _UNROLLED)
 
     def _width(self, part: Table) -> int:
         """Elements that a thread reads at once, no more than its own steps."""
@@ -301,11 +186,7 @@ class WalkTiles:
     def read(self, load: TensorLoad, state: Var, k: int) -> Any:
         """What stands for ``load`` in the ``k``-th step of a thread; itself if nothing does."""
         for part, _, registers in self.tables:
-            if tir.structurally_equal(load, part.load):
+            if tir.structurally_equal(load, part.access):
                 step = int_const(k % self._width(part), "int32")
                 return tirx.BufferLoad(registers, [state, step] if part.along_time else [state])
         return load
-
-
-def _ramp(first: Any, lanes: int) -> Any:
-    return tirx.Ramp(first, int_const(1, first), lanes) if lanes > 1 else first

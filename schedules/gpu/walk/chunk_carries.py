@@ -13,7 +13,6 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.ir import (
     Kernel,
@@ -24,7 +23,8 @@ from tvm_scan.schedules.common.ir import (
     threads_over,
     when,
 )
-from tvm_scan.schedules.common.lanes import decode_lanes, guard_of, lane_count, state_buffers
+from tvm_scan.schedules.common.lanes import decode_lanes
+from tvm_scan.schedules.common.phases import Phases
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.sizes import element_bytes
 from tvm_scan.schedules.common.state_split import StateSplit
@@ -39,52 +39,33 @@ _THREADS = 128
 _UNROLLED = tirx.ForKind.UNROLLED
 
 
-def carries_of_lanes(
-    recurrence: Recurrence, elements: Elements, carries: list[Var], count: int
-) -> Any:
+def carries_of_lanes(phases: Phases, stage: int, count: int) -> Any:
     """A thread per lane, for any family; ``count`` chunks, the last without an element."""
-    stage, last = elements.stage, elements.stage == recurrence.stages - 1
-    rows = lane_count(recurrence)
-    row = tirx.Var("v_row", tir.dtype_of(rows))
-    lanes = decode_lanes(recurrence, row)
-    replica = Replica(recurrence, lanes, unroll=True)
+    recurrence, elements = phases.recurrence, phases.elements[stage]
     ahead = max(1, min(AHEAD, _WORDS * 4 // max(1, element_bytes(recurrence))))
     now = Elements(recurrence, "now", [ahead], "local", stage)
 
-    def fetch(u: Any, chunk: Any) -> Any:
-        return replica.copy(now, [u], elements, [chunk, row])
+    def walk(replica: Replica, row: Var) -> Any:
+        def keep(chunk: Any) -> Any:
+            return replica.keep(phases.carries, [chunk, row], stage)
 
-    def pass_on(u: Any, chunk: Any) -> Any:
-        kept = replica.keep(carries, [chunk, row], stage)
-        return tir.seq([kept, replica.apply(now, [u])])
+        def fetch(u: Any, chunk: Any) -> Any:
+            return replica.copy(now, [u], elements, [chunk, row])
 
-    boundary = replica.boundary() if last else None
-    walk = [_in_batches(count - 1, ahead, fetch, pass_on)]
-    end = replica.keep(carries, [int_const(count - 1, "int32"), row], stage)
-    body = tir.seq([replica.begin(), boundary, *walk, end])
-    written = [carries[i] for g in recurrence.groups if g.stage == stage for i in g.carries]
+        def pass_on(u: Any, chunk: Any) -> Any:
+            return tir.seq([keep(chunk), replica.apply(now, [u])])
 
-    def kernel(inside: Any) -> Kernel:
-        return Kernel(
-            "scan_carries",
-            [*recurrence.inputs, *elements.buffers, *state_buffers(recurrence)],
-            [*written, *(recurrence.outputs if boundary is not None else [])],
-            when(inside, when(guard_of(recurrence, lanes), body)),
-            [*replica.buffers, *now.buffers],
-        )
+        batches = _in_batches(count - 1, ahead, fetch, pass_on)
+        return tir.seq([batches, keep(int_const(count - 1, "int32"))])
 
-    return threads_over(kernel, row, rows, _THREADS)
+    row, kernel = phases.scan_in_order(stage, walk, more=now.buffers)
+    return threads_over(kernel, row, phases.rows, _THREADS)
 
 
-def carries_of_states(
-    recurrence: Recurrence,
-    split: StateSplit,
-    elements: Elements,
-    carries: list[Var],
-    count: int,
-) -> Any:
-    """A thread per lane and state, for states that are split."""
-    rows = lane_count(recurrence)
+def carries_of_states(phases: Phases, split: StateSplit, count: int) -> Any:
+    """A thread per lane and state, for states that are split, all of one level."""
+    recurrence, rows = phases.recurrence, phases.rows
+    (elements,), carries = phases.elements, phases.carries
     cells = int_const(split.states, rows)
     slot = tirx.Var("v_slot", tir.dtype_of(rows))
     row, state = slot // cells, as_dtype(slot % cells, "int32")
@@ -133,18 +114,14 @@ def carries_of_states(
     end = keep(int_const(count - 1, "int32"))
     body = tir.seq([*begin, _in_batches(count - 1, AHEAD, fetch, pass_on), end])
 
+    allocs = [
+        *(b for b in replica.buffers if b not in whole),
+        *(new for _, new in registers.items()),
+        *(part for parts in now for part in parts),
+    ]
+
     def kernel(inside: Any) -> Kernel:
-        return Kernel(
-            "scan_carries",
-            [*recurrence.inputs, *elements.buffers, *state_buffers(recurrence)],
-            carries,
-            when(inside, body),
-            [
-                *(b for b in replica.buffers if b not in whole),
-                *(new for _, new in registers.items()),
-                *(part for parts in now for part in parts),
-            ],
-        )
+        return phases.scan_kernel(0, when(inside, body), allocs, has_outputs=False)
 
     return threads_over(kernel, slot, tir.simplify(rows * cells), _THREADS)
 

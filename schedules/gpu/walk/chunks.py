@@ -25,7 +25,8 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.ir import Kernel, chunks_over, int_const, loop, when
-from tvm_scan.schedules.common.lanes import carry_scratch, decode_lanes, guard_of, lane_count
+from tvm_scan.schedules.common.lanes import decode_lanes, guard_of
+from tvm_scan.schedules.common.phases import Phases
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.state_reduction import StateReduction, reduction_of
@@ -41,32 +42,23 @@ __all__ = ["build_chunks"]
 def build_chunks(recurrence: Recurrence, plan: WalkPlan, cut: TimeCut) -> Built:
     """Three kernels for each stage of the carries, the replay last; see the module."""
     kind = _SharedChunks if plan.threads_per_lane > 1 else _Chunks
-    return Built.of_phases(kind(recurrence, plan, cut), recurrence.stages)
+    return kind(recurrence, plan, cut).build()
 
 
-class _Chunks:
+class _Chunks(Phases):
     """The three kernels where every lane has one thread."""
 
     def __init__(self, recurrence: Recurrence, plan: WalkPlan, cut: TimeCut) -> None:
-        self.recurrence, self.plan, self.cut = recurrence, plan, cut
-        self.rows = lane_count(recurrence)
-        self.elements = [
-            Elements(recurrence, "chunk", [cut.count - 1, self.rows], "global", stage)
-            for stage in range(recurrence.stages)
-        ]
-        self.carries = carry_scratch(recurrence, [cut.count, self.rows])
-
-    def _known(self, stage: int) -> list[Var]:
-        """Carries of the stages before ``stage``."""
-        groups = [group for group in self.recurrence.groups if group.stage < stage]
-        return [self.carries[i] for group in groups for i in group.carries]
+        super().__init__(recurrence)
+        self.plan, self.cut = plan, cut
+        self.allocate("chunk", [cut.count - 1, self.rows], [cut.count, self.rows])
 
     def _is_last(self, chunk: Var) -> Any:
         return tirx.EQ(chunk, int_const(self.cut.count - 1, chunk))
 
     def _walk(self, name: str, chunks: int, parts: Any, reads: list[Var], writes: list[Var]) -> Any:
         """A kernel with ``parts(replica, row, chunk)``, a thread per lane and chunk."""
-        row, chunk = tirx.Var("v_row", tir.dtype_of(self.rows)), tirx.Var("v_chunk", "int32")
+        row, chunk = tirx.Var("v_row", self.dtype), tirx.Var("v_chunk", "int32")
         lanes = decode_lanes(self.recurrence, row)
         replica = Replica(self.recurrence, lanes, unroll=True)
         stmts, more = parts(replica, row, chunk)
@@ -96,14 +88,13 @@ class _Chunks:
             ]
             return body, held.buffers
 
-        reads = [*self.recurrence.inputs, *self._known(stage)]
+        reads = [*self.recurrence.inputs, *self.carries_of(range(stage))]
         writes = self.elements[stage].buffers
         return self._walk("scan_reduce", self.cut.count - 1, parts, reads, writes)
 
     def scan(self, stage: int) -> Any:
         """Kernel 2: the carry before every chunk."""
-        count = self.cut.count
-        return carries_of_lanes(self.recurrence, self.elements[stage], self.carries, count)
+        return carries_of_lanes(self, stage, self.cut.count)
 
     def replay(self) -> Any:
         """Kernel 3: the loop body over every chunk, from its carry."""
@@ -205,9 +196,7 @@ class _SharedChunks(_Chunks):
         return walk.states[old], at
 
     def scan(self, stage: int) -> Any:
-        return carries_of_states(
-            self.recurrence, self.split, self.elements[stage], self.carries, self.cut.count
-        )
+        return carries_of_states(self, self.split, self.cut.count)
 
     def replay(self) -> Any:
         def parts(walk: Walk, row: Any, chunk: Var) -> tuple[Any, Any]:

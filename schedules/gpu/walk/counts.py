@@ -179,7 +179,7 @@ def _state_reads(
     for load, _ in _moving_loads([tir.seq([part.body for part in loops])], recurrence):
         if not _varies(load, loops):
             continue
-        table = next((t for t in tables if tir.structurally_equal(t.load, load)), None)
+        table = next((t for t in tables if tir.structurally_equal(t.access, load)), None)
         if table is not None:
             found.append((load, table.width, 1.0))
             continue

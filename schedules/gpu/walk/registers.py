@@ -75,7 +75,7 @@ class WalkRegisters:
             items,
             plan.vector_loads,
             found,
-            [part.stream for part, _ in self.tiles.streams],
+            [part for part, _ in self.tiles.streams],
             writes=bool(self.split.after),
         )
         # What the loops read that the steps' owners know: registers, and loads.

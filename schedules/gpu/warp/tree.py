@@ -13,17 +13,15 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.ir import int_const
-from tvm_scan.schedules.common.replica import Replica
-from tvm_scan.schedules.common.rows import ALONE, Row
 from tvm_scan.schedules.common.sizes import element_parts
 from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden, parity
+from tvm_scan.schedules.gpu.thread.block_tree import BlockTree
 
 __all__ = ["SHUFFLES", "WarpTree", "can_shuffle", "shuffled", "takes_warp_tree"]
 
@@ -77,40 +75,21 @@ def shuffled(kind: str, value: Any, lane: Any, width: int = WARP) -> Any:
     return moved if word == dtype else tirx.Cast(dtype, moved)
 
 
-class WarpTree:
+class WarpTree(BlockTree):
     """Shuffles within warps, one element per warp in shared memory.
 
     The prefix of a thread is left in its own registers.
     """
 
-    def __init__(
-        self,
-        recurrence: Recurrence,
-        replica: Replica,
-        thread: Var,
-        threads: int,
-        row: Row = ALONE,
-    ) -> None:
-        self.row = row
-        self.replica, self.thread, self.warps = replica, thread, threads // WARP
-        #: A single warp exchanges without making its threads wait for one another's memory.
-        self.has_barriers = self.warps > 1
-        self.lane = thread % int_const(WARP, thread)
-        self.warp = thread // int_const(WARP, thread)
-        stages = range(recurrence.stages)
-        self.left = [Elements(recurrence, "left", [], "local", s) for s in stages]
-        self.shared: list[Elements] = []
-        self.sums: list[Elements] = []
-        if self.warps > 1:
-            lead = [*row.lead, 2, self.warps]
-            self.shared = [Elements(recurrence, "warps", lead, "shared", s) for s in stages]
-            self.sums = [Elements(recurrence, "sums", [], "local", s) for s in stages]
-
-    @property
-    def buffers(self) -> list[Var]:
+    def allocate(self) -> None:
         """Registers, and the warps' totals if there are several."""
-        parts = (self.left, self.shared, self.sums)
-        return [b for stages in parts for elements in stages for b in elements.buffers]
+        self.warps = self.threads // WARP
+        self.lane = self.thread % int_const(WARP, self.thread)
+        self.warp = self.thread // int_const(WARP, self.thread)
+        self.left = self.keep("left", [], "local")
+        if self.warps > 1:
+            self.shared = self.keep("warps", [*self.row.lead, 2, self.warps], "shared")
+            self.sums = self.keep("sums", [], "local")
 
     def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""

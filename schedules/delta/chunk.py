@@ -1,0 +1,222 @@
+"""What a chunk of steps of a delta rule computes, told once; ``cpu`` and ``gpu`` run it.
+
+For a chunk of C steps, with e, p, r and u of ``DeltaRule`` and running products of the gates
+(never their quotients, so that gates may be small or zero):
+
+    D[:, s]  = p[s] times the gates after s        K x C
+    M[t, s]  = e[t] . D[:, s] before step t        strictly lower triangular
+    N[t, s]  = r[t] . D[:, s]                      lower triangular, one for each read
+    u[t]     = drive[t] + rate[t] (e'[t] S + sum_{s<t} M[t, s] u[s])   by forward substitution
+    y[t]     = r'[t] S + sum_s N[t, s] u[s]
+    S        = (all gates) S + D u
+
+where e' and r' carry the gates since the head of the chunk. Forward substitution is the sequential
+loop in other words: it divides by nothing and is as stable as the loop.
+
+Work, for V columns and K rows: 3 K V + C (2 K + 1.5 V) multiply-adds a step, against 3 K V of the
+loop; the span is L / C chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.algebra.literal import one, zero
+from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop
+from tvm_scan.schedules.delta.places import Places
+
+__all__ = ["Chunk", "Product", "scale"]
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """``result = left right``, or ``scale plus + left right``, over the columns of a task.
+
+    Attributes
+    ----------
+    result, left, right : Var
+        Matrices; rows of ``right`` and ``result`` are the columns of a task.
+    stride : int
+        Cells from row to row of ``left``, or from column to column where it is transposed.
+    terms : Expr or int
+        Columns of ``left`` that are used.
+    plus, scale : Var, optional
+        What is added, and one factor of it for each row.
+    beyond : int, optional
+        Row n uses its first n + ``beyond`` cells (0 or 1): the others are not read, since zero
+        times an infinity is none.
+    transposed : bool
+        Whether ``left`` stands by columns.
+    """
+
+    result: Var
+    left: Var
+    right: Var
+    stride: int
+    terms: Any
+    plus: Var | None = None
+    scale: Var | None = None
+    beyond: int | None = None
+    transposed: bool = False
+
+    def factor(self, row: Any, term: Any) -> Any:
+        """A cell of ``left``."""
+        outer, inner = (term, row) if self.transposed else (row, term)
+        return tirx.BufferLoad(self.left, [outer * self.stride + inner])
+
+
+class Chunk:
+    """The arrays of a chunk, and its stages over them.
+
+    Parameters
+    ----------
+    rule : DeltaRule
+        What is built.
+    steps, width : int
+        Steps of a chunk, and columns of a task with their padding.
+    scope : str
+        Of the arrays that steps share.
+
+    Attributes
+    ----------
+    state : Var
+        K x V.
+    known, drive : Var
+        e' S and the drive of every step, of which one may stand where the update will.
+    outs : list of Var
+        What every read yields.
+    """
+
+    state: Var
+    known: Var
+    drive: Var
+    outs: list[Var]
+
+    def __init__(self, rule: DeltaRule, steps: int, width: int, scope: str) -> None:
+        self.rule, self.steps, self.width, self.dtype = rule, steps, width, rule.dtype
+        self.rows = tir.as_int(rule.rows.extent) or 0
+        self.columns = tir.as_int(rule.columns.extent) or 0
+        self.index = tir.dtype_of(rule.time.var)
+        #: What the task allocates, in the order of the executor.
+        self.buffers: list[Var] = []
+
+        def array(name: str, *shape: int) -> Var:
+            return local(name, [prod(shape)], self.dtype, scope)
+
+        def of_reads(name: str, *shape: int) -> list[Var]:
+            return [array(f"{name}{n}", *shape) for n, _ in enumerate(rule.reads)]
+
+        c, k = steps, self.rows
+        self.gates, self.into, self.source = (array(n, c, k) for n in ("gates", "into", "source"))
+        self.weights, self.passed = of_reads("weight", c, k), array("passed", k)
+        self.lower, self.readers = array("lower", c, c), of_reads("lower", c, c)
+        self.update, self.rate = array("update", c, width), array("rates", c, width)
+
+    def place(self, blocks: int, width: int, first: int = 0) -> tuple[Var, Any]:
+        """Make a task a matrix and ``width`` columns, of ``blocks`` of them from ``first`` on.
+
+        Returns
+        -------
+        tuple of (Var, Expr)
+            Number of the task, and how many there are.
+        """
+        total: Any = int_const(blocks, self.index)
+        for lane in self.rule.lanes:
+            total = total * as_dtype(lane.extent, self.index)
+        task = tirx.Var("v_task", self.index)
+        self.places = Places(self.rule, task // blocks, (task % blocks) * width + first)
+        return task, tir.simplify(total)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the state after time is wanted."""
+        return bool(self.rule.is_kept or self.rule.finish)
+
+    def walk(self, chunk: Callable[[Any], Any]) -> Any:
+        """``chunk(head)`` for every chunk of time."""
+        steps = self.steps
+        chunks = tir.simplify((self.rule.time.extent + (steps - 1)) // steps)
+        return loop("chunk", chunks, lambda n: chunk(n * steps), dtype=self.index)
+
+    # ---- stages -------------------------------------------------------------------------------
+
+    @property
+    def vectors(self) -> list[tuple[Var, Any, Any]]:
+        """Arrays over steps and rows, what is loaded, and what stands for a step beyond time."""
+        rule, none = self.rule, zero(self.dtype)
+        weights = zip(self.weights, rule.reads, strict=True)
+        return [
+            (self.gates, rule.gate, one(self.dtype)),
+            (self.into, rule.into, none),
+            (self.source, rule.source, none),
+            *((weight, read.weight, none) for weight, read in weights),
+        ]
+
+    @property
+    def amounts(self) -> list[tuple[Var, Any]]:
+        """Arrays over steps and columns, and what is loaded."""
+        return [(self.rate, self.rule.rate), (self.drive, self.rule.drive)]
+
+    @property
+    def triangles(self) -> list[tuple[Var, Var, bool]]:
+        """M and every N: the vectors, the triangle, whether it is taken after the step."""
+        reads = zip(self.weights, self.readers, self.rule.reads, strict=True)
+        return [(self.source, self.lower, False), *((w, n, read.after) for w, n, read in reads)]
+
+    def pass_on(self, at: Any, passed: Var, place: Any) -> Any:
+        """Multiply the vectors at a step and row by ``passed[place]``: the gates since the head."""
+        dots = self.triangles
+        return tir.seq(
+            [
+                *(scale(v, at, passed, place) for v, _, after in dots if not after),
+                self.pass_gate(at, passed, place),
+                *(scale(v, at, passed, place) for v, _, after in dots if after),
+            ]
+        )
+
+    def pass_gate(self, at: Any, passed: Var, place: Any) -> Any:
+        """One gate more into the product of gates."""
+        value = tirx.BufferLoad(passed, [place]) * tirx.BufferLoad(self.gates, [at])
+        return tirx.BufferStore(passed, value, [place])
+
+    @property
+    def of_head(self) -> list[Product]:
+        """What the steps read of the state at the head of the chunk: e' S and every r' S."""
+        pairs = [(self.known, self.source), *zip(self.outs, self.weights, strict=True)]
+        return [Product(to, left, self.state, self.rows, self.rows) for to, left in pairs]
+
+    @property
+    def system(self) -> Product:
+        """What ``drive + rate`` times it makes the next row of u: e' S + M u."""
+        return self._triangular(self.update, self.lower, self.known, 0)
+
+    @property
+    def outputs(self) -> list[Product]:
+        """What the stores read: every r' S + N u."""
+        reads = zip(self.outs, self.readers, self.rule.reads, strict=True)
+        return [self._triangular(out, n, out, int(read.after)) for out, n, read in reads]
+
+    def _triangular(self, to: Var, left: Var, plus: Var, beyond: int) -> Product:
+        return Product(to, left, self.update, self.steps, self.steps, plus, beyond=beyond)
+
+    def advance(self, decayed: Var, steps: Any, transposed: bool) -> Product:
+        """Make the state after the chunk: (all gates) S + D u."""
+        stride = self.rows if transposed else self.steps
+        before = (self.state, self.passed)
+        return Product(
+            self.state, decayed, self.update, stride, steps, *before, transposed=transposed
+        )
+
+
+def scale(buffer: Var, at: Any, by: Var, place: Any) -> Any:
+    """``buffer[at] *= by[place]``."""
+    value = tirx.BufferLoad(buffer, [at]) * tirx.BufferLoad(by, [place])
+    return tirx.BufferStore(buffer, value, [at])

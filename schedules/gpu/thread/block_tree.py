@@ -1,0 +1,86 @@
+"""What the trees over the threads of a block have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm.ir import Var
+
+from tvm_scan.schedules.common.elements import Elements
+from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.rows import ALONE, Row
+from tvm_scan.schedules.gpu.thread.banks import WARP
+
+__all__ = ["BlockTree"]
+
+
+class BlockTree(ABC):
+    """An exclusive scan over the threads of a lane, of the elements of every stage.
+
+    Parameters
+    ----------
+    replica : Replica
+        Gives the loops over groups and cells.
+    thread : Var
+        Thread index.
+    threads : int
+        Threads of a lane.
+    row : Row
+        Which lane of the block the thread is in; each has shared memory of its own.
+
+    Attributes
+    ----------
+    elements : list of Elements
+        What the tree keeps.
+    """
+
+    def __init__(self, replica: Replica, thread: Var, threads: int, row: Row = ALONE) -> None:
+        self.replica, self.thread, self.threads, self.row = replica, thread, threads, row
+        self.elements: list[Elements] = []
+        self.allocate()
+
+    @abstractmethod
+    def allocate(self) -> None:
+        """Make what the tree keeps."""
+
+    def keep(
+        self,
+        name: str,
+        lead: Sequence[Any],
+        scope: str,
+        place: Callable[[Any, str], Any] | None = None,
+    ) -> list[Elements]:
+        """Elements of every stage."""
+        made = Elements.of_stages(self.replica.recurrence, name, lead, scope, place)
+        self.elements += made
+        return made
+
+    @property
+    def has_barriers(self) -> bool:
+        """Whether a scan makes every thread wait for every other one."""
+        return self.threads > WARP
+
+    @property
+    def buffers(self) -> list[Var]:
+        """What the tree keeps."""
+        return [buffer for elements in self.elements for buffer in elements.buffers]
+
+    @abstractmethod
+    def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+        """Statements of one scan.
+
+        Given: ``mine`` (registers) holds the element of the thread. Result: ``prefix`` says
+        where the exclusive prefix of the thread is, and ``total`` (registers of every thread)
+        holds the aggregate of the block. The tree places its own barriers; of scans that follow
+        one another in one kernel, two in a row have a ``turn`` of different parities.
+        """
+
+    @abstractmethod
+    def fold(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+        """Statements of one scan that leaves no prefixes, only ``total``."""
+
+    @abstractmethod
+    def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
+        """The prefix of the thread: its elements, and the place in them."""
