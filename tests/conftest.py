@@ -97,7 +97,10 @@ def _places(item: Any) -> list[int]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests of CUDA kernels where there is neither a simulated nor a real device."""
+    """Skip tests of kernels for GPUs where there is none; give torch the same numbers each time."""
+    if torch := sys.modules.get("torch"):
+        # A sum that rounds to just above a tolerance fails one run of many, and not the next one.
+        torch.manual_seed(0)
     if item.get_closest_marker("gpu") is None:
         return
     import tvm
