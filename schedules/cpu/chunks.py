@@ -14,7 +14,7 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
-from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, loop, when
+from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, local, loop, when
 from tvm_scan.schedules.common.lanes import decode_lanes, guard_of
 from tvm_scan.schedules.common.phases import Phases
 from tvm_scan.schedules.common.replica import Replica
@@ -50,8 +50,23 @@ class _Chunks(Phases):
         """Chunk number: the streams of one task are neighbours in time."""
         return group * self.width + stream
 
-    def _time(self, group: Any, stream: Any, i: Any) -> Any:
-        return as_dtype(self._chunk(group, stream), self.time_dtype) * self.length + i
+    def _heads(self, group: Any) -> tuple[list[Any], list[Var], Any]:
+        """Statements, a register, and the first step of a task's streams by their number."""
+
+        def head(stream: Any) -> Any:
+            return as_dtype(self._chunk(group, stream), self.time_dtype) * self.length
+
+        if self.width > 1 or tir.as_int(self.length) is not None:
+            return [], [], head
+        # From a register: of a product in an index that falls with time, TVM 0.27 makes a
+        # quotient by -1, which it cannot lower.
+        first = local("first", [1], self.time_dtype)
+        zero = int_const(0, "int32")
+        return (
+            [tirx.BufferStore(first, head(0), [zero])],
+            [first],
+            lambda _: tirx.BufferLoad(first, [zero]),
+        )
 
     def _streams(self, make: Any) -> Any:
         return loop("u", self.width, make, ForKind.UNROLLED)
@@ -84,18 +99,20 @@ class _Chunks(Phases):
         replicas = self._replicas(lanes, shared=stage == 0)
         held = Elements(self.recurrence, "held", [self.width], "local", stage)
         turns = self._streams if stage == 0 else self._turns
+        before, registers, head = self._heads(group)
 
         def at(u: Any) -> Replica:
             return replicas[0] if stage == 0 else replicas[u]
 
         def extend(u: Any, i: Any) -> Any:
-            return at(u).extend(held, [u], self._time(group, u, i))
+            return at(u).extend(held, [u], head(u) + i)
 
         def save(u: Any) -> Any:
             return at(u).copy(self.elements[stage], [row, self._chunk(group, u)], held, [u])
 
         body = tir.seq(
             [
+                *before,
                 *self._restore(replicas, row, group, range(stage)),
                 turns(lambda u: at(u).set_identity(held, [u])),
                 loop("i", self.length, lambda i: turns(lambda u: extend(u, i))),
@@ -107,7 +124,7 @@ class _Chunks(Phases):
             [*self.recurrence.inputs, *self.carries_of(range(stage))],
             self.elements[stage].buffers,
             when(guard_of(self.recurrence, lanes), body),
-            [*_buffers(replicas), *held.buffers],
+            [*_buffers(replicas), *held.buffers, *registers],
         )
         return self._parallel(kernel, row, group)
 
@@ -131,9 +148,10 @@ class _Chunks(Phases):
         recurrence = self.recurrence
         row, group, lanes = self._task()
         replicas = self._replicas(lanes, shared=False)
+        before, registers, head = self._heads(group)
 
         def step(u: int, i: Any) -> Any:
-            return replicas[u].step(self._time(group, u, i))
+            return replicas[u].step(head(u) + i)
 
         last = replicas[-1]
         done = self.length * as_dtype(self.chunks, self.time_dtype)
@@ -141,6 +159,7 @@ class _Chunks(Phases):
         tail = tir.seq([loop("i", rest, lambda i: last.step(done + i)), last.finish()])
         body = tir.seq(
             [
+                *before,
                 *self._restore(replicas, row, group, range(recurrence.stages)),
                 loop("i", self.length, lambda i: self._turns(lambda u: step(u, i))),
                 when(tirx.EQ(group, self.groups - 1), tail),
@@ -151,7 +170,7 @@ class _Chunks(Phases):
             [*recurrence.inputs, *self.carries],
             recurrence.outputs,
             when(guard_of(recurrence, lanes), body),
-            _buffers(replicas),
+            [*_buffers(replicas), *registers],
         )
         return self._parallel(kernel, row, group)
 

@@ -7,6 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
+from tvm.script import from_source
+from tvm.script import tirx as T
 
 from tests.programs.half_recurrences import FUNCTIONS, HALVES, half_expected, half_inputs
 from tests.support.library_runs import run_serial
@@ -259,3 +261,24 @@ def test_halves_carried_in_halves_would_be_far_off(dtype):
     for rows, length in ((1, 1), (1, 64), (5, 100)):
         plan = default_plan(TARGET, extract(FUNCTIONS["history"](rows, length, dtype)))
         assert plan.algorithm != "sequential"
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_one_row_backwards_of_any_length(plan):
+    """Nothing but time in the index, which falls, and a length that is known when it runs."""
+    source = """
+@T.prim_func(s_tir=True)
+def suffix_sum(x: T.handle, h: T.handle):
+    T.func_attr({"global_symbol": "suffix_sum"})
+    n = T.int64()
+    X = T.match_buffer(x, (n,), "int32")
+    H = T.match_buffer(h, (n,), "int32")
+    for t in range(n):
+        H[n - 1 - t] = T.if_then_else(t > 0, H[n - t], 0) + X[n - 1 - t]
+"""
+    executable = compiled(from_source(source, {"T": T}), PLANS[plan])
+    for length in (0, 1, 7, 1003):
+        x = np.arange(length, dtype="int32") % 11 - 5
+        out = tvm.runtime.tensor(np.zeros(length, "int32"))
+        executable["suffix_sum"](tvm.runtime.tensor(x), out)
+        np.testing.assert_array_equal(out.numpy(), x[::-1].cumsum(dtype="int32")[::-1])
