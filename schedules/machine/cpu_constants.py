@@ -35,7 +35,6 @@ _LARGEST_SHARE = 64 << 20
 _LARGEST_FILE = 1 << 16
 
 
-@lru_cache(maxsize=64)
 def chip_of(target: Target) -> CpuChip:
     """Constants of a target: its instructions, and of the machine what the target does not say.
 
@@ -51,6 +50,7 @@ def chip_of(target: Target) -> CpuChip:
     return with_features(machine_constants()[0], target)
 
 
+@lru_cache(maxsize=64)
 def with_features(chip: CpuChip, target: Target) -> CpuChip:
     """A machine's constants under the instructions of a target."""
 

@@ -166,10 +166,14 @@ def test_a_calibration_is_stored_and_used(tmp_path, monkeypatch):
     path = tmp_path / "new" / "mine.json"
     monkeypatch.setenv("TVM_SCAN_MACHINE", str(path))
     chip = replace(CpuChip(), cycle=0.7e-9)
+    target = TARGETS["avx2"]
+    # What was asked for before the calibration is not what a target has after it.
+    assert chip_of(target).cycle != chip.cycle
     store_constants(chip, path)
     machine_constants.cache_clear()
     try:
         assert machine_constants() == (chip, "calibrated")
+        assert chip_of(target).cycle == chip.cycle
         path.write_text("{")
         machine_constants.cache_clear()
         assert machine_constants()[1] != "calibrated"
