@@ -100,7 +100,7 @@ def test_one_of_two_machines_is_killed_and_nothing_is_lost(tracker, tmp_path, ca
 
         killer = threading.Thread(target=kill_after_the_first_record)
         killer.start()
-        runner = rpc_runner("127.0.0.1", tracker, "here", config=QUICK, timeout=10)
+        runner = rpc_runner("127.0.0.1", tracker, "here", config=QUICK, timeout=6)
         func = library.cumsum(8, 5000)
         result = tune(func, CPU, tmp_path, trials=8, seed=2, runner=runner, progress=False)
         killer.join()
@@ -116,7 +116,7 @@ def test_a_wrong_candidate_is_seen_from_afar(tracker, tmp_path, monkeypatch):
     monkeypatch.setattr(Reduce, "plainly", lambda self: None)
     with server(tracker):
         wait_for(lambda: servers(tracker) == 1)
-        runner = rpc_runner("127.0.0.1", tracker, "here", config=QUICK, timeout=10)
+        runner = rpc_runner("127.0.0.1", tracker, "here", config=QUICK, timeout=6)
         func = library.cumsum(1, 4096)
         result = tune(func, CPU, tmp_path, trials=3, runner=runner, progress=False)
     assert result.wrong
@@ -159,7 +159,7 @@ def test_a_tracker_or_a_last_machine_that_goes_away_ends_the_search(
 
         killer = threading.Thread(target=go_away)
         killer.start()
-        runner = rpc_runner("127.0.0.1", port, "here", config=QUICK, timeout=10)
+        runner = rpc_runner("127.0.0.1", port, "here", config=QUICK, timeout=6)
         func = library.cumsum(64, 4096)
         result = tune(func, CPU, tmp_path, trials=60, runner=runner, progress=False)
         killer.join()

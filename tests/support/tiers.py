@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -98,6 +99,14 @@ def paired(
     if n >= m:
         return [(a, second[(i + k + SEED) % m]) for k in range(times) for i, a in enumerate(first)]
     return [(first[(i + k + SEED) % n], b) for k in range(times) for i, b in enumerate(second)]
+
+
+def drawn(what: str, share: int) -> bool:
+    """Return whether one of ``share`` things that are alike is this one; all are in the full tier.
+
+    For a check beside a test's own that many tests make: another part of them for each seed.
+    """
+    return TIER == "full" or zlib.crc32(f"{SEED} {what}".encode()) % share == 0
 
 
 def one_of(several: Sequence[Item], number: int) -> Sequence[Item]:

@@ -1,4 +1,4 @@
-"""`sequence_parallel` on 2 and 4 processes over loopback, against one process with everything."""
+"""`sequence_parallel` on 2 to 4 processes over loopback, against one process with everything."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from tests.support.tiers import longer  # noqa: E402
 from tvm_scan.torch.distributed import sequence_parallel  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
-SLICES = {2: (3, 8), 4: (5, 1, 0, 7)}
+SLICES = {2: (3, 8), 3: (5, 0, 8), 4: (5, 1, 0, 7)}
 STEPS = "L"
 #: Name -> the time axis of inputs and result, shapes with time marked, and the rest.
 CASES = {
@@ -149,7 +149,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope="module", params=longer([4], [2, 4]))
+@pytest.fixture(scope="module", params=longer([3], [2, 3, 4]))
 def parts(request, tmp_path_factory):
     """What the processes found, one after another."""
     folder, lengths = tmp_path_factory.mktemp("parts"), SLICES[request.param]
