@@ -74,6 +74,10 @@ FOLDER = Folder(
         for dtype in ("int64", "uint32", "uint64", "float64")
     )
     # Of 8 and 16 bits, and every second step of 32, it is proven in a tenth of the time.
-    + ("test_proofs.py::test_what_is_taken_is_proven[int32-every third step]",),
+    + (
+        "test_proofs.py::test_what_is_taken_is_proven[int32-every third step]",
+        # The suite has it in the default tier: decaying_floor.
+        "test_proofs.py::test_what_is_taken_is_proven[float32-gate between bounds]",
+    ),
     gpu=("test_order.py::test_cuda",),
 )
