@@ -67,7 +67,6 @@ def calibrate(seconds: float = 0.3) -> Path:
             "home; unset it, or name a file there"
         )
     store_constants(measured(seconds), path)
-    machine_constants.cache_clear()
     return path
 
 

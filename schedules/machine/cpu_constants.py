@@ -67,12 +67,25 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
     return replace(chip, vector_bytes=width, product_latency=product, shuffle_issue=shuffles)
 
 
-@cache
 def machine_constants() -> tuple[CpuChip, str]:
     """Constants of this machine, and whether they are calibrated, shipped or estimated."""
-    name = processor_name()
     own = user_file()
-    if own is not None and own.is_file() and (found := _read(own)) is not None:
+    return _constants(own, _stamp(own))
+
+
+def _stamp(path: Path | None) -> tuple[int, int] | None:
+    """What changes with a file; None where there is none."""
+    try:
+        found = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=16)
+def _constants(own: Path | None, stamp: tuple[int, int] | None) -> tuple[CpuChip, str]:
+    name = processor_name()
+    if own is not None and stamp is not None and (found := _read(own)) is not None:
         return found, "calibrated"
     shipped = files("tvm_scan.schedules").joinpath(f"machine/data/{name}.json")
     if shipped.is_file() and (found := parse_constants(shipped.read_text(), name)) is not None:
