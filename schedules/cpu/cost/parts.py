@@ -40,6 +40,8 @@ LOOP = 1.6
 FORWARD = 3.5
 #: Steps of rows that LLVM takes in vectors of rows, as groups of interleaved accesses.
 _INTERLEAVED = 8
+#: The same where rows are neighbours in memory.
+_UNROLLED = 30
 #: Cycles of a store to a line that another core writes, too.
 _CONTESTED = 6.0
 #: Cycles of a store to a line that no prefetcher has brought near.
@@ -136,7 +138,9 @@ def instructions_of(step: Step) -> float:
 
 def short_row(step: Step, chip: CpuChip) -> float | None:
     """Cycles of a row of few steps, which LLVM takes in vectors of rows; None where it does not."""
-    if step.length > _INTERLEAVED or step.body.calls or step.state or step.rows < 8:
+    neighbours = all(a.along_lane in (0, 1) for a in step.accesses)
+    longest = _UNROLLED if neighbours else _INTERLEAVED
+    if step.length > longest or step.body.calls or step.state or step.rows < 8:
         return None
     cycles = vector_cycles(step.body, 1.0, chip, True, False)
     return step.length * (cycles + sum(a.size * 4 / chip.vector_bytes for a in moving(step)))
@@ -161,7 +165,7 @@ def jump_cycles(step: Step, chip: CpuChip, size: int) -> float:
     if step.loads + step.stores <= chip.nearest or size >= step.lanes:
         return 0.0
     jumping = [a for a in strips if a.store and abs(a.along_time or 0) * a.size > 2 * 64]
-    return _JUMP * len(jumping)
+    return sum(_JUMP * max(1.0, size * a.size / 64) for a in jumping)
 
 
 def contested_cycles(step: Step, chip: CpuChip) -> float:
