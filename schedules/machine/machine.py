@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,10 +116,16 @@ def _has(target: Target, feature: str) -> bool:
 
 
 def host_cores() -> int:
-    """Cores that this process may run on, or ``TVM_NUM_THREADS`` where that is set."""
-    wanted = os.environ.get("TVM_NUM_THREADS", "")
-    if wanted.isdigit() and int(wanted) > 0:
-        return int(wanted)
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
+    """Threads of TVM's pool in this process.
+
+    They are as many as ``TVM_NUM_THREADS`` or ``OMP_NUM_THREADS`` says, at most one for each
+    processor that the process may run on; else one for each, on x86 for every second one (TVM 0.27,
+    MaxConcurrency in threading_backend.cc).
+    """
+    known = hasattr(os, "sched_getaffinity")
+    found = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+    for name in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        wanted = os.environ.get(name, "")
+        if wanted.isdigit() and int(wanted) > 0:
+            return min(int(wanted), found)
+    return max(1, found // 2 if platform.machine().lower() in ("x86_64", "amd64") else found)

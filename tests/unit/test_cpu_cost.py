@@ -2,8 +2,11 @@
 
 import json
 import logging
+import os
+import sys
 from dataclasses import asdict, replace
 from math import isinf
+from subprocess import run
 
 import pytest
 from tvm.script import tirx as T
@@ -187,3 +190,17 @@ def test_this_machine_is_measured():
 
 def test_a_target_has_constants_whatever_it_is():
     assert chip_of(Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})).vector_bytes == 16
+
+
+@pytest.mark.parametrize("given", [{}, {"TVM_NUM_THREADS": "3"}, {"OMP_NUM_THREADS": "2"}], ids=str)
+def test_the_cores_are_the_threads_of_the_pool(given):
+    """A plan for two cores is slower than the loop where the pool has one thread."""
+    source = (
+        "import tvm\n"
+        "from tvm_scan.schedules.machine.machine import host_cores\n"
+        "assert host_cores() == tvm.get_global_func('runtime.NumThreads')()\n"
+    )
+    names = ("TVM_NUM_THREADS", "OMP_NUM_THREADS")
+    env = {name: value for name, value in os.environ.items() if name not in names}
+    done = run([sys.executable, "-c", source], env={**env, **given}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

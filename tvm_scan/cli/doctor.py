@@ -113,7 +113,8 @@ def _machine() -> list[Finding]:
     records = [m for m in shipped_manifests() if m["machine"] == machine]
     count = sum(len(manifest["records"]) for manifest in records)
     threads = os.environ.get("TVM_NUM_THREADS", "")
-    named = f" (TVM_NUM_THREADS={threads})" if threads else ""
+    half = "; TVM's pool takes no more unless TVM_NUM_THREADS says so"
+    named = f" (TVM_NUM_THREADS={threads})" if threads else half
     shipped = f"{count} plans for this kind of machine"
     if not records:
         shipped = "none for this kind of machine: default plans are used"
@@ -122,7 +123,7 @@ def _machine() -> list[Finding]:
     return [
         Finding("tvm_scan", OK, __version__),
         Finding("target", OK, f"{machine['kind']} {machine['processor'] or 'generic'}"),
-        Finding("cores", OK, f"{host_cores()}{named}, of {os.cpu_count()}"),
+        Finding("cores", OK, f"{host_cores()} of {os.cpu_count()}{named}"),
         Finding("cpu constants", OK, f"{machine_constants()[1]}{calibrate}"),
         Finding("shipped records", OK, shipped),
         Finding("cuda in tvm", OK, "yes" if tvm.runtime.enabled("cuda") else "no"),
