@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -42,6 +41,7 @@ from tvm_scan.meta.search.candidates import candidate_of
 from tvm_scan.meta.search.cost_model import TimeModel, rank_correlation
 from tvm_scan.meta.search.features import row_of
 from tvm_scan.meta.space.decisions import enumerate_plans
+from tvm_scan.schedules.machine.machine import host_processors
 from tvm_scan.schedules.splice import ensure_blocks
 
 WORKLOADS: dict[str, Callable[[], PrimFunc]] = {
@@ -228,7 +228,7 @@ def run(
     """Measure and race every workload: what the JSON file holds, and the curves."""
     measured = {}
     described = str(target)
-    cores = len(os.sched_getaffinity(0))
+    cores = host_processors()
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         for name in WORKLOADS:
             if only and only not in name:

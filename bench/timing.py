@@ -16,6 +16,7 @@ from tvm.target import Target
 
 from bench.origin import command, commit
 from tvm_scan.schedules.machine.cpu_constants import cache_sizes
+from tvm_scan.schedules.machine.machine import host_processors
 
 __all__ = [
     "GAP",
@@ -154,9 +155,7 @@ def machine(target: Target) -> dict[str, Any]:
         "commit": commit(),
         "command": command(),
         "cpu": _cpu_name() + (f" ({mcpu})" if (mcpu := target.attrs.get("mcpu")) else ""),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": host_processors(),
         "cache_bytes": max(cache_sizes().values(), default=32 << 20),
         "TVM_NUM_THREADS": os.environ.get("TVM_NUM_THREADS", ""),
         "shared": os.environ.get(_REALTIME) == "1",

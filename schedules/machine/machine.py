@@ -15,7 +15,7 @@ from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import chip_of
 from tvm_scan.schedules.machine.device import Device, device_of
 
-__all__ = ["Machine", "host_cores"]
+__all__ = ["Machine", "host_cores", "host_processors"]
 
 
 #: Compute capability -> multiprocessors: V100, T4, A100, A40, Orin, L40, H100 and H200, B200, B300,
@@ -115,6 +115,13 @@ def _has(target: Target, feature: str) -> bool:
     return device_of(target).has_features and bool(target_has_features(feature, target))
 
 
+def host_processors() -> int:
+    """Processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def host_cores() -> int:
     """Threads of TVM's pool in this process.
 
@@ -122,8 +129,7 @@ def host_cores() -> int:
     processor that the process may run on; else one for each, on x86 for every second one (TVM 0.27,
     MaxConcurrency in threading_backend.cc).
     """
-    known = hasattr(os, "sched_getaffinity")
-    found = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+    found = host_processors()
     for name in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
         wanted = os.environ.get(name, "")
         if wanted.isdigit() and int(wanted) > 0:

@@ -106,15 +106,16 @@ def _machine() -> list[Finding]:
     from tvm_scan._resources import shipped_manifests
     from tvm_scan.schedules.choose.shipped import machine_key
     from tvm_scan.schedules.machine.cpu_constants import machine_constants
-    from tvm_scan.schedules.machine.machine import host_cores
+    from tvm_scan.schedules.machine.machine import host_cores, host_processors
 
     target = Target.from_device("cpu")
     machine = machine_key(target)
     records = [m for m in shipped_manifests() if m["machine"] == machine]
     count = sum(len(manifest["records"]) for manifest in records)
     threads = os.environ.get("TVM_NUM_THREADS", "")
-    half = "; TVM's pool takes no more unless TVM_NUM_THREADS says so"
-    named = f" (TVM_NUM_THREADS={threads})" if threads else half
+    named = f" (TVM_NUM_THREADS={threads})" if threads else ""
+    if not threads and host_cores() < host_processors():
+        named = "; TVM's pool takes no more unless TVM_NUM_THREADS says so"
     shipped = f"{count} plans for this kind of machine"
     if not records:
         shipped = "none for this kind of machine: default plans are used"

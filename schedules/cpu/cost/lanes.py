@@ -113,7 +113,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     for a in moving(step):
         vectors = vectors_of(size, a.size, chip)
         if a.along_lane in (0, 1):
-            cycles += vectors * a.times * (1.0 if a.store else 0.5)
+            cycles += vectors * a.issued
         else:
             # Lane by lane, put into vectors and taken out of them by shuffles.
             cycles += size * a.times * _APART
@@ -139,7 +139,7 @@ def _tiles(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
             # Per row of a square: its levels of shuffles, and four accesses on the way.
             cycles += vectors * (log2(side) / chip.shuffle_issue + 3.0) * a.times
         elif a.along_lane in (0, 1):
-            cycles += vectors * a.times * (1.0 if a.store else 0.5)
+            cycles += vectors * a.issued
         else:
             cycles += size * a.times * _APART
     return cycles + 1.0

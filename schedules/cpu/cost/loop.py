@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import log
 
 from tvm_scan.schedules.cpu.cost.parts import (
-    CALL_SHARE,
     FORWARD,
     LOOP,
     fetched_again,
@@ -14,6 +13,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     memory_of,
     moving,
     short_row,
+    step_cycles,
     vector_cycles,
     vectors_of,
     with_more,
@@ -38,15 +38,15 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     if step.lanes_inside and _innermost_vectors(step):
         return _columns(step, chip)
     memory = with_more(memory_of(step, chip, 0.0), fetched_again(step, chip, 1.0))
-    # Where a step reads the output of the one before it, LLVM 20 keeps short rows apart.
+    # Where a step reads the output of the one before it, and the function says that no arrays
+    # overlap, as most do, LLVM keeps short rows apart.
     short = None if step.history and not step.backwards else short_row(step, chip)
     if short is not None:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)
     chain = latency_of(step.chain, chip) + (FORWARD if step.guarded else 0.0)
     own = instructions_of(step)
     loops = 0.0 if step.length <= _UNROLLED else LOOP
-    issued = (own + loops) / chip.issue + step.body.calls * CALL_SHARE * chip.call
-    issued += step.body.quotients * chip.quotient
+    issued = step_cycles(step, chip) + loops / chip.issue
     if step.state:
         cells = sum(part.cells for part in step.parts)
         chain = chain / max(1, cells)
@@ -75,9 +75,7 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     """All lanes of the innermost axis in vectors at every step."""
     width, rows = step.lanes, step.rows / step.lanes
     cycles = vector_cycles(step.body, width, chip, True, False)
-    cycles += sum(
-        vectors_of(width, a.size, chip) * a.times * (1.0 if a.store else 0.5) for a in moving(step)
-    )
+    cycles += sum(vectors_of(width, a.size, chip) * a.issued for a in moving(step))
     chain = latency_of(step.chain, chip) + FORWARD
     each = max(cycles + 3.0, chain)
     if width < chip.vector_bytes / 4:

@@ -8,7 +8,6 @@ from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
 __all__ = [
-    "CALL_SHARE",
     "FORWARD",
     "LOOP",
     "TERMS",
@@ -33,7 +32,7 @@ _POLYNOMIAL, _UNSCALED = 16.0, 6.0
 #: Products on the longest path of one.
 TERMS = 9.0
 #: Of a call's cycles, those that do not overlap the call before it.
-CALL_SHARE = 0.28
+_CALL_SHARE = 0.28
 #: Instructions that go round with a loop.
 LOOP = 1.6
 #: Cycles until a load finds what the store before it has written.
@@ -41,7 +40,7 @@ FORWARD = 3.5
 #: Steps of rows that LLVM takes in vectors of rows, as groups of interleaved accesses.
 _INTERLEAVED = 8
 #: The same where rows are neighbours in memory.
-_UNROLLED = 30
+_NEIGHBOURING = 30
 #: Cycles of a store to a line that another core writes, too.
 _CONTESTED = 6.0
 #: Cycles of a store to a line that no prefetcher has brought near.
@@ -62,7 +61,7 @@ def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
 def scalar_cycles(counts: Counts, chip: CpuChip) -> float:
     """Cycles of scalar instructions."""
     issued = counts.operations / chip.issue
-    return issued + counts.calls * CALL_SHARE * chip.call + counts.quotients * chip.quotient
+    return issued + counts.calls * _CALL_SHARE * chip.call + counts.quotients * chip.quotient
 
 
 def step_cycles(step: Step, chip: CpuChip) -> float:
@@ -78,7 +77,7 @@ def vector_cycles(counts: Counts, lanes: float, chip: CpuChip, ldexp: bool, libr
     if library:
         calls = 0.0
     issued = (counts.bytes * each + calls) / chip.vector_issue
-    called = counts.calls * lanes * (CALL_SHARE * chip.call + 2) if library else 0.0
+    called = counts.calls * lanes * (_CALL_SHARE * chip.call + 2) if library else 0.0
     # A division of a vector is as many narrow ones, two at a time.
     return issued + called + counts.quotients * lanes * chip.quotient / 4
 
@@ -131,15 +130,14 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float) -> float:
 
 def instructions_of(step: Step) -> float:
     """Scalar instructions of a step beside its calls."""
-    # A load is most often an operand of another instruction.
-    accesses = sum(a.times * (1.0 if a.store else 0.5) for a in moving(step))
+    accesses = sum(a.issued for a in moving(step))
     return step.body.operations + accesses + 2 * step.body.choices
 
 
 def short_row(step: Step, chip: CpuChip) -> float | None:
     """Cycles of a row of few steps, which LLVM takes in vectors of rows; None where it does not."""
     neighbours = all(a.along_lane in (0, 1) for a in step.accesses)
-    longest = _UNROLLED if neighbours else _INTERLEAVED
+    longest = _NEIGHBOURING if neighbours else _INTERLEAVED
     if step.length > longest or step.body.calls or step.state or step.rows < 8:
         return None
     cycles = vector_cycles(step.body, 1.0, chip, True, False)

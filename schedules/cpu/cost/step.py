@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -56,6 +57,11 @@ class Access:
     def fixed(self) -> bool:
         """Whether a whole lane reads one cell, which stays in a register."""
         return self.along_time == 0 and not self.store
+
+    @property
+    def issued(self) -> float:
+        """Instructions that a step has for it: a load is most often an operand of another."""
+        return self.times * (1.0 if self.store else 0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,9 +130,8 @@ def step_of(recurrence: Recurrence, steps: int | None = None) -> Step:
 
 @lru_cache(maxsize=256)
 def _counted(recurrence: Recurrence) -> Step:
-    time = recurrence.time.var
-    steady = partial(_steady, time=time, length=known_extent(recurrence.time.extent))
-    body = steady(recurrence.body)
+    length = known_extent(recurrence.time.extent)
+    steady = _steady(recurrence.time.var, length)
     # An empty loop is counted as one step: what is chosen for it does not matter.
     extents = [max(1, known_extent(axis.extent)) for axis in recurrence.lanes]
     chains = [
@@ -139,9 +144,9 @@ def _counted(recurrence: Recurrence) -> Step:
     read = [b for b in recurrence.inputs if b not in written]
     return Step(
         rows=prod(extents),
-        length=max(1, known_extent(recurrence.time.extent)),
+        length=max(1, length),
         lanes=extents[-1] if extents else 1,
-        body=count(body),
+        body=count(steady(recurrence.body)),
         chain=max(chains, key=lambda c: c.weight),
         accesses=accesses,
         parts=tuple(_part(recurrence, group) for group in recurrence.groups),
@@ -161,10 +166,10 @@ def _counted(recurrence: Recurrence) -> Step:
     )
 
 
-def _steady(node: Any, time: Var, length: int) -> Any:
-    """A step amid the others: LLVM takes the first and the last ones apart."""
+def _steady(time: Var, length: int) -> Callable[[Any], Any]:
+    """What makes of a step one amid the others: LLVM takes the first and the last ones apart."""
     if length <= 2 * _ENDS:
-        return node
+        return lambda node: node
     middle, dtype = Analyzer(), tir.dtype_of(time)
     inner = [tirx.IntImm(dtype, n) for n in (_ENDS, length - 2 * _ENDS)]
     middle.bind(time, Range.from_min_extent(*inner))
@@ -177,7 +182,7 @@ def _steady(node: Any, time: Var, length: int) -> Any:
             return call
         return call.args[1] if condition.value else call.args[2]
 
-    return tvm_ffi.structural_map(node, (Call, on_call))
+    return lambda node: tvm_ffi.structural_map(node, (Call, on_call))
 
 
 def _is_of(condition: Any, time: Var) -> bool:
