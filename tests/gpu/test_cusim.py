@@ -688,7 +688,7 @@ def test_parallel_processes_build_the_runtime_once(tmp_path, monkeypatch):
     monkeypatch.setenv("CUSIM_CACHE", str(tmp_path))
     program = (
         "from tests.support.cusim import _toolchain as t\n"
-        "print(*t.build_runtime(), *(t.build_kernel('', race) for race in (False, True)))"
+        "print(*t.build_runtime(), t.build_kernel(''))"
     )
     command = [sys.executable, "-c", program]
     root = ROOT
@@ -701,19 +701,18 @@ def test_parallel_processes_build_the_runtime_once(tmp_path, monkeypatch):
     for path in outputs.pop().split():
         assert Path(path).is_file()
     (directory,) = tmp_path.iterdir()
-    folders = ["kernels", "precompiled", "precompiled-race", "runtime"]
+    folders = ["kernels", "precompiled", "runtime"]
     assert sorted(path.name for path in directory.iterdir()) == folders
 
 
-@pytest.mark.parametrize("race", [False, True])
 @pytest.mark.parametrize("dynamic", ["", "extern __shared__ float arena[];"])
-def test_the_header_is_taken_from_its_precompiled_file(race, dynamic, tmp_path):
+def test_the_header_is_taken_from_its_precompiled_file(dynamic, tmp_path):
     """g++ says nothing where it finds none that fits, and reads the header."""
     unit = tmp_path / "unit.cc"
     unit.write_text(_toolchain._translation_unit(f"void f() {{ {dynamic} }}", "key"))
-    command = [*_toolchain.compile_command(race), "-H", "-fsyntax-only", str(unit)]
+    command = [*_toolchain.compile_command(), "-H", "-fsyntax-only", str(unit)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    assert re.match(r"! .*/precompiled(-race)?/cusim\.h\.gch\n", said), said[:200]
+    assert re.match(r"! .*/precompiled/cusim\.h\.gch\n", said), said[:200]
 
 
 def test_old_files_of_the_cache_are_removed(tmp_path, monkeypatch):

@@ -59,15 +59,14 @@ class Settings:
 _EXPLAIN = ctypes.CFUNCTYPE(
     None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
 )
-_INSTRUMENT = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class _State:
-    """What the process holds of the simulator; libraries and callbacks must never be freed."""
+    """What the process holds of the simulator; libraries and the callback must never be freed."""
 
     driver: ctypes.CDLL | None = None
     cudart: ctypes.CDLL | None = None
-    callbacks: tuple[object, ...] = ()
+    callback: object = None
     settings = Settings(
         seed=int(os.environ.get("CUSIM_SEED", "0")), race=os.environ.get("CUSIM_RACE", "0") != "0"
     )
@@ -135,9 +134,8 @@ def install() -> None:
     # Global, so that these satisfy what libtvm_runtime_cuda.so asks of libraries of these names.
     driver = ctypes.CDLL(str(driver_path), mode=ctypes.RTLD_GLOBAL)
     _State.cudart = ctypes.CDLL(str(cudart_path), mode=ctypes.RTLD_GLOBAL)
-    callbacks = (_EXPLAIN(_explain_callback), _INSTRUMENT(_instrument_callback))
-    _State.callbacks = callbacks
-    driver.cusim_set_callbacks(*callbacks)
+    _State.callback = _EXPLAIN(_explain_callback)
+    driver.cusim_set_callback(_State.callback)
     driver.cusim_bytes_at.restype = ctypes.c_void_p
     _State.driver = driver
     configure(_State.settings.seed, _State.settings.race)
@@ -220,15 +218,13 @@ def bytes_at(address: int) -> int:
 # ---- modules ---------------------------------------------------------------------------------
 
 
-def build(src: str, race: bool = False) -> Path:
+def build(src: str) -> Path:
     """Compiles CUDA source emitted by TVM for the CPU.
 
     Parameters
     ----------
     src
         The source, as ``executable.mod.imports[0].inspect_source()`` gives it.
-    race
-        Whether to instrument it for the race detector.
 
     Returns
     -------
@@ -242,7 +238,7 @@ def build(src: str, race: bool = False) -> Path:
     """
     _State.last_source = src
     try:
-        return _toolchain.build_kernel(src, race)
+        return _toolchain.build_kernel(src)
     except KernelBuildError as error:
         _State.last_error = str(error)
         raise
@@ -291,7 +287,7 @@ def clear_error() -> None:
 _PLACE = re.compile(r"\{(pc|line):(\w+)\}")
 
 
-def explain(msg: str, source: str | None = None, race: bool = True) -> str:
+def explain(msg: str, source: str | None = None) -> str:
     """Replaces the places in a message of the simulator by source lines.
 
     Parameters
@@ -300,12 +296,10 @@ def explain(msg: str, source: str | None = None, race: bool = True) -> str:
         Text with places such as ``{pc:0x1a2b}`` or ``{line:40}``.
     source
         The source of the module that the message is about; by default the one compiled last.
-    race
-        Whether code addresses are those of the instrumented module, as in all present messages.
     """
     source = _State.last_source if source is None else source
     lines = source.splitlines()
-    library = _toolchain.library_path(_toolchain.module_key(source), race)
+    library = _toolchain.library_path(_toolchain.module_key(source))
 
     def place(match: re.Match[str]) -> str:
         kind, value = match.groups()
@@ -331,9 +325,3 @@ def _explain_callback(module_key: bytes, message: bytes, address: int, capacity:
     text = explain(message.decode(), _source_of(module_key))
     _State.last_error = text
     _return_text(text, address, capacity)
-
-
-def _instrument_callback(module_key: bytes, address: int, capacity: int) -> None:
-    source = _source_of(module_key)
-    if source:
-        _return_text(str(_toolchain.build_kernel(source, race=True)), address, capacity)

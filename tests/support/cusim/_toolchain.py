@@ -44,8 +44,10 @@ KERNEL_FLAGS = (
     # nvcc lets emitted code reinterpret vectors and overflow signed integers.
     "-fno-strict-aliasing",
     "-fwrapv",
-    # What a device refuses, or lets hit a neighbour; undefined.cc has the functions called.
-    "-fsanitize=alignment,bounds-strict,object-size",
+    # What a device refuses, or lets hit a neighbour (undefined.cc has the functions called), and
+    # every access, for the race detector: linked without the sanitizers' libraries, the hooks are
+    # ours, and return at once where the detector does not watch.
+    "-fsanitize=alignment,bounds-strict,object-size,thread",
 )
 
 #: The header before every emitted source; to read it takes longer than most kernels.
@@ -206,28 +208,23 @@ def _remove_old_kernels() -> None:
             continue  # removed by another process
 
 
-def compile_command(race: bool) -> list[str]:
+def compile_command() -> list[str]:
     """How a kernel is compiled, with the precompiled header; made where there is none yet."""
     gxx = compiler()
     assert gxx is not None
     command = [gxx, *KERNEL_FLAGS]
-    if race:
-        # Instrumented by -fsanitize=thread, but linked without its library: the hooks are ours.
-        command.append("-fsanitize=thread")
-        if compiler_version() >= (11,):
-            command.append("--param=tsan-distinguish-volatile=1")
+    if compiler_version() >= (11,):
+        command.append("--param=tsan-distinguish-volatile=1")
 
     def make(scratch: Path) -> None:
         header = [str(INCLUDE / HEADER), "-o", str(scratch / f"{HEADER}.gch")]
         _run([*command, "-x", "c++-header", *header])
 
-    # Each needs its own: g++ takes a precompiled header for the same flags alone.
-    name = "precompiled-race" if race else "precompiled"
-    return [*command, f"-I{_made_once(name, make)}", f"-I{INCLUDE}"]
+    return [*command, f"-I{_made_once('precompiled', make)}", f"-I{INCLUDE}"]
 
 
 def module_key(source: str) -> str:
-    """The name under which a module's source and its libraries are cached."""
+    """The name under which a module's source and its library are cached."""
     return hashlib.sha256((_fingerprint() + source).encode()).hexdigest()[:20]
 
 
@@ -236,9 +233,9 @@ def source_path(key: str) -> Path:
     return cache_directory() / "kernels" / f"{key}.cu"
 
 
-def library_path(key: str, race: bool) -> Path:
-    """Where the compiled module lies, or its copy instrumented for the race detector."""
-    return cache_directory() / "kernels" / (f"{key}.race.so" if race else f"{key}.so")
+def library_path(key: str) -> Path:
+    """Where the compiled module lies."""
+    return cache_directory() / "kernels" / f"{key}.so"
 
 
 def _async_copies(match: re.Match[str]) -> str:
@@ -289,12 +286,12 @@ def _translation_unit(source: str, key: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def build_kernel(source: str, race: bool) -> Path:
+def build_kernel(source: str) -> Path:
     """Compiles an emitted module, unless it is in the cache; safe in parallel processes."""
     gxx = compiler()
     assert gxx is not None
     key = module_key(source)
-    final = library_path(key, race)
+    final = library_path(key)
     if final.exists():
         os.utime(final)
         return final
@@ -302,11 +299,21 @@ def build_kernel(source: str, race: bool) -> Path:
         scratch = Path(scratch_name)
         (scratch / "unit.cc").write_text(_translation_unit(source, key))
         unit, compiled, linked = (str(scratch / name) for name in ("unit.cc", "unit.o", "unit.so"))
-        _run([*compile_command(race), "-c", unit, "-o", compiled])
-        _run([gxx, "-shared", compiled, "-o", linked])
+        _run([*compile_command(), "-c", unit, "-o", compiled])
+        # The linker itself: g++ takes ten times as long to call it. What is not in libgcc, the
+        # process has: the runtime brings the libraries of C++ and of mathematics.
+        _run(["ld", "-shared", compiled, _libgcc(), "-o", linked])
         publish(source.encode(), source_path(key))
         publish(Path(linked).read_bytes(), final)
     return final
+
+
+@functools.cache
+def _libgcc() -> str:
+    gxx = compiler()
+    assert gxx is not None
+    command = [gxx, "-print-libgcc-file-name"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def publish(content: bytes, final: Path) -> None:

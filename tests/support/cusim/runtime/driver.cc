@@ -28,14 +28,12 @@ struct Module;
 struct Function {
   Module* module;
   std::string name;
-  const Kernel* plain;
-  const Kernel* instrumented;  // looked up at the first launch under the race detector
+  const Kernel* kernel;
   unsigned max_dynamic_shared;  // unless asked for: what static memory leaves of 48 KiB
 };
 
 struct Module {
   void* handle;
-  void* instrumented_handle = nullptr;
   std::vector<std::unique_ptr<Function>> functions;
 };
 
@@ -50,12 +48,10 @@ bool race_detection = number_from_environment("CUSIM_RACE") != 0;
 std::string last_error;
 std::mutex launch_mutex;  // the scheduler runs one grid at a time
 
-// Python's side: puts source lines into a message; gives the path of the instrumented module.
+// Python's side: puts source lines into a message.
 using ExplainCallback = void (*)(const char* module_key, const char* message, char* text,
                                  size_t capacity);
-using InstrumentCallback = void (*)(const char* module_key, char* path, size_t capacity);
 ExplainCallback explain_callback = nullptr;
-InstrumentCallback instrument_callback = nullptr;
 
 std::string explain(const char* module_key, const std::string& message) {
   if (explain_callback == nullptr) return message;
@@ -78,34 +74,15 @@ const Kernel* find_kernel(void* handle, const std::string& name) {
   return (const Kernel*)dlsym(handle, ("cusim_kernel_" + name).c_str());
 }
 
-std::string find_instrumented(Function& function) {
-  if (function.instrumented != nullptr) return "";
-  void*& handle = function.module->instrumented_handle;
-  if (handle == nullptr) {
-    std::vector<char> path(4096, '\0');
-    if (instrument_callback != nullptr)
-      instrument_callback(function.plain->module_key, path.data(), path.size());
-    if (path[0] == '\0') return "the race detector has no source of this module to instrument";
-    handle = dlopen(path.data(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) return dlerror();
-  }
-  function.instrumented = find_kernel(handle, function.name);
-  return function.instrumented == nullptr ? "the instrumented module lacks this kernel" : "";
-}
-
 std::string launch_kernel(const LaunchConfig& config, Function& function, void** arguments) {
   if (config.shared_bytes > function.max_dynamic_shared)
     return "too much dynamic shared memory: " + std::to_string(config.shared_bytes) +
            " bytes, at most " + std::to_string(function.max_dynamic_shared) + " beside " +
-           std::to_string(function.plain->static_shared) + " of static shared memory";
-  if (config.shared_bytes != 0 && function.plain->dynamic_arena == nullptr)
+           std::to_string(function.kernel->static_shared) + " of static shared memory";
+  if (config.shared_bytes != 0 && function.kernel->dynamic_arena == nullptr)
     return "the launch asks for dynamic shared memory, the kernel declares none";
-  if (race_detection) {
-    std::string error = find_instrumented(function);
-    if (!error.empty()) return error;
-  }
   Launch launch;
-  launch.kernel = race_detection ? function.instrumented : function.plain;
+  launch.kernel = function.kernel;
   launch.grid = {config.grid_x, config.grid_y, config.grid_z};
   launch.block = {config.block_x, config.block_y, config.block_z};
   launch.dynamic_shared = config.shared_bytes;
@@ -147,10 +124,7 @@ CUSIM_API void cusim_run_last_blocks(unsigned count) {
   last_blocks = count;
 }
 
-CUSIM_API void cusim_set_callbacks(ExplainCallback explain, InstrumentCallback instrument) {
-  explain_callback = explain;
-  instrument_callback = instrument;
-}
+CUSIM_API void cusim_set_callback(ExplainCallback explain) { explain_callback = explain; }
 
 CUSIM_API void* cusim_allocate(size_t size, int pinned) {
   return allocate(size, poison_of(seed), pinned != 0);
@@ -200,7 +174,6 @@ CUSIM_API int cuModuleLoadData(void** module, const void* bytes) {
 
 CUSIM_API int cuModuleUnload(void* module) {
   auto* loaded = (Module*)module;
-  if (loaded->instrumented_handle != nullptr) dlclose(loaded->instrumented_handle);
   dlclose(loaded->handle);
   delete loaded;
   return kSuccess;
@@ -212,7 +185,7 @@ CUSIM_API int cuModuleGetFunction(void** function, void* module, const char* nam
   if (kernel == nullptr) return kNotFound;
   size_t fixed = std::min(kernel->static_shared, kStaticSharedBytes);
   unsigned left = (unsigned)(kStaticSharedBytes - fixed);
-  loaded->functions.emplace_back(new Function{loaded, name, kernel, nullptr, left});
+  loaded->functions.emplace_back(new Function{loaded, name, kernel, left});
   *function = loaded->functions.back().get();
   return kSuccess;
 }
@@ -220,7 +193,7 @@ CUSIM_API int cuModuleGetFunction(void** function, void* module, const char* nam
 CUSIM_API int cuFuncSetAttribute(void* function, int attribute, int value) {
   if (attribute != kMaxDynamicSharedSizeBytes) return kSuccess;
   auto& changed = *(Function*)function;
-  if (value < 0 || (size_t)value + changed.plain->static_shared > kDynamicArenaBytes)
+  if (value < 0 || (size_t)value + changed.kernel->static_shared > kDynamicArenaBytes)
     return kInvalidValue;
   changed.max_dynamic_shared = (unsigned)value;
   return kSuccess;
@@ -232,7 +205,7 @@ CUSIM_API int cuLaunchKernelEx(const LaunchConfig* config, void* function, void*
   auto& called = *(Function*)function;
   std::string error = launch_kernel(*config, called, arguments);
   if (error.empty()) return kSuccess;
-  last_error = explain(called.plain->module_key, "kernel " + called.name + ": " + error);
+  last_error = explain(called.kernel->module_key, "kernel " + called.name + ": " + error);
   return kLaunchFailed;
 }
 
