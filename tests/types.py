@@ -18,6 +18,13 @@ SUBPACKAGES = ("schedules", "meta")  # folders beside tvm_scan/ that setup.py pu
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
+    code, text = report(arguments, root)
+    sys.stdout.write(text)
+    return code
+
+
+def report(arguments: list[str], root: Path = ROOT) -> tuple[int, str]:
+    """The exit code of mypy and what it says."""
     cache = root / ".mypy_cache"
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")]
     command += ["--cache-dir", str(cache), "--package", "tvm_scan", *arguments]
@@ -26,8 +33,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
     # From the folder of links: mypy looks for a package in its working directory first.
     folder = linked_package(root, cache / "installed")
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True)
-    sys.stdout.write(in_checkout(done.stdout))
-    return done.returncode
+    return done.returncode, in_checkout(done.stdout)
 
 
 def linked_package(root: Path, folder: Path) -> Path:

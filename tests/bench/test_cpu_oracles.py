@@ -6,6 +6,7 @@ import tvm
 
 from bench.cpu_loops import KINDS, inputs_of, loop_of
 from bench.cpu_oracles import expected, is_right
+from tests.support.compiled import compile_cached
 
 SHAPES = {
     "cumsum rows": (3, 5000),
@@ -22,7 +23,7 @@ def looped(cases):
     functions = {
         f"f{i}": loop_of(*case).with_attr("global_symbol", f"f{i}") for i, case in enumerate(cases)
     }
-    library = tvm.compile(tvm.IRModule(functions), target="llvm")
+    library = compile_cached(tvm.IRModule(functions), target="llvm")
     for (kind, shape), (name, func) in zip(cases, functions.items(), strict=True):
         arrays = inputs_of(kind, shape)
         given = [np.ascontiguousarray(arrays[str(p.name)]) for p in func.params[:-1]]

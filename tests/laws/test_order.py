@@ -14,6 +14,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 import tvm_scan.algebra
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tvm_scan import ScanPlan, extract, parallelize, tir
 from tvm_scan.algebra.base import Algebra, NotInFamily
@@ -102,7 +103,7 @@ def test_the_step_is_not_affine():
 def test_cpu(plan, case):
     a, b, want = case
     target = host_target()
-    built = tvm.compile(parallelize(stack, target, ScanPlan.parse(plan)), target=target)
+    built = compile_cached(parallelize(stack, target, ScanPlan.parse(plan)), target=target)
     got = tvm.runtime.tensor(np.full_like(want, 77))
     built(tvm.runtime.tensor(a), tvm.runtime.tensor(b), got)
     np.testing.assert_array_equal(got.numpy(), want)

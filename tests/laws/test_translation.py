@@ -10,6 +10,7 @@ import tvm
 import z3
 from tvm import tirx
 
+from tests.support.compiled import compile_cached
 from tvm_scan import tir
 from tvm_scan.algebra.ranges import range_of_dtype
 from tvm_scan.proof.atoms import Atoms
@@ -89,7 +90,7 @@ def compiled(dtype):
     arrays = [columns[0], np.where(ends, 1, columns[1]).astype(dtype)]
     arrays += [np.zeros(len(pairs), tir.dtype_of(buffer)) for buffer in outputs]
     tensors = [tvm.runtime.tensor(array) for array in arrays]
-    tvm.compile(func, target="llvm")["f"](*tensors)
+    compile_cached(func, target="llvm")["f"](*tensors)
     results = [tensor.numpy().tolist() for tensor in tensors[2:]]
     return list(zip(*(x.tolist() for x in arrays[:2]), strict=True)), dict(
         zip(made, results, strict=True)

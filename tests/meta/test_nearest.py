@@ -10,6 +10,7 @@ from tvm.target import Target
 
 from tests.meta.test_database import FACTS
 from tests.relax.test_passes import module
+from tests.support.compiled import compile_cached
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.meta import RecordStore, plan_for
 from tvm_scan.meta.search.candidates import candidate_of
@@ -139,7 +140,7 @@ def test_a_function_is_scheduled_by_its_nearest_record(store):
     assert tuned_function(store, library.cumprod(4, 1000), CPU) is None
     x = np.random.default_rng(0).integers(-3, 4, (1, 40000)).astype("float32")
     y = tvm.runtime.tensor(np.zeros_like(x))
-    built = tvm.compile(tuned.func.with_attr("global_symbol", "main"), target=CPU)
+    built = compile_cached(tuned.func.with_attr("global_symbol", "main"), target=CPU)
     built["main"](tvm.runtime.tensor(x), y)
     np.testing.assert_array_equal(y.numpy(), np.cumsum(x, 1))
 

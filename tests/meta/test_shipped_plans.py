@@ -5,6 +5,7 @@ import tvm
 from tvm.target import Target
 
 from tests import ROOT
+from tests.support.compiled import compile_cached
 from tvm_scan import parallelize
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.measure.check import compare, make_cases
@@ -31,7 +32,7 @@ def test_a_shipped_plan_gives_what_the_loop_gives(name, entry):
     if (plan.ldexp and not machine.ldexp) or (plan.nontemporal and not machine.line_stores):
         pytest.skip(f"expected a processor with the vectors of {name}, found {HOST.attrs['mcpu']}")
     scan = parallelize(entry.func, HOST, plan).with_attr("global_symbol", "main")
-    built = tvm.compile(scan, target=HOST)["main"]
+    built = compile_cached(scan, target=HOST)["main"]
     for case in make_cases(entry.func):
         tensors = [tvm.runtime.tensor(array) for array in case.inputs]
         built(*tensors)

@@ -11,6 +11,7 @@ from tvm.s_tir.schedule import Trace
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tests.support.contexts import light_context
 from tests.support.cuda_harness import CUDA_TARGET
 from tests.unit.test_trace_roundtrip import tvm_ffi_to_python
@@ -369,7 +370,7 @@ def test_beside_the_default_rules_of_tvm(target):
         x = np.random.default_rng(0).integers(-3, 4, (8, 200)).astype("float32")
         args = [tvm.runtime.tensor(a, device) for a in (x, x, x)]
         named = sch.mod["main"].with_attr("global_symbol", "main")
-        tvm.compile(named, target=target)["main"](*args)
+        compile_cached(named, target=target)["main"](*args)
         np.testing.assert_array_equal(args[2].numpy(), np.cumsum(2 * x, 1) + 1)
     assert built >= 3
 

@@ -8,6 +8,7 @@ import tvm
 
 from tests.numerics.cases import CASES, GATES, source_of
 from tests.programs.suite.running import CPU
+from tests.support.compiled import compile_cached
 from tvm_scan import ScanPlan, default_plan, extract, parallelize
 
 __all__ = [
@@ -45,14 +46,14 @@ def oracle(name):
     """The loop in float64 (integers in their own dtype), with M beside it."""
     case = CASES[name]
     dtype = "float64" if case.dtype == "float32" else case.dtype
-    return tvm.compile(source_of(case, dtype, magnitude=True), target=CPU), dtype
+    return compile_cached(source_of(case, dtype, magnitude=True), target=CPU), dtype
 
 
 @functools.cache
 def scan(name, plan, dtype=None):
     func = source_of(CASES[name], dtype or CASES[name].dtype)
     plan = plan or default_plan(CPU, extract(func))
-    return tvm.compile(parallelize(func, CPU, plan), target=CPU)
+    return compile_cached(parallelize(func, CPU, plan), target=CPU)
 
 
 def run(compiled, case, inputs, dtype, *, extra=0, start=None):

@@ -11,6 +11,7 @@ from tvm.script import from_source
 from tvm.script import tirx as T
 
 from tests.programs.half_recurrences import FUNCTIONS, HALVES, half_expected, half_inputs
+from tests.support.compiled import compile_cached
 from tests.support.library_runs import run_serial
 from tests.support.recurrence_cases import (
     LENGTHS,
@@ -44,7 +45,7 @@ CASES = cases()
 
 
 def compiled(func, plan):
-    return tvm.compile(parallelize(func, TARGET, plan), target=TARGET)
+    return compile_cached(parallelize(func, TARGET, plan), target=TARGET)
 
 
 def both_kinds(case, plan, lengths, function_of):

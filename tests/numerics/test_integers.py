@@ -10,6 +10,7 @@ from tvm.script import tirx as T
 
 from tests.programs.suite.running import CPU
 from tests.support import cusim
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda
 from tvm_scan import ScanPlan, parallelize
 
@@ -109,7 +110,7 @@ def differing(executable, device):
 
 @pytest.mark.parametrize("plan", CPU_PLANS)
 def test_cpu(plan):
-    assert differing(tvm.compile(module(plan, CPU), target=CPU), tvm.cpu()) == []
+    assert differing(compile_cached(module(plan, CPU), target=CPU), tvm.cpu()) == []
 
 
 @pytest.mark.parametrize("plan", CUDA_PLANS)

@@ -9,6 +9,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from tests.numerics.test_cpu import PLANS, TARGET, compiled
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tests.support.library_runs import run_serial
 from tests.support.nonfinite import check_nonfinite
@@ -28,7 +29,7 @@ def function(name, rows=ROWS, length=LENGTH):
 
 @cache
 def compiled_loop(func):
-    return tvm.compile(func, target=TARGET)
+    return compile_cached(func, target=TARGET)
 
 
 def loop_of(func, inputs):

@@ -5,8 +5,8 @@ Odd lengths and lanes, both states, gates that do not commute with sums, exact i
 
 import numpy as np
 import pytest
-import tvm
 
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, run_cuda
 from tests.support.library_runs import run_serial
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
@@ -52,7 +52,7 @@ def test_no_schedule_is_forgotten():
 def test_on_the_cpu(plan):
     options = exact_inputs(CASE, 1)[0]
     func = CASE.function(None, options)
-    executable = tvm.compile(parallelize(func, CPU, ScanPlan.parse(plan)), target=CPU)
+    executable = compile_cached(parallelize(func, CPU, ScanPlan.parse(plan)), target=CPU)
     for length in LENGTHS:
         _, inputs, want = exact_inputs(CASE, length)
         check_exact(CASE, length, run_serial(executable, func, inputs, want))

@@ -12,6 +12,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from tests.programs.suite.running import CPU, agree, run_loop, run_scan
+from tests.support.compiled import compile_cached
 from tests.support.tiers import covering, paired
 from tvm_scan import Recurrence, ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.errors import PlanError
@@ -113,7 +114,7 @@ def peak(X: T.Buffer((T.int64({length}),), "int8"), S: T.Buffer((1,), "int32")):
         ScanPlan.of("cpu", "lanes"),
         ScanPlan.of("cpu", "three_phase", chunks=8, lane_block=4),
     ):
-        run = tvm.compile(parallelize(func, CPU, plan), target=CPU)["peak"]
+        run = compile_cached(parallelize(func, CPU, plan), target=CPU)["peak"]
         state = tvm.runtime.tensor(np.zeros(1, "int32"))
         run(tvm.runtime.from_dlpack(pages), state)
         assert state.numpy().tolist() == [100 - 49]

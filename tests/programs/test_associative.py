@@ -6,6 +6,7 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tests.support.tiers import paired
 from tvm_scan import ScanError, ScanPlan, associative_scan, extract, parallelize
@@ -49,7 +50,7 @@ def oracle(twin, xs, reverse=False, exclusive=False, initial=None):
 
 def run_cpu(func, arrays, plan):
     tensors = [tvm.runtime.tensor(a) for a in arrays]
-    tvm.compile(parallelize(func, CPU, ScanPlan.parse(plan)), target=CPU)["associative_scan"](
+    compile_cached(parallelize(func, CPU, ScanPlan.parse(plan)), target=CPU)["associative_scan"](
         *tensors
     )
     return [t.numpy() for t in tensors]
@@ -206,7 +207,7 @@ def check_stack(func, dtype):
     xs = [x.astype(dtype) for x in operands((3, 50))]
     tensors = [tvm.runtime.tensor(x) for x in (*xs, *map(np.zeros_like, xs))]
     scheduled = parallelize(func, CPU, ScanPlan.parse(CPU_PLANS[1]))
-    tvm.compile(scheduled, target=CPU)["main"](*tensors)
+    compile_cached(scheduled, target=CPU)["main"](*tensors)
     for got, want in zip(tensors[2:], oracle(bicyclic_twin, xs), strict=True):
         np.testing.assert_array_equal(got.numpy(), want)
 

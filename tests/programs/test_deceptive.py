@@ -6,6 +6,7 @@ import tvm
 
 from tests.programs.deceptive_programs import PROGRAMS
 from tests.programs.test_extraction import CPU, arguments, sequential
+from tests.support.compiled import compile_cached
 from tests.support.tiers import one_of
 from tvm_scan import Recurrence, ScanPlan, extract, parallelize
 
@@ -27,7 +28,7 @@ def test_refused_or_right(name):
     want = sequential(func, args)
     for plan in (*one_of(PLANS[:2], list(PROGRAMS).index(name)), PLANS[2]):
         tensors = [tvm.runtime.tensor(a) for a in args]
-        tvm.compile(parallelize(func, CPU, plan), target=CPU)(*tensors)
+        compile_cached(parallelize(func, CPU, plan), target=CPU)(*tensors)
         for tensor, expected in zip(tensors, want, strict=True):
             np.testing.assert_array_equal(tensor.numpy(), expected, str(plan))
 

@@ -11,6 +11,7 @@ from tvm import tirx
 from tests.programs.delta_programs import FORMS, NEAR_MISSES, H, K, L, V, near_miss
 from tests.programs.suite.mutation import mutants
 from tests.programs.suite.running import CPU, PLAIN, run_loop
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, check_nvcc, run_cuda
 from tvm_scan import extract, parallelize
 from tvm_scan.delta_rule import DeltaRule
@@ -27,7 +28,7 @@ def rule_of(func):
 
 
 def run_chunks(func, arrays):
-    return called(tvm.compile(parallelize(func, CPU), target=CPU), arrays)
+    return called(compile_cached(parallelize(func, CPU), target=CPU), arrays)
 
 
 def called(compiled, arrays):
@@ -39,7 +40,7 @@ def called(compiled, arrays):
 @functools.cache
 def both_of(name):
     """A form in chunks and its loop, compiled once for all that enters them."""
-    return tvm.compile(parallelize(FORMS[name], CPU), CPU), tvm.compile(FORMS[name], PLAIN)
+    return compile_cached(parallelize(FORMS[name], CPU), CPU), compile_cached(FORMS[name], PLAIN)
 
 
 def arguments(func, seed=0):

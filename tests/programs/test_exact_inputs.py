@@ -7,6 +7,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
+from tests.support.compiled import compile_cached
 from tests.support.exact_inputs import exact_case
 from tvm_scan import tir
 from tvm_scan.library import LIBRARY
@@ -63,7 +64,7 @@ def test_a_wrong_index_shows(name):
     changed = dict(read_elsewhere(func))
     functions = {"original": func, **{f"f{i}": f for i, f in enumerate(changed.values())}}
     module = tvm.IRModule({k: f.with_attr("global_symbol", k) for k, f in functions.items()})
-    library = tvm.compile(module, target="llvm")
+    library = compile_cached(module, target="llvm")
     want, got = outputs(library["original"], name, func, case)
     for key, array in want.items():
         np.testing.assert_array_equal(got[key], array)

@@ -14,6 +14,7 @@ from tvm.sym import Analyzer, ConstIntBound
 from tests.programs.suite.running import CPU
 from tests.support import cusim
 from tests.support.children import answer_of
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda
 from tvm_scan import ScanPlan, extract, parallelize, tir
 from tvm_scan.errors import PlanError
@@ -145,8 +146,10 @@ def same(got, want):
 def differing(name, plans):
     """Return the plans and sizes of which the scan leaves something else than the loop."""
     func, wrong = source(LOOPS[name]), []
-    loop = tvm.compile(func, target=CPU)
-    scans = [(p, tvm.compile(parallelize(func, CPU, p and ScanPlan.parse(p)), CPU)) for p in plans]
+    loop = compile_cached(func, target=CPU)
+    scans = [
+        (p, compile_cached(parallelize(func, CPU, p and ScanPlan.parse(p)), CPU)) for p in plans
+    ]
     for m, n in SIZES:
         want = run(loop, m, n)
         wrong += [(str(p), m, n) for p, scan in scans if not same(run(scan, m, n), want)]
@@ -176,7 +179,7 @@ CUDA_CASES += [(name, None) for name in ("lanes", "a nest beside", "a constant")
 def test_cuda(name, plan):
     func = source(LOOPS[name])
     scan = compile_cuda(parallelize(func, CUDA_TARGET, plan and ScanPlan.parse(plan)))
-    loop = tvm.compile(func, target=CPU)
+    loop = compile_cached(func, target=CPU)
     for m, n in SIZES:
         with cusim.settings(seed=0, race=True):  # which checks bounds, too
             assert same(run(scan, m, n, tvm.cuda()), run(loop, m, n))

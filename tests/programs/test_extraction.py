@@ -7,6 +7,7 @@ from tvm.target import Target
 
 from tests.programs.accepted_programs import PROGRAMS
 from tests.programs.suite.running import PLAIN
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tests.support.tiers import paired
 from tvm_scan import Recurrence, Refusal, ScanPlan, extract, parallelize, tir
@@ -46,7 +47,7 @@ def arguments(func, seed=0):
 def sequential(func, args):
     """The loop as it stands; a nest that is bound to threads is unbound first."""
     tensors = [tvm.runtime.tensor(a) for a in args]
-    tvm.compile(unbound(func), target=PLAIN)(*tensors)
+    compile_cached(unbound(func), target=PLAIN)(*tensors)
     return [t.numpy() for t in tensors]
 
 
@@ -82,7 +83,7 @@ def test_cpu_plans_equal_the_loop(name, plan):
     args = arguments(func)
     want = sequential(func, args)
     tensors = [tvm.runtime.tensor(a) for a in args]
-    tvm.compile(parallelize(func, CPU, plan), target=CPU)(*tensors)
+    compile_cached(parallelize(func, CPU, plan), target=CPU)(*tensors)
     for tensor, expected in zip(tensors, want, strict=True):
         np.testing.assert_array_equal(tensor.numpy(), expected)
 

@@ -6,6 +6,7 @@ import tvm
 
 from tests.programs.family_programs import PROGRAMS
 from tests.programs.test_extraction import CPU, CPU_PLANS, CUDA_PLANS, sequential
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tests.support.tiers import one_of, paired
 from tvm_scan import Recurrence, ScanPlan, extract, parallelize, tir
@@ -53,7 +54,7 @@ def test_cpu_plans_equal_the_loop(name):
     want, number = sequential(func, args), list(PROGRAMS).index(name)
     for plan in (*one_of(CPU_PLANS[:3], number), *one_of(CPU_PLANS[3:], number)):
         tensors = [tvm.runtime.tensor(a) for a in args]
-        tvm.compile(parallelize(func, CPU, plan), target=CPU)(*tensors)
+        compile_cached(parallelize(func, CPU, plan), target=CPU)(*tensors)
         check(name, [tensor.numpy() for tensor in tensors], want)
 
 
@@ -91,7 +92,7 @@ def test_nan_as_in_the_loop_on_cpu(name):
     want = sequential(func, args)
     for plan in one_of(CPU_PLANS[3:], WITH_NAN.index(name)):
         tensors = [tvm.runtime.tensor(a) for a in args]
-        tvm.compile(parallelize(func, CPU, plan), target=CPU)(*tensors)
+        compile_cached(parallelize(func, CPU, plan), target=CPU)(*tensors)
         for tensor, expected in zip(tensors, want, strict=True):
             np.testing.assert_array_equal(tensor.numpy(), expected)
 

@@ -11,6 +11,7 @@ from tvm.script import tirx as T
 
 from tests.programs.suite.running import CPU
 from tests.support import cusim
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda
 from tvm_scan import Recurrence, Refusal, RefusalKind, ScanPlan, extract, parallelize
 
@@ -235,7 +236,7 @@ def differing(plan, target, build, device):
 
 @pytest.mark.parametrize("plan", CPU_PLANS)
 def test_cpu(plan):
-    assert differing(plan, CPU, lambda mod: tvm.compile(mod, target=CPU), tvm.cpu()) == []
+    assert differing(plan, CPU, lambda mod: compile_cached(mod, target=CPU), tvm.cpu()) == []
 
 
 @pytest.mark.parametrize("plan", CUDA_PLANS)

@@ -11,6 +11,7 @@ import tvm
 from tvm.script import tirx as T
 
 from tests.programs.test_extraction import CPU
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tvm_scan import Recurrence, Refusal, ScanPlan, extract, parallelize
 from tvm_scan.extraction import extract_nest, root_nests
@@ -188,7 +189,7 @@ def test_every_width_is_taken_and_right(name, dtypes):
     want = expected(name, dtypes, arrays)
     on_cpu, on_cuda = PLANS
     tensors = [tvm.runtime.tensor(a) for a in arrays]
-    tvm.compile(parallelize(func, CPU, on_cpu), target=CPU)(*tensors)
+    compile_cached(parallelize(func, CPU, on_cpu), target=CPU)(*tensors)
     made = run_cuda(parallelize(func, CUDA_TARGET, on_cuda), arrays, seeds=(0,))
     for i, (tensor, cuda, right) in enumerate(zip(tensors, made, want, strict=True)):
         dtype = dtypes[i // 3]

@@ -23,6 +23,7 @@ from tvm.target import Target
 
 from tests.programs.random_recurrences import FAMILIES, Shape, inputs_of, source_of, twin
 from tests.support import cusim
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda
 from tests.support.recurrence_cases import Case, exact_inputs
 from tvm_scan import extract, library, parallelize
@@ -161,7 +162,7 @@ def test_cpu(problem, data):
     plan = drawn_plan(data, CPU, problem.func)
     with named("cpu", problem, plan):
         tensors = [tvm.runtime.tensor(array) for array in problem.args]
-        executable = tvm.compile(parallelize(problem.func, CPU, plan), target=CPU)
+        executable = compile_cached(parallelize(problem.func, CPU, plan), target=CPU)
         executable["main"](*tensors)
         results = [tensor.numpy() for tensor in tensors[-len(problem.want) :]]
         check(results, problem.want, problem.tolerance)

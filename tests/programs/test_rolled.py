@@ -7,6 +7,7 @@ import tvm_ffi
 
 from tests.programs.rolled_programs import NEAR_MISSES, PAIRS
 from tests.programs.test_extraction import CPU, sequential
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tvm_scan import Recurrence, Refusal, RefusalKind, ScanPlan, extract, parallelize, tir
 
@@ -55,7 +56,7 @@ def test_cpu_and_cuda_equal_the_loop_as_written(name):
     args = arguments(hand)
     want = sequential(hand, args)
     tensors = [tvm.runtime.tensor(a) for a in args]
-    tvm.compile(parallelize(hand, CPU, CPU_PLAN), target=CPU)(*tensors)
+    compile_cached(parallelize(hand, CPU, CPU_PLAN), target=CPU)(*tensors)
     on_cuda = run_cuda(parallelize(hand, CUDA_TARGET, CUDA_PLAN), args, seeds=(0,))
     for tensor, cuda, expected in zip(tensors, on_cuda, want, strict=True):
         np.testing.assert_array_equal(tensor.numpy(), expected)

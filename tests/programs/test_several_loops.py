@@ -6,6 +6,7 @@ import tvm
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tvm_scan import Recurrence, ScanPlan, default_plan, extract, parallelize, verify
 from tvm_scan.errors import PlanError
@@ -49,7 +50,7 @@ def inputs(func):
 
 def looped(func, arrays):
     tensors = [tvm.runtime.tensor(array) for array in arrays]
-    tvm.compile(func, target=CPU)(*tensors)
+    compile_cached(func, target=CPU)(*tensors)
     return [tensor.numpy() for tensor in tensors]
 
 

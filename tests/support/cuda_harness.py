@@ -12,6 +12,7 @@ import tvm
 from tvm.target import Target
 
 from tests.support import cusim
+from tests.support.compiled import compile_cached, sources_of
 from tests.support.cusim import nvcc
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tests.support.tiers import drawn
@@ -21,7 +22,6 @@ __all__ = [
     "CUDA_TARGET",
     "check_nvcc",
     "compile_cuda",
-    "cuda_sources",
     "emitted_source",
     "in_every_order",
     "run_cuda",
@@ -67,19 +67,12 @@ def compile_cuda(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> tvm.runtime.E
         name = func_or_mod.attrs.get("global_symbol") if func_or_mod.attrs else None
         name = str(name) if name is not None else "main"
         mod = tvm.IRModule({name: func_or_mod.with_attr("global_symbol", name)})
-    with CUDA_TARGET:
-        return tvm.compile(mod, target=CUDA_TARGET)
+    return compile_cached(mod, CUDA_TARGET)
 
 
 def emitted_source(executable: tvm.runtime.Executable) -> str:
     """The CUDA source of a compiled module."""
-    return str(executable.mod.imports[0].inspect_source())
-
-
-def cuda_sources(module: tvm.runtime.Module) -> list[str]:
-    """The CUDA sources in a built module, at whatever depth."""
-    own = [str(module.inspect_source())] if module.kind == "cuda" else []
-    return own + [text for inner in module.imports for text in cuda_sources(inner)]
+    return sources_of(executable)[0]
 
 
 def in_every_order(
@@ -99,7 +92,7 @@ def in_every_order(
     list of numpy.ndarray
         The results, the same bits in every order of threads and under the race detector.
     """
-    sources = cuda_sources(module)
+    sources = sources_of(module)
     assert sources, "in_every_order: expected CUDA kernels in the module, got none"
     for source in sources:
         _draw_resources(source)
@@ -175,7 +168,7 @@ def run_cuda(
     device = tvm.cuda(0)
     first: list[np.ndarray] | None = None
     # The detector first: its message says more than a difference.
-    for seed, with_race in _runs(seeds, cuda_sources(executable.mod), race):
+    for seed, with_race in _runs(seeds, sources_of(executable), race):
         with cusim.settings(seed=seed, race=with_race):
             tensors = [tvm.runtime.tensor(array, device) for array in args]
             function(*tensors)

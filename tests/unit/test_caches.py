@@ -1,9 +1,13 @@
 """What is kept on disk is found again by all that it depends on, so that no hit can be wrong."""
 
+import numpy as np
 import pytest
+import tvm
+from tvm.script import tirx as T
 
 import tvm_scan
 from tests import ROOT
+from tests.support import compiled
 from tests.support.cusim import _toolchain, nvcc
 from tests.unit.test_arrows import imports_of, module_name, sources
 
@@ -62,7 +66,7 @@ def test_a_changed_source_changes_the_key_of_a_kernel(tmp_path, monkeypatch):
 def test_the_simulated_devices_kernels_are_found_by_source_and_builder(monkeypatch):
     key = _toolchain.module_key("source")
     assert key == _toolchain.module_key("source") != _toolchain.module_key("source ")
-    monkeypatch.setattr(_toolchain, "_fingerprint", lambda: "another builder")
+    monkeypatch.setattr(_toolchain, "fingerprint", lambda: "another builder")
     assert _toolchain.module_key("source") != key
 
 
@@ -96,3 +100,66 @@ def test_results_of_nvcc_are_found_by_source_options_and_version(monkeypatch, tm
     with pytest.raises(RuntimeError, match="rejected"):
         nvcc.compile_resources("no CUDA")
     assert len(list((tmp_path / "kernels").iterdir())) == 4
+
+
+def adds(constant):
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((4,), "int32"), Y: T.Buffer((4,), "int32")):
+        for i in range(4):
+            Y[i] = X[i] + constant
+
+    return main
+
+
+def called(built, dtype="int32"):
+    x, y = (tvm.runtime.tensor(np.arange(4, dtype=dtype)) for _ in range(2))
+    built(x, y)
+    return y.numpy().tolist()
+
+
+def test_a_program_is_compiled_once_and_others_are_not_taken_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "_folder", lambda: tmp_path)
+    calls = []
+    build = tvm.compile
+    monkeypatch.setattr(compiled.tvm, "compile", lambda *a, **o: calls.append(a) or build(*a, **o))
+    for constant in (1, 2, 1, 2):
+        got = called(compiled.compile_cached(adds(constant), "llvm"))
+        assert got == [constant, constant + 1, constant + 2, constant + 3]
+    assert len(calls) == len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_key_of_a_program_holds_target_options_and_compilers(monkeypatch):
+    target = tvm.target.Target("llvm")
+    key = compiled.key_of(adds(1), target)
+    assert (
+        key
+        == compiled.key_of(adds(1), tvm.target.Target("llvm"))
+        != compiled.key_of(adds(2), target)
+    )
+    others = [
+        compiled.key_of(adds(1), tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})),
+        compiled.key_of(adds(1), tvm.target.Target({"kind": "llvm", "opt-level": 0})),
+    ]
+    with tvm.transform.PassContext(config={"tirx.disable_vectorize": True}):
+        others.append(compiled.key_of(adds(1), target))
+    with tvm.transform.PassContext(disabled_pass=["tirx.RemoveNoOp"]):
+        others.append(compiled.key_of(adds(1), target))
+    with tvm.transform.PassContext(opt_level=1):
+        others.append(compiled.key_of(adds(1), target))
+    monkeypatch.setattr(compiled, "_compilers", lambda: "another version")
+    others.append(compiled.key_of(adds(1), target))
+    assert len({key, *others}) == len(others) + 1
+
+
+def test_a_half_written_library_is_never_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "_folder", lambda: tmp_path)
+
+    def fails(*_):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "_link", fails)
+        with pytest.raises(OSError, match="disk full"):
+            compiled.compile_cached(adds(3), "llvm")
+    assert list(tmp_path.iterdir()) == []
+    assert called(compiled.compile_cached(adds(3), "llvm")) == [3, 4, 5, 6]

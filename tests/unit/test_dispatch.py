@@ -12,6 +12,7 @@ from tvm.target import Target
 from tests.golden.test_resources import barriers
 from tests.meta.test_nearest import CHUNKS, PAIRS, commit
 from tests.relax.test_passes import expected, module
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import (
     CUDA_TARGET,
     compile_cuda,
@@ -43,8 +44,8 @@ def run(built, x, count):
 def test_both_sides_of_each_border(options):
     func = library.linear_recurrence(3, None, **options)
     made = dispatch(func, CPU, CASES)
-    built = tvm.compile(made.with_attr("global_symbol", "main"), target=CPU)["main"]
-    loop = tvm.compile(func.with_attr("global_symbol", "main"), target=CPU)["main"]
+    built = compile_cached(made.with_attr("global_symbol", "main"), target=CPU)["main"]
+    loop = compile_cached(func.with_attr("global_symbol", "main"), target=CPU)["main"]
     for length in LENGTHS:
         shape = (length, 3) if options.get("layout") == "ld" else (3, length)
         x = np.random.default_rng(length).integers(-1, 2, (2, *shape)).astype("float32")
@@ -66,7 +67,9 @@ def test_a_state_of_several_cells():
     func = library.selective_scan(1, 4, None, 8)
     plans = [(30, LOOP), (None, ScanPlan.of("cpu", "lanes", lane_block=4, vectorize=True))]
     entry = library.LIBRARY["selective_scan"]
-    built = tvm.compile(dispatch(func, CPU, plans).with_attr("global_symbol", "main"), target=CPU)
+    built = compile_cached(
+        dispatch(func, CPU, plans).with_attr("global_symbol", "main"), target=CPU
+    )
     for length in (30, 31):
         inputs = entry.example_inputs(np.random.default_rng(0), 1, 4, length, 8)
         out = tvm.runtime.tensor(np.zeros((1, 4, length), "float32"))

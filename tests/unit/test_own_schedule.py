@@ -10,6 +10,7 @@ import tvm
 from tvm import s_tir
 from tvm.s_tir import meta_schedule as ms
 
+from tests.support.compiled import compile_cached
 from tvm_scan import (
     ScanPlan,
     default_plan,
@@ -111,7 +112,7 @@ def registered():
 def ran(func):
     inputs = [np.random.default_rng(k).random((3, 50), dtype="float32") for k in range(2)]
     out = tvm.runtime.tensor(np.zeros((3, 50), "float32"))
-    built = tvm.compile(func.with_attr("global_symbol", "main"), target=CPU)
+    built = compile_cached(func.with_attr("global_symbol", "main"), target=CPU)
     built["main"](*map(tvm.runtime.tensor, inputs), out)
     return out.numpy()
 

@@ -10,6 +10,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import ScanPlan, expand_scans, library, parallel_scan
 from tvm_scan.meta.store.replay import replay
@@ -104,7 +105,7 @@ def test_neighbours_stay_valid_and_stock_primitives_work_on_the_result():
     sch.annotate(sch.get_loops(scan)[0], "pragma_test", 1)
     x = np.random.default_rng(0).integers(-9, 9, (100, 3)).astype("float32")
     y = tvm.runtime.tensor(np.zeros_like(x))
-    tvm.compile(sch.mod["main"], target=CPU)(tvm.runtime.tensor(x), y)
+    compile_cached(sch.mod["main"], target=CPU)(tvm.runtime.tensor(x), y)
     np.testing.assert_array_equal(y.numpy(), np.cumsum(x, 0) - x)
 
 
@@ -114,7 +115,7 @@ def test_annotated_but_not_expanded_is_the_loop_and_right():
     rng = np.random.default_rng(0)
     a, x = rng.random((2, 3, 100)).astype("float32")
     h = tvm.runtime.tensor(np.zeros_like(x))
-    tvm.compile(plain, target=CPU)(tvm.runtime.tensor(a), tvm.runtime.tensor(x), h)
+    compile_cached(plain, target=CPU)(tvm.runtime.tensor(a), tvm.runtime.tensor(x), h)
     want, _ = library.linear_recurrence_reference(a.astype("float64"), x.astype("float64"))
     np.testing.assert_allclose(h.numpy(), want, 1e-5)
 

@@ -13,6 +13,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 import tvm_scan
+from tests.support.compiled import compile_cached
 from tvm_scan import ScanPlan, library, tir
 from tvm_scan.schedules.common import polynomials
 from tvm_scan.schedules.common.ir import Kernel, int_const, loop
@@ -42,7 +43,7 @@ def kernel(make, count, ldexp):
     root = SBlockRealize([], True, SBlock([], [], [], "root", nest))
     func = tirx.PrimFunc([x, y], root)
     func = func.with_attrs({"global_symbol": "k", "s_tir": True, "tirx.noalias": True})
-    return tvm.compile(func, target=tvm.target.Target.from_device("cpu"))["k"]
+    return compile_cached(func, target=tvm.target.Target.from_device("cpu"))["k"]
 
 
 def run(make, values, ldexp=False):
@@ -157,7 +158,7 @@ def test_fused_scan_with_polynomials_is_as_exact_as_with_the_library(form):
         scheduled = tvm_scan.parallelize(func, target, plan.with_(library_math=library_math))
         out = tvm.runtime.tensor(np.zeros_like(want, "float32"))
         args = [tvm.runtime.tensor(np.ascontiguousarray(v)) for v in inputs.values()]
-        tvm.compile(scheduled, target=target)["selective_scan"](*args, out)
+        compile_cached(scheduled, target=target)["selective_scan"](*args, out)
         errors.append(np.abs(out.numpy() - want).max())
     assert errors[0] <= 3 * errors[1] + 1e-6, errors
 

@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tvm_scan import Recurrence, ScanPlan, parallelize
 
 __all__ = [
@@ -41,7 +42,7 @@ def without_threads(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _run(func: tirx.PrimFunc, arrays: list[np.ndarray], target: Target) -> list[np.ndarray]:
     tensors = [tvm.runtime.tensor(array) for array in arrays]
-    tvm.compile(func, target=target)(*tensors)
+    compile_cached(func, target=target)(*tensors)
     return [tensor.numpy() for tensor in tensors]
 
 

@@ -263,6 +263,11 @@ def rewritten_source(rewrite: Callable[[str], str]) -> Iterator[None]:
         _State.rewrite = before
 
 
+def is_rewritten() -> bool:
+    """Whether emitted source is changed before it is compiled."""
+    return _State.rewrite is not None
+
+
 def _compile_callback(code: str, *_: object) -> bytes:
     source = str(code)
     return build(source if _State.rewrite is None else _State.rewrite(source)).read_bytes()

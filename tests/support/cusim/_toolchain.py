@@ -107,7 +107,7 @@ def compiler_version() -> tuple[int, ...]:
 
 
 @functools.cache
-def _fingerprint() -> str:
+def fingerprint() -> str:
     """A hash of all that the outcome of a build depends on, but the kernel."""
     digest = hashlib.sha256()
     for path in sorted([*INCLUDE.iterdir(), *RUNTIME.iterdir(), Path(__file__)]):
@@ -132,7 +132,7 @@ def cache_directory() -> Path:
     for root in roots:
         if not root:
             continue
-        directory = Path(root) / _fingerprint()
+        directory = Path(root) / fingerprint()
         try:
             (directory / "kernels").mkdir(parents=True, exist_ok=True)
             # Code is loaded from here: nobody else may be able to write it.
@@ -225,7 +225,7 @@ def compile_command() -> list[str]:
 
 def module_key(source: str) -> str:
     """The name under which a module's source and its library are cached."""
-    return hashlib.sha256((_fingerprint() + source).encode()).hexdigest()[:20]
+    return hashlib.sha256((fingerprint() + source).encode()).hexdigest()[:20]
 
 
 def source_path(key: str) -> Path:
@@ -302,14 +302,15 @@ def build_kernel(source: str) -> Path:
         _run([*compile_command(), "-c", unit, "-o", compiled])
         # The linker itself: g++ takes ten times as long to call it. What is not in libgcc, the
         # process has: the runtime brings the libraries of C++ and of mathematics.
-        _run(["ld", "-shared", compiled, _libgcc(), "-o", linked])
+        _run(["ld", "-shared", compiled, libgcc(), "-o", linked])
         publish(source.encode(), source_path(key))
         publish(Path(linked).read_bytes(), final)
     return final
 
 
 @functools.cache
-def _libgcc() -> str:
+def libgcc() -> str:
+    """The functions that g++ calls where the processor has no instruction."""
     gxx = compiler()
     assert gxx is not None
     command = [gxx, "-print-libgcc-file-name"]

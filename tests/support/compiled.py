@@ -1,0 +1,145 @@
+"""``tvm.compile`` for what tests call and do not look into: results are kept on disk."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm.target import Target
+
+from tests.support import cusim
+from tests.support.cusim import _toolchain
+from tests.support.environment import cache_folder
+
+__all__ = ["compile_cached", "key_of", "sources_of"]
+
+#: Libraries older than this are removed when the first one is asked for.
+_KEEP_SECONDS = 7 * 24 * 3600
+_SOURCES = "sources.json"
+_LIBRARY = "built.so"
+
+
+class Kept(tvm.runtime.Executable):
+    """An executable whose machine code lies in a library on disk.
+
+    Attributes
+    ----------
+    sources : list of str
+        The CUDA sources of its kernels, which a loaded module has no more.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(tvm.runtime.load_module(str(folder / _LIBRARY)))
+        self.sources: list[str] = json.loads((folder / _SOURCES).read_text())
+
+
+def compile_cached(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule, target: Target | str) -> Any:
+    """Compile functions of TensorIR, unless what TVM makes of them is known.
+
+    Parameters
+    ----------
+    func_or_mod : PrimFunc or IRModule
+        What to compile.
+    target : Target or str
+        What for. CUDA is the simulated device, or compiled anew.
+
+    Returns
+    -------
+    tvm.runtime.Executable
+        To be called. A test that looks at its modules or exports it calls ``tvm.compile``.
+    """
+    target = Target(target) if isinstance(target, str) else target
+    if str(target.kind.name) != "llvm" and (not cusim.is_simulated() or cusim.is_rewritten()):
+        return _compile(func_or_mod, target)
+    folder = _folder() / key_of(func_or_mod, target)
+    if not folder.is_dir():
+        executable = _compile(func_or_mod, target)
+        _keep(executable, folder)
+    os.utime(folder)
+    kept = Kept(folder)
+    for source in kept.sources:
+        cusim.build(source)  # messages are about the source built last
+    return kept
+
+
+def key_of(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule, target: Target) -> str:
+    """Return a hash of all that the outcome depends on: program, target, options, compilers."""
+    context = tvm.transform.PassContext.current()
+    parts = [
+        tvm.ir.save_json(func_or_mod),
+        json.dumps(target.export(), sort_keys=True, default=str),
+        str(Target.current(allow_none=True)),
+        repr((context.opt_level, str(context.config), list(context.required_pass))),
+        str(context.disabled_pass),
+        _compilers(),
+    ]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def sources_of(built: Any) -> list[str]:
+    """CUDA sources of an executable or a module, at whatever depth."""
+    if isinstance(built, Kept):
+        return built.sources
+    module = built.mod if isinstance(built, tvm.runtime.Executable) else built
+    own = [str(module.inspect_source())] if module.kind == "cuda" else []
+    return own + [text for inner in module.imports for text in sources_of(inner)]
+
+
+def _compile(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule, target: Target) -> Any:
+    if str(target.kind.name) == "llvm":
+        return tvm.compile(func_or_mod, target=target)
+    with target:  # TVM asks it for the architecture
+        return tvm.compile(func_or_mod, target=target)
+
+
+@functools.cache
+def _compilers() -> str:
+    """Versions of TVM's libraries and of what compiles and links."""
+    libraries = sorted((Path(tvm.__file__).parent / "lib").glob("*.so"))
+    sizes = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in libraries]
+    own = Path(__file__).read_bytes()
+    return repr((tvm.__version__, tvm_ffi.__version__, sizes, _toolchain.fingerprint(), own))
+
+
+@functools.cache
+def _folder() -> Path:
+    folder = cache_folder() / "compiled"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    limit = time.time() - _KEEP_SECONDS
+    for path in folder.iterdir():
+        try:
+            if path.stat().st_mtime < limit:
+                shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            continue  # removed by another process
+    return folder
+
+
+def _keep(executable: Any, folder: Path) -> None:
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix="building-"))
+    try:
+        (scratch / _SOURCES).write_text(json.dumps(sources_of(executable)))
+        executable.export_library(str(scratch / _LIBRARY), fcompile=_link)
+        scratch.rename(folder)
+    except OSError:
+        # Another process was first; its files are the same.
+        if not folder.is_dir():
+            raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _link(library: str, objects: list[str], **_: object) -> None:
+    """Call the linker itself: a compiler takes ten times as long to do it."""
+    command = ["ld", "-shared", "-s", *objects, _toolchain.libgcc(), "-o", library]
+    subprocess.run(command, check=True, capture_output=True)
