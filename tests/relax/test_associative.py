@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, in_every_order
 from tvm_scan.annotations import DECLARED
 from tvm_scan.relax import FindScans, from_exported, get_pipeline, whole_scans
@@ -60,14 +61,14 @@ def check(model, *args, target=CPU):
     want = model(*args)
     want = want if isinstance(want, tuple | list) else [want]
     device = tvm.cpu() if target is CPU else tvm.cuda()
-    built = tvm.compile(mod, target=target, relax_pipeline=get_pipeline(target))
+    built = compile_cached(mod, target=target, relax_pipeline=get_pipeline(target))
     machine = relax.VirtualMachine(built, device)
 
     def call():
         got = machine["main"](*(tvm.runtime.tensor(a.numpy(), device) for a in args))
         return [g.numpy() for g in got]
 
-    got = call() if target is CPU else in_every_order(call, built.mod)
+    got = call() if target is CPU else in_every_order(call, built)
     for value, expected in zip(got, want, strict=True):
         np.testing.assert_allclose(value, expected.numpy(), 1e-4, 1e-5)
     return mod

@@ -12,6 +12,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tests.meta.test_search import pretend
+from tests.support.compiled import compile_cached
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.search.candidates import candidate_of
@@ -63,7 +64,7 @@ def test_what_tune_found_is_used(tmp_path, caplog):
     assert "7" in after["cumsum"].script().split("scan_reduce")[0], "seven chunks a row"
     assert "scan_reduce" not in ParallelizeScans(CPU)(module()).script()
     x = np.random.default_rng(0).integers(-3, 4, (ROWS, LENGTH)).astype("float32")
-    built = tvm.compile(module(), target=CPU, relax_pipeline=get_pipeline(CPU, store))
+    built = compile_cached(module(), target=CPU, relax_pipeline=get_pipeline(CPU, store))
     got = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_array_equal(got, np.cumsum(x, 1))
 

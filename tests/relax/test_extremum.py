@@ -6,6 +6,7 @@ import tvm
 from tvm.target import Target
 
 from tests.programs.test_extraction import CPU_PLANS, CUDA_PLANS
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tvm_scan import parallelize
 from tvm_scan.extraction import extract
@@ -53,7 +54,7 @@ def test_every_cpu_plan_is_torchs(name, dtype):
     assert isinstance(extract(func), Recurrence)
     for plan in [None, *CPU_PLANS] if dtype == "float32" else [None, CPU_PLANS[3]]:
         args = [tvm.runtime.tensor(a) for a in arguments(x)]
-        tvm.compile(parallelize(func, CPU, plan), target=CPU)(*args)
+        compile_cached(parallelize(func, CPU, plan), target=CPU)(*args)
         check(name, [a.numpy() for a in args[1:]], x)
 
 

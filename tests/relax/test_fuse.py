@@ -10,6 +10,7 @@ from tvm.ir import Op
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, in_every_order
 from tvm_scan import library
 from tvm_scan.relax import FindScans, FuseScans, LegalizeScans, get_pipeline
@@ -53,7 +54,7 @@ def inputs(*shapes):
 
 
 def run(mod, arrays, target=CPU, device=None):
-    built = tvm.compile(mod, target=target, relax_pipeline=get_pipeline(target))
+    built = compile_cached(mod, target=target, relax_pipeline=get_pipeline(target))
     device = device or tvm.cpu()
     machine = relax.VirtualMachine(built, device)
 
@@ -126,7 +127,7 @@ def test_a_gate_that_the_consumer_reads_too_is_computed_once():
 def test_on_a_gpu():
     a, x = inputs((2, 300), (2, 300))
     call, built = run(model(gated, 2, 300), (a, x), CUDA_TARGET, tvm.cuda())
-    (got,) = in_every_order(call, built.mod)
+    (got,) = in_every_order(call, built)
     np.testing.assert_allclose(got, gated_reference(a, x), 1e-4, 1e-5)
 
 
@@ -134,7 +135,7 @@ def test_symbolic_extents():
     rows, length = tirx.Var("r", "int64"), tirx.Var("l", "int64")
     mod = model(gated, rows, length, library.linear_recurrence(None, None))
     assert len(calls(FuseScans(CPU)(mod))) == 1
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     machine = relax.VirtualMachine(built, tvm.cpu())
     for shape in ((1, 1), (3, 2), (2, 5000)):
         a, x = inputs(shape, shape)

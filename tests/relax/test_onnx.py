@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tvm_scan.errors import ScanError
 from tvm_scan.relax import FindScans, LegalizeScans, from_onnx, get_pipeline
 
@@ -35,7 +36,7 @@ def check(onnx_model, want=None, **arrays):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         mod = from_onnx(onnx_model)
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     got = relax.VirtualMachine(built, tvm.cpu())["main"](
         *(tvm.runtime.tensor(a) for a in arrays.values())
     )

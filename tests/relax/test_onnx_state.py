@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, in_every_order
 from tvm_scan.errors import ScanError
 from tvm_scan.relax import FindScans, from_onnx, get_pipeline
@@ -52,7 +53,7 @@ def check(onnx_model, arrays, rtol=1e-5, target=CPU):
     given = {i.name: arrays[i.name] for i in onnx_model.graph.input}
     want = ReferenceEvaluator(onnx_model).run(None, given)
     mod = imported(onnx_model)
-    built = tvm.compile(mod, target=target, relax_pipeline=get_pipeline(target))
+    built = compile_cached(mod, target=target, relax_pipeline=get_pipeline(target))
     device = tvm.cpu() if target is CPU else tvm.cuda()
     machine = relax.VirtualMachine(built, device)
 
@@ -60,7 +61,7 @@ def check(onnx_model, arrays, rtol=1e-5, target=CPU):
         got = machine["main"](*(tvm.runtime.tensor(a, device) for a in given.values()))
         return [g.numpy() for g in got]
 
-    got = call() if target is CPU else in_every_order(call, built.mod)
+    got = call() if target is CPU else in_every_order(call, built)
     for value, expected in zip(got, want, strict=True):
         assert value.dtype == expected.dtype
         np.testing.assert_allclose(value, expected, rtol, rtol)

@@ -5,6 +5,7 @@ import pytest
 import tvm
 from tvm import relax
 
+from tests.support.compiled import compile_cached
 from tvm_scan.errors import ScanError
 from tvm_scan.relax import get_pipeline
 
@@ -21,7 +22,7 @@ def compiled(makes, *kinds):
             out = builder.emit_output(builder.emit(relax.Tuple(made)))
         builder.emit_func_output(out)
     target = tvm.target.Target("llvm")
-    return tvm.compile(builder.get(), target, relax_pipeline=get_pipeline(target))
+    return compile_cached(builder.get(), target, relax_pipeline=get_pipeline(target))
 
 
 def results(makes, *arrays):

@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, in_every_order
 from tvm_scan.relax import FindScans, LegalizeScans, get_pipeline, scan_passes
 
@@ -71,7 +72,7 @@ def test_every_axis(name, axis, exclusive):
     mod = cumulative(name, (3, 40, 5), "float32", axis, exclusive=exclusive)
     assert scanned_functions(mod) == [name]
     x = sample((3, 40, 5), "float32")
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     np.testing.assert_allclose(
         run(built, tvm.cpu(), x), reference(name, x, axis, exclusive=exclusive), rtol=1e-4
     )
@@ -98,7 +99,7 @@ def test_every_dtype(name, dtype, out):
     mod = cumulative(name, (2, 30), dtype, 1, out)
     assert scanned_functions(mod) == [name]
     x = sample((2, 30), dtype)
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     got = run(built, tvm.cpu(), x)
     expected = reference(name, x, 1, out)
     assert got.dtype == np.dtype(out or dtype)
@@ -116,7 +117,7 @@ def test_extents(shape):
     x = sample(shape, "float32")
     for axis in (0, 1, None):
         mod = cumulative("cumsum", shape, "float32", axis)
-        built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+        built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
         np.testing.assert_allclose(
             run(built, tvm.cpu(), x), reference("cumsum", x, axis), rtol=1e-4
         )
@@ -127,7 +128,7 @@ def test_symbolic_extents_on_every_side():
     for axis in (0, 1, 2, None):
         mod = cumulative("cumsum", shape, "float32", axis)
         assert scanned_functions(mod) == ["cumsum"]
-        built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+        built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
         for concrete in ((2, 3, 4), (1, 300, 1)):
             x = sample(concrete, "float32")
             np.testing.assert_allclose(
@@ -149,8 +150,8 @@ def test_in_front_of_the_zero_pipeline():
 def test_in_the_default_cuda_pipeline(name, axis):
     x = sample((3, 700), "float32")
     mod = cumulative(name, (3, 700), "float32", axis, exclusive=True)
-    built = tvm.compile(mod, target=CUDA_TARGET, relax_pipeline=get_pipeline(CUDA_TARGET))
-    (got,) = in_every_order(lambda: [run(built, tvm.cuda(), x)], built.mod)
+    built = compile_cached(mod, target=CUDA_TARGET, relax_pipeline=get_pipeline(CUDA_TARGET))
+    (got,) = in_every_order(lambda: [run(built, tvm.cuda(), x)], built)
     np.testing.assert_allclose(got, reference(name, x, axis, exclusive=True), rtol=1e-4)
 
 
@@ -166,7 +167,7 @@ def test_flips_become_a_walk_from_the_end():
     mod = module((3, 50), "float32", flipped)
     legal = LegalizeScans()(mod)
     assert "R.flip" not in legal.script()
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     expected = reference("cumsum", x[:, ::-1], 1, exclusive=True)[:, ::-1]
     np.testing.assert_allclose(run(built, tvm.cpu(), x), expected, rtol=1e-4)
 
@@ -175,7 +176,7 @@ def test_flips_of_other_axes_stay():
     x = sample((3, 50), "float32")
     mod = module((3, 50), "float32", lambda b, v: flipped(b, v, (0, 1, 1)))
     assert LegalizeScans()(mod).script().count("R.flip") == 2
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     expected = reference("cumsum", x[::-1], 1, exclusive=True)[:, ::-1]
     np.testing.assert_allclose(run(built, tvm.cpu(), x), expected, rtol=1e-4)
 
@@ -188,7 +189,7 @@ def test_a_flipped_input_with_another_reader_stays():
         return relax.op.add(relax.op.add(inner, scan), outer)
 
     x = sample((3, 50), "float32")
-    built = tvm.compile(
+    built = compile_cached(
         module((3, 50), "float32", body), target=CPU, relax_pipeline=get_pipeline(CPU)
     )
     back = x[:, ::-1]
@@ -237,7 +238,7 @@ def adjoint(name, x, axis, exclusive, out=None):
 )
 def test_gradients(name, axis, exclusive):
     mod = relax.transform.Gradient("main")(weighted(name, (4, 6), "float32", axis, exclusive))
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     x = np.random.default_rng(1).uniform(-2, 2, (4, 6)).astype("float32")
     x[1, 2] = x[3, 3] = x[3, 4] = 0  # a division by these would be no number
     machine = relax.VirtualMachine(built, tvm.cpu())
@@ -249,7 +250,7 @@ def test_gradient_through_another_dtype():
     mod = relax.transform.Gradient("main")(
         weighted("cumprod", (4, 6), "float32", 1, False, "float64")
     )
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     x = np.random.default_rng(1).uniform(-2, 2, (4, 6)).astype("float32")
     (got,) = relax.VirtualMachine(built, tvm.cpu())["main_adjoint"](tvm.runtime.tensor(x))[1]
     assert got.dtype == "float32"
@@ -266,7 +267,7 @@ def test_the_gradient_of_a_sum_does_not_cancel():
         return relax.op.sum(builder.emit(relax.op.multiply(y, scale)))
 
     mod = relax.transform.Gradient("main")(module(shape, "float32", body))
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     x = np.ones(shape, "float32")
     (got,) = relax.VirtualMachine(built, tvm.cpu())["main_adjoint"](tvm.runtime.tensor(x))[1]
     np.testing.assert_array_equal(got.numpy()[0, 1:], [1.25, 0.25])

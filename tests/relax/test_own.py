@@ -9,6 +9,7 @@ from tvm.target import Target
 torch = pytest.importorskip("torch")
 import tvm_scan.torch as ours  # noqa: E402
 from tests.relax.test_torch import exported, families  # noqa: E402
+from tests.support.compiled import compile_cached  # noqa: E402
 from tvm_scan.errors import ScanError  # noqa: E402
 from tvm_scan.relax import from_exported, get_pipeline  # noqa: E402
 
@@ -22,7 +23,7 @@ def check(function, *args, family=None, dynamic=None, again=(), atol=1e-5):
     mod = from_exported(exported(function, *args, dynamic=dynamic))
     found = [name for names in families(mod) for name in names]
     assert family is None or family in found, found
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     machine = relax.VirtualMachine(built, tvm.cpu())
     for given in (args, *again):
         got = machine["main"](*(tvm.runtime.tensor(a.numpy()) for a in given))
@@ -167,7 +168,7 @@ def test_a_model_of_transformers_on_our_scan():
         program = torch.export.export(Logits(), (ids,), strict=False)
     mod = from_exported(program)
     assert families(mod) == [["affine"]]
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     (got,) = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(ids.numpy()))
     with torch.no_grad():
         np.testing.assert_allclose(got.numpy(), Logits()(ids).numpy(), 1e-4, 1e-5)

@@ -10,6 +10,7 @@ from tvm.s_tir import dlight
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, in_every_order
 from tvm_scan import library
 from tvm_scan.relax import FindScans, ParallelizeScans, ScanScheduleRule, get_pipeline
@@ -86,7 +87,7 @@ def test_report_names_the_recurrence():
 def test_default_cpu_pipeline(twice):
     a, x = arrays()
     mod = module(twice=twice)
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     np.testing.assert_allclose(run(built, tvm.cpu(), a, x), expected(a, x, twice), 1e-4, 1e-4)
 
 
@@ -122,10 +123,10 @@ def test_after_fusion_functions_with_several_blocks():
 
 def test_default_cuda_pipeline():
     a, x = arrays(2, 300)
-    built = tvm.compile(
+    built = compile_cached(
         module(2, 300), target=CUDA_TARGET, relax_pipeline=get_pipeline(CUDA_TARGET)
     )
-    (got,) = in_every_order(lambda: [run(built, tvm.cuda(), a, x)], built.mod)
+    (got,) = in_every_order(lambda: [run(built, tvm.cuda(), a, x)], built)
     np.testing.assert_allclose(got, expected(a, x), 1e-4, 1e-4)
 
 
@@ -135,7 +136,7 @@ def test_as_a_dlight_rule_before_tvms_own():
         mod = dlight.ApplyDefaultSchedule(ScanScheduleRule(), dlight.gpu.Fallback())(mod)
     built = tvm.compile(mod, target=CUDA_TARGET)
     a, x = arrays(2, 300)
-    (got,) = in_every_order(lambda: [run(built, tvm.cuda(), a, x)], built.mod)
+    (got,) = in_every_order(lambda: [run(built, tvm.cuda(), a, x)], built)
     np.testing.assert_allclose(got, expected(a, x), 1e-4, 1e-4)
 
 
@@ -206,7 +207,7 @@ def test_plain_loops_as_people_write_them():
     assert [str(report).split("\n")[:2] for report in FindScans(mod) if report.recurrences] == [
         ["public_sum", "  reduce scan over 8 steps, 4 lanes"]
     ]
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     values = np.random.default_rng(0).random((4, 8), dtype="float32")
     want, state = np.zeros((4, 8)), np.zeros(4)
     for t in range(8):
@@ -238,7 +239,7 @@ def test_refused_loop_is_left_and_logged(caplog):
 def test_symbolic_length():
     rows, length = tvm.tirx.Var("r", "int64"), tvm.tirx.Var("l", "int64")
     mod = module(rows, length, library.linear_recurrence(None, None))
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     for shape in ((1, 1), (3, 257), (2, 20000)):
         a, x = arrays(*shape)
         np.testing.assert_allclose(run(built, tvm.cpu(), a, x), expected(a, x), 1e-4, 1e-4)

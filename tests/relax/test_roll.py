@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tvm_scan.relax import FindScans, from_exported, get_pipeline
 
 torch = pytest.importorskip("torch")
@@ -43,7 +44,7 @@ def rolled(function, *args):
 
 def check(function, *args):
     mod = from_exported(exported(function, *args))
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     got = relax.VirtualMachine(built, tvm.cpu())["main"](
         *(tvm.runtime.tensor(a.numpy()) for a in args)
     )

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
 from tests.relax.test_torch import Model, families  # noqa: E402
+from tests.support.compiled import compile_cached  # noqa: E402
 from tests.torch.test_properties import FUNCTIONS, inputs_of  # noqa: E402
 from tvm_scan.errors import ScanError  # noqa: E402
 from tvm_scan.relax import from_exported, get_pipeline  # noqa: E402
@@ -35,7 +36,7 @@ def imported(function, inputs, dynamic):
 def runner(mod):
     """The module, compiled, as a function on tensors of torch."""
     machine = relax.VirtualMachine(
-        tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU)), tvm.cpu()
+        compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU)), tvm.cpu()
     )
 
     def run(*inputs):

@@ -8,6 +8,7 @@ from tvm import relax, tirx
 from tests.programs.serving_programs import make_wkv_five, make_wkv_six
 from tests.programs.suite.frontends import rwkv_six_of_a_serving_engine as constant
 from tests.programs.suite.running import CPU, run_loop
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, in_every_order
 from tvm_scan import extract, parallelize
 from tvm_scan.relax import ParallelizeScans, get_pipeline
@@ -47,7 +48,7 @@ def arguments(name, batch, length):
 
 
 def runs(name, target, device, sizes, every_order):
-    built = tvm.compile(module(name), target=target, relax_pipeline=get_pipeline(target))
+    built = compile_cached(module(name), target=target, relax_pipeline=get_pipeline(target))
     machine = relax.VirtualMachine(built, device)
     for size in sizes:
         ins, outs = arguments(name, *size)
@@ -57,7 +58,7 @@ def runs(name, target, device, sizes, every_order):
             got = machine["main"](*(tvm.runtime.tensor(a, device) for a in ins))
             return [part.numpy() for part in got]
 
-        got = in_every_order(call, built.mod) if every_order else call()
+        got = in_every_order(call, built) if every_order else call()
         for value, expected in zip(got, want, strict=True):
             np.testing.assert_array_equal(value, expected)
 

@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, in_every_order
 from tvm_scan import library
 from tvm_scan.errors import ScanError
@@ -40,14 +41,14 @@ def exported(function, *args, parameters=(), strict=False, dynamic=None):
 
 def results(mod, *args, target=CPU, device=None):
     device = device or tvm.cpu()
-    built = tvm.compile(mod, target=target, relax_pipeline=get_pipeline(target))
+    built = compile_cached(mod, target=target, relax_pipeline=get_pipeline(target))
     machine = relax.VirtualMachine(built, device)
 
     def run():
         given = machine["main"](*(tvm.runtime.tensor(a.detach().numpy(), device) for a in args))
         return [tensor.numpy() for tensor in given]
 
-    return in_every_order(run, built.mod) if target is CUDA_TARGET else run()
+    return in_every_order(run, built) if target is CUDA_TARGET else run()
 
 
 def families(mod):

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.relax.test_torch import check, exported  # noqa: E402
+from tests.support.compiled import compile_cached  # noqa: E402
 from tvm_scan.errors import ScanError  # noqa: E402
 from tvm_scan.relax import from_exported, get_pipeline  # noqa: E402
 
@@ -127,4 +128,4 @@ def test_an_operator_that_is_not_lowered_is_named():
         builder.emit_func_output(out)
     target = tvm.target.Target.from_device("cpu")
     with pytest.raises(ScanError, match=r"(?s)expected operators that TVM lowers, got.*negative"):
-        tvm.compile(builder.get(), target, relax_pipeline=get_pipeline(target))
+        compile_cached(builder.get(), target, relax_pipeline=get_pipeline(target))

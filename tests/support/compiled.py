@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,12 @@ class Kept(tvm.runtime.Executable):
         self.sources: list[str] = json.loads((folder / _SOURCES).read_text())
 
 
-def compile_cached(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule, target: Target | str) -> Any:
-    """Compile functions of TensorIR, unless what TVM makes of them is known.
+def compile_cached(
+    func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule,
+    target: Target | str,
+    relax_pipeline: Callable[[tvm.IRModule], tvm.IRModule] | None = None,
+) -> Any:
+    """Compile a program, unless what TVM makes of it is known.
 
     Parameters
     ----------
@@ -52,6 +57,8 @@ def compile_cached(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule, target: Target
         What to compile.
     target : Target or str
         What for. CUDA is the simulated device, or compiled anew.
+    relax_pipeline : callable, optional
+        Passes on a module of Relax. They run each time: what they leave is what is looked up.
 
     Returns
     -------
@@ -59,6 +66,9 @@ def compile_cached(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule, target: Target
         To be called. A test that looks at its modules or exports it calls ``tvm.compile``.
     """
     target = Target(target) if isinstance(target, str) else target
+    if relax_pipeline is not None:
+        with target:
+            func_or_mod = relax_pipeline(func_or_mod)
     if str(target.kind.name) != "llvm" and (not cusim.is_simulated() or cusim.is_rewritten()):
         return _compile(func_or_mod, target)
     folder = _folder() / key_of(func_or_mod, target)
@@ -97,9 +107,9 @@ def sources_of(built: Any) -> list[str]:
 
 def _compile(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule, target: Target) -> Any:
     if str(target.kind.name) == "llvm":
-        return tvm.compile(func_or_mod, target=target)
+        return tvm.compile(func_or_mod, target=target, relax_pipeline=None)
     with target:  # TVM asks it for the architecture
-        return tvm.compile(func_or_mod, target=target)
+        return tvm.compile(func_or_mod, target=target, relax_pipeline=None)
 
 
 @functools.cache

@@ -76,7 +76,7 @@ def emitted_source(executable: tvm.runtime.Executable) -> str:
 
 
 def in_every_order(
-    call: Callable[[], Sequence[np.ndarray]], module: tvm.runtime.Module
+    call: Callable[[], Sequence[np.ndarray]], built: tvm.runtime.Executable
 ) -> list[np.ndarray]:
     """Calls a built model as `run_cuda` calls a function.
 
@@ -84,16 +84,16 @@ def in_every_order(
     ----------
     call
         Runs the model on fresh tensors and returns its results.
-    module
-        The built model, whose kernels must compile to sm_90 without spills (`_draw_resources`).
+    built
+        The model, whose kernels must compile to sm_90 without spills (`_draw_resources`).
 
     Returns
     -------
     list of numpy.ndarray
         The results, the same bits in every order of threads and under the race detector.
     """
-    sources = sources_of(module)
-    assert sources, "in_every_order: expected CUDA kernels in the module, got none"
+    sources = sources_of(built)
+    assert sources, "in_every_order: expected CUDA kernels in the model, got none"
     for source in sources:
         _draw_resources(source)
     first: list[np.ndarray] | None = None

@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, in_every_order
 from tvm_scan.relax import FindScans, from_exported, get_pipeline
 
@@ -80,7 +81,7 @@ def compiled(model, x, target=CPU, dynamic=None):
     program = torch.export.export(model, (x,), dynamic_shapes=dynamic)
     mod = from_exported(program)
     families = [a.name for report in FindScans(mod) for r in report.recurrences for a in r.algebras]
-    return families, tvm.compile(mod, target=target, relax_pipeline=get_pipeline(target))
+    return families, compile_cached(mod, target=target, relax_pipeline=get_pipeline(target))
 
 
 @pytest.mark.parametrize(("order", "channels"), [(1, None), (2, 2), (4, None)])
@@ -100,7 +101,7 @@ def test_through_export_on_a_gpu():
     _, built = compiled(model, x, CUDA_TARGET)
     machine = relax.VirtualMachine(built, tvm.cuda())
     device_x = tvm.runtime.tensor(x.numpy(), tvm.cuda())
-    (got,) = in_every_order(lambda: [machine["main"](device_x)[0].numpy()], built.mod)
+    (got,) = in_every_order(lambda: [machine["main"](device_x)[0].numpy()], built)
     np.testing.assert_allclose(got, model(x).numpy(), 1e-4, 1e-5)
 
 
@@ -116,7 +117,7 @@ def test_an_exported_operator_of_a_higher_order_stays_a_loop():
     mod = from_exported(torch.export.export(Raw(), (x, a, b)))
     (report,) = FindScans(mod)
     assert [r.kind.value for r in report.refused] == ["unsupported-lag"]
-    built = tvm.compile(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     (got,) = relax.VirtualMachine(built, tvm.cpu())["main"](
         *(tvm.runtime.tensor(t.numpy()) for t in (x, a, b))
     )

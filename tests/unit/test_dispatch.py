@@ -109,7 +109,7 @@ def test_on_a_gpu_the_host_branches():
             built["main"](tvm.runtime.tensor(x, tvm.cuda()), out)
             return [out.numpy()]
 
-        np.testing.assert_array_equal(in_every_order(call, built.mod)[0], np.cumsum(x, 1))
+        np.testing.assert_array_equal(in_every_order(call, built)[0], np.cumsum(x, 1))
     tree = ScanPlan.of("cuda", "serial_tiles", threads_per_block=32, items_per_thread=2)
     with pytest.raises(PlanError, match="TVM puts none into a branch"):
         dispatch(library.cumsum(70, None), CUDA_TARGET, [(8, few), (None, tree)])
@@ -200,7 +200,7 @@ def test_a_relax_function_of_symbolic_length(caplog):
     borders = [border for border, _ in dispatched(mod["recurrence"], CPU)[1][:-1]]
     assert scheduled.script().count("if length <= ") == len(borders) >= 1
     pipeline = get_pipeline(CPU)
-    vm = relax.VirtualMachine(tvm.compile(mod, target=CPU, relax_pipeline=pipeline), tvm.cpu())
+    vm = relax.VirtualMachine(compile_cached(mod, target=CPU, relax_pipeline=pipeline), tvm.cpu())
     for n in sorted({n for b in borders if b < 1 << 15 for n in (b, b + 1)}):
         a, x = np.random.default_rng(0).random((2, 4, n)).astype("float32")
         got = vm["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(x)).numpy()
