@@ -102,6 +102,7 @@ def sources_of(built: Any) -> list[str]:
         return built.sources
     module = built.mod if isinstance(built, tvm.runtime.Executable) else built
     own = [str(module.inspect_source())] if module.kind == "cuda" else []
+    assert all(own), "expected an executable, got a module that was loaded without its source"
     return own + [text for inner in module.imports for text in sources_of(inner)]
 
 
