@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 pytest.importorskip("torch")
 
 from tvm_scan.cli.app import app
-from tvm_scan.cli.failure import CommandError
+from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.torch import store
 
 

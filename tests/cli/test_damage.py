@@ -19,10 +19,10 @@ from tests.support.damage import DAMAGES, copied, damaged, denied, full_disk, sn
 from tvm_scan import _resources, default_plan, extract
 from tvm_scan.cli.compile import import_model
 from tvm_scan.cli.demo import _bytes
-from tvm_scan.cli.failure import CommandError
-from tvm_scan.cli.load import load_file
 from tvm_scan.cli.run import read_npz
-from tvm_scan.cli.terminal import print_json
+from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.load import load_file
+from tvm_scan.cli.support.terminal import print_json
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.store.exchange import export_archive
 from tvm_scan.meta.store.files import RecordError

@@ -22,7 +22,7 @@ from tests.meta.test_nearest import CHUNKS, PAIRS, commit
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.cli import doctor as doctor_module
 from tvm_scan.cli.app import app
-from tvm_scan.cli.plot_svg import Axis, Series, chart
+from tvm_scan.cli.draw.plot import Axis, Series, chart
 from tvm_scan.meta import RecordStore
 from tvm_scan.schedules import calibrate as calibration
 

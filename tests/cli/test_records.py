@@ -145,7 +145,7 @@ def test_a_module_is_tuned_as_its_pipeline_looks_it_up(tuned, command, tmp_path)
     from tests.meta.test_database import FACTS
     from tests.meta.test_search import pretend
     from tvm_scan import ScanPlan
-    from tvm_scan.cli.load import load_module
+    from tvm_scan.cli.support.load import load_module
     from tvm_scan.cli.tune import load_program
     from tvm_scan.meta import RecordStore
     from tvm_scan.meta.search.candidates import candidate_of

@@ -13,7 +13,7 @@ import typer
 from tvm_scan.cli.app_cache import cache
 from tvm_scan.cli.app_inspect import register as register_inspection
 from tvm_scan.cli.app_records import register as register_records
-from tvm_scan.cli.failure import BAD_INPUT, REFUSED, CommandError
+from tvm_scan.cli.support.failure import BAD_INPUT, REFUSED, CommandError
 
 __all__ = ["app", "run"]
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tvm_scan.cli.failure import CommandError
-from tvm_scan.cli.terminal import print_json, print_table
+from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.terminal import print_json, print_table
 
 __all__ = ["cache"]
 

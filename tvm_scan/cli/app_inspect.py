@@ -97,7 +97,7 @@ def _bench(
 
     Example: tvm-scan bench
     """
-    from tvm_scan.cli.benchmarks import run_benchmark
+    from tvm_scan.cli.bench import run_benchmark
 
     if name is not None and as_json:
         context.args.insert(0, "--json")

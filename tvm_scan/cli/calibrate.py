@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from tvm_scan.cli.terminal import print_json
+from tvm_scan.cli.support.terminal import print_json
 from tvm_scan.schedules.calibrate import calibrate
 from tvm_scan.schedules.machine.cpu_constants import machine_constants
 

@@ -11,11 +11,11 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from tvm_scan import ScanPlan, default_plan, tir
-from tvm_scan.cli.execute import Bound, interleaved_samples, prepare
-from tvm_scan.cli.failure import NO_RECORD, WRONG_RESULT, CommandError
-from tvm_scan.cli.load import Choice, Choose, find_recurrence, make_target, schedule
 from tvm_scan.cli.records import find_entry, open_store
-from tvm_scan.cli.terminal import print_json, print_table
+from tvm_scan.cli.support.execute import Bound, interleaved_samples, prepare
+from tvm_scan.cli.support.failure import NO_RECORD, WRONG_RESULT, CommandError
+from tvm_scan.cli.support.load import Choice, Choose, find_recurrence, make_target, schedule
+from tvm_scan.cli.support.terminal import print_json, print_table
 from tvm_scan.cli.tune import load_program
 from tvm_scan.errors import PlanError, ScanError
 from tvm_scan.meta.measure.check import Case, compare, make_cases

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from zipfile import is_zipfile
 
 from tvm_scan._files import write_file
-from tvm_scan.cli.compile_page import render
-from tvm_scan.cli.failure import CommandError
-from tvm_scan.cli.load import load_module, make_target
-from tvm_scan.cli.terminal import print_json, visible
+from tvm_scan.cli.draw.compile_page import render
+from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.load import load_module, make_target
+from tvm_scan.cli.support.terminal import print_json, visible
 from tvm_scan.errors import ScanError
 
 __all__ = ["compile_file", "import_model"]

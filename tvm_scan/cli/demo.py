@@ -12,10 +12,10 @@ from tvm.target import Target
 
 from tvm_scan import library
 from tvm_scan._resources import licence_text
-from tvm_scan.cli.execute import bind, interleaved_medians, prepare
-from tvm_scan.cli.failure import WRONG_RESULT, CommandError
-from tvm_scan.cli.load import Choice, make_target, schedule
-from tvm_scan.cli.terminal import print_json, print_table
+from tvm_scan.cli.support.execute import bind, interleaved_medians, prepare
+from tvm_scan.cli.support.failure import WRONG_RESULT, CommandError
+from tvm_scan.cli.support.load import Choice, make_target, schedule
+from tvm_scan.cli.support.terminal import print_json, print_table
 from tvm_scan.library import MambaLayer
 
 __all__ = ["demo"]

@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 
 from tvm_scan._guard import check_versions
-from tvm_scan.cli.failure import UNHEALTHY, CommandError
-from tvm_scan.cli.terminal import print_json, visible
+from tvm_scan.cli.support.failure import UNHEALTHY, CommandError
+from tvm_scan.cli.support.terminal import print_json, visible
 
 __all__ = ["doctor"]
 

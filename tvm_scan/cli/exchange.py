@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tvm_scan.cli.failure import CommandError
 from tvm_scan.cli.records import open_store
-from tvm_scan.cli.terminal import print_json
+from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.terminal import print_json
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.store import exchange
 from tvm_scan.meta.store.database import RecordStore

@@ -8,12 +8,12 @@ from typing import Any
 
 from tvm_scan import Recurrence, Refusal, ScanPlan, extract
 from tvm_scan._files import write_file
-from tvm_scan.cli.draw_svg import tree_svg
-from tvm_scan.cli.draw_text import tree_text
-from tvm_scan.cli.equation import describe, number
-from tvm_scan.cli.failure import REFUSED, WRONG_RESULT, CommandError
-from tvm_scan.cli.load import Choice, load_func, make_target, plan_for, schedule
-from tvm_scan.cli.terminal import print_json
+from tvm_scan.cli.draw.equation import describe, number
+from tvm_scan.cli.draw.tree_svg import tree_svg
+from tvm_scan.cli.draw.tree_text import tree_text
+from tvm_scan.cli.support.failure import REFUSED, WRONG_RESULT, CommandError
+from tvm_scan.cli.support.load import Choice, load_func, make_target, plan_for, schedule
+from tvm_scan.cli.support.terminal import print_json
 from tvm_scan.cuda_math import build
 from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.proof import Certificate, MissingSolverError, Verdict

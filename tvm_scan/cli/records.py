@@ -7,11 +7,11 @@ from typing import Any
 
 from tvm_scan import tir
 from tvm_scan._files import write_file, write_library
-from tvm_scan.cli.draw_svg import tree_svg
-from tvm_scan.cli.draw_text import tree_text
-from tvm_scan.cli.failure import BAD_INPUT, NO_RECORD, CommandError
-from tvm_scan.cli.load import make_target
-from tvm_scan.cli.terminal import print_json, print_table, visible
+from tvm_scan.cli.draw.tree_svg import tree_svg
+from tvm_scan.cli.draw.tree_text import tree_text
+from tvm_scan.cli.support.failure import BAD_INPUT, NO_RECORD, CommandError
+from tvm_scan.cli.support.load import make_target
+from tvm_scan.cli.support.terminal import print_json, print_table, visible
 from tvm_scan.cli.tune import is_model, load_program
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError

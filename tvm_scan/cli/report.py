@@ -10,11 +10,11 @@ from tvm.target import Target
 from tvm_scan import __version__, default_plan
 from tvm_scan._files import write_file
 from tvm_scan._versions import tvm_version
-from tvm_scan.cli.draw_svg import tree_svg
-from tvm_scan.cli.failure import NO_RECORD, CommandError
+from tvm_scan.cli.draw.report_page import render
+from tvm_scan.cli.draw.tree_svg import tree_svg
 from tvm_scan.cli.records import open_store, shapes_text
-from tvm_scan.cli.report_page import render
-from tvm_scan.cli.terminal import print_json, visible
+from tvm_scan.cli.support.failure import NO_RECORD, CommandError
+from tvm_scan.cli.support.terminal import print_json, visible
 from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.meta.store.entry import Entry, canonical
@@ -111,7 +111,7 @@ def write_report(folder: Path, output: Path, roof: bool, as_json: bool) -> None:
     here = Target.from_device("cpu")
     report = Report(str(folder), {"tvm": tvm_version(), "tvm_scan": __version__}, functions, passed)
     if roof and any(machine_key(e.target) == machine_key(here) for e in good):
-        from tvm_scan.cli.roof import measured_roof
+        from tvm_scan.cli.support.roof import measured_roof
 
         report.roof = measured_roof(here)
     write_file(output, render(report))

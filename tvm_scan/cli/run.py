@@ -9,10 +9,17 @@ import numpy as np
 from tvm.target import Target
 
 from tvm_scan._files import replacing
-from tvm_scan.cli.execute import bind, interleaved_medians, prepare
-from tvm_scan.cli.failure import CommandError
-from tvm_scan.cli.load import Choice, find_recurrence, load_file, make_target, read_plan, schedule
-from tvm_scan.cli.terminal import print_json, print_table
+from tvm_scan.cli.support.execute import bind, interleaved_medians, prepare
+from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.load import (
+    Choice,
+    find_recurrence,
+    load_file,
+    make_target,
+    read_plan,
+    schedule,
+)
+from tvm_scan.cli.support.terminal import print_json, print_table
 
 __all__ = ["run_file", "write_npz"]
 

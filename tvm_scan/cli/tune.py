@@ -10,9 +10,9 @@ from typing import Any
 import tvm
 from tvm.tirx import PrimFunc
 
-from tvm_scan.cli.failure import INTERRUPTED, MACHINES_GONE, WRONG_RESULT, CommandError
-from tvm_scan.cli.load import find_recurrence, load_func, make_target
-from tvm_scan.cli.terminal import print_json, visible
+from tvm_scan.cli.support.failure import INTERRUPTED, MACHINES_GONE, WRONG_RESULT, CommandError
+from tvm_scan.cli.support.load import find_recurrence, load_func, make_target
+from tvm_scan.cli.support.terminal import print_json, visible
 from tvm_scan.errors import ScanError
 from tvm_scan.library import LIBRARY
 from tvm_scan.meta import tune

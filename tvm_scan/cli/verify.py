@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from tvm_scan import verify
-from tvm_scan.cli.failure import WRONG_RESULT, CommandError
-from tvm_scan.cli.load import Choice, find_recurrence, load_func, make_target, read_plan
-from tvm_scan.cli.terminal import print_json, print_table
+from tvm_scan.cli.support.failure import WRONG_RESULT, CommandError
+from tvm_scan.cli.support.load import Choice, find_recurrence, load_func, make_target, read_plan
+from tvm_scan.cli.support.terminal import print_json, print_table
 from tvm_scan.errors import ScanError
 from tvm_scan.schedules.verification.laws import check_laws
 from tvm_scan.schedules.verification.verify import Comparison, telling_plan

@@ -8,9 +8,9 @@ from typing import Any
 import tvm
 from tvm.target import Target
 
-from tvm_scan.cli.failure import NO_RECORD, WRONG_RESULT, CommandError
 from tvm_scan.cli.records import open_store
-from tvm_scan.cli.terminal import print_json, visible
+from tvm_scan.cli.support.failure import NO_RECORD, WRONG_RESULT, CommandError
+from tvm_scan.cli.support.terminal import print_json, visible
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.measure.check import Case, compare, make_cases

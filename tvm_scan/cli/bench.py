@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tvm_scan.cli.failure import CommandError
-from tvm_scan.cli.terminal import print_json
+from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.terminal import print_json
 
 __all__ = ["run_benchmark"]
 

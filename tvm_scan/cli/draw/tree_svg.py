@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from tvm_scan import Recurrence, ScanPlan
-from tvm_scan.cli.equation import number
+from tvm_scan.cli.draw.equation import number
 from tvm_scan.schedules.picture import (
     Chunks,
     Drawing,

@@ -6,8 +6,8 @@ import base64
 from html import escape
 from typing import TYPE_CHECKING
 
-from tvm_scan.cli.page import document, table
-from tvm_scan.cli.plot_svg import Axis, Series, chart
+from tvm_scan.cli.draw.page import document, table
+from tvm_scan.cli.draw.plot import Axis, Series, chart
 from tvm_scan.meta.measure.progress import duration
 
 if TYPE_CHECKING:
