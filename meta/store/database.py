@@ -20,9 +20,6 @@ from tvm.target import Target
 
 from tvm_scan.meta.store.entry import Entry, canonical, digest_of, program_digest
 from tvm_scan.meta.store.files import (
-    MANIFEST,
-    RECORDS,
-    WORKLOADS,
     RecordError,
     contents,
     locked,
@@ -31,6 +28,7 @@ from tvm_scan.meta.store.files import (
     replace_files,
 )
 from tvm_scan.meta.store.lines import Row, parse_lines, read_manifest, record_fault, workload_fault
+from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
 from tvm_scan.meta.store.provenance import why_foreign
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.plan import ScanPlan

@@ -18,11 +18,9 @@ from filelock import FileLock, Timeout
 
 from tvm_scan._files import is_part, write_file
 from tvm_scan.errors import ScanError, WriteError
+from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
 
 __all__ = [
-    "MANIFEST",
-    "RECORDS",
-    "WORKLOADS",
     "RecordError",
     "contents",
     "locked",
@@ -31,9 +29,6 @@ __all__ = [
     "replace_files",
 ]
 
-WORKLOADS = "database_workload.json"
-RECORDS = "database_tuning_record.json"
-MANIFEST = "manifest.json"
 
 _LOG = logging.getLogger("tvm_scan")
 _LOCK, _LOCK_TIMEOUT = ".lock", 60.0

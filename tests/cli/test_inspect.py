@@ -63,7 +63,7 @@ def test_compare_in_turns(records, command):
 
 
 def test_compare_reports_a_wrong_side(records, command, monkeypatch):
-    from tvm_scan.cli import compare as module
+    from tvm_scan.cli.support import sides as module
 
     wrong = library.cumsum(4, 4000, exclusive=True)
     monkeypatch.setattr(module, "schedule", lambda *_: wrong)
@@ -124,7 +124,7 @@ def test_verify_runs_every_record(records, command):
 
 
 def test_verify_finds_a_wrong_record(records, command, monkeypatch):
-    from tvm_scan.cli import verify_records as module
+    from tvm_scan.cli.support import rerun as module
 
     def replayed(_record, _mod, func, _target):
         is_sum = len(func.params) == 2

@@ -146,7 +146,7 @@ def test_a_module_is_tuned_as_its_pipeline_looks_it_up(tuned, command, tmp_path)
     from tests.meta.test_search import pretend
     from tvm_scan import ScanPlan
     from tvm_scan.cli.support.load import load_module
-    from tvm_scan.cli.tune import load_program
+    from tvm_scan.cli.support.programs import load_program
     from tvm_scan.meta import RecordStore
     from tvm_scan.meta.search.candidates import candidate_of
     from tvm_scan.relax import get_pipeline
@@ -215,7 +215,7 @@ def test_bad_input_is_one_sentence(tuned, command, arguments, code, text):
 
 
 def test_an_interrupted_search_has_an_exit_code_of_its_own(command, tmp_path, monkeypatch):
-    from tvm_scan.cli import tune as module
+    from tvm_scan.meta.search import tune as module
 
     def interrupted(program, target, database, **_options):
         from tvm_scan.meta.search.result import TuningResult

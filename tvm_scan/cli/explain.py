@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tvm_scan import Recurrence, Refusal, ScanPlan, extract
-from tvm_scan._files import write_file
-from tvm_scan.cli.draw.equation import describe, number
-from tvm_scan.cli.draw.tree_svg import tree_svg
-from tvm_scan.cli.draw.tree_text import tree_text
+import typer
+
 from tvm_scan.cli.support.failure import REFUSED, WRONG_RESULT, CommandError
-from tvm_scan.cli.support.load import Choice, load_func, make_target, plan_for, schedule
+from tvm_scan.cli.support.options import Json, Name, Plan, Svg, Target
+from tvm_scan.cli.support.paths import check_folder, check_program
 from tvm_scan.cli.support.terminal import print_json
-from tvm_scan.cuda_math import build
-from tvm_scan.meta.search.operations import arithmetic_of
-from tvm_scan.proof import Certificate, MissingSolverError, Verdict
-from tvm_scan.proof import prove as prove_recurrence
-from tvm_scan.schedules.choose.default import decide
-from tvm_scan.schedules.machine.device import device_of
-from tvm_scan.schedules.machine.machine import Machine
-from tvm_scan.schedules.verification.laws import check_laws
 
-__all__ = ["explain"]
+if TYPE_CHECKING:
+    from tvm_scan import Recurrence, ScanPlan
+    from tvm_scan.cli.support.load import Choice
+    from tvm_scan.proof import Certificate
+
+__all__ = ["command"]
 
 #: What is printed of the costs, and in what it is counted.
 _TIME = ("us, were nothing else to be waited for", 1e6)
@@ -54,53 +48,72 @@ _UNITS = {
 _OTHERS = 3
 
 
-def explain(
-    what: str,
-    name: str | None,
-    target_name: str,
-    plan_text: str | None,
-    svg: Path | None,
-    source: bool,
-    cost: bool,
-    prove: bool,
-    as_json: bool,
+def command(
+    what: Annotated[str, typer.Argument(help="Python file, or library:NAME (library:cumsum)")],
+    func: Name = None,
+    target: Target = "cpu",
+    plan: Plan = None,
+    svg: Svg = None,
+    source: Annotated[bool, typer.Option("--source", help="print the kernel's source")] = False,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="print bytes, operations, barriers, shared memory")
+    ] = False,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="print a proof for all inputs, by the solver z3")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Print; see ``tvm-scan explain --help``."""
-    target = make_target(target_name)
-    func = load_func(what, name)
-    found = extract(func)
+    """Show the equation found, its family, the plan and the tree; or why it is refused.
+
+    With --prove, exit code 1 if the solver finds inputs for which the scan is not the loop.
+
+    Example: tvm-scan explain library:linear_recurrence --target cuda --svg tree.svg
+    """
+    check_program(what)
+    check_folder(svg)
+    from tvm_scan import Refusal, extract
+    from tvm_scan._files import write_file
+    from tvm_scan.cli.draw.equation import describe
+    from tvm_scan.cli.draw.tree_svg import tree_svg
+    from tvm_scan.cli.draw.tree_text import tree_text
+    from tvm_scan.cli.support import load
+    from tvm_scan.meta.search.operations import arithmetic_of
+    from tvm_scan.proof import Verdict
+    from tvm_scan.schedules.machine.machine import Machine
+    from tvm_scan.schedules.verification.laws import check_laws
+
+    on = load.make_target(target)
+    loop = load.load_func(what, func)
+    found = extract(loop)
     if isinstance(found, Refusal):
         if as_json:
             print_json({"refused": found.kind.value, "detail": found.detail, "fix": found.fix})
         raise CommandError(f"refused\n{found.message()}", REFUSED)
-    plan = plan_for(plan_text, target, found)
+    chosen = load.plan_for(plan, on, found)
     if svg is not None:
-        if not (svg.parent.is_dir() or str(svg.parent) == ""):
-            raise CommandError(f"expected a folder at {svg.parent}, found none; create it")
-        write_file(svg, tree_svg(found, plan))
+        write_file(svg, tree_svg(found, chosen))
     report = {
         **describe(found),
-        "plan": str(plan),
-        "shared_memory_bytes": plan.smem_bytes(found),
-        "tree": tree_text(found, plan),
+        "plan": str(chosen),
+        "shared_memory_bytes": chosen.smem_bytes(found),
+        "tree": tree_text(found, chosen),
         "laws": [asdict(law) for law in check_laws(found)],
-        "decision": _decision(target, found, plan),
+        "decision": _decision(on, found, chosen),
     }
     certificate = _proof(found) if prove else None
     if certificate is not None:
         report["proof"] = certificate.as_data()
     if cost:
         report["cost"] = {
-            **plan.cost(found, Machine.of(target)).as_data(),
-            **asdict(arithmetic_of(plan, target, found)),
+            **chosen.cost(found, Machine.of(on)).as_data(),
+            **asdict(arithmetic_of(chosen, on, found)),
         }
     if source:
-        every = Choice(target) if plan_text is None else plan
-        report["source"] = _source(func, target, every)
+        report["source"] = _source(loop, on, load.Choice(on) if plan is None else chosen)
     if as_json:
         print_json(report)
     else:
-        _show(report, found, plan)
+        _show(report, found, chosen)
         if certificate is not None:
             print(certificate)
         if svg is not None:
@@ -114,13 +127,19 @@ def explain(
 
 
 def _proof(found: Recurrence) -> Certificate:
+    from tvm_scan.proof import MissingSolverError, prove
+
     try:
-        return prove_recurrence(found)
+        return prove(found)
     except MissingSolverError as error:
         raise CommandError(f"explain --{error}") from error
 
 
 def _source(func: Any, target: Any, plan: ScanPlan | Choice) -> str:
+    from tvm_scan.cli.support.load import schedule
+    from tvm_scan.cuda_math import build
+    from tvm_scan.schedules.machine.device import device_of
+
     compiled = build(schedule(func, target, plan), target)
     if device_of(target).is_gpu:
         return str(compiled.mod.imports[0].inspect_source())
@@ -128,6 +147,8 @@ def _source(func: Any, target: Any, plan: ScanPlan | Choice) -> str:
 
 
 def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
+    from tvm_scan.cli.draw.equation import number
+
     lanes = ", ".join(f"{a.var.name} < {number(a.extent)}" for a in found.lanes) or "one"
     print(f"function  {report['function']}")
     print(f"time      {found.time.var.name} < {number(found.time.extent)}")
@@ -173,6 +194,8 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
 
 def _decision(target: Any, found: Recurrence, plan: ScanPlan) -> dict[str, Any] | None:
     """Why a plan is the default, and what it was chosen among; None where it is another one."""
+    from tvm_scan.schedules.choose.default import decide
+
     made = decide(target, found)
     if made.chosen.plan != plan:
         return None

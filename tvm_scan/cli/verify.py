@@ -3,36 +3,62 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from tvm_scan import verify
+import typer
+
 from tvm_scan.cli.support.failure import WRONG_RESULT, CommandError
-from tvm_scan.cli.support.load import Choice, find_recurrence, load_func, make_target, read_plan
+from tvm_scan.cli.support.options import Json, Name, Plan, Target
+from tvm_scan.cli.support.paths import check_database, check_program
 from tvm_scan.cli.support.terminal import print_json, print_table
-from tvm_scan.errors import ScanError
-from tvm_scan.schedules.verification.laws import check_laws
-from tvm_scan.schedules.verification.verify import Comparison, telling_plan
 
-__all__ = ["verify_file"]
+if TYPE_CHECKING:
+    from tvm_scan.schedules.verification.verify import Comparison
+
+__all__ = ["command"]
 
 
-def verify_file(
-    what: str, name: str | None, target_name: str, plan_text: str | None, as_json: bool
+def command(
+    what: Annotated[str, typer.Argument(help="Python file, library:NAME, or a folder of records")],
+    func: Name = None,
+    target: Target = "cpu",
+    plan: Plan = None,
+    as_json: Json = False,
 ) -> None:
-    """Print; see ``tvm-scan verify --help``."""
-    target = make_target(target_name)
-    func = load_func(what, name)
-    found = find_recurrence(func)
-    plan = Choice(target, telling_plan) if plan_text is None else read_plan(plan_text)
+    """Compare the scan with its loop on random and adversarial inputs, in ulps.
+
+    Of a folder of records every one is built and run again; exit code 1 if one is wrong.
+
+    Example: tvm-scan verify library:linear_recurrence
+    """
+    if Path(what).is_dir():
+        check_database(Path(what))
+        from tvm_scan.cli.support.rerun import rerun_records
+
+        rerun_records(Path(what), as_json)
+        return
+    check_program(what)
+    from tvm_scan import verify
+    from tvm_scan.cli.support import load
+    from tvm_scan.errors import ScanError
+    from tvm_scan.schedules.verification.laws import check_laws
+    from tvm_scan.schedules.verification.verify import telling_plan
+
+    on = load.make_target(target)
+    loop = load.load_func(what, func)
+    found = load.find_recurrence(loop)
+    chosen = load.Choice(on, telling_plan) if plan is None else load.read_plan(plan)
     try:
-        comparisons = verify(func, target, plan)
+        comparisons = verify(loop, on, chosen)
     except ScanError as error:
         raise CommandError(str(error)) from error
     laws = check_laws(found)
     if as_json:
         rows = [{**asdict(c), "holds": c.holds} for c in comparisons]
-        print_json({"plan": str(plan), "laws": [asdict(law) for law in laws], "runs": rows})
+        print_json({"plan": str(chosen), "laws": [asdict(law) for law in laws], "runs": rows})
     else:
-        _show(str(plan), comparisons)
+        _show(str(chosen), comparisons)
     wrong = [c for c in comparisons if not c.holds]
     if wrong:
         raise CommandError(

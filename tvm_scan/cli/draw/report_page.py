@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
 
 from tvm_scan.cli.draw.page import document, table
 from tvm_scan.cli.draw.plot import Axis, Series, chart
 from tvm_scan.meta.measure.progress import duration
 
-if TYPE_CHECKING:
-    from tvm_scan.cli.report import Function, Report
-
-__all__ = ["render"]
+__all__ = ["Function", "Report", "Trial", "render"]
 
 #: For the pictures of trees, whose own colours are those of a light page.
 _DARK_TREE = (
@@ -22,6 +19,76 @@ _DARK_TREE = (
     ".box { fill: #22354a; stroke: #63b3ed; } .pass { fill: #16191d; stroke: #63b3ed; } "
     ".combine { fill: #63b3ed; } }"
 )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One record: when it was measured, and what."""
+
+    record: str
+    plan: str
+    seconds: float
+    date: str
+    host: str
+
+
+@dataclass
+class Function:
+    """The records of one function and target, in the order in which they were measured.
+
+    Attributes
+    ----------
+    name, shapes, target : str
+        What was tuned.
+    trials : list of Trial
+        In order.
+    loop, default : float or None
+        Seconds of the sequential and of the default plan; None where they are not on record.
+    bytes, flops : float
+        Of the fastest plan, by analysis.
+    trees : list of str
+        The fastest plan, drawn for each recurrence.
+    """
+
+    name: str
+    shapes: str
+    target: str
+    trials: list[Trial] = field(default_factory=list)
+    loop: float | None = None
+    default: float | None = None
+    bytes: float = 0.0
+    flops: float = 0.0
+    trees: list[str] = field(default_factory=list)
+
+    @property
+    def best(self) -> Trial:
+        """The fastest record."""
+        return min(self.trials, key=lambda trial: trial.seconds)
+
+
+@dataclass
+class Report:
+    """Everything that the page shows.
+
+    Attributes
+    ----------
+    folder : str
+        Of the database.
+    versions : dict of str to str
+        TVM's and this package's.
+    functions : list of Function
+        By name, shapes and target.
+    passed : list of (str, str)
+        Records that are not usable here, and why; and lines that are no records.
+    roof : tuple of (float, float), optional
+        Bytes and operations a second that this machine reaches at most.
+    """
+
+    folder: str
+    versions: dict[str, str]
+    functions: list[Function]
+    passed: list[tuple[str, str]]
+    roof: tuple[float, float] | None = None
 
 
 def render(report: Report) -> str:

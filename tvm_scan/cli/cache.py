@@ -8,21 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.options import Json
 from tvm_scan.cli.support.terminal import print_json, print_table
 
-__all__ = ["cache"]
+__all__ = ["command"]
 
-cache = typer.Typer(
+command = typer.Typer(
     help="Look at the kernels that the torch functions keep on disk, limit or remove them.\n\n"
     "Example: tvm-scan cache",
+    add_completion=False,
     invoke_without_command=True,
     rich_markup_mode="rich",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of a table")]
 
-
-@cache.callback()
+@command.callback()
 def _cache(context: typer.Context, as_json: Json = False) -> None:
     """Look at the kernels that the torch functions keep on disk, limit or remove them.
 
@@ -32,7 +32,7 @@ def _cache(context: typer.Context, as_json: Json = False) -> None:
         _show(as_json)
 
 
-@cache.command("show")
+@command.command("show")
 def _show(as_json: Json = False) -> None:
     """List the entries, the latest used first.
 
@@ -64,7 +64,7 @@ def _show(as_json: Json = False) -> None:
     )
 
 
-@cache.command("path")
+@command.command("path")
 def _path(as_json: Json = False) -> None:
     """Print the folder.
 
@@ -79,7 +79,7 @@ def _path(as_json: Json = False) -> None:
     print_json({"folder": str(folder)}) if as_json else typer.echo(str(folder))
 
 
-@cache.command("clear")
+@command.command("clear")
 def _clear(as_json: Json = False) -> None:
     """Remove every entry; kernels are built again when they are needed.
 
@@ -94,7 +94,7 @@ def _clear(as_json: Json = False) -> None:
     typer.echo(f"removed {count} entries, {size / 2**20:.1f} MiB")
 
 
-@cache.command("limit")
+@command.command("limit")
 def _limit(
     megabytes: Annotated[int, typer.Argument(min=0, help="of the whole cache, in MiB")],
     as_json: Json = False,
