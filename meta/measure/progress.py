@@ -12,8 +12,9 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from tvm_scan.errors import ScanError
+from tvm_scan.meta.measure.duration import duration
 
-__all__ = ["MachinesGoneError", "Progress", "Stop", "duration", "shielded", "stop_on_interrupt"]
+__all__ = ["MachinesGoneError", "Progress", "Stop", "shielded", "stop_on_interrupt"]
 
 _Result = TypeVar("_Result")
 
@@ -93,14 +94,6 @@ def shielded(work: Callable[[], _Result]) -> _Result:
 def _block_interrupts() -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-
-
-def duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
 
 
 class Progress:

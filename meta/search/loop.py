@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -64,6 +64,8 @@ class FunctionSearch:
         Asked before every measurement.
     bar : Progress
         Told after every one.
+    facts : mapping
+        What the manifest is to keep with every record beside its provenance.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class FunctionSearch:
         seed: int,
         stop: Stop,
         bar: Progress,
+        facts: Mapping[str, Any],
     ) -> None:
         # As TVM's own tune_tir and compile_tir normalise it, so that they find the record.
         blocked = ensure_blocks(func)
@@ -84,7 +87,7 @@ class FunctionSearch:
         self.target, self.seed, self.stop, self.bar = target, seed, stop, bar
         self.store = RecordStore(database)
         shapes = [(shape_key(r), *sizes_of(r)) for r in recurrences_of(self.mod["main"])]
-        self.facts = {**provenance(target, seed), "shapes": shapes}
+        self.facts = {**facts, **provenance(target, seed), "shapes": shapes}
         self.result = FunctionResult(name, space_size(self.mod, target))
         self.known: dict[Any, ms.runner.RunnerResult] = {}
         self.recorded: dict[Any, tuple[Candidate, str]] = {}

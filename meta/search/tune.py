@@ -55,6 +55,7 @@ def tune(
     inputs: Mapping[str, np.ndarray] | None = None,
     confirm: bool = True,
     progress: bool = True,
+    facts: Mapping[str, Any] | None = None,
 ) -> TuningResult:
     """Measure plans for every recurrence of a program, and keep the records.
 
@@ -90,7 +91,9 @@ def tune(
     confirm : bool
         Whether the fastest candidates and the default are measured again, in turns, at the end.
     progress : bool
-        Whether to draw a bar on the terminal.
+        Whether to draw a bar on the terminal, or to print a line now and then where there is none.
+    facts : mapping of str to object, optional
+        What the manifest is to keep with every record beside its provenance; JSON takes it.
 
     Returns
     -------
@@ -131,7 +134,9 @@ def tune(
                     if runner is not None
                     else partial(local_runner, cases, config=config, initializer=initializer)
                 )
-                search = FunctionSearch(name, func, target, result.database, seed, stop, bar)
+                search = FunctionSearch(
+                    name, func, target, result.database, seed, stop, bar, facts or {}
+                )
                 result.functions.append(search.result)
                 try:
                     search.run(builder, made, trials, strategy)

@@ -25,7 +25,7 @@ from tvm_scan.cli.support.models import import_model
 from tvm_scan.cli.support.terminal import print_json
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.store.exchange import export_archive
-from tvm_scan.meta.store.files import RecordError
+from tvm_scan.meta.store.failure import RecordError
 from tvm_scan.schedules.choose import shipped
 from tvm_scan.schedules.choose.plan_of import plan_of
 

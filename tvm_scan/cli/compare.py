@@ -68,7 +68,7 @@ def command(
 
 
 def _show(rows: list[Row]) -> None:
-    from tvm_scan.meta.measure.progress import duration
+    from tvm_scan.meta.measure.duration import duration
 
     shown = [
         (r.name, duration(r.seconds), f"{r.ratio:.2f}x", f"{r.low:.2f} to {r.high:.2f}", r.plan)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tvm_scan.cli.support.costs import cost_lines
 from tvm_scan.cli.support.failure import REFUSED, WRONG_RESULT, CommandError
 from tvm_scan.cli.support.options import Json, Name, Plan, Svg, Target
 from tvm_scan.cli.support.paths import check_folder, check_program
@@ -19,31 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: What is printed of the costs, and in what it is counted.
-_TIME = ("us, were nothing else to be waited for", 1e6)
-#: What the numbers of a cost are, and what they are multiplied by.
-_UNITS = {
-    "bytes": ("between main memory and the chip", 1.0),
-    "flops": ("operations on floats", 1.0),
-    "exps": ("exponentials, logarithms and the like", 1.0),
-    "specials": ("special functions that a GPU makes of them", 1.0),
-    "work": ("cycles of all tasks together, or instructions of warps", 1.0),
-    "tasks": ("tasks, or threads", 1.0),
-    "waits": ("barriers of a block, or joins of the pool", 1.0),
-    "shared": ("accesses of warps to shared memory", 1.0),
-    "past": ("bytes of them past the caches", 1.0),
-    "scattered": ("bytes of lines that no prefetcher sees coming", 1.0),
-    "occupancy": ("% of the threads that the chip holds; registers are not counted", 1e2),
-    "memory": _TIME,
-    "busy": _TIME,
-    "exponentials": _TIME,
-    "issue": _TIME,
-    "lines": _TIME,
-    "chain": _TIME,
-    "alone": ("us of one core while the others wait", 1e6),
-    "pool": ("us of the call and the pool", 1e6),
-    "seconds": ("us, predicted", 1e6),
-}
 #: Other candidates that are printed beside the default.
 _OTHERS = 3
 
@@ -181,12 +157,8 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
         _show_decision(report["decision"])
     if "cost" in report:
         print("cost, on paper")
-        for name, (unit, scale) in _UNITS.items():
-            if name in report["cost"]:
-                value = report["cost"][name] * scale
-                shown = f"{value:,.1f}" if scale > 1 else f"{value:,.0f}"
-                print(f"    {name:<13}{shown:>16}  {unit}")
-        print(f"    {'intensity':<13}{report['cost']['intensity']:>16.3g}  operations to a byte")
+        for line in cost_lines(report["cost"]):
+            print(f"    {line}")
     if "source" in report:
         print("source")
         print(report["source"])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tvm_scan.cli.support.options import DATABASE, Folder, Json
-from tvm_scan.cli.support.paths import check_database
-from tvm_scan.cli.support.terminal import print_json, print_table
+from tvm_scan.cli.support.terminal import print_json, print_wrapped, visible
 
 __all__ = ["command"]
 
@@ -12,24 +11,25 @@ __all__ = ["command"]
 def command(folder: Folder = DATABASE, as_json: Json = False) -> None:
     """List the records of a database, and why some are not usable here.
 
+    Each has two lines: what it is of, and its plan.
+
     Example: tvm-scan list tvm_scan_records
     """
-    check_database(folder)
-    from tvm_scan.cli.support.records import open_store, row_of
-    from tvm_scan.meta.measure.progress import duration
+    from tvm_scan.cli.support.summaries import read_listing, row_of
+    from tvm_scan.meta.measure.duration import duration
 
-    store = open_store(folder)
-    good, others = store.usable()
-    rows = [row_of(e, None) for e in good] + [row_of(e, reason) for e, reason in others]
-    rows.sort(key=lambda row: (row["function"], row["target"], row["shapes"], row["seconds"]))
+    found = read_listing(folder)
     if as_json:
-        print_json({"records": rows, "rejected": store.rejected, "bad_lines": store.bad_lines})
+        rows = [row_of(record) for record in found.records]
+        print_json({"records": rows, "rejected": found.rejected, "bad_lines": found.bad_lines})
         return
-    shown = []
-    for row in rows:
-        plan = " + ".join(row["plans"]) if row["unusable"] is None else f"({row['unusable']})"
-        about = [row["id"][:8], row["function"], row["shapes"], row["target"]]
-        shown.append([*about, duration(row["seconds"]), plan, row["date"][:10]])
-    heads = ("id", "function", "shapes", "target", "time", "plan", "date")
-    print_table(heads, shown, whole=("id",), plain=True)
-    print(f"{len(good)} usable records, {len(others)} others, {store.bad_lines} bad lines")
+    for record in found.records:
+        row = row_of(record)
+        what = visible(f"{row['function']} {row['shapes']}")
+        about = visible(f"{duration(row['seconds']):>8}  {row['target']}  {row['date'][:10]}")
+        plan = " + ".join(row["plans"]) if record.reason is None else f"({record.reason})"
+        print(f"{row['id'][:8]}  {what:<39}  {about}")
+        print_wrapped(f"{'':10}{visible(plan)}", 12)
+    good = sum(record.reason is None for record in found.records)
+    others = len(found.records) - good
+    print(f"{good} usable records, {others} others, {found.bad_lines} bad lines")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tvm_scan.cli.support.asked import words_of
 from tvm_scan.cli.support.failure import INTERRUPTED, MACHINES_GONE, WRONG_RESULT, CommandError
 from tvm_scan.cli.support.options import (
     DATABASE,
@@ -66,7 +67,7 @@ def command(
     from tvm_scan.meta.search.tune import tune
     from tvm_scan.schedules.machine.device import device_of
 
-    on = make_target(target)
+    on, asked = make_target(target), words_of(what, shape, dtype, target)
     runner = None if tracker is None and key is None else _remote(tracker, key)
     if runner is None and not tvm.device(device_of(on).runtime, 0).exist:
         raise CommandError(
@@ -84,6 +85,7 @@ def command(
             budget=minutes,
             seed=seed,
             progress=not as_json,
+            facts=None if asked is None else {"asked": asked},
             **options,
         )
     except ScanError as error:
@@ -185,7 +187,7 @@ def _lines(result: TuningResult) -> list[str]:
 def _time(found: FunctionResult, trial: Any) -> str:
     if trial is None or trial.seconds is None:
         return "not measured"
-    from tvm_scan.meta.measure.progress import duration
+    from tvm_scan.meta.measure.duration import duration
 
     loop = found.sequential
     gain = ""

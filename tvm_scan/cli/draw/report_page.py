@@ -8,7 +8,7 @@ from html import escape
 
 from tvm_scan.cli.draw.page import document, table
 from tvm_scan.cli.draw.plot import Axis, Series, chart
-from tvm_scan.meta.measure.progress import duration
+from tvm_scan.meta.measure.duration import duration
 
 __all__ = ["Function", "Report", "Trial", "render"]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tvm_scan import tir
 from tvm_scan.cli.support.failure import BAD_INPUT, NO_RECORD, CommandError
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
 
-__all__ = ["find_entry", "none_for", "open_store", "row_of", "shapes_text"]
+__all__ = ["find_entry", "none_for", "open_store"]
 
 
 def open_store(folder: Path) -> RecordStore:
@@ -28,33 +27,6 @@ def open_store(folder: Path) -> RecordStore:
     except ScanError as error:
         raise CommandError(str(error)) from error
     return store
-
-
-def shapes_text(entry: Entry) -> str:
-    """Shapes of a record's parameters, each once."""
-    shapes = []
-    for param in entry.func.params:
-        text = "x".join(str(tir.as_int(e) or "?") for e in tir.shape_of(param))
-        if text not in shapes:
-            shapes.append(text)
-    return " ".join(shapes)
-
-
-def row_of(entry: Entry, reason: str | None) -> dict[str, Any]:
-    """What a line of ``list`` says of a record; the reason where it is not usable here."""
-    facts = entry.facts or {}
-    readable = not entry.unknown and entry.fault is None
-    return {
-        "id": entry.digest,
-        "function": str(facts.get("function", "?")),
-        "shapes": shapes_text(entry) if readable else "?",
-        "target": str(entry.json[2].get("kind", "?")),
-        "plans": [str(plan) for plan in entry.plans] if readable else [],
-        "seconds": entry.seconds,
-        "date": str(facts.get("date", "?")),
-        "host": str(facts.get("host", "?")),
-        "unusable": reason,
-    }
 
 
 def find_entry(store: RecordStore, digest: str) -> Entry:

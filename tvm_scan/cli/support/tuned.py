@@ -5,11 +5,10 @@ from __future__ import annotations
 from tvm_scan import default_plan
 from tvm_scan.cli.draw.report_page import Function, Trial
 from tvm_scan.cli.draw.tree_svg import tree_svg
-from tvm_scan.cli.support.records import shapes_text
 from tvm_scan.cli.support.terminal import visible
 from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.meta.search.operations import arithmetic_of
-from tvm_scan.meta.store.entry import Entry, canonical
+from tvm_scan.meta.store.entry import Entry, canonical, shapes_text
 from tvm_scan.schedules.choose.shipped import machine_key
 from tvm_scan.schedules.machine.machine import Machine
 
@@ -31,7 +30,7 @@ def _function(group: list[Entry]) -> Function:
     machine = machine_key(target)
     shown = f"{machine['kind']} {machine['processor']}".strip()
     name = visible((best.facts or {}).get("function", "?"))
-    out = Function(name, shapes_text(best), shown)
+    out = Function(name, shapes_text(best.func), shown)
     defaults = [default_plan(target, found) for found in recurrences]
     for entry in group:
         facts = entry.facts or {}
