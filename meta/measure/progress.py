@@ -99,15 +99,20 @@ def _block_interrupts() -> None:
 class Progress:
     """A bar with the trials, the best time so far and the time left; nothing where not wanted.
 
+    Without a terminal, a line every few seconds.
+
     Parameters
     ----------
     shown : bool
         Whether to draw.
+    every : float
+        Seconds between two lines.
     """
 
-    def __init__(self, shown: bool) -> None:
+    def __init__(self, shown: bool, every: float = 5.0) -> None:
         self.bar: Any = None
-        if shown:
+        self.lines = shown and not sys.stderr.isatty()
+        if shown and not self.lines:
             from rich.console import Console
             from rich.progress import (
                 BarColumn,
@@ -124,11 +129,14 @@ class Progress:
                 MofNCompleteColumn(),
                 TextColumn("best {task.fields[best]}"),
                 TimeElapsedColumn(),
-                TextColumn("left"),
+                TextColumn("{task.fields[state]}"),
                 TimeRemainingColumn(elapsed_when_finished=False),
                 console=Console(stderr=True),
             )
         self.task: Any = None
+        self.name, self.best, self.every = "", "none yet", every
+        self.done = self.total = 0
+        self.began = self.said = monotonic()
 
     def __enter__(self) -> Progress:
         if self.bar is not None:
@@ -141,16 +149,39 @@ class Progress:
 
     def begin(self, name: str, total: int) -> None:
         """Start the bar of a function."""
+        self.name, self.best, self.done, self.total = name, "none yet", 0, total
+        self.began = self.said = monotonic()
         if self.bar is not None:
-            self.task = self.bar.add_task(name, total=total, best="none yet")
+            self.task = self.bar.add_task(name, total=total, best=self.best, state="left")
 
     def advance(self, best: float | None) -> None:
         """One trial is done."""
-        if self.bar is not None:
-            shown = "none yet" if best is None else duration(best)
-            self.bar.update(self.task, advance=1, best=shown)
+        self.done += 1
+        self._show("left", best)
 
-    def end(self, count: int) -> None:
-        """The function is done, with ``count`` trials."""
+    def confirm(self, count: int) -> None:
+        """The trials are done, and the ``count`` fastest are measured again."""
+        self._show(f"confirming {count}", None, at_once=True)
+
+    def end(self, count: int, best: float | None) -> None:
+        """The function is done, with ``count`` trials and its best time."""
+        self.done = self.total = count
+        self._show("done", best, at_once=True)
         if self.bar is not None:
-            self.bar.update(self.task, total=count, completed=count)
+            self.bar.stop_task(self.task)
+
+    def _show(self, state: str, best: float | None, at_once: bool = False) -> None:
+        self.best = self.best if best is None else duration(best)
+        if self.bar is not None:
+            about = {"total": self.total, "completed": self.done}
+            self.bar.update(self.task, best=self.best, state=state, **about)
+        now = monotonic()
+        if self.lines and (at_once or now - self.said >= self.every):
+            self.said = now
+            phase = "" if state == "left" else f", {state}"
+            print(
+                f"{self.name}: {self.done} of {self.total}, best {self.best}, "
+                f"{now - self.began:.0f} s{phase}",
+                file=sys.stderr,
+                flush=True,
+            )

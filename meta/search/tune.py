@@ -68,8 +68,9 @@ def tune(
     database : path
         Folder of the records; made if need be. What is in it stays.
     trials : int
-        Most candidates for each function, the default and the sequential plan among them. A
-        space that is no larger is measured whole.
+        Most candidates to measure for each function, the default and the sequential plan among
+        them. A space that is no larger is measured whole. What the database has of this machine is
+        not measured again: it stands beside the trials.
     budget : float, optional
         Most minutes for the whole program.
     seed : int
@@ -138,12 +139,15 @@ def tune(
                     name, func, target, result.database, seed, stop, bar, facts or {}
                 )
                 result.functions.append(search.result)
+                if inputs is None:  # with others, a plan may take another time
+                    search.start_from_records()
                 try:
                     search.run(builder, made, trials, strategy)
                     stop.deadline = end
                     if confirm:
                         search.confirm()
                 finally:
+                    search.end()
                     close_pool(made)
             if stop.interrupted or stop.reason:
                 break

@@ -260,6 +260,10 @@ class RecordStore:
         -------
         Entry or None
         """
+        return min(self.usable_of(func, target), key=lambda entry: entry.seconds, default=None)
+
+    def usable_of(self, func: tirx.PrimFunc, target: Target) -> list[Entry]:
+        """Every usable record of a function and a target; as ``best`` has it."""
         key, bare = canonical(func)
         same = []
         for entry in self.entries():
@@ -269,7 +273,7 @@ class RecordStore:
         good, others = self.split(same, target)
         for entry, reason in others:
             _LOG.info("record %s is not used: %s", entry.digest, reason)
-        return min(good, key=lambda entry: entry.seconds, default=None)
+        return good
 
     def _canonical(self, entry: Entry) -> tuple[int, Any] | None:
         """Of the entry's function, once for all records of a workload; None if unreadable."""

@@ -22,6 +22,7 @@ from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
 
 __all__ = [
     "contents",
+    "is_database",
     "locked",
     "reading",
     "replace_file",
@@ -76,6 +77,11 @@ def locked(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def is_database(folder: Path) -> bool:
+    """Whether there are records in a folder."""
+    return (folder / RECORDS).is_file()
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ def command(
 
 
 def _asked(folder: Path, words: str | None) -> Summary | None:
-    """The fastest record of what was tuned by the same words: without TVM, if all of it is known."""
+    """The fastest record of what was tuned by the same words, where the manifest says it all."""
     from tvm_scan.meta.store.summary import best_of, read_summaries
 
     records = None if words is None else read_summaries(folder)

@@ -163,7 +163,13 @@ def _report(result: TuningResult) -> dict[str, Any]:
                 "default_seconds": None if f.default is None else f.default.seconds,
                 "sequential_seconds": None if f.sequential is None else f.sequential.seconds,
                 "trials": [
-                    {"plan": str(t), "seconds": t.seconds, "error": t.error, "wrong": t.wrong}
+                    {
+                        "plan": str(t),
+                        "seconds": t.seconds,
+                        "error": t.error,
+                        "wrong": t.wrong,
+                        "recorded": t.recorded,
+                    }
                     for t in f.trials
                 ],
             }
@@ -176,7 +182,9 @@ def _lines(result: TuningResult) -> list[str]:
     lines = []
     for found in result.functions:
         lines.append(f"function    {found.name}")
-        lines.append(f"trials      {len(found.trials)} of a space of {found.space}")
+        recorded = len(found.trials) - found.measured
+        beside = f", beside {recorded} on record" if recorded else ""
+        lines.append(f"trials      {found.measured} of a space of {found.space}{beside}")
         lines.append(f"sequential  {_time(found, found.sequential)}")
         lines.append(f"default     {_time(found, found.default)}")
         lines.append(f"best        {_time(found, found.best)}")
