@@ -9,7 +9,7 @@ import typer
 
 from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cli.support.options import Json
-from tvm_scan.cli.support.terminal import print_json, print_table
+from tvm_scan.cli.support.terminal import print_json, print_wrapped, visible
 
 __all__ = ["command"]
 
@@ -52,16 +52,12 @@ def _show(as_json: Json = False) -> None:
             "no text"
         )
         return
-    rows = []
+    count, size = about.entries, about.bytes / 2**20
+    print_wrapped(f"{count} entries, {size:.1f} of at most {about.limit >> 20} MiB", 0)
+    print_wrapped(visible(about.folder), 0)
     for entry in found:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-        rows.append((f"{entry.bytes / 1024:.1f}", used, entry.what))
-    if found:
-        print_table(("KiB", "last used", "what"), rows)
-    typer.echo(
-        f"{about.folder}: {about.entries} entries, {about.bytes / 2**20:.1f} of at most "
-        f"{about.limit >> 20} MiB"
-    )
+        print_wrapped(f"{entry.bytes / 1024:>8.1f} KiB  {used}  {visible(entry.what)}", 32)
 
 
 @command.command("path")

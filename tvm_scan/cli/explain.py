@@ -11,12 +11,13 @@ from tvm_scan.cli.support.costs import cost_lines
 from tvm_scan.cli.support.failure import REFUSED, WRONG_RESULT, CommandError
 from tvm_scan.cli.support.options import Json, Name, Plan, Svg, Target
 from tvm_scan.cli.support.paths import check_folder, check_program
-from tvm_scan.cli.support.terminal import print_json
+from tvm_scan.cli.support.terminal import print_json, print_wrapped
 
 if TYPE_CHECKING:
     from tvm_scan import Recurrence, ScanPlan
     from tvm_scan.cli.support.load import Choice
     from tvm_scan.proof import Certificate
+    from tvm_scan.schedules.choose.default import Decision
 
 __all__ = ["command"]
 
@@ -74,7 +75,9 @@ def command(
         "shared_memory_bytes": chosen.smem_bytes(found),
         "tree": tree_text(found, chosen),
         "laws": [asdict(law) for law in check_laws(found)],
-        "decision": _decision(on, found, chosen),
+        "decision": (decision := _decision(on, found, chosen)),
+        # What no record knows is chosen by prediction, and a plan that is given is neither.
+        "shipped": plan is None and decision is None,
     }
     certificate = _proof(found) if prove else None
     if certificate is not None:
@@ -155,6 +158,8 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
         print(f"    {line}".rstrip())
     if report["decision"] is not None:
         _show_decision(report["decision"])
+    elif report["shipped"]:
+        print("shipped   the plan of a near shape, measured on a machine of this kind")
     if "cost" in report:
         print("cost, on paper")
         for line in cost_lines(report["cost"]):
@@ -175,6 +180,7 @@ def _decision(target: Any, found: Recurrence, plan: ScanPlan) -> dict[str, Any] 
     loop = [one for one in made.others if one.plan.keeps_loop and one not in shown]
     return {
         "candidates": 1 + len(made.others),
+        "why_sequential": _why_sequential(made) if plan.keeps_loop else None,
         "nearest": [
             {
                 "plan": str(one.plan),
@@ -186,8 +192,30 @@ def _decision(target: Any, found: Recurrence, plan: ScanPlan) -> dict[str, Any] 
     }
 
 
+def _why_sequential(made: Decision) -> str:
+    """Why the loop stays as it was written, by the predictions."""
+    from tvm_scan.meta.measure.duration import duration
+
+    loop = duration(made.chosen.seconds)
+    count = len(made.others)
+    if not count:
+        return f"the loop as it was written, predicted to take {loop}: no other plan fits"
+    other = min(made.others, key=lambda one: one.seconds)
+    if other.seconds >= made.chosen.seconds:
+        said = "none of them is predicted to be faster"
+    else:
+        said = "it is left only for what is clearly faster"
+    return (
+        f"the loop as it was written, predicted to take {loop}; the fastest of {count} others is "
+        f"predicted to take {duration(other.seconds)}: {said}"
+    )
+
+
 def _show_decision(made: dict[str, Any]) -> None:
-    print(f"default   the least prediction of {made['candidates']} plans, with the nearest others")
+    if made["why_sequential"] is not None:
+        print_wrapped(f"default   {made['why_sequential']}", 10)
+    else:
+        print(f"default   the least prediction of {made['candidates']} plans, with the nearest")
     for one in made["nearest"]:
         rules = f"  ({'; '.join(one['rules'])})" if one["rules"] else ""
         print(f"    {one['seconds'] * 1e6:>12,.1f} us  {one['plan']}{rules}")

@@ -11,9 +11,12 @@ import typer
 from tvm_scan.cli.support.failure import WRONG_RESULT, CommandError
 from tvm_scan.cli.support.options import Json, Name, Plan, Target
 from tvm_scan.cli.support.paths import check_database, check_program
-from tvm_scan.cli.support.terminal import print_json, print_table
+from tvm_scan.cli.support.terminal import print_json, print_table, print_wrapped
 
 if TYPE_CHECKING:
+    from tvm.target import Target as TVMTarget
+
+    from tvm_scan import Recurrence, ScanPlan
     from tvm_scan.schedules.verification.verify import Comparison
 
 __all__ = ["command"]
@@ -39,7 +42,7 @@ def command(
         rerun_records(Path(what), as_json)
         return
     check_program(what)
-    from tvm_scan import verify
+    from tvm_scan import plan_of, verify
     from tvm_scan.cli.support import load
     from tvm_scan.errors import ScanError
     from tvm_scan.schedules.verification.laws import check_laws
@@ -48,7 +51,15 @@ def command(
     on = load.make_target(target)
     loop = load.load_func(what, func)
     found = load.find_recurrence(loop)
-    chosen = load.Choice(on, telling_plan) if plan is None else load.read_plan(plan)
+    kept: list[str] = []
+
+    def telling(found: Recurrence, where: TVMTarget) -> ScanPlan:
+        used = plan_of(found, where)  # as explain has it
+        if used.keeps_loop:
+            kept.append(str(used))
+        return telling_plan(found, where)
+
+    chosen = load.Choice(on, telling) if plan is None else load.read_plan(plan)
     try:
         comparisons = verify(loop, on, chosen)
     except ScanError as error:
@@ -56,9 +67,16 @@ def command(
     laws = check_laws(found)
     if as_json:
         rows = [{**asdict(c), "holds": c.holds} for c in comparisons]
-        print_json({"plan": str(chosen), "laws": [asdict(law) for law in laws], "runs": rows})
+        about = {"plan": str(chosen), "instead_of": kept, "laws": [asdict(law) for law in laws]}
+        print_json({**about, "runs": rows})
     else:
         _show(str(chosen), comparisons)
+        if kept:
+            print_wrapped(
+                f"The plan that is used is {kept[0]}: the loop as it was written, which has nothing "
+                "to compare (tvm-scan explain says why it is used). A tree was compared instead.",
+                0,
+            )
     wrong = [c for c in comparisons if not c.holds]
     if wrong:
         raise CommandError(
