@@ -73,7 +73,7 @@ def command(
         _show(str(chosen), comparisons)
         if kept:
             print_wrapped(
-                f"The plan that is used is {kept[0]}: the loop as it was written, which has nothing "
+                f"The plan that is used is {kept[0]}, the loop as it was written: there is nothing "
                 "to compare (tvm-scan explain says why it is used). A tree was compared instead.",
                 0,
             )
