@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -68,12 +69,13 @@ def test_list_show_best(tuned, command, tmp_path):
     code, text, _ = command("list", records)
     assert "3 usable records, 0 others, 0 bad lines" in text
     picture = tmp_path / "tree.svg"
-    code, text, _ = command("show", records, rows[0]["id"][:10], "--svg", picture)
+    code, text, _ = command("show", records, rows[0]["id"][:10], "--details", "--svg", picture)
     assert code == 0
-    assert f"plan      {rows[0]['plans'][0]}" in text
-    assert "sch.annotate" in text and "seed" in text and "seconds" in text
+    plan = re.search(r"^plan +((?:.|\n {10})*)", text, re.MULTILINE)[1]
+    assert " ".join(plan.split()) == rows[0]["plans"][0]
+    assert "sch.annotate" in text and "seed" in text and "us, predicted" in text
     assert picture.read_text().startswith("<svg")
-    code, text, _ = command("show", records, rows[0]["id"], "--json")
+    code, text, _ = command("show", records, rows[0]["id"], "--details", "--json")
     assert json.loads(text)["recurrences"][0]["costs"]["work"] >= 600
     code, text, _ = command("best", records, *WHAT, "--json")
     assert (code, json.loads(text)["linear_recurrence"]["id"]) == (0, rows[0]["id"])
