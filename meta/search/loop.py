@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -178,7 +179,8 @@ class FunctionSearch:
             self.store.update(lambda entries: [e for e in entries if e.digest != earlier])
             trial = self._wrong(plans, wrong)
         elif seconds:
-            trial = Trial(plans, median(seconds), confirmed=True)
+            before = next(trial for trial in self.result.trials if trial.plans == plans)
+            trial = replace(before, seconds=median(seconds), confirmed=True)
             self._record(candidate, seconds, instead_of=earlier)
         else:
             return

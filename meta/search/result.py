@@ -27,7 +27,7 @@ class Trial:
     confirmed : bool
         Whether the time is that of the finals, in turns with the other fastest candidates.
     recorded : bool
-        Whether the time is an earlier search's, by its record.
+        Whether an earlier search measured it; unless ``confirmed``, the time is that of its record.
     """
 
     plans: tuple[ScanPlan, ...]

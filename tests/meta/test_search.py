@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import re
 import sys
 import time
 
@@ -326,8 +327,9 @@ def test_progress_says_trials_best_and_the_phase(tmp_path, capsys, monkeypatch, 
         runner=lambda _cases: Moods(builder),
         progress=True,
     )
-    last = capsys.readouterr().err.strip().splitlines()
-    text, (found,) = "\n".join(last), result.functions
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    (found,) = result.functions
+    last = [line for line in text.splitlines() if "linear_recurrence" in line]
     assert "linear_recurrence" in text and "confirming" in text
     count, best = len(found.trials), duration(found.best.seconds)
     end = f"{count}/{count} best {best}" if terminal else f"{count} of {count}, best {best}"
