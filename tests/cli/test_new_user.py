@@ -220,3 +220,32 @@ def test_explain_says_why_the_loop_stays(command, tmp_path):
     assert code == 0
     assert "The plan that is used is cpu/sequential(), the loop as it was written" in told
     assert "A tree was compared instead" in told
+
+
+@pytest.mark.parametrize(
+    ("plan", "drawn"),
+    [
+        ("cpu/lanes(time_vector=64, time_runs=True)", ["vector", "scans 4 neigh", "by 4"]),
+        (
+            "cpu/lanes(lane_block=16, vectorize=True, transpose=True)",
+            ["h0,0  h0,1  h0,2", "──▶     h0,1  h1,1  h2,1", "16 lanes in a tile"],
+        ),
+        (
+            "cpu/three_phase(chunks=16, time_vector=16)",
+            ["[chunk 5] …", "combined in order", "by 4"],
+        ),
+    ],
+)
+def test_a_tree_is_drawn_as_what_it_is_in_80_columns(command, tmp_path, plan, drawn):
+    text = SOURCE.replace("(3, 50)", "(64, 512)").replace("range(3)", "range(64)")
+    (tmp_path / "decay.py").write_text(text.replace("range(50)", "range(512)"))
+    arguments = ["explain", tmp_path / "decay.py", "--plan", plan, "--svg", tmp_path / "tree.svg"]
+    code, text, _ = command(*arguments)
+    assert code == 0
+    tree = text.partition("\ntree\n")[2].partition("\ndrawn: ")[0]
+    assert all(word in tree for word in drawn), tree
+    assert max(map(len, tree.splitlines())) <= 80
+    picture = (tmp_path / "tree.svg").read_text()
+    assert ("transposed" in picture) == ("transpose" in plan)
+    assert ("cell 0" in picture) == ("time_vector" in plan)
+    assert ("chunk 0" in picture) == ("chunks" in plan)

@@ -215,7 +215,9 @@ def _show_decision(made: dict[str, Any]) -> None:
     if made["why_sequential"] is not None:
         print_wrapped(f"default   {made['why_sequential']}", 10)
     else:
-        print(f"default   the least prediction of {made['candidates']} plans, with the nearest")
+        print(
+            f"default   the least prediction of {made['candidates']} plans, with the nearest others"
+        )
     for one in made["nearest"]:
         rules = f"  ({'; '.join(one['rules'])})" if one["rules"] else ""
-        print(f"    {one['seconds'] * 1e6:>12,.1f} us  {one['plan']}{rules}")
+        print_wrapped(f"    {one['seconds'] * 1e6:>12,.1f} us  {one['plan']}{rules}", 21)
