@@ -10,6 +10,7 @@ from importlib.resources import files
 import pytest
 
 from tests import ROOT
+from tvm_scan._lean import without_torch
 from tvm_scan._resources import licence_text
 
 FOLDERS = {"tvm_scan": "tvm_scan", "schedules": "tvm_scan/schedules", "meta": "tvm_scan/meta"}
@@ -174,6 +175,16 @@ def test_a_checkout_hides_no_half_of_another_one(tmp_path):
     found = run_outside(first_on_the_path(other) + WHERE, tmp_path / "site", other)
     assert found == [str(other / door) for door in DOORS]
     assert run_outside(WHERE, tmp_path / "site", tmp_path) == [str(one / door) for door in DOORS]
+
+
+def test_a_worker_takes_what_its_search_takes(tmp_path, monkeypatch):
+    """Started in the root of a checkout, it takes the installation that started it."""
+    clone = copy_project(tmp_path / "clone")
+    (tmp_path / "where.py").write_text("import tvm_scan; print(tvm_scan.__file__)")
+    monkeypatch.setattr(sys, "path", [str(ROOT), *filter(None, sys.path), str(tmp_path)])
+    command = without_torch([sys.executable, "-m", "where"])
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(ROOT / "tvm_scan" / "__init__.py")
 
 
 def test_half_a_checkout_is_named_with_the_fix(wheel, tmp_path):
