@@ -17,7 +17,7 @@ from tvm import IRModule, tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_scan.meta.store.entry import Entry, canonical, shapes_text
+from tvm_scan.meta.store.entry import Entry, canonical
 from tvm_scan.meta.store.failure import RecordError
 from tvm_scan.meta.store.files import (
     locked,
@@ -148,7 +148,7 @@ class RecordStore:
         facts = {**facts, "program": program_digest(workload)}
         entry = Entry(record_digest(workload, body), workload, body, facts)
         if entry.fault is None:  # else who reads it has to find out
-            facts["summary"] = sealed(entry.digest, facts["program"], _summary(entry))
+            facts["summary"] = sealed(entry.digest, facts["program"], entry.about)
 
         def change(entries: list[Entry]) -> list[Entry]:
             kept = [entry if e.digest == instead_of else e for e in entries]
@@ -222,7 +222,7 @@ class RecordStore:
     def summary(self, entry: Entry, reason: str | None = None) -> Summary:
         """Describe an entry, and why it is not usable here."""
         known = not entry.unknown and entry.fault is None
-        about = _summary(entry) if known else {}
+        about = entry.about if known else {}
         return Summary.of(entry.digest, entry.json, entry.facts, about, reason)
 
     # ---- use --------------------------------------------------------------------------------
@@ -293,14 +293,6 @@ class RecordStore:
         """As a stock database has it, so that passes and ``replay`` take a store, too."""
         found = self.best(mod["main"], target)
         return None if found is None else found.record
-
-
-def _summary(entry: Entry) -> dict[str, Any]:
-    return {
-        "shapes": shapes_text(entry.func),
-        "plans": [str(plan) for plan in entry.plans],
-        "function": str(canonical(entry.func)[0]),
-    }
 
 
 def _lines(values: list[Any]) -> str:

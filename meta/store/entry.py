@@ -151,6 +151,15 @@ class Entry:
         """The plans that its trace annotates; empty where it has a fault."""
         return [] if self.fault else [plan for _, plan in annotated_plans(self._replayed)]
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What its summary in the manifest says of it; it must have no fault."""
+        return {
+            "shapes": shapes_text(self.func),
+            "plans": [str(plan) for plan in self.plans],
+            "function": str(canonical(self.func)[0]),
+        }
+
 
 def canonical(func: tirx.PrimFunc) -> tuple[int, tirx.PrimFunc]:
     """A function without its name and marks, and its structural hash.
