@@ -134,54 +134,64 @@ class Progress:
                 console=Console(stderr=True),
             )
         self.task: Any = None
-        self.name, self.best, self.every = "", "none yet", every
+        self.every, self.over = every, threading.Event()
+        self.name, self.best, self.state = "", "none yet", ""
         self.done = self.total = 0
-        self.began = self.said = monotonic()
+        self.began = monotonic()
 
     def __enter__(self) -> Progress:
         if self.bar is not None:
             self.bar.start()
+        if self.lines:
+            threading.Thread(target=self._tell_on, daemon=True).start()
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self.over.set()
         if self.bar is not None:
             self.bar.stop()
 
     def begin(self, name: str, total: int) -> None:
         """Start the bar of a function."""
         self.name, self.best, self.done, self.total = name, "none yet", 0, total
-        self.began = self.said = monotonic()
+        self.began = monotonic()
         if self.bar is not None:
             self.task = self.bar.add_task(name, total=total, best=self.best, state="left")
+        self._show("measuring", None)
 
     def advance(self, best: float | None) -> None:
         """One trial is done."""
         self.done += 1
-        self._show("left", best)
+        self._show("measuring", best)
 
     def confirm(self, count: int) -> None:
         """The trials are done, and the ``count`` fastest are measured again."""
-        self._show(f"confirming {count}", None, at_once=True)
+        self._show(f"confirming {count}", None)
 
     def end(self, count: int, best: float | None) -> None:
         """The function is done, with ``count`` trials and its best time."""
         self.done = self.total = count
-        self._show("done", best, at_once=True)
+        self._show("done", best)
         if self.bar is not None:
             self.bar.stop_task(self.task)
 
-    def _show(self, state: str, best: float | None, at_once: bool = False) -> None:
+    def _show(self, state: str, best: float | None) -> None:
+        begins, self.state = state != self.state, state
         self.best = self.best if best is None else duration(best)
         if self.bar is not None:
             about = {"total": self.total, "completed": self.done}
-            self.bar.update(self.task, best=self.best, state=state, **about)
-        now = monotonic()
-        if self.lines and (at_once or now - self.said >= self.every):
-            self.said = now
-            phase = "" if state == "left" else f", {state}"
-            print(
-                f"{self.name}: {self.done} of {self.total}, best {self.best}, "
-                f"{now - self.began:.0f} s{phase}",
-                file=sys.stderr,
-                flush=True,
-            )
+            shown = "left" if state == "measuring" else state
+            self.bar.update(self.task, best=self.best, state=shown, **about)
+        elif self.lines and begins:
+            self._tell()
+
+    def _tell_on(self) -> None:
+        """Print a line every few seconds, however long a build takes."""
+        while not self.over.wait(self.every):
+            if self.state not in ("", "done"):
+                self._tell()
+
+    def _tell(self) -> None:
+        took = monotonic() - self.began
+        line = f"{self.name}: {self.done} of {self.total}, best {self.best}, {took:.0f} s"
+        print(f"{line}, {self.state}", file=sys.stderr, flush=True)

@@ -77,5 +77,6 @@ def _looked_up(
 def _show(name: str, row: dict[str, Any]) -> None:
     from tvm_scan.meta.measure.duration import duration
 
-    print(visible(f"{row['id'][:8]}  {name} {row['shapes']}  {duration(row['seconds'])}"))
+    about = f"{row['id'][:8]}  {duration(row['seconds']):>8}  {name} {row['shapes']}"
+    print_wrapped(visible(about), 12)
     print_wrapped(f"{'':10}{visible(' + '.join(row['plans']))}", 12)

@@ -25,10 +25,10 @@ def command(folder: Folder = DATABASE, as_json: Json = False) -> None:
         return
     for record in found.records:
         row = row_of(record)
-        what = visible(f"{row['function']} {row['shapes']}")
-        about = visible(f"{duration(row['seconds']):>8}  {row['target']}  {row['date'][:10]}")
+        about = f"{duration(row['seconds']):>8}  {row['date'][:10]:<10}  {row['target']}"
+        what = f"{row['function']} {row['shapes']}"
         plan = " + ".join(row["plans"]) if record.reason is None else f"({record.reason})"
-        print(f"{row['id'][:8]}  {what:<39}  {about}")
+        print_wrapped(visible(f"{row['id'][:8]}  {about}  {what}"), 12)
         print_wrapped(f"{'':10}{visible(plan)}", 12)
     good = sum(record.reason is None for record in found.records)
     others = len(found.records) - good
