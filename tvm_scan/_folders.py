@@ -45,5 +45,5 @@ class _Folders:
 
 def find_folders() -> None:
     """Take the folders from where this one is, from now on."""
-    if not any(type(finder).__name__ == _Folders.__name__ for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Folders())
+    others = [one for one in sys.meta_path if type(one).__qualname__ != _Folders.__qualname__]
+    sys.meta_path[:] = [_Folders(), *others]

@@ -158,6 +158,7 @@ class Entry:
             "shapes": shapes_text(self.func),
             "plans": [str(plan) for plan in self.plans],
             "function": str(canonical(self.func)[0]),
+            "loop": all(plan.keeps_loop for plan in self.plans),
         }
 
 

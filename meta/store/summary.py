@@ -45,6 +45,8 @@ class Summary:
         One for each recurrence; none where it cannot be read.
     function : str
         Structural hash of the function without its name and marks.
+    is_loop : bool
+        Whether its plans leave every loop as it was written.
     reason : str or None
         Why it is not usable here.
     """
@@ -57,6 +59,7 @@ class Summary:
     shapes: str
     plans: list[str]
     function: str
+    is_loop: bool
     reason: str | None
 
     @classmethod
@@ -74,10 +77,18 @@ class Summary:
         times = known.pop("samples", None)
         if not (isinstance(times, list) and times and all(isinstance(t, float) for t in times)):
             times = measured  # written by TVM alone, or by another hand
-        shapes, plans = about.get("shapes", "?"), about.get("plans", [])
-        function = about.get("function", "")
-        seconds = median(measured)
-        return cls(digest, seconds, times, record[2], known, shapes, plans, function, reason)
+        return cls(
+            digest=digest,
+            seconds=median(measured),
+            times=times,
+            target=record[2],
+            facts=known,
+            shapes=about.get("shapes", "?"),
+            plans=about.get("plans", []),
+            function=about.get("function", ""),
+            is_loop=about.get("loop", False),
+            reason=reason,
+        )
 
     @property
     def name(self) -> str:
@@ -95,7 +106,7 @@ def sealed(digest: str, program: str, about: Mapping[str, Any]) -> dict[str, Any
     program : str
         ``program_digest`` of its workload.
     about : mapping
-        What was found out about it: ``shapes``, ``plans`` and ``function``.
+        What was found out about it; see ``Entry.about``.
 
     Returns
     -------

@@ -14,7 +14,7 @@ import pytest
 
 import tvm_scan
 from tests import ROOT
-from tvm_scan.cli.app import _MODULES, COMMANDS
+from tvm_scan.cli.app import COMMANDS, MODULES
 
 FOLDERS = {"tvm_scan": "tvm_scan", "schedules": "tvm_scan.schedules", "meta": "tvm_scan.meta"}
 FACES = {"relax", "torch", "cli"}
@@ -207,7 +207,7 @@ ROOMS = {
     ],
     "meta": ["space", "measure", "store", "search"],
     # Then the commands, which are one room, and their table.
-    "cli": ["draw", "support", " ".join(sorted(_MODULES.get(one, one) for one in COMMANDS)), "app"],
+    "cli": ["draw", "support", " ".join(sorted(MODULES.get(one, one) for one in COMMANDS)), "app"],
 }
 #: Folders of the rooms; the names of two are those of their packages.
 PLACES = {**FOLDERS, "tvm_scan/cli": "tvm_scan.cli"}

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from tvm_scan.cli.support.failure import BAD_INPUT, REFUSED, CommandError
 
-__all__ = ["COMMANDS", "app", "run"]
+__all__ = ["COMMANDS", "MODULES", "app", "run"]
 
 #: The commands by their group in the help. Each is the ``command`` of the module of its name, which
 #: is imported when it is asked for.
@@ -27,7 +27,7 @@ _GROUPS = {
 }
 COMMANDS = {name: group for group, names in _GROUPS.items() for name in names}
 #: Names that Python keeps for itself.
-_MODULES = {"import": "import_"}
+MODULES = {"import": "import_"}
 
 
 class _Table(Mapping[str, Any]):
@@ -35,7 +35,7 @@ class _Table(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         group = COMMANDS[name]
-        module = import_module(f"tvm_scan.cli.{_MODULES.get(name, name)}")
+        module = import_module(f"tvm_scan.cli.{MODULES.get(name, name)}")
         own = module.command
         if not isinstance(own, typer.Typer):  # else it is a group with commands of its own
             own = typer.Typer(add_completion=False, rich_markup_mode="rich")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_LOOP = "cpu/sequential()"
 #: Facts that have a line with words of its own.
 _TOLD = {"date", "host", "machine", "processor", "cores", "tvm", "tvm_scan", "seed", "function"}
 #: Facts for machines: what they say is in other lines, or is a digest.
@@ -69,8 +68,7 @@ def _loop(record: Summary, records: list[Summary]) -> float | None:
         if other.function == record.function
         and other.target == record.target
         and other.reason is None
-        and other.plans
-        and all(plan == _LOOP for plan in other.plans)
+        and other.is_loop
     ]
     return min(times, default=None)
 
@@ -88,7 +86,7 @@ def _show(record: Summary, loop: float | None) -> None:
     _line(f"function  {visible(record.name)}, parameters of {visible(record.shapes)}")
     _line(f"plan      {visible(' + '.join(record.plans))}")
     _line(f"time      {duration(record.seconds)}, {count}{spread}")
-    if loop is not None and not all(plan == _LOOP for plan in record.plans):
+    if loop is not None and not record.is_loop:
         _line(f"gain      {loop / record.seconds:.2f} times as fast as the loop's {duration(loop)}")
     target = ", ".join(f"{key} {value}" for key, value in record.target.items() if _is_told(value))
     _line(f"target    {visible(target)}")
