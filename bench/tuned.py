@@ -41,8 +41,9 @@ from tvm_scan._versions import tvm_version
 from tvm_scan.library import LIBRARY
 from tvm_scan.meta import RecordStore, tune
 from tvm_scan.meta.measure.check import compare, make_cases
-from tvm_scan.meta.store.entry import Entry, program_digest
+from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.nearest import shapes_of
+from tvm_scan.meta.store.rows import program_digest
 from tvm_scan.schedules.choose.shipped import machine_key
 
 __all__ = ["main"]
@@ -175,6 +176,7 @@ def write_records(folder: Path, target: Target, made: list[tuple[Case, Entry, Ro
         facts = {**(entry.facts or {}), "function": case.label, **times}
         facts.pop("host", None)  # whose machine it was is nobody's business
         facts.pop("samples", None)
+        facts.pop("summary", None)  # of the program with its paths
         workload = without_paths(entry.workload)
         facts["program"] = program_digest(workload)
         kept.append(Entry(entry.digest, workload, entry.json, facts))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tvm_scan._folders import find_folders
+
 if TYPE_CHECKING:
     from tvm_scan import library
     from tvm_scan.errors import ScanError
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
         plan_of,
         verify,
     )
+
+find_folders()
 
 __version__ = "0.1.0"
 

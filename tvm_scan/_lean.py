@@ -14,7 +14,9 @@ from typing import Any
 
 __all__ = ["leave_torch_out", "leave_torch_out_of_workers", "without_torch"]
 
+#: A worker looks for modules where this process does, and not in the folder that it is started in.
 _START = (
+    "import sys; sys.path[:] = {path!r}; "
     "from tvm_scan._lean import leave_torch_out; leave_torch_out(); "
     "from runpy import run_module; run_module({module!r}, run_name='__main__', alter_sys=True)"
 )
@@ -44,7 +46,7 @@ def without_torch(command: Sequence[str]) -> list[str]:
     python, option, module, *rest = command
     if option != "-m":
         raise ValueError(f"without_torch: expected python -m module, got {option!r}")
-    return [python, "-c", _START.format(module=module), *rest]
+    return [python, "-c", _START.format(module=module, path=sys.path), *rest]
 
 
 class _Subprocess:

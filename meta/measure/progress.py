@@ -12,8 +12,9 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from tvm_scan.errors import ScanError
+from tvm_scan.meta.measure.duration import duration
 
-__all__ = ["MachinesGoneError", "Progress", "Stop", "duration", "shielded", "stop_on_interrupt"]
+__all__ = ["MachinesGoneError", "Progress", "Stop", "shielded", "stop_on_interrupt"]
 
 _Result = TypeVar("_Result")
 
@@ -95,26 +96,23 @@ def _block_interrupts() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
-def duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
-
-
 class Progress:
     """A bar with the trials, the best time so far and the time left; nothing where not wanted.
+
+    Without a terminal, a line every few seconds.
 
     Parameters
     ----------
     shown : bool
         Whether to draw.
+    every : float
+        Seconds between two lines.
     """
 
-    def __init__(self, shown: bool) -> None:
+    def __init__(self, shown: bool, every: float = 5.0) -> None:
         self.bar: Any = None
-        if shown:
+        self.lines = shown and not sys.stderr.isatty()
+        if shown and not self.lines:
             from rich.console import Console
             from rich.progress import (
                 BarColumn,
@@ -131,33 +129,69 @@ class Progress:
                 MofNCompleteColumn(),
                 TextColumn("best {task.fields[best]}"),
                 TimeElapsedColumn(),
-                TextColumn("left"),
+                TextColumn("{task.fields[state]}"),
                 TimeRemainingColumn(elapsed_when_finished=False),
                 console=Console(stderr=True),
             )
         self.task: Any = None
+        self.every, self.over = every, threading.Event()
+        self.name, self.best, self.state = "", "none yet", ""
+        self.done = self.total = 0
+        self.began = monotonic()
 
     def __enter__(self) -> Progress:
         if self.bar is not None:
             self.bar.start()
+        if self.lines:
+            threading.Thread(target=self._tell_on, daemon=True).start()
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self.over.set()
         if self.bar is not None:
             self.bar.stop()
 
     def begin(self, name: str, total: int) -> None:
         """Start the bar of a function."""
+        self.name, self.best, self.done, self.total = name, "none yet", 0, total
+        self.began = monotonic()
         if self.bar is not None:
-            self.task = self.bar.add_task(name, total=total, best="none yet")
+            self.task = self.bar.add_task(name, total=total, best=self.best, state="left")
+        self._show("measuring", None)
 
     def advance(self, best: float | None) -> None:
         """One trial is done."""
-        if self.bar is not None:
-            shown = "none yet" if best is None else duration(best)
-            self.bar.update(self.task, advance=1, best=shown)
+        self.done += 1
+        self._show("measuring", best)
 
-    def end(self, count: int) -> None:
-        """The function is done, with ``count`` trials."""
+    def confirm(self, count: int) -> None:
+        """The trials are done, and the ``count`` fastest are measured again."""
+        self._show(f"confirming {count}", None)
+
+    def end(self, count: int, best: float | None) -> None:
+        """The function is done, with ``count`` trials and its best time."""
+        self.done = self.total = count
+        self._show("done", best)
         if self.bar is not None:
-            self.bar.update(self.task, total=count, completed=count)
+            self.bar.stop_task(self.task)
+
+    def _show(self, state: str, best: float | None) -> None:
+        begins, self.state = state != self.state, state
+        self.best = self.best if best is None else duration(best)
+        if self.bar is not None:
+            about = {"total": self.total, "completed": self.done}
+            shown = "left" if state == "measuring" else state
+            self.bar.update(self.task, best=self.best, state=shown, **about)
+        elif self.lines and begins:
+            self._tell()
+
+    def _tell_on(self) -> None:
+        """Print a line every few seconds, however long a build takes."""
+        while not self.over.wait(self.every):
+            if self.state not in ("", "done"):
+                self._tell()
+
+    def _tell(self) -> None:
+        took = monotonic() - self.began
+        line = f"{self.name}: {self.done} of {self.total}, best {self.best}, {took:.0f} s"
+        print(f"{line}, {self.state}", file=sys.stderr, flush=True)

@@ -14,13 +14,15 @@ ROUNDS, PASSES = 3, 8
 _NEAR, _MOST = 1.1, 3
 
 
-def contenders(trials: Sequence[Trial]) -> list[Trial]:
+def contenders(trials: Sequence[Trial], default: Trial | None) -> list[Trial]:
     """The candidates between which one more measurement has to decide.
 
     Parameters
     ----------
     trials : sequence of Trial
-        The default plans first.
+        All of them.
+    default : Trial, optional
+        The one of the default plans, where they were measured.
 
     Returns
     -------
@@ -33,6 +35,6 @@ def contenders(trials: Sequence[Trial]) -> list[Trial]:
     if not ran or ran[0][1].confirmed:
         return []
     near = [trial for seconds, trial in ran if seconds <= ran[0][0] * _NEAR][:_MOST]
-    if trials[0].seconds is not None and trials[0] not in near:
-        near.append(trials[0])
+    if default is not None and default.seconds is not None and default not in near:
+        near.append(default)
     return near if len(near) > 1 else []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -26,9 +27,12 @@ from tvm_scan.meta.search.candidates import (
     plan_sets,
     space_size,
 )
+from tvm_scan.meta.search.earlier import earlier_records, seconds_of
 from tvm_scan.meta.search.finals import PASSES, ROUNDS, contenders
 from tvm_scan.meta.search.result import FunctionResult, Trial
 from tvm_scan.meta.store.database import RecordStore
+from tvm_scan.meta.store.entry import Entry
+from tvm_scan.meta.store.files import is_database
 from tvm_scan.meta.store.provenance import provenance
 from tvm_scan.schedules.choose.shape_key import shape_key
 from tvm_scan.schedules.common.sizes import sizes_of
@@ -64,6 +68,8 @@ class FunctionSearch:
         Asked before every measurement.
     bar : Progress
         Told after every one.
+    facts : mapping
+        What the manifest is to keep with every record beside its provenance.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class FunctionSearch:
         seed: int,
         stop: Stop,
         bar: Progress,
+        facts: Mapping[str, Any],
     ) -> None:
         # As TVM's own tune_tir and compile_tir normalise it, so that they find the record.
         blocked = ensure_blocks(func)
@@ -84,31 +91,59 @@ class FunctionSearch:
         self.target, self.seed, self.stop, self.bar = target, seed, stop, bar
         self.store = RecordStore(database)
         shapes = [(shape_key(r), *sizes_of(r)) for r in recurrences_of(self.mod["main"])]
-        self.facts = {**provenance(target, seed), "shapes": shapes}
-        self.result = FunctionResult(name, space_size(self.mod, target))
+        self.facts = {**facts, **provenance(target, seed), "shapes": shapes}
+        self.first = first_plans(self.mod, target)
+        self.result = FunctionResult(
+            name, space_size(self.mod, target), default_plans=self.first[0]
+        )
+        self.earlier: dict[Any, Entry] = {}
         self.known: dict[Any, ms.runner.RunnerResult] = {}
         self.recorded: dict[Any, tuple[Candidate, str]] = {}
 
+    def start_from_records(self) -> None:
+        """Take what an earlier search measured here, so that it is not measured again."""
+        if is_database(self.store.folder):
+            func = self.mod["main"]
+            self.earlier = earlier_records(self.store, func, self.target, self.facts)
+
     def run(self, builder: Any, runner: Any, trials: int, strategy: str) -> None:
-        """Measure until trials, time or space run out."""
+        """Measure until trials, time or space run out; records are beside the trials."""
         self.builder, self.runner = builder, runner
-        trials = min(trials, self.result.space)
-        self.trials = trials
-        self.bar.begin(self.result.name, trials)
-        whole = trials >= self.result.space
-        first = first_plans(self.mod, self.target)
-        if strategy == "random":
-            first = first[:2]
-        made = [candidate_of(self.mod, plans, self.target) for plans in first[:trials]]
-        opening = [c for c in made if c is not None]
-        if strategy == "random" or (strategy == "auto" and whole):
+        left = self.result.space - len(self.earlier)
+        self.trials = max(0, min(trials, left))
+        self.bar.begin(self.result.name, self.trials)
+        for plans in self.earlier:
+            self._take(plans)
+        first = self.first[:2] if strategy == "random" else self.first
+        unknown = [plans for plans in first if plans not in self.known]
+        opening = self._candidates(unknown[: self.trials])
+        if strategy == "random" or (strategy == "auto" and trials >= left):
             self._measure(opening)
         else:
             self._rank(opening)
-        rest = Listed(self.mod, self.target, plan_sets(self.mod, self.target, self.seed))
+        every = plan_sets(self.mod, self.target, self.seed)
+        new = (plans for plans in every if plans not in self.known)
+        rest = Listed(self.mod, self.target, new)
         while self._left() and (more := rest.next(min(_BATCH, self._left()))):
             self._measure(more)
-        self.bar.end(len(self.result.trials))
+
+    def _candidates(self, found: Iterable[Any]) -> list[Candidate]:
+        made = (candidate_of(self.mod, plans, self.target) for plans in found)
+        return [candidate for candidate in made if candidate is not None]
+
+    def _take(self, plans: Any) -> None:
+        """Count a record as a trial."""
+        entry = self.earlier[plans]
+        for candidate in self._candidates([plans]):
+            seconds = seconds_of(entry)
+            self.known[plans] = ms.runner.RunnerResult(seconds, None)
+            self.recorded[plans] = (candidate, entry.digest)
+            self.result.trials.append(Trial(plans, median(seconds), recorded=True))
+
+    def end(self) -> None:
+        """Say on the terminal what was found."""
+        best = self.result.best
+        self.bar.end(self.result.measured, None if best is None else best.seconds)
 
     def confirm(self) -> None:
         """Measure the fastest and the default again, in turns, until the first place is held.
@@ -116,10 +151,11 @@ class FunctionSearch:
         A time that was measured once is the lower the luckier the moment was, and the least of
         many is the luckiest. The new times take the place of the old ones, in the records, too.
         """
-        for _ in range(PASSES):
-            group = contenders(self.result.trials)
+        for _ in range(PASSES if self.result.measured else 0):
+            group = contenders(self.result.trials, self.result.default)
             if self.stop or not group:
                 return
+            self.bar.confirm(len(group))
             turns: dict[Any, list[ms.runner.RunnerResult]] = {t.plans: [] for t in group}
 
             def tell(candidate: Candidate, measured: Any, turns: Any = turns) -> None:
@@ -143,7 +179,8 @@ class FunctionSearch:
             self.store.update(lambda entries: [e for e in entries if e.digest != earlier])
             trial = self._wrong(plans, wrong)
         elif seconds:
-            trial = Trial(plans, median(seconds), confirmed=True)
+            before = next(trial for trial in self.result.trials if trial.plans == plans)
+            trial = replace(before, seconds=median(seconds), confirmed=True)
             self._record(candidate, seconds, instead_of=earlier)
         else:
             return
@@ -156,12 +193,14 @@ class FunctionSearch:
         return trial
 
     def _left(self) -> int:
-        return 0 if self.stop else self.trials - len(self.result.trials)
+        return 0 if self.stop else self.trials - self.result.measured
 
     def _rank(self, opening: list[Candidate]) -> None:
         # Small batches learn sooner, large ones start fewer workers.
         batch = max(2, min(_BATCH, self.trials // 4))
         ranked = Ranked(self.mod, self.target, self.seed)
+        known = [candidate for candidate, _ in self.recorded.values()]
+        ranked.tell(known, [self.known[candidate.plans] for candidate in known])
         ranked.tell(opening, self._measure(opening))
         while self._left() and (found := ranked.next(min(batch, self._left()))):
             ranked.tell(found, self._measure(found))

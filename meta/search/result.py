@@ -26,6 +26,8 @@ class Trial:
         Whether its result differed from the loop's.
     confirmed : bool
         Whether the time is that of the finals, in turns with the other fastest candidates.
+    recorded : bool
+        Whether an earlier search measured it; unless ``confirmed``, the time is that of its record.
     """
 
     plans: tuple[ScanPlan, ...]
@@ -33,6 +35,7 @@ class Trial:
     error: str | None = None
     wrong: bool = False
     confirmed: bool = False
+    recorded: bool = False
 
     def __str__(self) -> str:
         return " + ".join(str(plan) for plan in self.plans)
@@ -49,12 +52,15 @@ class FunctionResult:
     space : int
         Number of combinations of plans that fit.
     trials : list of Trial
-        The default plans first.
+        In the order in which they were measured, or read.
+    default_plans : tuple of ScanPlan
+        What is used without a search.
     """
 
     name: str
     space: int
     trials: list[Trial] = field(default_factory=list)
+    default_plans: tuple[ScanPlan, ...] = ()
 
     @property
     def best(self) -> Trial | None:
@@ -64,14 +70,19 @@ class FunctionResult:
 
     @property
     def default(self) -> Trial | None:
-        """The default plans."""
-        return self.trials[0] if self.trials else None
+        """The default plans; None where they were not measured."""
+        return next((t for t in self.trials if t.plans == self.default_plans), None)
 
     @property
     def sequential(self) -> Trial | None:
         """The loop; None where it was not measured."""
         loops = (t for t in self.trials if all(p.keeps_loop for p in t.plans))
         return next(loops, None)
+
+    @property
+    def measured(self) -> int:
+        """How many trials this search measured: the others are from records."""
+        return sum(not trial.recorded for trial in self.trials)
 
     @property
     def wrong(self) -> list[Trial]:

@@ -55,6 +55,7 @@ def tune(
     inputs: Mapping[str, np.ndarray] | None = None,
     confirm: bool = True,
     progress: bool = True,
+    facts: Mapping[str, Any] | None = None,
 ) -> TuningResult:
     """Measure plans for every recurrence of a program, and keep the records.
 
@@ -67,8 +68,9 @@ def tune(
     database : path
         Folder of the records; made if need be. What is in it stays.
     trials : int
-        Most candidates for each function, the default and the sequential plan among them. A
-        space that is no larger is measured whole.
+        Most candidates to measure for each function, the default and the sequential plan among
+        them. A space that is no larger is measured whole. What the database has of this machine is
+        not measured again: it stands beside the trials.
     budget : float, optional
         Most minutes for the whole program.
     seed : int
@@ -90,7 +92,9 @@ def tune(
     confirm : bool
         Whether the fastest candidates and the default are measured again, in turns, at the end.
     progress : bool
-        Whether to draw a bar on the terminal.
+        Whether to draw a bar on the terminal, or to print a line now and then where there is none.
+    facts : mapping of str to object, optional
+        What the manifest is to keep with every record beside its provenance; JSON takes it.
 
     Returns
     -------
@@ -131,14 +135,19 @@ def tune(
                     if runner is not None
                     else partial(local_runner, cases, config=config, initializer=initializer)
                 )
-                search = FunctionSearch(name, func, target, result.database, seed, stop, bar)
+                search = FunctionSearch(
+                    name, func, target, result.database, seed, stop, bar, facts or {}
+                )
                 result.functions.append(search.result)
+                if inputs is None:  # with others, a plan may take another time
+                    search.start_from_records()
                 try:
                     search.run(builder, made, trials, strategy)
                     stop.deadline = end
                     if confirm:
                         search.confirm()
                 finally:
+                    search.end()
                     close_pool(made)
             if stop.interrupted or stop.reason:
                 break

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,19 @@ from tvm import IRModule, tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_scan.meta.store.entry import Entry, canonical, digest_of, program_digest
+from tvm_scan.meta.store.entry import Entry, canonical
+from tvm_scan.meta.store.failure import RecordError
 from tvm_scan.meta.store.files import (
-    MANIFEST,
-    RECORDS,
-    WORKLOADS,
-    RecordError,
-    contents,
     locked,
     reading,
     replace_file,
     replace_files,
 )
-from tvm_scan.meta.store.lines import Row, parse_lines, read_manifest, record_fault, workload_fault
+from tvm_scan.meta.store.lines import Row
+from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
 from tvm_scan.meta.store.provenance import why_foreign
+from tvm_scan.meta.store.rows import Content, program_digest, read_content, record_digest
+from tvm_scan.meta.store.summary import Summary, sealed
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.plan import ScanPlan
 
@@ -98,29 +96,10 @@ class RecordStore:
         with reading(self.folder):
             return self._read()[0]
 
-    def _read(self) -> tuple[list[Entry], list[tuple[str, Row]], dict[str, Any], list[Any]]:
-        files, bad = contents(self.folder), list[tuple[str, Row]]()
-        manifest, damaged = read_manifest(files.get(MANIFEST))
-        bad += [] if damaged is None else [(MANIFEST, damaged)]
-        facts = manifest["records"]
-        workloads: list[list[str] | None] = []
-        for row in parse_lines(files.get(WORKLOADS, b"")):
-            fault = row.fault or workload_fault(row.value)
-            workloads.append(None if fault else row.value)
-            if fault:
-                bad.append((WORKLOADS, replace(row, fault=fault)))
-        entries: dict[str, Entry] = {}
-        for row in parse_lines(files.get(RECORDS, b"")):
-            fault = row.fault or record_fault(row.value, workloads)
-            if fault:
-                bad.append((RECORDS, replace(row, fault=fault)))
-                continue
-            workload = workloads[row.value[0]]
-            assert workload is not None
-            digest = digest_of(workload, row.value[1])
-            entries[digest] = Entry(digest, workload, row.value[1], facts.get(digest))
-        self._name(bad)
-        return list(entries.values()), bad, manifest, workloads
+    def _read(self) -> tuple[list[Entry], Content]:
+        found = read_content(self.folder)
+        self._name(found.bad)
+        return [Entry(*row) for row in found.records], found
 
     def _name(self, bad: list[tuple[str, Row]]) -> None:
         """Say what is no record, once for as long as it stays the same."""
@@ -167,7 +146,9 @@ class RecordStore:
         workload = ms.database.Workload(mod).as_json()
         body = json.loads(json.dumps(record.as_json()))
         facts = {**facts, "program": program_digest(workload)}
-        entry = Entry(digest_of(workload, body), workload, body, facts)
+        entry = Entry(record_digest(workload, body), workload, body, facts)
+        if entry.fault is None:  # else who reads it has to find out
+            facts["summary"] = sealed(entry.digest, facts["program"], entry.about)
 
         def change(entries: list[Entry]) -> list[Entry]:
             kept = [entry if e.digest == instead_of else e for e in entries]
@@ -202,7 +183,8 @@ class RecordStore:
             What the files hold now.
         """
         with locked(self.folder):
-            entries, bad, manifest, present = self._read()
+            entries, found = self._read()
+            bad, manifest, present = found.bad, found.manifest, found.workloads
             kept = list({e.digest: e for e in change(entries)}.values())
             for name in {n for n, _ in bad}:
                 self._set_aside(name, [row.raw for n, row in bad if n == name])
@@ -231,6 +213,17 @@ class RecordStore:
             new = [raw for raw in raws if raw not in before]
         if new:
             replace_file(path, before + b"".join(raw + b"\n" for raw in new))
+
+    def summaries(self) -> list[Summary]:
+        """What ``summary.read_summaries`` reads of the manifest, of any database."""
+        good, others = self.usable()
+        return [self.summary(e) for e in good] + [self.summary(e, why) for e, why in others]
+
+    def summary(self, entry: Entry, reason: str | None = None) -> Summary:
+        """Describe an entry, and why it is not usable here."""
+        known = not entry.unknown and entry.fault is None
+        about = entry.about if known else {}
+        return Summary.of(entry.digest, entry.json, entry.facts, about, reason)
 
     # ---- use --------------------------------------------------------------------------------
 
@@ -267,6 +260,10 @@ class RecordStore:
         -------
         Entry or None
         """
+        return min(self.usable_of(func, target), key=lambda entry: entry.seconds, default=None)
+
+    def usable_of(self, func: tirx.PrimFunc, target: Target) -> list[Entry]:
+        """Every usable record of a function and a target; as ``best`` has it."""
         key, bare = canonical(func)
         same = []
         for entry in self.entries():
@@ -276,7 +273,7 @@ class RecordStore:
         good, others = self.split(same, target)
         for entry, reason in others:
             _LOG.info("record %s is not used: %s", entry.digest, reason)
-        return min(good, key=lambda entry: entry.seconds, default=None)
+        return good
 
     def _canonical(self, entry: Entry) -> tuple[int, Any] | None:
         """Of the entry's function, once for all records of a workload; None if unreadable."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import median
@@ -15,17 +13,20 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from tvm_scan import tir
 from tvm_scan._versions import why_foreign
 from tvm_scan.annotations import DECLARED
 from tvm_scan.extraction import extract_nest, root_nests
-from tvm_scan.meta.store.files import RecordError
+from tvm_scan.meta.store.failure import RecordError
+from tvm_scan.meta.store.rows import program_digest
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.choose.unfit import why_unfit
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks, nest_of
 
-__all__ = ["Entry", "canonical", "digest_of", "program_digest"]
+__all__ = ["Entry", "canonical", "shapes_text"]
+
 
 #: TVM writes this many seconds for a candidate that did not run; in less than a few cycles nothing
 #: runs.
@@ -150,6 +151,16 @@ class Entry:
         """The plans that its trace annotates; empty where it has a fault."""
         return [] if self.fault else [plan for _, plan in annotated_plans(self._replayed)]
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What its summary in the manifest says of it; it must have no fault."""
+        return {
+            "shapes": shapes_text(self.func),
+            "plans": [str(plan) for plan in self.plans],
+            "function": str(canonical(self.func)[0]),
+            "loop": all(plan.keeps_loop for plan in self.plans),
+        }
+
 
 def canonical(func: tirx.PrimFunc) -> tuple[int, tirx.PrimFunc]:
     """A function without its name and marks, and its structural hash.
@@ -173,15 +184,10 @@ def canonical(func: tirx.PrimFunc) -> tuple[int, tirx.PrimFunc]:
     return tvm_ffi.structural_hash(bare), bare
 
 
-def digest_of(workload: list[str], record: list[Any]) -> str:
-    """Name of a record, which does not depend on where in a file it stands."""
-    text = json.dumps([workload[0], record], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def program_digest(workload: list[str]) -> str:
-    """SHA-256 of a workload's packed module, for the manifest."""
-    return hashlib.sha256(workload[1].encode()).hexdigest()
+def shapes_text(func: tirx.PrimFunc) -> str:
+    """Shapes of a function's parameters, each once: ``4x4096 4``."""
+    shapes = (tir.shape_of(param) for param in func.params)
+    return " ".join(dict.fromkeys("x".join(str(tir.as_int(e) or "?") for e in s) for s in shapes))
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,9 @@ from pathlib import Path
 from tvm_scan._files import replacing
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry, canonical
-from tvm_scan.meta.store.files import MANIFEST, RECORDS, WORKLOADS, RecordError, contents, reading
+from tvm_scan.meta.store.failure import RecordError
+from tvm_scan.meta.store.files import contents, reading
+from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
 
 __all__ = ["export_archive", "import_archive", "merge", "prune"]
 

@@ -2,6 +2,7 @@
 
 A reader sees the file before or after a write, never between, and changes nothing; a process that
 dies while it writes leaves a file of a name that only ours have, which the next writer removes.
+Nothing here imports TVM before something fails.
 """
 
 from __future__ import annotations
@@ -17,23 +18,17 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from tvm_scan._files import is_part, write_file
-from tvm_scan.errors import ScanError, WriteError
+from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
 
 __all__ = [
-    "MANIFEST",
-    "RECORDS",
-    "WORKLOADS",
-    "RecordError",
     "contents",
+    "is_database",
     "locked",
     "reading",
     "replace_file",
     "replace_files",
 ]
 
-WORKLOADS = "database_workload.json"
-RECORDS = "database_tuning_record.json"
-MANIFEST = "manifest.json"
 
 _LOG = logging.getLogger("tvm_scan")
 _LOCK, _LOCK_TIMEOUT = ".lock", 60.0
@@ -42,8 +37,10 @@ _JOURNAL = "journal.json"
 _LONGEST = 1 << 30
 
 
-class RecordError(ScanError):
-    """A database of records cannot be read or written; nothing that was in it is lost."""
+def _failure(message: str) -> Exception:
+    from tvm_scan.meta.store.failure import RecordError  # it is TVM's kind of error, as all of ours
+
+    return RecordError(message)
 
 
 @contextlib.contextmanager
@@ -70,7 +67,7 @@ def locked(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         lock = _acquired(path, timeout)
     except OSError as error:
-        raise RecordError(
+        raise _failure(
             f"database: expected a folder to write to at {folder}, got {error}; choose another"
         ) from error
     try:
@@ -80,6 +77,11 @@ def locked(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def is_database(folder: Path) -> bool:
+    """Whether there are records in a folder."""
+    return (folder / RECORDS).is_file()
 
 
 @contextlib.contextmanager
@@ -116,7 +118,7 @@ def _acquired(path: Path, timeout: float) -> FileLock:
     try:
         lock.acquire()
     except Timeout:
-        raise RecordError(
+        raise _failure(
             f"database: expected the lock of {path.parent} within {timeout:.0f} s, found it held "
             "by another process; wait for it, or end it"
         ) from None
@@ -138,11 +140,13 @@ def replace_file(path: Path, content: str | bytes) -> None:
     RecordError
         If the disk is full or the file cannot be written.
     """
+    from tvm_scan.errors import WriteError
+
     try:
         write_file(path, content)
     except WriteError as error:
         cause = error.__cause__
-        raise RecordError(
+        raise _failure(
             f"database: expected to write {len(content)} bytes to {path}, got: "
             f"{getattr(cause, 'strerror', None) or cause}; make room; every earlier record is "
             "still there"
@@ -211,11 +215,11 @@ def _bytes_of(path: Path) -> bytes | None:
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
-            raise RecordError(
+            raise _failure(
                 f"database: expected a file at {path}, found a folder or a device; move it away"
             )
         if about.st_size > _LONGEST:
-            raise RecordError(
+            raise _failure(
                 f"database: expected a file of at most {_LONGEST} bytes at {path}, found "
                 f"{about.st_size}; give the folder of a tuning run"
             )
@@ -223,7 +227,7 @@ def _bytes_of(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RecordError(
+        raise _failure(
             f"database: expected to read {path}, got: {error.strerror}; check its permissions"
         ) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import subprocess
 from datetime import datetime, timezone
 from typing import Any
@@ -11,6 +10,7 @@ from tvm.target import Target
 
 import tvm_scan
 from tvm_scan._versions import tvm_version, why_foreign
+from tvm_scan.meta.store.host import host_facts
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.machine.machine import Machine
 
@@ -35,9 +35,7 @@ def provenance(target: Target, seed: int) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "tvm": tvm_version(),
         "tvm_scan": tvm_scan.__version__,
-        "host": platform.node(),
-        "machine": platform.machine(),
-        "processor": _processor(),
+        **host_facts(),
         "cores": Machine.of(target).cores,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": seed,
@@ -45,17 +43,6 @@ def provenance(target: Target, seed: int) -> dict[str, Any]:
     if device_of(target).is_gpu:
         facts |= _gpu()
     return facts
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor()
 
 
 def _gpu() -> dict[str, str]:

@@ -18,7 +18,8 @@ from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract
 from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules.choose.arguments import Chooser, as_choice, target_for
-from tvm_scan.schedules.choose.default import default_plan, host_target
+from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.cpu.lanes import Lanes as CpuLanes
 from tvm_scan.schedules.cpu.three_phase import ThreePhase
 from tvm_scan.schedules.gpu.lanes import Lanes as GpuLanes
@@ -162,8 +163,8 @@ def verify(
 
 
 def telling_plan(found: Recurrence, target: Target) -> ScanPlan:
-    """The default plan; where that is the loop itself, a tree, which has something to tell."""
-    plan = default_plan(target, found)
+    """The plan that is used; where that is the loop itself, a tree, which has something to tell."""
+    plan = plan_of(found, target)
     return ThreePhase(chunks=8, lane_block=4) if plan.keeps_loop else plan
 
 

@@ -36,6 +36,23 @@ PICTURES = (
 BROKEN = "[...document.images].filter(i => !i.complete || i.naturalWidth == 0).length"
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 WIDTH = "innerWidth"
+#: Of each plot: how much of its card it fills, its smallest text in pixels of the screen, and how
+#: far text sticks out of it.
+PLOTS = """[...document.querySelectorAll('.chart svg')].map(svg => {
+  const card = svg.closest('.card'), style = getComputedStyle(card);
+  const box = svg.getBoundingClientRect();
+  const inner = card.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+  const texts = [...svg.querySelectorAll('text')], scale = box.width / svg.viewBox.baseVal.width;
+  const out = texts.map(t => t.getBoundingClientRect()).map(
+    r => Math.max(box.left - r.left, r.right - box.right, box.top - r.top, r.bottom - box.bottom));
+  return [box.width / inner, scale * Math.min(...texts.map(
+    t => parseFloat(getComputedStyle(t).fontSize))), Math.max(...out)];
+})"""
+#: Of each tree: how large it is drawn beside the size that its text is made for.
+TREES = "[...document.querySelectorAll('.tree img')].map(i => i.width / i.naturalWidth)"
+#: Brightness of the text of plots, and of the cards behind it.
+SHADES = """[['.chart text', 'fill'], ['.card', 'backgroundColor']].map(
+  ([what, how]) => getComputedStyle(document.querySelector(what))[how])"""
 COLOURS = "['backgroundColor', 'color'].map(k => getComputedStyle(document.body)[k])"
 
 
@@ -102,6 +119,12 @@ def test_a_page_in_a_real_browser(pages, browser, name, view):
     assert (name == "model") == (sizes == [])
     assert min(sizes, default=100) > 5
     assert page.evaluate(OVERFLOW) == 0, "with every list of records open"
+    if name == "report":
+        for filled, size, out in page.evaluate(PLOTS):
+            assert 0.98 < filled < 1.02 and size > 11 and out <= 0.5, (filled, size, out)
+        assert min(page.evaluate(TREES)) >= 1
+        text, card = map(brightness, page.evaluate(SHADES))
+        assert abs(text - card) > 96
     paper, ink = map(brightness, page.evaluate(COLOURS))
     assert (paper < 64 < 128 < ink) if view == "dark" else (ink < 128 < 200 < paper)
     picture = page.screenshot(pages / f"{name}-{view}.png")

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 pytest.importorskip("torch")
 
 from tvm_scan.cli.app import app
-from tvm_scan.cli.failure import CommandError
+from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.torch import store
 
 
@@ -35,7 +35,8 @@ def test_show_and_path(folder):
     assert run("path").strip() == str(folder)
     text = run()
     assert "affine(2)" in text
-    assert "3 entries, 1.8 of at most 256 MiB" in text.replace("\n", " ").replace("  ", " ")
+    assert text.splitlines()[0] == "3 entries, 1.8 of at most 256 MiB", "the totals come first"
+    assert max(map(len, text.splitlines()[2:])) <= 80
     shown = json.loads(run("show", "--json"))
     assert [entry["what"] for entry in shown["entries"]] == ["affine(2)", "affine(1)", "affine(0)"]
 

@@ -17,15 +17,15 @@ import pytest
 from tests.meta.test_database import CPU, FUNC, commit
 from tests.support.damage import DAMAGES, copied, damaged, denied, full_disk, snapshot
 from tvm_scan import _resources, default_plan, extract
-from tvm_scan.cli.compile import import_model
 from tvm_scan.cli.demo import _bytes
-from tvm_scan.cli.failure import CommandError
-from tvm_scan.cli.load import load_file
-from tvm_scan.cli.run import read_npz
-from tvm_scan.cli.terminal import print_json
+from tvm_scan.cli.support.arrays import read_npz
+from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.load import load_file
+from tvm_scan.cli.support.models import import_model
+from tvm_scan.cli.support.terminal import print_json
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.store.exchange import export_archive
-from tvm_scan.meta.store.files import RecordError
+from tvm_scan.meta.store.failure import RecordError
 from tvm_scan.schedules.choose import shipped
 from tvm_scan.schedules.choose.plan_of import plan_of
 

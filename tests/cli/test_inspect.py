@@ -22,7 +22,7 @@ from tests.meta.test_nearest import CHUNKS, PAIRS, commit
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.cli import doctor as doctor_module
 from tvm_scan.cli.app import app
-from tvm_scan.cli.plot_svg import Axis, Series, chart
+from tvm_scan.cli.draw.plot import Axis, Series, chart
 from tvm_scan.meta import RecordStore
 from tvm_scan.schedules import calibrate as calibration
 
@@ -63,7 +63,7 @@ def test_compare_in_turns(records, command):
 
 
 def test_compare_reports_a_wrong_side(records, command, monkeypatch):
-    from tvm_scan.cli import compare as module
+    from tvm_scan.cli.support import sides as module
 
     wrong = library.cumsum(4, 4000, exclusive=True)
     monkeypatch.setattr(module, "schedule", lambda *_: wrong)
@@ -124,7 +124,7 @@ def test_verify_runs_every_record(records, command):
 
 
 def test_verify_finds_a_wrong_record(records, command, monkeypatch):
-    from tvm_scan.cli import verify_records as module
+    from tvm_scan.cli.support import rerun as module
 
     def replayed(_record, _mod, func, _target):
         is_sum = len(func.params) == 2
@@ -219,7 +219,7 @@ def test_report_is_one_valid_page(records, command, tmp_path):
 def test_a_chart_keeps_its_points_inside():
     points = [(1.0, 0.001), (10.0, 5.0), (7.0, 900.0)]
     drawn = chart("t", Axis("x"), Axis("y", log=True), [Series("s", points, "dots")])
-    root = ElementTree.fromstring(drawn)
+    root = ElementTree.fromstring(drawn).find("svg")
     width, height = (float(v) for v in root.get("viewBox").split()[2:])
     dots = [e for e in root.iter() if e.tag == "circle"]
     assert len(dots) == 3

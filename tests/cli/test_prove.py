@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from tvm_scan import proof as proof_module
-from tvm_scan.cli import explain as explain_module
 
 LOOP = """
 from tvm.script import tirx as T
@@ -87,7 +86,7 @@ def test_a_refuted_loop_ends_with_exit_code_1(command, loop, monkeypatch):
         group = replace(group, statements=(wrong, *group.statements[1:]))
         return replace(certificate, groups=(group,))
 
-    monkeypatch.setattr(explain_module, "prove_recurrence", refuted)
+    monkeypatch.setattr(proof_module, "prove", refuted)
     code, text, error = command("explain", loop("clamp"), "--prove")
     assert (code, "h = 209, x = 131" in text) == (1, True)
     assert "run the loop as it is" in error

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -68,12 +69,13 @@ def test_list_show_best(tuned, command, tmp_path):
     code, text, _ = command("list", records)
     assert "3 usable records, 0 others, 0 bad lines" in text
     picture = tmp_path / "tree.svg"
-    code, text, _ = command("show", records, rows[0]["id"][:10], "--svg", picture)
+    code, text, _ = command("show", records, rows[0]["id"][:10], "--details", "--svg", picture)
     assert code == 0
-    assert f"plan      {rows[0]['plans'][0]}" in text
-    assert "sch.annotate" in text and "seed" in text and "seconds" in text
+    plan = re.search(r"^plan +((?:.|\n {10})*)", text, re.MULTILINE)[1]
+    assert " ".join(plan.split()) == rows[0]["plans"][0]
+    assert "sch.annotate" in text and "seed" in text and "us, predicted" in text
     assert picture.read_text().startswith("<svg")
-    code, text, _ = command("show", records, rows[0]["id"], "--json")
+    code, text, _ = command("show", records, rows[0]["id"], "--details", "--json")
     assert json.loads(text)["recurrences"][0]["costs"]["work"] >= 600
     code, text, _ = command("best", records, *WHAT, "--json")
     assert (code, json.loads(text)["linear_recurrence"]["id"]) == (0, rows[0]["id"])
@@ -145,8 +147,8 @@ def test_a_module_is_tuned_as_its_pipeline_looks_it_up(tuned, command, tmp_path)
     from tests.meta.test_database import FACTS
     from tests.meta.test_search import pretend
     from tvm_scan import ScanPlan
-    from tvm_scan.cli.load import load_module
-    from tvm_scan.cli.tune import load_program
+    from tvm_scan.cli.support.load import load_module
+    from tvm_scan.cli.support.programs import load_program
     from tvm_scan.meta import RecordStore
     from tvm_scan.meta.search.candidates import candidate_of
     from tvm_scan.relax import get_pipeline
@@ -215,7 +217,7 @@ def test_bad_input_is_one_sentence(tuned, command, arguments, code, text):
 
 
 def test_an_interrupted_search_has_an_exit_code_of_its_own(command, tmp_path, monkeypatch):
-    from tvm_scan.cli import tune as module
+    from tvm_scan.meta.search import tune as module
 
     def interrupted(program, target, database, **_options):
         from tvm_scan.meta.search.result import TuningResult

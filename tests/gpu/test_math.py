@@ -113,7 +113,7 @@ FOR_CPUS = {
     "schedules/calibrate.py": 1,
     "schedules/verification/laws.py": 1,
     "schedules/verification/verify.py": 1,  # of the loop; the scan's goes through the module
-    "tvm_scan/cli/roof.py": 1,
+    "tvm_scan/cli/support/roof.py": 1,
     "tvm_scan/torch/building.py": 1,
     "tvm_scan/torch/call.py": 1,
     "tvm_scan/torch/small.py": 1,

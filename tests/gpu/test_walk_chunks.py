@@ -19,7 +19,7 @@ from tests.support.cuda_harness import (
 from tests.support.cusim import nvcc
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
-from tvm_scan.cli.draw_text import tree_text
+from tvm_scan.cli.draw.tree_text import tree_text
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.common.state_reduction import reduction_of
 from tvm_scan.schedules.common.state_split import NoSplit, split_of

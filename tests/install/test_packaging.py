@@ -10,6 +10,7 @@ from importlib.resources import files
 import pytest
 
 from tests import ROOT
+from tvm_scan._lean import without_torch
 from tvm_scan._resources import licence_text
 
 FOLDERS = {"tvm_scan": "tvm_scan", "schedules": "tvm_scan/schedules", "meta": "tvm_scan/meta"}
@@ -145,6 +146,56 @@ def test_editable_install_maps_the_folders(tmp_path):
         str(project / "meta" / "__init__.py"),
         "None None",
     ]
+
+
+WHERE = (
+    "from importlib.util import find_spec\n"
+    "for name in ('tvm_scan', 'tvm_scan.schedules', 'tvm_scan.meta.store'):\n"
+    "    print(find_spec(name).origin)"
+)
+DOORS = ["tvm_scan/__init__.py", "schedules/__init__.py", "meta/store/__init__.py"]
+
+
+def first_on_the_path(folder):
+    return f"import sys; sys.path.insert(0, {str(folder)!r})\n"
+
+
+def test_a_checkout_hides_no_half_of_an_installation(wheel, tmp_path):
+    """Python started in the root of a checkout takes all three folders from it."""
+    clone = copy_project(tmp_path / "clone")
+    want = [str(clone / door) for door in DOORS]
+    for site in (wheel[1], tmp_path / "nothing installed"):
+        assert run_outside(first_on_the_path(clone) + WHERE, site, clone) == want
+
+
+def test_a_checkout_hides_no_half_of_another_one(tmp_path):
+    one, other = copy_project(tmp_path / "one"), copy_project(tmp_path / "other")
+    with zipfile.ZipFile(build(one, "build_editable", tmp_path / "dist")) as archive:
+        archive.extractall(tmp_path / "site")
+    found = run_outside(first_on_the_path(other) + WHERE, tmp_path / "site", other)
+    assert found == [str(other / door) for door in DOORS]
+    assert run_outside(WHERE, tmp_path / "site", tmp_path) == [str(one / door) for door in DOORS]
+
+
+def test_a_worker_takes_what_its_search_takes(tmp_path, monkeypatch):
+    """Started in the root of a checkout, it takes the installation that started it."""
+    clone = copy_project(tmp_path / "clone")
+    (tmp_path / "where.py").write_text("import tvm_scan; print(tvm_scan.__file__)")
+    monkeypatch.setattr(sys, "path", [str(ROOT), *filter(None, sys.path), str(tmp_path)])
+    command = without_torch([sys.executable, "-m", "where"])
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(ROOT / "tvm_scan" / "__init__.py")
+
+
+def test_half_a_checkout_is_named_with_the_fix(wheel, tmp_path):
+    shutil.copytree(ROOT / "tvm_scan", tmp_path / "tvm_scan")
+    code = (
+        "try:\n    import tvm_scan.schedules\n"
+        "except ModuleNotFoundError as error:\n    print(error.name, error, sep='\\n')"
+    )
+    name, said = run_outside(first_on_the_path(tmp_path) + code, wheel[1], tmp_path)
+    assert name == "tvm_scan.schedules"
+    assert "expected its folder schedules in" in said and "python -m pip install . in" in said
 
 
 def test_licence_is_a_resource_and_the_same_as_at_the_root():

@@ -20,7 +20,7 @@ from tvm_scan import ScanPlan, library
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.search.candidates import candidate_of
 from tvm_scan.meta.store import files as files_module
-from tvm_scan.meta.store.files import RecordError
+from tvm_scan.meta.store.failure import RecordError
 from tvm_scan.meta.store.provenance import provenance, why_foreign
 from tvm_scan.meta.store.replay import replay
 from tvm_scan.schedules.splice import ensure_blocks

@@ -15,7 +15,7 @@ from tests.support.damage import copied, read_only, snapshot
 from tvm_scan import _files, library
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.store import files as files_module
-from tvm_scan.meta.store.files import RecordError
+from tvm_scan.meta.store.failure import RecordError
 from tvm_scan.schedules.splice import ensure_blocks
 
 OTHER = library.cumsum(4, 512)

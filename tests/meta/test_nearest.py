@@ -14,7 +14,7 @@ from tests.support.compiled import compile_cached
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.meta import RecordStore, plan_for
 from tvm_scan.meta.search.candidates import candidate_of
-from tvm_scan.meta.store.files import RecordError
+from tvm_scan.meta.store.failure import RecordError
 from tvm_scan.meta.store.nearest import tuned_function
 from tvm_scan.relax import ParallelizeScans
 from tvm_scan.schedules.choose.nearest import Known, nearest

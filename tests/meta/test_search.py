@@ -1,8 +1,10 @@
 """The search: end to end on this CPU, wrong candidates, budgets, seeds."""
 
 import hashlib
+import json
 import logging
 import re
+import sys
 import time
 
 import numpy as np
@@ -19,7 +21,9 @@ from tvm_scan import extract, library
 from tvm_scan.algebra import Reduce
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.meta import RecordStore, tune
+from tvm_scan.meta.measure import progress
 from tvm_scan.meta.measure.check import WRONG, compare, make_cases
+from tvm_scan.meta.measure.duration import duration
 from tvm_scan.meta.search.candidates import candidate_of, first_plans
 from tvm_scan.meta.space.decisions import size
 from tvm_scan.meta.store.replay import replay
@@ -310,21 +314,70 @@ def test_inputs_of_ones_own_are_checked_with(tmp_path):
     np.testing.assert_array_equal(case.expected[0][1], np.cumsum(x, 1))
 
 
-def test_the_bar_says_trials_and_best(tmp_path, capsys):
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_says_trials_best_and_the_phase(tmp_path, capsys, monkeypatch, terminal):
+    """A bar on a terminal, lines elsewhere; both end with what the search returns."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     builder = FakeBuilder()
-    func = library.linear_recurrence(4, 7)
-    tune(
-        func,
+    result = tune(
+        library.linear_recurrence(4, 7),
         CPU,
         tmp_path,
         builder=builder,
-        runner=lambda _cases: FakeRunner(builder),
+        runner=lambda _cases: Moods(builder),
         progress=True,
     )
-    text = capsys.readouterr().err
-    assert "linear_recurrence" in text
-    assert re.search(r"\b(\d+)/\1\b", text)
-    assert "best 1." in text
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    (found,) = result.functions
+    last = [line for line in text.splitlines() if "linear_recurrence" in line]
+    assert "linear_recurrence" in text and "confirming" in text
+    count, best = len(found.trials), duration(found.best.seconds)
+    end = f"{count}/{count} best {best}" if terminal else f"{count} of {count}, best {best}"
+    assert end in last[-1] and "done" in last[-1]
+
+
+def test_lines_come_every_few_seconds(capsys):
+    """However long a build takes; and at once where a phase begins."""
+    with progress.Progress(True, every=0.2) as bar:
+        bar.begin("cumsum", 9)
+        time.sleep(1.1)
+        waited = capsys.readouterr().err.splitlines()
+        bar.advance(1e-5)
+        bar.confirm(2)
+        bar.end(1, 2e-5)
+    assert 2 <= len(waited) <= 7
+    assert all(line.startswith("cumsum: 0 of 9, best none yet, ") for line in waited)
+    ends = [line.partition("best ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert [end.partition(",")[0] for end in ends][-2:] == ["10 us", "20 us"]
+    assert ends[-2].endswith("confirming 2") and ends[-1].endswith("done")
+
+
+def test_a_search_starts_from_the_records_that_are_there(tmp_path):
+    func = library.linear_recurrence(4, 3000)
+    first = pretend(tmp_path, func, trials=6).functions[0]
+    recorded = {str(t): t.seconds for t in first.trials}
+    again = pretend(tmp_path, func, trials=5).functions[0]
+    assert (again.measured, len(again.trials)) == (5, 11)
+    old = {str(t): t for t in again.trials if str(t) in recorded}
+    assert set(old) == set(recorded)
+    assert all(
+        t.recorded and t.seconds == recorded[str(t)] for t in old.values() if not t.confirmed
+    )
+    assert len({t.plans for t in again.trials}) == 11, "none of them twice"
+    assert len(RecordStore(tmp_path).entries()) == 11
+    assert again.default is not None and again.sequential is not None
+
+
+def test_records_of_another_machine_are_not_started_from(tmp_path):
+    func = library.linear_recurrence(4, 3000)
+    pretend(tmp_path, func, trials=4)
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for facts in manifest["records"].values():
+        facts["processor"] = "another one"
+    path.write_text(json.dumps(manifest))
+    again = pretend(tmp_path, func, trials=4).functions[0]
+    assert again.measured == len(again.trials) == 4
 
 
 def first_candidates_agree(func, target, device):

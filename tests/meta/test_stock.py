@@ -17,8 +17,9 @@ from tests.meta.test_space import mixed
 from tvm_scan.algebra import Reduce
 from tvm_scan.meta import CheckedTuning, register_hooks, scan_space
 from tvm_scan.meta.measure.check import WRONG
-from tvm_scan.meta.store.entry import Entry, digest_of
+from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.replay import replay
+from tvm_scan.meta.store.rows import record_digest
 from tvm_scan.relax import ExpandScans
 
 # TVM's rules for CPUs want to know the cores.
@@ -63,7 +64,7 @@ def plans_of(database):
     for record in database.get_all_tuning_records():
         if record.is_valid() if hasattr(record, "is_valid") else float(record.run_secs[0]) < 1e9:
             workload, body = record.workload.as_json(), record.as_json()
-            out += Entry(digest_of(workload, body), workload, body, None).plans
+            out += Entry(record_digest(workload, body), workload, body, None).plans
     return out
 
 
@@ -182,7 +183,8 @@ def test_tune_relax_reports_a_wrong_candidate_and_keeps_no_record(tmp_path, monk
     for record in database.get_all_tuning_records():
         op = "max" if "T.max" in record.workload.mod.script() else "add"
         workload, body = record.workload.as_json(), record.as_json()
-        found[op] |= {str(p) for p in Entry(digest_of(workload, body), workload, body, None).plans}
+        entry = Entry(record_digest(workload, body), workload, body, None)
+        found[op] |= {str(plan) for plan in entry.plans}
         assert float(record.run_secs[0]) < 1e9
     combining = ("three_phase", "time_vector")
     assert not any(word in plan for plan in found["add"] for word in combining)

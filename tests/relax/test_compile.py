@@ -11,7 +11,7 @@ import pytest
 
 from tvm_scan.artifact import load
 from tvm_scan.cli.compile import compile_file
-from tvm_scan.cli.failure import CommandError
+from tvm_scan.cli.support.failure import CommandError
 
 SOURCE = """
 import tvm

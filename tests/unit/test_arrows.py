@@ -14,6 +14,7 @@ import pytest
 
 import tvm_scan
 from tests import ROOT
+from tvm_scan.cli.app import COMMANDS, MODULES
 
 FOLDERS = {"tvm_scan": "tvm_scan", "schedules": "tvm_scan.schedules", "meta": "tvm_scan.meta"}
 FACES = {"relax", "torch", "cli"}
@@ -205,7 +206,12 @@ ROOMS = {
         "calibrate",
     ],
     "meta": ["space", "measure", "store", "search"],
+    # Then the commands, which are one room, and their table.
+    "cli": ["draw", "support", " ".join(sorted(MODULES.get(one, one) for one in COMMANDS)), "app"],
 }
+#: Folders of the rooms; the names of two are those of their packages.
+PLACES = {**FOLDERS, "tvm_scan/cli": "tvm_scan.cli"}
+HOMES = {place.rpartition("/")[2]: (ROOT / place, name) for place, name in PLACES.items()}
 
 
 def room_of(name):
@@ -213,7 +219,7 @@ def room_of(name):
     part = part_of(name)
     if part not in ROOMS:
         return None, None
-    inner = name.removeprefix(FOLDERS[part]).lstrip(".")
+    inner = name.removeprefix(HOMES[part][1]).lstrip(".")
     # The most rooms deep that there is: gpu.thread before gpu.
     homes = {one: room for room in ROOMS[part] for one in room.split()}
     found = [one for one in homes if inner == one or inner.startswith(one + ".")]
@@ -237,25 +243,33 @@ def wrong_rooms(source, path):
 
 @pytest.mark.parametrize("folder", ROOMS)
 def test_rooms(folder):
-    paths = sorted(p.relative_to(ROOT) for p in (ROOT / folder).rglob("*.py"))
+    paths = sorted(p.relative_to(ROOT) for p in HOMES[folder][0].rglob("*.py"))
     wrong = [w for p in paths for w in wrong_rooms((ROOT / p).read_text(encoding="utf-8"), p)]
     assert not wrong, "\n".join(wrong)
 
 
 def test_every_module_is_in_a_room_that_has_a_door():
     for folder, rooms in ROOMS.items():
-        for path in (ROOT / folder).rglob("*.py"):
+        for path in HOMES[folder][0].rglob("*.py"):
             name = module_name(path.relative_to(ROOT))
-            assert name == FOLDERS[folder] or room_of(name)[1], f"{path}: in no room of {rooms}"
+            assert name == HOMES[folder][1] or room_of(name)[1], f"{path}: in no room of {rooms}"
             door = path.parent / "__init__.py"
             assert ast.get_docstring(ast.parse(door.read_text(encoding="utf-8"))), door
 
 
 def test_every_module_is_linted():
     """A folder that shares its name with one that is left out is none of those."""
-    command = [sys.executable, "-m", "ruff", "check", "--show-files", *ROOMS]
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--show-files",
+        *(HOMES[one][0] for one in ROOMS),
+    ]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    missing = {str(p) for folder in ROOMS for p in (ROOT / folder).rglob("*.py")}
+    ours = (p for one in ROOMS for p in HOMES[one][0].rglob("*.py"))
+    missing = {str(p) for p in ours}
     missing -= set(shown.splitlines())
     assert not missing, sorted(missing)
 
@@ -268,6 +282,8 @@ def test_every_module_is_linted():
         ("schedules/gpu/block/tile.py", "def f():\n    import tvm_scan.schedules.gpu.grid.carries"),
         ("schedules/choose/default.py", "from tvm_scan.schedules.primitive import build"),
         ("meta/store/files.py", "from tvm_scan.meta.search.loop import Loop"),
+        ("tvm_scan/cli/draw/page.py", "from tvm_scan.cli.support.terminal import visible"),
+        ("tvm_scan/cli/support/load.py", "from tvm_scan.cli import explain"),
     ],
 )
 def test_a_wrong_room_is_seen(path, source):

@@ -22,8 +22,8 @@ from tvm_scan import (
     tir,
     verify,
 )
-from tvm_scan.cli.draw_svg import tree_svg
-from tvm_scan.cli.draw_text import tree_text
+from tvm_scan.cli.draw.tree_svg import tree_svg
+from tvm_scan.cli.draw.tree_text import tree_text
 from tvm_scan.errors import PlanError
 from tvm_scan.meta import RecordStore, tune
 from tvm_scan.meta.search.features import decisions_of

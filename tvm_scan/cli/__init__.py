@@ -1,6 +1,11 @@
-"""The command line ``tvm-scan``: run, explain, demo, compile.
+"""The command line ``tvm-scan``.
 
-Nothing heavy is imported before a command runs, so that ``tvm-scan --help`` answers at once.
+Read ``app`` first: the table of commands, how one is found and run, how it fails. Then any command:
+each is the file of its name (``import_`` for import), its options in front. Two rooms stand behind
+them: ``support`` (what commands share) and ``draw`` (pictures and pages).
+
+A command's file imports TVM inside its functions alone, so that help, completion, a wrong path and
+a table of records are answered at once.
 """
 
 __all__ = ["main"]

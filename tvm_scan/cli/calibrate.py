@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from tvm_scan.cli.terminal import print_json
-from tvm_scan.schedules.calibrate import calibrate
-from tvm_scan.schedules.machine.cpu_constants import machine_constants
+from tvm_scan.cli.support.options import Json
+from tvm_scan.cli.support.terminal import print_json
 
-__all__ = ["run_calibration"]
+__all__ = ["command"]
 
 
-def run_calibration(as_json: bool) -> None:
-    """Measure and print; see ``tvm-scan calibrate --help``."""
+def command(as_json: Json = False) -> None:
+    """Measure this machine, so that default plans are chosen by what it does.
+
+    Takes under a minute; nothing else should run meanwhile.
+
+    Example: tvm-scan calibrate
+    """
+    from tvm_scan.schedules.calibrate import calibrate
+    from tvm_scan.schedules.machine.cpu_constants import machine_constants
+
     path = calibrate()
     found = asdict(machine_constants()[0])
     if as_json:

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
-from typing import Any, TypeVar
-from zipfile import is_zipfile
+from typing import Annotated, Any
 
-from tvm_scan._files import write_file
-from tvm_scan.cli.compile_page import render
-from tvm_scan.cli.failure import CommandError
-from tvm_scan.cli.load import load_module, make_target
-from tvm_scan.cli.terminal import print_json, visible
-from tvm_scan.errors import ScanError
+import typer
 
-__all__ = ["compile_file", "import_model"]
+from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.options import Json, Target
+from tvm_scan.cli.support.paths import check_database, check_file, check_folder
+from tvm_scan.cli.support.terminal import print_json, visible
 
-_Result = TypeVar("_Result")
+__all__ = ["command", "compile_file"]
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help=".pt2, .onnx, or .py with an IRModule")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="folder to write")],
+    target: Target = "cpu",
+    database: Annotated[
+        Path | None, typer.Option("--database", help="work directory of a tuning run")
+    ] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="summary as HTML")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile a model with its recurrences as scans, for the runtime alone to run.
+
+    For another machine: --target '{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}'
+
+    Example: tvm-scan compile model.pt2 --target cpu -o model
+    """
+    compile_file(model, output, target, database, report, as_json)
 
 
 def compile_file(
@@ -32,17 +42,28 @@ def compile_file(
     report: Path | None,
     as_json: bool,
 ) -> None:
-    """Print; see ``tvm-scan compile --help``."""
+    """Compile, and print what became of each recurrence."""
+    check_file(model, "a model file")
+    check_folder(report)
+    if database is not None:
+        check_database(database)
+    import json
+
+    from tvm_scan._files import write_file
+    from tvm_scan.cli.draw.compile_page import render
+    from tvm_scan.cli.support.load import make_target
+    from tvm_scan.cli.support.models import import_model, noted, stage
+    from tvm_scan.cli.support.records import open_store
+    from tvm_scan.errors import ScanError
+
     target = make_target(target_name)
-    if report is not None and not report.parent.is_dir():
-        raise CommandError(f"expected a folder at {report.parent}, found none; create it")
-    records = None if database is None else _database(database)
-    with _notes() as notes:
-        mod = _stage(f"importing {model.name}", lambda: import_model(model))
+    records = None if database is None else open_store(database)
+    with noted() as notes:
+        mod = stage(f"importing {model.name}", lambda: import_model(model))
         from tvm_scan.relax import export
 
         try:
-            path = _stage(
+            path = stage(
                 f"compiling for {target_name}",
                 lambda: export(mod, target, output, database=records),
             )
@@ -57,114 +78,6 @@ def compile_file(
     for line in _summary(manifest):
         print(visible(line))
     print(f"written: {path.parent / manifest['library']} and {path}")
-
-
-@contextmanager
-def _notes() -> Iterator[list[str]]:
-    """What the passes log meanwhile: loops rolled up, fused, scheduled by a record or refused."""
-    notes: list[str] = []
-    logger, handler = logging.getLogger("tvm_scan"), logging.Handler(logging.INFO)
-    # All that it does; a class of its own would be longer.
-    handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield notes
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-
-
-def _stage(label: str, work: Callable[[], _Result]) -> _Result:
-    print(f"{label} ...", end=" ", file=sys.stderr, flush=True)
-    start = perf_counter()
-    try:
-        result = work()
-    except BaseException:
-        print("failed", file=sys.stderr)
-        raise
-    print(f"{perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-    return result
-
-
-def import_model(model: Path) -> Any:
-    """Import a model file as a Relax module.
-
-    Parameters
-    ----------
-    model : Path
-        .pt2, .onnx or .py.
-
-    Returns
-    -------
-    IRModule
-
-    Raises
-    ------
-    CommandError
-        If it is no such file, with the fix.
-    """
-    if not model.is_file():
-        raise CommandError(f"expected a model file, found nothing at {model}; check the path")
-    if model.suffix == ".pt2":
-        return _import_torch(model)
-    if model.suffix == ".onnx":
-        return _import_onnx(model)
-    if model.suffix == ".py":
-        return load_module(model)
-    raise CommandError(
-        f"expected a model as .pt2, .onnx or .py, got {model.name}; "
-        "save it with torch.export.save or onnx.save"
-    )
-
-
-def _import_torch(model: Path) -> Any:
-    import torch
-
-    from tvm_scan.relax import from_exported
-
-    try:
-        if not is_zipfile(model):
-            raise ValueError("it is no archive")
-        program = torch.export.load(str(model))
-    except Exception as error:  # torch raises whatever its archive reader raises
-        said = (str(error).strip().splitlines() or ["no reason given"])[0]
-        raise CommandError(
-            f"expected {model.name} to be a program of torch.export.save, got "
-            f"{type(error).__name__}: {said}; save it again"
-        ) from error
-    try:
-        return from_exported(program)
-    except ScanError as error:
-        raise CommandError(str(error)) from error
-
-
-def _import_onnx(model: Path) -> Any:
-    try:
-        import onnx
-    except ImportError:
-        raise CommandError(
-            "expected the package onnx, found none; run python -m pip install onnx"
-        ) from None
-    from tvm_scan.relax import from_onnx
-
-    try:
-        loaded = onnx.load(str(model))
-    except Exception as error:  # the parser raises its own kinds
-        raise CommandError(
-            f"expected {model.name} to be an ONNX model, got {type(error).__name__}; save it again"
-        ) from error
-    try:
-        return from_onnx(loaded)
-    except ScanError as error:
-        raise CommandError(str(error)) from error
-
-
-def _database(folder: Path) -> Any:
-    from tvm_scan.cli.records import open_store
-
-    return open_store(folder)
 
 
 def _summary(manifest: dict[str, Any]) -> list[str]:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
-from tvm.target import Target
+import typer
 
-from tvm_scan import library
-from tvm_scan._resources import licence_text
-from tvm_scan.cli.execute import bind, interleaved_medians, prepare
-from tvm_scan.cli.failure import WRONG_RESULT, CommandError
-from tvm_scan.cli.load import Choice, make_target, schedule
-from tvm_scan.cli.terminal import print_json, print_table
-from tvm_scan.library import MambaLayer
+from tvm_scan.cli.support.failure import WRONG_RESULT, CommandError
+from tvm_scan.cli.support.options import Json, Target
+from tvm_scan.cli.support.paths import check_file
+from tvm_scan.cli.support.terminal import print_json, print_table
 
-__all__ = ["demo"]
+__all__ = ["command"]
 
 #: A float32 scan rounds a few times per step; a layer's gates are below one, so that rounding
 #: errors die away instead of adding up, and what remains is a small multiple of 2^-24 of the
@@ -26,25 +21,48 @@ __all__ = ["demo"]
 _RELATIVE_BOUND = 3e-5
 
 
-def demo(
-    text: Path | None, d_model: int, d_state: int, length: int, target_name: str, as_json: bool
+def command(
+    text: Annotated[
+        Path | None, typer.Option("--text", help="text file; the licence if not given")
+    ] = None,
+    d_model: Annotated[
+        int, typer.Option("--d-model", min=1, max=4096, help="width of the layer")
+    ] = 64,
+    d_state: Annotated[
+        int, typer.Option("--d-state", min=1, max=64, help="states of a channel")
+    ] = 16,
+    length: Annotated[
+        int, typer.Option("--length", min=1, max=1 << 20, help="bytes of the text to use at most")
+    ] = 4096,
+    target: Target = "cpu",
+    as_json: Json = False,
 ) -> None:
-    """Run, check, time, print; see ``tvm-scan demo --help``."""
-    target = make_target(target_name)
+    """Run a Mamba layer over the bytes of a text, check it, and time it.
+
+    Example: tvm-scan demo --length 2048
+    """
     data = _bytes(text)[:length]
     if not data:
         raise CommandError("expected a text with at least one byte, got an empty file")
+    import numpy as np
+    from tvm.target import Target as TVMTarget
+
+    from tvm_scan import library
+    from tvm_scan.cli.support.execute import bind, interleaved_medians, prepare
+    from tvm_scan.cli.support.load import Choice, make_target, schedule
+
+    on = make_target(target)
     tokens = np.frombuffer(data, dtype=np.uint8)[None, :]
-    layer = MambaLayer(d_model, d_state)
+    layer = library.MambaLayer(d_model, d_state)
     exact = layer.scan_inputs(tokens)
     inputs = {key: value.astype("float32") for key, value in exact.items()}
     batch, channels, steps = inputs["u"].shape
     func = library.selective_scan(batch, channels, steps, d_state)
-    plan = Choice(target)
-    scheduled = schedule(func, target, plan)
+    plan = Choice(on)
+    scheduled = schedule(func, on, plan)
     bound = bind(func, inputs)
-    sequential, loop_out = prepare(func, Target.from_device("cpu"), bound)
-    scan, scan_out = prepare(scheduled, target, bound)
+    sequential, loop_out = prepare(func, TVMTarget.from_device("cpu"), bound)
+    scan, scan_out = prepare(scheduled, on, bound)
     sequential()
     scan()
     want = layer.reference(tokens)
@@ -52,7 +70,7 @@ def demo(
     loop = layer.finish(loop_out["out"].numpy().astype("float64"))
     scale = float(np.max(np.abs(want)))
     error, loop_error = (float(np.max(np.abs(value - want))) / scale for value in (got, loop))
-    calls: dict[str, Callable[[], Any]] = {"sequential TIR loop": sequential, "tvm_scan": scan}
+    calls: dict[str, Any] = {"sequential TIR loop": sequential, "tvm_scan": scan}
     moved = sum(array.size for array in bound.arrays.values()) // 2
     source, sink = np.zeros(moved, "float32"), np.zeros(moved, "float32")
     calls["copy of the same bytes"] = lambda: np.copyto(sink, source)
@@ -79,17 +97,20 @@ def demo(
 
 def _bytes(path: Path | None) -> bytes:
     if path is None:
+        from tvm_scan._resources import licence_text
+
         return licence_text().encode()
-    if not path.is_file():
-        kind = "a directory" if path.is_dir() else "nothing"
-        raise CommandError(f"expected a text file, found {kind} at {path}; check the path")
+    check_file(path, "a text file")
     return path.read_bytes()
 
 
-def _torch_seconds(inputs: dict[str, np.ndarray]) -> float:
+def _torch_seconds(inputs: dict[str, Any]) -> float:
     """Median seconds of the recurrence as an eager PyTorch loop over time."""
+    import numpy as np
     import torch
     from torch.nn.functional import silu, softplus
+
+    from tvm_scan.cli.support.execute import interleaved_medians
 
     t = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in inputs.items()}
 

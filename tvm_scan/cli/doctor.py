@@ -10,15 +10,18 @@ import sys
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from tvm_scan._guard import check_versions
-from tvm_scan.cli.failure import UNHEALTHY, CommandError
-from tvm_scan.cli.terminal import print_json, visible
+from tvm_scan.cli.support.failure import UNHEALTHY, CommandError
+from tvm_scan.cli.support.options import DATABASE, Json
+from tvm_scan.cli.support.terminal import print_json, visible
 
-__all__ = ["doctor"]
+__all__ = ["command"]
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
-_DEFAULT_DATABASE = Path("tvm_scan_records")
 _GPU_QUERY = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
 
 
@@ -44,8 +47,18 @@ class Finding:
     fix: str = ""
 
 
-def doctor(database: Path | None, as_json: bool) -> None:
-    """Print; see ``tvm-scan doctor --help``."""
+def command(
+    database: Annotated[
+        Path | None, typer.Option("--database", help="folder of records to look at, too")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what is installed, what this machine is, and the command for what is missing.
+
+    Exit code 1 if tvm_scan cannot work; what only some commands need is no failure.
+
+    Example: tvm-scan doctor
+    """
     findings = _versions()
     # A pair that does not fit together can end the process, so nothing is imported then.
     if all(finding.state == OK for finding in findings):
@@ -193,7 +206,7 @@ def _folders(database: Path | None) -> list[Finding]:
             out.append(Finding("kernel cache", OPTIONAL, "off", "unset TVM_SCAN_CACHE"))
         else:
             out.append(Finding("kernel cache", OK, f"{cache.folder}: {size}"))
-    folder = database or _DEFAULT_DATABASE
+    folder = database or DATABASE
     if database is None and not folder.is_dir():
         fix = "tvm-scan tune library:cumsum --shape 4,4096 --budget 6"
         return [*out, Finding("database", OPTIONAL, f"none at {folder}", fix)]

@@ -3,104 +3,96 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tvm_scan import Recurrence, Refusal, ScanPlan, extract
-from tvm_scan._files import write_file
-from tvm_scan.cli.draw_svg import tree_svg
-from tvm_scan.cli.draw_text import tree_text
-from tvm_scan.cli.equation import describe, number
-from tvm_scan.cli.failure import REFUSED, WRONG_RESULT, CommandError
-from tvm_scan.cli.load import Choice, load_func, make_target, plan_for, schedule
-from tvm_scan.cli.terminal import print_json
-from tvm_scan.cuda_math import build
-from tvm_scan.meta.search.operations import arithmetic_of
-from tvm_scan.proof import Certificate, MissingSolverError, Verdict
-from tvm_scan.proof import prove as prove_recurrence
-from tvm_scan.schedules.choose.default import decide
-from tvm_scan.schedules.machine.device import device_of
-from tvm_scan.schedules.machine.machine import Machine
-from tvm_scan.schedules.verification.laws import check_laws
+import typer
 
-__all__ = ["explain"]
+from tvm_scan.cli.support.costs import cost_lines
+from tvm_scan.cli.support.failure import REFUSED, WRONG_RESULT, CommandError
+from tvm_scan.cli.support.options import Json, Name, Plan, Svg, Target
+from tvm_scan.cli.support.paths import check_folder, check_program
+from tvm_scan.cli.support.terminal import print_json, print_wrapped
 
-#: What is printed of the costs, and in what it is counted.
-_TIME = ("us, were nothing else to be waited for", 1e6)
-#: What the numbers of a cost are, and what they are multiplied by.
-_UNITS = {
-    "bytes": ("between main memory and the chip", 1.0),
-    "flops": ("operations on floats", 1.0),
-    "exps": ("exponentials, logarithms and the like", 1.0),
-    "specials": ("special functions that a GPU makes of them", 1.0),
-    "work": ("cycles of all tasks together, or instructions of warps", 1.0),
-    "tasks": ("tasks, or threads", 1.0),
-    "waits": ("barriers of a block, or joins of the pool", 1.0),
-    "shared": ("accesses of warps to shared memory", 1.0),
-    "past": ("bytes of them past the caches", 1.0),
-    "scattered": ("bytes of lines that no prefetcher sees coming", 1.0),
-    "occupancy": ("% of the threads that the chip holds; registers are not counted", 1e2),
-    "memory": _TIME,
-    "busy": _TIME,
-    "exponentials": _TIME,
-    "issue": _TIME,
-    "lines": _TIME,
-    "chain": _TIME,
-    "alone": ("us of one core while the others wait", 1e6),
-    "pool": ("us of the call and the pool", 1e6),
-    "seconds": ("us, predicted", 1e6),
-}
+if TYPE_CHECKING:
+    from tvm_scan import Recurrence, ScanPlan
+    from tvm_scan.cli.support.load import Choice
+    from tvm_scan.proof import Certificate
+    from tvm_scan.schedules.choose.default import Decision
+
+__all__ = ["command"]
+
 #: Other candidates that are printed beside the default.
 _OTHERS = 3
 
 
-def explain(
-    what: str,
-    name: str | None,
-    target_name: str,
-    plan_text: str | None,
-    svg: Path | None,
-    source: bool,
-    cost: bool,
-    prove: bool,
-    as_json: bool,
+def command(
+    what: Annotated[str, typer.Argument(help="Python file, or library:NAME (library:cumsum)")],
+    func: Name = None,
+    target: Target = "cpu",
+    plan: Plan = None,
+    svg: Svg = None,
+    source: Annotated[bool, typer.Option("--source", help="print the kernel's source")] = False,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="print bytes, operations, barriers, shared memory")
+    ] = False,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="print a proof for all inputs, by the solver z3")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Print; see ``tvm-scan explain --help``."""
-    target = make_target(target_name)
-    func = load_func(what, name)
-    found = extract(func)
+    """Show the equation found, its family, the plan and the tree; or why it is refused.
+
+    With --prove, exit code 1 if the solver finds inputs for which the scan is not the loop.
+
+    Example: tvm-scan explain library:linear_recurrence --target cuda --svg tree.svg
+    """
+    check_program(what)
+    check_folder(svg)
+    from tvm_scan import Refusal, extract
+    from tvm_scan._files import write_file
+    from tvm_scan.cli.draw.equation import describe
+    from tvm_scan.cli.draw.tree_svg import tree_svg
+    from tvm_scan.cli.draw.tree_text import tree_text
+    from tvm_scan.cli.support import load
+    from tvm_scan.meta.search.operations import arithmetic_of
+    from tvm_scan.proof import Verdict
+    from tvm_scan.schedules.machine.machine import Machine
+    from tvm_scan.schedules.verification.laws import check_laws
+
+    on = load.make_target(target)
+    loop = load.load_func(what, func)
+    found = extract(loop)
     if isinstance(found, Refusal):
         if as_json:
             print_json({"refused": found.kind.value, "detail": found.detail, "fix": found.fix})
         raise CommandError(f"refused\n{found.message()}", REFUSED)
-    plan = plan_for(plan_text, target, found)
+    chosen = load.plan_for(plan, on, found)
     if svg is not None:
-        if not (svg.parent.is_dir() or str(svg.parent) == ""):
-            raise CommandError(f"expected a folder at {svg.parent}, found none; create it")
-        write_file(svg, tree_svg(found, plan))
+        write_file(svg, tree_svg(found, chosen))
     report = {
         **describe(found),
-        "plan": str(plan),
-        "shared_memory_bytes": plan.smem_bytes(found),
-        "tree": tree_text(found, plan),
+        "plan": str(chosen),
+        "shared_memory_bytes": chosen.smem_bytes(found),
+        "tree": tree_text(found, chosen),
         "laws": [asdict(law) for law in check_laws(found)],
-        "decision": _decision(target, found, plan),
+        "decision": (decision := _decision(on, found, chosen)),
+        # What no record knows is chosen by prediction, and a plan that is given is neither.
+        "shipped": plan is None and decision is None,
     }
     certificate = _proof(found) if prove else None
     if certificate is not None:
         report["proof"] = certificate.as_data()
     if cost:
         report["cost"] = {
-            **plan.cost(found, Machine.of(target)).as_data(),
-            **asdict(arithmetic_of(plan, target, found)),
+            **chosen.cost(found, Machine.of(on)).as_data(),
+            **asdict(arithmetic_of(chosen, on, found)),
         }
     if source:
-        every = Choice(target) if plan_text is None else plan
-        report["source"] = _source(func, target, every)
+        report["source"] = _source(loop, on, load.Choice(on) if plan is None else chosen)
     if as_json:
         print_json(report)
     else:
-        _show(report, found, plan)
+        _show(report, found, chosen)
         if certificate is not None:
             print(certificate)
         if svg is not None:
@@ -114,13 +106,19 @@ def explain(
 
 
 def _proof(found: Recurrence) -> Certificate:
+    from tvm_scan.proof import MissingSolverError, prove
+
     try:
-        return prove_recurrence(found)
+        return prove(found)
     except MissingSolverError as error:
         raise CommandError(f"explain --{error}") from error
 
 
 def _source(func: Any, target: Any, plan: ScanPlan | Choice) -> str:
+    from tvm_scan.cli.support.load import schedule
+    from tvm_scan.cuda_math import build
+    from tvm_scan.schedules.machine.device import device_of
+
     compiled = build(schedule(func, target, plan), target)
     if device_of(target).is_gpu:
         return str(compiled.mod.imports[0].inspect_source())
@@ -128,6 +126,8 @@ def _source(func: Any, target: Any, plan: ScanPlan | Choice) -> str:
 
 
 def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
+    from tvm_scan.cli.draw.equation import number
+
     lanes = ", ".join(f"{a.var.name} < {number(a.extent)}" for a in found.lanes) or "one"
     print(f"function  {report['function']}")
     print(f"time      {found.time.var.name} < {number(found.time.extent)}")
@@ -158,14 +158,12 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
         print(f"    {line}".rstrip())
     if report["decision"] is not None:
         _show_decision(report["decision"])
+    elif report["shipped"]:
+        print("shipped   the plan of a near shape, measured on a machine of this kind")
     if "cost" in report:
         print("cost, on paper")
-        for name, (unit, scale) in _UNITS.items():
-            if name in report["cost"]:
-                value = report["cost"][name] * scale
-                shown = f"{value:,.1f}" if scale > 1 else f"{value:,.0f}"
-                print(f"    {name:<13}{shown:>16}  {unit}")
-        print(f"    {'intensity':<13}{report['cost']['intensity']:>16.3g}  operations to a byte")
+        for line in cost_lines(report["cost"]):
+            print(f"    {line}")
     if "source" in report:
         print("source")
         print(report["source"])
@@ -173,6 +171,8 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
 
 def _decision(target: Any, found: Recurrence, plan: ScanPlan) -> dict[str, Any] | None:
     """Why a plan is the default, and what it was chosen among; None where it is another one."""
+    from tvm_scan.schedules.choose.default import decide
+
     made = decide(target, found)
     if made.chosen.plan != plan:
         return None
@@ -180,6 +180,7 @@ def _decision(target: Any, found: Recurrence, plan: ScanPlan) -> dict[str, Any] 
     loop = [one for one in made.others if one.plan.keeps_loop and one not in shown]
     return {
         "candidates": 1 + len(made.others),
+        "why_sequential": _why_sequential(made) if plan.keeps_loop else None,
         "nearest": [
             {
                 "plan": str(one.plan),
@@ -191,8 +192,32 @@ def _decision(target: Any, found: Recurrence, plan: ScanPlan) -> dict[str, Any] 
     }
 
 
+def _why_sequential(made: Decision) -> str:
+    """Why the loop stays as it was written, by the predictions."""
+    from tvm_scan.meta.measure.duration import duration
+
+    loop = duration(made.chosen.seconds)
+    count = len(made.others)
+    if not count:
+        return f"the loop as it was written, predicted to take {loop}: no other plan fits"
+    other = min(made.others, key=lambda one: one.seconds)
+    if other.seconds >= made.chosen.seconds:
+        said = "none of them is predicted to be faster"
+    else:
+        said = "it is left only for what is clearly faster"
+    return (
+        f"the loop as it was written, predicted to take {loop}; the fastest of {count} others is "
+        f"predicted to take {duration(other.seconds)}: {said}"
+    )
+
+
 def _show_decision(made: dict[str, Any]) -> None:
-    print(f"default   the least prediction of {made['candidates']} plans, with the nearest others")
+    if made["why_sequential"] is not None:
+        print_wrapped(f"default   {made['why_sequential']}", 10)
+    else:
+        print(
+            f"default   the least prediction of {made['candidates']} plans, with the nearest others"
+        )
     for one in made["nearest"]:
         rules = f"  ({'; '.join(one['rules'])})" if one["rules"] else ""
-        print(f"    {one['seconds'] * 1e6:>12,.1f} us  {one['plan']}{rules}")
+        print_wrapped(f"    {one['seconds'] * 1e6:>12,.1f} us  {one['plan']}{rules}", 21)

@@ -3,36 +3,80 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from tvm_scan import verify
-from tvm_scan.cli.failure import WRONG_RESULT, CommandError
-from tvm_scan.cli.load import Choice, find_recurrence, load_func, make_target, read_plan
-from tvm_scan.cli.terminal import print_json, print_table
-from tvm_scan.errors import ScanError
-from tvm_scan.schedules.verification.laws import check_laws
-from tvm_scan.schedules.verification.verify import Comparison, telling_plan
+import typer
 
-__all__ = ["verify_file"]
+from tvm_scan.cli.support.failure import WRONG_RESULT, CommandError
+from tvm_scan.cli.support.options import Json, Name, Plan, Target
+from tvm_scan.cli.support.paths import check_database, check_program
+from tvm_scan.cli.support.terminal import print_json, print_table, print_wrapped
+
+if TYPE_CHECKING:
+    from tvm.target import Target as TVMTarget
+
+    from tvm_scan import Recurrence, ScanPlan
+    from tvm_scan.schedules.verification.verify import Comparison
+
+__all__ = ["command"]
 
 
-def verify_file(
-    what: str, name: str | None, target_name: str, plan_text: str | None, as_json: bool
+def command(
+    what: Annotated[str, typer.Argument(help="Python file, library:NAME, or a folder of records")],
+    func: Name = None,
+    target: Target = "cpu",
+    plan: Plan = None,
+    as_json: Json = False,
 ) -> None:
-    """Print; see ``tvm-scan verify --help``."""
-    target = make_target(target_name)
-    func = load_func(what, name)
-    found = find_recurrence(func)
-    plan = Choice(target, telling_plan) if plan_text is None else read_plan(plan_text)
+    """Compare the scan with its loop on random and adversarial inputs, in ulps.
+
+    Of a folder of records every one is built and run again; exit code 1 if one is wrong.
+
+    Example: tvm-scan verify library:linear_recurrence
+    """
+    if Path(what).is_dir():
+        check_database(Path(what))
+        from tvm_scan.cli.support.rerun import rerun_records
+
+        rerun_records(Path(what), as_json)
+        return
+    check_program(what)
+    from tvm_scan import plan_of, verify
+    from tvm_scan.cli.support import load
+    from tvm_scan.errors import ScanError
+    from tvm_scan.schedules.verification.laws import check_laws
+    from tvm_scan.schedules.verification.verify import telling_plan
+
+    on = load.make_target(target)
+    loop = load.load_func(what, func)
+    found = load.find_recurrence(loop)
+    kept: list[str] = []
+
+    def telling(found: Recurrence, where: TVMTarget) -> ScanPlan:
+        used = plan_of(found, where)  # as explain has it
+        if used.keeps_loop:
+            kept.append(str(used))
+        return telling_plan(found, where)
+
+    chosen = load.Choice(on, telling) if plan is None else load.read_plan(plan)
     try:
-        comparisons = verify(func, target, plan)
+        comparisons = verify(loop, on, chosen)
     except ScanError as error:
         raise CommandError(str(error)) from error
     laws = check_laws(found)
     if as_json:
         rows = [{**asdict(c), "holds": c.holds} for c in comparisons]
-        print_json({"plan": str(plan), "laws": [asdict(law) for law in laws], "runs": rows})
+        about = {"plan": str(chosen), "instead_of": kept, "laws": [asdict(law) for law in laws]}
+        print_json({**about, "runs": rows})
     else:
-        _show(str(plan), comparisons)
+        _show(str(chosen), comparisons)
+        if kept:
+            print_wrapped(
+                f"The plan that is used is {kept[0]}, the loop as it was written: there is nothing "
+                "to compare (tvm-scan explain says why it is used). A tree was compared instead.",
+                0,
+            )
     wrong = [c for c in comparisons if not c.holds]
     if wrong:
         raise CommandError(

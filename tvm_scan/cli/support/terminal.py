@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["print_json", "print_table", "visible"]
+__all__ = ["print_json", "print_table", "print_wrapped", "visible"]
 
 
 def visible(text: Any) -> str:
@@ -45,6 +47,23 @@ def _named(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_named(inner) for inner in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_wrapped(text: str, indent: int) -> None:
+    """Print text in lines that fit the terminal, or 80 columns where there is none.
+
+    Parameters
+    ----------
+    text : str
+        Nothing in it steers the terminal.
+    indent : int
+        Columns in front of each line but the first, which has them in ``text``.
+    """
+    width = max(40, shutil.get_terminal_size().columns)
+    for line in textwrap.wrap(
+        text, width, subsequent_indent=" " * indent, drop_whitespace=True, break_on_hyphens=False
+    ):
+        print(line)
 
 
 def print_table(

@@ -7,22 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-from tvm_scan.cli.failure import CommandError
-from tvm_scan.cli.terminal import print_json, print_table
+from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.options import Json
+from tvm_scan.cli.support.terminal import print_json, print_wrapped, visible
 
-__all__ = ["cache"]
+__all__ = ["command"]
 
-cache = typer.Typer(
+command = typer.Typer(
     help="Look at the kernels that the torch functions keep on disk, limit or remove them.\n\n"
     "Example: tvm-scan cache",
+    add_completion=False,
     invoke_without_command=True,
     rich_markup_mode="rich",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of a table")]
 
-
-@cache.callback()
+@command.callback()
 def _cache(context: typer.Context, as_json: Json = False) -> None:
     """Look at the kernels that the torch functions keep on disk, limit or remove them.
 
@@ -32,7 +32,7 @@ def _cache(context: typer.Context, as_json: Json = False) -> None:
         _show(as_json)
 
 
-@cache.command("show")
+@command.command("show")
 def _show(as_json: Json = False) -> None:
     """List the entries, the latest used first.
 
@@ -52,19 +52,15 @@ def _show(as_json: Json = False) -> None:
             "no text"
         )
         return
-    rows = []
+    count, size = about.entries, about.bytes / 2**20
+    print_wrapped(f"{count} entries, {size:.1f} of at most {about.limit >> 20} MiB", 0)
+    print_wrapped(visible(about.folder), 0)
     for entry in found:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-        rows.append((f"{entry.bytes / 1024:.1f}", used, entry.what))
-    if found:
-        print_table(("KiB", "last used", "what"), rows)
-    typer.echo(
-        f"{about.folder}: {about.entries} entries, {about.bytes / 2**20:.1f} of at most "
-        f"{about.limit >> 20} MiB"
-    )
+        print_wrapped(f"{entry.bytes / 1024:>8.1f} KiB  {used}  {visible(entry.what)}", 32)
 
 
-@cache.command("path")
+@command.command("path")
 def _path(as_json: Json = False) -> None:
     """Print the folder.
 
@@ -79,7 +75,7 @@ def _path(as_json: Json = False) -> None:
     print_json({"folder": str(folder)}) if as_json else typer.echo(str(folder))
 
 
-@cache.command("clear")
+@command.command("clear")
 def _clear(as_json: Json = False) -> None:
     """Remove every entry; kernels are built again when they are needed.
 
@@ -94,7 +90,7 @@ def _clear(as_json: Json = False) -> None:
     typer.echo(f"removed {count} entries, {size / 2**20:.1f} MiB")
 
 
-@cache.command("limit")
+@command.command("limit")
 def _limit(
     megabytes: Annotated[int, typer.Argument(min=0, help="of the whole cache, in MiB")],
     as_json: Json = False,

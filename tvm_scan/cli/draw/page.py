@@ -26,15 +26,24 @@ h1, h2, h3, p, li, summary { overflow-wrap: anywhere; } .notes { padding-left: 1
 td code { display: inline-block; min-width: min(13rem, 60vw); }
 td:first-child code { min-width: 0; white-space: nowrap; }
 .name { display: inline-block; max-width: 18rem; min-width: 8rem; overflow-wrap: anywhere; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr));
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(30rem, 100%), 1fr));
   gap: 1rem; } .card { background: var(--card); border-radius: .6rem; padding: 1rem; min-width: 0; }
-.chart { width: 100%; max-width: 44rem; height: auto; }
-.chart text { font-size: 13px; fill: var(--soft); }
-.chart .small { font-size: 11px; fill: var(--ink); } .grid { stroke: var(--line); }
+.card.plot { max-width: 46rem; } .chart { margin: 0; }
+.chart svg { display: block; width: 100%; height: auto; }
+.chart text { font-size: 14px; fill: var(--soft); }
+.chart .small { font-size: 14px; fill: var(--ink); } .grid { stroke: var(--line); }
+@media (max-width: 36rem) { .card { padding: .75rem; } .chart text, .chart .small {
+  font-size: 21px; } .l1, .l2, .l3, .l4 { stroke-width: 3; } }
+.legend { display: flex; flex-wrap: wrap; gap: .1rem 1.25rem; margin: 0; font-size: .85rem; }
+.key::before { content: ""; display: inline-block; width: .8em; height: .55em;
+  margin-right: .45em; background: currentcolor; } .key { color: var(--soft); }
+.b1::before { color: var(--c1); } .b2::before { color: var(--c2); }
+.b3::before { color: var(--c3); } .b4::before { color: var(--c4); }
 .l1 { stroke: var(--c1); } .l2 { stroke: var(--c2); } .l3 { stroke: var(--c3); }
 .l4 { stroke: var(--c4); } .l1, .l2, .l3, .l4 { fill: none; stroke-width: 2; }
 .c1 { fill: var(--c1); } .c2 { fill: var(--c2); } .c3 { fill: var(--c3); } .c4 { fill: var(--c4); }
-.key { width: 12px; height: 8px; } .tree img { max-width: 100%; height: auto; display: block; }
+.l3 { stroke-dasharray: 8 6; }
+.tree { margin-bottom: 1rem; } .tree div { overflow-x: auto; } .tree img { display: block; }
 summary { cursor: pointer; color: var(--soft); }
 """
 

@@ -1,4 +1,4 @@
-"""``tvm-scan verify FOLDER``: every record of a database, run again beside its loop."""
+"""Every record of a database, built and run again beside its loop."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import tvm
 from tvm.target import Target
 
-from tvm_scan.cli.failure import NO_RECORD, WRONG_RESULT, CommandError
-from tvm_scan.cli.records import open_store
-from tvm_scan.cli.terminal import print_json, visible
+from tvm_scan.cli.support.failure import NO_RECORD, WRONG_RESULT, CommandError
+from tvm_scan.cli.support.records import open_store
+from tvm_scan.cli.support.terminal import print_json, visible
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.measure.check import Case, compare, make_cases
@@ -18,12 +18,12 @@ from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.replay import replay_record
 from tvm_scan.schedules.machine.device import device_of
 
-__all__ = ["verify_records"]
+__all__ = ["rerun_records"]
 
 Row = dict[str, Any]
 
 
-def verify_records(folder: Path, as_json: bool) -> None:
+def rerun_records(folder: Path, as_json: bool) -> None:
     """Print; see ``tvm-scan verify --help``."""
     store = open_store(folder)
     good, others = store.usable()

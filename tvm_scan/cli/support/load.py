@@ -16,7 +16,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_scan import Recurrence, Refusal, ScanPlan, extract, library, parallelize
 from tvm_scan.arguments import as_target
-from tvm_scan.cli.failure import REFUSED, CommandError
+from tvm_scan.cli.support.failure import REFUSED, CommandError
 from tvm_scan.errors import ScanError
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.machine.device import device_of

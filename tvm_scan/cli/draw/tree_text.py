@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tvm_scan import Recurrence, ScanPlan
-from tvm_scan.cli.equation import number
+from tvm_scan.cli.draw.equation import number
 from tvm_scan.schedules.picture import (
     Chunks,
     Drawing,
@@ -15,7 +15,8 @@ from tvm_scan.schedules.picture import (
 
 __all__ = ["tree_text"]
 
-_SHOWN = 8
+#: Threads or cells, and chunks, that fit into 80 columns.
+_SHOWN, _CHUNKS = 8, 6
 
 
 def tree_text(found: Recurrence, plan: ScanPlan) -> str:
@@ -62,17 +63,20 @@ def _drawn(drawing: Drawing, length: str) -> list[str]:
 
 
 def _chunks(count: int) -> list[str]:
-    shown = min(count, _SHOWN)
+    shown = min(count, _CHUNKS)
     more = " …" if count > shown else ""
     boxes = "  ".join(f"[chunk {i}]" for i in range(shown)) + more
-    arrows = "  ".join("    │    " for _ in range(shown))
+    arrows = "  ".join("    │    " for _ in range(shown)).rstrip()
     return [
         "",
-        f"reduce  {boxes}      each chunk to one element, side by side",
+        f"reduce  {boxes}",
         f"        {arrows}",
-        f"scan    {'──▶'.join('    ●   ' for _ in range(shown))}{more}      elements in order",
+        f"scan    {'──▶'.join('    ●   ' for _ in range(shown))}{more}",
         f"        {arrows}",
-        f"replay  {boxes}      the loop body from each chunk's carry",
+        f"replay  {boxes}",
+        "        reduce: each chunk becomes one element, all side by side",
+        "        scan: the elements are combined in order",
+        "        replay: the loop body runs from each chunk's carry",
     ]
 
 
@@ -89,11 +93,11 @@ def _vector(drawing: VectorScan) -> list[str]:
 def _tile(lanes: int) -> list[str]:
     """Rows of several lanes, read along time and turned into vectors of lanes."""
     shown = min(lanes, 4)
-    rows = ["", "memory  lane by lane, along time          registers  step by step, across lanes"]
+    rows = ["", "memory  lane by lane, along time      registers  step by step, across lanes"]
     for i in range(shown):
         left = "  ".join(f"h{i},{t}" for t in range(4)) + "  …"
         right = "  ".join(f"h{k},{i}" for k in range(4)) + "  …"
-        rows.append(f"        {left:<34}{'──▶' if i == 1 else '   '}     {right}")
+        rows.append(f"        {left:<30}{'──▶' if i == 1 else '   '}     {right}")
     return [*rows, f"        … {lanes} lanes in a tile; each vector steps all of them at once", ""]
 
 

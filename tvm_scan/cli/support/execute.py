@@ -14,7 +14,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from tvm_scan import tir
-from tvm_scan.cli.failure import CommandError
+from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cuda_math import build
 from tvm_scan.schedules.machine.device import device_of
 

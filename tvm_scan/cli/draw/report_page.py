@@ -3,25 +3,92 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
 
-from tvm_scan.cli.page import document, table
-from tvm_scan.cli.plot_svg import Axis, Series, chart
-from tvm_scan.meta.measure.progress import duration
+from tvm_scan.cli.draw.page import document, table
+from tvm_scan.cli.draw.plot import Axis, Series, chart
+from tvm_scan.meta.measure.duration import duration
 
-if TYPE_CHECKING:
-    from tvm_scan.cli.report import Function, Report
+__all__ = ["Function", "Report", "Trial", "render"]
 
-__all__ = ["render"]
-
-#: For the pictures of trees, whose own colours are those of a light page.
-_DARK_TREE = (
-    "@media (prefers-color-scheme: dark) { .page { fill: #1f242a; } text { fill: #e4e7eb; } "
+#: For the pictures of trees, whose own colours are those of a light page; the card is behind them.
+_TREE_STYLE = (
+    ".page { fill: none; } @media (prefers-color-scheme: dark) { text { fill: #e4e7eb; } "
     ".small { fill: #9aa5b1; } "
     ".box { fill: #22354a; stroke: #63b3ed; } .pass { fill: #16191d; stroke: #63b3ed; } "
     ".combine { fill: #63b3ed; } }"
 )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One record: when it was measured, and what."""
+
+    record: str
+    plan: str
+    seconds: float
+    date: str
+    host: str
+
+
+@dataclass
+class Function:
+    """The records of one function and target, in the order in which they were measured.
+
+    Attributes
+    ----------
+    name, shapes, target : str
+        What was tuned.
+    trials : list of Trial
+        In order.
+    loop, default : float or None
+        Seconds of the sequential and of the default plan; None where they are not on record.
+    bytes, flops : float
+        Of the fastest plan, by analysis.
+    trees : list of str
+        The fastest plan, drawn for each recurrence.
+    """
+
+    name: str
+    shapes: str
+    target: str
+    trials: list[Trial] = field(default_factory=list)
+    loop: float | None = None
+    default: float | None = None
+    bytes: float = 0.0
+    flops: float = 0.0
+    trees: list[str] = field(default_factory=list)
+
+    @property
+    def best(self) -> Trial:
+        """The fastest record."""
+        return min(self.trials, key=lambda trial: trial.seconds)
+
+
+@dataclass
+class Report:
+    """Everything that the page shows.
+
+    Attributes
+    ----------
+    folder : str
+        Of the database.
+    versions : dict of str to str
+        TVM's and this package's.
+    functions : list of Function
+        By name, shapes and target.
+    passed : list of (str, str)
+        Records that are not usable here, and why; and lines that are no records.
+    roof : tuple of (float, float), optional
+        Bytes and operations a second that this machine reaches at most.
+    """
+
+    folder: str
+    versions: dict[str, str]
+    functions: list[Function]
+    passed: list[tuple[str, str]]
+    roof: tuple[float, float] | None = None
 
 
 def render(report: Report) -> str:
@@ -50,7 +117,7 @@ def render(report: Report) -> str:
         "<h2>Searches</h2>",
         f'<div class="cards">{"".join(_search(one) for one in report.functions)}</div>',
         "<h2>Trees</h2>",
-        f'<div class="cards">{"".join(_trees(one) for one in report.functions)}</div>',
+        *(_trees(one) for one in report.functions),
         "<h2>Records</h2>",
         "".join(_records(one) for one in report.functions),
     ]
@@ -115,31 +182,33 @@ def _roofline(report: Report) -> str:
         )
     across = Axis("operations to a byte of main memory", log=True)
     drawn = chart("Roofline", across, Axis("GFLOP/s", log=True), series)
-    return f'<p>{text}</p><div class="card">{drawn}</div>'
+    return f'<p>{text}</p><div class="card plot">{drawn}</div>'
 
 
 def _search(one: Function) -> str:
     dots = [(i, trial.seconds * 1e6) for i, trial in enumerate(one.trials, 1)]
     best = [(i, min(y for _, y in dots[:i])) for i, _ in dots]
     series = [Series("record", dots, "dots", 4, [trial.plan for trial in one.trials])]
+    series.append(Series("best so far", best, "steps", 1))
     for name, value, colour in (("loop", one.loop, 2), ("default plan", one.default, 3)):
         if value is not None:
             flat = [(1.0, value * 1e6), (float(max(2, len(dots))), value * 1e6)]
             series.append(Series(name, flat, "line", colour))
-    series.append(Series("best so far", best, "steps", 1))
     drawn = chart(f"Search of {_label(one)}", Axis("record"), Axis("us", log=True), series)
-    return f'<div class="card"><h3>{escape(_label(one))}</h3>{drawn}</div>'
+    return f'<div class="card plot"><h3>{escape(_label(one))}</h3>{drawn}</div>'
 
 
 def _trees(one: Function) -> str:
     pictures = []
     for tree in one.trees:
-        text = tree.replace("</style>", f"{_DARK_TREE}</style>", 1)
+        text = tree.replace("</style>", f"{_TREE_STYLE}</style>", 1)
         data = base64.b64encode(text.encode()).decode()
         words = escape(f"Tree of {_label(one)}: {one.best.plan}", quote=True)
         pictures.append(f'<img alt="{words}" src="data:image/svg+xml;base64,{data}">')
     title = f"<h3>{escape(_label(one))}</h3>"
-    return f'<div class="card tree">{title}{"".join(pictures)}</div>'
+    # Text keeps its size: on a narrow page a picture is moved sideways, by the keyboard, too.
+    shown = "".join(f'<div tabindex="0">{picture}</div>' for picture in pictures)
+    return f'<div class="card tree">{title}{shown}</div>'
 
 
 def _records(one: Function) -> str:

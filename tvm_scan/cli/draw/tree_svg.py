@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from tvm_scan import Recurrence, ScanPlan
-from tvm_scan.cli.equation import number
+from tvm_scan.cli.draw.equation import number
 from tvm_scan.schedules.picture import (
     Chunks,
     Drawing,
@@ -244,7 +244,12 @@ def _chunks(canvas: _Canvas, count: int, top: float) -> float:
             else:
                 canvas.box(_x(i) - 36, y, 72, f"chunk {i}")
             if row:
-                canvas.line(_x(i), y - _ROW * 1.5 + 34, _x(i), y + (17 if row == 1 else 0))
+                canvas.line(
+                    _x(i),
+                    y - _ROW * 1.5 + (34 if row == 1 else 17),
+                    _x(i),
+                    y + (17 if row == 1 else 0),
+                )
     if count > shown:
         canvas.text(_x(shown) - 30, top + 22, f"… {count} chunks")
     return y + 34

@@ -11,7 +11,8 @@ from math import ceil, floor, log10
 __all__ = ["Axis", "Series", "chart"]
 
 _WIDTH, _HEIGHT = 560, 320
-_LEFT, _RIGHT, _TOP, _BOTTOM = 72, 16, 34, 46
+#: Room around the axes for text of twice its size: on a narrow page the drawing is half as large.
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 22, 40, 66
 
 
 @dataclass(frozen=True)
@@ -66,19 +67,23 @@ def chart(title: str, across: Axis, up: Axis, series: Sequence[Series]) -> str:
     Returns
     -------
     str
-        An ``svg`` element.
+        A ``figure`` element: the names of the series as text, and the drawing.
     """
     xs = _Scale([x for s in series for x, _ in s.points], across.log, _LEFT, _WIDTH - _RIGHT)
     ys = _Scale([y for s in series for _, y in s.points], up.log, _HEIGHT - _BOTTOM, _TOP)
+    keys = "".join(
+        f'<span class="key b{one.colour}">{escape(one.name)}</span>' for one in series if one.name
+    )
     parts = [
-        f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
+        f'<figure class="chart"><p class="legend">{keys}</p>',
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
         f"<title>{escape(title)}</title>",
     ]
     for value, shown in xs.ticks():
         x = xs.at(value)
         parts.append(f'<path class="grid" d="M{x:.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>')
         parts.append(
-            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{shown}</text>'
+            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 22}" text-anchor="middle">{shown}</text>'
         )
     for value, shown in ys.ticks():
         y = ys.at(value)
@@ -90,19 +95,10 @@ def chart(title: str, across: Axis, up: Axis, series: Sequence[Series]) -> str:
         f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">'
         f"{escape(across.label)}</text>"
     )
-    parts.append(
-        f'<text transform="translate(14 {(_TOP + _HEIGHT - _BOTTOM) / 2}) rotate(-90)" '
-        f'text-anchor="middle">{escape(up.label)}</text>'
-    )
+    parts.append(f'<text x="2" y="{_TOP - 18}">{escape(up.label)}</text>')
     for one in series:
         parts.extend(_drawn(one, xs, ys))
-    x = float(_LEFT)
-    for one in series:
-        if one.name:
-            parts.append(f'<rect class="c{one.colour} key" x="{x:.1f}" y="9"/>')
-            parts.append(f'<text x="{x + 17:.1f}" y="17">{escape(one.name)}</text>')
-            x += 34 + 7.2 * len(one.name)
-    return "\n".join([*parts, "</svg>"])
+    return "\n".join([*parts, "</svg></figure>"])
 
 
 def _drawn(one: Series, xs: _Scale, ys: _Scale) -> list[str]:
@@ -113,12 +109,12 @@ def _drawn(one: Series, xs: _Scale, ys: _Scale) -> list[str]:
         for (x, y), label, mark in zip(places, labels, marks, strict=False):
             tip = f"<title>{escape(label)}</title>" if label else ""
             out.append(
-                f'<circle class="c{one.colour}" cx="{x:.1f}" cy="{y:.1f}" r="4">{tip}</circle>'
+                f'<circle class="c{one.colour}" cx="{x:.1f}" cy="{y:.1f}" r="5">{tip}</circle>'
             )
             if one.marks:
                 end = x > _WIDTH - 60
                 out.append(
-                    f'<text class="small" x="{x + (-8 if end else 8):.1f}" y="{y + 4:.1f}" '
+                    f'<text class="small" x="{x + (-9 if end else 9):.1f}" y="{y + 5:.1f}" '
                     f'text-anchor="{"end" if end else "start"}">{escape(mark)}</text>'
                 )
         return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from tvm_scan.cli.page import document, table
+from tvm_scan.cli.draw.page import document, table
 
 __all__ = ["render"]
 

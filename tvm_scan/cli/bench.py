@@ -7,26 +7,33 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
-from tvm_scan.cli.failure import CommandError
-from tvm_scan.cli.terminal import print_json
+import typer
 
-__all__ = ["run_benchmark"]
+from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.options import Json
+from tvm_scan.cli.support.terminal import print_json
 
+__all__ = ["SETTINGS", "command"]
+
+#: What follows the name belongs to the script.
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 _FOLDER = Path(__file__).resolve().parents[2] / "bench"
 
 
-def run_benchmark(name: str | None, arguments: list[str], as_json: bool) -> int:
-    """Run one, or list all; returns the exit code.
+def command(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(help="which one; what follows it are its own arguments")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure: tvm-scan bench cpu, and the others; without a name, list them.
 
-    Parameters
-    ----------
-    name : str or None
-        Name of the script; None lists them.
-    arguments : list of str
-        Its own arguments.
-    as_json : bool
-        Whether to print the list as data.
+    They are in tvm_scan's repository, not in the installed package.
+
+    Example: tvm-scan bench
     """
     found = _scripts()
     if not found:
@@ -41,15 +48,18 @@ def run_benchmark(name: str | None, arguments: list[str], as_json: bool) -> int:
             width = max(map(len, found))
             for one, line in found.items():
                 print(f"{one:<{width}}  {line}")
-        return 0
+        return
     if name not in found:
         raise CommandError(
             f"bench: expected one of {', '.join(found)}, got {name!r}; choose one of them"
         )
     paths = [str(_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    command = [sys.executable, "-m", f"bench.{name}", *arguments]
-    return subprocess.call(command, env=environment)
+    own = ["--json"] if as_json else []
+    command = [sys.executable, "-m", f"bench.{name}", *own, *context.args]
+    code = subprocess.call(command, env=environment)
+    if code:
+        raise typer.Exit(code)
 
 
 def _scripts() -> dict[str, str]:

@@ -1,0 +1,26 @@
+"""A change of a database that says how many records it was about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.terminal import print_json
+from tvm_scan.errors import ScanError
+from tvm_scan.meta.store.database import RecordStore
+
+__all__ = ["change"]
+
+
+def change(folder: Path, what: str, work: Callable[[], int], as_json: bool) -> None:
+    """Do it, and print the number that it returns as ``what``, and how many are left."""
+    try:
+        count = work()
+        left = len(RecordStore(folder).entries())
+    except ScanError as error:
+        raise CommandError(str(error)) from error
+    if as_json:
+        print_json({what: count, "records": left})
+    else:
+        print(f"{count} {what}; {left} records in {folder}")

@@ -1,0 +1,62 @@
+"""Databases of records, their entries, and what is said of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tvm_scan.cli.support.failure import BAD_INPUT, NO_RECORD, CommandError
+from tvm_scan.errors import ScanError
+from tvm_scan.meta.store.database import RecordStore
+from tvm_scan.meta.store.entry import Entry
+
+__all__ = ["find_entry", "none_for", "open_store"]
+
+
+def open_store(folder: Path) -> RecordStore:
+    """A database that can be read.
+
+    Raises
+    ------
+    CommandError
+        If there is none in the folder.
+    """
+    store = RecordStore(folder)
+    try:
+        store.entries()
+    except ScanError as error:
+        raise CommandError(str(error)) from error
+    return store
+
+
+def find_entry(store: RecordStore, digest: str) -> Entry:
+    """The record whose id begins so.
+
+    Raises
+    ------
+    CommandError
+        If there is not exactly one.
+    """
+    found = [e for e in store.entries() if e.digest.startswith(digest)]
+    if len(found) != 1 or not digest:
+        raise CommandError(
+            f"expected the id of one record, got {digest!r}, which {len(found)} records have; "
+            "tvm-scan list prints them",
+            NO_RECORD if not found else BAD_INPUT,
+        )
+    (entry,) = found
+    if entry.unknown is not None:
+        raise CommandError(f"{entry.unknown}; drop the record with tvm-scan prune --foreign")
+    if entry.fault is not None:
+        raise CommandError(f"{entry.fault}; drop the record with tvm-scan prune --bad")
+    return entry
+
+
+def none_for(store: RecordStore, target: Any, missing: list[str]) -> str:
+    """That nothing is on record for these functions, why others were passed over, and the fix."""
+    reasons = sorted({reason for _, reason in store.usable(target)[1]})
+    passed = f" (passed over: {'; '.join(reasons)})" if reasons else ""
+    return (
+        f"expected a record of {', '.join(missing)} for this target in {store.folder}, found none"
+        f"{passed}; run tvm-scan tune with the same shapes and target"
+    )
