@@ -285,7 +285,7 @@ KERNEL_SOURCES = (
     "algebra/*.py",
     "extraction/*.py",
     "library/*.py",
-    "relax/*.py",
+    "relax/**/*.py",
     "schedules/**/*.py",
     "torch/building.py",
     "torch/places.py",

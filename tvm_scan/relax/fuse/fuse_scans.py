@@ -21,10 +21,10 @@ from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.meta.store.replay import replay
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.relax.calls import global_vars
-from tvm_scan.relax.dataflow import Dataflow
 from tvm_scan.relax.findings import Findings
-from tvm_scan.relax.merge import with_consumer, with_producer
-from tvm_scan.relax.neighbours import (
+from tvm_scan.relax.fuse.dataflow import Dataflow
+from tvm_scan.relax.fuse.merge import with_consumer, with_producer
+from tvm_scan.relax.fuse.neighbours import (
     Neighbour,
     Neighbours,
     is_small,

@@ -8,7 +8,7 @@ from tvm import relax
 
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
-from tvm_scan.relax.onnx_shapes import fitted
+from tvm_scan.relax.import_onnx.shapes import fitted
 
 __all__ = ["causal_conv"]
 

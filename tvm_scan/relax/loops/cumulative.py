@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_scan import tir
-from tvm_scan.relax.loops import Shape, Step, build_loop
+from tvm_scan.relax.loops.build import Shape, Step, build_loop
 
 __all__ = ["cumulative_loop", "extremum_loop", "logsumexp_loop", "product_gradient_loop"]
 

@@ -14,11 +14,11 @@ from tvm import relax, tirx
 from tvm_scan import tir
 from tvm_scan.annotations import DECLARED
 from tvm_scan.errors import ScanError
-from tvm_scan.relax.cumulative_loops import cumulative_loop, logsumexp_loop
-from tvm_scan.relax.higher_order import declared
-from tvm_scan.relax.loops import Shape, call_loop, constant_extent
+from tvm_scan.relax.import_torch.higher_order import declared
+from tvm_scan.relax.loops.build import Shape, call_loop, constant_extent
+from tvm_scan.relax.loops.cumulative import cumulative_loop, logsumexp_loop
+from tvm_scan.relax.loops.packed_states import states_of_sequences
 from tvm_scan.relax.operators import emit_along_axis, viewed
-from tvm_scan.relax.packed_states import states_of_sequences
 
 __all__ = ["OWN"]
 

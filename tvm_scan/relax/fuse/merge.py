@@ -13,8 +13,8 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.s_tir.analysis import get_sblock_access_region
 
 from tvm_scan import tir
-from tvm_scan.relax.occurrences import first_reads, is_read_once, last_stores
-from tvm_scan.relax.pointwise import Pointwise
+from tvm_scan.relax.fuse.occurrences import first_reads, is_read_once, last_stores
+from tvm_scan.relax.fuse.pointwise import Pointwise
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["with_consumer", "with_producer", "with_unit_axes"]

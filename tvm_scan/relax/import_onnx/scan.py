@@ -10,8 +10,8 @@ from tvm.ir import GenericConst
 
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
-from tvm_scan.relax.loops import call_loop
-from tvm_scan.relax.step import LoweredStep, lower_step, time_loop
+from tvm_scan.relax.loops.build import call_loop
+from tvm_scan.relax.step.lowered import LoweredStep, lower_step, time_loop
 
 __all__ = ["scan"]
 

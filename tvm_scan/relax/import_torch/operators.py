@@ -11,11 +11,11 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.library.arguments import make_extent
 from tvm_scan.library.lfilter import lfilter
-from tvm_scan.relax.cumulative_loops import extremum_loop, logsumexp_loop
-from tvm_scan.relax.loops import Shape, call_loop, constant_extent
+from tvm_scan.relax.loops.build import Shape, call_loop, constant_extent
+from tvm_scan.relax.loops.cumulative import extremum_loop, logsumexp_loop
 from tvm_scan.relax.operators import emit_along_axis
-from tvm_scan.relax.torch_convolutions import CONVOLUTIONS, convert_convolution
-from tvm_scan.relax.torch_repairs import REPAIRS
+from tvm_scan.relax.repairs.torch_convolutions import CONVOLUTIONS, convert_convolution
+from tvm_scan.relax.repairs.torch_dtypes import REPAIRS
 
 __all__ = ["CONVERTERS", "loop_converter"]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_scan.relax.roll_collect import Collected, step_read
+from tvm_scan.relax.import_torch.roll_collect import Collected, step_read
 
 __all__ = ["LoopRoller", "RolledLoop"]
 

@@ -10,10 +10,10 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst, IRModule
 
 from tvm_scan.errors import ScanError
-from tvm_scan.relax.causal_conv import causal_conv
-from tvm_scan.relax.onnx_attention import linear_attention
-from tvm_scan.relax.onnx_extents import as_tensor, computed
-from tvm_scan.relax.onnx_scan import scan
+from tvm_scan.relax.import_onnx.attention import linear_attention
+from tvm_scan.relax.import_onnx.causal_conv import causal_conv
+from tvm_scan.relax.import_onnx.scan import scan
+from tvm_scan.relax.repairs.onnx_extents import as_tensor, computed
 
 __all__ = ["from_onnx"]
 

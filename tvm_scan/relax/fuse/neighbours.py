@@ -14,8 +14,8 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED
 from tvm_scan.relax.calls import legalized
-from tvm_scan.relax.dataflow import Dataflow
-from tvm_scan.relax.pointwise import Pointwise, composed, pointwise
+from tvm_scan.relax.fuse.dataflow import Dataflow
+from tvm_scan.relax.fuse.pointwise import Pointwise, composed, pointwise
 from tvm_scan.schedules.common.branches import branches
 
 __all__ = ["Neighbour", "Neighbours", "is_small", "largest", "position", "same_var"]

@@ -25,8 +25,8 @@ from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.statements import rebuild
 from tvm_scan.recurrence import Refusal
-from tvm_scan.relax.step_form import is_point, without_copies, without_unit_loops
-from tvm_scan.relax.step_primitive import fused_step
+from tvm_scan.relax.step.form import is_point, without_copies, without_unit_loops
+from tvm_scan.relax.step.primitive import fused_step
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks
 
 __all__ = ["LoweredStep", "lower_step", "time_loop"]

@@ -10,7 +10,7 @@ from tvm import relax
 
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.errors import ScanError
-from tvm_scan.relax.torch_repairs import dtype_of
+from tvm_scan.relax.repairs.torch_dtypes import dtype_of
 
 __all__ = ["make_importer"]
 

@@ -12,12 +12,12 @@ from typing import Any
 from tvm.ir import IRModule
 
 from tvm_scan.errors import ScanError
-from tvm_scan.relax.higher_order import convert_associative_scan, convert_scan
-from tvm_scan.relax.own_operators import OWN
-from tvm_scan.relax.roll import RolledLoop, roll_loops
-from tvm_scan.relax.torch_importer import make_importer
-from tvm_scan.relax.torch_operators import CONVERTERS, Converter
-from tvm_scan.relax.while_loops import scans_from_while_loops
+from tvm_scan.relax.import_torch.higher_order import convert_associative_scan, convert_scan
+from tvm_scan.relax.import_torch.operators import CONVERTERS, Converter
+from tvm_scan.relax.import_torch.own_operators import OWN
+from tvm_scan.relax.import_torch.roll import RolledLoop, roll_loops
+from tvm_scan.relax.import_torch.while_loops import scans_from_while_loops
+from tvm_scan.relax.repairs.torch_importer import make_importer
 
 __all__ = ["from_exported"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm_scan.relax.roll_collect import Collected, collected, forward_reads
-from tvm_scan.relax.roll_match import LoopRoller, RolledLoop
+from tvm_scan.relax.import_torch.roll_collect import Collected, collected, forward_reads
+from tvm_scan.relax.import_torch.roll_match import LoopRoller, RolledLoop
 
 __all__ = ["RolledLoop", "roll_loops"]
 
