@@ -15,7 +15,7 @@ from tvm.ir import IRModule, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_scan import tir
-from tvm_scan.relax.fuse.merge import with_unit_axes
+from tvm_scan.relax.fuse.parameters import with_unit_axes
 from tvm_scan.relax.loops.build import Shape, call_loop, folded
 from tvm_scan.relax.loops.cumulative import cumulative_loop
 from tvm_scan.relax.uses import uses_in

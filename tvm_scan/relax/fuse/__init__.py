@@ -2,5 +2,5 @@
 
 Read ``fuse_scans`` first, then ``neighbours`` (calls next to a scan, over the bindings of
 ``dataflow``), ``pointwise`` (which of them compute each element alone), and ``merge`` with
-``occurrences`` (two functions of TensorIR as one).
+``occurrences`` (two functions of TensorIR as one, on the ``parameters`` of both).
 """

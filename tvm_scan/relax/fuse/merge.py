@@ -9,15 +9,14 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
-from tvm.s_tir import SBlock, SBlockRealize
-from tvm.s_tir.analysis import get_sblock_access_region
 
 from tvm_scan import tir
 from tvm_scan.relax.fuse.occurrences import first_reads, is_read_once, last_stores
+from tvm_scan.relax.fuse.parameters import rebuilt
 from tvm_scan.relax.fuse.pointwise import Pointwise
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["with_consumer", "with_producer", "with_unit_axes"]
+__all__ = ["with_consumer", "with_producer"]
 
 
 def with_producer(
@@ -70,8 +69,8 @@ def with_producer(
     inputs = [p for p in scan.params[: len(scan.params) - outputs] if not p.same_as(old)]
     params = [*inputs, *added, *scan.params[len(scan.params) - outputs :]]
     if first is None:
-        return _rebuilt(scan, params, tir.map_loads(scan.body, on_load), [])
-    return _rebuilt(scan, params, tvm_ffi.structural_map(scan.body, (tirx.For, on_for)), [old])
+        return rebuilt(scan, params, tir.map_loads(scan.body, on_load), [])
+    return rebuilt(scan, params, tvm_ffi.structural_map(scan.body, (tirx.For, on_for)), [old])
 
 
 def _is_worth_keeping(producer: Pointwise) -> bool:
@@ -177,46 +176,7 @@ def with_consumer(
     first = len(scan.params) - outputs
     ends = [result if p.same_as(old) else p for p in scan.params[first:]]
     body = last.followed_by(scan.body, made)
-    return _rebuilt(scan, [*scan.params[:first], *added, *ends], body, [old])
-
-
-def with_unit_axes(func: tirx.PrimFunc, shapes: Sequence[Sequence[Any]]) -> tirx.PrimFunc:
-    """Give parameters axes of extent 1, so that nobody has to reshape what is passed.
-
-    Parameters
-    ----------
-    func : tirx.PrimFunc
-        A function.
-    shapes : sequence of sequence of Expr
-        For each parameter its extents, with more of extent 1 between them.
-
-    Returns
-    -------
-    tirx.PrimFunc
-    """
-    buffers = tir.VarMap()
-    for old, shape in zip(func.params, shapes, strict=True):
-        extents = iter(tir.shape_of(old))
-        full = [extent if tir.as_int(extent) == 1 else next(extents) for extent in shape]
-        buffers[old] = tirx.decl_buffer(full, tir.dtype_of(old), name=str(old.name), layout=None)
-
-    def place(buffer: Var, indices: Sequence[Any]) -> tuple[Var, list[Any]]:
-        if buffer not in buffers:
-            return buffer, list(indices)
-        rest = iter(indices)
-        full = tir.shape_of(buffers[buffer])
-        return buffers[buffer], [
-            tir.zero_like(e) if tir.as_int(e) == 1 else next(rest) for e in full
-        ]
-
-    def on_store(store: tirx.BufferStore) -> Any:
-        buffer, indices = place(store.buffer, store.indices)
-        return tirx.BufferStore(buffer, store.value, indices)
-
-    func = ensure_blocks(func)
-    body = tir.map_loads(func.body, lambda load: tirx.BufferLoad(*place(load.source, load.indices)))
-    body = tvm_ffi.structural_map(body, (tirx.BufferStore, on_store))
-    return _rebuilt(func, [b for _, b in buffers.items()], body, [])
+    return rebuilt(scan, [*scan.params[:first], *added, *ends], body, [old])
 
 
 def _known(shared: Sequence[int | None]) -> list[tuple[int, int]]:
@@ -288,34 +248,3 @@ def _inverted(reads: Sequence[TensorLoad], consumer: Pointwise) -> list[int | No
         where.append(found[0] if found else None)
     rest = [tir.as_int(shape[i]) for i in range(len(indices)) if i not in where]
     return where if all(extent == 1 for extent in rest) else None
-
-
-def _rebuilt(
-    scan: tirx.PrimFunc, params: Sequence[Var], body: Any, local: Sequence[Var]
-) -> tirx.PrimFunc:
-    """The function on other parameters, what its blocks access worked out again."""
-    realize = body
-    assert isinstance(realize, SBlockRealize)
-    root = realize.block
-    seen = tir.VarMap((buffer, buffer) for buffer in (*params, *local, *root.alloc_buffers))
-    buffers = {buffer: buffer for buffer in seen.keys()}
-
-    def on_block(block: SBlock) -> SBlock:
-        reads, writes, _ = get_sblock_access_region(block, buffers)
-        return SBlock(
-            block.iter_vars,
-            reads,
-            writes,
-            block.name_hint,
-            block.body,
-            block.init,
-            block.alloc_buffers,
-            block.match_buffers,
-            block.annotations,
-        )
-
-    inner = tvm_ffi.structural_map(root.body, (SBlock, on_block))
-    allocs = [*root.alloc_buffers, *local]
-    whole = SBlock([], [], [], root.name_hint, inner, None, allocs)
-    attrs = dict(scan.attrs or {})
-    return tirx.PrimFunc(list(params), SBlockRealize([], True, whole)).with_attrs(attrs)

@@ -2,7 +2,6 @@
 
 Its error comes from the code generator, behind every pass, and names no operator. So those that
 mean something are rewritten before TVM sees them, and the others are refused by name.
-To be looked through, and thinned, with every later version of TVM.
 """
 
 from __future__ import annotations

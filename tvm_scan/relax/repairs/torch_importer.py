@@ -1,4 +1,4 @@
-"""TVM's importer of exported programs, whose failures name the operator that they are about."""
+"""TVM 0.27's importer of exported programs, whose own errors do not name the operator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm import relax
 
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.errors import ScanError
-from tvm_scan.relax.repairs.torch_dtypes import dtype_of
+from tvm_scan.relax.repairs.torch_casts import dtype_of
 
 __all__ = ["make_importer"]
 

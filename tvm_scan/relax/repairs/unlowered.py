@@ -1,4 +1,4 @@
-"""Which operators of a module TVM cannot lower: its own errors name none."""
+"""The operators of a module that TVM 0.27 cannot lower: its own errors name none."""
 
 from __future__ import annotations
 
