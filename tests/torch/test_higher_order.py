@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
 from tvm_scan import ScanError  # noqa: E402
-from tvm_scan.torch import kept_traces  # noqa: E402
+from tvm_scan.torch.trace import kept as kept_traces  # noqa: E402
 
 
 def affine(p, q):
@@ -200,7 +200,7 @@ def test_a_changed_attribute_is_seen(monkeypatch):
 
 
 def test_a_trace_is_kept(monkeypatch):
-    from tvm_scan.torch import traced
+    from tvm_scan.torch.trace import traced
 
     (x,) = doubles(9, count=1)
     want = ts.associative_scan(affine, (x, x))

@@ -9,7 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.support.damage import full_disk, read_only  # noqa: E402
-from tvm_scan.torch import kept_traces, kernels, store  # noqa: E402
+from tvm_scan.torch import store  # noqa: E402
+from tvm_scan.torch.kernels import cache as kernels  # noqa: E402
+from tvm_scan.torch.trace import kept as kept_traces  # noqa: E402
 
 #: Labels that are none, of an entry whose content is there.
 LABELS = [
@@ -216,7 +218,7 @@ PLANS = [
 @pytest.mark.parametrize("plan", [*PLANS, "cuda/lanes(threads_per_block=32)", b"\xff\xfe"])
 def test_a_plan_in_the_cache_that_is_none_is_made_anew(folder, plan, monkeypatch):
     import tvm_scan.torch as ts
-    from tvm_scan.torch.places import CPU
+    from tvm_scan.torch.kernels.places import CPU
 
     monkeypatch.setattr(kernels, "_calls", {})
     monkeypatch.setattr(kernels, "_libraries", {})

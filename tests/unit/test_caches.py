@@ -9,8 +9,8 @@ from tests.unit.test_arrows import imports_of, module_name, sources
 
 MODULES = {module_name(path): path for path in sources()}
 #: Builds kernels; ``torch.kernels`` asks it for them, and is imported for types alone.
-ROOTS = ("tvm_scan.torch.loops", "tvm_scan.torch.building")
-ASKERS = {"tvm_scan.torch.kernels"}
+ROOTS = ("tvm_scan.torch.loops", "tvm_scan.torch.kernels.building")
+ASKERS = {"tvm_scan.torch.kernels.cache"}
 
 
 def imported(module):
@@ -30,7 +30,7 @@ def imported(module):
 
 def test_the_key_of_a_kernel_holds_every_source_that_can_change_it():
     pytest.importorskip("torch")
-    from tvm_scan.torch.kernels import KERNEL_SOURCES, package_files
+    from tvm_scan.torch.kernels.cache import KERNEL_SOURCES, package_files
 
     reached, todo = set(), list(ROOTS)
     while todo:
@@ -48,7 +48,7 @@ def test_the_key_of_a_kernel_holds_every_source_that_can_change_it():
 
 def test_a_changed_source_changes_the_key_of_a_kernel(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    from tvm_scan.torch import kernels
+    from tvm_scan.torch.kernels import cache as kernels
 
     one = tmp_path / "lanes.py"
     monkeypatch.setattr(kernels, "package_files", lambda _: [("schedules/common/lanes.py", one)])

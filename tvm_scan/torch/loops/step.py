@@ -27,7 +27,7 @@ def _lowered(graph: str, types: list[relax.TensorType]) -> LoweredStep:
 
     from tvm_scan.relax.import_torch.higher_order import lower_graph
     from tvm_scan.relax.import_torch.operators import CONVERTERS
-    from tvm_scan.torch.trace import graph_module
+    from tvm_scan.torch.trace.graph import graph_module
 
     # Some converters ask what torch makes of a node.
     stand_ins = [

@@ -1,0 +1,139 @@
+"""Cumulative sums, products and sums of exponentials as torch operators.
+
+On arrays (outer, length, inner); the adjoints are made of the same operators and of the affine
+scan, so that they have derivatives themselves.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvm_scan.torch.kernels.cache import KernelSpec, run_kernel
+from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.ops.affine import affine_scan, first, fold, shifted
+from tvm_scan.torch.ops.direct import SIZES, frame_of, run_direct
+from tvm_scan.torch.ops.extremum import run_extremum, run_framed
+from tvm_scan.torch.ops.operator import operator
+
+__all__ = ["cumulative", "cumulative_spec", "log_sum_exp"]
+
+
+@operator
+def cumulative(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
+    """Sum (``op="add"``) or multiply (``"mul"``) along the middle axis."""
+    quick = run_direct(cumulative_spec, (op, reverse, exclusive), 1, (x,))
+    if quick is not None:
+        return quick
+    out = aligned_empty(x.shape, x.dtype, x.device)
+    if x.is_complex():
+        if op == "add":
+            parts = torch.view_as_real(x).flatten(2)
+            total = cumulative(parts, op, reverse, exclusive)
+            return torch.view_as_complex(total.view(*x.shape, 2))
+        start = torch.ones_like(x[:, 0]) if x.shape[1] else None
+        emit = "exclusive" if exclusive else "inclusive"
+        return affine_scan(x, torch.zeros_like(x), start, None, emit, reverse)
+    if x.numel():
+        sizes, time_last, shape = frame_of(x.shape)
+        spec = cumulative_spec(x.dtype, op, reverse, exclusive, time_last)
+        run_kernel(spec, sizes, x.reshape(shape), out.view(shape))
+    return out
+
+
+@functools.cache
+def cumulative_spec(
+    dtype: torch.dtype, op: str, reverse: bool, exclusive: bool, time_last: bool
+) -> KernelSpec:
+    """Name the kernel of a cumulative sum or product."""
+    options = (
+        ("dtype", str(dtype).removeprefix("torch.")),
+        ("exclusive", exclusive),
+        ("op", op),
+        ("reverse", reverse),
+        ("time_last", time_last),
+    )
+    return KernelSpec("cumulative", options, SIZES)
+
+
+@cumulative.fake
+def _(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, ctx.op, ctx.reverse, ctx.exclusive = inputs
+    ctx.save_for_backward(*((x, output) if ctx.op == "mul" else ()))
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    if ctx.op == "add":
+        return cumulative(grad, "add", not ctx.reverse, ctx.exclusive), None, None, None
+    # y = x y[t-1] is a linear recurrence with the gates x: no division, so zeros are exact.
+    x, y = ctx.saved_tensors
+    gates = x.conj() if x.is_complex() else x
+    if ctx.exclusive:
+        back = affine_scan(gates, grad, None, None, "exclusive", not ctx.reverse)
+        return back * y.conj(), None, None, None
+    back = affine_scan(gates, grad, None, None, "late", not ctx.reverse)
+    one = torch.ones_like(first(y, ctx.reverse)) if y.shape[1] else None
+    before = shifted(y, one, ctx.reverse) if y.shape[1] else y
+    return back * before.conj(), None, None, None
+
+
+cumulative.gradient(_backward, _setup)
+
+
+@cumulative.vmap
+def _(
+    info: Any, in_dims: Any, x: Tensor, op: str, reverse: bool, exclusive: bool
+) -> tuple[Tensor, int]:
+    folded = fold(x, in_dims[0], info.batch_size)
+    out = cumulative(folded, op, reverse, exclusive)
+    return out.unflatten(0, (info.batch_size, -1)), 0
+
+
+@operator
+def log_sum_exp(x: Tensor, reverse: bool) -> Tensor:
+    """``log(sum(exp(x)))`` along the middle axis, from the running maximum."""
+    out = aligned_empty(x.shape, x.dtype, x.device)
+    if x.numel():
+        top, _ = run_extremum(x, False, reverse)
+        run_framed("logcumsumexp", x, (x, top, out), reverse=reverse)
+    return out
+
+
+@log_sum_exp.fake
+def _(x: Tensor, reverse: bool) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _setup_log_sum_exp(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, ctx.reverse = inputs
+    ctx.save_for_backward(x, output)
+
+
+def _backward_log_sum_exp(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The weight of x[t] in y[s] is exp(x[t] - y[t]) exp(y[t] - y[t+1]) .. exp(y[s-1] - y[s]).
+
+    Every factor is at most 1, so the sum over s is an affine scan that cannot overflow.
+    """
+    x, y = ctx.saved_tensors
+    if not x.numel():
+        return torch.zeros_like(x), None
+    change = shifted(y, first(y, ctx.reverse), ctx.reverse) - y
+    gates = change.masked_fill(change.isnan() & ~y.isnan(), 0).exp()  # -inf - -inf: none yet
+    back = affine_scan(gates, grad, None, None, "late", not ctx.reverse)
+    none = x == float("-inf")
+    weight = torch.where(none, 0, (x - y.masked_fill(none, 0)).exp())
+    return weight * back, None
+
+
+log_sum_exp.gradient(_backward_log_sum_exp, _setup_log_sum_exp)
+
+
+@log_sum_exp.vmap
+def _(info: Any, in_dims: Any, x: Tensor, reverse: bool) -> tuple[Tensor, int]:
+    out = log_sum_exp(fold(x, in_dims[0], info.batch_size), reverse)
+    return out.unflatten(0, (info.batch_size, -1)), 0

@@ -1,0 +1,296 @@
+"""The adjoint of the selective scan as a torch operator, and the derivative of that.
+
+It runs the chunks again from the states at their heads, last chunk first; see `selective`. With a
+complex `A`, and in its own derivative, a chunk is made of torch's operators; see `chunked`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tvm_scan.torch.kernels.cache import KernelSpec, places, run_kernel
+from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty
+from tvm_scan.torch.ops import chunked
+from tvm_scan.torch.ops.chunked import CHUNK
+from tvm_scan.torch.ops.chunked import DIFFERENTIABLE as _DIFFERENTIABLE
+from tvm_scan.torch.ops.operator import operator
+from tvm_scan.torch.ops.transpose import turned
+
+__all__ = ["CHUNK", "head_of", "head_width", "one_by_one", "selective_scan_backward", "spec_of"]
+
+_SIZES = ("batch", "groups", "channels", "length", "steps")
+
+
+def head_width(u: Tensor, states: int) -> int:
+    """Return the elements from one chunk's head to the next: each is aligned."""
+    batch, groups, channels, _ = u.shape
+    return -(-batch * groups * channels * states // ALIGNMENT) * ALIGNMENT
+
+
+def head_of(heads: Tensor, index: int, shape: Sequence[int]) -> Tensor:
+    """Return the states at the head of a chunk."""
+    count = shape[0] * shape[1] * shape[2] * shape[3]
+    return heads[index, :count].view(tuple(shape))
+
+
+def heads_of(heads: Tensor, shape: Sequence[int]) -> list[Tensor]:
+    """Return the states at the heads of all chunks."""
+    return [head_of(heads, index, shape) for index in range(len(heads))]
+
+
+def is_kernel(A: Tensor) -> bool:
+    """Whether there is a kernel for the states of `A`, which are real, and some."""
+    return not A.is_complex() and bool(A.shape[2])
+
+
+def spec_of(factory: str, u: Tensor, states: int, **options: Any) -> KernelSpec:
+    """Name a kernel for inputs like `u`."""
+    options = {"dtype": _name(u.dtype), "states": states} | options
+    return KernelSpec(factory, tuple(sorted(options.items())), _SIZES)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+#: Of u, delta, A, B, C, D, z, bias and h0.
+_Gradients: TypeAlias = tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]
+
+
+@operator
+def selective_scan_backward(
+    g_out: Tensor,
+    g_last: Tensor | None,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    bias: Tensor | None,
+    reset: Tensor | None,
+    h0: Tensor | None,
+    heads: Tensor,
+    softplus: bool,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of u, delta, A, B, C, D, z, bias and h0; empty for absent ones."""
+    length, states, wide = u.shape[3], A.shape[2], A.dtype
+    if not is_kernel(A):
+        given = (u, delta, A, B, C, D, z, bias, reset)
+        return _by_chunks(g_out, g_last, given, heads, softplus, reverse)
+    present = {"D": D, "z": z, "bias": bias, "reset": reset}
+    options = {f"has_{name}": tensor is not None for name, tensor in present.items()}
+    fixed = {"B": B.dim() == 3, "C": C.dim() == 3}
+    options |= {f"fixed_{name}": is_fixed for name, is_fixed in fixed.items()}
+    options |= {"softplus": softplus, "reverse": reverse}
+    # On a GPU torch's products of matrices add up faster than a thread a sum would.
+    options["sums"] = fused = places.place_of(u) is places.CPU
+    spec = spec_of("selective_backward_chunk", u, states, **options, dtype=_name(wide))
+    # All sequences with time before channels, in the carry's dtype.
+    z_turned = None if z is None else turned(z, wide)
+    u_turned, g_turned = turned(u, wide), turned(g_out, wide)
+    B, C = (t.to(wide) if t.dim() == 3 else turned(t, wide) for t in (B, C))
+    given = (u_turned, turned(delta, wide), A, B, C, D, z_turned, bias, reset)
+    inputs = [t.contiguous() for t in given if t is not None]
+    grads = {n: _like(u_turned) for n in ("u", "delta", *(["z"] if z is not None else []))}
+    every = (*u.shape[:3], states)
+    # Of no channels, no step is walked.
+    made = _like if u.numel() else torch.zeros_like
+    of_steps = {n: made(t) for n, t in (("B", B), ("C", C)) if not fixed[n]}
+    of_states = {n: _zeros(every, u, wide) for n in ("A", *(n for n in fixed if fixed[n]))}
+    small = {n: torch.zeros_like(t) for n, t in (("D", D), ("bias", bias)) if t is not None}
+    carry = aligned_empty(every, wide, u.device)
+    carry.zero_() if g_last is None else carry.copy_(g_last)
+    scratch: list[Tensor] = []
+    for index in reversed(range(len(heads) if u.numel() and states else 0)):
+        start = index * CHUNK
+        steps = min(CHUNK, length - start)
+        if not scratch or scratch[1].shape[2] != steps:  # the last chunk, which is shorter
+            scratch = _scratch(u, states, steps, wide)
+        head = head_of(heads, index, tuple(carry.shape))
+        written = [carry, *scratch, of_states["A"], *grads.values()]
+        projected = of_states | (of_steps if fused else {})
+        written += [projected[n] for n in ("B", "C") if n in projected]
+        if fused:
+            written += small.values()
+        run_kernel(spec, (*u.shape, steps), start, steps, *inputs, head, g_turned, *written)
+        if not fused:
+            first = length - start - steps if reverse else start
+            _add_up(scratch, first, steps, reverse, of_steps)
+    if not fused and D is not None:
+        g_y = g_turned if z_turned is None else F.silu(z_turned).mul_(g_turned)
+        small["D"] = g_y.mul(u_turned).sum((0, 2))
+    if not fused and bias is not None:
+        small["bias"] = grads["delta"].sum((0, 2))
+    results = {n: turned(g, u.dtype) for n, g in (grads | of_steps).items()}
+    absent = u.new_empty(0, dtype=wide)
+    results = {"z": absent.to(u.dtype), "D": absent, "bias": absent, **results, **small}
+    for name, total in of_states.items():
+        summed = total[0] if len(total) == 1 else total.sum(0)
+        results[name] = summed if name == "A" else summed.to(u.dtype)
+    return cast(_Gradients, (*(results[name] for name in _DIFFERENTIABLE[:8]), carry))
+
+
+def _add_up(
+    scratch: list[Tensor], first: int, steps: int, reverse: bool, grads: dict[str, Tensor]
+) -> None:
+    """The sums over channels of one chunk that lies at the step `first`."""
+    history, adjoint, _, drive, gated = scratch
+    factors = {"B": (adjoint, drive), "C": (history[:, :, 1:], gated)}
+    for name, grad in grads.items():
+        states, weights = factors[name]
+        found = (states @ weights.unsqueeze(-1)).squeeze(-1)
+        grad.narrow(2, first, steps).copy_(found.flip(2) if reverse else found)
+
+
+def _like(tensor: Tensor) -> Tensor:
+    return aligned_empty(tensor.shape, tensor.dtype, tensor.device)
+
+
+def _zeros(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
+    return aligned_empty(shape, dtype, like.device).zero_()
+
+
+def _by_chunks(
+    g_out: Tensor,
+    g_last: Tensor | None,
+    given: Sequence[Tensor | None],
+    heads: Tensor,
+    softplus: bool,
+    reverse: bool,
+) -> _Gradients:
+    """What `selective_scan_backward` returns, without a kernel."""
+    named = _named(given)
+    u, A = named["u"], named["A"]
+    shape = (*u.shape[:3], A.shape[2])
+    # A copy: an operator returns none of its arguments.
+    carry = A.new_zeros(shape) if g_last is None else g_last.clone()
+    found = chunked.adjoint(named, g_out, carry, heads_of(heads, shape), softplus, reverse)
+    absent = A.real.new_empty(0) if A.is_complex() else A.new_empty(0)
+    found = {"z": absent.to(u.dtype), "D": absent, "bias": absent.clone(), **found}
+    return cast(_Gradients, tuple(found[name] for name in _DIFFERENTIABLE))
+
+
+def _named(given: Sequence[Tensor | None]) -> dict[str, Tensor]:
+    names = (*_DIFFERENTIABLE[:8], "reset")
+    return {n: t for n, t in zip(names, given, strict=True) if t is not None}
+
+
+def _scratch(u: Tensor, states: int, steps: int, wide: torch.dtype) -> list[Tensor]:
+    """History, adjoint, step, drive and gated of one chunk; see the loop."""
+    batch, groups, channels, _ = u.shape
+    of_states = [(batch, groups, n, states, channels) for n in (steps + 1, steps)]
+    shapes = [*of_states, *[(batch, groups, steps, channels)] * 3]
+    return [aligned_empty(shape, wide, u.device) for shape in shapes]
+
+
+@selective_scan_backward.fake
+def _(
+    g_out: Tensor,
+    g_last: Tensor | None,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    bias: Tensor | None,
+    reset: Tensor | None,
+    h0: Tensor | None,
+    heads: Tensor,
+    softplus: bool,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    small, real = A.shape[:2], A.dtype.to_real() if A.is_complex() else A.dtype
+    return (
+        u.new_empty(u.shape),
+        u.new_empty(u.shape),
+        A.new_empty(A.shape),
+        B.new_empty(B.shape),
+        C.new_empty(C.shape),
+        A.new_empty(small if D is not None else (0,), dtype=real),
+        u.new_empty(u.shape if z is not None else (0,)),
+        A.new_empty(small if bias is not None else (0,), dtype=real),
+        A.new_empty((*u.shape[:3], A.shape[2])),
+    )
+
+
+def _setup_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.softplus, ctx.reverse = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors)
+
+
+def _second(ctx: Any, *weights: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Differentiate the gradients, by torch's operators, one chunk after another."""
+    g_out, g_last, *given, h0, heads = ctx.saved_tensors
+    named = _named(given)
+    shape = (*named["u"].shape[:3], named["A"].shape[2])
+    carry = named["A"].new_zeros(shape) if g_last is None else g_last
+    known = (*named, "h0")
+    wanted = {
+        name: weight
+        for name, weight in zip(_DIFFERENTIABLE, weights, strict=True)
+        if name in known and weight is not None
+    }
+    found = chunked.second(
+        named, g_out, carry, heads_of(heads, shape), wanted, ctx.softplus, ctx.reverse
+    )
+    results = [found["g_out"], None if g_last is None else found["g_last"]]
+    results += [found.get(name) for name in _DIFFERENTIABLE[:8]]
+    results += [None, None if h0 is None else found["h0"], None, None, None]
+    return _once(results, (*ctx.saved_tensors, *weights))
+
+
+def _once(results: list[Tensor | None], sources: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """Make the third derivative an error: as constants these would silently have none."""
+    if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        return tuple(results)
+    recorded = [t for t in sources if t is not None and t.requires_grad]
+    return tuple(None if r is None else _Second.apply(r, *recorded) for r in results)
+
+
+class _Second(torch.autograd.Function):
+    """A second derivative, which depends on what it was computed from."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, *sources: Tensor) -> Tensor:
+        return result.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise RuntimeError(
+            "tvm_scan.torch.selective_scan: expected a first or second derivative, got a third "
+            "one; write the recurrence with tvm_scan.torch.linear_recurrence, which has all"
+        )
+
+
+selective_scan_backward.gradient(_second, _setup_backward)
+
+
+def one_by_one(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
+    """Run an operator on one mapped element after another."""
+    results = [
+        call(
+            *(
+                a.select(d, i) if isinstance(a, Tensor) and d is not None else a
+                for a, d in zip(arguments, dims, strict=True)
+            )
+        )
+        for i in range(size)
+    ]
+    stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+    return stacked, (0,) * len(stacked)
+
+
+@selective_scan_backward.vmap
+def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
+    return one_by_one(selective_scan_backward, info.batch_size, in_dims, arguments)
