@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch")
 from tests.support.damage import full_disk, read_only  # noqa: E402
 from tvm_scan.torch import store  # noqa: E402
 from tvm_scan.torch.kernels import cache as kernels  # noqa: E402
+from tvm_scan.torch.kernels import digest  # noqa: E402
+from tvm_scan.torch.kernels.spec import KernelSpec  # noqa: E402
 from tvm_scan.torch.trace import kept as kept_traces  # noqa: E402
 
 #: Labels that are none, of an entry whose content is there.
@@ -121,9 +123,7 @@ def test_kernels_with_and_without_a_cache(tmp_path, monkeypatch, setting):
     places = {"off": "off", "folder": str(tmp_path / K), "unwritable": str(blocked / K)}
     monkeypatch.setenv("TVM_SCAN_CACHE", places[setting])
     options = (("dtype", "float32"), ("exclusive", False), ("op", "add"), ("reverse", False))
-    spec = kernels.KernelSpec(
-        "cumulative", (*options, ("time_last", True)), ("outer", "inner", "length")
-    )
+    spec = KernelSpec("cumulative", (*options, ("time_last", True)), ("outer", "inner", "length"))
     monkeypatch.setattr(kernels, "_calls", {})
     monkeypatch.setattr(kernels, "_libraries", {})
     x = torch.ones(1, 2, 9)
@@ -134,13 +134,13 @@ def test_kernels_with_and_without_a_cache(tmp_path, monkeypatch, setting):
 
 
 def test_sources_versions_and_threads_are_in_the_key(monkeypatch):
-    spec = kernels.KernelSpec("cumulative", (("op", "add"),), ("length",))
+    spec = KernelSpec("cumulative", (("op", "add"),), ("length",))
     before = kernels._key("library", spec, "plan")
     assert kernels._key("library", spec, "other plan") != before
-    kernels._environment.cache_clear()
+    digest.environment.cache_clear()
     monkeypatch.setattr(kernels, "source_digest", lambda *_: "changed")
     assert kernels._key("library", spec, "plan") != before
-    kernels._environment.cache_clear()
+    digest.environment.cache_clear()
 
 
 @pytest.mark.parametrize("label", LABELS)

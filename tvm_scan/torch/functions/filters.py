@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check, check_tensors, widened
-from tvm_scan.torch.kernels.cache import KernelSpec, run_kernel
+from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.ops.operator import operator
 
 __all__ = ["MOST_TAPS", "lfilter"]

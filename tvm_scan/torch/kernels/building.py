@@ -6,13 +6,11 @@ import tempfile
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm_scan._files import check_room
 from tvm_scan.torch.kernels.places import Place, target_of
-
-if TYPE_CHECKING:
-    from tvm_scan.torch.kernels.cache import KernelSpec
+from tvm_scan.torch.kernels.spec import KernelSpec
 
 __all__ = ["SERIAL", "build_for_gpu", "build_kernel", "exported", "loop_at", "loop_of"]
 

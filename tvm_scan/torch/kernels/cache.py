@@ -8,79 +8,34 @@ libraries, and ranges with the same plan share one library.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import logging
 import os
-import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from importlib import metadata, util
-from pathlib import Path
 from typing import Any
 
 import torch
 
-import tvm_scan
 from tvm_scan._locks import ForkSafeLock
 from tvm_scan.torch import store
 from tvm_scan.torch.kernels import places
 from tvm_scan.torch.kernels.building import SERIAL, build_kernel, exported, loop_at, loop_of
+from tvm_scan.torch.kernels.digest import environment
 from tvm_scan.torch.kernels.places import CPU, Place
 from tvm_scan.torch.kernels.records import plan_sources, user_records
 from tvm_scan.torch.kernels.runtime import load_runtime, prepared
 from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
+from tvm_scan.torch.kernels.spec import KernelSpec
 
 __all__ = [
-    "KernelSpec",
     "call_key",
     "forget_plans",
     "kernel_at",
     "kernels_asked_for",
     "loop_of",
     "run_kernel",
-    "source_digest",
 ]
-
-
-@dataclass(frozen=True)
-class KernelSpec:
-    """One kernel of `tvm_scan.torch.loops`.
-
-    Attributes
-    ----------
-    factory : str
-        Name of the function in ``tvm_scan.torch.loops`` that writes the sequential loop.
-    options : tuple
-        Its keyword arguments as pairs, constants of the kernel.
-    sizes : tuple of str
-        The names of its symbolic extents, in the order in which calls give them.
-    or_serial : bool
-        Whether a loop that is no provable scan runs as it is, instead of being refused.
-    no_scan : bool
-        Whether the loop is known to be none, so that there is nothing to plan.
-    """
-
-    factory: str
-    options: tuple[tuple[str, Any], ...]
-    sizes: tuple[str, ...]
-    or_serial: bool = False
-    no_scan: bool = False
-
-    def __post_init__(self) -> None:
-        # Asked at every call.
-        parts = (self.factory, self.options, self.sizes, self.or_serial, self.no_scan)
-        object.__setattr__(self, "_hash", hash(parts))
-
-    def __hash__(self) -> int:
-        # Set past the dataclass, which is frozen, and of which it is no field.
-        return self._hash  # type: ignore[attr-defined, no-any-return]
-
-    def text(self) -> str:
-        """Describe the kernel in a line."""
-        shown = [f"{k}={v}" for k, v in self.options if v is not False and len(str(v)) < 40]
-        return f"{self.factory}({', '.join(shown)})"
 
 
 _LOG = logging.getLogger("tvm_scan")
@@ -261,83 +216,7 @@ def _plan_key(spec: KernelSpec, bits: tuple[int, ...], place: Place) -> str:
 
 def _key(kind: str, spec: KernelSpec, detail: Any, place: Place = CPU) -> str:
     """Hash of everything that a built kernel depends on."""
-    parts = [kind, spec.factory, spec.options, spec.sizes, detail, str(place), _environment()]
+    parts = [kind, spec.factory, spec.options, spec.sizes, detail, str(place), environment()]
     if place is not CPU:
         parts.append(sorted(i for i in os.environ.items() if i[0].startswith(_CUDA_VARIABLES)))
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:40]
-
-
-@functools.cache
-def _environment() -> tuple[str, ...]:
-    """Versions, sources, processor and threads."""
-    return (
-        *(metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")),
-        source_digest(),
-        platform.system(),
-        platform.machine(),
-        _processor(),
-        os.environ.get("TVM_NUM_THREADS", ""),
-    )
-
-
-#: What a built kernel depends on, in the package: no help text, no search, no wrapper of torch's.
-KERNEL_SOURCES = (
-    "*.py",
-    "algebra/*.py",
-    "extraction/*.py",
-    "library/*.py",
-    "relax/**/*.py",
-    "schedules/**/*.py",
-    "torch/kernels/building.py",
-    "torch/kernels/places.py",
-    "torch/kernels/runtime.py",
-    "torch/kernels/scratch.py",
-    "torch/kernels/workspace.py",
-    "torch/trace/graph.py",
-    "torch/trace/sizes.py",
-    "torch/loops/*.py",
-)
-
-
-@functools.cache
-def source_digest(patterns: tuple[str, ...] = KERNEL_SOURCES) -> str:
-    """Digest of this package's own code, so that a changed source never finds an old kernel.
-
-    Parameters
-    ----------
-    patterns : tuple of str
-        Which files; ``schedules`` is wherever tvm_scan.schedules is.
-
-    Returns
-    -------
-    str
-        Of the version, and of the files' names and contents.
-    """
-    digest = hashlib.sha256(tvm_scan.__version__.encode())
-    for name, path in package_files(patterns):
-        digest.update(name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
-
-
-def package_files(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
-    """Return the package's files that match, with their names within it, in order."""
-    homes = {"": Path(tvm_scan.__file__).parent}
-    schedules = util.find_spec("tvm_scan.schedules")
-    if schedules is not None and schedules.origin:
-        homes["schedules/"] = Path(schedules.origin).parent
-    found: dict[str, Path] = {}
-    for pattern in patterns:
-        prefix = "schedules/" if pattern.startswith("schedules/") else ""
-        for path in homes[prefix].glob(pattern.removeprefix(prefix)):
-            found[prefix + str(path.relative_to(homes[prefix]))] = path
-    return sorted(found.items())
-
-
-def _processor() -> str:
-    """Name and instruction set of the processor, which LLVM compiles for."""
-    wanted = ("model name", "flags", "Features", "CPU part")
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
-    except OSError:
-        return platform.processor()
-    return "\n".join(line for line in lines if line.partition("\t")[0].strip() in wanted)

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.kernels import places, runtime
-from tvm_scan.torch.kernels.cache import KernelSpec, call_key, kernel_at
+from tvm_scan.torch.kernels.cache import call_key, kernel_at
 from tvm_scan.torch.kernels.places import CPU
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, compact_strides
+from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.ops.operator import sees_nothing
 
 __all__ = ["SIZES", "direct", "frame_of", "run_direct"]

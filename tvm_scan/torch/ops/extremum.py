@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import KernelSpec, run_kernel
+from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.ops.affine import fold
 from tvm_scan.torch.ops.direct import SIZES, frame_of
 from tvm_scan.torch.ops.operator import operator

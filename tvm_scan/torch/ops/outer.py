@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import KernelSpec, run_kernel
+from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.ops.affine import affine_scan, fold, unless
 from tvm_scan.torch.ops.cumulative import cumulative
 from tvm_scan.torch.ops.operator import operator

@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import KernelSpec, places, run_kernel
+from tvm_scan.torch.kernels.cache import places, run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.ops.affine import fold, unless
 from tvm_scan.torch.ops.operator import operator
 

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import KernelSpec, places, run_kernel
+from tvm_scan.torch.kernels.cache import places, run_kernel
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty
+from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.ops import chunked
 from tvm_scan.torch.ops.chunked import CHUNK
 from tvm_scan.torch.ops.chunked import DIFFERENTIABLE as _DIFFERENTIABLE

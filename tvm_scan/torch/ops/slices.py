@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import KernelSpec, run_kernel
+from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.ops.operator import operator as torch_operator
-from tvm_scan.torch.ops.steps import result_types
 from tvm_scan.torch.trace.graph import graph_module
+from tvm_scan.torch.trace.results import result_types
 
 __all__ = ["scan_slices"]
 

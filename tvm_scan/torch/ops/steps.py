@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import KernelSpec, run_kernel
+from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.ops.affine import first, fold, shifted
 from tvm_scan.torch.ops.direct import SIZES, frame_of
 from tvm_scan.torch.ops.operator import forward_mode, operator
 from tvm_scan.torch.ops.step_adjoint import solve_adjoint, vjp
 from tvm_scan.torch.trace.graph import graph_module, may_be_serial, with_outputs
-from tvm_scan.torch.trace.kept import found_trace, keep_trace, key_of
+from tvm_scan.torch.trace.results import result_types
 
-__all__ = ["result_types", "scan_elements"]
-
-
-@functools.lru_cache(maxsize=512)
-def result_types(
-    graph: str, types: tuple[tuple[tuple[int, ...], torch.dtype], ...]
-) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-    """Shapes and dtypes of a graph's results, given those of its inputs."""
-    # torch's meta kernels import its compiler; what they said once is on disk.
-    key = key_of((graph,), types)
-    kept = found_trace(key) if key is not None else None
-    if kept is not None:
-        return tuple((tuple(shape), getattr(torch, name)) for shape, name in kept[1])
-    inputs = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in types]
-    found = tuple((tuple(r.shape), r.dtype) for r in graph_module(graph, "meta")(*inputs))
-    if key is not None:
-        names = [(list(shape), str(dtype).removeprefix("torch.")) for shape, dtype in found]
-        keep_trace(key, "", names, "result types")
-    return found
+__all__ = ["scan_elements"]
 
 
 def _names(tensors: Sequence[Tensor]) -> tuple[str, ...]:

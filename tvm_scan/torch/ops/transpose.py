@@ -8,8 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import KernelSpec, places, run_kernel
+from tvm_scan.torch.kernels.cache import places, run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.spec import KernelSpec
 
 __all__ = ["turned"]
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tvm_scan.torch import store
-from tvm_scan.torch.kernels.cache import KERNEL_SOURCES, source_digest
+from tvm_scan.torch.kernels.digest import KERNEL_SOURCES, source_digest
 
 __all__ = ["found_trace", "global_state", "keep_trace", "key_of", "state_of"]
 

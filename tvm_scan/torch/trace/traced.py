@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from tvm_scan.torch.arguments import check
-from tvm_scan.torch.ops.steps import result_types
 from tvm_scan.torch.trace.apart import apart_from_transforms, held
 from tvm_scan.torch.trace.graph import is_pointwise, trace
 from tvm_scan.torch.trace.kept import found_trace, global_state, keep_trace, key_of, state_of
+from tvm_scan.torch.trace.results import result_types
 from tvm_scan.torch.trace.sizes import Kinds, constant_sizes, named_sizes, sized
 
 __all__ = ["traced_operator", "traced_step"]
