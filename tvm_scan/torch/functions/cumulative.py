@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from tvm_scan.torch.arguments import SMALL_INTEGERS, axis_of, check, check_tensors, framed
 from tvm_scan.torch.ops import cumulative as ops
 from tvm_scan.torch.ops.direct import direct
 from tvm_scan.torch.ops.extremum import extremum, positions
+from tvm_scan.torch.private import dual_level_is_open
 
 __all__ = ["Extremum", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
 
@@ -135,7 +135,7 @@ def _extremum(owner: str, x: Tensor, dim: int, smallest: bool, reverse: bool) ->
     check(not x.is_complex(), owner, "numbers with an order", x.dtype, "take .abs() or .real")
     dim = axis_of(owner, x, dim)
     keys = x.to(torch.int32) if x.dtype in SMALL_INTEGERS else x
-    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+    if torch.compiler.is_compiling() or dual_level_is_open():
         indices = positions(framed(keys.detach(), dim), smallest, reverse).view(x.shape)
         return Extremum(x.gather(dim, indices), indices)
     values, indices = extremum(framed(keys, dim), smallest, reverse)

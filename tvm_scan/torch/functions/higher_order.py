@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from tvm_scan.torch.arguments import axis_of, check_tensors, framed
 from tvm_scan.torch.arguments import check as expect
 from tvm_scan.torch.ops.slices import scan_slices
 from tvm_scan.torch.ops.steps import scan_elements
+from tvm_scan.torch.private import pytree
 from tvm_scan.torch.trace.graph import graph_module
 from tvm_scan.torch.trace.sizes import Kinds
 from tvm_scan.torch.trace.traced import traced_operator, traced_step

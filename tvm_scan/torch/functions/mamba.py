@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tvm_scan.torch.arguments import check, check_mask, check_numbers, check_tensors
 from tvm_scan.torch.ops.selective import selective_scan_grouped
+from tvm_scan.torch.private import is_mapped
 
 __all__ = ["selective_scan", "selective_scan_fn", "with_packed"]
 
@@ -234,16 +235,12 @@ def with_packed(
     return starts if reset is None else reset | starts
 
 
-def _is_mapped(tensor: Tensor) -> bool:
-    return bool(torch._C._functorch.is_batchedtensor(tensor))
-
-
 def _packed_resets(owner: str, cu_seqlens: Tensor, length: int, reverse: bool) -> Tensor:
     """Return where sequences that are packed into one row begin, bool (1, length)."""
     check_numbers(owner, "cu_seqlens", cu_seqlens)
     offsets = cu_seqlens.to(torch.int64)
     # Values cannot be asked without waiting for a GPU, and not at all while a program is traced.
-    if offsets.is_cpu and not torch.compiler.is_compiling() and not _is_mapped(offsets):
+    if offsets.is_cpu and not torch.compiler.is_compiling() and not is_mapped(offsets):
         rises = offsets.dim() == 1 and offsets.numel() >= 1 and bool((offsets.diff() >= 0).all())
         check(
             rises and int(offsets[0]) == 0 and int(offsets[-1]) == length,

@@ -35,6 +35,7 @@ KERNEL_SOURCES = (
     "library/*.py",
     "relax/**/*.py",
     "schedules/**/*.py",
+    "torch/private.py",
     "torch/kernels/building.py",
     "torch/kernels/places.py",
     "torch/kernels/runtime.py",

@@ -115,6 +115,6 @@ def run_at(place: Place, call: Callable[..., Any], arguments: list[Any]) -> None
     import tvm_ffi
 
     index = arguments[-1].device.index
-    stream = torch._C._cuda_getCurrentRawStream(index)  # what triton's launcher asks, too
+    stream = torch.cuda.current_stream(index).cuda_stream
     with torch.cuda.device(index), tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", index), stream):
         call(*arguments)

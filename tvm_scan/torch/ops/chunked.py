@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.ops.expanded import expanded, expanded_adjoint, wide_of
+from tvm_scan.torch.private import transforms_active
 
 __all__ = ["CHUNK", "DIFFERENTIABLE", "Named", "adjoint", "forward", "second"]
 
@@ -132,7 +133,7 @@ def _weighted_gradient(
         return tuple(w.to(g.dtype) for w, g in zip(asked.values(), grads, strict=True))
 
     given = [part[n] for n in names]
-    if torch._C._are_functorch_transforms_active():  # which forbid autograd.grad
+    if transforms_active():  # which forbid autograd.grad
         transformed: Any = torch.func.vjp(weighted, *given)  # three only of one with has_aux
         grads, pull = transformed
         found = pull(like(grads))

@@ -16,6 +16,12 @@ import torch
 from torch.autograd import forward_ad
 
 from tvm_scan.torch.kernels.places import is_placed
+from tvm_scan.torch.private import (
+    dual_level_is_open,
+    is_watched,
+    only_device_is_left,
+    transforms_active,
+)
 
 __all__ = ["Operator", "forward_mode", "operator", "sees_nothing", "without_autocast"]
 
@@ -45,15 +51,11 @@ def _unrecorded(
     recording: Callable[..., Any], implementation: Callable[..., Any], name: str, discrete: bool
 ) -> Callable[..., Any]:
     """Return a kernel that calls `recording` only where something is recorded or looks on."""
-    after = torch._C._after_autograd_keyset
-    implemented = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
 
     def kernel(keyset: Any, *arguments: Any, **named: Any) -> Any:
-        if forward_ad._current_level >= 0 and not discrete:
+        if dual_level_is_open() and not discrete:
             _refuse_tangents(name, arguments)
-        # Modes, transforms, conjugation and the rest stand before the device's own key.
-        plain = (keyset & after).highestPriorityTypeId() in implemented
-        if not plain or named or _is_recorded(arguments):
+        if not only_device_is_left(keyset) or named or _is_recorded(arguments):
             return recording(keyset, *arguments, **named)
         return implementation(*arguments)
 
@@ -82,17 +84,9 @@ def sees_nothing(arguments: Iterable[Any]) -> bool:
     """
     return not (
         torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or _is_watched()
+        or transforms_active()
+        or is_watched()
         or not _is_plain(arguments)
-    )
-
-
-def _is_watched() -> bool:
-    return bool(
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or forward_ad._current_level >= 0  # a level of dual numbers is open
     )
 
 
@@ -158,16 +152,16 @@ class Operator(Generic[Result]):
         if torch.compiler.is_compiling():
             return self._overload(*arguments)
         # torch.func differentiates autograd.Functions, not derivatives registered to operators.
-        if torch._C._are_functorch_transforms_active():
+        if transforms_active():
             if self._function is not None:
                 result: Result = self._function.apply(*arguments)
                 return result
-            if forward_ad._current_level >= 0 and not self._discrete:
+            if dual_level_is_open() and not self._discrete:
                 raise NotImplementedError(forward_mode(self.name))
             return self._overload(*arguments)
-        if forward_ad._current_level >= 0 and not self._discrete:
+        if dual_level_is_open() and not self._discrete:
             _refuse_tangents(self.name, arguments)
-        if not _is_watched() and _is_plain(arguments):
+        if not is_watched() and _is_plain(arguments):
             return self._implementation(*arguments)
         return self._overload(*arguments)
 
@@ -233,12 +227,12 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def exact(*arguments: Any) -> Any:
-        if not torch._C._is_any_autocast_enabled():
+        kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+        if not kinds:
             return function(*arguments)
         with contextlib.ExitStack() as stack:
-            for kind in ("cpu", "cuda"):
-                if torch.is_autocast_enabled(kind):
-                    stack.enter_context(torch.autocast(kind, enabled=False))
+            for kind in kinds:
+                stack.enter_context(torch.autocast(kind, enabled=False))
             return function(*arguments)
 
     return exact

@@ -19,6 +19,7 @@ from tvm_scan.torch.ops.chunked import CHUNK
 from tvm_scan.torch.ops.chunked import DIFFERENTIABLE as _DIFFERENTIABLE
 from tvm_scan.torch.ops.operator import operator
 from tvm_scan.torch.ops.transpose import turned
+from tvm_scan.torch.private import transforms_active
 
 __all__ = ["CHUNK", "head_of", "head_width", "one_by_one", "selective_scan_backward", "spec_of"]
 
@@ -253,7 +254,7 @@ def _second(ctx: Any, *weights: Tensor | None) -> tuple[Tensor | None, ...]:
 
 def _once(results: list[Tensor | None], sources: Sequence[Tensor | None]) -> tuple[Any, ...]:
     """Make the third derivative an error: as constants these would silently have none."""
-    if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+    if not torch.is_grad_enabled() or transforms_active():
         return tuple(results)
     recorded = [t for t in sources if t is not None and t.requires_grad]
     return tuple(None if r is None else _Second.apply(r, *recorded) for r in results)

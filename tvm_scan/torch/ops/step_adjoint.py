@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.ops.affine import affine_scan, shifted
+from tvm_scan.torch.private import is_watched, transforms_active
 from tvm_scan.torch.trace.graph import graph_module
 
 __all__ = ["dependencies", "solve_adjoint", "vjp"]
@@ -127,7 +128,7 @@ def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[[
 
     The former imports torch's compiler, which takes a second.
     """
-    watched = torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack()
+    watched = transforms_active() or is_watched()
     if torch.is_grad_enabled() or watched or torch.compiler.is_compiling():
         transformed: Any = torch.func.vjp(function, *primals)  # three only of one with has_aux
         return transformed[0], transformed[1]

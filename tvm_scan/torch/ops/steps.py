@@ -15,6 +15,7 @@ from tvm_scan.torch.ops.affine import first, fold, shifted
 from tvm_scan.torch.ops.direct import SIZES, frame_of
 from tvm_scan.torch.ops.operator import forward_mode, operator
 from tvm_scan.torch.ops.step_adjoint import solve_adjoint, vjp
+from tvm_scan.torch.private import transforms_active
 from tvm_scan.torch.trace.graph import graph_module, may_be_serial, with_outputs
 from tvm_scan.torch.trace.results import result_types
 
@@ -92,7 +93,7 @@ def scan_elements(
     tensors: Sequence[Tensor], graph: str, carries: int, prefix: bool, reverse: bool
 ) -> list[Tensor]:
     """Call `step_scan`, with a derivative that the transform in progress can see."""
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+    if not torch.compiler.is_compiling() and transforms_active():
         return list(_Transformed.apply(graph, carries, prefix, reverse, *tensors))
     return step_scan(list(tensors), graph, carries, prefix, reverse)
 

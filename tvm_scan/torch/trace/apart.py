@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check
+from tvm_scan.torch.private import FAKE_TENSOR_LOG
 from tvm_scan.torch.trace.graph import trace
 from tvm_scan.torch.trace.sizes import Kinds, has_names
 
@@ -75,7 +76,7 @@ def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def _quietly(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call without torch's log of what its operators refuse."""
-    log, own = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+    log, own = logging.getLogger(FAKE_TENSOR_LOG), threading.get_ident()
 
     def is_of_others(record: logging.LogRecord) -> bool:
         return record.thread != own

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.private import core_decompositions, fake_tensor_mode, schema_of
 from tvm_scan.torch.trace.sizes import Kinds, has_names, sized
 
 __all__ = ["graph_module", "is_pointwise", "may_be_serial", "trace", "with_outputs"]
@@ -62,7 +63,6 @@ def trace(
         If it depends on the values of its inputs other than by torch operators, calls an
         operator that cannot be written down, or depends on a size that varies.
     """
-    from torch._decomp import core_aten_decompositions
     from torch.fx.experimental.proxy_tensor import make_fx
 
     stand_ins = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in sized(kinds)]
@@ -73,8 +73,7 @@ def trace(
         try:
             module = make_fx(
                 torch.func.functionalize(function),
-                # torch annotates the table more narrowly than it makes it.
-                decomposition_table=core_aten_decompositions(),  # type: ignore[arg-type]
+                decomposition_table=core_decompositions(),
                 tracing_mode="fake",
                 _allow_non_fake_inputs=True,
             )(*stand_ins)
@@ -91,7 +90,6 @@ def trace(
 
 def _with_symbols(stand_ins: Sequence[Tensor], kinds: Kinds) -> tuple[list[Tensor], Any]:
     """Return fake tensors with a symbol for every size that varies, and what is learned of them."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import (
         DimDynamic,
         ShapeEnv,
@@ -99,7 +97,7 @@ def _with_symbols(stand_ins: Sequence[Tensor], kinds: Kinds) -> tuple[list[Tenso
     )
 
     sizes = ShapeEnv()
-    mode = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=True)
+    mode = fake_tensor_mode(sizes)
 
     def fake(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         # Symbols are shared where the numbers are the same, and so the names.
@@ -175,9 +173,10 @@ def graph_module(text: str, device: str | None = None) -> torch.fx.GraphModule:
 
 def _makes_tensors(function: Any) -> bool:
     """Whether an operator takes a device, and no tensor that would say one."""
-    if not isinstance(function, torch._ops.OpOverload):
+    schema = schema_of(function)
+    if schema is None:
         return False
-    arguments = function._schema.arguments
+    arguments = schema.arguments
     takes = any("Tensor" in str(argument.type) for argument in arguments)
     return not takes and any(argument.name == "device" for argument in arguments)
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from tvm_scan.torch.arguments import check
+from tvm_scan.torch.private import assumed_constant, pytree, transforms_active
 from tvm_scan.torch.trace.apart import apart_from_transforms, held
 from tvm_scan.torch.trace.graph import is_pointwise, trace
 from tvm_scan.torch.trace.kept import found_trace, global_state, keep_trace, key_of, state_of
@@ -67,6 +67,7 @@ def traced_operator(
     return *found, []
 
 
+@assumed_constant
 def _constant_operator(*arguments: Any) -> tuple[str, bool] | None:
     return held("associative_scan", _operator, *arguments)
 
@@ -141,6 +142,7 @@ def traced_step(
     return *found, []
 
 
+@assumed_constant
 def _constant_step(*arguments: Any) -> tuple[str, bool, Any] | None:
     return held("scan", _step, *arguments)
 
@@ -179,12 +181,6 @@ def _step(
         made == given[:count], owner, f"a carry of {given[:count]}", made, "keep shapes and dtypes"
     )
     return graph, _is_elementwise(graph, starts, (*slices, *_kinds(shared))), kept[0], shared
-
-
-# Constants of a compiled program: torch.compile calls these while it compiles.
-_constant: Any
-for _constant in (_constant_operator, _constant_step):
-    _constant._dynamo_marked_constant = True
 
 
 def _line(spec: Any) -> str:
@@ -232,7 +228,7 @@ def _kept_trace(
                 _remember(function, key, entry)
         if entry is not None:
             return entry[0], [], entry[1]
-    if torch._C._are_functorch_transforms_active():  # which the trace would be a part of
+    if transforms_active():  # which the trace would be a part of
         text, shared = apart_from_transforms(flat, kinds, owner, device)
     else:
         text, shared = trace(flat, kinds, owner, device)
