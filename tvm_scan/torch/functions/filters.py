@@ -10,7 +10,7 @@ from torch import Tensor
 from tvm_scan.torch.arguments import check, check_tensors, widened
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
-from tvm_scan.torch.kernels.spec import KernelSpec
+from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops.operator import operator
 
 __all__ = ["MOST_TAPS", "lfilter"]
@@ -25,23 +25,13 @@ def _run(waveform: Tensor, a: Tensor, b: Tensor) -> Tensor:
     if a.shape[1] == 1:
         return waveform * (b / a)
     if waveform.numel():
-        dtype = str(waveform.dtype).removeprefix("torch.")
-        options = (("dtype", dtype), ("taps", a.shape[1]))
-        spec = KernelSpec("lfilter", options, ("outer", "channels", "length"))
+        kind, sizes = dtype_name(waveform.dtype), ("outer", "channels", "length")
+        spec = KernelSpec.of("lfilter", sizes, dtype=kind, taps=a.shape[1])
         run_kernel(spec, tuple(waveform.shape), waveform, a, b, out)
     return out
 
 
-_lfilter = operator(_run, "lfilter")
-
-
-@_lfilter.fake
-def _(waveform: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.empty_like(waveform, memory_format=torch.contiguous_format)
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs, output)
+_lfilter = operator(name="lfilter", like="waveform")(_run)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -63,21 +53,18 @@ def _delayed(x: Tensor, steps: int) -> Tensor:
     return torch.nn.functional.pad(x, (steps, -steps))
 
 
-_lfilter.gradient(_backward, _setup)
+_lfilter.gradient(_backward, "waveform a b results")
 
 
 @_lfilter.vmap
-def _(
-    info: Any, in_dims: tuple[int | None, ...], waveform: Tensor, a: Tensor, b: Tensor
-) -> tuple[Tensor, int]:
-    size = info.batch_size
+def _(call: Any, size: int, dims: Any, tensors: Any) -> tuple[Tensor, int]:
     waveform, a, b = (
         t.unsqueeze(0).expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
-        for t, dim in zip((waveform, a, b), in_dims, strict=True)
+        for t, dim in zip(tensors, dims, strict=True)
     )
     channels = a.shape[1]
     together = waveform.transpose(0, 1).flatten(1, 2)
-    out = _lfilter(together, a.flatten(0, 1), b.flatten(0, 1))
+    out = call(together, a.flatten(0, 1), b.flatten(0, 1))
     return out.unflatten(1, (size, channels)), 1
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tvm_scan.torch.arguments import axis_of, check_tensors, framed
 from tvm_scan.torch.arguments import check as expect
 from tvm_scan.torch.ops.slices import scan_slices
-from tvm_scan.torch.ops.steps import scan_elements
+from tvm_scan.torch.ops.steps import step_scan
 from tvm_scan.torch.private import pytree
 from tvm_scan.torch.trace.graph import graph_module
 from tvm_scan.torch.trace.sizes import Kinds
@@ -94,7 +94,7 @@ def associative_scan(
     )
     if elementwise:
         arrays = [framed(leaf, dim) for leaf in wide]
-        found = scan_elements(arrays, graph, len(leaves), True, reverse)
+        found = step_scan(arrays, graph, len(leaves), True, reverse)
         results = [f.view(leaf.shape) for f, leaf in zip(found, leaves, strict=True)]
     else:
         _refuse_gradient(owner, (*wide, *shared))
@@ -168,7 +168,7 @@ def scan(
         inner = math.prod(shape)  # -1 would not do for 0 elements
         flat = [t.reshape(1, length, inner) for t in whole]
         inits = [s.reshape(1, inner) for s in starts]
-        walked = scan_elements([*inits, *flat], graph, count, False, reverse)
+        walked = step_scan([*inits, *flat], graph, count, False, reverse)
         results = [r.view(shape) for r in walked[:count]]
         results += [r.view(length, *shape) for r in walked[count:]]
     else:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tvm_scan.torch.arguments import check, check_mask, check_numbers, check_tensors
 from tvm_scan.torch.ops.selective import selective_scan_grouped
+from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 from tvm_scan.torch.private import is_mapped
 
 __all__ = ["selective_scan", "selective_scan_fn", "with_packed"]
@@ -144,7 +145,7 @@ def selective_scan(
         return None if tensor is None else tensor.to(dtype).unflatten(axis, split)
 
     mask = None if reset is None else reset.to(torch.int8)
-    tensors = (
+    tensors = SelectiveTensors(
         grouped(u, common, 1),
         grouped(delta, common, 1),
         grouped(A, carry, 0),

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.functions.cumulative import cumsum
+from tvm_scan.torch.ops.mapped import one_by_one
 from tvm_scan.torch.ops.operator import operator, without_autocast
-from tvm_scan.torch.ops.selective_adjoint import one_by_one
 
 __all__ = ["states_of_sequences"]
 
@@ -92,7 +92,7 @@ def _states(
     return torch.stack(states)
 
 
-@operator
+@operator(mapped=one_by_one)
 def sequence_states(
     gates: Tensor,
     drive: Tensor,
@@ -118,28 +118,16 @@ def _(
     return drive.new_empty((offsets.shape[0] - 1, *drive.shape[2:], B.shape[3]))
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     gates, drive, B, first, reset, offsets = ctx.saved_tensors
     found = sequence_states_backward(grad, gates, drive, B, first, reset, offsets)
     return *found[:3], None if first is None else found[3], None, None
 
 
-sequence_states.gradient(_backward, _setup)
+sequence_states.gradient(_backward, "gates drive B first reset offsets")
 
 
-@sequence_states.vmap
-def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
-    found, dims = one_by_one(
-        lambda *one: (sequence_states(*one),), info.batch_size, in_dims, arguments
-    )
-    return found[0], dims[0]
-
-
-@operator
+@operator(mapped=one_by_one)
 def sequence_states_backward(
     grad: Tensor,
     gates: Tensor,
@@ -183,8 +171,3 @@ def _(
 ) -> list[Tensor]:
     given = (gates, drive, B, first)
     return [torch.empty_like(t) for t in given if t is not None]
-
-
-@sequence_states_backward.vmap
-def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
-    return one_by_one(sequence_states_backward, info.batch_size, in_dims, arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KernelSpec"]
+__all__ = ["KernelSpec", "dtype_name"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,17 @@ class KernelSpec:
         # Set past the dataclass, which is frozen, and of which it is no field.
         return self._hash  # type: ignore[attr-defined, no-any-return]
 
+    @classmethod
+    def of(cls, factory: str, sizes: tuple[str, ...], **options: Any) -> KernelSpec:
+        """Name a kernel by its options in any order."""
+        return cls(factory, tuple(sorted(options.items())), sizes)
+
     def text(self) -> str:
         """Describe the kernel in a line."""
         shown = [f"{k}={v}" for k, v in self.options if v is not False and len(str(v)) < 40]
         return f"{self.factory}({', '.join(shown)})"
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype of torch, as loops and TVM have it."""
+    return str(dtype).removeprefix("torch.")

@@ -15,7 +15,6 @@ that of ``exclusive`` is ``exclusive``; those of ``inclusive`` and ``late`` are 
 gate is ever shifted in memory, and every derivative is made of the same operator.
 """
 
-import functools
 from typing import Any
 
 import torch
@@ -23,12 +22,14 @@ from torch import Tensor
 
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
-from tvm_scan.torch.kernels.spec import KernelSpec
-from tvm_scan.torch.ops.direct import SIZES, frame_of, run_direct
+from tvm_scan.torch.ops.direct import run_direct
+from tvm_scan.torch.ops.frame import frame_of, framed_kernel
 from tvm_scan.torch.ops.operator import operator
 
 __all__ = ["affine_scan", "affine_spec", "first", "shifted", "unless"]
 
+#: The kernel of one of the scans.
+affine_spec = framed_kernel("affine", "emit", "has_initial", "has_reset", "reverse")
 _ADJOINT = {"inclusive": "late", "late": "inclusive", "exclusive": "exclusive"}
 
 
@@ -56,34 +57,6 @@ def affine_scan(
             inputs.append(h0.reshape(sizes[:2]))
         run_kernel(spec, sizes, *inputs, out.view(shape))
     return out
-
-
-@functools.cache
-def affine_spec(
-    dtype: torch.dtype,
-    emit: str,
-    has_initial: bool,
-    has_reset: bool,
-    reverse: bool,
-    time_last: bool,
-) -> KernelSpec:
-    """Name the kernel of one of the scans."""
-    options = (
-        ("dtype", str(dtype).removeprefix("torch.")),
-        ("emit", emit),
-        ("has_initial", has_initial),
-        ("has_reset", has_reset),
-        ("reverse", reverse),
-        ("time_last", time_last),
-    )
-    return KernelSpec("affine", options, SIZES)
-
-
-@affine_scan.fake
-def _(
-    a: Tensor, x: Tensor, h0: Tensor | None, reset: Tensor | None, emit: str, reverse: bool
-) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _complex(
@@ -141,11 +114,6 @@ def shifted(tensor: Tensor, before: Tensor | None, reverse: bool) -> Tensor:
     return torch.cat((head, tensor[:, :-1]), 1)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, _, h0, reset, ctx.emit, ctx.reverse = inputs
-    ctx.save_for_backward(a, h0, reset, output)
-
-
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     a, h0, reset, y = ctx.saved_tensors
     emit, reverse = ctx.emit, ctx.reverse
@@ -175,29 +143,4 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grad_a, back, grad_h0, None, None, None
 
 
-affine_scan.gradient(_backward, _setup)
-
-
-@affine_scan.vmap
-def _vmap(
-    info: Any,
-    in_dims: tuple[int | None, ...],
-    a: Tensor,
-    x: Tensor,
-    h0: Tensor | None,
-    reset: Tensor | None,
-    emit: str,
-    reverse: bool,
-) -> tuple[Tensor, int]:
-    size = info.batch_size
-    a, x = (fold(t, d, size) for t, d in zip((a, x), in_dims[:2], strict=True))
-    h0 = None if h0 is None else fold(h0, in_dims[2], size)
-    reset = None if reset is None else fold(reset, in_dims[3], size)
-    return affine_scan(a, x, h0, reset, emit, reverse).unflatten(0, (size, -1)), 0
-
-
-def fold(tensor: Tensor, dim: int | None, size: int) -> Tensor:
-    """Put a mapped axis (or `size` copies, where there is none) into the first axis."""
-    if dim is None:
-        return tensor.unsqueeze(0).expand(size, *tensor.shape).flatten(0, 1)
-    return tensor.movedim(dim, 0).flatten(0, 1)
+affine_scan.gradient(_backward, "a h0 reset results")

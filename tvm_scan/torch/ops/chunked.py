@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.ops.expanded import expanded, expanded_adjoint, wide_of
+from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 from tvm_scan.torch.private import transforms_active
 
-__all__ = ["CHUNK", "DIFFERENTIABLE", "Named", "adjoint", "forward", "second"]
+__all__ = ["CHUNK", "Named", "adjoint", "forward", "second"]
 
 #: Steps in a chunk: the heads of the chunks then take states / CHUNK times one input.
 CHUNK = 32
-#: Arguments of the operators that have gradients, in order.
-DIFFERENTIABLE = ("u", "delta", "A", "B", "C", "D", "z", "bias", "h0")
 
 _TIMED = ("u", "delta", "B", "C", "z", "reset", "g_out")
 #: Arguments by name, without those that are None.
@@ -38,7 +37,7 @@ def forward(
     for index in range(_count(length)):
         heads.append(state)
         part = _chunk(named, length, index, reverse)
-        out, state = expanded(**_whole(part), h0=state, softplus=softplus, reverse=reverse)
+        out, state = expanded(_bundle(_wide(part), state), softplus, reverse)
         outputs.append(out.to(named["u"].dtype))
     return _joined(outputs, named["u"], reverse), state, heads
 
@@ -55,10 +54,9 @@ def adjoint(
     sums = _Sums(named, reverse)
     with_upstream, carry, length = {**named, "g_out": g_out}, g_last, g_out.shape[3]
     for index in reversed(range(len(heads))):
-        part = _whole(_chunk(with_upstream, length, index, reverse))
-        found = expanded_adjoint(
-            **part, g_last=carry, h0=heads[index], softplus=softplus, reverse=reverse
-        )
+        part = _wide(_chunk(with_upstream, length, index, reverse))
+        bundle = _bundle(part, heads[index])
+        found = expanded_adjoint(part["g_out"], carry, bundle, softplus, reverse)
         carry = found.pop("h0")
         sums.add(index, found)
     return {**sums.totals(), "h0": carry}
@@ -83,22 +81,22 @@ def second(
     dict of Tensor
         By the names of the arguments, and ``g_out``, ``g_last`` and ``h0``.
     """
-    options: dict[str, Any] = {"softplus": softplus, "reverse": reverse}
     with_upstream, count, length = {**named, "g_out": g_out}, len(heads), g_out.shape[3]
     tails = [g_last] * count
     with torch.no_grad():
         for index in reversed(range(1, count)):
-            part = _whole(_chunk(with_upstream, length, index, reverse))
-            found = expanded_adjoint(**part, g_last=tails[index], h0=heads[index], **options)
+            part = _wide(_chunk(with_upstream, length, index, reverse))
+            bundle = _bundle(part, heads[index])
+            found = expanded_adjoint(part["g_out"], tails[index], bundle, softplus, reverse)
             tails[index - 1] = found["h0"]
     sums = _Sums(with_upstream, reverse)
     weight = wanted.get("h0", torch.zeros_like(g_last))
     to_heads = []
     for index in range(count):
-        part = _whole(_chunk(with_upstream, length, index, reverse))
+        part = _wide(_chunk(with_upstream, length, index, reverse))
         part |= {"g_last": tails[index], "h0": heads[index]}
         weights = {**_chunk(wanted, length, index, reverse), "h0": weight}
-        found = _weighted_gradient(part, weights, options)
+        found = _weighted_gradient(part, weights, softplus, reverse)
         to_heads.append(found.pop("h0"))
         weight = found.pop("g_last")
         sums.add(index, found)
@@ -106,11 +104,9 @@ def second(
     with torch.no_grad():
         for index in reversed(range(count)):
             if carry is not None:
-                part = _whole(_chunk(named, length, index, reverse))
-                zero = torch.zeros_like(part["u"])
-                found = expanded_adjoint(
-                    **part, g_out=zero, g_last=carry, h0=heads[index], **options
-                )
+                bundle = _bundle(_wide(_chunk(named, length, index, reverse)), heads[index])
+                zero = torch.zeros_like(bundle.u)
+                found = expanded_adjoint(zero, carry, bundle, softplus, reverse)
                 to_heads[index] = to_heads[index] + found.pop("h0")
                 sums.add(index, found)
             carry = to_heads[index]
@@ -119,14 +115,16 @@ def second(
 
 
 def _weighted_gradient(
-    part: dict[str, Any], weights: Named, options: dict[str, Any]
+    part: Named, weights: Named, softplus: bool, reverse: bool
 ) -> dict[str, Tensor]:
     """Differentiate the weighted sum of a chunk's gradients."""
-    names = [n for n, t in part.items() if t is not None and n != "reset"]
-    asked = {n: w for n, w in weights.items() if part.get(n) is not None}
+    names = [n for n in part if n != "reset"]
+    asked = {n: w for n, w in weights.items() if n in part}
 
     def weighted(*values: Tensor) -> tuple[Tensor, ...]:
-        grads = expanded_adjoint(**{**part, **dict(zip(names, values, strict=True))}, **options)
+        every = {**part, **dict(zip(names, values, strict=True))}
+        bundle = _bundle(every, every["h0"])
+        grads = expanded_adjoint(every["g_out"], every["g_last"], bundle, softplus, reverse)
         return tuple(grads[n] for n in asked)
 
     def like(grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -139,7 +137,7 @@ def _weighted_gradient(
         found = pull(like(grads))
     else:
         with torch.enable_grad():
-            leaves = [t.detach().requires_grad_() for t in given if t is not None]
+            leaves = [t.detach().requires_grad_() for t in given]
             grads = weighted(*leaves)
             found = torch.autograd.grad(
                 grads, leaves, like(grads), allow_unused=True, materialize_grads=True
@@ -166,14 +164,16 @@ def _varies(name: str, tensor: Tensor) -> bool:
     return name in _TIMED and not (name in "BC" and tensor.dim() == 3)
 
 
-def _whole(part: Named) -> dict[str, Any]:
-    """All arguments, absent ones as None, in the dtype of the state where they have another."""
+def _wide(part: Named) -> dict[str, Tensor]:
+    """The arguments in the dtype of the state where they have another."""
     real = wide_of(part["u"].dtype)
-    whole: dict[str, Any] = dict.fromkeys(("D", "z", "bias", "reset"))
-    for name, tensor in part.items():
-        is_wide = name == "reset" or tensor.is_complex()
-        whole[name] = tensor if is_wide else tensor.to(real)
-    return whole
+    return {n: t if n == "reset" or t.is_complex() else t.to(real) for n, t in part.items()}
+
+
+def _bundle(named: Mapping[str, Any], h0: Tensor) -> SelectiveTensors:
+    """Those of the scan, absent ones as None, and the state before it."""
+    fields = {name: named.get(name) for name in SelectiveTensors._fields}
+    return SelectiveTensors(**(fields | {"h0": h0}))
 
 
 def _joined(parts: Sequence[Tensor], like: Tensor, reverse: bool) -> Tensor:

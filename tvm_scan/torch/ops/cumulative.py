@@ -4,7 +4,6 @@ On arrays (outer, length, inner); the adjoints are made of the same operators an
 scan, so that they have derivatives themselves.
 """
 
-import functools
 from typing import Any
 
 import torch
@@ -12,13 +11,16 @@ from torch import Tensor
 
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
-from tvm_scan.torch.kernels.spec import KernelSpec
-from tvm_scan.torch.ops.affine import affine_scan, first, fold, shifted
-from tvm_scan.torch.ops.direct import SIZES, frame_of, run_direct
-from tvm_scan.torch.ops.extremum import run_extremum, run_framed
+from tvm_scan.torch.ops.affine import affine_scan, first, shifted
+from tvm_scan.torch.ops.direct import run_direct
+from tvm_scan.torch.ops.extremum import run_extremum
+from tvm_scan.torch.ops.frame import frame_of, framed_kernel, run_framed
 from tvm_scan.torch.ops.operator import operator
 
 __all__ = ["cumulative", "cumulative_spec", "log_sum_exp"]
+
+#: The kernel of a cumulative sum or product.
+cumulative_spec = framed_kernel("cumulative", "op", "reverse", "exclusive")
 
 
 @operator
@@ -43,26 +45,6 @@ def cumulative(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
     return out
 
 
-@functools.cache
-def cumulative_spec(
-    dtype: torch.dtype, op: str, reverse: bool, exclusive: bool, time_last: bool
-) -> KernelSpec:
-    """Name the kernel of a cumulative sum or product."""
-    options = (
-        ("dtype", str(dtype).removeprefix("torch.")),
-        ("exclusive", exclusive),
-        ("op", op),
-        ("reverse", reverse),
-        ("time_last", time_last),
-    )
-    return KernelSpec("cumulative", options, SIZES)
-
-
-@cumulative.fake
-def _(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, ctx.op, ctx.reverse, ctx.exclusive = inputs
     ctx.save_for_backward(*((x, output) if ctx.op == "mul" else ()))
@@ -83,16 +65,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return back * before.conj(), None, None, None
 
 
-cumulative.gradient(_backward, _setup)
-
-
-@cumulative.vmap
-def _(
-    info: Any, in_dims: Any, x: Tensor, op: str, reverse: bool, exclusive: bool
-) -> tuple[Tensor, int]:
-    folded = fold(x, in_dims[0], info.batch_size)
-    out = cumulative(folded, op, reverse, exclusive)
-    return out.unflatten(0, (info.batch_size, -1)), 0
+cumulative.gradient(_backward, setup=_setup)
 
 
 @operator
@@ -103,16 +76,6 @@ def log_sum_exp(x: Tensor, reverse: bool) -> Tensor:
         top, _ = run_extremum(x, False, reverse)
         run_framed("logcumsumexp", x, (x, top, out), reverse=reverse)
     return out
-
-
-@log_sum_exp.fake
-def _(x: Tensor, reverse: bool) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _setup_log_sum_exp(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, ctx.reverse = inputs
-    ctx.save_for_backward(x, output)
 
 
 def _backward_log_sum_exp(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -131,10 +94,4 @@ def _backward_log_sum_exp(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return weight * back, None
 
 
-log_sum_exp.gradient(_backward_log_sum_exp, _setup_log_sum_exp)
-
-
-@log_sum_exp.vmap
-def _(info: Any, in_dims: Any, x: Tensor, reverse: bool) -> tuple[Tensor, int]:
-    out = log_sum_exp(fold(x, in_dims[0], info.batch_size), reverse)
-    return out.unflatten(0, (info.batch_size, -1)), 0
+log_sum_exp.gradient(_backward_log_sum_exp, "x results")

@@ -18,29 +18,15 @@ from tvm_scan.torch.kernels.cache import call_key, kernel_at
 from tvm_scan.torch.kernels.places import CPU
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, compact_strides
 from tvm_scan.torch.kernels.spec import KernelSpec
-from tvm_scan.torch.ops.operator import sees_nothing
+from tvm_scan.torch.ops.dispatch import sees_nothing
+from tvm_scan.torch.ops.frame import frame_of
 
-__all__ = ["SIZES", "direct", "frame_of", "run_direct"]
-
-#: The extents of every kernel over a frame.
-SIZES = ("outer", "inner", "length")
+__all__ = ["direct", "run_direct"]
 
 #: By kernel, axis, shape and dtype: the key of the built kernel, the shape of its arrays (None if
 #: it is that of the tensors), and the strides that the tensors must have.
 _ways: dict[tuple[Any, ...], tuple[Any, tuple[int, ...] | None, tuple[int, ...]]] = {}
 _empty_like = torch.empty_like
-
-
-def frame_of(shape: tuple[int, ...]) -> tuple[tuple[int, int, int], bool, tuple[int, int, int]]:
-    """Return the sizes (outer, inner, length) of a kernel, whether time is last, and the shape.
-
-    Of arrays (outer, length, inner). Without an inner axis, time is contiguous, and the outer
-    axis becomes the inner one.
-    """
-    outer, length, inner = shape
-    if inner == 1:
-        return (1, outer, length), True, (1, outer, length)
-    return (outer, inner, length), False, (outer, length, inner)
 
 
 def direct(

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tvm_scan.torch.ops.affine import affine_scan, shifted, unless
+from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 
 __all__ = ["expanded", "expanded_adjoint", "wide_of"]
 
@@ -21,52 +22,28 @@ def wide_of(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def expanded(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    bias: Tensor | None,
-    reset: Tensor | None,
-    h0: Tensor,
-    softplus: bool,
-    reverse: bool,
-) -> tuple[Tensor, Tensor]:
+def expanded(t: SelectiveTensors, softplus: bool, reverse: bool) -> tuple[Tensor, Tensor]:
     """Return the output, in the dtype of the state, and the last state, of at least one step."""
-    *_, states = _walk(u, delta, A, B, bias, reset, h0, softplus, reverse)
-    y = _read(states, C, D, u)
-    y = y if z is None else y * F.silu(z.to(y.dtype))
+    *_, states = _walk(t, softplus, reverse)
+    y = _read(states, t)
+    y = y if t.z is None else y * F.silu(t.z.to(y.dtype))
     # A copy, which holds no other states.
     return y, states[..., 0 if reverse else -1].clone()
 
 
 def expanded_adjoint(
-    g_out: Tensor,
-    g_last: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    bias: Tensor | None,
-    reset: Tensor | None,
-    h0: Tensor,
-    softplus: bool,
-    reverse: bool,
+    g_out: Tensor, g_last: Tensor, t: SelectiveTensors, softplus: bool, reverse: bool
 ) -> dict[str, Tensor]:
     """Return the gradients by name, of what is there, in the dtypes of the state.
 
     With ``p[t]`` the adjoint of the state of a step, ``p[t] = g_y[t] conj(C[t]) +
     conj(decay[t+1]) p[t+1]``: a scan of its own. Everything else is a sum over one axis.
     """
-    v, dt, decay, drive, states = _walk(u, delta, A, B, bias, reset, h0, softplus, reverse)
+    v, dt, decay, drive, states = _walk(t, softplus, reverse)
+    _, _, A, B, C, D, z, bias, reset, h0 = t
+    assert h0 is not None  # the state at the head of a chunk is always there
     real = dt.dtype
-    u, g_out = u.to(real), g_out.to(real)
+    u, g_out = t.u.to(real), g_out.to(real)
     g_y = g_out if z is None else g_out * F.silu(z.to(real))
     twice = 2 if states.is_complex() else 1  # y is twice the real part
     incoming = twice * g_y.unsqueeze(3) * _spread(C, states.dtype).conj_physical()
@@ -94,31 +71,25 @@ def expanded_adjoint(
     if z is not None:
         sigmoid = z.to(real).sigmoid()
         slope = sigmoid * (1 + z.to(real) * (1 - sigmoid))
-        found["z"] = g_out * _read(states, C, D, u) * slope
+        found["z"] = g_out * _read(states, t) * slope
     if bias is not None:
         found["bias"] = found["delta"].sum((0, 3))
     return found
 
 
 def _walk(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    bias: Tensor | None,
-    reset: Tensor | None,
-    h0: Tensor,
-    softplus: bool,
-    reverse: bool,
+    t: SelectiveTensors, softplus: bool, reverse: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Delta with its bias, dt, the decays, dt u, and the states after every step."""
-    real = wide_of(u.dtype)
-    v = delta.to(real) if bias is None else delta.to(real) + bias.unsqueeze(-1)
+    assert t.h0 is not None  # the state at the head of a chunk is always there
+    real = wide_of(t.u.dtype)
+    v = t.delta.to(real) if t.bias is None else t.delta.to(real) + t.bias.unsqueeze(-1)
     dt = F.softplus(v) if softplus else v
-    decay = (dt.unsqueeze(3) * A.unsqueeze(-1)).exp()
-    drive = dt * u.to(real)
-    x = drive.unsqueeze(3) * _spread(B, decay.dtype)
-    return v, dt, decay, drive, _scan(decay, x, h0.to(decay.dtype), reset, "inclusive", reverse)
+    decay = (dt.unsqueeze(3) * t.A.unsqueeze(-1)).exp()
+    drive = dt * t.u.to(real)
+    x = drive.unsqueeze(3) * _spread(t.B, decay.dtype)
+    states = _scan(decay, x, t.h0.to(decay.dtype), t.reset, "inclusive", reverse)
+    return v, dt, decay, drive, states
 
 
 def _spread(projection: Tensor, dtype: torch.dtype) -> Tensor:
@@ -133,10 +104,10 @@ def _gathered(every: Tensor, projection: Tensor) -> Tensor:
     return every.sum(2) if projection.dim() == 4 else every.sum((0, 4))
 
 
-def _read(states: Tensor, C: Tensor, D: Tensor | None, u: Tensor) -> Tensor:
-    y = (states * _spread(C, states.dtype)).sum(3)
+def _read(states: Tensor, t: SelectiveTensors) -> Tensor:
+    y = (states * _spread(t.C, states.dtype)).sum(3)
     y = 2 * y.real if y.is_complex() else y
-    return y if D is None else y + D.unsqueeze(-1) * u.to(y.dtype)
+    return y if t.D is None else y + t.D.unsqueeze(-1) * t.u.to(y.dtype)
 
 
 def _real(tensor: Tensor) -> Tensor:

@@ -9,22 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
-from tvm_scan.torch.kernels.spec import KernelSpec
-from tvm_scan.torch.ops.affine import fold
-from tvm_scan.torch.ops.direct import SIZES, frame_of
+from tvm_scan.torch.ops.frame import run_framed
 from tvm_scan.torch.ops.operator import operator
 
-__all__ = ["extremum", "extremum_gradient", "positions", "run_extremum", "run_framed"]
-
-
-def run_framed(factory: str, x: Tensor, arrays: tuple[Tensor, ...], **options: Any) -> None:
-    """Run a kernel on arrays (outer, length, inner); its dtype is that of `x`."""
-    sizes, time_last, shape = frame_of(x.shape)
-    options |= {"dtype": str(x.dtype).removeprefix("torch."), "time_last": time_last}
-    spec = KernelSpec(factory, tuple(sorted(options.items())), SIZES)
-    run_kernel(spec, sizes, *(array.reshape(shape) for array in arrays))
+__all__ = ["extremum", "extremum_gradient", "positions", "run_extremum"]
 
 
 def _positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
@@ -46,18 +35,7 @@ def _positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
     return out
 
 
-positions = operator(_positions, "positions", discrete=True)
-
-
-@positions.fake
-def _(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
-    return torch.empty_like(x, dtype=torch.int64, memory_format=torch.contiguous_format)
-
-
-@positions.vmap
-def _(info: Any, in_dims: Any, x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, int]:
-    out = positions(fold(x, in_dims[0], info.batch_size), smallest, reverse)
-    return out.unflatten(0, (info.batch_size, -1)), 0
+positions = operator(name="positions", discrete=True)(_positions)
 
 
 def run_extremum(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tensor]:
@@ -72,7 +50,7 @@ def run_extremum(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tens
     return values, where
 
 
-extremum = operator(run_extremum, "extremum")
+extremum = operator(name="extremum")(run_extremum)
 
 
 @extremum.fake
@@ -95,19 +73,10 @@ def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor |
     return extremum_gradient(grad, where, ctx.reverse), None, None
 
 
-extremum.gradient(_backward, _setup)
+extremum.gradient(_backward, setup=_setup)
 
 
-@extremum.vmap
-def _(
-    info: Any, in_dims: Any, x: Tensor, smallest: bool, reverse: bool
-) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    found = extremum(fold(x, in_dims[0], info.batch_size), smallest, reverse)
-    values, where = (t.unflatten(0, (info.batch_size, -1)) for t in found)
-    return (values, where), (0, 0)
-
-
-@operator
+@operator(like="grad")
 def extremum_gradient(grad: Tensor, where: Tensor, reverse: bool) -> Tensor:
     """Add up the gradients of what was taken at each step."""
     out = aligned_empty(grad.shape, grad.dtype, grad.device)
@@ -116,25 +85,9 @@ def extremum_gradient(grad: Tensor, where: Tensor, reverse: bool) -> Tensor:
     return out
 
 
-@extremum_gradient.fake
-def _(grad: Tensor, where: Tensor, reverse: bool) -> Tensor:
-    return torch.empty_like(grad, memory_format=torch.contiguous_format)
-
-
-def _setup_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[1])
-
-
 def _backward_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (where,) = ctx.saved_tensors
     return grad.gather(1, where), None, None
 
 
-extremum_gradient.gradient(_backward_gradient, _setup_gradient)
-
-
-@extremum_gradient.vmap
-def _(info: Any, in_dims: Any, grad: Tensor, where: Tensor, reverse: bool) -> tuple[Tensor, int]:
-    size = info.batch_size
-    folded = (fold(t, dim, size) for t, dim in zip((grad, where), in_dims, strict=False))
-    return extremum_gradient(*folded, reverse).unflatten(0, (size, -1)), 0
+extremum_gradient.gradient(_backward_gradient, "where")

@@ -2,150 +2,66 @@
 
 ``torch.library.custom_op`` would do, but imports ``torch._dynamo`` at the first call, which takes
 most of a second, and costs some microseconds at every call. This registers the same things: a
-schema, a CPU implementation, a fake kernel, a derivative, and a rule for vmap.
+schema, an implementation, a fake kernel, a derivative, and a rule for vmap. All but the first two
+have defaults.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Generic, TypeVar
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar, overload
 
 import torch
-from torch.autograd import forward_ad
+from torch import Tensor
 
-from tvm_scan.torch.kernels.places import is_placed
-from tvm_scan.torch.private import (
-    dual_level_is_open,
-    is_watched,
-    only_device_is_left,
-    transforms_active,
+from tvm_scan.torch.ops.bundles import with_fields
+from tvm_scan.torch.ops.dispatch import (
+    NAMESPACE,
+    forward_mode,
+    is_plain,
+    library,
+    refuse_tangents,
 )
+from tvm_scan.torch.ops.mapped import Rule, folded
+from tvm_scan.torch.ops.transformed import Setup, transformed
+from tvm_scan.torch.private import dual_level_is_open, is_watched, transforms_active
 
-__all__ = ["Operator", "forward_mode", "operator", "sees_nothing", "without_autocast"]
+__all__ = ["Operator", "operator", "without_autocast"]
 
-_NAMESPACE = "tvm_scan"
 Result = TypeVar("Result")
-
-
-class _Library(torch.library.Library):
-    """Puts a shorter way in front of the derivatives that are registered.
-
-    torch's own kernel for them is a Python function that asks the dispatcher again; where nothing
-    is recorded and nothing else would see the call, the implementation can be called at once.
-    """
-
-    #: By operator: the implementation, and whether it gives integers.
-    implementations: ClassVar[dict[str, tuple[Callable[..., Any], bool]]] = {}
-
-    def impl(self, op_name: str, fn: Any, dispatch_key: str = "", **options: Any) -> None:
-        """Register a kernel, as torch does."""
-        if dispatch_key == "Autograd" and op_name in self.implementations:
-            implementation, discrete = self.implementations[op_name]
-            fn = _unrecorded(fn, implementation, f"{_NAMESPACE}::{op_name}", discrete)
-        super().impl(op_name, fn, dispatch_key, **options)
-
-
-def _unrecorded(
-    recording: Callable[..., Any], implementation: Callable[..., Any], name: str, discrete: bool
-) -> Callable[..., Any]:
-    """Return a kernel that calls `recording` only where something is recorded or looks on."""
-
-    def kernel(keyset: Any, *arguments: Any, **named: Any) -> Any:
-        if dual_level_is_open() and not discrete:
-            _refuse_tangents(name, arguments)
-        if not only_device_is_left(keyset) or named or _is_recorded(arguments):
-            return recording(keyset, *arguments, **named)
-        return implementation(*arguments)
-
-    return kernel
-
-
-def _is_recorded(arguments: Iterable[Any]) -> bool:
-    if not torch.is_grad_enabled():
-        return False
-    for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            if argument.requires_grad:
-                return True
-        elif isinstance(argument, (list, tuple)) and _is_recorded(argument):
-            return True
-    return False
-
-
-_library = _Library(_NAMESPACE, "FRAGMENT")
-
-
-def sees_nothing(arguments: Iterable[Any]) -> bool:
-    """Whether nothing but the implementation would see a call: torch's dispatcher may be left out.
-
-    The dispatcher takes as long as a small kernel runs.
-    """
-    return not (
-        torch.compiler.is_compiling()
-        or transforms_active()
-        or is_watched()
-        or not _is_plain(arguments)
-    )
-
-
-def _refuse_tangents(name: str, arguments: Iterable[Any]) -> None:
-    """Raise where a dual number comes in: what comes out would silently have no tangent."""
-    for argument in arguments:
-        if isinstance(argument, (list, tuple)):
-            _refuse_tangents(name, argument)
-        elif isinstance(argument, torch.Tensor) and (
-            forward_ad.unpack_dual(argument).tangent is not None
-        ):
-            raise NotImplementedError(forward_mode(name))
-
-
-def forward_mode(name: str) -> str:
-    """Say that there are no derivatives in forward mode."""
-    return (
-        f"{name}: expected tensors without tangents, got a derivative in forward mode (jvp, "
-        "jacfwd, hessian); take torch.func.vjp or jacrev, and jacrev of jacrev for a Hessian"
-    )
-
-
-def _is_plain(arguments: Iterable[Any]) -> bool:
-    """Whether all tensors are on a CPU or GPU, and of torch's own class, and need no gradient."""
-    recorded = torch.is_grad_enabled()
-    for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            if type(argument) not in _PLAIN or not is_placed(argument):
-                return False
-            if recorded and argument.requires_grad:
-                return False
-            # torch resolves the first two on the way; the last is refused there.
-            if argument.is_neg() or argument.is_conj() or argument.is_nested:
-                return False
-        elif isinstance(argument, (list, tuple)) and not _is_plain(argument):
-            return False
-    return True
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Operator(Generic[Result]):
     """A torch operator; made by `operator`, called like the function that it was made of."""
 
-    def __init__(self, function: Callable[..., Result], name: str, discrete: bool) -> None:
-        self._discrete = discrete
+    def __init__(
+        self,
+        function: Callable[..., Result],
+        name: str,
+        discrete: bool,
+        like: tuple[str, ...],
+        rule: Rule,
+    ) -> None:
+        function = with_fields(function)
+        self._discrete, self._like, self._rule = discrete, like, rule
         schema = torch.library.infer_schema(function, mutates_args=())
-        function = without_autocast(function)
-        _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        _library.implementations[name] = function, discrete
-        _library.impl(name, function, "CPU")
-        _library.impl(name, function, "CUDA")
-        self.name, self.__doc__ = f"{_NAMESPACE}::{name}", function.__doc__
-        self._implementation = function
-        self._function: type[torch.autograd.Function] | None = None
-        self._rule: Callable[..., Any] | None = None
+        self._parameters = tuple(inspect.signature(function).parameters)
+        implementation = without_autocast(function)
+        library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        library.implementations[name] = implementation, discrete
+        library.impl(name, implementation, "CPU")
+        library.impl(name, implementation, "CUDA")
+        self.name, self.__doc__ = f"{NAMESPACE}::{name}", function.__doc__
+        self._implementation = implementation
+        self._transformed: Callable[..., Any] | None = None
+        self._fake: Callable[..., Any] = self._like_arguments
         self._overload: Callable[..., Result]
-        self._overload = getattr(getattr(torch.ops, _NAMESPACE), name).default
+        self._overload = getattr(getattr(torch.ops, NAMESPACE), name).default
+        torch.library.register_fake(self.name, self._checked_fake, lib=library)
+        torch.library.register_vmap(self.name, self._map, lib=library)
 
     def __call__(self, *arguments: Any) -> Result:
         """Call the operator, with a derivative that the transform in progress can see."""
@@ -153,70 +69,97 @@ class Operator(Generic[Result]):
             return self._overload(*arguments)
         # torch.func differentiates autograd.Functions, not derivatives registered to operators.
         if transforms_active():
-            if self._function is not None:
-                result: Result = self._function.apply(*arguments)
+            if self._transformed is not None:
+                result: Result = self._transformed(arguments)
                 return result
             if dual_level_is_open() and not self._discrete:
                 raise NotImplementedError(forward_mode(self.name))
             return self._overload(*arguments)
         if dual_level_is_open() and not self._discrete:
-            _refuse_tangents(self.name, arguments)
-        if not is_watched() and _is_plain(arguments):
+            refuse_tangents(self.name, arguments)
+        if not is_watched() and is_plain(arguments):
             return self._implementation(*arguments)
         return self._overload(*arguments)
 
     def fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Register what the outputs look like."""
-        name = self.name
-
-        @functools.wraps(function)
-        def checked(*arguments: Any) -> Any:
-            # A tensor without data among others sends torch here, whose results have no values.
-            devices = {str(device) for device in _devices(arguments)}
-            if len(devices) > 1:
-                raise ValueError(
-                    f"{name}: expected all tensors on one device, got {', '.join(sorted(devices))}"
-                    "; move them with .to"
-                )
-            return function(*arguments)
-
-        torch.library.register_fake(name, checked, lib=_library)
+        """Say what the results look like, where they are not like arguments."""
+        self._fake = with_fields(function)
         return function
 
     def vmap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Register what a mapped axis means."""
-        torch.library.register_vmap(self.name, function, lib=_library)
+        """Say what a mapped axis means, by a rule of its own; see `mapped`."""
         self._rule = function
         return function
 
-    def gradient(self, backward: Callable[..., Any], setup: Callable[..., Any]) -> None:
-        """Register the derivative: what is kept of a call, and the adjoint."""
-        torch.library.register_autograd(self.name, backward, setup_context=setup, lib=_library)
-        operator = self
+    def gradient(
+        self,
+        backward: Callable[..., Any],
+        saves: str = "",
+        *,
+        setup: Setup | None = None,
+        zeros: bool = True,
+    ) -> None:
+        """Register the adjoint.
 
-        class Function(torch.autograd.Function):
-            @staticmethod
-            def forward(*arguments: Any) -> Any:
-                return operator._overload(*arguments)
+        Parameters
+        ----------
+        backward : callable
+            Given a context and the gradients of the results, gives those of the arguments. The
+            context has ``saved_tensors``, and the arguments that are no tensors under their names.
+        saves : str
+            What is saved: names of arguments, and ``results``.
+        setup : callable, optional
+            Saves something else; as torch's ``setup_context``.
+        zeros : bool
+            Whether gradients that nobody has computed come as zeros, not as None.
+        """
+        setup = setup or self._setup(saves.split(), zeros)
+        torch.library.register_autograd(self.name, backward, setup_context=setup, lib=library)
+        self._transformed = transformed(self.name, self._overload, backward, setup, self._map)
 
-            @staticmethod
-            def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-                assert operator._rule is not None  # every operator of this package has one
-                return operator._rule(info, in_dims, *arguments)
+    def _setup(self, saves: Sequence[str], zeros: bool) -> Setup:
+        def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            named = dict(zip(self._parameters, inputs, strict=True))
+            named["results"] = output
+            kept: list[Tensor | None] = []
+            for name in saves:
+                value = named[name]
+                kept += value if isinstance(value, (list, tuple)) else [value]
+            for name, value in zip(self._parameters, inputs, strict=True):
+                if isinstance(value, (bool, int, float, str)):
+                    setattr(ctx, name, value)
+            if not zeros:
+                ctx.set_materialize_grads(False)
+            ctx.save_for_backward(*kept)
 
-            @staticmethod
-            def jvp(ctx: Any, *tangents: Any) -> Any:
-                raise NotImplementedError(forward_mode(operator.name))
+        return setup
 
-        # How torch wants them; mypy holds them to the signatures of the base class.
-        Function.setup_context = staticmethod(setup)  # type: ignore[method-assign]
-        Function.backward = staticmethod(backward)  # type: ignore[method-assign]
-        self._function = Function
+    def _map(self, info: Any, dims: Any, *arguments: Any) -> Any:
+        return self._rule(self, info.batch_size, dims, arguments)
+
+    def _checked_fake(self, *arguments: Any) -> Any:
+        # A tensor without data among others sends torch here, whose results have no values.
+        devices = {str(device) for device in _devices(arguments)}
+        if len(devices) > 1:
+            raise ValueError(
+                f"{self.name}: expected all tensors on one device, got "
+                f"{', '.join(sorted(devices))}; move them with .to"
+            )
+        return self._fake(*arguments)
+
+    def _like_arguments(self, *arguments: Any) -> Any:
+        named = dict(zip(self._parameters, arguments, strict=True))
+        dtype = torch.int64 if self._discrete else None
+        made = tuple(
+            torch.empty_like(named[name], dtype=dtype, memory_format=torch.contiguous_format)
+            for name in self._like
+        )
+        return made if len(made) > 1 else made[0]
 
 
 def _devices(arguments: Iterable[Any]) -> Iterable[torch.device]:
     for argument in arguments:
-        if isinstance(argument, torch.Tensor):
+        if isinstance(argument, Tensor):
             yield argument.device
         elif isinstance(argument, (list, tuple)):
             yield from _devices(argument)
@@ -238,11 +181,48 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     return exact
 
 
+@overload
+def operator(function: Callable[..., Result]) -> Operator[Result]: ...
+
+
+@overload
 def operator(
-    function: Callable[..., Result], name: str | None = None, *, discrete: bool = False
-) -> Operator[Result]:
+    *, name: str = "", discrete: bool = False, like: str = "x", mapped: Rule = folded
+) -> Callable[[Callable[..., Result]], Operator[Result]]: ...
+
+
+def operator(
+    function: Callable[..., Result] | None = None,
+    *,
+    name: str = "",
+    discrete: bool = False,
+    like: str = "x",
+    mapped: Rule = folded,
+) -> Operator[Result] | Callable[[Callable[..., Result]], Operator[Result]]:
     """Make a torch operator ``tvm_scan::<name>`` of a function with annotated arguments.
 
-    What is `discrete` gives integers, which have no derivative.
+    Parameters
+    ----------
+    function : callable
+        The implementation, on tensors without gradients. Arguments that belong together may be a
+        ``NamedTuple``; the operator takes its fields.
+    name : str
+        That of the function if not given.
+    discrete : bool
+        Whether it gives integers (int64), which have no derivative.
+    like : str
+        Names of arguments, each like the result at its place: the fake kernel.
+    mapped : callable
+        The rule of vmap; see `mapped`. Mapped axes are folded into the first axis if not given.
+
+    Returns
+    -------
+    Operator
+        To which ``gradient`` adds the adjoint, and ``fake`` and ``vmap`` what is not the default.
     """
-    return Operator(function, name or function.__name__, discrete)
+
+    def make(function: Callable[..., Result]) -> Operator[Result]:
+        names = tuple(like.split())
+        return Operator(function, name or function.__name__, discrete, names, mapped)
+
+    return make if function is None else make(function)

@@ -13,7 +13,6 @@ again, the other way round in time, or with lanes and states swapped; that of g 
 `outer_gates`. No history of states is ever stored.
 """
 
-import functools
 from typing import Any
 
 import torch
@@ -21,8 +20,8 @@ from torch import Tensor
 
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
-from tvm_scan.torch.kernels.spec import KernelSpec
-from tvm_scan.torch.ops.affine import affine_scan, fold, unless
+from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
+from tvm_scan.torch.ops.affine import affine_scan, unless
 from tvm_scan.torch.ops.cumulative import cumulative
 from tvm_scan.torch.ops.operator import operator
 from tvm_scan.torch.ops.outer_gates import gate_gradient
@@ -31,25 +30,9 @@ __all__ = ["outer_scan"]
 
 _ADJOINT = {"inclusive": "late", "late": "inclusive", "exclusive": "exclusive"}
 _OTHER = {"lane": "state", "state": "lane", "head": "head"}
-_SIZES = ("batch", "heads", "lanes", "length")
 
 
-@functools.cache
-def _spec(
-    dtype: torch.dtype, states: int, has_reset: bool, gate: str, emit: str, reverse: bool
-) -> KernelSpec:
-    options = (
-        ("dtype", str(dtype).removeprefix("torch.")),
-        ("emit", emit),
-        ("gate", gate),
-        ("has_reset", has_reset),
-        ("reverse", reverse),
-        ("states", states),
-    )
-    return KernelSpec("outer_products", options, _SIZES)
-
-
-@operator
+@operator(like="x h0")
 def outer_scan(
     g: Tensor,
     a: Tensor,
@@ -70,31 +53,19 @@ def outer_scan(
     last = aligned_empty(h0.shape, h0.dtype, h0.device)
     if not y.numel() or not a.shape[3]:
         return y.zero_(), last.copy_(h0)
-    spec = _spec(x.dtype, a.shape[3], reset is not None, gate, emit, reverse)
+    spec = KernelSpec.of(
+        "outer_products",
+        ("batch", "heads", "lanes", "length"),
+        dtype=dtype_name(x.dtype),
+        emit=emit,
+        gate=gate,
+        has_reset=reset is not None,
+        reverse=reverse,
+        states=a.shape[3],
+    )
     starts = () if reset is None else (reset,)
     run_kernel(spec, (batch, heads, lanes, length), g.exp(), a, x, c, *starts, h0, last, y)
     return y, last
-
-
-@outer_scan.fake
-def _(
-    g: Tensor,
-    a: Tensor,
-    x: Tensor,
-    c: Tensor,
-    h0: Tensor,
-    reset: Tensor | None,
-    gate: str,
-    emit: str,
-    reverse: bool,
-) -> tuple[Tensor, Tensor]:
-    whole = torch.contiguous_format
-    return torch.empty_like(x, memory_format=whole), torch.empty_like(h0, memory_format=whole)
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.gate, ctx.emit, ctx.reverse = inputs
-    ctx.save_for_backward(*tensors, *output)
 
 
 def _backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
@@ -164,13 +135,4 @@ def _total(
     return total.view(tensor.shape)
 
 
-outer_scan.gradient(_backward, _setup)
-
-
-@outer_scan.vmap
-def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
-    size = info.batch_size
-    pairs = zip(arguments[:6], in_dims[:6], strict=True)
-    folded = [None if t is None else fold(t, d, size) for t, d in pairs]
-    out = outer_scan(*folded, *arguments[6:])
-    return tuple(t.unflatten(0, (size, -1)) for t in out), (0, 0)
+outer_scan.gradient(_backward, "g a x c h0 reset results")

@@ -14,16 +14,14 @@ the adjoint of the state at its tail.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tvm_scan.torch.kernels.cache import places, run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
-from tvm_scan.torch.kernels.spec import KernelSpec
-from tvm_scan.torch.ops.affine import fold, unless
+from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
+from tvm_scan.torch.ops.affine import unless
 from tvm_scan.torch.ops.operator import operator
 
 __all__ = ["gate_gradient"]
@@ -39,7 +37,7 @@ _Asked = tuple[
 ]
 
 
-@operator
+@operator(like="g")
 def gate_gradient(
     g: Tensor,
     a: Tensor,
@@ -69,7 +67,7 @@ def _by_kernel(asked: _Asked) -> Tensor:
     g, a, x, c, dy, h0, d_last, reset, gate, emit, reverse = asked
     batch, length, heads, lanes = x.shape
     options = (
-        ("dtype", str(x.dtype).removeprefix("torch.")),
+        ("dtype", dtype_name(x.dtype)),
         ("emit", emit),
         ("gate", gate),
         ("has_reset", reset is not None),
@@ -180,28 +178,3 @@ def _of_pairs(
         pairs.masked_fill_(between(resets).bool(), 0)
     before = pairs.masked_fill_(is_early, 0).cumsum(4)
     return _one_later(before.masked_fill_(is_early, 0).sum(3))
-
-
-@gate_gradient.fake
-def _(
-    g: Tensor,
-    a: Tensor,
-    x: Tensor,
-    c: Tensor,
-    dy: Tensor,
-    h0: Tensor,
-    d_last: Tensor,
-    reset: Tensor | None,
-    gate: str,
-    emit: str,
-    reverse: bool,
-) -> Tensor:
-    return torch.empty_like(g, memory_format=torch.contiguous_format)
-
-
-@gate_gradient.vmap
-def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
-    size = info.batch_size
-    pairs = zip(arguments[:8], in_dims[:8], strict=True)
-    folded = [None if t is None else fold(t, d, size) for t, d in pairs]
-    return gate_gradient(*folded, *arguments[8:]).unflatten(0, (size, -1)), 0

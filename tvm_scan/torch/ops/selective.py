@@ -14,78 +14,44 @@ from torch import Tensor
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.ops import chunked
-from tvm_scan.torch.ops.affine import fold
 from tvm_scan.torch.ops.chunked import CHUNK
+from tvm_scan.torch.ops.mapped import fold, one_by_one
 from tvm_scan.torch.ops.operator import operator
 from tvm_scan.torch.ops.selective_adjoint import (
     head_of,
     head_width,
     heads_of,
-    is_kernel,
-    one_by_one,
     selective_scan_backward,
     spec_of,
 )
+from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 
 __all__ = ["CHUNK", "selective_scan_grouped"]
 
 
 @operator
 def selective_scan_grouped(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    bias: Tensor | None,
-    reset: Tensor | None,
-    h0: Tensor | None,
-    softplus: bool,
-    reverse: bool,
-    keep: bool,
+    tensors: SelectiveTensors, softplus: bool, reverse: bool, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the last state, and (with `keep`) the states at the heads of chunks.
-
-    `u`, `delta`, `z`, `B`, `C` of one dtype; `A` (groups, channels, states), `D` and `bias`
-    (groups, channels) and `h0` (batch, groups, channels, states) of the carry's; `reset`
-    (batch, length) int8. `B` and `C` are (batch, groups, states, length), or (groups, channels,
-    states) if they are fixed in time; with a complex `A` they may be complex.
-    """
-    states, length = A.shape[2], u.shape[3]
-    shape = (*u.shape[:3], states)
-    wide = A.dtype
+    """Return the output, the last state, and (with `keep`) the states at the heads of chunks."""
+    u, A, h0, length = tensors.u, tensors.A, tensors.h0, tensors.u.shape[3]
+    shape, wide = tensors.state_shape, A.dtype
     out = aligned_empty(u.shape, u.dtype, u.device)
     last = aligned_empty(shape, wide, u.device)
     chunks = -(-length // CHUNK) if keep else 0
-    heads = aligned_empty((chunks, head_width(u, states)), wide, u.device)
+    heads = aligned_empty((chunks, head_width(shape)), wide, u.device)
     first = u.new_zeros(shape, dtype=wide) if h0 is None else h0
     if not out.numel():
         return out, last.copy_(first), heads
-    if not is_kernel(A):
-        given = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "bias": bias}
-        named = {n: t for n, t in (*given.items(), ("reset", reset)) if t is not None}
-        found, state, kept = chunked.forward(named, first, softplus, reverse)
+    if not tensors.is_kernel:
+        found, state, kept = chunked.forward(tensors.named(), first, softplus, reverse)
         heads.zero_()  # between the heads, too, so that equal calls have equal results
         for head, value in zip(heads_of(heads, shape), kept, strict=False):
             head.copy_(value)
         return out.copy_(found), last.copy_(state), heads
-    spec = spec_of(
-        "selective_forward",
-        u,
-        states,
-        softplus=softplus,
-        reverse=reverse,
-        has_bias=bias is not None,
-        has_D=D is not None,
-        has_z=z is not None,
-        has_reset=reset is not None,
-        fixed_B=B.dim() == 3,
-        fixed_C=C.dim() == 3,
-    )
-    inputs = [t for t in (u, delta, A, B, C, D, z, bias, reset) if t is not None]
-    inputs = [t.contiguous() for t in inputs]
+    options = tensors.options() | {"softplus": softplus, "reverse": reverse}
+    spec = spec_of("selective_forward", u, shape[3], **options)
+    inputs = [t.contiguous() for t in tensors.named().values()]
 
     def run(start: int, steps: int, head: Tensor, tail: Tensor) -> None:
         run_kernel(spec, (*u.shape, steps), start, steps, *inputs, head, out, tail)
@@ -105,26 +71,14 @@ def selective_scan_grouped(
 
 @selective_scan_grouped.fake
 def _(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    bias: Tensor | None,
-    reset: Tensor | None,
-    h0: Tensor | None,
-    softplus: bool,
-    reverse: bool,
-    keep: bool,
+    tensors: SelectiveTensors, softplus: bool, reverse: bool, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    wide, states = A.dtype, A.shape[2]
+    u, shape, wide = tensors.u, tensors.state_shape, tensors.A.dtype
     chunks = -(-u.shape[3] // CHUNK) if keep else 0
     return (
         torch.empty_like(u, memory_format=torch.contiguous_format),
-        u.new_empty((*u.shape[:3], states), dtype=wide),
-        u.new_empty((chunks, head_width(u, states)), dtype=wide),
+        u.new_empty(shape, dtype=wide),
+        u.new_empty((chunks, head_width(shape)), dtype=wide),
     )
 
 
@@ -137,34 +91,34 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
 def _backward(
     ctx: Any, g_out: Tensor | None, g_last: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    *tensors, heads = ctx.saved_tensors
-    u, D, z, bias, h0 = (tensors[i] for i in (0, 5, 6, 7, 9))
+    *given, heads = ctx.saved_tensors
+    tensors = SelectiveTensors(*given)
+    _, _, _, _, _, D, z, bias, _, h0 = tensors
     if not heads.shape[0]:  # not kept, but differentiated after all: walk forward once more
         heads = selective_scan_grouped(*tensors, ctx.softplus, ctx.reverse, True)[2]
-    g_out = torch.zeros_like(u) if g_out is None else g_out
+    g_out = torch.zeros_like(tensors.u) if g_out is None else g_out
     grads = selective_scan_backward(g_out, g_last, *tensors, heads, ctx.softplus, ctx.reverse)
     present = [None if t is None else g for t, g in zip((D, z, bias), grads[5:8], strict=True)]
     g_h0 = None if h0 is None else grads[8]
     return *grads[:5], *present, None, g_h0, None, None, None
 
 
-selective_scan_grouped.gradient(_backward, _setup)
+selective_scan_grouped.gradient(_backward, setup=_setup)
 
 
 @selective_scan_grouped.vmap
-def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
-    size, dims = info.batch_size, in_dims
+def _(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
     # A, D and bias have no batch axis to fold into, nor what is fixed in time.
     shared = (2, 5, 7, *(i for i in (3, 4) if _axes(arguments[i], dims[i]) == 3))
     keep = arguments[-1]  # heads are laid out for one call each
     if keep or any(dims[i] is not None for i in shared):
-        return one_by_one(selective_scan_grouped, size, dims, arguments)
+        return one_by_one(call, size, dims, arguments)
     folded = [
         fold(a, d, size) if isinstance(a, Tensor) and i not in shared else a
         for i, (a, d) in enumerate(zip(arguments, dims, strict=True))
     ]
-    out, last, _ = selective_scan_grouped(*folded[:-1], False)
-    heads = last.new_empty((size, 0, head_width(out[: len(out) // size], last.shape[3])))
+    out, last, _ = call(*folded[:-1], False)
+    heads = last.new_empty((size, 0, head_width((len(last) // size, *last.shape[1:]))))
     return (out.unflatten(0, (size, -1)), last.unflatten(0, (size, -1)), heads), (0, 0, 0)
 
 

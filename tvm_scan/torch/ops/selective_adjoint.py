@@ -13,22 +13,23 @@ from torch import Tensor
 
 from tvm_scan.torch.kernels.cache import places, run_kernel
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty
-from tvm_scan.torch.kernels.spec import KernelSpec
+from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import chunked
 from tvm_scan.torch.ops.chunked import CHUNK
-from tvm_scan.torch.ops.chunked import DIFFERENTIABLE as _DIFFERENTIABLE
+from tvm_scan.torch.ops.mapped import one_by_one
 from tvm_scan.torch.ops.operator import operator
+from tvm_scan.torch.ops.selective_tensors import DIFFERENTIABLE, SelectiveTensors
 from tvm_scan.torch.ops.transpose import turned
 from tvm_scan.torch.private import transforms_active
 
-__all__ = ["CHUNK", "head_of", "head_width", "one_by_one", "selective_scan_backward", "spec_of"]
+__all__ = ["CHUNK", "head_of", "head_width", "selective_scan_backward", "spec_of"]
 
 _SIZES = ("batch", "groups", "channels", "length", "steps")
 
 
-def head_width(u: Tensor, states: int) -> int:
-    """Return the elements from one chunk's head to the next: each is aligned."""
-    batch, groups, channels, _ = u.shape
+def head_width(shape: Sequence[int]) -> int:
+    """Return the elements from one chunk's head to the next, each of a shape and aligned."""
+    batch, groups, channels, states = shape
     return -(-batch * groups * channels * states // ALIGNMENT) * ALIGNMENT
 
 
@@ -43,19 +44,10 @@ def heads_of(heads: Tensor, shape: Sequence[int]) -> list[Tensor]:
     return [head_of(heads, index, shape) for index in range(len(heads))]
 
 
-def is_kernel(A: Tensor) -> bool:
-    """Whether there is a kernel for the states of `A`, which are real, and some."""
-    return not A.is_complex() and bool(A.shape[2])
-
-
 def spec_of(factory: str, u: Tensor, states: int, **options: Any) -> KernelSpec:
     """Name a kernel for inputs like `u`."""
-    options = {"dtype": _name(u.dtype), "states": states} | options
-    return KernelSpec(factory, tuple(sorted(options.items())), _SIZES)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    options = {"dtype": dtype_name(u.dtype), "states": states} | options
+    return KernelSpec.of(factory, _SIZES, **options)
 
 
 #: Of u, delta, A, B, C, D, z, bias and h0.
@@ -64,37 +56,25 @@ _Gradients: TypeAlias = tuple[
 ]
 
 
-@operator
+@operator(mapped=one_by_one)
 def selective_scan_backward(
     g_out: Tensor,
     g_last: Tensor | None,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    bias: Tensor | None,
-    reset: Tensor | None,
-    h0: Tensor | None,
+    tensors: SelectiveTensors,
     heads: Tensor,
     softplus: bool,
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of u, delta, A, B, C, D, z, bias and h0; empty for absent ones."""
+    if not tensors.is_kernel:
+        return _by_chunks(g_out, g_last, tensors, heads, softplus, reverse)
+    u, delta, A, B, C, D, z, bias, reset, _ = tensors
     length, states, wide = u.shape[3], A.shape[2], A.dtype
-    if not is_kernel(A):
-        given = (u, delta, A, B, C, D, z, bias, reset)
-        return _by_chunks(g_out, g_last, given, heads, softplus, reverse)
-    present = {"D": D, "z": z, "bias": bias, "reset": reset}
-    options = {f"has_{name}": tensor is not None for name, tensor in present.items()}
-    fixed = {"B": B.dim() == 3, "C": C.dim() == 3}
-    options |= {f"fixed_{name}": is_fixed for name, is_fixed in fixed.items()}
-    options |= {"softplus": softplus, "reverse": reverse}
+    options = tensors.options() | {"softplus": softplus, "reverse": reverse}
+    fixed = {"B": options["fixed_B"], "C": options["fixed_C"]}
     # On a GPU torch's products of matrices add up faster than a thread a sum would.
     options["sums"] = fused = places.place_of(u) is places.CPU
-    spec = spec_of("selective_backward_chunk", u, states, **options, dtype=_name(wide))
+    spec = spec_of("selective_backward_chunk", u, states, **options, dtype=dtype_name(wide))
     # All sequences with time before channels, in the carry's dtype.
     z_turned = None if z is None else turned(z, wide)
     u_turned, g_turned = turned(u, wide), turned(g_out, wide)
@@ -102,7 +82,7 @@ def selective_scan_backward(
     given = (u_turned, turned(delta, wide), A, B, C, D, z_turned, bias, reset)
     inputs = [t.contiguous() for t in given if t is not None]
     grads = {n: _like(u_turned) for n in ("u", "delta", *(["z"] if z is not None else []))}
-    every = (*u.shape[:3], states)
+    every = tensors.state_shape
     # Of no channels, no step is walked.
     made = _like if u.numel() else torch.zeros_like
     of_steps = {n: made(t) for n, t in (("B", B), ("C", C)) if not fixed[n]}
@@ -137,7 +117,7 @@ def selective_scan_backward(
     for name, total in of_states.items():
         summed = total[0] if len(total) == 1 else total.sum(0)
         results[name] = summed if name == "A" else summed.to(u.dtype)
-    return cast(_Gradients, (*(results[name] for name in _DIFFERENTIABLE[:8]), carry))
+    return cast(_Gradients, (*(results[name] for name in DIFFERENTIABLE[:8]), carry))
 
 
 def _add_up(
@@ -163,26 +143,21 @@ def _zeros(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
 def _by_chunks(
     g_out: Tensor,
     g_last: Tensor | None,
-    given: Sequence[Tensor | None],
+    tensors: SelectiveTensors,
     heads: Tensor,
     softplus: bool,
     reverse: bool,
 ) -> _Gradients:
     """What `selective_scan_backward` returns, without a kernel."""
-    named = _named(given)
-    u, A = named["u"], named["A"]
-    shape = (*u.shape[:3], A.shape[2])
+    u, A, shape = tensors.u, tensors.A, tensors.state_shape
     # A copy: an operator returns none of its arguments.
     carry = A.new_zeros(shape) if g_last is None else g_last.clone()
-    found = chunked.adjoint(named, g_out, carry, heads_of(heads, shape), softplus, reverse)
+    found = chunked.adjoint(
+        tensors.named(), g_out, carry, heads_of(heads, shape), softplus, reverse
+    )
     absent = A.real.new_empty(0) if A.is_complex() else A.new_empty(0)
     found = {"z": absent.to(u.dtype), "D": absent, "bias": absent.clone(), **found}
-    return cast(_Gradients, tuple(found[name] for name in _DIFFERENTIABLE))
-
-
-def _named(given: Sequence[Tensor | None]) -> dict[str, Tensor]:
-    names = (*_DIFFERENTIABLE[:8], "reset")
-    return {n: t for n, t in zip(names, given, strict=True) if t is not None}
+    return cast(_Gradients, tuple(found[name] for name in DIFFERENTIABLE))
 
 
 def _scratch(u: Tensor, states: int, steps: int, wide: torch.dtype) -> list[Tensor]:
@@ -197,20 +172,12 @@ def _scratch(u: Tensor, states: int, steps: int, wide: torch.dtype) -> list[Tens
 def _(
     g_out: Tensor,
     g_last: Tensor | None,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    bias: Tensor | None,
-    reset: Tensor | None,
-    h0: Tensor | None,
+    tensors: SelectiveTensors,
     heads: Tensor,
     softplus: bool,
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    u, _, A, B, C, D, z, bias, _, _ = tensors
     small, real = A.shape[:2], A.dtype.to_real() if A.is_complex() else A.dtype
     return (
         u.new_empty(u.shape),
@@ -221,34 +188,28 @@ def _(
         A.new_empty(small if D is not None else (0,), dtype=real),
         u.new_empty(u.shape if z is not None else (0,)),
         A.new_empty(small if bias is not None else (0,), dtype=real),
-        A.new_empty((*u.shape[:3], A.shape[2])),
+        A.new_empty(tensors.state_shape),
     )
-
-
-def _setup_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.softplus, ctx.reverse = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors)
 
 
 def _second(ctx: Any, *weights: Tensor | None) -> tuple[Tensor | None, ...]:
     """Differentiate the gradients, by torch's operators, one chunk after another."""
-    g_out, g_last, *given, h0, heads = ctx.saved_tensors
-    named = _named(given)
-    shape = (*named["u"].shape[:3], named["A"].shape[2])
-    carry = named["A"].new_zeros(shape) if g_last is None else g_last
+    g_out, g_last, *given, heads = ctx.saved_tensors
+    tensors = SelectiveTensors(*given)
+    named, shape = tensors.named(), tensors.state_shape
+    carry = tensors.A.new_zeros(shape) if g_last is None else g_last
     known = (*named, "h0")
     wanted = {
         name: weight
-        for name, weight in zip(_DIFFERENTIABLE, weights, strict=True)
+        for name, weight in zip(DIFFERENTIABLE, weights, strict=True)
         if name in known and weight is not None
     }
     found = chunked.second(
         named, g_out, carry, heads_of(heads, shape), wanted, ctx.softplus, ctx.reverse
     )
     results = [found["g_out"], None if g_last is None else found["g_last"]]
-    results += [found.get(name) for name in _DIFFERENTIABLE[:8]]
-    results += [None, None if h0 is None else found["h0"], None, None, None]
+    results += [found.get(name) for name in DIFFERENTIABLE[:8]]
+    results += [None, None if tensors.h0 is None else found["h0"], None, None, None]
     return _once(results, (*ctx.saved_tensors, *weights))
 
 
@@ -275,24 +236,6 @@ class _Second(torch.autograd.Function):
         )
 
 
-selective_scan_backward.gradient(_second, _setup_backward)
-
-
-def one_by_one(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
-    """Run an operator on one mapped element after another."""
-    results = [
-        call(
-            *(
-                a.select(d, i) if isinstance(a, Tensor) and d is not None else a
-                for a, d in zip(arguments, dims, strict=True)
-            )
-        )
-        for i in range(size)
-    ]
-    stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-    return stacked, (0,) * len(stacked)
-
-
-@selective_scan_backward.vmap
-def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
-    return one_by_one(selective_scan_backward, info.batch_size, in_dims, arguments)
+selective_scan_backward.gradient(
+    _second, " ".join(("g_out g_last", *SelectiveTensors._fields, "heads")), zeros=False
+)

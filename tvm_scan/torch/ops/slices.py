@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
-from tvm_scan.torch.kernels.spec import KernelSpec
+from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
+from tvm_scan.torch.ops.mapped import one_by_one
 from tvm_scan.torch.ops.operator import operator as torch_operator
 from tvm_scan.torch.trace.graph import graph_module
 from tvm_scan.torch.trace.results import result_types
@@ -19,7 +20,7 @@ from tvm_scan.torch.trace.results import result_types
 __all__ = ["scan_slices"]
 
 
-@torch_operator
+@torch_operator(mapped=one_by_one)
 def scan_slices(
     tensors: Sequence[Tensor], graph: str, carries: int, slices: int, prefix: bool, reverse: bool
 ) -> list[Tensor]:
@@ -42,7 +43,7 @@ def scan_slices(
     kinds = _slice_types(tensors, carries, slices, prefix)
     options = (
         ("carries", carries),
-        ("dtypes", tuple(str(dtype).removeprefix("torch.") for _, dtype in kinds)),
+        ("dtypes", tuple(dtype_name(dtype) for _, dtype in kinds)),
         ("graph", graph),
         ("prefix", prefix),
         ("reverse", reverse),
@@ -90,17 +91,3 @@ def _(
         return torch.empty(shape, dtype=dtype, device=device)
 
     return _slice_outputs(tensors, graph, carries, slices, prefix, make)
-
-
-@scan_slices.vmap
-def _(info: Any, in_dims: Any, tensors: Sequence[Tensor], *rest: Any) -> Any:
-    """Run one mapped element after another: the graph is of slices of one shape."""
-    dims = in_dims[0]
-    rows = [
-        scan_slices(
-            [t if d is None else t.select(d, i) for t, d in zip(tensors, dims, strict=True)], *rest
-        )
-        for i in range(info.batch_size)
-    ]
-    found = [torch.stack(parts) for parts in zip(*rows, strict=True)]
-    return found, [0] * len(found)

@@ -10,20 +10,15 @@ from torch import Tensor
 
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
-from tvm_scan.torch.kernels.spec import KernelSpec
-from tvm_scan.torch.ops.affine import first, fold, shifted
-from tvm_scan.torch.ops.direct import SIZES, frame_of
-from tvm_scan.torch.ops.operator import forward_mode, operator
+from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
+from tvm_scan.torch.ops.affine import first, shifted
+from tvm_scan.torch.ops.frame import SIZES, frame_of
+from tvm_scan.torch.ops.operator import operator
 from tvm_scan.torch.ops.step_adjoint import solve_adjoint, vjp
-from tvm_scan.torch.private import transforms_active
 from tvm_scan.torch.trace.graph import graph_module, may_be_serial, with_outputs
 from tvm_scan.torch.trace.results import result_types
 
-__all__ = ["scan_elements"]
-
-
-def _names(tensors: Sequence[Tensor]) -> tuple[str, ...]:
-    return tuple(str(t.dtype).removeprefix("torch.") for t in tensors)
+__all__ = ["step_scan"]
 
 
 def _element_types(tensors: Sequence[Tensor], prefix: bool) -> list[torch.dtype]:
@@ -59,7 +54,7 @@ def step_scan(
         for last, init in zip(out, inits, strict=False):
             last.copy_(init)
         return out
-    dtypes = _names(tensors)
+    dtypes = tuple(dtype_name(t.dtype) for t in tensors)
     options = (
         ("carries", carries),
         ("dtypes", dtypes + dtypes if prefix else dtypes),
@@ -89,15 +84,6 @@ def _(
     return _outputs(tensors, graph, carries, prefix, lambda s, d: x.new_empty(s, dtype=d))
 
 
-def scan_elements(
-    tensors: Sequence[Tensor], graph: str, carries: int, prefix: bool, reverse: bool
-) -> list[Tensor]:
-    """Call `step_scan`, with a derivative that the transform in progress can see."""
-    if not torch.compiler.is_compiling() and transforms_active():
-        return list(_Transformed.apply(graph, carries, prefix, reverse, *tensors))
-    return step_scan(list(tensors), graph, carries, prefix, reverse)
-
-
 def _adjoint(
     tensors: Sequence[Tensor],
     results: Sequence[Tensor],
@@ -110,7 +96,7 @@ def _adjoint(
     """Gradients of the tensors of `step_scan`, of operators that have gradients themselves."""
 
     def run(parts: list[Tensor], text: str, count: int, backward: bool) -> list[Tensor]:
-        return scan_elements(parts, text, count, False, backward)
+        return step_scan(parts, text, count, False, backward)
 
     upstream = [
         torch.zeros_like(r) if g is None else g for g, r in zip(grads, results, strict=True)
@@ -120,7 +106,8 @@ def _adjoint(
         return starts + [torch.zeros_like(t) for t in tensors[len(starts) :]]
     if prefix:
         return _prefix_adjoint(run, tensors, results, upstream, graph, carries, reverse)
-    olds = scan_elements(tensors, with_outputs(graph, carries), carries, False, reverse)[-carries:]
+    states = with_outputs(graph, carries)
+    olds = step_scan(list(tensors), states, carries, False, reverse)[-carries:]
     inputs = [*olds, *tensors[carries:]]
     lasts, emitted = upstream[:carries], upstream[carries:]
     # What the emits of the next step ask of a carry; at the end, what the last state asks.
@@ -205,43 +192,4 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     return kept, None, None, None, None
 
 
-torch.library.register_autograd(step_scan.name, _backward, setup_context=_setup)
-
-
-def _mapped(
-    size: int, dims: Sequence[int | None], tensors: Sequence[Tensor], *rest: Any
-) -> tuple[list[Tensor], list[int]]:
-    folded = [fold(t, d, size) for t, d in zip(tensors, dims, strict=True)]
-    out = scan_elements(folded, *rest)
-    return [o.unflatten(0, (size, -1)) for o in out], [0] * len(out)
-
-
-@step_scan.vmap
-def _(info: Any, in_dims: Any, tensors: Sequence[Tensor], *rest: Any) -> Any:
-    return _mapped(info.batch_size, in_dims[0], tensors, *rest)
-
-
-class _Transformed(torch.autograd.Function):
-    """`step_scan` with its tensors one by one, as torch.func wants them."""
-
-    @staticmethod
-    def forward(graph: str, carries: int, prefix: bool, reverse: bool, *tensors: Tensor) -> Any:
-        return tuple(step_scan(list(tensors), graph, carries, prefix, reverse))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _setup(ctx, (inputs[4:], *inputs[:4]), output)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        tensors, *rest = _backward(ctx, grads)
-        return (*rest, *tensors)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        out, dims = _mapped(info.batch_size, in_dims[4:], arguments[4:], *arguments[:4])
-        return tuple(out), tuple(dims)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise NotImplementedError(forward_mode(step_scan.name))
+step_scan.gradient(_backward, setup=_setup)
