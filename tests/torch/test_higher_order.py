@@ -2,7 +2,6 @@
 
 import ast
 import importlib.util
-import math
 import os
 import subprocess
 import sys
@@ -305,9 +304,3 @@ def test_a_trace_depends_on_what_torch_is_set_to():
     assert plain == made(torch.float32) != made(torch.float64)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert made(torch.float32) != plain
-
-
-def test_what_has_no_name_is_not_kept_on_disk():
-    assert kept_traces.key_of((math, torch.Tensor), "owner") is not None
-    assert kept_traces.key_of((object(),), "owner") is None
-    assert kept_traces.key_of((lambda: 0,), "owner") is None

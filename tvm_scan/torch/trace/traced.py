@@ -1,8 +1,7 @@
 """Traces of users' functions, kept where nothing that they read has changed.
 
 A trace takes milliseconds. A function's trace holds as long as the function is the same object,
-and what it reads beside its arguments (its closure, its defaults, the globals that its code
-names, those of the functions among them) is the same. What cannot be compared is not kept.
+and what it reads beside its arguments is the same; `reads` says what that is.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from tvm_scan.torch.arguments import check
 from tvm_scan.torch.private import assumed_constant, pytree, transforms_active
 from tvm_scan.torch.trace.apart import apart_from_transforms, held
 from tvm_scan.torch.trace.graph import is_pointwise, trace
-from tvm_scan.torch.trace.kept import found_trace, global_state, keep_trace, key_of, state_of
+from tvm_scan.torch.trace.kept import found_trace, keep_trace, key_of
+from tvm_scan.torch.trace.reads import global_state, state_of
 from tvm_scan.torch.trace.results import result_types
 from tvm_scan.torch.trace.sizes import Kinds, constant_sizes, named_sizes, sized
 
