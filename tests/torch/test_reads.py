@@ -39,6 +39,10 @@ def made(p, q):
     return p + torch.tensor(1.0) * torch.zeros((), dtype=torch.float64).to(torch.float32)
 
 
+def within_bounds(p, q):
+    return abs(p) + q
+
+
 def within(factor):
     def combine(p, q):
         return (lambda z: z * factor + K)(p) + q
@@ -155,9 +159,9 @@ def test_a_state_is_that_of_the_values(monkeypatch):
 
 
 def test_what_stands_in_the_place_of_a_known_function(monkeypatch):
-    before = state_of(mapped)
-    monkeypatch.setattr(builtins, "zip", lambda *rows, strict: map(tuple, rows))
-    assert state_of(mapped) not in (None, before)
+    before = state_of(within_bounds)
+    monkeypatch.setattr(builtins, "abs", lambda x: x)
+    assert state_of(within_bounds) not in (None, before)
     monkeypatch.undo()
     before = state_of(gated)
     monkeypatch.setattr(torch, "where", lambda mask, p, q: q)
@@ -175,9 +179,8 @@ def test_the_state_of_torch():
     before = global_state()
     with torch.device("meta"):
         assert global_state() != before
-    for kind in ("cpu", "cuda"):
-        with torch.autocast(kind, dtype=torch.bfloat16):
-            assert global_state() != before
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert global_state() != before
     assert global_state() == before
 
 
