@@ -23,7 +23,7 @@ def scaled(w: Tensor, x: Tensor, shift: Tensor | None, factor: float) -> tuple[T
 def scaled_adjoint(ctx, dy, dw):
     w, x, y, _ = ctx.saved_tensors
     assert y.shape == x.shape
-    return ctx.factor * x * dy + dw, ctx.factor * w * dy, None, None
+    return ctx.factor * x * dy + dw, ctx.factor * w * dy
 
 
 scaled.gradient(scaled_adjoint, "w x results")
@@ -50,7 +50,7 @@ def bundled_adjoint(ctx, grads):
     whole = left if right is None else left + right
     shared = sum(ctx.sign * g * t for g, t in zip(grads, others, strict=True))
     given = [ctx.sign * g * whole for g in grads]
-    return shared, None if right is None else shared, given, None
+    return shared, None if right is None else shared, given
 
 
 bundled.gradient(bundled_adjoint, "left right others")

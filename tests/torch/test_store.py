@@ -138,7 +138,7 @@ def test_sources_versions_and_threads_are_in_the_key(monkeypatch):
     before = kernels._key("library", spec, "plan")
     assert kernels._key("library", spec, "other plan") != before
     digest.environment.cache_clear()
-    monkeypatch.setattr(kernels, "source_digest", lambda *_: "changed")
+    monkeypatch.setattr(digest, "source_digest", lambda *_: "changed")
     assert kernels._key("library", spec, "plan") != before
     digest.environment.cache_clear()
 

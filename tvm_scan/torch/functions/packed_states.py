@@ -121,7 +121,7 @@ def _(
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     gates, drive, B, first, reset, offsets = ctx.saved_tensors
     found = sequence_states_backward(grad, gates, drive, B, first, reset, offsets)
-    return *found[:3], None if first is None else found[3], None, None
+    return *found[:3], None if first is None else found[3]
 
 
 sequence_states.gradient(_backward, "gates drive B first reset offsets")

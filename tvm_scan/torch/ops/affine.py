@@ -140,7 +140,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             grad_h0 = unless(start, first(gates, reverse)) * unless(start, first(back, reverse))
             if emit == "exclusive":
                 grad_h0 = grad_h0 + first(grad, reverse)
-    return grad_a, back, grad_h0, None, None, None
+    return grad_a, back, grad_h0
 
 
 affine_scan.gradient(_backward, "a h0 reset results")

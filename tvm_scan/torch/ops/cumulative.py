@@ -50,19 +50,19 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*((x, output) if ctx.op == "mul" else ()))
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor) -> Tensor:
     if ctx.op == "add":
-        return cumulative(grad, "add", not ctx.reverse, ctx.exclusive), None, None, None
+        return cumulative(grad, "add", not ctx.reverse, ctx.exclusive)
     # y = x y[t-1] is a linear recurrence with the gates x: no division, so zeros are exact.
     x, y = ctx.saved_tensors
     gates = x.conj() if x.is_complex() else x
     if ctx.exclusive:
         back = affine_scan(gates, grad, None, None, "exclusive", not ctx.reverse)
-        return back * y.conj(), None, None, None
+        return back * y.conj()
     back = affine_scan(gates, grad, None, None, "late", not ctx.reverse)
     one = torch.ones_like(first(y, ctx.reverse)) if y.shape[1] else None
     before = shifted(y, one, ctx.reverse) if y.shape[1] else y
-    return back * before.conj(), None, None, None
+    return back * before.conj()
 
 
 cumulative.gradient(_backward, setup=_setup)
@@ -78,20 +78,20 @@ def log_sum_exp(x: Tensor, reverse: bool) -> Tensor:
     return out
 
 
-def _backward_log_sum_exp(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_log_sum_exp(ctx: Any, grad: Tensor) -> Tensor:
     """The weight of x[t] in y[s] is exp(x[t] - y[t]) exp(y[t] - y[t+1]) .. exp(y[s-1] - y[s]).
 
     Every factor is at most 1, so the sum over s is an affine scan that cannot overflow.
     """
     x, y = ctx.saved_tensors
     if not x.numel():
-        return torch.zeros_like(x), None
+        return torch.zeros_like(x)
     change = shifted(y, first(y, ctx.reverse), ctx.reverse) - y
     gates = change.masked_fill(change.isnan() & ~y.isnan(), 0).exp()  # -inf - -inf: none yet
     back = affine_scan(gates, grad, None, None, "late", not ctx.reverse)
     none = x == float("-inf")
     weight = torch.where(none, 0, (x - y.masked_fill(none, 0)).exp())
-    return weight * back, None
+    return weight * back
 
 
 log_sum_exp.gradient(_backward_log_sum_exp, "x results")

@@ -66,11 +66,9 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> 
     ctx.save_for_backward(output[1])
 
 
-def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    if grad is None:
-        return None, None, None
+def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> Tensor | None:
     (where,) = ctx.saved_tensors
-    return extremum_gradient(grad, where, ctx.reverse), None, None
+    return None if grad is None else extremum_gradient(grad, where, ctx.reverse)
 
 
 extremum.gradient(_backward, setup=_setup)
@@ -85,9 +83,9 @@ def extremum_gradient(grad: Tensor, where: Tensor, reverse: bool) -> Tensor:
     return out
 
 
-def _backward_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_gradient(ctx: Any, grad: Tensor) -> Tensor:
     (where,) = ctx.saved_tensors
-    return grad.gather(1, where), None, None
+    return grad.gather(1, where)
 
 
 extremum_gradient.gradient(_backward_gradient, "where")

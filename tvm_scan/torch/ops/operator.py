@@ -104,8 +104,9 @@ class Operator(Generic[Result]):
         Parameters
         ----------
         backward : callable
-            Given a context and the gradients of the results, gives those of the arguments. The
-            context has ``saved_tensors``, and the arguments that are no tensors under their names.
+            Given a context and the gradients of the results, gives those of the arguments; the
+            last ones may be left out where they have none. The context has ``saved_tensors``, and
+            the arguments that are no tensors under their names.
         saves : str
             What is saved: names of arguments, and ``results``.
         setup : callable, optional
@@ -114,8 +115,15 @@ class Operator(Generic[Result]):
             Whether gradients that nobody has computed come as zeros, not as None.
         """
         setup = setup or self._setup(saves.split(), zeros)
-        torch.library.register_autograd(self.name, backward, setup_context=setup, lib=library)
-        self._transformed = transformed(self.name, self._overload, backward, setup, self._map)
+        count = len(self._parameters)
+
+        def padded(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+            found = backward(ctx, *grads)
+            found = found if isinstance(found, tuple) else (found,)
+            return (*found, *[None] * (count - len(found)))
+
+        torch.library.register_autograd(self.name, padded, setup_context=setup, lib=library)
+        self._transformed = transformed(self.name, self._overload, padded, setup, self._map)
 
     def _setup(self, saves: Sequence[str], zeros: bool) -> Setup:
         def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -85,7 +85,7 @@ def _backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]
             pairs = (y, dy), (x, dx), (c, dc), (a, da), (last, d_last), (h0, d_h0)
             form = _gate_gradient(pairs, reset, gate, emit, reverse)
             dg = dg + (form - form.detach())
-    return dg, da, dx, dc, d_h0, None, None, None, None
+    return dg, da, dx, dc, d_h0
 
 
 def _gate_gradient(

@@ -100,7 +100,7 @@ def _backward(
     grads = selective_scan_backward(g_out, g_last, *tensors, heads, ctx.softplus, ctx.reverse)
     present = [None if t is None else g for t, g in zip((D, z, bias), grads[5:8], strict=True)]
     g_h0 = None if h0 is None else grads[8]
-    return *grads[:5], *present, None, g_h0, None, None, None
+    return *grads[:5], *present, None, g_h0
 
 
 selective_scan_grouped.gradient(_backward, setup=_setup)

@@ -209,7 +209,7 @@ def _second(ctx: Any, *weights: Tensor | None) -> tuple[Tensor | None, ...]:
     )
     results = [found["g_out"], None if g_last is None else found["g_last"]]
     results += [found.get(name) for name in DIFFERENTIABLE[:8]]
-    results += [None, None if tensors.h0 is None else found["h0"], None, None, None]
+    results += [None, None if tensors.h0 is None else found["h0"]]
     return _once(results, (*ctx.saved_tensors, *weights))
 
 

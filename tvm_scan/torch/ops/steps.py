@@ -184,12 +184,11 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
     ctx.count = len(tensors)
 
 
-def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     saved = ctx.saved_tensors
     tensors, results = saved[: ctx.count], saved[ctx.count :]
     found = _adjoint(tensors, results, grads, ctx.graph, ctx.carries, ctx.prefix, ctx.reverse)
-    kept = [g if t.is_floating_point() else None for g, t in zip(found, tensors, strict=True)]
-    return kept, None, None, None, None
+    return [g if t.is_floating_point() else None for g, t in zip(found, tensors, strict=True)]
 
 
 step_scan.gradient(_backward, setup=_setup)

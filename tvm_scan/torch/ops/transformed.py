@@ -57,7 +57,7 @@ def transformed(
     overload : callable
         The operator.
     backward, setup : callable
-        As they are registered with the operator.
+        As they are registered with the operator: a gradient or None for every argument.
     rule : callable
         As it is registered for vmap.
 
@@ -89,7 +89,6 @@ def transformed(
 
     def pull(ctx: Any, *grads: Any) -> Any:
         found = backward(ctx, list(grads)) if gives_list else backward(ctx, *grads)
-        found = found if isinstance(found, tuple) else (found,)
         return (*ctx.layout.flat(found), None)
 
     # How torch wants them; mypy holds them to the signatures of the base class.
