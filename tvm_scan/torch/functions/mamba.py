@@ -141,21 +141,21 @@ def selective_scan(
     wide = torch.float64 if common == torch.float64 else torch.float32
     carry = wide if not A.is_complex() else torch.promote_types(wide, torch.complex64)
 
-    def grouped(tensor: Tensor | None, dtype: torch.dtype, axis: int) -> Tensor | None:
-        return None if tensor is None else tensor.to(dtype).unflatten(axis, split)
+    def grouped(tensor: Tensor, dtype: torch.dtype, axis: int) -> Tensor:
+        found: Tensor = tensor.to(dtype).unflatten(axis, split)
+        return found
 
-    mask = None if reset is None else reset.to(torch.int8)
     tensors = SelectiveTensors(
         grouped(u, common, 1),
         grouped(delta, common, 1),
         grouped(A, carry, 0),
         B if B.is_complex() else B.to(common),
         C if C.is_complex() else C.to(common),
-        grouped(D, wide, 0),
-        grouped(z, common, 1),
-        grouped(delta_bias, wide, 0),
-        mask,
-        grouped(h0, carry, 1),
+        None if D is None else grouped(D, wide, 0),
+        None if z is None else grouped(z, common, 1),
+        None if delta_bias is None else grouped(delta_bias, wide, 0),
+        None if reset is None else reset.to(torch.int8),
+        None if h0 is None else grouped(h0, carry, 1),
     )
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     out, last, _ = selective_scan_grouped(*tensors, delta_softplus, reverse, keep)

@@ -54,6 +54,8 @@ def _backward(ctx: Any, grad: Tensor) -> Tensor:
     if ctx.op == "add":
         return cumulative(grad, "add", not ctx.reverse, ctx.exclusive)
     # y = x y[t-1] is a linear recurrence with the gates x: no division, so zeros are exact.
+    x: Tensor
+    y: Tensor
     x, y = ctx.saved_tensors
     gates = x.conj() if x.is_complex() else x
     if ctx.exclusive:

@@ -55,7 +55,7 @@ class Operator(Generic[Result]):
         library.impl(name, implementation, "CPU")
         library.impl(name, implementation, "CUDA")
         self.name, self.__doc__ = f"{NAMESPACE}::{name}", function.__doc__
-        self._implementation = implementation
+        self._implementation: Callable[..., Result] = implementation
         self._transformed: Callable[..., Any] | None = None
         self._fake: Callable[..., Any] = self._like_arguments
         self._overload: Callable[..., Result]

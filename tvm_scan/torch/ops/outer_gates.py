@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import places, run_kernel
+from tvm_scan.torch.kernels import places
+from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops.affine import unless

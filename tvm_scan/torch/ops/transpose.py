@@ -8,7 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import places, run_kernel
+from tvm_scan.torch.kernels import places
+from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec
 

@@ -103,7 +103,8 @@ def _with_symbols(stand_ins: Sequence[Tensor], kinds: Kinds) -> tuple[list[Tenso
         # Symbols are shared where the numbers are the same, and so the names.
         dims = [DimDynamic.DUCK if n < 0 else DimDynamic.STATIC for n in shape]
         context: Any = StatelessSymbolicContext(dynamic_sizes=dims)
-        return mode.from_tensor(tensor, symbolic_context=context)
+        made: Tensor = mode.from_tensor(tensor, symbolic_context=context)
+        return made
 
     return [fake(t, shape) for t, (shape, _) in zip(stand_ins, kinds, strict=True)], sizes
 
