@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm_scan.relax.import_torch.roll_collect import Collected, collected, forward_reads
-from tvm_scan.relax.import_torch.roll_match import LoopRoller, RolledLoop
+from tvm_scan.relax.import_torch.roll_collect import (
+    Collected,
+    RolledLoop,
+    collected,
+    forward_reads,
+)
+from tvm_scan.relax.import_torch.roll_match import LoopRoller
 
 __all__ = ["RolledLoop", "roll_loops"]
 

@@ -7,10 +7,39 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["Collected", "collected", "forward_reads", "step_read"]
+__all__ = ["Collected", "RolledLoop", "collected", "forward_reads", "step_read"]
 
 #: Emits a call of an operator into the graph: ``emit(operator, *args)``.
 Emit = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class RolledLoop:
+    """A loop that was rolled up.
+
+    Attributes
+    ----------
+    steps : int
+        Copies of the body that were found alike.
+    operators : int
+        Operators in one copy.
+    carries, slices : int
+        States that a step hands on, and inputs of which it reads one step.
+    result : str
+        Name of the node that had collected the steps.
+    """
+
+    steps: int
+    operators: int
+    carries: int
+    slices: int
+    result: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.result}: {self.steps} steps of {self.operators} operators rolled into one "
+            f"loop with {self.carries} carries and {self.slices} inputs"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,41 +13,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tvm_scan.relax.import_torch.roll_collect import Collected, step_read
+from tvm_scan.relax.import_torch.roll_collect import Collected, RolledLoop, step_read
 
-__all__ = ["LoopRoller", "RolledLoop"]
-
-
-@dataclass(frozen=True)
-class RolledLoop:
-    """A loop that was rolled up.
-
-    Attributes
-    ----------
-    steps : int
-        Copies of the body that were found alike.
-    operators : int
-        Operators in one copy.
-    carries, slices : int
-        States that a step hands on, and inputs of which it reads one step.
-    result : str
-        Name of the node that had collected the steps.
-    """
-
-    steps: int
-    operators: int
-    carries: int
-    slices: int
-    result: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.result}: {self.steps} steps of {self.operators} operators rolled into one "
-            f"loop with {self.carries} carries and {self.slices} inputs"
-        )
+__all__ = ["LoopRoller"]
 
 
 #: Orders of a recurrence that are looked for: steps by which a read may lag behind a write.
