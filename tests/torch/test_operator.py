@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 
-from tvm_scan.torch.ops.dispatch import NAMESPACE  # noqa: E402
-from tvm_scan.torch.ops.mapped import one_by_one  # noqa: E402
-from tvm_scan.torch.ops.operator import operator  # noqa: E402
+from tvm_scan.torch.declare.dispatch import NAMESPACE  # noqa: E402
+from tvm_scan.torch.declare.mapped import one_by_one  # noqa: E402
+from tvm_scan.torch.declare.operator import operator  # noqa: E402
 
 
 @operator(name="test_scaled", like="x w")

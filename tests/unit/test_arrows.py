@@ -229,6 +229,7 @@ ROOMS = {
         "trace",
         "loops",
         "kernels",
+        "declare",
         "ops",
         "functions",
         "compiled",

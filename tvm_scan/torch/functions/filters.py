@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check, check_tensors, widened
+from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
-from tvm_scan.torch.ops.operator import operator
 
 __all__ = ["MOST_TAPS", "lfilter"]
 

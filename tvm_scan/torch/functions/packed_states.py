@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.declare.mapped import one_by_one
+from tvm_scan.torch.declare.operator import operator, without_autocast
 from tvm_scan.torch.functions.cumulative import cumsum
-from tvm_scan.torch.ops.mapped import one_by_one
-from tvm_scan.torch.ops.operator import operator, without_autocast
 
 __all__ = ["states_of_sequences"]
 

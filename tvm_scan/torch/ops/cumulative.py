@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.ops.affine import affine_scan, first, shifted
 from tvm_scan.torch.ops.direct import run_direct
 from tvm_scan.torch.ops.extremum import run_extremum
 from tvm_scan.torch.ops.frame import frame_of, framed_kernel, run_framed
-from tvm_scan.torch.ops.operator import operator
 
 __all__ = ["cumulative", "cumulative_spec", "log_sum_exp"]
 

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.declare.dispatch import sees_nothing
 from tvm_scan.torch.kernels import places, runtime
 from tvm_scan.torch.kernels.cache import call_key, kernel_at
 from tvm_scan.torch.kernels.places import CPU
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, compact_strides
 from tvm_scan.torch.kernels.spec import KernelSpec
-from tvm_scan.torch.ops.dispatch import sees_nothing
 from tvm_scan.torch.ops.frame import frame_of
 
 __all__ = ["direct", "run_direct"]

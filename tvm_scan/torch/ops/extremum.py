@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.ops.frame import run_framed
-from tvm_scan.torch.ops.operator import operator
 
 __all__ = ["extremum", "extremum_gradient", "positions", "run_extremum"]
 

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops.affine import affine_scan, unless
 from tvm_scan.torch.ops.cumulative import cumulative
-from tvm_scan.torch.ops.operator import operator
 from tvm_scan.torch.ops.outer_gates import gate_gradient
 
 __all__ = ["outer_scan"]

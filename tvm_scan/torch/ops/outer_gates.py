@@ -18,12 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels import places
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops.affine import unless
-from tvm_scan.torch.ops.operator import operator
 
 __all__ = ["gate_gradient"]
 

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.declare.mapped import fold, one_by_one
+from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.ops import chunked
 from tvm_scan.torch.ops.chunked import CHUNK
-from tvm_scan.torch.ops.mapped import fold, one_by_one
-from tvm_scan.torch.ops.operator import operator
 from tvm_scan.torch.ops.selective_adjoint import (
     head_of,
     head_width,

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tvm_scan.torch.declare.mapped import one_by_one
+from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels import places
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import chunked
 from tvm_scan.torch.ops.chunked import CHUNK
-from tvm_scan.torch.ops.mapped import one_by_one
-from tvm_scan.torch.ops.operator import operator
 from tvm_scan.torch.ops.selective_tensors import DIFFERENTIABLE, SelectiveTensors
 from tvm_scan.torch.ops.transpose import turned
 from tvm_scan.torch.private import transforms_active

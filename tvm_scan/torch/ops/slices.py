@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.declare.mapped import one_by_one
+from tvm_scan.torch.declare.operator import operator as torch_operator
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
-from tvm_scan.torch.ops.mapped import one_by_one
-from tvm_scan.torch.ops.operator import operator as torch_operator
 from tvm_scan.torch.trace.graph import graph_module
 from tvm_scan.torch.trace.results import result_types
 

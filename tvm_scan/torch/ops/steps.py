@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops.affine import first, shifted
 from tvm_scan.torch.ops.frame import SIZES, frame_of
-from tvm_scan.torch.ops.operator import operator
 from tvm_scan.torch.ops.step_adjoint import solve_adjoint, vjp
 from tvm_scan.torch.trace.graph import graph_module, may_be_serial, with_outputs
 from tvm_scan.torch.trace.results import result_types

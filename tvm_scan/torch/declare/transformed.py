@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tvm_scan.torch.ops.dispatch import forward_mode
+from tvm_scan.torch.declare.dispatch import forward_mode
 
 __all__ = ["Setup", "transformed"]
 

@@ -17,16 +17,16 @@ from typing import Any, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.ops.bundles import with_fields
-from tvm_scan.torch.ops.dispatch import (
+from tvm_scan.torch.declare.bundles import with_fields
+from tvm_scan.torch.declare.dispatch import (
     NAMESPACE,
     forward_mode,
     is_plain,
     library,
     refuse_tangents,
 )
-from tvm_scan.torch.ops.mapped import Rule, folded
-from tvm_scan.torch.ops.transformed import Setup, transformed
+from tvm_scan.torch.declare.mapped import Rule, folded
+from tvm_scan.torch.declare.transformed import Setup, transformed
 from tvm_scan.torch.private import dual_level_is_open, is_watched, transforms_active
 
 __all__ = ["Operator", "operator", "without_autocast"]
