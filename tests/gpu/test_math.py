@@ -114,9 +114,9 @@ FOR_CPUS = {
     "schedules/verification/laws.py": 1,
     "schedules/verification/verify.py": 1,  # of the loop; the scan's goes through the module
     "tvm_scan/cli/support/roof.py": 1,
-    "tvm_scan/torch/building.py": 1,
-    "tvm_scan/torch/call.py": 1,
-    "tvm_scan/torch/small.py": 1,
+    "tvm_scan/torch/kernels/building.py": 1,
+    "tvm_scan/torch/compiled/call.py": 1,
+    "tvm_scan/torch/compiled/small.py": 1,
 }
 
 

@@ -143,8 +143,8 @@ def test_torch_functions_take_recorded_plans_at_their_first_call(tmp_path, monke
     """Those of a user's records, then those that are shipped; never of another machine."""
     torch = pytest.importorskip("torch")
     import tvm_scan.torch as ts
-    from tvm_scan.torch import kernels
-    from tvm_scan.torch import records as torch_records
+    from tvm_scan.torch.kernels import cache as kernels
+    from tvm_scan.torch.kernels import records as torch_records
 
     for name in ("_calls", "_libraries"):
         monkeypatch.setattr(kernels, name, {})
@@ -218,7 +218,8 @@ def test_loops_of_both_directions_can_be_tuned():
 def test_what_is_tuned_for_torch_is_what_torch_asks_for(workload):
     """The same key as the kernel's, at sizes that a call can ask for."""
     pytest.importorskip("torch")
-    from tvm_scan.torch.kernels import KernelSpec, loop_of
+    from tvm_scan.torch.kernels.cache import loop_of
+    from tvm_scan.torch.kernels.spec import KernelSpec
 
     name, sizes, options = workload
     factory = name.removeprefix("torch:").split()[0]

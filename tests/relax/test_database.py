@@ -18,8 +18,8 @@ from tvm_scan.meta import RecordStore
 from tvm_scan.meta.search.candidates import candidate_of
 from tvm_scan.meta.store.provenance import provenance
 from tvm_scan.relax import FuseScans, ParallelizeScans, get_pipeline
-from tvm_scan.relax.cumulative_loops import extremum_loop
 from tvm_scan.relax.export import export
+from tvm_scan.relax.loops.cumulative import extremum_loop
 from tvm_scan.relax.operators import emit_along_axis
 from tvm_scan.relax.tasks import scan_tasks
 from tvm_scan.schedules.splice import ensure_blocks

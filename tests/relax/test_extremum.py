@@ -11,7 +11,7 @@ from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tvm_scan import parallelize
 from tvm_scan.extraction import extract
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.relax.cumulative_loops import extremum_loop
+from tvm_scan.relax.loops.cumulative import extremum_loop
 
 torch = pytest.importorskip("torch")
 

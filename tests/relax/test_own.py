@@ -127,10 +127,10 @@ def test_states_of_packed_sequences(has_first):
 
 def test_every_operator_has_a_converter():
     """Or is one that only a gradient calls, which is said."""
-    from tvm_scan.relax.frontend import CONVERTERS, OWN
-    from tvm_scan.torch.operator import _library
+    from tvm_scan.relax.import_torch.frontend import CONVERTERS, OWN
+    from tvm_scan.torch.declare.dispatch import library
 
-    named = {f"{name}.default" for name in _library.implementations}
+    named = {f"{name}.default" for name in library.implementations}
     assert named <= {*CONVERTERS, *OWN}, named - {*CONVERTERS, *OWN}
 
     def model(x):

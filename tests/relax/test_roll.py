@@ -10,7 +10,7 @@ from tests.support.compiled import compile_cached
 from tvm_scan.relax import FindScans, from_exported, get_pipeline
 
 torch = pytest.importorskip("torch")
-from tvm_scan.relax.roll import roll_loops  # noqa: E402
+from tvm_scan.relax.import_torch.roll import roll_loops  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 CPU = Target.from_device("cpu")

@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import tvm_scan.torch as ts  # noqa: E402
 from tests.torch.oracles import linear_loop  # noqa: E402
-from tvm_scan.torch.affine import affine_scan  # noqa: E402
-from tvm_scan.torch.cumulative import cumulative, log_sum_exp  # noqa: E402
-from tvm_scan.torch.extremum import extremum, extremum_gradient, positions  # noqa: E402
-from tvm_scan.torch.selective import selective_scan_grouped  # noqa: E402
+from tvm_scan.torch.ops.affine import affine_scan  # noqa: E402
+from tvm_scan.torch.ops.cumulative import cumulative, log_sum_exp  # noqa: E402
+from tvm_scan.torch.ops.extremum import extremum, extremum_gradient, positions  # noqa: E402
+from tvm_scan.torch.ops.selective import selective_scan_grouped  # noqa: E402
 
 
 def rand(*shape, seed=0, **options):

@@ -143,10 +143,12 @@ import sys
 from tests.support import cusim
 cusim.available() and cusim.install()
 import torch, tvm_ffi
-from tvm_scan.torch import kernels, places, store
-from tvm_scan.torch.affine import affine_spec
-from tvm_scan.torch.runtime import load_runtime
-from tvm_scan.torch.scratch import shapes_of
+from tvm_scan.torch import store
+from tvm_scan.torch.kernels import cache as kernels
+from tvm_scan.torch.kernels import places
+from tvm_scan.torch.ops.affine import affine_spec
+from tvm_scan.torch.kernels.runtime import load_runtime
+from tvm_scan.torch.kernels.scratch import shapes_of
 spec = affine_spec(torch.float32, "inclusive", False, False, False, True)
 plan = "cuda/three_phase(threads_per_block=32, items_per_thread=4, block_tree=warp)"
 if len(sys.argv) > 1:

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import tvm_scan.torch as ts  # noqa: E402
-from tvm_scan.torch.outer import outer_scan  # noqa: E402
+from tvm_scan.torch.ops.outer import outer_scan  # noqa: E402
 
 
 def draw(*shapes, dtype=torch.float64):

@@ -11,7 +11,7 @@ from tests.torch.test_higher_order import affine, doubles  # noqa: E402
 
 
 def test_opcheck():
-    from tvm_scan.torch.trace import trace
+    from tvm_scan.torch.trace.graph import trace
 
     x = torch.rand(2, 5, 3)
     kinds = (((3,), torch.float32),) * 4

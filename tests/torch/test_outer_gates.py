@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
 from tests.torch.test_gated import matrix_loop  # noqa: E402
-from tvm_scan.torch.outer_gates import _by_products, gate_gradient  # noqa: E402
+from tvm_scan.torch.ops.outer_gates import _by_products, gate_gradient  # noqa: E402
 
 GATES, EMITS = ("head", "state", "lane"), ("inclusive", "exclusive", "late")
 

@@ -14,7 +14,8 @@ import tvm  # noqa: E402
 import tvm_scan.torch as ts  # noqa: E402
 from tests.support import cusim  # noqa: E402
 from tests.torch.oracles import linear_loop, selective_loop  # noqa: E402
-from tvm_scan.torch import kernels, places  # noqa: E402
+from tvm_scan.torch.kernels import cache as kernels  # noqa: E402
+from tvm_scan.torch.kernels import places  # noqa: E402
 
 GPU = places.gpu_place("sm_90")
 

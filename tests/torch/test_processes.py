@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
 from tests.support.children import answer_of  # noqa: E402
-from tvm_scan.torch import kernels  # noqa: E402
+from tvm_scan.torch.kernels import cache as kernels  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="no fork"),

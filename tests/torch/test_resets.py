@@ -15,8 +15,9 @@ import tvm_scan.torch as ts  # noqa: E402
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, run_cuda  # noqa: E402
 from tests.support.tiers import paired  # noqa: E402
 from tvm_scan import ScanPlan, default_plan, extract, parallelize, tir  # noqa: E402
-from tvm_scan.relax.own_operators import _from_the_start  # noqa: E402
-from tvm_scan.torch.kernels import KernelSpec, loop_of  # noqa: E402
+from tvm_scan.relax.import_torch.own_operators import _from_the_start  # noqa: E402
+from tvm_scan.torch.kernels.cache import loop_of  # noqa: E402
+from tvm_scan.torch.kernels.spec import KernelSpec  # noqa: E402
 
 #: Beginnings and ends; the chunks of the selective scan have 32 steps.
 BOUNDS = (0, 25, 50, 80)

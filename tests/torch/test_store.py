@@ -9,7 +9,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.support.damage import full_disk, read_only  # noqa: E402
-from tvm_scan.torch import kept_traces, kernels, store  # noqa: E402
+from tvm_scan.torch import store  # noqa: E402
+from tvm_scan.torch.kernels import cache as kernels  # noqa: E402
+from tvm_scan.torch.kernels import digest  # noqa: E402
+from tvm_scan.torch.kernels.spec import KernelSpec  # noqa: E402
+from tvm_scan.torch.trace import kept as kept_traces  # noqa: E402
 
 #: Labels that are none, of an entry whose content is there.
 LABELS = [
@@ -119,9 +123,7 @@ def test_kernels_with_and_without_a_cache(tmp_path, monkeypatch, setting):
     places = {"off": "off", "folder": str(tmp_path / K), "unwritable": str(blocked / K)}
     monkeypatch.setenv("TVM_SCAN_CACHE", places[setting])
     options = (("dtype", "float32"), ("exclusive", False), ("op", "add"), ("reverse", False))
-    spec = kernels.KernelSpec(
-        "cumulative", (*options, ("time_last", True)), ("outer", "inner", "length")
-    )
+    spec = KernelSpec("cumulative", (*options, ("time_last", True)), ("outer", "inner", "length"))
     monkeypatch.setattr(kernels, "_calls", {})
     monkeypatch.setattr(kernels, "_libraries", {})
     x = torch.ones(1, 2, 9)
@@ -132,13 +134,13 @@ def test_kernels_with_and_without_a_cache(tmp_path, monkeypatch, setting):
 
 
 def test_sources_versions_and_threads_are_in_the_key(monkeypatch):
-    spec = kernels.KernelSpec("cumulative", (("op", "add"),), ("length",))
+    spec = KernelSpec("cumulative", (("op", "add"),), ("length",))
     before = kernels._key("library", spec, "plan")
     assert kernels._key("library", spec, "other plan") != before
-    kernels._environment.cache_clear()
-    monkeypatch.setattr(kernels, "source_digest", lambda *_: "changed")
+    digest.environment.cache_clear()
+    monkeypatch.setattr(digest, "source_digest", lambda *_: "changed")
     assert kernels._key("library", spec, "plan") != before
-    kernels._environment.cache_clear()
+    digest.environment.cache_clear()
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -216,7 +218,7 @@ PLANS = [
 @pytest.mark.parametrize("plan", [*PLANS, "cuda/lanes(threads_per_block=32)", b"\xff\xfe"])
 def test_a_plan_in_the_cache_that_is_none_is_made_anew(folder, plan, monkeypatch):
     import tvm_scan.torch as ts
-    from tvm_scan.torch.places import CPU
+    from tvm_scan.torch.kernels.places import CPU
 
     monkeypatch.setattr(kernels, "_calls", {})
     monkeypatch.setattr(kernels, "_libraries", {})

@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 import tvm_scan.torch as ts  # noqa: E402
 from tests.support.tiers import SEED, longer  # noqa: E402
 from tests.torch.table import FUNCTIONS, arguments_of, results_of  # noqa: E402
-from tvm_scan.torch import traced  # noqa: E402
+from tvm_scan.torch.trace import traced  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 

@@ -12,9 +12,8 @@ from tests.support.cusim import _toolchain, nvcc
 from tests.unit.test_arrows import imports_of, module_name, sources
 
 MODULES = {module_name(path): path for path in sources()}
-#: Builds kernels; ``torch.kernels`` asks it for them, and is imported for types alone.
-ROOTS = ("tvm_scan.torch.loops", "tvm_scan.torch.building")
-ASKERS = {"tvm_scan.torch.kernels"}
+#: Builds kernels.
+ROOTS = ("tvm_scan.torch.loops", "tvm_scan.torch.kernels.building")
 
 
 def imported(module):
@@ -34,12 +33,12 @@ def imported(module):
 
 def test_the_key_of_a_kernel_holds_every_source_that_can_change_it():
     pytest.importorskip("torch")
-    from tvm_scan.torch.kernels import KERNEL_SOURCES, package_files
+    from tvm_scan.torch.kernels.digest import KERNEL_SOURCES, package_files
 
     reached, todo = set(), list(ROOTS)
     while todo:
         module = todo.pop()
-        if module not in reached | ASKERS:
+        if module not in reached:
             reached.add(module)
             todo += imported(module)
     in_key = {path.resolve() for _, path in package_files(KERNEL_SOURCES)}
@@ -52,14 +51,14 @@ def test_the_key_of_a_kernel_holds_every_source_that_can_change_it():
 
 def test_a_changed_source_changes_the_key_of_a_kernel(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    from tvm_scan.torch import kernels
+    from tvm_scan.torch.kernels import digest
 
     one = tmp_path / "lanes.py"
-    monkeypatch.setattr(kernels, "package_files", lambda _: [("schedules/common/lanes.py", one)])
+    monkeypatch.setattr(digest, "package_files", lambda _: [("schedules/common/lanes.py", one)])
     digests = []
     for text in ("a = 1\n", "a = 2\n", "a = 1\n"):
         one.write_text(text)
-        digests.append(kernels.source_digest.__wrapped__())
+        digests.append(digest.source_digest.__wrapped__())
     assert digests[0] == digests[2] != digests[1]
 
 

@@ -10,9 +10,11 @@ ensure_compatible()
 from tvm_scan.relax import gradients as _gradients  # noqa: E402, F401
 from tvm_scan.relax.export import export  # noqa: E402
 from tvm_scan.relax.findings import FindScans, ScanReport  # noqa: E402
-from tvm_scan.relax.frontend import from_exported  # noqa: E402
-from tvm_scan.relax.fuse import FuseScans  # noqa: E402
-from tvm_scan.relax.onnx_frontend import from_onnx  # noqa: E402
+from tvm_scan.relax.fuse.fuse_scans import FuseScans  # noqa: E402
+from tvm_scan.relax.import_onnx.frontend import from_onnx  # noqa: E402
+from tvm_scan.relax.import_torch.frontend import from_exported  # noqa: E402
+from tvm_scan.relax.import_torch.operators import loop_converter  # noqa: E402
+from tvm_scan.relax.import_torch.whole_scans import whole_scans  # noqa: E402
 from tvm_scan.relax.operators import LegalizeScans  # noqa: E402
 from tvm_scan.relax.passes import (  # noqa: E402
     ExpandScans,
@@ -20,8 +22,6 @@ from tvm_scan.relax.passes import (  # noqa: E402
 )
 from tvm_scan.relax.pipeline import get_pipeline, scan_passes  # noqa: E402
 from tvm_scan.relax.rule import ScanScheduleRule  # noqa: E402
-from tvm_scan.relax.torch_operators import loop_converter  # noqa: E402
-from tvm_scan.relax.whole_scans import whole_scans  # noqa: E402
 
 __all__ = [
     "ExpandScans",

@@ -27,7 +27,7 @@ from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.meta.store.nearest import tuned_function
 from tvm_scan.relax.cubins import compiled_kernels, kernel_format
 from tvm_scan.relax.findings import FindScans
-from tvm_scan.relax.fuse import FuseScans
+from tvm_scan.relax.fuse.fuse_scans import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.pipeline import get_pipeline
 from tvm_scan.schedules.choose.arguments import target_for

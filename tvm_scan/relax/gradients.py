@@ -13,8 +13,8 @@ from tvm import relax, tirx
 from tvm.relax.op import astype, cumprod, cumsum, flatten, flip, multiply, reshape
 from tvm.relax.op.base import register_gradient
 
-from tvm_scan.relax.cumulative_loops import product_gradient_loop
-from tvm_scan.relax.loops import Shape
+from tvm_scan.relax.loops.build import Shape
+from tvm_scan.relax.loops.cumulative import product_gradient_loop
 from tvm_scan.relax.operators import emit_along_axis
 
 __all__ = ["cumprod_gradient", "cumsum_gradient"]

@@ -15,9 +15,9 @@ from tvm.ir import IRModule, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_scan import tir
-from tvm_scan.relax.cumulative_loops import cumulative_loop
-from tvm_scan.relax.loops import Shape, call_loop, folded
-from tvm_scan.relax.merge import with_unit_axes
+from tvm_scan.relax.fuse.parameters import with_unit_axes
+from tvm_scan.relax.loops.build import Shape, call_loop, folded
+from tvm_scan.relax.loops.cumulative import cumulative_loop
 from tvm_scan.relax.uses import uses_in
 
 __all__ = ["LegalizeScans", "emit_along_axis", "viewed"]

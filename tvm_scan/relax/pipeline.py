@@ -17,11 +17,11 @@ from tvm_scan.arguments import as_target
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.relax.findings import Findings
-from tvm_scan.relax.fuse import fuse_pass
-from tvm_scan.relax.operator_repairs import RepairOperators
+from tvm_scan.relax.fuse.fuse_scans import fuse_pass
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.passes import parallelize_pass
-from tvm_scan.relax.unlowered import unlowered
+from tvm_scan.relax.repairs.dtypes import RepairOperators
+from tvm_scan.relax.repairs.unlowered import unlowered
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.machine.device import device_of
 

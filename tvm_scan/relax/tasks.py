@@ -9,7 +9,7 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED
 from tvm_scan.relax.findings import FindScans
-from tvm_scan.relax.fuse import FuseScans
+from tvm_scan.relax.fuse.fuse_scans import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
 
 __all__ = ["scan_tasks"]

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tvm_scan._guard import ensure_compatible
-from tvm_scan.torch.functions import (
+from tvm_scan.torch.functions.cumulative import (
     Extremum,
     cummax,
     cummin,
@@ -18,21 +18,21 @@ from tvm_scan.torch.functions import (
     cumsum,
     logcumsumexp,
 )
-from tvm_scan.torch.gated import hgrn, rglru
-from tvm_scan.torch.higher_order import associative_scan, scan
-from tvm_scan.torch.linear import linear_recurrence
-from tvm_scan.torch.mamba import selective_scan, selective_scan_fn
-from tvm_scan.torch.mamba_ssm import mamba_chunk_scan_combined
-from tvm_scan.torch.matrix import gla, rwkv6
-from tvm_scan.torch.runtime import configure_threads
-from tvm_scan.torch.ssd import ssd
+from tvm_scan.torch.functions.gated import hgrn, rglru
+from tvm_scan.torch.functions.higher_order import associative_scan, scan
+from tvm_scan.torch.functions.linear import linear_recurrence
+from tvm_scan.torch.functions.mamba import selective_scan, selective_scan_fn
+from tvm_scan.torch.functions.mamba_ssm import mamba_chunk_scan_combined
+from tvm_scan.torch.functions.matrix import gla, rwkv6
+from tvm_scan.torch.functions.ssd import ssd
+from tvm_scan.torch.kernels.runtime import configure_threads
 
 if TYPE_CHECKING:
     from tvm_scan.torch import nn, store
-    from tvm_scan.torch.call import CompiledScan, compile
-    from tvm_scan.torch.filters import lfilter
+    from tvm_scan.torch.compiled.call import CompiledScan, compile
+    from tvm_scan.torch.functions.filters import lfilter
     from tvm_scan.torch.huggingface import Patch, patch_transformers
-    from tvm_scan.torch.records import loops_of, use_records
+    from tvm_scan.torch.kernels.records import loops_of, use_records
 
 ensure_compatible()
 configure_threads()
@@ -67,13 +67,13 @@ __all__ = [
 ]
 
 _LAZY = {
-    "CompiledScan": "call",
+    "CompiledScan": "compiled.call",
     "Patch": "huggingface",
-    "compile": "call",
-    "lfilter": "filters",
-    "loops_of": "records",
+    "compile": "compiled.call",
+    "lfilter": "functions.filters",
+    "loops_of": "kernels.records",
     "patch_transformers": "huggingface",
-    "use_records": "records",
+    "use_records": "kernels.records",
 }
 _SUBMODULES = ("distributed", "nn", "store")
 

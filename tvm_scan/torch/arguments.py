@@ -11,7 +11,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.places import is_placed
+from tvm_scan.torch.kernels.places import is_placed
 
 __all__ = [
     "SMALL_INTEGERS",

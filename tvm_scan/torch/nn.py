@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tvm_scan.torch.arguments import check, check_devices, check_tensors, wide
-from tvm_scan.torch.linear import linear_recurrence
-from tvm_scan.torch.mamba import selective_scan
+from tvm_scan.torch.functions.linear import linear_recurrence
+from tvm_scan.torch.functions.mamba import selective_scan
 
 __all__ = ["LRU", "Mamba", "MambaState", "MinGRU"]
 

@@ -1,4 +1,4 @@
-"""The gradient of the gates of matrix states; see `tvm_scan.torch.outer_gates`.
+"""The gradient of the gates of matrix states; see `tvm_scan.torch.ops.outer_gates`.
 
 The annotations are evaluated by the script parser.
 """

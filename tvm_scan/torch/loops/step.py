@@ -14,7 +14,7 @@ from tvm_scan import tir
 from tvm_scan.annotations import DECLARED
 from tvm_scan.errors import ScanError
 from tvm_scan.library.arguments import Expr
-from tvm_scan.relax.step import LoweredStep, time_loop
+from tvm_scan.relax.step.lowered import LoweredStep, time_loop
 from tvm_scan.schedules.common.ir import local, whole
 
 from .frame import ATTRS, Frame
@@ -25,9 +25,9 @@ __all__ = ["pointwise_step", "sliced_step"]
 def _lowered(graph: str, types: list[relax.TensorType]) -> LoweredStep:
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-    from tvm_scan.relax.higher_order import lower_graph
-    from tvm_scan.relax.torch_operators import CONVERTERS
-    from tvm_scan.torch.trace import graph_module
+    from tvm_scan.relax.import_torch.higher_order import lower_graph
+    from tvm_scan.relax.import_torch.operators import CONVERTERS
+    from tvm_scan.torch.trace.graph import graph_module
 
     # Some converters ask what torch makes of a node.
     stand_ins = [

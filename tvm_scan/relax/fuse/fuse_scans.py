@@ -1,0 +1,299 @@
+"""``FuseScans``: elementwise producers and consumers become part of the scan between them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.ir import GlobalVar, IRModule
+from tvm.target import Target
+
+from tvm_scan import tir
+from tvm_scan.annotations import DECLARED, IS_SCHEDULED
+from tvm_scan.arguments import as_target
+from tvm_scan.meta.store.arguments import as_database
+from tvm_scan.meta.store.replay import replay
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.relax.calls import global_vars
+from tvm_scan.relax.findings import Findings
+from tvm_scan.relax.fuse.dataflow import Dataflow
+from tvm_scan.relax.fuse.merge import with_consumer, with_producer
+from tvm_scan.relax.fuse.neighbours import (
+    Neighbour,
+    Neighbours,
+    is_small,
+    largest,
+    position,
+    same_var,
+)
+from tvm_scan.schedules import ScanPlan, parallelize
+from tvm_scan.schedules.choose.default import decide
+
+__all__ = ["FuseScans"]
+
+_LOG = logging.getLogger("tvm_scan")
+#: Steps of all lanes up to which fusing into a sequential loop pays for the call it saves; longer
+#: ones are up to 9 % faster behind an elementwise loop of its own, which has vectors.
+_SEQUENTIAL_WORK = 1 << 10
+#: By what a plan in parallel may take longer than the loop before neighbours are taken in.
+_BY_LITTLE = 1.5
+
+
+@dataclass(eq=False)
+class _Scan:
+    """A call of a function with one recurrence, and what it has become."""
+
+    var: relax.Var
+    name: str
+    func: tirx.PrimFunc
+    args: list[relax.Expr]
+    types: list[relax.TensorType]
+    plan: ScanPlan
+    #: The type of the largest array that it walked before anything was fused.
+    largest: relax.TensorType
+    taken: list[str]
+    #: Whether it is a tuple of other types than it was, which is only taken apart.
+    retyped: bool = False
+
+
+def FuseScans(target: Target | str | None = None, database: Any = None) -> tvm.ir.transform.Pass:
+    """Compute elementwise producers and consumers of a scan inside of it.
+
+    An input that an elementwise operator makes (broadcasts, casts, gates, activations) is
+    computed where a step reads it, and an output that only an elementwise operator reads is never
+    stored: one pass over memory instead of several. Fused is what has no other reader, in a
+    dataflow block, where the result is provably still the same recurrence with a plan of the same
+    kind; everything else stays as it is. What was fused is logged to ``tvm_scan`` at INFO.
+
+    Put it between ``LegalizeScans`` and ``ParallelizeScans``.
+
+    Parameters
+    ----------
+    target : tvm.target.Target or str, optional
+        The current target, else this machine's CPU.
+    database : RecordStore, tvm.s_tir.meta_schedule.Database or path, optional
+        A function that has a record in it is left as it is, as it was tuned.
+
+    Returns
+    -------
+    Pass
+        A module pass.
+    """
+    name = "FuseScans"
+    return fuse_pass(as_target(target, name), as_database(database, name), Findings())
+
+
+def fuse_pass(target: Target | None, database: Any, findings: Findings) -> tvm.ir.transform.Pass:
+    """As `FuseScans`, before passes that look into the same functions."""
+
+    @tvm.ir.transform.module_pass(opt_level=0, name="FuseScans")
+    def run(mod: IRModule, _context: Any) -> IRModule:
+        fuser = _Fuser(mod, target or Target.current(allow_none=True), database, findings)
+        for name, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                fuser.rewrite(name, func)
+        return fuser.finished()
+
+    return run
+
+
+class _Fuser:
+    def __init__(
+        self, mod: IRModule, target: Target | None, database: Any, findings: Findings
+    ) -> None:
+        self.mod, self.target, self.database = mod, target, database
+        self.findings = findings
+        self.builder: relax.BlockBuilder | None = None
+        self.replaced: set[str] = set()
+        self.made: dict[str, tirx.PrimFunc] = {}
+        self.plans: dict[int, list[tuple[tirx.PrimFunc, ScanPlan | None]]] = {}
+        self.neighbours = Neighbours(mod, self.made)
+
+    def rewrite(self, name: GlobalVar, func: relax.Function) -> None:
+        """Fuse what one Relax function calls."""
+        if not isinstance(func.body, relax.SeqExpr):
+            return
+        flow = Dataflow(func)
+        fused = False
+        for var, call in flow.calls("relax.call_tir"):
+            if flow.value(var) is None:
+                continue
+            scan = self._scan(var, call)
+            if scan is None:
+                continue
+            while self._take_producer(flow, scan) or self._take_consumer(flow, scan):
+                pass
+            if scan.taken:
+                self._commit(flow, scan)
+                fused = True
+        if fused and self.builder is not None:
+            self.builder.update_func(name, flow.function())
+
+    def finished(self) -> IRModule:
+        """The module, without the functions that nobody calls any more."""
+        if self.builder is None:
+            return self.mod
+        mod = self.builder.get()
+        used = {str(g.name_hint) for g in global_vars(mod)}
+        kept = {}
+        for name, func in mod.functions_items():
+            if name.name_hint in self.replaced and name.name_hint not in used:
+                if not (func.attrs and "global_symbol" in func.attrs):
+                    continue
+                # Someone may call it by its name; later passes look at what Relax calls only.
+                func = parallelize(func, self.target)
+            kept[name] = func
+        made = IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)
+        return relax.transform.Normalize()(made)
+
+    # ---- what is fused --------------------------------------------------------------------
+
+    def _scan(self, var: relax.Var, call: relax.Call) -> _Scan | None:
+        callee, func = call.args[0], self.neighbours.function(call)
+        if func is None:
+            return None
+        if (func.attrs or {}).get(IS_SCHEDULED, False):
+            return None
+        plan = self._plan(func)
+        if plan is None or (plan.keeps_loop and self._work(func) > _SEQUENTIAL_WORK):
+            return None
+        if self._is_tuned(func):
+            return None
+        types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
+        args = list(call.args[1].fields)
+        whole = largest([*(arg.ty for arg in args), *types])
+        return _Scan(var, str(callee.name_hint), func, args, types, plan, whole, [])
+
+    def _is_tuned(self, func: tirx.PrimFunc) -> bool:
+        if self.database is None or self.target is None:
+            return False
+        return replay(self.database, func, self.target) is not None
+
+    def _plan(self, func: tirx.PrimFunc) -> ScanPlan | None:
+        """The plan of the only recurrence of a function; layers of a model share theirs."""
+        known = self.plans.setdefault(int(tvm_ffi.structural_hash(func)), [])
+        for other, plan in known:
+            if tir.structurally_equal(func, other):
+                return plan
+        recurrences = [r for r in self.findings.of(func) if isinstance(r, Recurrence)]
+        plan = _likely_plan(self.target, recurrences[0]) if len(recurrences) == 1 else None
+        known.append((func, plan))
+        return plan
+
+    def _work(self, func: tirx.PrimFunc) -> float:
+        """Steps of all lanes; infinite where that is not known."""
+        (found,) = (r for r in self.findings.of(func) if isinstance(r, Recurrence))
+        extents = [tir.as_int(axis.extent) for axis in (*found.lanes, found.time)]
+        return inf if None in extents else prod(e for e in extents if e is not None)
+
+    def _take_producer(self, flow: Dataflow, scan: _Scan) -> bool:
+        if (scan.func.attrs or {}).get(DECLARED) is not None:
+            return False  # it names its inputs
+        for at, arg in enumerate(scan.args):
+            if not isinstance(arg, relax.Var) or flow.uses(arg) != 1:
+                continue
+            made = self._neighbour(flow.value(arg), scan)
+            made = made and self.neighbours.in_order(flow, made, scan.largest)
+            if made is None:
+                continue
+            shared = [position(other, scan.args) for other in made.args]
+            func = with_producer(scan.func, at, len(scan.types), made.part, shared)
+            if func is None or not self._accepts(func, scan):
+                continue
+            for var in (arg, *made.removed):
+                flow.remove(var)
+            for var in made.dropped:
+                flow.drop_use(var)
+            added = self._joined(flow, made, shared)
+            scan.args = [*scan.args[:at], *scan.args[at + 1 :], *added]
+            scan.func = func
+            scan.taken += made.names
+            return True
+        return False
+
+    def _take_consumer(self, flow: Dataflow, scan: _Scan) -> bool:
+        for at, out in flow.results(scan.var, len(scan.types)):
+            reader = flow.only_reader(out)
+            made = None if reader is None else self._neighbour(flow.value(reader), scan)
+            if reader is None or made is None or not self._may_follow(made, scan.types[at], scan):
+                continue
+            reads = [i for i, arg in enumerate(made.args) if same_var(arg, out)]
+            others = [arg for arg in made.args if not same_var(arg, out)]
+            if len(reads) != 1 or any(flow.depends(arg, scan.var) for arg in others):
+                continue
+            shared = [position(other, scan.args) for other in made.args]
+            place = len(scan.args) + at
+            func = with_consumer(scan.func, place, len(scan.types), made.part, reads[0], shared)
+            if func is None or not self._accepts(func, scan):
+                continue
+            added = self._joined(flow, made, shared)
+            scan.args += [arg for arg in added if not same_var(arg, out)]
+            scan.types[at] = reader.ty
+            scan.func = func
+            scan.taken += made.names
+            if len(scan.types) == 1:
+                flow.move(scan.var, reader)
+                scan.var = reader
+            else:
+                scan.retyped = True
+                flow.move(out, reader)
+            return True
+        return False
+
+    def _neighbour(self, value: Any, scan: _Scan) -> Neighbour | None:
+        made = self.neighbours.of(value)
+        if made is not None and made.part.is_costly and scan.plan.keeps_loop:
+            return None  # a loop of its own is vectorised, the time loop is not
+        return made
+
+    @staticmethod
+    def _may_follow(made: Neighbour, output: relax.TensorType, scan: _Scan) -> bool:
+        """Whether what is read or written out of order is little beside what the scan walks."""
+        strays = [made.args[i].ty for i in made.strays]
+        return not strays or all(is_small(kind, scan.largest) for kind in (*strays, output))
+
+    @staticmethod
+    def _joined(flow: Dataflow, made: Neighbour, shared: Sequence[int | None]) -> list[relax.Expr]:
+        """The arguments that the scan lacks; those that it has are read once less."""
+        for other, k in zip(made.args, shared, strict=True):
+            if k is not None:
+                flow.drop_use(other)
+        return [arg for arg, k in zip(made.args, shared, strict=True) if k is None]
+
+    def _accepts(self, func: tirx.PrimFunc, scan: _Scan) -> bool:
+        """Whether it still is one recurrence, and in parallel if it was."""
+        plan = self._plan(func)
+        return plan is not None and plan.keeps_loop <= scan.plan.keeps_loop
+
+    def _commit(self, flow: Dataflow, scan: _Scan) -> None:
+        self.builder = self.builder or relax.BlockBuilder(self.mod)
+        name = "_".join(["fused", *dict.fromkeys([*scan.taken, scan.name])])
+        _LOG.info("%s: fused %s", scan.name, ", ".join(scan.taken))
+        function = self.builder.add_func(scan.func.without_attr("global_symbol"), name)
+        types = scan.types if len(scan.types) > 1 else scan.types[0]
+        value = self.builder.normalize(relax.call_tir(function, scan.args, types))
+        if not scan.retyped:
+            flow.replace(scan.var, value)
+        else:
+            flow.replace_tuple(scan.var, value, relax.TupleType(scan.types))
+        self.made[str(function.name_hint)] = scan.func
+        self.replaced.add(scan.name)
+
+
+def _likely_plan(target: Target, recurrence: Recurrence) -> ScanPlan:
+    """The default plan; where that is the loop by little, the best one in parallel.
+
+    What a scan takes in is work that it shares over cores and vectors, and the loop does not.
+    """
+    made = decide(target, recurrence)
+    if made.chosen.plan.keeps_loop:
+        for one in made.others:
+            if not one.plan.keeps_loop and one.seconds <= _BY_LITTLE * made.chosen.seconds:
+                return one.plan
+    return made.chosen.plan

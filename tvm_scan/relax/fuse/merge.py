@@ -1,0 +1,250 @@
+"""A scan and what stands before or behind it as one function of TensorIR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Var
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.relax.fuse.occurrences import first_reads, is_read_once, last_stores
+from tvm_scan.relax.fuse.parameters import rebuilt
+from tvm_scan.relax.fuse.pointwise import Pointwise
+from tvm_scan.schedules.splice import ensure_blocks
+
+__all__ = ["with_consumer", "with_producer"]
+
+
+def with_producer(
+    scan: tirx.PrimFunc, at: int, outputs: int, producer: Pointwise, shared: Sequence[int | None]
+) -> tirx.PrimFunc | None:
+    """Compute an input where it is read.
+
+    Legal because the input is a function of its place: the element that a step reads is the
+    element that the producer would have stored there. What several places of a step read, and is
+    dear to compute or made of several arrays, a step computes once, in front of all of them.
+
+    Parameters
+    ----------
+    scan : tirx.PrimFunc
+        Inputs first, then ``outputs`` outputs.
+    at : int
+        Which parameter the producer writes.
+    outputs : int
+        How many parameters are outputs.
+    producer : Pointwise
+        What computes it.
+    shared : sequence of int or None
+        For each input of the producer, the parameter of the scan that holds the same array.
+
+    Returns
+    -------
+    tirx.PrimFunc or None
+        Without that input, and with those of the producer that it lacked behind its own; None if
+        the two do not fit, or something costly would be computed more than once for an element.
+    """
+    scan = ensure_blocks(scan)
+    old = scan.params[at]
+    sizes = _unified(producer.output, old)
+    again = not is_read_once(scan, old)
+    first = first_reads(scan, old) if again and _is_worth_keeping(producer) else None
+    if sizes is None or (again and producer.is_costly and first is None):
+        return None
+    names = _renamed(producer, scan, sizes, {i: scan.params[k] for i, k in _known(shared)})
+    value = Pointwise(producer.inputs, old, producer.place, tir.substitute(producer.value, names))
+
+    def on_load(load: TensorLoad) -> Any:
+        return value.at(list(load.indices)) if load.source.same_as(old) else load
+
+    def on_for(loop: tirx.For) -> Any:
+        if first is None or not loop.loop_var.same_as(first[0]):
+            return loop
+        return _with_body(loop, tir.seq([_filled(old, first[1], value), loop.body]))
+
+    added = [names[b] for b, k in zip(producer.inputs, shared, strict=True) if k is None]
+    inputs = [p for p in scan.params[: len(scan.params) - outputs] if not p.same_as(old)]
+    params = [*inputs, *added, *scan.params[len(scan.params) - outputs :]]
+    if first is None:
+        return rebuilt(scan, params, tir.map_loads(scan.body, on_load), [])
+    return rebuilt(scan, params, tvm_ffi.structural_map(scan.body, (tirx.For, on_for)), [old])
+
+
+def _is_worth_keeping(producer: Pointwise) -> bool:
+    """Whether computing an element again costs more than reading it again."""
+    return producer.is_costly or len(tir.loads(producer.value)) > 1
+
+
+def _with_body(loop: tirx.For, body: Any) -> tirx.For:
+    return tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind,
+        body,
+        loop.thread_binding,
+        loop.annotations,
+    )
+
+
+def _filled(buffer: Var, place: Sequence[Any], value: Pointwise) -> Any:
+    """The elements of a buffer at a place; an index of None runs over its extent."""
+    extents = tir.shape_of(buffer)
+    free = {
+        i: tirx.Var(f"i{i}", tir.dtype_of(extent))
+        for i, extent in enumerate(extents)
+        if place[i] is None and tir.as_int(extent) != 1
+    }
+    indices = [
+        free.get(i, tir.zero_like(extents[i]) if index is None else index)
+        for i, index in enumerate(place)
+    ]
+    stmt: Any = tirx.BufferStore(buffer, value.at(indices), indices)
+    for i, var in reversed(free.items()):
+        stmt = tirx.For(var, tir.zero_like(var), extents[i], tirx.ForKind.SERIAL, stmt)
+    return stmt
+
+
+def with_consumer(
+    scan: tirx.PrimFunc,
+    at: int,
+    outputs: int,
+    consumer: Pointwise,
+    reads: int,
+    shared: Sequence[int | None],
+) -> tirx.PrimFunc | None:
+    """Store what is made of an output beside the output, which becomes local.
+
+    Legal because the consumer's element depends on one element of the output and on nothing else
+    that the scan writes: each element of the output, once its step is done with it, is followed
+    by the consumer's, so that the last one is made of the last value.
+
+    Parameters
+    ----------
+    scan : tirx.PrimFunc
+        Inputs first, then ``outputs`` outputs.
+    at : int
+        Which parameter the consumer reads.
+    outputs : int
+        How many parameters are outputs.
+    consumer : Pointwise
+        What reads it.
+    reads : int
+        Which of the consumer's inputs it is.
+    shared : sequence of int or None
+        For each input of the consumer, the parameter of the scan that holds the same array.
+
+    Returns
+    -------
+    tirx.PrimFunc or None
+        With the consumer's output in the place of the scan's, and the consumer's other inputs
+        behind the scan's own; None if the two do not fit.
+    """
+    scan = ensure_blocks(scan)
+    old, source = scan.params[at], consumer.inputs[reads]
+    last = last_stores(scan, old)
+    sizes = _unified(source, old)
+    if last is None or sizes is None:
+        return None
+    reads_at = [load for load in tir.loads(consumer.value) if load.source.same_as(source)]
+    where = _inverted(reads_at, consumer)
+    if where is None:
+        return None
+    given = {i: scan.params[k] for i, k in _known(shared)} | {reads: old}
+    names = _renamed(consumer, scan, sizes, given)
+    value = Pointwise(
+        consumer.inputs, consumer.output, consumer.place, tir.substitute(consumer.value, names)
+    )
+    shape = [tir.simplify(tir.substitute(e, sizes)) for e in tir.shape_of(consumer.output)]
+    result = tirx.decl_buffer(
+        shape, tir.dtype_of(consumer.output), name=_free_name(consumer.output, scan)
+    )
+
+    def made(indices: Sequence[Any]) -> Any:
+        zeros = [tir.zero_like(extent) for extent in shape]
+        place = [zeros[i] if at is None else indices[at] for i, at in enumerate(where)]
+        return tirx.BufferStore(result, value.at(place), place)
+
+    added = [
+        names[b]
+        for i, (b, k) in enumerate(zip(consumer.inputs, shared, strict=True))
+        if k is None and i != reads
+    ]
+    first = len(scan.params) - outputs
+    ends = [result if p.same_as(old) else p for p in scan.params[first:]]
+    body = last.followed_by(scan.body, made)
+    return rebuilt(scan, [*scan.params[:first], *added, *ends], body, [old])
+
+
+def _known(shared: Sequence[int | None]) -> list[tuple[int, int]]:
+    return [(i, k) for i, k in enumerate(shared) if k is not None]
+
+
+def _unified(theirs: Var, ours: Var) -> tir.VarMap | None:
+    """What their symbolic extents are in terms of ours; None where the shapes may differ."""
+    left, right = tir.shape_of(theirs), tir.shape_of(ours)
+    if len(left) != len(right) or tir.dtype_of(theirs) != tir.dtype_of(ours):
+        return None
+    sizes = tir.VarMap()
+    for one, other in zip(left, right, strict=True):
+        if isinstance(one, Var) and one not in sizes:
+            sizes[one] = other
+    pairs = [
+        (tir.simplify(tir.substitute(one, sizes)), tir.simplify(other))
+        for one, other in zip(left, right, strict=True)
+    ]
+    # By value: TVMScript writes plain numbers in int32, TVM's operators have int64.
+    same = (
+        tir.structurally_equal(one, other) or tir.as_int(one) == tir.as_int(other) is not None
+        for one, other in pairs
+    )
+    return sizes if all(same) else None
+
+
+def _renamed(
+    part: Pointwise, scan: tirx.PrimFunc, sizes: tir.VarMap, given: dict[int, Var]
+) -> tir.VarMap:
+    """Their extents and buffers as those of the merged function."""
+    names = sizes.copy()
+    for i, buffer in enumerate(part.inputs):
+        if i in given:
+            names[buffer] = given[i]
+            continue
+        shape = [tir.substitute(extent, sizes) for extent in tir.shape_of(buffer)]
+        names[buffer] = tirx.decl_buffer(
+            shape,
+            tir.dtype_of(buffer),
+            name=_free_name(buffer, scan, [v for _, v in names.items()]),
+        )
+    return names
+
+
+def _free_name(buffer: Var, scan: tirx.PrimFunc, others: Sequence[Any] = ()) -> str:
+    """A name for people; extraction looks some inputs up by theirs."""
+    taken = {str(var.name) for var in (*scan.params, *others) if isinstance(var, Var)}
+    name = str(buffer.name)
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _inverted(reads: Sequence[TensorLoad], consumer: Pointwise) -> list[int | None] | None:
+    """Which index of the read array each index of the consumer's output is; None for extent 1.
+
+    None if its elements are not those of the read array, one for one.
+    """
+    if not reads or not all(tir.structurally_equal(reads[0], load) for load in reads):
+        return None
+    indices = list(reads[0].indices)
+    shape = tir.shape_of(reads[0].source)
+    where: list[int | None] = []
+    for var in consumer.place:
+        found = [i for i, index in enumerate(indices) if var is not None and var.same_as(index)]
+        if len(found) != (0 if var is None else 1):
+            return None
+        where.append(found[0] if found else None)
+    rest = [tir.as_int(shape[i]) for i in range(len(indices)) if i not in where]
+    return where if all(extent == 1 for extent in rest) else None

@@ -1,0 +1,213 @@
+"""Elementwise calls next to a scan, and chains of them that permute, cut or reshape in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.ir import GlobalVar, IRModule, Op
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.annotations import IS_SCHEDULED
+from tvm_scan.relax.calls import legalized
+from tvm_scan.relax.fuse.dataflow import Dataflow
+from tvm_scan.relax.fuse.pointwise import Pointwise, composed, pointwise
+from tvm_scan.schedules.common.branches import branches
+
+__all__ = ["Neighbour", "Neighbours", "is_small", "largest", "position", "same_var"]
+
+#: Elements of a scan's largest array for one of an array that may be read or written in another
+#: order than the scan walks: the copy that would turn it costs about as much for each element.
+_SPREAD = 4
+#: Stand-in for an extent that is not known until run time.
+_UNKNOWN = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbour:
+    """Calls that together are one elementwise function.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the functions that are called.
+    part : Pointwise
+        What they compute.
+    args : tuple of relax.Expr
+        One for each input of ``part``.
+    removed : tuple of relax.Var
+        What only they make and only they read.
+    dropped : tuple of relax.Expr
+        Arguments that more than one of them reads, once for each further one.
+    """
+
+    names: tuple[str, ...]
+    part: Pointwise
+    args: tuple[relax.Expr, ...]
+    removed: tuple[relax.Var, ...] = field(default=())
+    dropped: tuple[relax.Expr, ...] = field(default=())
+
+    @property
+    def strays(self) -> list[int]:
+        """Arguments that are read in another order than the result's."""
+        found = self.part.strays
+        return [i for i, b in enumerate(self.part.inputs) if any(b.same_as(s) for s in found)]
+
+    def large_strays(self, whole: relax.TensorType) -> list[int]:
+        """Those that are not small beside an array of type ``whole``."""
+        return [i for i in self.strays if not is_small(self.args[i].ty, whole)]
+
+
+class Neighbours:
+    """The elementwise calls of a module.
+
+    Parameters
+    ----------
+    mod : IRModule
+        That holds the functions.
+    made : mapping of str to PrimFunc
+        Functions that it does not hold yet, by name.
+    """
+
+    def __init__(self, mod: IRModule, made: Mapping[str, tirx.PrimFunc]) -> None:
+        self._mod, self._made = mod, made
+        self._known: dict[int, tuple[Any, Neighbour | None]] = {}
+
+    def function(self, call: relax.Call) -> tirx.PrimFunc | None:
+        """The function that is called."""
+        return self._function(call, self._mod)
+
+    def _function(self, call: relax.Call, mod: IRModule) -> tirx.PrimFunc | None:
+        callee = call.args[0]
+        if not isinstance(callee, GlobalVar) or len(call.args) > 2:
+            return None
+        func = self._made.get(str(callee.name_hint)) if mod.same_as(self._mod) else None
+        func = func or mod[callee]
+        return func if isinstance(func, tirx.PrimFunc) else None
+
+    def of(self, call: Any) -> Neighbour | None:
+        """An elementwise call of a function or an operator."""
+        key = call.__hash__()  # by identity; the call is kept, so that it stays its own
+        if key not in self._known:
+            self._known[key] = (call, self._of(call))
+        return self._known[key][1]
+
+    def _of(self, call: Any) -> Neighbour | None:
+        if not isinstance(call, relax.Call) or not isinstance(call.op, Op):
+            return None
+        mod = self._mod
+        if call.op.name != "relax.call_tir":
+            legal = legalized(call)
+            if legal is None:
+                return None
+            call, mod = legal
+        callee, func = call.args[0], self._function(call, mod)
+        if func is None:
+            return None
+        if isinstance(call.ty, relax.TupleType) or (func.attrs or {}).get(IS_SCHEDULED, False):
+            return None
+        part = pointwise(func)
+        if part is None or branches(part.value):
+            return None  # a choice would keep the time loop from being vectorised
+        return Neighbour((str(callee.name_hint),), part, tuple(call.args[1].fields))
+
+    def in_order(
+        self, flow: Dataflow, made: Neighbour, whole: relax.TensorType
+    ) -> Neighbour | None:
+        """Take what makes the inputs, too, until all that is read out of order is small.
+
+        What only moves elements in front of that is taken as well: one question less for the
+        caller, whether the scan is still one.
+
+        Parameters
+        ----------
+        flow : Dataflow
+            Where the inputs are bound.
+        made : Neighbour
+            What computes an input of a scan.
+        whole : relax.TensorType
+            The largest array that the scan walks.
+
+        Returns
+        -------
+        Neighbour or None
+            None where a large array is left that would be read out of order: reading it along
+            other strides would cost the scan more than the copy does.
+        """
+        while large := made.large_strays(whole):
+            taken = self._taken(flow, made, large[0])
+            if taken is None:
+                return None
+            made = taken
+        at = 0
+        while at < len(made.args):
+            taken = self._taken(flow, made, at, only_moved=True)
+            if taken is None or taken.large_strays(whole):
+                at += 1
+            else:
+                made = taken
+        return made
+
+    def _taken(
+        self, flow: Dataflow, made: Neighbour, at: int, *, only_moved: bool = False
+    ) -> Neighbour | None:
+        """With what makes an input, computed where it is read."""
+        arg = made.args[at]
+        if not isinstance(arg, relax.Var) or flow.uses(arg) != 1:
+            return None
+        inner = self.of(flow.value(arg))
+        if inner is None or (only_moved and not isinstance(inner.part.value, TensorLoad)):
+            return None
+        if inner.part.is_costly and not _reads_each_once(made.part, at):
+            return None
+        kept = [*made.args[:at], *made.args[at + 1 :]]
+        shared = [position(other, made.args) for other in inner.args]
+        added = [a for a, k in zip(inner.args, shared, strict=True) if k is None]
+        again = [a for a, k in zip(inner.args, shared, strict=True) if k is not None]
+        return Neighbour(
+            (*inner.names, *made.names),
+            composed(made.part, inner.part, at, shared),
+            (*kept, *added),
+            (*made.removed, arg),
+            (*made.dropped, *again),
+        )
+
+
+def _reads_each_once(part: Pointwise, at: int) -> bool:
+    """Whether no element of an input is read at two places."""
+    source = part.inputs[at]
+    reads = [load for load in tir.loads(part.value) if load.source.same_as(source)]
+    if len(reads) != 1:
+        return False
+    return all(
+        var is None or any(var.same_as(index) for index in reads[0].indices) for var in part.place
+    )
+
+
+def _elements(kind: relax.TensorType) -> int:
+    known = [tir.as_int(extent) for extent in kind.shape.values]
+    return prod(_UNKNOWN if n is None else n for n in known)
+
+
+def largest(types: Sequence[relax.TensorType]) -> relax.TensorType:
+    """The type with the most elements."""
+    return max(types, key=_elements)
+
+
+def is_small(kind: relax.TensorType, whole: relax.TensorType) -> bool:
+    """Whether an array may be walked out of order beside one of type ``whole``."""
+    return _elements(kind) * _SPREAD <= _elements(whole)
+
+
+def same_var(left: relax.Expr, right: relax.Expr) -> bool:
+    """Whether two expressions are one variable."""
+    return isinstance(left, relax.Var) and isinstance(right, relax.Var) and left.same_as(right)
+
+
+def position(arg: relax.Expr, args: Sequence[relax.Expr]) -> int | None:
+    """Where a variable stands among arguments."""
+    return next((i for i, other in enumerate(args) if same_var(arg, other)), None)

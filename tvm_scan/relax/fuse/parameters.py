@@ -1,0 +1,103 @@
+"""Functions of TensorIR on other parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Var
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir.analysis import get_sblock_access_region
+
+from tvm_scan import tir
+from tvm_scan.schedules.splice import ensure_blocks
+
+__all__ = ["rebuilt", "with_unit_axes"]
+
+
+def rebuilt(
+    scan: tirx.PrimFunc, params: Sequence[Var], body: Any, local: Sequence[Var]
+) -> tirx.PrimFunc:
+    """Put a body on other parameters, and work out again what its blocks access.
+
+    Parameters
+    ----------
+    scan : tirx.PrimFunc
+        Whose attributes are kept.
+    params : sequence of Var
+        The buffers that become parameters.
+    body : SBlockRealize
+        The root block over them.
+    local : sequence of Var
+        Buffers that the root block allocates beside its own.
+
+    Returns
+    -------
+    tirx.PrimFunc
+    """
+    realize = body
+    assert isinstance(realize, SBlockRealize)
+    root = realize.block
+    seen = tir.VarMap((buffer, buffer) for buffer in (*params, *local, *root.alloc_buffers))
+    buffers = {buffer: buffer for buffer in seen.keys()}
+
+    def on_block(block: SBlock) -> SBlock:
+        reads, writes, _ = get_sblock_access_region(block, buffers)
+        return SBlock(
+            block.iter_vars,
+            reads,
+            writes,
+            block.name_hint,
+            block.body,
+            block.init,
+            block.alloc_buffers,
+            block.match_buffers,
+            block.annotations,
+        )
+
+    inner = tvm_ffi.structural_map(root.body, (SBlock, on_block))
+    allocs = [*root.alloc_buffers, *local]
+    whole = SBlock([], [], [], root.name_hint, inner, None, allocs)
+    attrs = dict(scan.attrs or {})
+    return tirx.PrimFunc(list(params), SBlockRealize([], True, whole)).with_attrs(attrs)
+
+
+def with_unit_axes(func: tirx.PrimFunc, shapes: Sequence[Sequence[Any]]) -> tirx.PrimFunc:
+    """Give parameters axes of extent 1, so that nobody has to reshape what is passed.
+
+    Parameters
+    ----------
+    func : tirx.PrimFunc
+        A function.
+    shapes : sequence of sequence of Expr
+        For each parameter its extents, with more of extent 1 between them.
+
+    Returns
+    -------
+    tirx.PrimFunc
+    """
+    buffers = tir.VarMap()
+    for old, shape in zip(func.params, shapes, strict=True):
+        extents = iter(tir.shape_of(old))
+        full = [extent if tir.as_int(extent) == 1 else next(extents) for extent in shape]
+        buffers[old] = tirx.decl_buffer(full, tir.dtype_of(old), name=str(old.name), layout=None)
+
+    def place(buffer: Var, indices: Sequence[Any]) -> tuple[Var, list[Any]]:
+        if buffer not in buffers:
+            return buffer, list(indices)
+        rest = iter(indices)
+        full = tir.shape_of(buffers[buffer])
+        return buffers[buffer], [
+            tir.zero_like(e) if tir.as_int(e) == 1 else next(rest) for e in full
+        ]
+
+    def on_store(store: tirx.BufferStore) -> Any:
+        buffer, indices = place(store.buffer, store.indices)
+        return tirx.BufferStore(buffer, store.value, indices)
+
+    func = ensure_blocks(func)
+    body = tir.map_loads(func.body, lambda load: tirx.BufferLoad(*place(load.source, load.indices)))
+    body = tvm_ffi.structural_map(body, (tirx.BufferStore, on_store))
+    return rebuilt(func, [b for _, b in buffers.items()], body, [])

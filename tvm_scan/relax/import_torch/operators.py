@@ -1,0 +1,136 @@
+"""Converters for torch's cumulative operators, and for operators that a user registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax, tirx
+
+from tvm_scan import tir
+from tvm_scan.library.arguments import make_extent
+from tvm_scan.library.lfilter import lfilter
+from tvm_scan.relax.loops.build import Shape, call_loop, constant_extent
+from tvm_scan.relax.loops.cumulative import extremum_loop, logsumexp_loop
+from tvm_scan.relax.operators import emit_along_axis
+from tvm_scan.relax.repairs.torch_casts import Converter, dtype_of
+from tvm_scan.relax.repairs.torch_convolutions import CONVOLUTIONS, convert_convolution
+from tvm_scan.relax.repairs.torch_dtypes import DTYPES
+from tvm_scan.relax.repairs.torch_elementwise import ELEMENTWISE
+from tvm_scan.relax.repairs.torch_parts import PARTS
+from tvm_scan.relax.repairs.torch_products import PRODUCTS
+
+__all__ = ["CONVERTERS", "loop_converter"]
+
+
+def _cumulative(operator: Callable[..., relax.Expr]) -> Converter:
+    def convert(node: Any, importer: Any) -> relax.Expr:
+        x = importer.env[node.args[0]]
+        # torch sums integers in int64 unless told otherwise; TVM's importer keeps their dtype.
+        dtype = dtype_of(node.meta["val"])
+        builder = importer.block_builder
+        if not x.ty.shape.values:
+            return builder.emit(relax.op.astype(x, dtype))
+        return builder.emit(operator(x, int(node.args[1]), dtype))
+
+    return convert
+
+
+def _logcumsumexp(node: Any, importer: Any) -> relax.Expr:
+    x = importer.env[node.args[0]]
+    dtype = str(x.ty.dtype)
+
+    def make(shape: Shape) -> tirx.PrimFunc:
+        return logsumexp_loop(shape, dtype, dtype)
+
+    return emit_along_axis(importer.block_builder, make, [x], int(node.args[1]), "logcumsumexp")[0]
+
+
+def _extremum(name: str) -> Converter:
+    def convert(node: Any, importer: Any) -> list[relax.Expr]:
+        x, builder = importer.env[node.args[0]], importer.block_builder
+        dtype = str(x.ty.dtype)
+        compared = _COMPARED.get(dtype, dtype)
+        if compared != dtype:
+            x = builder.emit(relax.op.astype(x, compared))
+
+        def make(shape: Shape) -> tirx.PrimFunc:
+            return extremum_loop(name, shape, compared)
+
+        values, indices = emit_along_axis(builder, make, [x], int(node.args[1]), name)
+        if compared != dtype:
+            values = builder.emit(relax.op.astype(values, dtype))
+        return [values, indices]
+
+    return convert
+
+
+#: TVM has no smallest truth value, and cannot ask whether a bfloat16 is a number; both fit these.
+_COMPARED = {"bool": "int8", "bfloat16": "float32"}
+
+
+def _lfilter(node: Any, importer: Any) -> relax.Expr:
+    """``tvm_scan::lfilter``, whose module need not be imported."""
+    args = [importer.env[n] for n in node.args]
+    extents = [
+        make_extent("lfilter", name, tir.as_int(extent))
+        for name, extent in zip(("n", "c", "length"), args[0].ty.shape.values, strict=True)
+    ]
+    taps = constant_extent(args[1], 1, "lfilter", "taps")
+    loop = lfilter(*extents, taps=taps, dtype=str(args[0].ty.dtype))
+    return call_loop(importer.block_builder, loop.without_attr("global_symbol"), args, "lfilter")[0]
+
+
+#: Converters by the name of the overload, for ``custom_convert_map`` of TVM's importer.
+CONVERTERS: dict[str, Converter] = {
+    **DTYPES,
+    **ELEMENTWISE,
+    **PARTS,
+    **PRODUCTS,
+    **dict.fromkeys(CONVOLUTIONS, convert_convolution),
+    "cumsum.default": _cumulative(relax.op.cumsum),
+    "cumprod.default": _cumulative(relax.op.cumprod),
+    "logcumsumexp.default": _logcumsumexp,
+    "cummax.default": _extremum("cummax"),
+    "cummin.default": _extremum("cummin"),
+    "lfilter.default": _lfilter,
+}
+
+
+def loop_converter(make: Callable[..., tirx.PrimFunc], name: str = "loop") -> Converter:
+    """Make a converter for a custom operator from its sequential loop.
+
+    Parameters
+    ----------
+    make : callable
+        Given the types (``relax.TensorType``) of the operator's tensors and its other arguments
+        by position and name, as the operator gets them, gives a function of TensorIR whose
+        parameters are the tensors, then the results.
+    name : str
+        Name of the function in the module.
+
+    Returns
+    -------
+    callable
+        For ``custom_convert_map`` of ``from_exported``; the key is the overload's name, such as
+        ``"linrec.default"`` of an operator ``mylib::linrec``.
+    """
+
+    def convert(node: Any, importer: Any) -> Any:
+        def resolved(value: Any) -> Any:
+            return importer.env[value] if hasattr(value, "op") else value
+
+        def described(value: Any) -> Any:
+            return value.ty if isinstance(value, relax.Expr) else value
+
+        args = [resolved(value) for value in node.args]
+        named = {key: resolved(value) for key, value in node.kwargs.items()}
+        loop = make(
+            *(described(value) for value in args),
+            **{key: described(value) for key, value in named.items()},
+        )
+        tensors = [v for v in (*args, *named.values()) if isinstance(v, relax.Expr)]
+        results = call_loop(importer.block_builder, loop, tensors, name)
+        return results[0] if len(results) == 1 else results
+
+    return convert

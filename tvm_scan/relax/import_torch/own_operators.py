@@ -1,0 +1,278 @@
+"""Converters for the operators of ``tvm_scan.torch``, as ``torch.export`` finds them in a model.
+
+Each becomes the sequential loop that its own kernel is built from. What only a gradient needs is
+not imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import relax, tirx
+
+from tvm_scan import tir
+from tvm_scan.annotations import DECLARED
+from tvm_scan.errors import ScanError
+from tvm_scan.relax.import_torch.higher_order import declared
+from tvm_scan.relax.import_torch.own_arguments import (
+    Frame,
+    arguments_of,
+    dtype_of,
+    extent,
+    private,
+    sizes_of,
+)
+from tvm_scan.relax.loops.build import Shape, call_loop, constant_extent
+from tvm_scan.relax.loops.cumulative import cumulative_loop, logsumexp_loop
+from tvm_scan.relax.loops.packed_states import states_of_sequences
+from tvm_scan.relax.operators import emit_along_axis
+from tvm_scan.relax.repairs.torch_casts import Converter
+
+__all__ = ["OWN"]
+
+_NAMES = {"add": "cumsum", "mul": "cumprod"}
+
+
+def _affine(node: Any, importer: Any) -> relax.Expr:
+    from tvm_scan.torch.loops import affine
+
+    given = arguments_of(node, importer)
+    frame, initial = Frame(importer, given["x"]), given["h0"]
+    loop = affine(
+        *frame.sizes,
+        time_last=frame.time_last,
+        dtype=dtype_of(given["x"]),
+        emit=given["emit"],
+        reverse=given["reverse"],
+        has_initial=initial is not None,
+        has_reset=given["reset"] is not None,
+    )
+    inputs = [frame.array(given[name]) for name in ("a", "x", "reset") if given[name] is not None]
+    inputs += [] if initial is None else [frame.state(initial)]
+    (out,) = call_loop(importer.block_builder, private(loop), inputs, "affine_scan")
+    return frame.whole(out)
+
+
+def _cumulative(node: Any, importer: Any) -> relax.Expr:
+    given = arguments_of(node, importer)
+    name, x = _NAMES[given["op"]], given["x"]
+    options = {key: given[key] for key in ("exclusive", "reverse")}
+
+    def make(shape: Shape) -> tirx.PrimFunc:
+        return cumulative_loop(name, shape, dtype_of(x), dtype_of(x), **options)
+
+    return emit_along_axis(importer.block_builder, make, [x], 1, name)[0]
+
+
+def _log_sum_exp(node: Any, importer: Any) -> relax.Expr:
+    given = arguments_of(node, importer)
+    x = given["x"]
+
+    def make(shape: Shape) -> tirx.PrimFunc:
+        return logsumexp_loop(shape, dtype_of(x), dtype_of(x), reverse=given["reverse"])
+
+    return emit_along_axis(importer.block_builder, make, [x], 1, "logcumsumexp")[0]
+
+
+def _positions(node: Any, importer: Any) -> relax.Expr:
+    from tvm_scan.torch import loops
+
+    given = arguments_of(node, importer)
+    x, builder = given["x"], importer.block_builder
+    frame = Frame(importer, x)
+    options = {
+        "time_last": frame.time_last,
+        "dtype": dtype_of(x),
+        "smallest": given["smallest"],
+        "reverse": given["reverse"],
+    }
+
+    def run(factory: Any, *inputs: relax.Expr) -> relax.Expr:
+        loop = private(factory(*frame.sizes, **options))
+        return call_loop(builder, loop, inputs, "positions")[0]
+
+    if dtype_of(x) not in ("float64", "int64"):
+        return frame.whole(run(loops.positions_packed, frame.array(x)))
+    keys = run(loops.running_keys, frame.array(x))
+    return frame.whole(run(loops.positions_of_keys, frame.array(x), keys))
+
+
+def _extremum(node: Any, importer: Any) -> list[relax.Expr]:
+    where = _positions(node, importer)
+    values = relax.op.gather_elements(arguments_of(node, importer)["x"], where, axis=1)
+    return [importer.block_builder.emit(values), where]
+
+
+def _selective(node: Any, importer: Any) -> list[relax.Expr]:
+    from tvm_scan.torch.loops import selective_forward
+
+    given = arguments_of(node, importer)
+    if any(user.args[1] == 2 and user.users for user in node.users):
+        raise ScanError(
+            "from_exported: expected the output and the last state of a selective scan, found a "
+            "use of what is kept for its gradient; export the forward pass alone"
+        )
+    builder, u = importer.block_builder, given["u"]
+    batch, groups, channels, length = sizes_of(u, ("batch", "groups", "channels", "length"))
+    options = {f"has_{name}": given[name] is not None for name in ("D", "z", "bias", "reset")}
+    options |= {f"fixed_{name}": len(given[name].ty.shape.values) == 3 for name in "BC"}
+    states = constant_extent(given["A"], 2, "selective_scan", "states")
+    loop = selective_forward(
+        batch,
+        groups,
+        channels,
+        length,
+        length,
+        states=states,
+        dtype=dtype_of(u),
+        softplus=given["softplus"],
+        reverse=given["reverse"],
+        **options,
+    )
+    initial = given["h0"]
+    if initial is None:
+        shape = relax.ShapeExpr([*u.ty.shape.values[:3], states])
+        initial = builder.emit(relax.op.zeros(shape, dtype_of(given["A"])))
+    tensors = [given[name] for name in ("u", "delta", "A", "B", "C", "D", "z", "bias", "reset")]
+    inputs = [*(t for t in tensors if t is not None), initial]
+    out, last = call_loop(builder, _from_the_start(loop), inputs, "selective_scan")
+    # The third result is for gradients alone; nothing reads it.
+    return [out, last, last]
+
+
+def _from_the_start(loop: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`loop` without its scalar parameters: it starts at step 0 and walks all steps."""
+    start, *others = loop.params
+    tensors = [p for p in others if tirx.is_buffer_var(p)]
+    body = tir.substitute(loop.body, {start: tirx.IntImm("int64", 0)})
+    return private(tirx.PrimFunc(tensors, body, loop.ret_type, attrs=loop.attrs))
+
+
+def _outer(node: Any, importer: Any) -> list[relax.Expr]:
+    from tvm_scan.torch.loops import outer_products
+
+    given = arguments_of(node, importer)
+    builder, x = importer.block_builder, given["x"]
+    batch, length, heads, lanes = sizes_of(x, ("batch", "length", "heads", "lanes"))
+    loop = outer_products(
+        batch,
+        heads,
+        lanes,
+        length,
+        states=constant_extent(given["a"], 3, "outer_scan", "states"),
+        dtype=dtype_of(x),
+        gate=given["gate"],
+        emit=given["emit"],
+        reverse=given["reverse"],
+        has_reset=given["reset"] is not None,
+    )
+    decay = builder.emit(relax.op.exp(given["g"]))
+    tensors = [given[name] for name in ("a", "x", "c", "reset", "h0")]
+    inputs = [decay, *(t for t in tensors if t is not None)]
+    last, y = call_loop(builder, private(loop), inputs, "outer_scan")
+    return [y, last]
+
+
+def _steps(node: Any, importer: Any) -> list[relax.Expr]:
+    from tvm_scan.torch.loops import pointwise_step
+
+    given = arguments_of(node, importer)
+    tensors, prefix, carries = given["tensors"], given["prefix"], given["carries"]
+    frame = Frame(importer, tensors[-1])
+    dtypes = tuple(dtype_of(t) for t in tensors)
+    loop = pointwise_step(
+        *frame.sizes,
+        graph=given["graph"],
+        dtypes=dtypes + dtypes if prefix else dtypes,
+        time_last=frame.time_last,
+        carries=carries,
+        prefix=prefix,
+        reverse=given["reverse"],
+    )
+    starts = 0 if prefix else carries
+    inputs = [frame.state(t) for t in tensors[:starts]] + [frame.array(t) for t in tensors[starts:]]
+    results = call_loop(importer.block_builder, _believed(loop, carries, prefix), inputs, "scan")
+    return [frame.last(r) for r in results[:starts]] + [frame.whole(r) for r in results[starts:]]
+
+
+def _slices(node: Any, importer: Any) -> list[relax.Expr]:
+    from tvm_scan.torch.loops import sliced_step
+
+    given = arguments_of(node, importer)
+    tensors, prefix, carries = given["tensors"], given["prefix"], given["carries"]
+    inits, count = 0 if prefix else carries, given["slices"]
+
+    def kind(tensor: relax.Expr, sliced: bool) -> tuple[tuple[int, ...], str]:
+        extents = [tir.as_int(n) for n in tensor.ty.shape.values[1 if sliced else 0 :]]
+        if None in extents:
+            raise ScanError(
+                "from_exported: expected a scan whose slices have constant extents, found "
+                f"{tensor.ty}; only the length may be dynamic"
+            )
+        return tuple(n for n in extents if n is not None), dtype_of(tensor)
+
+    xs = [kind(t, True) for t in tensors[inits : inits + count]]
+    starts = xs if prefix else [kind(t, False) for t in tensors[:inits]]
+    given_kinds = [*starts, *xs, *(kind(t, False) for t in tensors[inits + count :])]
+    loop = sliced_step(
+        extent(tensors[inits].ty.shape.values[0], "length"),
+        graph=given["graph"],
+        dtypes=tuple(dtype for _, dtype in given_kinds),
+        shapes=tuple(shape for shape, _ in given_kinds),
+        carries=carries,
+        slices=count,
+        prefix=prefix,
+        reverse=given["reverse"],
+    )
+    return call_loop(importer.block_builder, _believed(loop, carries, prefix), tensors, "scan")
+
+
+def _states_of_sequences(node: Any, importer: Any) -> relax.Expr:
+    given = arguments_of(node, importer)
+    drive, B, offsets, first = (given[name] for name in ("drive", "B", "offsets", "first"))
+    _, length, heads, features = sizes_of(drive, ("one", "length", "heads", "features"))
+    _, _, groups, states = sizes_of(B, ("one", "length", "groups", "states"))
+    loop = states_of_sequences(
+        *(length, heads, features, groups, states),
+        extent(offsets.ty.shape.values[0], "ends"),
+        dtype=dtype_of(drive),
+        offsets_dtype=dtype_of(offsets),
+        has_first=first is not None,
+        has_reset=given["reset"] is not None,
+    )
+    optional = [t for t in (first, given["reset"]) if t is not None]
+    inputs = [given["gates"], drive, B, *optional, offsets]
+    return call_loop(importer.block_builder, loop, inputs, "states_of_sequences")[0]
+
+
+def _of_a_gradient(node: Any, importer: Any) -> relax.Expr:
+    raise ScanError(
+        f"from_exported: expected a forward pass, found {node.target}, which only a gradient "
+        "calls; export the forward pass, and differentiate in torch"
+    )
+
+
+def _believed(loop: tirx.PrimFunc, parts: int, prefix: bool) -> tirx.PrimFunc:
+    """Of an operator that is declared associative, try that on samples."""
+    loop = private(loop)
+    return declared(loop.without_attr(DECLARED), parts) if prefix else loop
+
+
+#: By the name of the overload, for ``custom_convert_map`` of TVM's importer.
+OWN: Mapping[str, Converter] = {
+    "affine_scan.default": _affine,
+    "cumulative.default": _cumulative,
+    "extremum.default": _extremum,
+    "extremum_gradient.default": _of_a_gradient,
+    "gate_gradient.default": _of_a_gradient,
+    "log_sum_exp.default": _log_sum_exp,
+    "outer_scan.default": _outer,
+    "positions.default": _positions,
+    "scan_slices.default": _slices,
+    "selective_scan_backward.default": _of_a_gradient,
+    "selective_scan_grouped.default": _selective,
+    "sequence_states.default": _states_of_sequences,
+    "sequence_states_backward.default": _of_a_gradient,
+    "step_scan.default": _steps,
+}

@@ -1,0 +1,267 @@
+"""What collects the steps of an unrolled loop, and what collects them once they are rolled up."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+__all__ = ["Collected", "RolledLoop", "collected", "forward_reads", "step_read"]
+
+#: Emits a call of an operator into the graph: ``emit(operator, *args)``.
+Emit = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class RolledLoop:
+    """A loop that was rolled up.
+
+    Attributes
+    ----------
+    steps : int
+        Copies of the body that were found alike.
+    operators : int
+        Operators in one copy.
+    carries, slices : int
+        States that a step hands on, and inputs of which it reads one step.
+    result : str
+        Name of the node that had collected the steps.
+    """
+
+    steps: int
+    operators: int
+    carries: int
+    slices: int
+    result: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.result}: {self.steps} steps of {self.operators} operators rolled into one "
+            f"loop with {self.carries} carries and {self.slices} inputs"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """Nodes of consecutive steps, and the node that puts all of them into one array.
+
+    Attributes
+    ----------
+    anchor : torch.fx.Node
+        ``stack``, ``cat``, or the last of a chain of ``select_scatter``.
+    steps : tuple of torch.fx.Node
+        In the order in which they were computed or written.
+    axis : int
+        Of the anchor's array, counted from its front.
+    before : tuple of torch.fx.Node
+        Steps in front of them that are not theirs, of ``stack`` and ``cat``.
+    bases : tuple of torch.fx.Node
+        For each step of a chain the array that it was written into; else none.
+    first : int
+        Where along the axis the first step of a chain was written.
+    stride : int
+        Places from one step to the next; -1 also of a list that was filled from its end.
+    """
+
+    anchor: Any
+    steps: tuple[Any, ...]
+    axis: int
+    before: tuple[Any, ...] = ()
+    bases: tuple[Any, ...] = ()
+    first: int = 0
+    stride: int = 1
+
+    @property
+    def collectors(self) -> list[Any]:
+        """Nodes of a chain, and copies that only place a value into it."""
+        writes = [*self.bases[1:], self.anchor] if self.bases else []
+        return [node for write in writes for node in (write, write.args[1])]
+
+    def without(self, count: int) -> Collected:
+        """The same, whose first steps are not of the loop."""
+        return replace(
+            self,
+            steps=self.steps[count:],
+            before=self.steps[:count],
+            bases=self.bases[count:],
+            first=self.first + count * self.stride,
+        )
+
+    @property
+    def orders(self) -> list[Collected]:
+        """As it is, and where a list may have been filled from its end, the other way round."""
+        if self.bases:
+            return [self]
+        return [self, replace(self, steps=self.steps[::-1], stride=-1)]
+
+    def rebuilt(self, stacked: Any, emit: Emit, aten: Any) -> Any:
+        """Give what the anchor is, from the steps stacked with time first."""
+        axis, value, rank = self.axis, stacked, len(stacked.meta["val"].shape)
+        if self.stride < 0:
+            value = emit(aten.flip.default, value, [0])
+        if axis:
+            order = [*range(1, rank)]
+            order.insert(axis, 0)
+            value = emit(aten.permute.default, value, order)
+        if self.bases:
+            return self._written(value, emit, aten)
+        target = self.anchor.target
+        if target is aten.cat.default:
+            shape = list(self.steps[0].meta["val"].shape)
+            shape[axis] *= len(self.steps)
+            value = emit(aten.reshape.default, value, shape)
+        if not self.before:
+            return value
+        parts = [emit(target, list(self.before[:: self.stride]), axis), value]
+        return emit(aten.cat.default, parts[:: self.stride], axis)
+
+    def _written(self, value: Any, emit: Emit, aten: Any) -> Any:
+        extent, count = self.anchor.meta["val"].shape[self.axis], len(self.steps)
+        if count == extent:
+            return value
+        low = min(self.first, self.first + (count - 1) * self.stride)
+        pace = abs(self.stride)
+        stop = low + (count - 1) * pace + 1
+        return emit(aten.slice_scatter.default, self.bases[0], value, self.axis, low, stop, pace)
+
+
+def collected(anchor: Any, aten: Any) -> Collected | None:
+    """Find the nodes of the steps that an anchor collects along a new or present axis.
+
+    Parameters
+    ----------
+    anchor : torch.fx.Node
+        Any node.
+    aten : module
+        ``torch.ops.aten``.
+
+    Returns
+    -------
+    Collected or None
+    """
+    if anchor.target in (aten.stack.default, aten.cat.default):
+        axis = anchor.args[1] if len(anchor.args) > 1 else 0
+        return Collected(anchor, tuple(anchor.args[0]), axis % len(anchor.meta["val"].shape))
+    if not _is_write(anchor, aten) or any(_is_write(user, aten) for user in anchor.users):
+        return None  # no chain, or not the last one of it
+    chain = [anchor]
+    axis, last = _place(anchor)
+    stride: int | None = None
+    while _is_write(chain[-1].args[0], aten):
+        before = chain[-1].args[0]
+        dim, index = _place(before)
+        pace = last - index
+        if dim != axis or pace == 0 or (stride is not None and pace != stride):
+            break
+        stride, last = pace, index
+        chain.append(before)
+    if stride is None:
+        return None
+    chain.reverse()
+    steps = tuple(_written_value(node, aten) for node in chain)
+    bases = tuple(node.args[0] for node in chain)
+    return Collected(anchor, steps, axis, bases=bases, first=last, stride=stride)
+
+
+def forward_reads(graph: Any, aten: Any) -> None:
+    """Let reads of what a chain has written read the value that was written.
+
+    ``y[t]`` of an array into which ``y[t] = v`` was written is ``v``, and of one into which
+    another step was written is that of the array before.
+
+    Parameters
+    ----------
+    graph : torch.fx.Graph
+        Changed in place.
+    aten : module
+        ``torch.ops.aten``.
+    """
+    for node in list(graph.nodes):
+        if node.target is not aten.select.int or not _is_write(node.args[0], aten):
+            continue
+        axis, index = _place(node)
+        source, found = node.args[0], None
+        while found is None and _is_write(source, aten):
+            dim, at = _place(source)
+            if dim != axis:
+                break
+            if at == index:
+                found = _written_value(source, aten)
+            else:
+                source = source.args[0]
+        if found is None and source is not node.args[0]:
+            with graph.inserting_before(node):
+                found = graph.call_function(aten.select.int, (source, axis, index))
+            found.meta = dict(node.meta)
+        if found is not None:
+            node.replace_all_uses_with(found)
+            graph.erase_node(node)
+
+
+def step_read(node: Any, aten: Any) -> tuple[Any, int, int, bool] | None:
+    """Source, axis, and step of a node that reads one step of an array, and if it keeps the axis.
+
+    Parameters
+    ----------
+    node : torch.fx.Node
+        Any node.
+    aten : module
+        ``torch.ops.aten``.
+
+    Returns
+    -------
+    tuple or None
+        A step that is counted from the end is negative.
+    """
+    if node.target is aten.select.int:
+        source, axis, step = node.args
+        return source, axis % len(source.meta["val"].shape), step, False
+    if node.target is aten.slice.Tensor and len(node.args) == 4:
+        source, axis, step, stop = node.args
+        if not isinstance(step, int) or stop != step + 1 or stop == 0:
+            return None
+        return source, axis % len(source.meta["val"].shape), step, True
+    if node.target is not operator.getitem:
+        return None
+    whole, step = node.args
+    if whole.target is aten.unbind.int:
+        source, axis = whole.args[0], whole.args[1] if len(whole.args) > 1 else 0
+        return source, axis % len(source.meta["val"].shape), step, False
+    if whole.target in (aten.split.Tensor, aten.split_with_sizes.default):
+        source, sizes = whole.args[:2]
+        axis = whole.args[2] if len(whole.args) > 2 else 0
+        if any(size != 1 for size in (sizes if isinstance(sizes, list | tuple) else [sizes])):
+            return None
+        return source, axis % len(source.meta["val"].shape), step, True
+    return None
+
+
+def _is_write(node: Any, aten: Any) -> bool:
+    """Whether a node writes one known step of an array."""
+    if getattr(node, "target", None) is not aten.select_scatter.default:
+        return False
+    extent = node.meta["val"].shape[node.args[2]]
+    return isinstance(node.args[3], int) and isinstance(extent, int)
+
+
+def _place(node: Any) -> tuple[int, int]:
+    """Axis and step of ``select`` and ``select_scatter``, from the front."""
+    axis, index = node.args[-2:]
+    shape = node.args[0].meta["val"].shape
+    axis %= len(shape)
+    return axis, index % shape[axis]
+
+
+def _written_value(node: Any, aten: Any) -> Any:
+    value = node.args[1]
+    if value.target is aten.copy.default and _alike(value.args[0], value.args[1]):
+        return value.args[1]  # the copy takes the place, not the value, of what it covers
+    return value
+
+
+def _alike(left: Any, right: Any) -> bool:
+    if not hasattr(right, "meta"):
+        return False
+    a, b = left.meta["val"], right.meta["val"]
+    return bool(a.shape == b.shape and a.dtype == b.dtype)

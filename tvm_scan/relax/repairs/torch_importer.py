@@ -1,0 +1,92 @@
+"""TVM 0.27's importer of exported programs, whose own errors do not name the operator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Container, Mapping
+from typing import Any
+
+from tvm import relax
+
+from tvm_scan.algebra.literal import is_float
+from tvm_scan.errors import ScanError
+from tvm_scan.relax.repairs.torch_casts import dtype_of
+
+__all__ = ["make_importer"]
+
+
+def make_importer(of_the_caller: Container[str] = ()) -> Any:
+    """Make an importer; those of the functions inside of operators are of its class.
+
+    Parameters
+    ----------
+    of_the_caller : container of str
+        Operators whose converters are the caller's: their errors are raised as they are.
+    """
+    return _importer_class()(of_the_caller)
+
+
+@functools.cache
+def _importer_class() -> type:
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    class Importer(ExportedProgramImporter):
+        """As TVM's, but for its errors."""
+
+        def __init__(self, of_the_caller: Container[str] = ()) -> None:
+            super().__init__()
+            self.of_the_caller = of_the_caller
+            self.update_convert_map(dict(self.convert_map))
+
+        def update_convert_map(self, custom_convert_map: Mapping[str, Any]) -> None:
+            """Add converters, or replace some."""
+            super().update_convert_map(
+                {
+                    name: convert if name in self.of_the_caller else _named(convert, self)
+                    for name, convert in custom_convert_map.items()
+                }
+            )
+
+    return Importer
+
+
+def _named(convert: Callable[..., Any], importer: Any) -> Callable[..., Any]:
+    @functools.wraps(convert)
+    def converted(node: Any, *within: Any) -> Any:
+        try:
+            made = convert(node, *within)
+        except ScanError:
+            raise
+        except Exception as error:
+            if str(error).startswith("Unsupported function types"):
+                raise  # of a function inside of this operator
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise _unsupported(node, importer, lines[-1]) from error
+        return _checked(node, made, importer)
+
+    return converted
+
+
+def _checked(node: Any, made: Any, importer: Any) -> Any:
+    """What was made, in the dtype that torch says it has."""
+    value = node.meta.get("val")
+    if not hasattr(value, "dtype") or not isinstance(getattr(made, "ty", None), relax.TensorType):
+        return made
+    wanted, found = dtype_of(value), str(made.ty.dtype)
+    if found == wanted or not found:
+        return made
+    if is_float(found) != is_float(wanted) or "bool" in (found, wanted):
+        raise _unsupported(node, importer, f"it would be {found}, not {wanted}")
+    return importer.block_builder.emit(relax.op.astype(made, wanted))
+
+
+def _unsupported(node: Any, importer: Any, said: str) -> ScanError:
+    kinds = [getattr(importer.env.get(n), "ty", None) for n in node.all_input_nodes]
+    operands = ", ".join(
+        f"{kind.dtype} of {kind.shape}" for kind in kinds if isinstance(kind, relax.TensorType)
+    )
+    return ScanError(
+        f"from_exported: expected operators that TVM imports, got {node.target.__name__} of "
+        f"{operands or 'no tensors'} ({said}); pass a converter for it as custom_convert_map "
+        "(loop_converter makes one from a loop)"
+    )

@@ -1,0 +1,56 @@
+"""The operators of a module that TVM 0.27 cannot lower: its own errors name none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+from tvm.ir import IRModule, Op
+
+from tvm_scan.relax.operators import LegalizeScans
+
+__all__ = ["unlowered"]
+
+
+def unlowered(mod: IRModule) -> list[str]:
+    """Try every operator of a module alone.
+
+    Parameters
+    ----------
+    mod : IRModule
+        A module that TVM failed to lower.
+
+    Returns
+    -------
+    list of str
+        Each operator that fails, with its operands and what TVM says of it.
+    """
+    found: dict[str, None] = {}
+
+    def visit(expr: Any) -> None:
+        if not isinstance(expr, relax.Call) or not isinstance(expr.op, Op):
+            return
+        said = _complaint(expr)
+        if said is not None:
+            operands = ", ".join(str(arg.ty) for arg in expr.args if hasattr(arg, "ty"))
+            found[f"{expr.op.name}({operands}): {said}"] = None
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    return list(found)
+
+
+def _complaint(call: relax.Call) -> str | None:
+    """What TVM says of a call alone; None where it lowers."""
+    params = list(relax.analysis.free_vars(call))
+    builder = relax.BlockBuilder()
+    try:
+        with builder.function("main", params):
+            with builder.dataflow():
+                result = builder.emit_output(builder.emit(call))
+            builder.emit_func_output(result)
+        relax.transform.LegalizeOps()(LegalizeScans()(builder.get()))
+    except Exception as error:
+        return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    return None

@@ -1,0 +1,257 @@
+"""The selective scan of Mamba, under its own name and under mamba-ssm's.
+
+Gu and Dao 2023, arXiv 2312.00752.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+
+import torch
+from torch import Tensor
+
+from tvm_scan.torch.arguments import check, check_mask, check_numbers, check_tensors
+from tvm_scan.torch.ops.selective import selective_scan_grouped
+from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
+from tvm_scan.torch.private import is_mapped
+
+__all__ = ["selective_scan", "selective_scan_fn", "with_packed"]
+
+
+_MAY_BE_COMPLEX = ("A", "B", "C", "h0")
+
+
+def selective_scan(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    *,
+    delta_softplus: bool = False,
+    h0: Tensor | None = None,
+    reset: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    reverse: bool = False,
+    return_last: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run the selective scan.
+
+    ::
+
+        dt[t]  = softplus(delta[t] + delta_bias)
+        h[t]   = exp(dt[t] A) h[t-1] + dt[t] B[t] u[t]       for each of the states
+        y[t]   = sum over the states of C[t] h[t] + D u[t]
+        out[t] = y[t] silu(z[t])
+
+    Parameters
+    ----------
+    u, delta : Tensor
+        (batch, channels, length), floating point. `u`, `delta`, `B`, `C` and `z` are
+        promoted to one dtype. The state is float32, or float64 with float64 inputs.
+    A : Tensor
+        (channels, states), real or complex.
+    B, C : Tensor
+        (batch, states, length), or (batch, groups, states, length) where the channels of a group
+        share them, or (channels, states), constant in time. With a complex `A`, those that vary
+        in time have length 2 L: real and imaginary parts in turns.
+    D, delta_bias : Tensor, optional
+        (channels,). Without `D` there is no skip connection.
+    z : Tensor, optional
+        The gate, with the shape of `u`.
+    delta_softplus : bool
+        Whether delta goes through softplus.
+    h0 : Tensor, optional
+        The state before the walk, (batch, channels, states); 0 if None.
+    reset : Tensor, optional
+        (batch, length), bool: where it is True the state starts anew from 0 before the step.
+    cu_seqlens : Tensor, optional
+        Offsets of sequences packed into one row, from 0 to the length; batch must be 1. `h0` is
+        the state before the one that is walked first, the others start from 0.
+    reverse : bool
+        Walk from the last step to the first.
+    return_last : bool
+        Also return the state after the walk.
+
+    Returns
+    -------
+    Tensor, or tuple of Tensor
+        The output, with the shape and dtype of `u`; with `return_last` also the last state
+        (batch, channels, states), in the state's dtype.
+
+    Raises
+    ------
+    ValueError
+        If a shape or dtype is not as above, or tensors are on different devices.
+
+    Notes
+    -----
+    There are first and second derivatives. They walk each chunk of 32 steps again, and store no
+    history of states: memory is that of the inputs, and a few times ``length / 32`` states. With
+    a complex `A`, and in second derivatives, a chunk is made of torch's operators, which takes
+    longer than a kernel.
+    """
+    owner = "selective_scan"
+    needed = {"u": u, "delta": delta, "A": A, "B": B, "C": C}
+    may = {"D": D, "z": z, "delta_bias": delta_bias, "h0": h0}
+    check_tensors(owner, {**may, "reset": reset, "cu_seqlens": cu_seqlens}, **needed)
+    given = {**needed, **may}
+    for name, dims, tensor in (("u", 3, u), ("A", 2, A)):
+        check(tensor.dim() == dims, owner, f"{name} with {dims} axes", tuple(tensor.shape), "")
+    batch, channels, length = u.shape
+    states = A.shape[1]
+
+    def shaped(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
+        if tensor is not None:
+            found = tuple(tensor.shape)
+            check(found == shape, owner, f"{name} of shape {shape}", found, "reshape it")
+
+    shaped("delta", delta, (batch, channels, length))
+    shaped("A", A, (channels, states))
+    shaped("D", D, (channels,))
+    shaped("delta_bias", delta_bias, (channels,))
+    shaped("z", z, (batch, channels, length))
+    shaped("h0", h0, (batch, channels, states))
+    for name, tensor in ((n, t) for n, t in given.items() if t is not None):
+        fits = tensor.is_floating_point() or (tensor.is_complex() and name in _MAY_BE_COMPLEX)
+        check(fits, owner, f"a floating-point {name}", tensor.dtype, "convert it")
+        fits = A.is_complex() or not tensor.is_complex()
+        check(fits, owner, f"a real {name} with a real A", tensor.dtype, "make A complex")
+    reset = with_packed(owner, reset, cu_seqlens, u.shape[::2], reverse)
+
+    B, C = (_projection(owner, n, t, u, A) for n, t in (("B", B), ("C", C)))
+    # Of the model, not of the data: a program that is traced is bound to them.
+    counts = [operator.index(t.shape[1]) if t.dim() == 4 else 1 for t in (B, C)]
+    groups = math.lcm(*counts)
+    # What is fixed in time has its own value for each channel; groups that differ are repeated.
+    B, C = (
+        t.unflatten(0, (groups, -1)) if t.dim() == 2 else t.repeat_interleave(groups // n, 1)
+        for t, n in zip((B, C), counts, strict=True)
+    )
+    split = (groups, channels // groups)
+
+    common = u.dtype
+    for other in (delta, z, *(t for t in (B, C) if not t.is_complex())):
+        if other is not None:
+            common = torch.promote_types(common, other.dtype)
+    wide = torch.float64 if common == torch.float64 else torch.float32
+    carry = wide if not A.is_complex() else torch.promote_types(wide, torch.complex64)
+
+    def grouped(tensor: Tensor, dtype: torch.dtype, axis: int) -> Tensor:
+        found: Tensor = tensor.to(dtype).unflatten(axis, split)
+        return found
+
+    tensors = SelectiveTensors(
+        grouped(u, common, 1),
+        grouped(delta, common, 1),
+        grouped(A, carry, 0),
+        B if B.is_complex() else B.to(common),
+        C if C.is_complex() else C.to(common),
+        None if D is None else grouped(D, wide, 0),
+        None if z is None else grouped(z, common, 1),
+        None if delta_bias is None else grouped(delta_bias, wide, 0),
+        None if reset is None else reset.to(torch.int8),
+        None if h0 is None else grouped(h0, carry, 1),
+    )
+    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    out, last, _ = selective_scan_grouped(*tensors, delta_softplus, reverse, keep)
+    out = out.flatten(1, 2).to(u.dtype)
+    return (out, last.flatten(1, 2)) if return_last else out
+
+
+def selective_scan_fn(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run the selective scan with the signature of mamba-ssm's function of this name.
+
+    Parameters and result are those of `selective_scan`; `return_last_state` is its
+    `return_last`.
+    """
+    return selective_scan(
+        u,
+        delta,
+        A,
+        B,
+        C,
+        D,
+        z,
+        delta_bias,
+        delta_softplus=delta_softplus,
+        return_last=return_last_state,
+    )
+
+
+def _projection(owner: str, name: str, tensor: Tensor, u: Tensor, A: Tensor) -> Tensor:
+    """Bring B or C to (batch, groups, states, length); one that is fixed in time stays."""
+    batch, channels, length = u.shape
+    states = A.shape[1]
+    if tensor.dim() == 2:
+        found = tuple(tensor.shape)
+        expected = f"{name} of shape {(channels, states)}"
+        check(found == (channels, states), owner, expected, found, "reshape it")
+        return tensor
+    if tensor.dim() == 3:
+        tensor = tensor.unsqueeze(1)
+    if A.is_complex() and not tensor.is_complex() and tensor.dim() == 4:
+        parts = tensor.to(A.real.dtype).unflatten(3, (-1, 2))
+        tensor = torch.complex(parts[..., 0], parts[..., 1])
+    fits = tensor.dim() == 4 and (tensor.shape[0], *tensor.shape[2:]) == (batch, states, length)
+    if not fits or tensor.shape[1] == 0 or channels % tensor.shape[1]:
+        expected = (
+            f"{name} of shape (batch={batch}, groups, states={states}, length={length}) with "
+            f"groups dividing the {channels} channels"
+        )
+        check(False, owner, expected, tuple(tensor.shape), "reshape it")
+    return tensor
+
+
+def with_packed(
+    owner: str,
+    reset: Tensor | None,
+    cu_seqlens: Tensor | None,
+    shape: torch.Size,
+    reverse: bool,
+) -> Tensor | None:
+    """Return `reset` of the shape with the beginnings of sequences packed into one row."""
+    if reset is not None:
+        check_mask(owner, reset, shape)
+    if cu_seqlens is None:
+        return reset
+    batch, length = shape
+    check(batch == 1, owner, "one row of packed sequences", tuple(shape), "pack them")
+    starts = _packed_resets(owner, cu_seqlens, length, reverse)
+    return starts if reset is None else reset | starts
+
+
+def _packed_resets(owner: str, cu_seqlens: Tensor, length: int, reverse: bool) -> Tensor:
+    """Return where sequences that are packed into one row begin, bool (1, length)."""
+    check_numbers(owner, "cu_seqlens", cu_seqlens)
+    offsets = cu_seqlens.to(torch.int64)
+    # Values cannot be asked without waiting for a GPU, and not at all while a program is traced.
+    if offsets.is_cpu and not torch.compiler.is_compiling() and not is_mapped(offsets):
+        rises = offsets.dim() == 1 and offsets.numel() >= 1 and bool((offsets.diff() >= 0).all())
+        check(
+            rises and int(offsets[0]) == 0 and int(offsets[-1]) == length,
+            owner,
+            f"cu_seqlens rising from 0 to {length}",
+            cu_seqlens.tolist(),
+            "give the start of every sequence, and the length",
+        )
+    # One place more than there are steps: a sequence that is empty has no first or last one. The
+    # walk itself begins with the first sequence (or the last), whose state may be given.
+    mask = torch.zeros((1, length + 1), dtype=torch.bool, device=offsets.device)
+    mask = mask.index_fill(1, offsets[1:-1], True)
+    return mask[:, 1:] if reverse else mask[:, :-1]

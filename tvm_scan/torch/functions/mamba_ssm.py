@@ -1,0 +1,99 @@
+"""Mamba-2's scan with the arguments of mamba-ssm, and the states of packed sequences."""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from tvm_scan.torch.arguments import check, check_numbers, check_tensors, widened
+from tvm_scan.torch.functions.packed_states import states_of_sequences
+from tvm_scan.torch.functions.ssd import ssd, terms
+
+__all__ = ["mamba_chunk_scan_combined"]
+
+
+def mamba_chunk_scan_combined(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk_size: int,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, math.inf),
+    return_final_states: bool = False,
+    return_varlen_states: bool = False,
+) -> Tensor | tuple[Tensor, ...]:
+    """Run `ssd` with the arguments of mamba-ssm's function of this name.
+
+    Parameters
+    ----------
+    x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, cu_seqlens
+        As in `ssd`.
+    chunk_size : int
+        Ignored: the plan of the kernel says how time is cut.
+    initial_states : Tensor, optional
+        The state before the walk.
+    seq_idx : Tensor, optional
+        (batch, length), integers from 0: where the number changes, another sequence begins.
+        `initial_states` belong to number 0.
+    return_final_states : bool
+        Also return the state after the walk.
+    return_varlen_states : bool
+        Also return the state after each sequence that `cu_seqlens` packs into one row,
+        (sequences, heads, features, states); of an empty one it is 0. This reads `cu_seqlens`,
+        and so waits for a GPU.
+
+    Returns
+    -------
+    Tensor, or tuple of Tensor
+        The outputs as in `ssd`; with `return_final_states` then the last state, with
+        `return_varlen_states` then those of the sequences.
+
+    Raises
+    ------
+    ValueError
+        As in `ssd`; if `seq_idx` has another shape; if states of sequences are asked for without
+        `cu_seqlens`.
+
+    Notes
+    -----
+    In mamba-ssm `cu_seqlens` says which states to return, and `seq_idx` has to separate the
+    sequences. Here `cu_seqlens` separates them, too.
+    """
+    owner = "mamba_chunk_scan_combined"
+    reset = None
+    if seq_idx is not None:
+        check_tensors(owner, x=x, seq_idx=seq_idx)
+        check_numbers(owner, "seq_idx", seq_idx)
+        found, expected = tuple(seq_idx.shape), tuple(x.shape[:2])
+        check(found == expected, owner, f"seq_idx of shape {expected}", found, "reshape it")
+        reset = seq_idx != F.pad(seq_idx[:, :-1], (1, 0))
+    y, last = ssd(
+        *(x, dt, A, B, C, D, z, dt_bias),
+        dt_softplus=dt_softplus,
+        dt_limit=dt_limit,
+        h0=initial_states,
+        reset=reset,
+        cu_seqlens=cu_seqlens,
+        return_last=True,
+    )
+    results = [y, last] if return_final_states else [y]
+    if return_varlen_states:
+        if cu_seqlens is None:
+            fix = "give the offsets of the sequences"
+            check(False, owner, "cu_seqlens with return_varlen_states", None, fix)
+        else:
+            x, dt, A, B = widened(x, dt, A, B)
+            gates, drive = terms(x, dt, A, dt_bias, dt_softplus, dt_limit)
+            given = (gates, drive, B, initial_states, reset, cu_seqlens)
+            results.append(states_of_sequences(*given))
+    return results[0] if len(results) == 1 else tuple(results)

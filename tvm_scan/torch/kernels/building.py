@@ -1,0 +1,116 @@
+"""From the name of a kernel to a built library: the loop, its schedule, the compiler."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tvm_scan._files import check_room
+from tvm_scan.torch.kernels.places import Place, target_of
+from tvm_scan.torch.kernels.spec import KernelSpec
+
+__all__ = ["SERIAL", "build_for_gpu", "build_kernel", "exported", "loop_at", "loop_of"]
+
+#: Stands for the plan of a loop that runs as it is.
+SERIAL = "serial"
+
+
+def build_kernel(spec: KernelSpec, plan: str, place: Place) -> Any:
+    """Build a kernel with symbolic extents; an executable with a function ``main``.
+
+    On a GPU it also has the function that `tvm_scan.torch.kernels.workspace` asks.
+    """
+    import tvm
+
+    from tvm_scan.schedules import ScanPlan, parallelize
+
+    target = target_of(place)
+    loop = _symbolic_loop(spec)
+    if plan != SERIAL:
+        scheduled = parallelize(loop, target, ScanPlan.parse(plan))
+    else:
+        scheduled = _one_thread_a_lane(loop) if place.is_gpu else loop
+    scheduled = scheduled.with_attr("global_symbol", "main")
+    if not place.is_gpu:
+        return tvm.compile(scheduled, target=target)
+    return build_for_gpu(scheduled, target, spec.sizes)
+
+
+def build_for_gpu(scheduled: Any, target: Any, sizes: tuple[str, ...]) -> Any:
+    """Build a scheduled function called ``main`` and the one that `workspace` adds to it."""
+    from tvm_scan.cuda_math import build
+    from tvm_scan.torch.kernels.workspace import with_scratch
+
+    return build(with_scratch(scheduled, sizes), target)
+
+
+def _one_thread_a_lane(loop: Any) -> Any:
+    """A GPU's form of a loop that is no scan: lanes side by side, each one step after another."""
+    from tvm.s_tir import Schedule
+
+    from tvm_scan.schedules.gpu.leftover import bind_leftovers
+    from tvm_scan.schedules.splice import ensure_blocks
+
+    sch = Schedule(ensure_blocks(loop))
+    bind_leftovers(sch)
+    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+def exported(executable: Any) -> bytes | None:
+    """Return the built library as a file's content; None without a linker, or room for it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.so"
+        try:
+            check_room()
+            executable.export_library(str(path))
+        except (OSError, RuntimeError):  # keep it in memory
+            return None
+        return path.read_bytes()
+
+
+def loop_of(spec: KernelSpec, extents: tuple[int | None, ...]) -> Any:
+    """Return the sequential loop of a kernel; extents that are None are symbolic."""
+    from tvm_scan.library.arguments import make_extent
+
+    loops = import_module("tvm_scan.torch.loops")
+    made = {
+        name: make_extent(spec.factory, name, extent)
+        for name, extent in zip(spec.sizes, extents, strict=True)
+    }
+    return getattr(loops, spec.factory)(**made, **dict(spec.options))
+
+
+def loop_at(spec: KernelSpec, sizes: tuple[int, ...]) -> Any:
+    """Return the loop of a kernel at some sizes, from the one with symbolic extents.
+
+    Writing a loop takes a hundred times as long as giving numbers to its extents.
+    """
+    from tvm import tirx
+
+    from tvm_scan import tir
+
+    loop, wanted = _symbolic_loop(spec), dict(zip(spec.sizes, sizes, strict=True))
+    known: dict[Any, Any] = {}
+    bound: set[str] = set()
+    for param in loop.params:
+        if not tirx.is_buffer_var(param):
+            if param.name in wanted:
+                known[param] = tirx.IntImm(tir.dtype_of(param), wanted[param.name])
+                bound.add(param.name)
+            continue
+        shape = tir.shape_of(param)
+        names = [extent.name if isinstance(extent, tirx.Var) else "" for extent in shape]
+        # TVM gives numbers to the extents of a buffer that has no others.
+        if all(name in wanted for name in names) and not bound.issuperset(names):
+            extents = [tirx.IntImm(tir.dtype_of(extent), wanted[extent.name]) for extent in shape]
+            known[param] = tirx.decl_buffer(extents, tir.dtype_of(param), param.name)
+            bound.update(names)
+    return loop.specialize(known) if bound == set(wanted) else loop_of(spec, sizes)
+
+
+@lru_cache(maxsize=32)
+def _symbolic_loop(spec: KernelSpec) -> Any:
+    return loop_of(spec, (None,) * len(spec.sizes))

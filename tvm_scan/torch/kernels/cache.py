@@ -1,0 +1,222 @@
+"""Kernels by name and sizes: planned for a range of sizes, built once, kept on disk.
+
+A kernel is built with symbolic extents, so that one library serves all lengths. Which plan is
+best depends on the sizes, up to a factor of two; the plan of a range is cached beside the
+libraries, and ranges with the same plan share one library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from tvm_scan._locks import ForkSafeLock
+from tvm_scan.torch import store
+from tvm_scan.torch.kernels import places
+from tvm_scan.torch.kernels.building import SERIAL, build_kernel, exported, loop_at, loop_of
+from tvm_scan.torch.kernels.digest import environment
+from tvm_scan.torch.kernels.places import CPU, Place
+from tvm_scan.torch.kernels.records import plan_sources, user_records
+from tvm_scan.torch.kernels.runtime import load_runtime, prepared
+from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
+from tvm_scan.torch.kernels.spec import KernelSpec
+
+__all__ = [
+    "call_key",
+    "forget_plans",
+    "kernel_at",
+    "kernels_asked_for",
+    "loop_of",
+    "run_kernel",
+]
+
+
+_LOG = logging.getLogger("tvm_scan")
+#: Variables that decide how CUDA code is compiled begin so.
+_CUDA_VARIABLES = ("TVM_CUDA_", "TVM_SCAN_FAST_MATH")
+
+
+class _Built:
+    """A kernel that may be called: its function, and on a GPU what it needs beside it."""
+
+    def __init__(self, library: Any, place: Place) -> None:
+        self.call: Callable[..., Any] = library["main"]
+        self._question: Callable[..., int] | None
+        self._question = library[QUESTION] if place.is_gpu else None
+        self._shapes: dict[tuple[int, ...], list[tuple[tuple[int, ...], torch.dtype]]] = {}
+
+    def scratch(self, sizes: tuple[int, ...], device: torch.device) -> list[torch.Tensor]:
+        """Memory of torch's allocator for the parameters at the end of a GPU's kernel."""
+        shapes = self._shapes.get(sizes)
+        if shapes is None:
+            if len(self._shapes) > 4096:
+                self._shapes.clear()
+            assert self._question is not None, "only a GPU's kernel has scratch"
+            shapes = self._shapes[sizes] = shapes_of(self._question, sizes)
+        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+
+
+_CallKey = tuple[KernelSpec, tuple[int, ...], Place]
+_calls: dict[_CallKey, _Built] = {}
+_libraries: dict[tuple[KernelSpec, str, Place], _Built] = {}
+_building = ForkSafeLock()
+
+
+def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> None:
+    """Run a kernel on tensors, which it reads and writes in place.
+
+    Parameters
+    ----------
+    spec : KernelSpec
+        Which kernel.
+    sizes : tuple of int
+        Its extents, all at least 1; they select the plan.
+    *arguments : Tensor or int
+        The parameters of the loop in order, a tensor last. Inputs may be strided or misaligned
+        and are copied then; outputs must be contiguous and aligned.
+    """
+    place = places.place_of(arguments[-1])
+    built = kernel_at(call_key(spec, sizes, place))
+    usable = []
+    for one in arguments:
+        if isinstance(one, torch.Tensor):
+            one = prepared(one.detach() if one.requires_grad else one)
+        usable.append(one)
+    if place is not CPU:
+        usable += built.scratch(sizes, arguments[-1].device)
+    places.run_at(place, built.call, usable)
+
+
+@contextlib.contextmanager
+def kernels_asked_for() -> Iterator[list[tuple[KernelSpec, tuple[int, ...]]]]:
+    """Gather the kernels that are called, each with the least sizes that share its plan.
+
+    For other threads the kernels are as they were: those that are asked for here are found on
+    disk, or built, once more.
+    """
+    global _calls
+    with _building:
+        before, _calls = _calls, {}
+    asked: list[tuple[KernelSpec, tuple[int, ...]]] = []
+    try:
+        yield asked
+    finally:
+        with _building:
+            asked += [(spec, least_sizes(bits)) for spec, bits, _ in _calls]
+            _calls = {**before, **_calls}
+
+
+def forget_plans() -> None:
+    """Ask for the plan of every kernel again, at its next call."""
+    with _building:
+        _calls.clear()
+
+
+def least_sizes(bits: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the least sizes that have so many bits; a plan is made for them."""
+    return tuple([1 << (b - 1) for b in bits])
+
+
+def call_key(spec: KernelSpec, sizes: tuple[int, ...], place: Place) -> _CallKey:
+    """Return what `kernel_at` knows a kernel by; sizes up to a factor of two share it."""
+    return spec, tuple([size.bit_length() for size in sizes]), place
+
+
+def kernel_at(key: _CallKey) -> _Built:
+    """Return a kernel, built if it is asked for the first time."""
+    built = _calls.get(key)
+    if built is None:
+        spec, _, place = key
+        places.check_not_capturing(place, spec.text())
+        with _building:
+            built = _calls.get(key) or _calls.setdefault(key, _obtain(*key))
+    return built
+
+
+def _obtain(spec: KernelSpec, bits: tuple[int, ...], place: Place) -> _Built:
+    try:
+        return _planned(spec, _plan_text(spec, bits, place), place)
+    except Exception as error:
+        from tvm_scan.errors import (
+            PlanError,
+        )  # imports TVM, which what is in the cache does without
+
+        if spec.no_scan or not isinstance(error, PlanError):
+            raise
+        # What the cache had under this name is no plan, or none of this loop: planned anew, once.
+        store.remove(_plan_key(spec, bits, place))
+        return _planned(spec, _plan_text(spec, bits, place), place)
+
+
+def _planned(spec: KernelSpec, plan: str, place: Place) -> _Built:
+    if (spec, plan, place) not in _libraries:
+        _libraries[spec, plan, place] = _Built(_load(spec, plan, place), place)
+    return _libraries[spec, plan, place]
+
+
+def _load(spec: KernelSpec, plan: str, place: Place) -> Any:
+    """The library of a kernel, from the cache where it is there."""
+    import tvm_ffi
+
+    key = _key("library", spec, plan, place)
+    with store.locked(key):
+        path = store.fetch(key, ".so")
+        if path is None:
+            executable = build_kernel(spec, plan, place)
+            content = exported(executable) if store.cache_folder() is not None else None
+            path = store.insert(key, ".so", content, spec.text()) if content else None
+            if path is None:
+                return executable
+    load_runtime(place.kind if place.is_gpu else "")
+    try:
+        return tvm_ffi.load_module(str(path))
+    except RuntimeError:  # no library, or another process made room in the cache meanwhile
+        store.remove(key)
+        return build_kernel(spec, plan, place)
+
+
+def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> str:
+    """Return the plan of a range of sizes, from the cache where it is there."""
+    if spec.no_scan:
+        return SERIAL
+    key = _plan_key(spec, bits, place)
+    path = store.fetch(key, ".txt")
+    with contextlib.suppress(FileNotFoundError):  # another process made room meanwhile
+        if path is not None:
+            return path.read_text(encoding="utf-8", errors="replace")
+    from tvm_scan import extract
+    from tvm_scan.errors import RefusalError
+    from tvm_scan.recurrence import Refusal
+    from tvm_scan.schedules.choose.plan_of import plan_of
+
+    found = extract(loop_at(spec, least_sizes(bits)))
+    if not isinstance(found, Refusal):
+        target = places.target_of(place)
+        text = str(plan_of(found, target, user_records()))
+    elif spec.or_serial:
+        _LOG.info("one step after another: %s", found.message())
+        text = SERIAL
+    else:
+        raise RefusalError(found.message(), found)
+    tops = ", ".join(str(1 << b) for b in bits)
+    store.insert(key, ".txt", text.encode(), f"plan of {spec.text()} for sizes below {tops}")
+    return text
+
+
+def _plan_key(spec: KernelSpec, bits: tuple[int, ...], place: Place) -> str:
+    return _key("plan", spec, [bits, *plan_sources()], place)
+
+
+def _key(kind: str, spec: KernelSpec, detail: Any, place: Place = CPU) -> str:
+    """Hash of everything that a built kernel depends on."""
+    parts = [kind, spec.factory, spec.options, spec.sizes, detail, str(place), environment()]
+    if place is not CPU:
+        parts.append(sorted(i for i in os.environ.items() if i[0].startswith(_CUDA_VARIABLES)))
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:40]

@@ -1,0 +1,79 @@
+"""Scratch memory of kernels on a GPU, as parameters that the caller allocates.
+
+A plan in several launches keeps aggregates of tiles in global memory. TVM would take it from a
+pool of its own, whose first allocation waits for the device and breaks the capture of a CUDA
+graph; torch's allocator knows streams and captures. So what a function allocates becomes
+parameters of it, and a function beside it says how large they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+from tvm_scan import tir
+from tvm_scan.torch.kernels.scratch import DTYPES, QUESTION
+
+__all__ = ["with_scratch"]
+
+
+def with_scratch(func: tirx.PrimFunc, sizes: tuple[str, ...]) -> Any:
+    """Make parameters of the global buffers of a scheduled function.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Its name is ``main``.
+    sizes : tuple of str
+        Names of the symbolic extents, in the order in which `shapes_of` is given them.
+
+    Returns
+    -------
+    IRModule
+        ``main``, with further parameters at its end, and the function that `shapes_of` asks.
+    """
+    realize = func.body
+    root = realize.block
+    lifted = [b for b in root.alloc_buffers if str(b.scope()) == "global"]
+    kept = [b for b in root.alloc_buffers if not any(b.same_as(o) for o in lifted)]
+    block = SBlock(
+        root.iter_vars,
+        root.reads,
+        root.writes,
+        root.name_hint,
+        root.body,
+        root.init,
+        kept,
+        root.match_buffers,
+        root.annotations,
+    )
+    body = SBlockRealize(realize.iter_values, realize.predicate, block)
+    main = tirx.PrimFunc([*func.params, *lifted], body, func.ret_type, attrs=func.attrs)
+    return tvm.IRModule({"main": main, QUESTION: _question(lifted, sizes, func)})
+
+
+def _question(buffers: list[Any], sizes: tuple[str, ...], func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``scratch(buffer, item, *sizes)``: item 0 is the rank, 1 the dtype, then the extents."""
+    given = {name: tirx.Var(name, "int64") for name in sizes}
+    table = tir.VarMap()
+    for param in func.params:
+        extents = tir.shape_of(param) if tirx.is_buffer_var(param) else [param]
+        for var in (v for extent in extents for v in tir.variables(extent).keys()):
+            if str(var.name) in given:
+                table[var] = given[str(var.name)]
+    which, item = tirx.Var("which", "int64"), tirx.Var("item", "int64")
+    answer: Any = tirx.IntImm("int64", 0)
+    for place, buffer in enumerate(buffers):
+        shape = tir.shape_of(buffer)
+        facts = [len(shape), DTYPES.index(tir.dtype_of(buffer)), *shape]
+        for number, fact in enumerate(facts):
+            value = tirx.IntImm("int64", fact) if isinstance(fact, int) else fact
+            asked = tirx.And(which.equal(place), item.equal(number))
+            answer = tirx.Select(asked, tirx.Cast("int64", tir.substitute(value, table)), answer)
+    params = [which, item, *given.values()]
+    return tirx.PrimFunc(params, tirx.Return(answer)).with_attrs(
+        {"global_symbol": QUESTION, "tirx.is_scheduled": True}
+    )

@@ -1,0 +1,91 @@
+"""Running extrema as torch operators: values, positions, and the gradient of the values.
+
+On arrays (outer, length, inner). What is traced or differentiated in forward mode takes the
+positions alone, and gathers: those are operators that everything knows.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvm_scan.torch.declare.operator import operator
+from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.ops.frame import run_framed
+
+__all__ = ["extremum", "extremum_gradient", "positions", "run_extremum"]
+
+
+def _positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
+    """Say where the running maximum (or minimum) along the middle axis was taken.
+
+    As torch does it: of equal values the latest, and a NaN beats every number. The values are
+    ``x.gather(1, positions)``, whose derivative is torch's own.
+    """
+    out = aligned_empty(x.shape, torch.int64, x.device)
+    if not x.numel():
+        return out
+    options = {"smallest": smallest, "reverse": reverse}
+    if x.dtype in (torch.float64, torch.int64):
+        keys = aligned_empty(x.shape, torch.int64, x.device)
+        run_framed("running_keys", x, (x, keys), **options)
+        run_framed("positions_of_keys", x, (x, keys, out), **options)
+    else:
+        run_framed("positions_packed", x, (x, out), **options)
+    return out
+
+
+positions = operator(name="positions", discrete=True)(_positions)
+
+
+def run_extremum(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tensor]:
+    """Running maximum (or minimum) along the middle axis, and the `positions` of it."""
+    if x.dtype in (torch.float64, torch.int64):  # no room for a step beside the value
+        where = _positions(x, smallest, reverse)
+        return x.gather(1, where), where
+    values = aligned_empty(x.shape, x.dtype, x.device)
+    where = aligned_empty(x.shape, torch.int64, x.device)
+    if x.numel():
+        run_framed("extremum", x, (x, values, where), smallest=smallest, reverse=reverse)
+    return values, where
+
+
+extremum = operator(name="extremum")(run_extremum)
+
+
+@extremum.fake
+def _(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tensor]:
+    values = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return values, torch.empty_like(values, dtype=torch.int64)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    _, _, ctx.reverse = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # or torch makes zeros for the positions
+    ctx.save_for_backward(output[1])
+
+
+def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> Tensor | None:
+    (where,) = ctx.saved_tensors
+    return None if grad is None else extremum_gradient(grad, where, ctx.reverse)
+
+
+extremum.gradient(_backward, setup=_setup)
+
+
+@operator(like="grad")
+def extremum_gradient(grad: Tensor, where: Tensor, reverse: bool) -> Tensor:
+    """Add up the gradients of what was taken at each step."""
+    out = aligned_empty(grad.shape, grad.dtype, grad.device)
+    if grad.numel():
+        run_framed("extremum_gradient", grad, (grad, where, out), reverse=reverse)
+    return out
+
+
+def _backward_gradient(ctx: Any, grad: Tensor) -> Tensor:
+    (where,) = ctx.saved_tensors
+    return grad.gather(1, where)
+
+
+extremum_gradient.gradient(_backward_gradient, "where")

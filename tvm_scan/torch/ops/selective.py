@@ -1,0 +1,126 @@
+"""The selective scan and its adjoint as torch operators.
+
+On arrays (batch, groups, channels, length), B and C (batch, groups, states, length). The states
+of a time step are never stored: the forward pass keeps those at the head of every chunk, and the
+adjoint runs a chunk again from there, last chunk first. Memory is that of the inputs, plus
+``length / CHUNK`` states, plus the states of one chunk.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvm_scan.torch.declare.mapped import fold, one_by_one
+from tvm_scan.torch.declare.operator import operator
+from tvm_scan.torch.kernels.cache import run_kernel
+from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.ops import chunked
+from tvm_scan.torch.ops.chunked import CHUNK
+from tvm_scan.torch.ops.selective_adjoint import (
+    head_of,
+    head_width,
+    heads_of,
+    selective_scan_backward,
+    spec_of,
+)
+from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
+
+__all__ = ["CHUNK", "selective_scan_grouped"]
+
+
+@operator
+def selective_scan_grouped(
+    tensors: SelectiveTensors, softplus: bool, reverse: bool, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, the last state, and (with `keep`) the states at the heads of chunks."""
+    u, A, h0, length = tensors.u, tensors.A, tensors.h0, tensors.u.shape[3]
+    shape, wide = tensors.state_shape, A.dtype
+    out = aligned_empty(u.shape, u.dtype, u.device)
+    last = aligned_empty(shape, wide, u.device)
+    chunks = -(-length // CHUNK) if keep else 0
+    heads = aligned_empty((chunks, head_width(shape)), wide, u.device)
+    first = u.new_zeros(shape, dtype=wide) if h0 is None else h0
+    if not out.numel():
+        return out, last.copy_(first), heads
+    if not tensors.is_kernel:
+        found, state, kept = chunked.forward(tensors.named(), first, softplus, reverse)
+        heads.zero_()  # between the heads, too, so that equal calls have equal results
+        for head, value in zip(heads_of(heads, shape), kept, strict=False):
+            head.copy_(value)
+        return out.copy_(found), last.copy_(state), heads
+    options = tensors.options() | {"softplus": softplus, "reverse": reverse}
+    spec = spec_of("selective_forward", u, shape[3], **options)
+    inputs = [t.contiguous() for t in tensors.named().values()]
+
+    def run(start: int, steps: int, head: Tensor, tail: Tensor) -> None:
+        run_kernel(spec, (*u.shape, steps), start, steps, *inputs, head, out, tail)
+
+    if not keep:
+        run(0, length, first, last)
+        return out, last, heads
+    heads[:, first.numel() :] = 0  # so that equal calls have equal results
+    head = head_of(heads, 0, shape).copy_(first)
+    for index in range(chunks):
+        start = index * CHUNK
+        tail = last if index == chunks - 1 else head_of(heads, index + 1, shape)
+        run(start, min(CHUNK, length - start), head, tail)
+        head = tail
+    return out, last, heads
+
+
+@selective_scan_grouped.fake
+def _(
+    tensors: SelectiveTensors, softplus: bool, reverse: bool, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    u, shape, wide = tensors.u, tensors.state_shape, tensors.A.dtype
+    chunks = -(-u.shape[3] // CHUNK) if keep else 0
+    return (
+        torch.empty_like(u, memory_format=torch.contiguous_format),
+        u.new_empty(shape, dtype=wide),
+        u.new_empty((chunks, head_width(shape)), dtype=wide),
+    )
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.softplus, ctx.reverse, ctx.keep = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, output[2])
+
+
+def _backward(
+    ctx: Any, g_out: Tensor | None, g_last: Tensor | None, _: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    *given, heads = ctx.saved_tensors
+    tensors = SelectiveTensors(*given)
+    _, _, _, _, _, D, z, bias, _, h0 = tensors
+    if not heads.shape[0]:  # not kept, but differentiated after all: walk forward once more
+        heads = selective_scan_grouped(*tensors, ctx.softplus, ctx.reverse, True)[2]
+    g_out = torch.zeros_like(tensors.u) if g_out is None else g_out
+    grads = selective_scan_backward(g_out, g_last, *tensors, heads, ctx.softplus, ctx.reverse)
+    present = [None if t is None else g for t, g in zip((D, z, bias), grads[5:8], strict=True)]
+    g_h0 = None if h0 is None else grads[8]
+    return *grads[:5], *present, None, g_h0
+
+
+selective_scan_grouped.gradient(_backward, setup=_setup)
+
+
+@selective_scan_grouped.vmap
+def _(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
+    # A, D and bias have no batch axis to fold into, nor what is fixed in time.
+    shared = (2, 5, 7, *(i for i in (3, 4) if _axes(arguments[i], dims[i]) == 3))
+    keep = arguments[-1]  # heads are laid out for one call each
+    if keep or any(dims[i] is not None for i in shared):
+        return one_by_one(call, size, dims, arguments)
+    folded = [
+        fold(a, d, size) if isinstance(a, Tensor) and i not in shared else a
+        for i, (a, d) in enumerate(zip(arguments, dims, strict=True))
+    ]
+    out, last, _ = call(*folded[:-1], False)
+    heads = last.new_empty((size, 0, head_width((len(last) // size, *last.shape[1:]))))
+    return (out.unflatten(0, (size, -1)), last.unflatten(0, (size, -1)), heads), (0, 0, 0)
+
+
+def _axes(tensor: Tensor, mapped: int | None) -> int:
+    return tensor.dim() - (mapped is not None)

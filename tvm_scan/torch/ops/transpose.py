@@ -1,0 +1,38 @@
+"""Swapping the last two axes, faster than torch copies a transposed view."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+from tvm_scan.torch.kernels import places
+from tvm_scan.torch.kernels.cache import run_kernel
+from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.spec import KernelSpec
+
+__all__ = ["turned"]
+
+
+@functools.cache
+def _spec(dtype: torch.dtype, result: torch.dtype) -> KernelSpec:
+    names = [str(kind).removeprefix("torch.") for kind in (dtype, result)]
+    options = (("dtype", names[0]), ("result", names[1]))
+    return KernelSpec("turn", options, ("outer", "rows", "columns"), no_scan=True)
+
+
+def turned(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a contiguous ``tensor.transpose(-1, -2)`` of another dtype."""
+    *outer, rows, columns = tensor.shape
+    out = aligned_empty((*outer, columns, rows), dtype, tensor.device)
+    if not out.numel():
+        return out
+    if places.place_of(tensor) is not places.CPU:
+        return out.copy_(tensor.transpose(-1, -2))
+    count = math.prod(outer)
+    flat = tensor.reshape(count, rows, columns)
+    spec = _spec(tensor.dtype, dtype)
+    run_kernel(spec, (count, rows, columns), flat, out.view(count, columns, rows))
+    return out
