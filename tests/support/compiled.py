@@ -30,6 +30,10 @@ _SOURCES = "sources.json"
 _LIBRARY = "built.so"
 
 
+class _IsTextError(Exception):
+    """Something to be linked is no machine code."""
+
+
 class Kept(tvm.runtime.Executable):
     """An executable whose machine code lies in a library on disk.
 
@@ -74,7 +78,8 @@ def compile_cached(
     folder = _folder() / key_of(func_or_mod, target)
     if not folder.is_dir():
         executable = _compile(func_or_mod, target)
-        _keep(executable, folder)
+        if not _keep(executable, folder):
+            return executable
     os.utime(folder)
     kept = Kept(folder)
     for source in kept.sources:
@@ -136,21 +141,27 @@ def _folder() -> Path:
     return folder
 
 
-def _keep(executable: Any, folder: Path) -> None:
+def _keep(executable: Any, folder: Path) -> bool:
+    """Whether it could be linked: a module of Relax without a function of TensorIR is C text."""
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix="building-"))
     try:
         (scratch / _SOURCES).write_text(json.dumps(sources_of(executable)))
         executable.export_library(str(scratch / _LIBRARY), fcompile=_link)
         scratch.rename(folder)
+    except _IsTextError:
+        return False
     except OSError:
         # Another process was first; its files are the same.
         if not folder.is_dir():
             raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    return True
 
 
 def _link(library: str, objects: list[str], **_: object) -> None:
     """Call the linker itself: a compiler takes ten times as long to do it."""
+    if any(not name.endswith(".o") for name in objects):
+        raise _IsTextError
     command = ["ld", "-shared", "-s", *objects, _toolchain.libgcc(), "-o", library]
     subprocess.run(command, check=True, capture_output=True)
