@@ -13,7 +13,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     vector_cycles,
     vectors_of,
 )
-from tvm_scan.schedules.cpu.cost.step import Part, Step
+from tvm_scan.schedules.cpu.cost.step import Access, Part, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
@@ -36,15 +36,7 @@ def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     spilled = _SPILLED if any(len(part.sizes) > 2 for part in step.parts) else 1.0
     issued, shuffles = (spilled * counted for counted in block_counts(plan, step, chip))
     chain = max(latency_of(part.apply_chain, chip) + _PASSED for part in step.parts)
-    memory = 0.0
-    for a in moving(step):
-        vectors = vectors_of(width, a.size, chip)
-        if a.along_time == 1:
-            memory += vectors * (1.0 if a.store else 0.5)
-        elif a.along_time == -1:
-            memory += _REVERSED * width
-        else:
-            memory += (_SCATTERED if a.store else _GATHERED) * width
+    memory = sum(_moved(a, width, chip) for a in moving(step))
     block = max(issued / chip.vector_issue, shuffles / chip.shuffle_issue, memory) + _AROUND
     short = short_row(step, chip) if not full and length == step.length else None
     if short is not None:
@@ -56,6 +48,15 @@ def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     # The next row begins while this one waits, as far as the processor looks ahead.
     inside = full * (issued + shuffles) + rest * own + 20.0
     return max(busy, waits / (1.0 + chip.window / inside))
+
+
+def _moved(a: Access, width: int, chip: CpuChip) -> float:
+    """Cycles of the cells that a vector of time reads or writes."""
+    if a.along_time == 1:
+        return vectors_of(width, a.size, chip) * (1.0 if a.store else 0.5)
+    if a.along_time == -1:
+        return _REVERSED * width
+    return (_SCATTERED if a.store else _GATHERED) * width
 
 
 def block_counts(plan: CpuPlan, step: Step, chip: CpuChip) -> tuple[float, float]:
@@ -108,6 +109,6 @@ def vector_fold(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
         operations += spilled * (lifted + combined)
         vectors = sum(vectors_of(width, size, chip) for size in part.sizes)
         shuffles += spilled * 2 * vectors * 1.25
-    loads = sum(vectors_of(width, a.size, chip) * 0.5 for a in moving(step) if not a.store)
+    loads = sum(_moved(a, width, chip) for a in moving(step) if not a.store)
     batch = max(operations / chip.vector_issue, shuffles / chip.shuffle_issue, loads)
     return 20.0 + length / width * (batch + 4.0)
