@@ -138,7 +138,7 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize("function", UNKNOWN, ids=str)
+@pytest.mark.parametrize("function", UNKNOWN, ids=lambda f: getattr(f, "__qualname__", "callable"))
 def test_unknown_reads_have_no_state(function):
     assert state_of(function) is None
 
