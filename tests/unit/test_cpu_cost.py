@@ -12,13 +12,14 @@ import pytest
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from tvm_scan import Recurrence, extract
+from tvm_scan import Recurrence, ScanPlan, extract
 from tvm_scan.library import cumsum, ema, linear_recurrence, selective_scan
 from tvm_scan.schedules import default_plan
 from tvm_scan.schedules.calibrate import measured, store_constants
 from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.choose.rules import RULES, factor_of
 from tvm_scan.schedules.cpu.cost.step import step_of
+from tvm_scan.schedules.cpu.cost.vectors import vector_fold
 from tvm_scan.schedules.cpu.sequential import Sequential
 from tvm_scan.schedules.gpu.lanes import Lanes as GpuLanes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
@@ -93,6 +94,18 @@ def test_more_work_takes_longer():
     assert seconds == sorted(seconds)
     symbolic = found_in(cumsum(4, None))
     assert [Sequential().cost(symbolic, machine, n).seconds for n in lengths] == seconds
+
+
+def test_a_chunk_that_is_reduced_reads_its_cells_as_the_walk_does():
+    plan = ScanPlan.parse("cpu/three_phase(chunks=2, time_vector=64)")
+    chip = chip_of(TARGETS["avx512"])
+
+    def reduced(**options):
+        step = step_of(found_in(linear_recurrence(1, 1 << 20, **options)))
+        return vector_fold(plan, step, chip, float(step.length))
+
+    assert reduced(reverse=True) > 1.2 * reduced()  # two gathered cells a step
+    assert reduced(reverse=True) >= 2 * (1 << 20)
 
 
 @pytest.mark.parametrize("name", TARGETS)
