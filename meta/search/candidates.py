@@ -1,4 +1,4 @@
-"""Where candidates come from: a list for a small space, a ranking by a cost model else."""
+"""Sources of candidates: a list for a small space, a ranking by a cost model else."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _measure(sch: Schedule, mod: IRModule) -> ms.MeasureCandidate:
 
 
 def first_plans(mod: IRModule, target: Target) -> list[Plans]:
-    """What is always measured: the defaults, the loop, and each kind's best by its prediction.
+    """Plans that are always measured: defaults, the loop, and each kind's best by its prediction.
 
     Parameters
     ----------

@@ -111,7 +111,7 @@ class BoundedMap:
 
     @property
     def is_affine(self) -> bool:
-        """Whether nothing bounds it."""
+        """Return whether nothing bounds it."""
         return isinstance(self.bound, _Free)
 
     @property

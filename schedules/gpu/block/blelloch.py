@@ -78,7 +78,7 @@ class BlellochTree(BlockTree):
         return [*self._up(stage, mine), root, wait(self.threads), self._read_sum(stage, total)]
 
     def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
-        """In shared memory."""
+        """Return the prefix, which lies in shared memory."""
         return self.shared[stage], self._own
 
     @property
@@ -134,12 +134,12 @@ class BlellochTree(BlockTree):
         return self.shared[stage].store(i, high, cell, combine(left, right))
 
     def _root_sum(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
-        """At the top: the aggregate."""
+        """Store the aggregate at the root."""
         combine, left, right = self._operands(stage, i, cell)
         return self.sum[stage].store(i, self.row.at, cell, combine(left, right))
 
     def _root(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
-        """At the top: the aggregate, and the prefixes of the halves."""
+        """Store the aggregate at the root, and the prefixes of the halves."""
         shared, left = self.shared[stage], self.left[stage].load(i, [], cell)
         identity = self.replica.recurrence.groups[i].algebra.identity()
         return tir.seq(

@@ -80,7 +80,7 @@ def step_rows(
     steps: int,
     vectors: bool,
 ) -> StepRows | None:
-    """How the block stages a load of its lanes; None where these are no neighbours in memory.
+    """Rows by which the block stages a load of its lanes; None where these are no neighbours.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ Setup = Callable[[Any, tuple[Any, ...], Any], None]
 
 @dataclass(frozen=True)
 class _Layout:
-    """Which arguments are lists, and of how many tensors; None for the others."""
+    """Numbers of tensors of the arguments that are lists; None for the other arguments."""
 
     counts: tuple[int | None, ...]
 
