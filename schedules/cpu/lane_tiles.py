@@ -123,7 +123,7 @@ class LaneTiles:
 
     @property
     def arrays(self) -> list[Var]:
-        """Those of them that registers cannot hold."""
+        """Buffers that registers cannot hold."""
         return [*self.stages.values(), *(one.tile for one in self.shared)]
 
     def walk(self, replica: Replica, across: Callable[[Callable[[Any], Any]], Any]) -> Any:

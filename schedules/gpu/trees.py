@@ -59,7 +59,7 @@ class Trees(TreePlan):
 
     @property
     def has_barriers(self) -> bool:
-        """Always: the threads of a block exchange."""
+        """Return True: the threads of a block exchange."""
         return True
 
     # ---- check ---------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ class Path:
 
     @property
     def weight(self) -> float:
-        """Roughly its cycles, to find the longest."""
+        """Estimate of its cycles, to find the longest."""
         return (
             3 * self.sums + 4 * self.products + self.simple + 20 * self.calls + 12 * self.quotients
         )

@@ -129,7 +129,7 @@ class BlellochTree(BlockTree):
         return combine, self.left[stage].load(i, [], cell), self.right[stage].load(i, [], cell)
 
     def _sum(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
-        """Going up: the sum of both halves at the end of the right one."""
+        """Store, on the way up, the sum of both halves at the end of the right one."""
         combine, left, right = self._operands(stage, i, cell)
         return self.shared[stage].store(i, high, cell, combine(left, right))
 
@@ -151,7 +151,7 @@ class BlellochTree(BlockTree):
         )
 
     def _down(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
-        """Going down: the left half has its sum, the right one the prefix of both.
+        """Store, on the way down, the prefix of each half.
 
         The left half inherits the prefix, the right one gets the prefix, then the left sum.
         """

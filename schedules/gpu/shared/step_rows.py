@@ -55,7 +55,7 @@ class StepRows(Staged):
 
     @property
     def vectors(self) -> VectorAccess:
-        """None: those of a copy are of lanes."""
+        """The map without vectors: those of a copy are of lanes."""
         return VectorAccess()
 
     def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:

@@ -184,7 +184,7 @@ def _known(shared: Sequence[int | None]) -> list[tuple[int, int]]:
 
 
 def _unified(theirs: Var, ours: Var) -> tir.VarMap | None:
-    """Their symbolic extents in terms of ours; None where the shapes may differ."""
+    """Map one buffer's symbolic extents to the other's; None where the shapes may differ."""
     left, right = tir.shape_of(theirs), tir.shape_of(ours)
     if len(left) != len(right) or tir.dtype_of(theirs) != tir.dtype_of(ours):
         return None
@@ -207,7 +207,7 @@ def _unified(theirs: Var, ours: Var) -> tir.VarMap | None:
 def _renamed(
     part: Pointwise, scan: tirx.PrimFunc, sizes: tir.VarMap, given: dict[int, Var]
 ) -> tir.VarMap:
-    """Their extents and buffers as those of the merged function."""
+    """Map a part's extents and buffers to those of the merged function."""
     names = sizes.copy()
     for i, buffer in enumerate(part.inputs):
         if i in given:

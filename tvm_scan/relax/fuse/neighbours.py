@@ -58,7 +58,7 @@ class Neighbour:
         return [i for i, b in enumerate(self.part.inputs) if any(b.same_as(s) for s in found)]
 
     def large_strays(self, whole: relax.TensorType) -> list[int]:
-        """Those that are not small beside an array of type ``whole``."""
+        """Arguments in another order that are not small beside an array of type ``whole``."""
         return [i for i in self.strays if not is_small(self.args[i].ty, whole)]
 
 

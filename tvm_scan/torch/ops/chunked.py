@@ -171,7 +171,7 @@ def _wide(part: Named) -> dict[str, Tensor]:
 
 
 def _bundle(named: Mapping[str, Any], h0: Tensor) -> SelectiveTensors:
-    """Those of the scan, absent ones as None, and the state before it."""
+    """Tensors of the scan, None for absent ones, and the state before it."""
     fields: dict[str, Any] = {name: named.get(name) for name in SelectiveTensors._fields}
     return SelectiveTensors(**(fields | {"h0": h0}))
 

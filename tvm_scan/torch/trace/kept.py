@@ -70,7 +70,7 @@ def _is_simple(structure: Any) -> bool:
 
 
 class _NoTextError(Exception):
-    """There is no text that another process would understand."""
+    """The error that a value has no text that another process would understand."""
 
 
 def _text(value: Any) -> str:

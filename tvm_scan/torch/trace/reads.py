@@ -64,7 +64,7 @@ def state_of(function: Any) -> Any:
 
 
 class _UnknownError(Exception):
-    """Something is read that cannot be compared."""
+    """The error that something is read that cannot be compared."""
 
 
 def _state(function: Any, seen: frozenset[int]) -> tuple[Any, ...]:
