@@ -54,7 +54,7 @@ class StateSplit:
     sums: tuple[TensorLoad, ...]
 
     def with_dims(self, dims: tir.VarMap) -> StateSplit:
-        """Return this split with more register arrays that the states count."""
+        """Return this split with more register arrays that have a dimension of states."""
         return replace(self, dims=dims)
 
     def part(self, stmt: Any, owner: Any, own: int, registers: tir.VarMap) -> Any:
