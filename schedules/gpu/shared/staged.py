@@ -71,7 +71,7 @@ class Staged(ABC):
 
     @property
     def stored(self) -> bool:
-        """Return whether it is an output."""
+        """Return whether the array is an output."""
         return not isinstance(self.access, TensorLoad)
 
     @property

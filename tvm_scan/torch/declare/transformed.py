@@ -33,7 +33,7 @@ class _Layout:
         return found
 
     def whole(self, flat: Sequence[Any]) -> tuple[Any, ...]:
-        """The lists again."""
+        """Group flat items into lists again."""
         rest = iter(flat)
         return tuple(
             next(rest) if count is None else [next(rest) for _ in range(count)]
