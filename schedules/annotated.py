@@ -15,7 +15,7 @@ __all__ = ["annotated_plans", "first_annotated", "is_annotated", "plan_at"]
 
 
 def is_annotated(func: tirx.PrimFunc) -> bool:
-    """Whether any block of the function carries a plan."""
+    """Return whether any block of the function carries a plan."""
     return any(PLAN_PREFIX + "algorithm" in b.annotations for b in blocks_in(func.body))
 
 

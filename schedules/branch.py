@@ -44,7 +44,7 @@ class Branch:
             yield self._with(dict(zip(names, values, strict=True)))
 
     def holds(self, plan: ScanPlan) -> bool:
-        """Whether ``plan`` is one of the combinations."""
+        """Return whether ``plan`` is one of the combinations."""
         if type(plan) is not type(self.base):
             return False
         changed = {name: getattr(plan, name) for name, _ in self.choices}

@@ -83,7 +83,7 @@ def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc
 
 
 def stands_in_branch(plan: ScanPlan) -> bool:
-    """Whether TVM has no barrier to put into a plan's kernels."""
+    """Return whether TVM has no barrier to put into a plan's kernels."""
     return not plan.has_barriers
 
 

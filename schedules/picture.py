@@ -1,4 +1,4 @@
-"""What a plan looks like: sentences, and a drawing that is made as text or as SVG."""
+"""The picture of a plan: sentences, and a drawing that is made as text or as SVG."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ Drawing = Serial | Chunks | Tree | VectorScan | Tiles
 
 @dataclass(frozen=True)
 class Picture:
-    """What ``explain`` shows of a plan.
+    """The sentences and drawings that ``explain`` shows of a plan.
 
     Attributes
     ----------

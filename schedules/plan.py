@@ -130,7 +130,7 @@ class ScanPlan(ABC):
         return None
 
     def registers_fit(self, recurrence: Recurrence) -> bool:
-        """Whether the registers of a thread suffice, by an estimate from above."""
+        """Return whether the registers of a thread suffice, by an estimate from above."""
         return True
 
     def shared_bytes(self, recurrence: Recurrence) -> int:
@@ -139,12 +139,12 @@ class ScanPlan(ABC):
 
     @property
     def has_barriers(self) -> bool:
-        """Whether threads wait for each other in its kernels."""
+        """Return whether threads wait for each other in its kernels."""
         return False
 
     @property
     def step_passes(self) -> int:
-        """How often a step is made: twice where chunks are reduced and replayed."""
+        """Number of times a step is made: twice where chunks are reduced and replayed."""
         return 1
 
     def combines(self, steps: int) -> float:
@@ -153,7 +153,7 @@ class ScanPlan(ABC):
 
     @property
     def kind(self) -> Hashable:
-        """What plans have in common that a search tries one of before it knows more."""
+        """The group of alike plans: a search tries one of each group before it knows more."""
         return self.device, self.algorithm
 
     # ---- plans of any schedule -----------------------------------------------------------------
@@ -318,7 +318,7 @@ class ScanPlan(ABC):
         self.check_on(machine, recurrence)
 
     def fits(self, recurrence: Recurrence, machine: Machine) -> bool:
-        """Whether ``check_fit`` passes."""
+        """Return whether ``check_fit`` passes."""
         try:
             self.check_fit(recurrence, machine)
         except PlanError:

@@ -23,7 +23,7 @@ _OBJECTS = 32 << 20
 
 
 def is_part(path: Path) -> bool:
-    """Whether a file is what a writer that died left: by its name, which only ours have."""
+    """Return whether a file was left by a writer that died: only our parts have such a name."""
     with contextlib.suppress(OSError):
         return _PART.fullmatch(path.name) is not None and stat.S_ISREG(path.lstat().st_mode)
     return False

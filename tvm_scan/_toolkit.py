@@ -1,4 +1,4 @@
-"""Where the CUDA compiler of the ``cuda`` extra lies, for machines without a CUDA toolkit."""
+"""Paths of the CUDA compiler in the ``cuda`` extra, for machines without a CUDA toolkit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether what another installation measured holds for this one."""
+"""The check that what another installation measured holds for this one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tvm_version() -> str:
 
 
 def why_foreign(facts: Mapping[str, Any] | None) -> str | None:
-    """Why a record is not for this installation; None where it is.
+    """Return why a record is not for this installation; None where it is.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What callers of public functions hand over: functions, targets and recurrences, or a clear error.
+"""Checks of the functions, targets and recurrences that callers of public functions pass.
 
 Every message says what was expected, what was found, and how to get the one from the other.
 """
@@ -135,7 +135,7 @@ def as_target(value: Any, caller: str) -> Target | None:
 
 
 def _options(text: str) -> Any:
-    """What TVM takes for a string."""
+    """Convert a target's name to what ``Target`` takes: a name, or a mapping of options."""
     if text == "cuda" or re.fullmatch(r"cuda:sm_\d+[a-z]?", text):
         return {"kind": "cuda", "arch": text.partition(":")[2] or "sm_90"}
     return json.loads(text) if text.startswith("{") else text

@@ -1,4 +1,4 @@
-"""What a loaded model is given, as tensors of TVM's runtime.
+"""Inputs of a loaded model, as tensors of TVM's runtime.
 
 As ``artifact``, this module imports neither TVM nor its compiler.
 """

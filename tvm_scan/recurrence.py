@@ -13,7 +13,7 @@ __all__ = ["Axis", "Carry", "Emit", "Group", "Recurrence", "Refusal", "RefusalKi
 
 
 class RefusalKind(Enum):
-    """Why a loop nest is not taken. Each kind has a minimal failing program in the tests."""
+    """The kind of a refusal of a loop nest. Each has a minimal failing program in the tests."""
 
     NO_RECURRENCE = "no-recurrence"
     REDUCTION = "plain-reduction"
@@ -256,7 +256,7 @@ class Recurrence:
 
     @property
     def stages(self) -> int:
-        """How many scans must follow one another; 1 where no carry feeds another."""
+        """Number of scans that must follow one another; 1 where no carry feeds another."""
         return 1 + max(group.stage for group in self.groups)
 
     def state_axes(self, group: Group) -> tuple[Axis, ...]:

@@ -103,7 +103,7 @@ def as_int(expr: Any) -> int | None:
 
 
 def is_true(expr: Any) -> bool:
-    """Whether ``expr`` is the constant true."""
+    """Return whether ``expr`` is the constant true."""
     return expr is True or (isinstance(expr, tirx.IntImm) and int(expr.value) != 0)
 
 
@@ -114,7 +114,7 @@ def byte_size(dtype: str) -> int:
 
 
 def is_half(dtype: str) -> bool:
-    """Whether ``dtype`` is a 16-bit float, whose carries are kept in float32."""
+    """Return whether ``dtype`` is a 16-bit float, whose carries are kept in float32."""
     return dtype in ("float16", "bfloat16")
 
 
@@ -157,7 +157,7 @@ def variables(node: Any) -> VarMap:
 
 
 def contains_var(node: Any, wanted: Iterable[Var]) -> bool:
-    """Whether any of ``wanted`` occurs in ``node``."""
+    """Return whether any of ``wanted`` occurs in ``node``."""
     present = variables(node)
     return any(var in present for var in wanted)
 
@@ -232,7 +232,7 @@ def zero_like(var: Any) -> Any:
 
 
 def structurally_equal(left: Any, right: Any) -> bool:
-    """Whether two expressions over the same free variables are the same tree."""
+    """Return whether two expressions over the same free variables are the same tree."""
     return bool(tvm_ffi.structural_equal(left, right, map_free_vars=False))
 
 
@@ -249,7 +249,7 @@ def seq(stmts: Iterable[Any]) -> Any:
 
 
 def is_empty(stmt: Any) -> bool:
-    """Whether ``stmt`` does nothing, as what ``seq`` makes of no statements."""
+    """Return whether ``stmt`` does nothing, as what ``seq`` makes of no statements."""
     return isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, tirx.IntImm)
 
 

@@ -236,7 +236,7 @@ def _gates(recurrence: Recurrence) -> list[Any]:
 
 
 def _is_exact(recurrence: Recurrence) -> bool:
-    """Whether small integers stay integers in every step, in every order."""
+    """Return whether small integers stay integers in every step, in every order."""
     if not all(isinstance(algebra, Reduce | Affine) for algebra in recurrence.algebras):
         return False
     rounding: list[Any] = []
@@ -270,7 +270,7 @@ def _is_small(value: np.ndarray) -> bool:
 
 
 def _tells(value: np.ndarray) -> bool:
-    """Whether every value is finite, and not all of them are alike."""
+    """Return whether every value is finite, and not all of them are alike."""
     wide = value.astype("float64")
     return bool(np.isfinite(wide).all() and (wide.size < 2 or wide.min() != wide.max()))
 

@@ -20,11 +20,11 @@ _Result = TypeVar("_Result")
 
 
 class MachinesGoneError(ScanError):
-    """Nothing can be measured any more: the machines' tracker, or the last of them, is gone."""
+    """The error that nothing can be measured: the machines' tracker, or the last one, is gone."""
 
 
 class Stop:
-    """Asked for by Ctrl-C, when time is up, or when the machines to measure on are gone.
+    """The request to stop: by Ctrl-C, when time is up, or when no machine to measure on is left.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a search leaves outside its records: temporary files and worker processes.
+"""Leftovers of a search outside its records: temporary files and worker processes.
 
 Both go with the search. A process that is killed cannot tidy up: its workers end by themselves, and
 its folder, whose lock nobody holds any more, is removed by the next search on the machine.
@@ -75,7 +75,7 @@ def _sweep() -> None:
 
 
 def worker_initializer(then: Callable[[], None] | None = None) -> Callable[[], None]:
-    """What a worker process runs first: it ends with this process, and keeps its files there.
+    """Make what a worker process runs first: it ends with this process, and keeps its files there.
 
     Parameters
     ----------

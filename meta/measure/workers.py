@@ -1,4 +1,4 @@
-"""What runs in the worker processes of a search: build, check, time.
+"""Functions that run in the worker processes of a search: build, check, time.
 
 Importing this must stay cheap, since a worker is started for every batch; in particular TVM's
 stock tensor intrinsics (14 seconds) are not read.

@@ -1,4 +1,4 @@
-"""Where candidates come from: a list for a small space, a ranking by a cost model else."""
+"""Sources of candidates: a list for a small space, a ranking by a cost model else."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _measure(sch: Schedule, mod: IRModule) -> ms.MeasureCandidate:
 
 
 def first_plans(mod: IRModule, target: Target) -> list[Plans]:
-    """What is always measured: the defaults, the loop, and each kind's best by its prediction.
+    """Plans that are always measured: defaults, the loop, and each kind's best by its prediction.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class Listed:
         self.mod, self.target, self.plans = mod, target, iter(plans)
 
     def next(self, count: int) -> list[Candidate]:
-        """Up to ``count`` candidates; none at the end."""
+        """Return at most ``count`` candidates; none at the end."""
         out: list[Candidate] = []
         for plans in self.plans:
             found = candidate_of(self.mod, plans, self.target)
@@ -172,7 +172,7 @@ class Listed:
         return out
 
     def tell(self, candidates: list[Candidate], results: list[ms.runner.RunnerResult]) -> None:
-        """Nothing is learnt."""
+        """Learn nothing: the order is given."""
 
 
 class Ranked:
@@ -204,7 +204,7 @@ class Ranked:
         self.seen: dict[Plans, float] = {}
 
     def next(self, count: int) -> list[Candidate]:
-        """Up to ``count`` candidates that were not seen; none once there is no other."""
+        """Return at most ``count`` candidates that were not seen; none once there is no other."""
         out: list[Candidate] = []
         for plans in self._ordered(count):
             self.seen[plans] = inf

@@ -52,7 +52,7 @@ _SEARCH = {
 
 
 class CheckedTuning:
-    """What to pass to ``tune_tir`` and ``tune_relax`` so that no time counts before it is checked.
+    """Arguments for ``tune_tir`` and ``tune_relax`` such that no time counts before it is checked.
 
     A wrong candidate is logged as an error, fails, and is not written to the database.
 
@@ -218,7 +218,7 @@ class _Runner(ms.runner.PyRunner):
 
 @derived_object
 class _Records(ms.measure_callback.PyMeasureCallback):
-    """As TVM's ``AddToDatabase``, which writes a mark for what failed; this one leaves it out."""
+    """TVM's ``AddToDatabase`` without the mark that it writes for what failed."""
 
     def apply(
         self, scheduler: Any, task: int, candidates: list[Any], _built: Any, results: list[Any]
@@ -238,7 +238,7 @@ class _Records(ms.measure_callback.PyMeasureCallback):
 
 
 def _sequential_of(mod: IRModule) -> tuple[IRModule | None, IRModule]:
-    """What a candidate was made from, and the candidate to build."""
+    """Return the loop that a candidate was made from, and the candidate to build."""
     sch = Schedule(mod)
     loop = unmark(sch)
     if loop is not None:

@@ -1,4 +1,4 @@
-"""What an earlier search measured of a function on this machine: it need not be measured again."""
+"""Measurements that an earlier search made of a function on this machine: none is repeated."""
 
 from __future__ import annotations
 

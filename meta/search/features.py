@@ -1,4 +1,4 @@
-"""What a cost model sees of a candidate: a row of numbers.
+"""Features of a candidate for a cost model: a row of numbers.
 
 A plan's prediction says what it takes and why; its decisions stand beside it.
 """

@@ -1,4 +1,4 @@
-"""Who is measured again at the end of a search: what might be the fastest, and the default."""
+"""The choice of what is measured again at a search's end: what may be fastest, and the default."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _EXPONENTIALS = ("exp", "exp2", "exp10", "log", "log2", "log10", "log1p", "tanh"
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a plan computes.
+    """Arithmetic of a plan.
 
     Attributes
     ----------

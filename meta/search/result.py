@@ -1,4 +1,4 @@
-"""What a search returns: every trial, and the best of each function."""
+"""The result of a search: every trial, and the best of each function."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class FunctionResult:
 
     @property
     def measured(self) -> int:
-        """How many trials this search measured: the others are from records."""
+        """Number of trials that this search measured: the others are from records."""
         return sum(not trial.recorded for trial in self.trials)
 
     @property
@@ -100,7 +100,7 @@ class FunctionResult:
 
 @dataclass
 class TuningResult:
-    """What ``tune`` returns.
+    """The result of ``tune``.
 
     Attributes
     ----------

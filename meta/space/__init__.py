@@ -1,1 +1,1 @@
-"""What a search may decide, and MetaSchedule's view of it. Read ``decisions`` first."""
+"""The decisions of a search, and MetaSchedule's view of them. Read ``decisions`` first."""

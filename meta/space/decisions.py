@@ -1,4 +1,4 @@
-"""Which values every decision of a plan may take: the one source of every search.
+"""Values that every decision of a plan may take: the one source of every search.
 
 A space is the branches of every schedule of a device; within a branch every decision has its own
 ordered values. Sampling draws from them, enumeration walks through them, and a mutation moves to
@@ -53,7 +53,7 @@ def branches(target: Target, recurrence: Recurrence) -> list[Branch]:
 
 @lru_cache(maxsize=1 << 14)
 def fits(plan: ScanPlan, target: Target, recurrence: Recurrence) -> bool:
-    """Whether a plan can be built: its own check, and registers by estimate.
+    """Return whether a plan can be built: its own check, and registers by estimate.
 
     Parameters
     ----------

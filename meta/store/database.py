@@ -215,7 +215,7 @@ class RecordStore:
             replace_file(path, before + b"".join(raw + b"\n" for raw in new))
 
     def summaries(self) -> list[Summary]:
-        """What ``summary.read_summaries`` reads of the manifest, of any database."""
+        """Summaries of the records of any database, as ``summary.read_summaries`` gives them."""
         good, others = self.usable()
         return [self.summary(e) for e in good] + [self.summary(e, why) for e, why in others]
 
@@ -234,7 +234,7 @@ class RecordStore:
     def split(
         self, entries: list[Entry], target: Target | None = None
     ) -> tuple[list[Entry], list[tuple[Entry, str]]]:
-        """As ``usable``, of given entries."""
+        """Split entries into those that ``usable`` returns, and the others with the reason."""
         good, others = [], []
         for entry in entries:
             reason = entry.unknown or entry.fault or why_foreign(entry.facts)
@@ -276,7 +276,7 @@ class RecordStore:
         return good
 
     def _canonical(self, entry: Entry) -> tuple[int, Any] | None:
-        """Of the entry's function, once for all records of a workload; None if unreadable."""
+        """Key and bare form of an entry's function, once per workload; None if unreadable."""
         name = tuple(entry.workload)
         if name not in self._functions:
             try:
@@ -290,7 +290,7 @@ class RecordStore:
     def query_tuning_record(
         self, mod: IRModule, target: Target, _name: str = "main"
     ) -> ms.database.TuningRecord | None:
-        """As a stock database has it, so that passes and ``replay`` take a store, too."""
+        """Find the best record as a stock database does: passes and ``replay`` take stores, too."""
         found = self.best(mod["main"], target)
         return None if found is None else found.record
 

@@ -61,7 +61,7 @@ class Entry:
 
     @cached_property
     def target(self) -> Target:
-        """What it was tuned for."""
+        """The target that it was tuned for."""
         return Target(_plain(self.json[2]))
 
     @cached_property
@@ -84,7 +84,7 @@ class Entry:
 
     @cached_property
     def record(self) -> ms.database.TuningRecord:
-        """As TVM's own object."""
+        """The record as TVM's own object."""
         self._check_program()
         return ms.database.TuningRecord.from_json(
             self.json, ms.database.Workload.from_json(self.workload)
@@ -92,12 +92,12 @@ class Entry:
 
     @property
     def unknown(self) -> str | None:
-        """Why it is used nowhere, and not even read: no manifest vouches for it."""
+        """The reason why it is used nowhere, and not even read: no manifest vouches for it."""
         return why_foreign(None) if self.facts is None else None
 
     @cached_property
     def fault(self) -> str | None:
-        """What is wrong with it wherever it is used; None where its plans fit its program."""
+        """The fault for which it is used nowhere; None where its plans fit its program."""
         if self.seconds >= _FAILED:
             return "expected a time, found the mark of a failed measurement"
         if self.seconds < _LEAST:
@@ -116,7 +116,7 @@ class Entry:
             raise RecordError("expected the program that was tuned, found that its text changed")
 
     def _unfit(self) -> str | None:
-        """Why its plans do not fit its own program and target."""
+        """Return why its plans do not fit its own program and target; None where they do."""
         if self.record.target is None or not isinstance(self.func, tirx.PrimFunc):
             return "expected a function and a target"
         planned = annotated_plans(self._replayed)
@@ -153,7 +153,7 @@ class Entry:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What its summary in the manifest says of it; it must have no fault."""
+        """Facts that the manifest's summary holds of it; it must have no fault."""
         return {
             "shapes": shapes_text(self.func),
             "plans": [str(plan) for plan in self.plans],

@@ -1,4 +1,4 @@
-"""What is raised where a database cannot be read or written."""
+"""The error that is raised where a database cannot be read or written."""
 
 from tvm_scan.errors import ScanError
 

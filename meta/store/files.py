@@ -80,7 +80,7 @@ def locked(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
 
 
 def is_database(folder: Path) -> bool:
-    """Whether there are records in a folder."""
+    """Return whether there are records in a folder."""
     return (folder / RECORDS).is_file()
 
 
@@ -236,7 +236,7 @@ _NO_JOURNAL = "expected what a writer left to do, got other text"
 
 
 def _journal(folder: Path) -> dict[str, bytes] | None:
-    """What a writer that died left to do: a journal is made whole, so any other text is none."""
+    """Work that a writer that died left: a journal is made whole, so any other text is none."""
     try:
         texts = json.loads(_bytes_of(folder / _JOURNAL) or b"")
         if not all(name in (RECORDS, WORKLOADS, MANIFEST) for name in texts):

@@ -97,7 +97,7 @@ def _parsed(number: int, raw: bytes) -> Row:
 
 
 def workload_fault(value: Any) -> str | None:
-    """What is wrong with a line of a workload file, as far as Python can see.
+    """Return what is wrong with a line of a workload file, as far as Python can see.
 
     TVM reads the length in front of a packed module without a check, so that is checked here.
     """
@@ -121,7 +121,7 @@ def workload_fault(value: Any) -> str | None:
 
 
 def record_fault(value: Any, workloads: list[Any]) -> str | None:
-    """What is wrong with a line of a record file, as far as Python can see.
+    """Return what is wrong with a line of a record file, as far as Python can see.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def record_fault(value: Any, workloads: list[Any]) -> str | None:
 
 
 def _is_shallow(value: Any) -> bool:
-    """Whether lists and objects hold one another to a depth that everybody can walk."""
+    """Return whether lists and objects hold one another to a depth that everybody can walk."""
     level = [value]
     for _ in range(_LEVELS):
         nested = [v for v in level if isinstance(v, list | dict)]

@@ -1,4 +1,4 @@
-"""From a database to a plan: the record of this very function, or of its nearest shape."""
+"""The way from a database to a plan: the record of this function, or of its nearest shape."""
 
 from __future__ import annotations
 
@@ -180,5 +180,5 @@ def _shapes(entry: Entry) -> list[tuple[str, int | None, int | None]]:
 
 @lru_cache(maxsize=1024)
 def _of_workload(workload: tuple[str, ...]) -> tuple[tuple[str, int | None, int | None], ...]:
-    """As ``shapes_of``, once for all records of a workload."""
+    """Shapes of a workload's recurrences, found once for all of its records."""
     return tuple(shapes_of(Entry("", list(workload), [], None).func))

@@ -1,4 +1,4 @@
-"""Where a record comes from: versions, machine, date, seed; and whether it may be used here."""
+"""Origin of a record: versions, machine, date, seed; and whether it may be used here."""
 
 from __future__ import annotations
 

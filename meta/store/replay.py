@@ -1,4 +1,4 @@
-"""From a record of a stock database to the tree: replay the trace, then expand."""
+"""The way from a record of a stock database to the tree: replay the trace, then expand."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Content:
-    """What the files of a database hold.
+    """Contents of the files of a database.
 
     Attributes
     ----------

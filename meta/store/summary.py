@@ -25,7 +25,7 @@ __all__ = ["Summary", "best_of", "read_summaries", "sealed"]
 
 @dataclass(frozen=True)
 class Summary:
-    """What a table says of a record.
+    """Facts that a table shows of a record.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Summary:
 
     @property
     def name(self) -> str:
-        """Of the function."""
+        """Name of the function."""
         return str(self.facts.get("function", "?"))
 
 

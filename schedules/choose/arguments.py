@@ -1,4 +1,4 @@
-"""What callers hand over: a plan for all loops or a choice for each, a target, a block."""
+"""Arguments of callers: a plan for all loops or a choice for each, a target, a block."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def as_choice(value: Any, caller: str) -> ScanPlan | Chooser | None:
 
 
 def target_for(target: Target | str | None, plan: ScanPlan | None, caller: str) -> Target:
-    """What was given, else the current target, else one that the plan is for."""
+    """Return the target that was given, else the current one, else one that the plan is for."""
     known = as_target(target, caller) or Target.current(allow_none=True)
     return known or target_of_plan(plan, caller)
 

@@ -1,4 +1,4 @@
-"""What no prediction knows of a plan: rules, each with its measurement."""
+"""Rules for what no prediction knows of a plan, each with its measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["RULES", "Rule", "factor_of"]
 
 @dataclass(frozen=True)
 class Rule:
-    """By what a prediction is multiplied before plans are compared.
+    """A factor by which a prediction is multiplied before plans are compared.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ RULES = (
 
 
 def factor_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[float, tuple[Rule, ...]]:
-    """By what a prediction is multiplied, and the rules that say so."""
+    """Return the factor by which a prediction is multiplied, and the rules that say so."""
     found = tuple(rule for rule in RULES if rule.concerns(plan, recurrence))
     factor = 1.0
     for rule in found:

@@ -1,4 +1,4 @@
-"""What a recurrence is, apart from its sizes: the name under which plans are looked up.
+"""The key of a recurrence, apart from its sizes: the name under which plans are looked up.
 
 Two recurrences have the same key if their steps are the same program once extents, names, source
 positions and the width of index arithmetic are left out. A key decides which plan is tried, never

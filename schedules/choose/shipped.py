@@ -54,7 +54,7 @@ def shipped_plan(target: Target, recurrence: Recurrence) -> ScanPlan | None:
 
 
 def machine_key(target: Target) -> dict[str, Any]:
-    """What the records of two machines must have in common to be exchanged.
+    """Facts that two machines must have in common to exchange their records.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Whether a plan that was measured may be used: the one check of every record."""
+"""The one check of every record: whether a plan that was measured may be used."""
 
 from __future__ import annotations
 

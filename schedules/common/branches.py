@@ -1,4 +1,4 @@
-"""Whether code may stand in a vector loop."""
+"""The check that code may stand in a vector loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GUARDED = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
 def branches(stmt: Any) -> bool:
-    """Whether ``stmt`` chooses: TVM's vectoriser gets choices on scalars wrong.
+    """Return whether ``stmt`` chooses: TVM's vectoriser gets choices on scalars wrong.
 
     Such a loop is left to LLVM's own vectoriser.
     """
@@ -78,7 +78,7 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
 
 
 def unconditional_loads(stmt: Any) -> list[TensorLoad]:
-    """What the statement reads whatever its conditions are."""
+    """Loads that the statement makes whatever its conditions are."""
     found: list[TensorLoad] = []
     skip = tvm_ffi.WalkResult.SKIP
 

@@ -1,4 +1,4 @@
-"""What a step computes from inputs that time does not change, computed once per lane.
+"""Values that a step computes from inputs that time does not change, computed once per lane.
 
 In a vector of lanes, ``A[lane, n]`` is one load per lane and state; LLVM cannot keep hundreds of
 them in registers, and loads them again at every step. They are gathered once, into a small array
@@ -228,7 +228,7 @@ class _Search:
         return _Found(expr, tuple(loops)) if costly else None
 
     def _is_gather(self, load: TensorLoad) -> bool:
-        """Whether neighbouring lanes are not neighbours in memory."""
+        """Return whether neighbouring lanes are not neighbours in memory."""
         moving = [tir.contains_var(index, [self.lane]) for index in load.indices]
         if not any(moving):
             return False

@@ -209,7 +209,7 @@ class Kernel:
     allocs: Sequence[Var]
 
     def on_stack(self, arrays: Sequence[Var] = ()) -> Kernel:
-        """The same with its buffers where TVM's CPU code keeps them on the stack.
+        """Move the buffers to where TVM's CPU code keeps them on the stack.
 
         TVM takes ``local`` buffers on a CPU from a pool by a call, at every entry of the block;
         small ``global`` ones with a constant size become stack slots, and registers. It aligns
@@ -281,7 +281,7 @@ def threads_over(kernel: Callable[[Any], Kernel], row: Var, total: Any, threads:
 def chunks_over(
     kernel: Callable[[Any], Kernel], row: Var, total: Any, chunk: Var, chunks: int, threads: int
 ) -> Any:
-    """As ``threads_over`` for each of ``chunks`` chunks; all threads of a block have the same."""
+    """``threads_over`` for each of ``chunks`` chunks; all threads of a block have the same one."""
     count = int_const(threads, total)
     of_chunk = at_least_one(tir.simplify((total + count - 1) // count))
     blocks = tir.simplify(of_chunk * int_const(chunks, total))

@@ -80,7 +80,7 @@ class Phases(ABC):
         return [self.carries[i] for group in groups for i in group.carries]
 
     def is_last(self, stage: int) -> bool:
-        """Whether nothing is scanned after this level."""
+        """Return whether nothing is scanned after this level."""
         return stage == self.recurrence.stages - 1
 
     def scan_kernel(

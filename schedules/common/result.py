@@ -1,4 +1,4 @@
-"""What a builder returns."""
+"""The result of a builder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a step the states need: the walk that reduces a chunk of time to its elements.
+"""The part of a step that the states need: a walk reduces a chunk of time to its elements.
 
 Theorem. Let every store of the loops over the states be affine in the cell that it writes,
 ``h = a h + b`` with ``a`` and ``b`` free of the states. Then many steps are ``h = A h + B``, where

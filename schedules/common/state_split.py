@@ -54,7 +54,7 @@ class StateSplit:
     sums: tuple[TensorLoad, ...]
 
     def with_dims(self, dims: tir.VarMap) -> StateSplit:
-        """The same with more register arrays that the states count."""
+        """Return this split with more register arrays that have a dimension of states."""
         return replace(self, dims=dims)
 
     def part(self, stmt: Any, owner: Any, own: int, registers: tir.VarMap) -> Any:
@@ -274,7 +274,7 @@ def _check_sums(before: list[Any], loops: list[tirx.For], sums: list[TensorLoad]
 
 
 def _check_outside(stmt: Any, dims: tir.VarMap, states: int, all_of_it: bool) -> None:
-    """Outside of the steps, states too are used in loops over them only.
+    """Check that the states are used in loops over them only, outside of the steps too.
 
     ``all_of_it``: and nothing else is done, so that no two threads write the same.
     """

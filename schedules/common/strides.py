@@ -1,4 +1,4 @@
-"""Along which axis of a recurrence memory is contiguous."""
+"""The axis of a recurrence along which memory is contiguous."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def contiguous_axis(recurrence: Recurrence) -> str | None:
 
 
 def time_is_outside(recurrence: Recurrence) -> bool:
-    """Whether the user's nest has a lane loop inside its time loop.
+    """Return whether the user's nest has a lane loop inside its time loop.
 
     Parameters
     ----------

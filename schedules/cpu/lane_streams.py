@@ -1,4 +1,4 @@
-"""What a block of lanes reads and writes along time, a row apart for neighbouring lanes."""
+"""Rows that a block of lanes reads and writes along time, one for each of neighbouring lanes."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Stream:
 
 
 def takes_lane_tiles(recurrence: Recurrence) -> bool:
-    """Whether a step reads or writes rows along time that lie a row apart for every lane."""
+    """Return whether a step reads or writes rows along time that lie a row apart for every lane."""
     if not recurrence.lanes or recurrence.guard is not None:
         return False
     return bool(loads_along_time(recurrence)) or bool(stores_along_time(recurrence))
 
 
 def _along_time(recurrence: Recurrence, buffer: Var, indices: Any) -> bool:
-    """Whether time moves the last index by one, and the last lane another one."""
+    """Return whether time moves the last index by one, and the last lane another one."""
     time, lane = recurrence.time.var, recurrence.lanes[-1].var
     if not indices:
         return False
@@ -64,7 +64,7 @@ def _along_time(recurrence: Recurrence, buffer: Var, indices: Any) -> bool:
 
 
 def loads_along_time(recurrence: Recurrence) -> list[TensorLoad]:
-    """What a step reads in rows along time, each once."""
+    """Loads of a step in rows along time, each once."""
     found: list[TensorLoad] = []
     written = tir.VarMap((b, True) for b in recurrence.outputs)
     for load in unconditional_loads(recurrence.body):
@@ -77,7 +77,7 @@ def loads_along_time(recurrence: Recurrence) -> list[TensorLoad]:
 
 
 def stores_along_time(recurrence: Recurrence) -> list[tirx.BufferStore]:
-    """What a step writes in rows along time and does not read."""
+    """Stores of a step in rows along time that it does not read."""
     found = output_stores(recurrence)
     return [s for s in found if _along_time(recurrence, s.buffer, list(s.indices))]
 
@@ -97,7 +97,7 @@ _CELLS = 64
 
 
 def shared_loads(recurrence: Recurrence, steps: int) -> list[Shared]:
-    """What all lanes read along time within constant loops, with tiles of ``steps`` steps."""
+    """Loads along time, within constant loops, that all lanes share; tiles have ``steps`` steps."""
     time, lane = recurrence.time.var, recurrence.lanes[-1].var
     written = tir.VarMap((b, True) for b in recurrence.outputs)
     bound = tir.variables_bound(recurrence.body)

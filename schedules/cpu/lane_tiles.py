@@ -103,7 +103,7 @@ class LaneTiles:
         return tvm_ffi.structural_map(body, (tirx.Cast, self._wide_again))
 
     def _wide_again(self, cast: tirx.Cast) -> Any:
-        """What a tile holds is a half already: it need not be rounded on its way."""
+        """Drop the rounding of what a tile holds: it is a half already."""
         inner = cast.value
         if not isinstance(inner, tirx.Cast) or not isinstance(inner.value, TensorLoad):
             return cast
@@ -123,7 +123,7 @@ class LaneTiles:
 
     @property
     def arrays(self) -> list[Var]:
-        """Those of them that registers cannot hold."""
+        """Buffers that registers cannot hold."""
         return [*self.stages.values(), *(one.tile for one in self.shared)]
 
     def walk(self, replica: Replica, across: Callable[[Callable[[Any], Any]], Any]) -> Any:
@@ -271,7 +271,7 @@ def _as(value: Any, buffer: Var) -> Any:
 
 
 def _wide_value(value: Any) -> Any:
-    """What is stored as a half, in float32: it is rounded where it leaves the tile."""
+    """Widen a half that is stored to float32: it is rounded where it leaves the tile."""
     dtype = tir.dtype_of(value)
     if not tir.is_half(dtype):
         return value

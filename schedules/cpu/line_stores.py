@@ -146,12 +146,12 @@ class HeldStores:
 
     @property
     def dtypes(self) -> list[str]:
-        """Of the buffers."""
+        """Dtypes of the buffers."""
         return [tir.dtype_of(store.buffer) for _, store in self.stores]
 
 
 def takes_line_stores(recurrence: Recurrence, along: Var) -> bool:
-    """Whether some stores of a step follow one another in memory along a variable."""
+    """Return whether some stores of a step follow one another in memory along a variable."""
     return any(_follows(store, along) for store in output_stores(recurrence))
 
 

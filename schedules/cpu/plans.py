@@ -1,4 +1,4 @@
-"""What plans of CPUs have in common: decisions that the code of several schedules reads.
+"""Decisions that plans of CPUs have in common: the code of several schedules reads them.
 
 A value here stands for every schedule in which it is no decision; a schedule whose decision it is
 has a field of that name.
@@ -192,12 +192,12 @@ class CpuPlan(ScanPlan):
 
 
 def has_ldexp(machine: Machine, recurrence: Recurrence) -> bool:
-    """Whether polynomials scale by powers of two in one instruction."""
+    """Return whether polynomials scale by powers of two in one instruction."""
     return machine.ldexp and has_transcendentals(recurrence)
 
 
 def past_caches(machine: Machine, recurrence: Recurrence, along: Any) -> Choices:
-    """Whether to store past the caches, where the target can and the stores are neighbours."""
+    """The choice to store past the caches, where the target can and the stores are neighbours."""
     takes = machine.line_stores and takes_line_stores(recurrence, along)
     return (("nontemporal", (0, 1)),) if takes else ()
 

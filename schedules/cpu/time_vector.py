@@ -79,7 +79,7 @@ class TimeVector:
         return [*self.many.buffers, *self.pool.buffers, *elements, *runs, *self.halves]
 
     def begin(self) -> Any:
-        """What must stand before the first vector: TVM would shrink registers not seen outside."""
+        """Clear the registers before the first vector: TVM would shrink those not seen outside."""
         return clear(self.buffers)
 
     def walk(self, start: Any, extent: Any) -> Any:

@@ -98,7 +98,7 @@ def _is_unit(call: Call) -> bool:
 
 
 def _never_positive(x: Any) -> bool:
-    """Whether ``x`` is minus a magnitude by its form (or NaN)."""
+    """Return whether ``x`` is minus a magnitude by its form (or NaN)."""
     if isinstance(x, tirx.Sub):
         return _is_number(x.a, above=False) and _is_magnitude(x.b)
     if isinstance(x, tirx.Mul):
@@ -108,7 +108,7 @@ def _never_positive(x: Any) -> bool:
 
 
 def _is_number(x: Any, *, above: bool) -> bool:
-    """Whether ``x`` is a constant of at least zero, or of at most zero."""
+    """Return whether ``x`` is a constant of at least zero, or of at most zero."""
     if not isinstance(x, tirx.FloatImm):
         return False
     return bool(x.value >= 0 if above else x.value <= 0)
@@ -121,7 +121,7 @@ def _is_magnitude(x: Any) -> bool:
 
 
 def has_transcendentals(recurrence: Recurrence) -> bool:
-    """Whether a step calls a function that has a polynomial here."""
+    """Return whether a step calls a function that has a polynomial here."""
     found: list[bool] = []
 
     def visit(call: Call) -> None:

@@ -104,7 +104,7 @@ def on_vectors(expr: Any, table: tir.VarMap, width: int) -> Any:
 
 
 def _can_be_vectors(algebra: Algebra, carries: Sequence[str]) -> bool:
-    """Whether combine and apply of an algebra are made of operations that vectors have."""
+    """Return whether combine and apply of an algebra are made of operations that vectors have."""
     if "bool" in (*carries, *algebra.dtypes):
         return False
     first, second, old = names(algebra, carries)
@@ -120,7 +120,7 @@ def _can_be_vectors(algebra: Algebra, carries: Sequence[str]) -> bool:
 
 
 def takes_time_vectors(recurrence: Recurrence) -> bool:
-    """Whether steps of a recurrence can be the lanes of a vector."""
+    """Return whether steps of a recurrence can be the lanes of a vector."""
     return recurrence.stages == 1 and all(
         not recurrence.state_axes(group)
         and _can_be_vectors(group.algebra, [recurrence.carries[c].dtype for c in group.carries])

@@ -1,4 +1,4 @@
-"""What a chunk of steps of a delta rule computes, told once; ``cpu`` and ``gpu`` run it.
+"""Arithmetic of a chunk of steps of a delta rule, told once; ``cpu`` and ``gpu`` run it.
 
 For a chunk of C steps, with e, p, r and u of ``DeltaRule`` and running products of the gates
 (never their quotients, so that gates may be small or zero):
@@ -137,7 +137,7 @@ class Chunk:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the state after time is wanted."""
+        """Return whether the state after time is wanted."""
         return bool(self.rule.is_kept or self.rule.finish)
 
     def walk(self, chunk: Callable[[Any], Any]) -> Any:
@@ -189,18 +189,18 @@ class Chunk:
 
     @property
     def of_head(self) -> list[Product]:
-        """What the steps read of the state at the head of the chunk: e' S and every r' S."""
+        """Products of the steps with the state at the head of the chunk: e' S and every r' S."""
         pairs = [(self.known, self.source), *zip(self.outs, self.weights, strict=True)]
         return [Product(to, left, self.state, self.rows, self.rows) for to, left in pairs]
 
     @property
     def system(self) -> Product:
-        """What ``drive + rate`` times it makes the next row of u: e' S + M u."""
+        """The product that ``drive + rate`` times it makes the next row of u: e' S + M u."""
         return self._triangular(self.update, self.lower, self.known, 0)
 
     @property
     def outputs(self) -> list[Product]:
-        """What the stores read: every r' S + N u."""
+        """Products that the stores read: every r' S + N u."""
         reads = zip(self.outs, self.readers, self.rule.reads, strict=True)
         return [self._triangular(out, n, out, int(read.after)) for out, n, read in reads]
 

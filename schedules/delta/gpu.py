@@ -285,7 +285,7 @@ class _Block(Chunk):
         )
 
     def _project(self, number: Any, turn: Any) -> Any:
-        """What the steps read of the state at the head of the chunk."""
+        """Compute what the steps read of the state at the head of the chunk."""
         t, v = number // _COLUMNS, number % _COLUMNS
         known, *outs = self.of_head
         return tir.seq(

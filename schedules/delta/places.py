@@ -1,4 +1,4 @@
-"""Between the memory of a delta rule and the tiles of a chunk; pure, for both kinds of device."""
+"""Copies between the memory of a delta rule and the tiles of a chunk, for both kinds of device."""
 
 from __future__ import annotations
 

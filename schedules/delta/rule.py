@@ -79,7 +79,7 @@ def describe_delta(rule: DeltaRule) -> str:
 
 
 def delta_plan(rule: DeltaRule, target: Target) -> str:
-    """How a delta rule runs on a target."""
+    """Describe how a delta rule runs on a target."""
     device = device_of(target)
     if not device.is_gpu:
         return f"{device.plans}/matrix products in chunks of {CHUNK} steps"

@@ -72,7 +72,7 @@ def _thread_walks(recurrence: Recurrence, threads_per_block: int) -> Built:
 
 
 class _Walk(WalkPlan):
-    """What the two schedules have in common."""
+    """The common part of the two schedules."""
 
     def _check_threads(self, machine: Machine) -> None:
         self.require(
@@ -177,7 +177,7 @@ class Lanes(_Walk):
 
     @property
     def has_barriers(self) -> bool:
-        """Whether a tile is waited for by a barrier: several buffers have their own."""
+        """Return whether a tile is waited for by a barrier: several buffers have their own."""
         return self.block_load == "transposed" and self.stages == 1
 
     @property
@@ -404,7 +404,7 @@ class Lanes(_Walk):
     def _shared_in_chunks(
         cls, base: Lanes, shared: tuple[int, ...], machine: Machine, recurrence: Recurrence
     ) -> Iterator[Branch]:
-        """The same in chunks, with what else is decided as the default does."""
+        """Branches of walks in chunks whose other decisions are those of the default."""
         chunks = cls._chunks(shared[0], machine, recurrence)
         if not chunks or machine.threads < _SOME[-1]:
             return
@@ -421,7 +421,7 @@ class Lanes(_Walk):
 
 
 def tiles_of(stages: int) -> str:
-    """Where the inputs of a tile wait."""
+    """Describe where the inputs of a tile wait."""
     if stages == 1:
         return "tiles in shared memory"
     return f"tiles in {stages} buffers of shared memory, copied ahead"

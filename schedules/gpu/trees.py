@@ -1,4 +1,4 @@
-"""What the schedules of trees over tiles of time have in common: checks, tiles, space, picture."""
+"""The common part of the schedules of trees over tiles of time: checks, tiles, space, picture."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Trees(TreePlan):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Through shared memory or not."""
+        """The device, the algorithm, and how blocks load: through shared memory or not."""
         return self.device, self.algorithm, self.block_load
 
     @property
     def has_barriers(self) -> bool:
-        """Always: the threads of a block exchange."""
+        """Return True: the threads of a block exchange."""
         return True
 
     # ---- check ---------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class Trees(TreePlan):
 
     @classmethod
     def _staged(cls, plan: Any, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
-        """The same with tiles in shared memory: two buffers hide memory's latency between tiles."""
+        """Plans with tiles in shared memory: two buffers hide memory's latency between tiles."""
         staged = plan.with_(block_load="transposed")
         if not streams_of(staged, recurrence):
             return
@@ -284,7 +284,7 @@ class Trees(TreePlan):
             yield ahead
 
     def registers_fit(self, recurrence: Recurrence) -> bool:
-        """Whether the registers suffice, by an estimate: four elements and staged inputs."""
+        """Return whether the registers suffice, by an estimate: four elements and staged inputs."""
         staged = 0 if any(c.state_axes for c in recurrence.carries) else len(recurrence.inputs)
         words = 4 * -(-element_bytes(recurrence) // 4) + staged * self.items_per_thread
         needed = _BASE_REGISTERS + words
@@ -314,7 +314,7 @@ class Trees(TreePlan):
 
 
 def leaves_chip_empty(recurrence: Recurrence, machine: Machine) -> bool:
-    """Whether a block per row would leave the chip half empty, of a length that is not known."""
+    """Return whether a block per row leaves the chip half empty, where no length is known."""
     rows, length = sizes_of(recurrence)
     walks = not isinstance(split_of(recurrence), NoSplit) or contiguous_axis(recurrence) == "lane"
     few = rows is not None and rows < 2 * machine.multiprocessors

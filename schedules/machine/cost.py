@@ -35,7 +35,7 @@ class Cost:
 
     @property
     def ranked(self) -> float:
-        """What plans are compared by, in seconds."""
+        """The seconds by which plans are compared."""
         return self.seconds
 
     def features(self) -> list[float]:

@@ -1,4 +1,4 @@
-"""What a CPU does per cycle, how long it waits, and how fast its memory is: measured constants."""
+"""Measured constants of a CPU: its work per cycle, its latencies, and the speed of its memory."""
 
 from __future__ import annotations
 

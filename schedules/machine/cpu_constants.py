@@ -1,4 +1,4 @@
-"""Which constants a CPU target has: what the target can do, on a machine that was measured."""
+"""Choice of a CPU target's constants: what the target can do, on a machine that was measured."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def machine_constants() -> tuple[CpuChip, str]:
 
 
 def _stamp(path: Path | None) -> tuple[int, int] | None:
-    """What changes with a file; None where there is none."""
+    """Time and size of a file, which change with it; None where there is none."""
     try:
         found = path.stat() if path is not None else None
     except OSError:
@@ -100,7 +100,7 @@ def _constants(own: Path | None, stamp: tuple[int, int] | None) -> tuple[CpuChip
 
 
 def user_file() -> Path | None:
-    """Where this user's calibration of this processor lies; None where that is turned off.
+    """Path of this user's calibration of this processor; None where that is turned off.
 
     ``TVM_SCAN_MACHINE`` names another file, or is ``off``.
     """
@@ -181,7 +181,7 @@ def cache_sizes() -> dict[int, int]:
 
 @cache
 def processor_name() -> str:
-    """Of this machine's processor, in letters, digits and dashes."""
+    """Name of this machine's processor, in letters, digits and dashes."""
     text = platform.processor()
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:

@@ -1,4 +1,4 @@
-"""What a plan costs on a CPU: counts of its schedule, and seconds of them on a machine."""
+"""Cost of a plan on a CPU: counts of its schedule, and seconds of them on a machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_HIDDEN = 0.45
 
 @dataclass(frozen=True)
 class CpuWork:
-    """What a plan does, before it is known how fast.
+    """Work of a plan, before it is known how fast.
 
     Attributes
     ----------

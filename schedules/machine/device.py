@@ -1,4 +1,4 @@
-"""What the interfaces to processors offer: a row for every kind of target.
+"""Interfaces to processors and what they offer: a row for every kind of target.
 
 A schedule asks the row, never the kind's name: what it needs and a device lacks is a ``PlanError``.
 A new interface is a new row; ``is_served`` opens it.
@@ -17,7 +17,7 @@ __all__ = ["DEVICES", "Device", "device_of"]
 
 @dataclass(frozen=True)
 class Device:
-    """What an interface offers to kernels, whatever the processor behind it.
+    """An interface to processors: what it offers to kernels, whatever the processor behind it.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Device:
 
     @property
     def rules(self) -> str:
-        """Which of TVM's sets of schedule rules is for it."""
+        """Name of TVM's set of schedule rules for it."""
         return "cuda" if self.is_gpu else "llvm"
 
 

@@ -1,4 +1,4 @@
-"""What an H200 does per clock and how long it waits, and what a plan asks of it."""
+"""Work of an H200 per clock, its latencies, and what a plan asks of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CACHED, CACHE_BYTES = 0.4, 30e6
 
 @dataclass(frozen=True)
 class Work:
-    """What a plan does, before it is known how fast.
+    """Work of a plan, before it is known how fast.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a plan costs on a GPU, on paper: five bounds, of which the largest is the prediction.
+"""Cost of a plan on a GPU, on paper: five bounds, of which the largest is the prediction.
 
 memory       bytes / bandwidth, each array once (twice in three phases), and what is wasted of a
              32-byte sector; few threads cannot keep enough bytes under way (Little's law)

@@ -37,7 +37,7 @@ _MULTIPROCESSORS = {
 
 @dataclass(frozen=True)
 class Machine:
-    """What a target has: plans are checked against it, and their times predicted for it.
+    """Numbers of a target: plans are checked against them, and times predicted from them.
 
     Attributes
     ----------

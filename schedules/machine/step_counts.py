@@ -1,4 +1,4 @@
-"""What a step does, counted in its statements: for the cost model of ``gpu_cost``."""
+"""Work of a step, counted in its statements: for the cost model of ``gpu_cost``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DIVISION = 10
 
 @dataclass(frozen=True)
 class StepCost:
-    """What one step of one lane does.
+    """Work of one step of one lane.
 
     Attributes
     ----------

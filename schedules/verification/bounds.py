@@ -1,4 +1,4 @@
-"""How far a scan may be from its loop, and where: what a recurrence's family promises of an output.
+"""Bounds on how far a scan may be from its loop, and where, by the recurrence's family.
 
 The law of docs/numerics.md bounds an error by the size of the terms. Here that size is the largest
 magnitude that the loop has had so far in the same lane, or, where terms cancel, what a change of
@@ -32,7 +32,7 @@ _UNTIL_FINITE = ("clamp", "linear fractional", "declared associative")
 
 @dataclass(frozen=True)
 class Promise:
-    """What holds of one output.
+    """A promise about one output.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Promise:
 
 
 def promise(found: Recurrence, output: Var, *, rounds_steps: bool = False) -> Promise:
-    """What the scan of a recurrence promises of one of its outputs.
+    """Return what the scan of a recurrence promises of one of its outputs.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ _SMALLEST = float(np.finfo("float32").tiny)
 
 
 def takes_extrema(func: tirx.PrimFunc) -> bool:
-    """Whether a function takes maxima or minima, which devices answer differently for NaN."""
+    """Return whether a function takes maxima or minima; devices answer differently for NaN."""
     found: list[Any] = []
     tvm_ffi.structural_walk(func.body, [((tirx.Max, tirx.Min), found.append)])
     return any(is_float(tir.dtype_of(e)) for e in found)
@@ -171,7 +171,7 @@ def _so_far(values: np.ndarray, promised: Promise) -> np.ndarray:
 
 
 def _before(bad: np.ndarray, promised: Promise) -> np.ndarray:
-    """Where no step of the lane so far is bad; nowhere, if one is and none is earlier."""
+    """Mask of where no step of the lane so far is bad; empty, if one is and none is earlier."""
     out = np.empty_like(bad)
     if promised.time is None:
         out[...] = not bad.any()
@@ -199,7 +199,7 @@ def _is_exact(algebra: Algebra) -> bool:
 
 
 def _rounds(found: Recurrence) -> bool:
-    """Whether a step calls functions, which vectors may compute by polynomials."""
+    """Return whether a step calls functions, which vectors may compute by polynomials."""
     calls: list[str | None] = []
 
     def on_call(call: Call) -> None:

@@ -1,4 +1,4 @@
-"""What ``verify`` runs a loop and its scan on: inputs that are meant to tell them apart."""
+"""Inputs on which ``verify`` runs a loop and its scan: they are meant to tell them apart."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Case:
     spoiled: str = ""
 
     def changed(self, relative: float, seed: int) -> Iterator[Arrays]:
-        """The same arguments, with floats changed at random by a little."""
+        """Yield the same arguments, with floats changed at random by a little."""
         rng = np.random.default_rng(seed)
         for _ in range(_CHANGES):
             yield {name: _changed(array, relative, rng) for name, array in self.arrays.items()}

@@ -169,7 +169,7 @@ class _Samples:
                 self.values[one] = made[dtype][row]
 
     def read(self, parts: Element) -> list[np.ndarray]:
-        """What kept values became."""
+        """Computed values of the parts of an element."""
         return [self.values[part.source] for part in parts]
 
 

@@ -79,7 +79,7 @@ class Comparison:
 
     @property
     def holds(self) -> bool:
-        """Whether the difference is within the bound."""
+        """Return whether the difference is within the bound."""
         return self.relative <= self.bound
 
 
@@ -225,7 +225,7 @@ def _run(run: Any, arrays: Arrays, device: Any) -> Arrays:
 
 
 def _moved(reference: _Reference, case: Case, bound: float, seed: int) -> Arrays:
-    """What relative changes of the inputs by ``bound`` make of the loop's results, over it."""
+    """Changes of the loop's results as the inputs change by ``bound``, divided by it."""
     want = _run(reference.run, case.arrays, reference.device)
     out = {name: np.zeros(array.shape) for name, array in want.items()}
     for arrays in case.changed(bound, seed) if bound else ():
@@ -240,7 +240,7 @@ def _moved(reference: _Reference, case: Case, bound: float, seed: int) -> Arrays
 def _touched(
     reference: _Reference, case: Case, want: Arrays, promises: dict[str, Promise]
 ) -> Arrays:
-    """Where an infinite gate that counts as the largest number changes the loop's results."""
+    """Masks of where an infinite gate that counts as the largest number changes the results."""
     gates = set().union(*(promised.gates for promised in promises.values()))
     if case.base is None or case.kind != "infinity" or case.spoiled not in gates:
         return {}
@@ -252,7 +252,7 @@ def _touched(
 
 
 def _severity(made: Comparison) -> float:
-    """How near to its bound a comparison is; infinite where it does not hold at all."""
+    """Nearness of a comparison to its bound; infinite where it does not hold at all."""
     return made.relative / made.bound if made.bound else made.relative
 
 

@@ -8,6 +8,7 @@ FOLDER = Folder(
         "test_caches.py",
         "test_costs.py",
         "test_cpu_cost.py",
+        "test_docstrings.py",
         "test_locks.py",
         "test_plan.py",
         "test_rewrites.py",

@@ -120,7 +120,7 @@ class Affine(Forgetting):
         return (later[0] * earlier[0], self._read(later, offset))
 
     def extend(self, earlier: Element, step: Element) -> Element:
-        """As ``combine``; a single step's gate is the input itself and cannot have overflowed."""
+        """Combine; a single step's gate is the input itself and cannot have overflowed."""
         if self.forgets:
             return step
         return (step[0] * earlier[0], step[0] * earlier[1] + step[1])
@@ -295,7 +295,7 @@ def _unsigned_difference(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
 
 
 def _is_at_most(y: Any, x: Any) -> bool:
-    """Whether ``y <= x`` by the looks of them: the same, or a minimum of it and others."""
+    """Return whether ``y <= x`` by form: ``y`` is ``x``, or a minimum of it and others."""
     if isinstance(y, tirx.Min):
         return _is_at_most(y.a, x) or _is_at_most(y.b, x)
     return tir.structurally_equal(y, x)

@@ -114,7 +114,7 @@ class Automaton(Algebra):
         return tirx.bitwise_and(tirx.op.shift_right(word, by), tirx.const(_LARGEST - 1, _WORD))
 
     def _image(self, state: int) -> Any:
-        """What the step makes of a state; 0 where no loop could have read the table."""
+        """The next state of one state; 0 where no loop could have read the table."""
         value = tirx.const(state, self.dtype)
         image = tir.substitute(self.image, tir.VarMap([(self.state, value)]))
         if self.flat is None:

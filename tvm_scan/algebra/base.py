@@ -53,7 +53,7 @@ class Plain:
 
 @dataclass(frozen=True, eq=False)
 class NotInFamily:
-    """Why a step is not in a family: the expression at which the proof stopped.
+    """The reason why a step is not in a family, and the expression at which the proof stopped.
 
     A family that is far from the step gives no reason (an empty one). ``fix`` is a rewrite that
     is known to be taken, where there is one for this step.
@@ -91,7 +91,7 @@ class System:
 
     @property
     def start(self) -> tuple[Any, ...] | None:
-        """What the only carry may be before a step."""
+        """The values that the only carry may have before a step; None for any."""
         return self.starts[0] if self.starts else None
 
     @property
@@ -126,7 +126,7 @@ class Algebra(ABC):
 
     @property
     def reuses_parts(self) -> bool:
-        """Whether ``extend`` has each part of a step many times, so that they are named first."""
+        """Return whether ``extend`` reads parts of a step many times, so that they have names."""
         return False
 
     @classmethod

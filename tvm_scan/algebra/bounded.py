@@ -91,7 +91,7 @@ class BoundedAffine(Forgetting):
         return tirx.Select(tirx.isnan(h), after_nan, clipped)
 
     def _scaled(self, a: Any, b: Any, p: Any) -> tuple[Any, Any, Any]:
-        """The same map with ``a`` and ``b`` of a size whose products do not overflow."""
+        """``(a, b, p)`` of the same map, scaled so that products of them do not overflow."""
         limit, step = _SCALES[self.dtype]
         size = tirx.Max(a, self._size(b))
         large = size > self._power(limit)
@@ -138,7 +138,7 @@ class BoundedAffine(Forgetting):
         )
 
     def _constant_part(self) -> tuple[Any, Any]:
-        """When the affine value does not depend on the carry, and what it is then."""
+        """The condition under which the affine value is free of the carry, and that value."""
         conditions, value, gate = [], zero(self.dtype), self.step.gate
         if self.step.offset is not None:
             value = self.step.offset

@@ -54,7 +54,7 @@ class Declared(Algebra):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Whether there is anything, and the parts of the operand."""
+        """Dtypes of the flag that there is an operand, and of the operand's parts."""
         return ("int32", *self.carried)
 
     def _operator(self, left: Element, right: Element) -> Element:

@@ -74,17 +74,17 @@ class Interleaved(Algebra):
 
     @property
     def innermost(self) -> Algebra:
-        """As the inner family."""
+        """The innermost family of the inner family."""
         return self.inner.innermost
 
     @property
     def reuses_parts(self) -> bool:
-        """As the inner family."""
+        """Return whether the inner family reuses the parts of a step."""
         return self.inner.reuses_parts
 
     @property
     def sample_range(self) -> tuple[int, int]:
-        """As the inner family."""
+        """The sample range of the inner family."""
         return self.inner.sample_range
 
     def _split(self, element: Element) -> list[Element]:
@@ -122,14 +122,14 @@ class Interleaved(Algebra):
         return (places, *(part for element in joined for part in element))
 
     def extend(self, earlier: Element, step: Element) -> Element:
-        """As ``combine``: only the carry that was last has one step more."""
+        """Combine; only the carry that was last has one step more."""
         places = tirx.Select(earlier[0] >= self.count - 1, tirx.const(0, _COUNT), earlier[0] + 1)
         *rest, last = self._split(earlier)
         first = self.inner.extend(last, self._split(step)[0])
         return (places, *first, *(part for element in rest for part in element))
 
     def flush(self, element: Element) -> Element:
-        """As the inner family."""
+        """Flush the element of every carry, as the inner family does."""
         parts = [part for inner in self._split(element) for part in self.inner.flush(inner)]
         return (element[0], *parts)
 
@@ -160,7 +160,7 @@ class Interleaved(Algebra):
 
 
 def _moved_from(step: Any, olds: tuple[Var, ...]) -> int | None:
-    """Which carry a step is, unchanged."""
+    """Return the index of the carry that a step passes on unchanged; None if it passes on none."""
     if not isinstance(step, Var):
         return None
     return next((i for i, old in enumerate(olds) if step.same_as(old)), None)

@@ -32,22 +32,22 @@ __all__ = [
 
 
 def is_float(dtype: str) -> bool:
-    """Whether ``dtype`` is a floating-point type."""
+    """Return whether ``dtype`` is a floating-point type."""
     return dtype.startswith(("float", "bfloat"))
 
 
 def is_integer(dtype: str) -> bool:
-    """Whether ``dtype`` is of integers; bool is not."""
+    """Return whether ``dtype`` is of integers; bool is not."""
     return dtype.startswith(("int", "uint"))
 
 
 def is_signed(dtype: str) -> bool:
-    """Whether ``dtype`` has negative integers."""
+    """Return whether ``dtype`` has negative integers."""
     return dtype.startswith("int")
 
 
 def is_bool(dtype: str) -> bool:
-    """Whether ``dtype`` is the truth values."""
+    """Return whether ``dtype`` is the truth values."""
     return dtype == "bool"
 
 
@@ -101,7 +101,7 @@ def zero_keeping_product(gate: Any, value: Any, dtype: str) -> Any:
 
 
 def is_constant(expr: Any, value: int) -> bool:
-    """Whether ``expr`` is the number ``value``, written out."""
+    """Return whether ``expr`` is the number ``value``, written out."""
     return isinstance(expr, tirx.IntImm | tirx.FloatImm) and float(expr.value) == value
 
 

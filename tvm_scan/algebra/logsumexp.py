@@ -145,7 +145,7 @@ def _same_pair(found: list[Any], wanted: tuple[Any, Any]) -> bool:
 
 
 def _is_log1p_of_distance(e: Any, u: Any, v: Any) -> bool:
-    """Whether ``e`` is ``log1p(exp(-|u - v|))``, or ``log(1 + exp(..))``."""
+    """Return whether ``e`` is ``log1p(exp(-|u - v|))``, or ``log(1 + exp(..))``."""
     inner = _argument(e, "tirx.log1p")
     if inner is None:
         total = _argument(e, "tirx.log")

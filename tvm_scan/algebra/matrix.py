@@ -102,7 +102,7 @@ class Matrix(Algebra):
         )
 
     def extend(self, earlier: Element, step: Element) -> Element:
-        """As ``combine``; products with constant zeros and ones of a step are left out."""
+        """Combine; products with constant zeros and ones of a step are left out."""
         return self._compose(earlier, step, times)
 
     def _compose(

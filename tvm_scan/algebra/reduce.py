@@ -43,7 +43,7 @@ class Reduce(Forgetting):
 
     @property
     def flagged(self) -> bool:
-        """Whether elements carry the "forgotten" flag."""
+        """Return whether elements carry the "forgotten" flag."""
         if self.choice is not None and self.choice.nan_wins:
             return False
         return self.op in ("max", "min") and is_float(self.dtype)
@@ -111,7 +111,7 @@ class Reduce(Forgetting):
         )
 
     def extend(self, earlier: Element, step: Element) -> Element:
-        """As ``combine``; a single factor cannot have overflowed."""
+        """Combine; a single factor cannot have overflowed."""
         if self.op == "mul":
             return (earlier[0] * step[0],)
         return self.combine(earlier, step)

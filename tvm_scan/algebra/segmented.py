@@ -48,22 +48,22 @@ class Segmented(Algebra):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Whether the carries are known, what they are, and the inner element."""
+        """Dtypes of the flag that the carries are known, of the carries, and of the inner parts."""
         return ("int32", *self.carried, *self.inner.dtypes)
 
     @property
     def innermost(self) -> Algebra:
-        """As the inner family."""
+        """The innermost family of the inner family."""
         return self.inner.innermost
 
     @property
     def reuses_parts(self) -> bool:
-        """As the inner family."""
+        """Return whether the inner family reuses the parts of a step."""
         return self.inner.reuses_parts
 
     @property
     def sample_range(self) -> tuple[int, int]:
-        """As the inner family."""
+        """The sample range of the inner family."""
         return self.inner.sample_range
 
     def _split(self, element: Element) -> tuple[Any, Element, Element]:
@@ -94,7 +94,7 @@ class Segmented(Algebra):
         )
 
     def extend(self, earlier: Element, step: Element) -> Element:
-        """As ``combine``, with the inner family's cheaper step."""
+        """Combine, with the inner family's cheaper step."""
         return self._compose(
             earlier, step, self.inner.extend(earlier[-self._depth :], step[-self._depth :])
         )
@@ -141,7 +141,7 @@ class LateSegmented(Segmented):
 
     @classmethod
     def prove(cls, system: System) -> Segmented | NotInFamily:
-        """As ``Segmented``, for every dtype."""
+        """Prove what ``Segmented`` proves, for every dtype."""
         return _prove(system)
 
 

@@ -112,7 +112,7 @@ class Shifted(Algebra):
 
 @dataclass(frozen=True, eq=False)
 class _Path:
-    """How far the carry is shifted on the way to an expression, in which direction.
+    """The bits by which the carry is shifted on the way to an expression, and in which direction.
 
     ``bitwise`` tells a path with a bitwise operator or a shift from one of products alone, which
     are affine.

@@ -112,7 +112,7 @@ def run() -> None:
 
 
 def _described(error: Exception) -> tuple[str, int]:
-    """What to say of an error that no command has words for, and the exit code."""
+    """Message and exit code for an error that no command has words for."""
     shown = getattr(error, "format_message", None)
     if shown is not None:  # a usage error of the argument parser, in the command that it names
         context = getattr(error, "ctx", None)
@@ -138,7 +138,7 @@ def _described(error: Exception) -> tuple[str, int]:
 
 
 def _drop_output() -> None:
-    """What is left in the buffer cannot be written: Python would try once more at its end."""
+    """Drop output that cannot be written: Python would try once more at its end."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

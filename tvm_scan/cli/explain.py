@@ -170,7 +170,7 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
 
 
 def _decision(target: Any, found: Recurrence, plan: ScanPlan) -> dict[str, Any] | None:
-    """Why a plan is the default, and what it was chosen among; None where it is another one."""
+    """The comparison that made a plan the default; None where the default is another one."""
     from tvm_scan.schedules.choose.default import decide
 
     made = decide(target, found)
@@ -193,7 +193,7 @@ def _decision(target: Any, found: Recurrence, plan: ScanPlan) -> dict[str, Any] 
 
 
 def _why_sequential(made: Decision) -> str:
-    """Why the loop stays as it was written, by the predictions."""
+    """The reason, by the predictions, that the loop stays as it was written."""
     from tvm_scan.meta.measure.duration import duration
 
     loop = duration(made.chosen.seconds)

@@ -1,4 +1,4 @@
-"""From a loop nest to a ``Recurrence``, or to the reason why it is none.
+"""The way from a loop nest to a ``Recurrence``, or to the reason why it is none.
 
 Reading order: ``flatten`` (blocks and bindings away), ``nest`` (which loop is time, which are
 lanes), ``access`` (what each written buffer is: history, state or scratch), ``symbolic`` (the

@@ -1,4 +1,4 @@
-"""What each written buffer of a nest is, and the register array that will stand for it.
+"""The role of each written buffer of a nest, and the register array that will stand for it.
 
 An index into a written buffer is split as ``c t + base(lane) + offset + varying(inner loops)``.
 
@@ -239,7 +239,7 @@ def _store_of(buffer: Var, nest: Nest) -> Any:
 
 
 def _shared(buffer: Var, layouts: Layouts) -> bool:
-    """Whether a buffer that nothing outside sees still has a cell per lane."""
+    """Return whether a buffer that nothing outside sees still has a cell per lane."""
     return any(
         tir.contains_var(base, [lane.var for lane in layouts.nest.lanes])
         for base in layouts.boxes[buffer].base

@@ -62,7 +62,7 @@ def accesses_of(stmts: list[Any], inner: list[Loop] | None = None) -> list[Acces
 
 
 def is_private(buffer: Var, body: list[Any]) -> bool:
-    """Whether each run of ``body`` overwrites all of ``buffer`` before reading any of it.
+    """Return whether each run of ``body`` overwrites all of ``buffer`` before reading any of it.
 
     What a loop does under a condition on its first iteration, ``if t == 0``, comes first in it.
     """
@@ -148,7 +148,7 @@ def _chosen(stmts: list[Any]) -> list[Any]:
 
 
 def _covers(index: Any, extent: Any, inner: list[Loop]) -> bool:
-    """Whether ``index`` runs through ``[0, extent)`` as the inner loops run."""
+    """Return whether ``index`` runs through ``[0, extent)`` as the inner loops run."""
     if tir.as_int(extent) == 1:
         return True
     for loop in inner:

@@ -14,7 +14,7 @@ __all__ = ["has_own_cells"]
 
 
 def has_own_cells(loop: Loop, external: tir.VarMap) -> bool:
-    """Whether two iterations never meet in a cell: then the loop is over lanes, not over time.
+    """Return whether two iterations never meet in a cell: the loop is then over lanes, not time.
 
     Theorem. Let a written buffer be indexed, in some dimension and in all accesses, by
     ``c v + r`` with one ``c != 0``, and let all values of ``r``, the inner loops included, lie

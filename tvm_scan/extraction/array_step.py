@@ -40,7 +40,7 @@ __all__ = ["ArrayStep", "Known", "Sum", "map_known"]
 
 
 def map_known(node: Any, fn: Callable[[TensorLoad], Any]) -> Any:
-    """As ``tir.map_loads``, where ``fn`` may raise ``NotUnderstood``: TVM would rename it."""
+    """Map loads as ``tir.map_loads`` does, with an ``fn`` that may raise ``NotUnderstood``."""
     failed: list[NotUnderstood] = []
 
     def careful(load: TensorLoad) -> Any:
@@ -60,7 +60,7 @@ def map_known(node: Any, fn: Callable[[TensorLoad], Any]) -> Any:
 
 @dataclass(eq=False)
 class Known:
-    """What a buffer holds: ``buffer[place] = value`` for all values of the loops in ``place``."""
+    """The known contents of a buffer: ``buffer[place] = value`` for all values of the loops."""
 
     place: list[Any]
     loops: list[Loop]
@@ -132,7 +132,7 @@ class ArrayStep:
         self._block(stmts, [], None)
 
     def value_of(self, buffer: Var) -> Known | None:
-        """What a buffer holds now; None where that is not known for all of its places."""
+        """The present contents of a buffer; None where they are not known for all of its places."""
         return None if buffer in self._lost else self.known.get(buffer)
 
     def _block(self, stmts: list[Any], around: list[Loop], over: Loop | None) -> None:

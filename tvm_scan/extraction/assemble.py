@@ -79,7 +79,7 @@ def extract(func: tirx.PrimFunc) -> Recurrence | Refusal:
 
 
 def extract_nest(func: tirx.PrimFunc, nest: Any) -> Recurrence | Refusal:
-    """As ``extract``, for one statement of the root block.
+    """Extract a recurrence from one statement of the root block.
 
     Parameters
     ----------

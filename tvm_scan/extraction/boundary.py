@@ -1,4 +1,4 @@
-"""What the first step reads: an initial state, a value of its own, or memory before time.
+"""The source of the first step: an initial state, a value of its own, or memory before time.
 
 Theorem (first step). Let the step be ``E(h, t)``. If ``E`` with ``t = 0`` is free of ``h``, the
 recurrence has no initial state: step 0 is the constant map to ``E(., 0)``, and ``E`` with its
@@ -222,7 +222,7 @@ def without_time_tests(body: Any, held: Any, init: Any, time: Var, extent: Any) 
 
 
 def _initial_values(step: Any, old: Var, time: Var, extent: Any) -> list[Any]:
-    """What step 0 may find in the place of the carry, by the step's own tests on time."""
+    """Values that step 0 may find in place of the carry, by the step's own tests on time."""
     candidates = [decide_time_tests(other, time, extent, at=0) for other in _beside(step, old)]
     return [init for init in candidates if not tir.contains_var(init, [time])]
 

@@ -1,4 +1,4 @@
-"""From drafts to carries: the first step, the family, and the state before time."""
+"""The way from drafts to carries: the first step, the family, and the state before time."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _classify(
 def _starts(
     draft: Draft, boundary: Boundary, needed: bool, nest: Nest, layouts: Layouts
 ) -> tuple[Any, ...] | None:
-    """What a carry may be before step 0; nothing where step 0 sets it, None for anything."""
+    """Values that a carry may have before step 0; none where step 0 sets it, None for any."""
     if boundary.init is not None:
         return (boundary.init,)
     if not needed:
@@ -150,7 +150,7 @@ def _starts(
 
 
 def _needs_memory(draft: Draft, nest: Nest, layouts: Layouts, state: StepState) -> bool:
-    """Whether someone reads the state before time that this carry starts from.
+    """Return whether someone reads the state before time that this carry starts from.
 
     A read of lag ``j`` at step ``s < j`` reads ``j - s`` steps before time.
     """
@@ -173,7 +173,7 @@ def _needs_memory(draft: Draft, nest: Nest, layouts: Layouts, state: StepState) 
 
 
 def _kept_if_empty(cell: Cell, nest: Nest, layouts: Layouts) -> bool:
-    """Whether the state before time matters beyond step 0: it is set, or a lane may be empty."""
+    """Return whether the state before time matters beyond step 0: it is set, or a lane is empty."""
     if any(store.buffer.same_as(cell.buffer) for store in stores_in(nest.before)):
         return True
     register = layouts.registers[cell.buffer]
@@ -329,7 +329,7 @@ def _has_steps(extent: Any) -> Any:
 def _of_step_before(
     register: Register, lag: int, nest: Nest, layouts: Layouts
 ) -> Callable[[Access], bool]:
-    """Whether an access before time is of the cell that ``lag`` steps before step 0 would write."""
+    """Make the test for an access of the cell that ``lag`` steps before step 0 would write."""
     dim = layouts.boxes[register.buffer].time_dim
     before = tirx.IntImm(tir.dtype_of(nest.time.var), -1)
 
@@ -344,7 +344,7 @@ def _of_step_before(
 def _sets_all(
     register: Register, nest: Nest, wanted: Callable[[Access], bool] = lambda _: True
 ) -> bool:
-    """Whether the statements before time set every cell of the register array.
+    """Return whether the statements before time set every cell of the register array.
 
     One store does it where every dimension with several cells is indexed by a loop of its own
     that runs through all of them. Stores under a condition do not count.
@@ -374,7 +374,7 @@ def _runs_through(access: Access, register: Register) -> bool:
 
 
 def _in_bounds(index: list[Any], buffer: Var, nest: Nest, given: Any = None) -> bool:
-    """Whether a cell lies inside its buffer, ``given`` a condition."""
+    """Return whether a cell lies inside its buffer, ``given`` a condition."""
     analyzer = Analyzer()
     for lane in nest.lanes:
         analyzer.bind(lane.var, Range.from_min_extent(tir.zero_like(lane.var), lane.extent))

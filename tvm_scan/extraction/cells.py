@@ -34,7 +34,7 @@ class Cell:
         self.place = place
 
     def is_read_by(self, load: Any) -> bool:
-        """Whether ``load`` is the value of this cell before the step, at its own place."""
+        """Return whether ``load`` is the value of this cell before the step, at its own place."""
         return bool(load.source.same_as(self.before)) and all(
             tir.as_int(a) == b if isinstance(b, int) else tir.structurally_equal(a, b)
             for a, b in zip(load.indices, self.place, strict=True)
@@ -95,7 +95,7 @@ class Cells:
         return tuple(key), pairs
 
     def _overlaps(self, buffer: Var, key: Key) -> bool:
-        """Whether another key that is in use names some of the same cells."""
+        """Return whether another key that is in use names some of the same cells."""
         others = self._keys(buffer) - {key}
         return any(
             all(a == b or "s" in (a, b) for a, b in zip(key, other, strict=True))

@@ -1,4 +1,4 @@
-"""Which carries feed which: groups that must be scanned together, in the order of their stages.
+"""Groups of carries that must be scanned together, in the order in which they feed one another.
 
 Theorem (stages). Let the step of a carry depend on carries of other groups only as they were
 before the step. Once those are known at the head of every chunk, replaying them through the
@@ -79,7 +79,7 @@ def draft_steps(nest: Nest, layouts: Layouts, state: StepState) -> list[Draft] |
 
 
 def _may_meet(load: Any, cell: Cell) -> bool:
-    """Whether ``load`` of the cell's buffer may be of one of the cell's places."""
+    """Return whether ``load`` of the cell's buffer may be of one of the cell's places."""
     for index, key in zip(load.indices, cell.key, strict=True):
         constant = tir.as_int(index)
         if key != "s" and constant is not None and constant != key:

@@ -177,7 +177,7 @@ class _Proof:
         return expr
 
     def _weight(self, one_sum: MatrixSum) -> tuple[Any, bool]:
-        """What the sum weighs the state with, and whether that is the state after the step."""
+        """The weight of the state in the sum, and whether that is the state after the step."""
         cells = self.matrix.cells
         after = tir.contains_var(one_sum.term, [cells[-1]])
         term = self._over_first(one_sum.term, last=after)

@@ -1,4 +1,4 @@
-"""What a delta rule stores at every step, what it starts from, and what it leaves."""
+"""Stores of a delta rule at every step, the state that it starts from, and the one it leaves."""
 
 from __future__ import annotations
 

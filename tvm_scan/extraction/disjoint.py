@@ -1,4 +1,4 @@
-"""Whether lanes own the cells that they write."""
+"""The check that lanes own the cells that they write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["lanes_apart"]
 
 
 def lanes_apart(buffer: Var, layouts: Layouts, extra_steps: int = 0) -> bool:
-    """Whether no two lanes meet in a cell of ``buffer``, ``extra_steps`` before time included.
+    """Return whether no two lanes meet in a cell, the ``extra_steps`` before time included.
 
     Lanes whose iterations have cells of their own (``nest.private``) need no index of theirs.
     """

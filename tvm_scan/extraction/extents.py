@@ -1,4 +1,4 @@
-"""How many iterations a loop has: never fewer than none.
+"""Loop extents as numbers of iterations, which are never negative.
 
 TensorIR runs a loop of a negative extent as one of no iterations. Whoever cuts an extent into
 tiles, chunks or blocks needs it as a count, so every loop of a flattened nest has
@@ -69,7 +69,7 @@ def last_of(count: Any) -> Any:
 
 
 def runs_through(count: Any, size: Any) -> bool:
-    """Whether a loop of that many iterations visits every cell of a dimension of that size."""
+    """Return whether a loop of ``count`` iterations visits each cell of a dimension of ``size``."""
     zero = tir.zero_like(size)
     return any(
         tir.structurally_equal(tir.simplify(count), tir.simplify(cells))

@@ -70,7 +70,7 @@ def _factors(e: Any, row: Var, apart: list[Var]) -> tuple[list[Any], Any]:
 
 
 def _same(left: list[Any], right: list[Any]) -> bool:
-    """Whether two products have the same factors, in any order."""
+    """Return whether two products have the same factors, in any order."""
     todo = list(right)
     for factor in left:
         match = next((f for f in todo if tir.structurally_equal(f, factor)), None)

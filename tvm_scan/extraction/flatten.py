@@ -201,7 +201,7 @@ _IMPURE = (
 
 
 def is_pure_call(name: str | None) -> bool:
-    """Whether the call of that name is a function of its arguments and nothing else."""
+    """Return whether the call of that name is a function of its arguments and nothing else."""
     if name is None:
         return False
     if name in ("tirx.call_pure_extern", "tirx.call_llvm_pure_intrin"):

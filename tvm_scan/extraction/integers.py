@@ -102,7 +102,7 @@ def _without_body(s: Any) -> Any:
 
 
 def same_statements(left: list[Any], right: list[Any]) -> bool:
-    """Whether two lists do the same, up to the names of what they bind themselves."""
+    """Return whether two lists do the same, up to the names of what they bind themselves."""
     pair = [without_allocs(stmts) for stmts in (left, right)]
     if len(pair[0]) != len(pair[1]):
         return False

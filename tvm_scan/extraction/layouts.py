@@ -50,7 +50,7 @@ class Layouts:
         return buffer in self.boxes
 
     def steps_back(self, buffer: Var, index: Any, step: Any) -> int | None:
-        """How many steps before ``step`` the time index is; None where that is not constant."""
+        """Number of steps from the time index to ``step``; None where that is not constant."""
         box: Box = self.boxes[buffer]
         assert box.time_dim is not None, "a buffer without time has no steps"
         distance = tir.as_int(tir.simplify(box.base[box.time_dim] + step * box.time_step - index))

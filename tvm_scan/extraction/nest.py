@@ -1,4 +1,4 @@
-"""Which loop of a flattened nest is time, and which are lanes.
+"""The loops of a flattened nest: the one that is time, and those that are lanes.
 
 Theorem (lanes). Let ``v`` be a loop, and let every buffer that the loop writes be indexed, in
 all of its loads and stores, by ``c v + r`` in some dimension, with the same ``c != 0`` and with
@@ -69,7 +69,7 @@ def linear_in(expr: Any, var: Var) -> tuple[int, Any] | None:
 
 
 def is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
-    """Whether ``loop`` satisfies the theorem above; ``body`` is all that runs inside it."""
+    """Return whether ``loop`` satisfies the theorem above; ``body`` is all that runs inside it."""
     private = private_in(body, external)
     written = tir.VarMap(
         (store.buffer, True) for store in stores_in(body) if store.buffer not in private
@@ -192,7 +192,7 @@ def find_nest(
 
 
 def _keeps_history(time: Loop, external: tir.VarMap) -> bool:
-    """Whether a state that ``time`` goes through can be read later on.
+    """Return whether a state that ``time`` goes through can be read later on.
 
     That takes a store at an index that moves with time, to a buffer that outlives the iteration.
     """
@@ -246,7 +246,7 @@ def _under(
 
 
 def _carries(loop: Loop) -> bool:
-    """Whether ``loop`` reads a buffer that it writes (a pure producer loop does not carry)."""
+    """Return whether ``loop`` reads a buffer that it writes (a pure producer loop does not)."""
     written = tir.VarMap((store.buffer, True) for store in stores_in(loop.body))
     return any(not a.is_store and a.buffer in written for a in accesses_of(loop.body))
 

@@ -12,7 +12,7 @@ __all__ = ["may_keep", "overwritten"]
 
 
 def may_keep(loop: Loop) -> bool:
-    """Whether ``loop`` stores under a condition.
+    """Return whether ``loop`` stores under a condition.
 
     Where the condition is false the memory keeps what an earlier iteration wrote: such a loop
     carries although it reads nothing, as the reservoir ``if u[t] < p: r = x[t]`` does.

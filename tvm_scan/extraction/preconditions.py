@@ -1,4 +1,4 @@
-"""What a nest must be before its accesses are looked at."""
+"""Conditions that a nest must meet before its accesses are looked at."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _INT32 = 1 << 31
 
 @dataclass(frozen=True, eq=False)
 class _Scope:
-    """What is known of the function around the statements."""
+    """Facts about the function around the statements."""
 
     external: tir.VarMap
     reduced: tir.VarMap
@@ -122,7 +122,7 @@ def _one_loop(loop: Loop, scope: _Scope, outer: list[Var]) -> tuple[Loop, bool]:
 
 
 def _tile(loop: Loop, external: tir.VarMap) -> tuple[list[Any], Loop] | None:
-    """What stands between the loop and the next one inside it that is no lane, and that one."""
+    """The statements between the loop and the next one inside it that is no lane, and that loop."""
     between: list[Any] = []
     level = without_allocs(loop.body)
     while len(level) == 1:

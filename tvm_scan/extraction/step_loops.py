@@ -1,4 +1,4 @@
-"""What the loops of a step do with a buffer: cells of their own, a sum, or neither."""
+"""The use that the loops of a step make of a buffer: cells of their own, a sum, or neither."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def loop_of(index: Any, loops: list[Loop]) -> Loop | None:
 
 
 def has_loop(buffer: Var, loop: Loop) -> bool:
-    """Whether a store to ``buffer`` inside of ``loop`` has its variable in the index."""
+    """Return whether a store to ``buffer`` inside of ``loop`` has its variable in the index."""
     return any(
         store.buffer.same_as(buffer) and tir.contains_var(store.indices, [loop.var])
         for store in stores_in(loop.body)
@@ -54,7 +54,7 @@ def check_own(buffer: Var, loop: Loop) -> None:
 
 
 def is_sum(buffer: Var, loop: Loop) -> bool:
-    """Whether all that ``loop`` does with ``buffer`` is to add to it, in one store."""
+    """Return whether ``loop`` only adds to ``buffer``, in one store."""
     accesses = [a for a in accesses_of(loop.body) if a.buffer.same_as(buffer)]
     stores = [s for s in stores_in(loop.body) if s.buffer.same_as(buffer)]
     return len(stores) == 1 and len(accesses) == 2 and addend(stores[0]) is not None

@@ -66,7 +66,7 @@ class StepState(Cells):
         return self._old(buffer, key, pairs)
 
     def _half_written(self, buffer: Var, pairs: list[tuple[Var, Var]]) -> bool:
-        """Whether an open loop has written some cells of ``buffer``, but not the one at hand.
+        """Return whether an open loop has written cells of ``buffer``, but not the one at hand.
 
         Inside ``for n: h[n] = ..`` only the cell of the present ``n`` is known to be new.
         """
@@ -101,7 +101,7 @@ class StepState(Cells):
     def depends_on(
         self, expr: Any, wanted: tir.VarMap, at: Callable[[Any], Any] = lambda e: e
     ) -> bool:
-        """Whether ``expr`` depends on any of the variables, through opaque values as well.
+        """Return whether ``expr`` depends on any of the variables, through opaque values as well.
 
         ``at`` is done to every expression before it is looked into.
         """
@@ -229,7 +229,7 @@ class StepState(Cells):
         return Loop(loop.var, loop.extent, body, loop.origin, loop.thread)
 
     def _indexed_by(self, loop: Loop, buffer: Var) -> bool:
-        """Whether every store to ``buffer`` in the loop goes to a cell that the loop selects."""
+        """Return whether every store to ``buffer`` in the loop is to a cell that it selects."""
         for access in accesses_of([loop]):
             if access.is_store and access.buffer.same_as(buffer):
                 split = self.layouts.split(
@@ -248,7 +248,7 @@ class StepState(Cells):
         return True
 
     def _fresh_in(self, loop: Loop, buffer: Var) -> bool:
-        """Whether each iteration overwrites the cell before it reads it."""
+        """Return whether each iteration overwrites the cell before it reads it."""
         for stmt in loop.body:
             if isinstance(stmt, Alloc):
                 continue

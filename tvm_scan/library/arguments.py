@@ -1,4 +1,4 @@
-"""What the factories share: checked arguments, extents and optional parameters.
+"""Checks that the factories share: arguments, extents and optional parameters.
 
 Every factory answers a bad argument with ``ValueError`` in one form: what was expected, what was
 found, and what to pass instead.

@@ -1,4 +1,4 @@
-"""What a proof needs and does not prove, in words."""
+"""Assumptions that a proof needs and does not prove, in words."""
 
 from __future__ import annotations
 

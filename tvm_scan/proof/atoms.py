@@ -1,4 +1,4 @@
-"""What an expression does not compute: inputs, lanes and time, and functions of them."""
+"""Parts that an expression does not compute: inputs, lanes and time, and functions of them."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Atoms:
 
     @property
     def calls_unknown_functions(self) -> bool:
-        """Whether a counterexample may be one of functions that no machine has."""
+        """Return whether a counterexample may be one of functions that no machine has."""
         return any(
             key.partition("(")[0] not in {str(b.name) for b in self.tables.keys()}
             for key in self._functions

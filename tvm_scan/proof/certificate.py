@@ -1,4 +1,4 @@
-"""What was proven of a recurrence, as frozen data that prints itself."""
+"""Statements proven of a recurrence, as frozen data that prints itself."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class GroupProof:
-    """What was proven of carries that are scanned together.
+    """Statements proven of carries that are scanned together.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class GroupProof:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What was proven of a recurrence, group by group.
+    """Statements proven of a recurrence, group by group.
 
     Attributes
     ----------

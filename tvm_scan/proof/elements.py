@@ -26,7 +26,7 @@ __all__ = ["Fact", "Unknowns", "candidates", "holds_of", "unknown_element"]
 
 @dataclass(frozen=True)
 class Fact:
-    """What holds of one part of every element.
+    """Facts that hold of one part of every element.
 
     Attributes
     ----------
@@ -215,5 +215,5 @@ def _with_selects(e: Any) -> Any:
 
 
 def _wide(dtype: str) -> bool:
-    """Whether a dtype is one in which narrower carries are summed."""
+    """Return whether a dtype is one in which narrower carries are summed."""
     return is_integer(dtype) and bits_of(dtype) >= 32

@@ -17,7 +17,7 @@ _LARGE = Real.const(1.0)
 
 
 def is_end(e: Any, sign: int) -> bool:
-    """Whether it is the largest float of its dtype, or minus that one."""
+    """Return whether it is the largest float of its dtype, or minus that one."""
     dtype = tir.dtype_of(e)
     if not is_float(dtype):
         return False
@@ -40,6 +40,6 @@ def ends_of(e: Any, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _beyond(infinite: Bool, nan: Bool, sign: int) -> Real:
-    """Beyond ``_LARGE``, or its opposite, where it is infinite; else zero."""
+    """A number beyond ``_LARGE``, or its opposite, where it is infinite; else zero."""
     value = Real.pick(infinite, Real.const(2.0 * sign), Real.const(0.0))
     return Real(value.top, nan=nan)

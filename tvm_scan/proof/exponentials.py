@@ -28,7 +28,7 @@ _LOGARITHMS = {"exp", "log", "log1p"}
 
 
 def mentions_logarithms(exprs: Any, names: tir.VarMap) -> bool:
-    """Whether a logarithm or an exponential is taken of any of the variables."""
+    """Return whether a logarithm or an exponential is taken of any of the variables."""
     found = False
 
     def visit(call: Call) -> None:

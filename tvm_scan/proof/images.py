@@ -50,7 +50,7 @@ class Image:
         return Choice(test, yes, no)
 
     def under(self, test: Any) -> tuple[Image, Image]:
-        """What it is where ``test`` holds, and where it does not."""
+        """The images where ``test`` holds, and where it does not."""
         return self, self
 
     def each(self, other: Image, run: Callable[[Fraction, Fraction], Fraction]) -> Image:
@@ -91,7 +91,7 @@ class Image:
 
     @property
     def nonzero(self) -> Bool:
-        """Whether it is not zero."""
+        """The condition that it is not zero."""
         return neg(self.equals(Image.const(0)))
 
     @property
@@ -122,7 +122,7 @@ class Choice(Image):
     no: Image
 
     def under(self, test: Any) -> tuple[Image, Image]:
-        """What it is where ``test`` holds, and where it does not."""
+        """The images where ``test`` holds, and where it does not."""
         return (self.yes, self.no) if self.condition.eq(test) else (self, self)
 
     @property
@@ -149,7 +149,7 @@ def _equation(a: Any, b: Any) -> Any:
 
 
 def _is_no(test: Any, yes: Fraction, no: Fraction) -> bool:
-    """Whether a choice is ``no`` in either case, and as defined as it was."""
+    """Return whether a choice is ``no`` in either case, and as defined as it was."""
     if not (no.bottom.eq(_ONE) or no.bottom.eq(yes.bottom)):
         return False
     apart = yes.top * no.bottom - no.top * yes.bottom

@@ -1,4 +1,4 @@
-"""What holds of every element, found and proven: the strongest facts that compositions keep.
+"""Facts that hold of every element, found and proven: the strongest that compositions keep.
 
 Facts are tried from the strongest to the weakest; one that an element of a step, the identity or a
 composition of two elements may break gives way to the next. (C. Flanagan and K. R. M. Leino,

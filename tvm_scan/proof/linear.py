@@ -138,12 +138,12 @@ def _real(number: Fraction) -> Any:
 
 
 def is_linear(terms: list[Any]) -> bool:
-    """Whether no unknowns are multiplied."""
+    """Return whether no unknowns are multiplied."""
     return not outermost(terms, _is_product)
 
 
 def multiplies(term: Any) -> bool:
-    """Whether unknowns are multiplied in it once it is simplified."""
+    """Return whether unknowns are multiplied in it once it is simplified."""
     return not is_linear([monomials(term)])
 
 
@@ -173,12 +173,12 @@ def _is_multiplication(e: Any) -> bool:
 
 
 def _is_product(e: Any) -> bool:
-    """Whether ``e`` multiplies unknown numbers."""
+    """Return whether ``e`` multiplies unknown numbers."""
     return _is_multiplication(e) and sum(not _is_number(f) for f in e.children()) > 1
 
 
 def _is_choice(e: Any) -> bool:
-    """Whether ``e`` is a choice between numbers."""
+    """Return whether ``e`` is a choice between numbers."""
     return bool(z3.is_app_of(e, z3.Z3_OP_ITE) and not z3.is_bool(e))
 
 

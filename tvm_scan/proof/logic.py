@@ -13,7 +13,7 @@ Bool = Any
 
 
 def conj(*parts: Bool) -> Bool:
-    """All of them."""
+    """The condition that all parts hold."""
     left = [p for p in parts if p is not True]
     if any(p is False for p in left):
         return False
@@ -21,7 +21,7 @@ def conj(*parts: Bool) -> Bool:
 
 
 def disj(*parts: Bool) -> Bool:
-    """Any of them."""
+    """The condition that any part holds."""
     left = [p for p in parts if p is not False]
     if any(p is True for p in left):
         return True
@@ -29,19 +29,19 @@ def disj(*parts: Bool) -> Bool:
 
 
 def neg(part: Bool) -> Bool:
-    """Not this one."""
+    """The condition that the part does not hold."""
     if isinstance(part, bool):
         return not part
     return part.arg(0) if z3.is_not(part) else z3.Not(part)
 
 
 def implies(given: Bool, then: Bool) -> Bool:
-    """``then`` where ``given``."""
+    """The condition that ``then`` holds where ``given`` does."""
     return disj(neg(given), then)
 
 
 def equal(left: Bool, right: Bool) -> Bool:
-    """Both or none."""
+    """The condition that both hold or neither does."""
     if isinstance(left, bool):
         left, right = right, left
     if isinstance(right, bool):

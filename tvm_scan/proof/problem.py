@@ -31,7 +31,7 @@ MOST_STEPS = 1 << 28
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is to be proven of one group of carries.
+    """The problem to be proven of one group of carries.
 
     Attributes
     ----------
@@ -82,22 +82,22 @@ class Problem:
 
     @property
     def has_floats(self) -> bool:
-        """Whether any carry or any part of an element is a float."""
+        """Return whether any carry or any part of an element is a float."""
         return any(is_float(dtype) for dtype in (*self.dtypes, *self.algebra.dtypes))
 
     @property
     def is_declared(self) -> bool:
-        """Whether the composition is that of a declared operator."""
+        """Return whether the composition is that of a declared operator."""
         return isinstance(self.algebra, Declared)
 
     @property
     def widened(self) -> bool:
-        """Whether halves are computed with."""
+        """Return whether halves are computed with."""
         return any(_finds(step, tirx.Cast, _widens) for step in self.steps)
 
     @property
     def divides(self) -> bool:
-        """Whether integers are divided, by the loop or by the algebra."""
+        """Return whether integers are divided, by the loop or by the algebra."""
         divisions = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
         parts = tuple(tirx.Var(f"e{i}", dtype) for i, dtype in enumerate(self.algebra.dtypes))
         exprs = (*self.steps, *self.algebra.apply(parts, self.olds))
@@ -105,7 +105,7 @@ class Problem:
 
     @property
     def moves_bits(self) -> bool:
-        """Whether integers are shifted or combined bit by bit, by the loop or by the algebra.
+        """Return whether the loop or the algebra shifts integers or combines them bit by bit.
 
         A mask of low bits is no such thing, but a remainder.
         """
@@ -123,7 +123,7 @@ class Problem:
 
     @property
     def most_steps(self) -> int:
-        """How many steps one element stands for at most."""
+        """Number of steps that one element stands for at most."""
         return MOST_STEPS if self.length is None else max(self.length, 1)
 
 
@@ -165,7 +165,7 @@ class Theory:
         return f"{self.arithmetic.name}{' without overflow' if self.exact else ''}"
 
     def is_guess(self, atoms: list[Atoms]) -> bool:
-        """Whether a counterexample may be one of functions that no machine has."""
+        """Return whether a counterexample may be one of functions that no machine has."""
         return self.arithmetic.guesses or any(each.calls_unknown_functions for each in atoms)
 
     def atoms(self, earlier: Atoms | None = None) -> Atoms:
@@ -174,7 +174,7 @@ class Theory:
         return Atoms(self.arithmetic, p.extents, self.tables, p.moving, earlier)
 
     def translator(self, atoms: Atoms, names: tir.VarMap) -> Translator:
-        """What makes terms of expressions over ``names``."""
+        """The translator that makes terms of expressions over ``names``."""
         return (ExponentialTranslator if self.images else Translator)(atoms, names)
 
     # ---- carries ------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Theory:
         return names, given
 
     def indexed(self, translator: Translator, carries: Element) -> Bool:
-        """Whether such carries index their tables inside: as the loop does at the next step."""
+        """The condition that such carries index their tables inside, as at the loop's next step."""
         inside: Bool = True
         table = tir.VarMap(zip(self.problem.olds, carries, strict=True))
         algebra = self.problem.algebra
@@ -227,12 +227,12 @@ class Theory:
         return conj(basic, checks.overflow, checks.lossless) if self.exact else basic
 
     def loop_defined(self, checks: Checks) -> Bool:
-        """As ``meant``, of the loop itself, whose casts may cut."""
+        """The conditions of ``meant`` for the loop itself, whose casts may cut."""
         basic = conj(checks.defined, checks.finite)
         return conj(basic, checks.overflow) if self.exact else basic
 
     def same(self, left: list[Term], right: list[Term], dtypes: tuple[str, ...]) -> Bool:
-        """Whether two tuples of values are the same."""
+        """The condition that two tuples of values are the same."""
         return conj(
             *(self._same(a.value, b.value, d) for a, b, d in zip(left, right, dtypes, strict=True))
         )
@@ -253,7 +253,7 @@ class Theory:
 
 
 def _finds(expr: Any, kind: Any, test: Callable[[Any], bool]) -> bool:
-    """Whether a node of the kind passes the test."""
+    """Return whether a node of the kind passes the test."""
     found = False
 
     def visit(node: Any) -> None:

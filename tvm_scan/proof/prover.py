@@ -147,7 +147,7 @@ def _proof(attempt: _Attempt, seconds: float) -> GroupProof:
 
 
 def _numbers(questions: Questions, facts: tuple[Fact, ...], seconds: float) -> Statement | None:
-    """Whether the scan overflows where the loop does not.
+    """Decide whether the scan overflows where the loop does not.
 
     Where it may, its sums and products are those of words that wrap around; that the kernels
     compute them so is an assumption here, and tested in ``tests/unit/test_wrapping.py``.

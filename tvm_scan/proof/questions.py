@@ -20,7 +20,7 @@ __all__ = ["Question", "Questions"]
 
 @dataclass(eq=False)
 class Question:
-    """Whether ``goal`` follows from ``given``.
+    """The question whether ``goal`` follows from ``given``.
 
     Attributes
     ----------
@@ -289,7 +289,7 @@ class Questions:
         return terms, f.steps + g.steps, [*given, *atoms.facts]
 
     def extended(self, facts: tuple[Fact, ...]) -> tuple[list[Term], Any, list[Bool]]:
-        """As ``combined``, of an element and a step."""
+        """The element that ``combined`` gives, made of an element and a step."""
         f, _, names, given = self.pair(facts)
         atoms = self.theory.atoms()
         run = self.theory.translator(atoms, names)

@@ -49,12 +49,12 @@ class Real:
 
     @property
     def infinite(self) -> Bool:
-        """Whether it is one of the infinities."""
+        """The condition that it is one of the infinities."""
         return disj(self.up, self.down)
 
     @property
     def special(self) -> Bool:
-        """Whether it is no real number."""
+        """The condition that it is no real number."""
         return disj(self.nan, self.up, self.down)
 
     @property
@@ -100,7 +100,7 @@ class Real:
 
     @property
     def nonzero(self) -> Bool:
-        """Whether it is not zero."""
+        """The condition that it is not zero."""
         return neg(self._zero())
 
     def _zero(self) -> Bool:
@@ -132,7 +132,7 @@ class Real:
         return _times(self.top, other.bottom) == _times(other.top, self.bottom)
 
     def same(self, other: Real) -> Bool:
-        """The same number, NaN being the same as NaN."""
+        """The condition that both are the same number, NaN being the same as NaN."""
         return disj(conj(self.nan, other.nan), self.equals(other))
 
     @classmethod

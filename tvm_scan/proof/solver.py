@@ -26,7 +26,7 @@ _STUCK = 300_000
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What the solver said.
+    """The solver's answer.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ _known: OrderedDict[int, tuple[Any, float, Answer]] = OrderedDict()
 
 
 def ask(given: list[Bool], goal: Bool, seconds: float, glance: bool = False) -> Answer:
-    """Whether ``goal`` follows from ``given``.
+    """Ask whether ``goal`` follows from ``given``.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class _Cases:
         self.solver.add(*(linear(term) for term in given))
 
     def holds(self, goal: Any) -> bool:
-        """Whether the goal follows from what is given, and from the case at hand."""
+        """Return whether the goal follows from what is given, and from the case at hand."""
         goal = monomials(normal_remainders(goal))
         if z3.is_true(goal):
             return True

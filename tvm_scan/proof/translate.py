@@ -1,4 +1,4 @@
-"""From TensorIR expressions to terms of the solver."""
+"""The translation from TensorIR expressions to terms of the solver."""
 
 from __future__ import annotations
 

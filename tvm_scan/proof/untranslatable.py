@@ -1,4 +1,4 @@
-"""What the solver's theories do not have."""
+"""Operations that the solver's theories do not have."""
 
 __all__ = ["UntranslatableError"]
 

@@ -1,4 +1,4 @@
-"""Inside model compilation: find the recurrences of a Relax module and schedule them.
+"""Passes of model compilation: find the recurrences of a Relax module and schedule them.
 
 Importing it replaces TVM's gradient of ``relax.cumsum`` and gives ``relax.cumprod`` one.
 """

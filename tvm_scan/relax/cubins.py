@@ -32,7 +32,7 @@ _TEXT, _BINARY = b"cuda", b"cubin"
 
 
 def kernel_format(built: Any) -> str:
-    """How the kernels of a built module will be exported: ``cubin``, ``cuda`` (text), or none.
+    """The form in which a built module's kernels are exported: ``cubin``, ``cuda`` (text), or none.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def compiled_kernels(target: Target) -> Callable[..., str]:
 
 
 def _compiler() -> str:
-    """What makes machine code of CUDA text here: nvcc, the library NVRTC, or nothing."""
+    """Name of what makes machine code of CUDA text here: nvcc, the library NVRTC, or nothing."""
     if shutil.which("nvcc") is not None:
         return "nvcc"
     try:

@@ -114,7 +114,7 @@ def export(
 
 
 def _check_folder(folder: Path) -> None:
-    """Before anything is compiled."""
+    """Check, before anything is compiled, that a folder can be written to."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir():
         raise ScanError(f"export: expected a folder at {there}, found a file; name another one")

@@ -26,7 +26,7 @@ _ORDINARY = (RefusalKind.NO_RECURRENCE, RefusalKind.REDUCTION)
 
 @dataclass(frozen=True)
 class ScanReport:
-    """What was found in one function.
+    """The recurrences and refusals found in one function.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ def called_functions(mod: IRModule) -> list[GlobalVar]:
 
 
 class Findings:
-    """What was found in functions, so that passes in a row look into each function once."""
+    """The findings in functions, so that passes in a row look into each function once."""
 
     def __init__(self) -> None:
         self._found: dict[
@@ -107,7 +107,7 @@ class Findings:
         return self._found[key][1]
 
     def reports(self, mod: IRModule) -> list[ScanReport]:
-        """As `FindScans`."""
+        """Reports of a module, as `FindScans` gives them."""
         reports = []
         for name in called_functions(mod):
             func = mod[name]
@@ -129,7 +129,7 @@ def _found(func: tirx.PrimFunc, nest: Any) -> Recurrence | DeltaRule | Refusal:
 
 
 def _reads_what_it_writes(nest: Any) -> bool:
-    """Whether it can be a recurrence; most nests of a model cannot, and cost no more than this."""
+    """Return whether it can be a recurrence; most nests of a model cannot, and this is cheap."""
     written = tir.buffers_stored(nest)
     return any(buffer in written for buffer in tir.buffers_loaded(nest).keys())
 

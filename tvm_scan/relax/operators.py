@@ -85,7 +85,7 @@ def emit_along_axis(
 
 
 def _same(left: Sequence[Any], right: Sequence[Any]) -> bool:
-    """Whether two shapes are the same."""
+    """Return whether two shapes are the same."""
     return len(left) == len(right) and all(map(tir.structurally_equal, left, right))
 
 

@@ -65,7 +65,7 @@ def ParallelizeScans(
 def parallelize_pass(
     target: Target | None, database: Any, findings: Findings
 ) -> tvm.ir.transform.Pass:
-    """As `ParallelizeScans`, behind passes that looked into functions already."""
+    """The pass `ParallelizeScans`, behind passes that looked into functions already."""
 
     @tvm.ir.transform.module_pass(opt_level=0, name="ParallelizeScans")
     def run(mod: IRModule, _context: Any) -> IRModule:

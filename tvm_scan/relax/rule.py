@@ -1,4 +1,4 @@
-"""The same as a dlight rule, to stand in front of TVM's own rules."""
+"""The scheduling pass as a dlight rule, to stand in front of TVM's own rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often the variables of a Relax function are read."""
+"""Read counts of the variables of a Relax function."""
 
 from __future__ import annotations
 

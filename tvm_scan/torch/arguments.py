@@ -1,4 +1,4 @@
-"""How all functions check their arguments, widen halves, and fold axes."""
+"""Checks of arguments, wider dtypes for halves, and folded axes, for all functions."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _patches = 0
 
 
 class Patch:
-    """What `patch_transformers` did; undone by `undo`, or at the end of a ``with`` block.
+    """The change by `patch_transformers`; undone by `undo`, or at the end of a ``with`` block.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ def _check(layer: nn.Module, x: Tensor, *state: Tensor) -> None:
 
 
 class MambaState(NamedTuple):
-    """What a `Mamba` layer carries: the last inputs of its convolution, and the state.
+    """The state of a `Mamba` layer: the last inputs of its convolution, and the hidden state.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a slice of time does to the state before it, by function; see `distributed`.
+"""Effect of a slice of time on the state before it, by function; see `distributed`.
 
 An entry of `CARRIES` runs a function on this process's slice: it says what is gathered of every
 slice, how that of the slices before combines to the state that this one starts from, and what
@@ -57,7 +57,7 @@ class Exchange:
         return range(self.size)[::-1] if self.reverse else range(self.size)
 
     def is_before(self, other: int) -> bool:
-        """Whether the walk reaches the slice of another process before this one."""
+        """Return whether the walk reaches the slice of another process before this one."""
         return other > self.rank if self.reverse else other < self.rank
 
 
@@ -70,7 +70,7 @@ def local_name(fn: object) -> str | None:
 
 
 def _linear(total_of: Callable[[dict[str, Any]], Tensor], *unread: str) -> Callable[..., Any]:
-    """Of a function with `h0` and `return_last`; `unread` do not matter to the last state."""
+    """Make the runner of a function with `h0` and `return_last`; last states read no `unread`."""
 
     def run(fn: Callable[..., Any], given: dict[str, Any], exchange: Exchange) -> Any:
         h0, without = given["h0"], dict.fromkeys(("h0", *unread))
@@ -95,7 +95,7 @@ def _entered(state: Tensor, part: Tensor) -> Tensor:
 
 
 def _stopped(given: dict[str, Any], last: Tensor) -> Tensor:
-    """Where a slice has a reset, in a shape that broadcasts to that of the state."""
+    """Mask of where a slice has a reset, in a shape that broadcasts to that of the state."""
     reset: Tensor = given["reset"].bool()
     if "dim" in given:  # of any shape that broadcasts to the inputs'
         return reset.expand(given["x"].shape).any(given["dim"])
@@ -160,7 +160,7 @@ def _ssd_total(given: dict[str, Any]) -> Tensor:
 
 
 def _unread(logarithms: Tensor, reset: Tensor | None) -> Tensor:
-    """Of gates, with 0 in rows that have a reset: nothing reads the total there."""
+    """Logarithms of gates, with 0 in rows that have a reset: nothing reads the total there."""
     if reset is None:
         return logarithms
     rows = reset.bool().any(1)
@@ -212,7 +212,7 @@ def _without_carry(y: Tensor, dim: int, reverse: bool) -> Tensor:
 
 
 def _run_extremum(fn: Callable[..., Any], given: dict[str, Any], exchange: Exchange) -> Extremum:
-    """Of equal values, those of slices among them, the latest of the walk counts."""
+    """Run a cumulative extremum: of equal values, in all slices, the latest of the walk counts."""
     name, x, reverse = str(fn.__name__), given["x"], exchange.reverse
     is_max, kind = name == "cummax", x.dtype
     x = x.to(torch.int32) if kind in SMALL_INTEGERS else x

@@ -51,7 +51,7 @@ _NAME = re.compile(r"([0-9a-f]{40})\.(json|so|txt|lock)")
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What the cache holds: its folder (None: turned off), entries, and bytes."""
+    """Contents of the cache: its folder (None: turned off), entries, and bytes."""
 
     folder: Path | None
     entries: int
@@ -255,7 +255,7 @@ def _label(content: bytes, what: str) -> dict[str, object]:
 
 
 def _label_at(path: Path) -> dict[str, Any]:
-    """What a label says; nothing where it says nothing that can be read."""
+    """The text of a label as data; empty where it says nothing that can be read."""
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError):

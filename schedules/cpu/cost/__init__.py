@@ -1,1 +1,1 @@
-"""What plans of CPUs cost: counts of a step (``step``), then one file for each kind of plan."""
+"""Costs of plans of CPUs: counts of a step (``step``), then one file for each kind of plan."""

@@ -63,7 +63,7 @@ class Counts:
         )
 
     def times(self, factor: float) -> Counts:
-        """So many of them."""
+        """Return these counts multiplied by ``factor``."""
         return Counts(
             self.operations * factor,
             self.bytes * factor,
@@ -93,13 +93,13 @@ class Path:
     quotients: int = 0
 
     def plus(self, **more: float) -> Path:
-        """With more of some."""
+        """Return this path with more of some counts."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return Path(**{n: v + more.get(n, 0) for n, v in values.items()})
 
     @property
     def weight(self) -> float:
-        """Roughly its cycles, to find the longest."""
+        """Estimate of its cycles, to find the longest."""
         return (
             3 * self.sums + 4 * self.products + self.simple + 20 * self.calls + 12 * self.quotients
         )
@@ -110,7 +110,7 @@ def _has_half(cast: Any) -> bool:
 
 
 def _is_extremum(select: Any) -> bool:
-    """Whether a choice is of the two values that it compares, which is one instruction."""
+    """Return whether a choice is of the two values that it compares, which is one instruction."""
     condition = select.condition
     if not isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE):
         return False

@@ -1,4 +1,4 @@
-"""What the costs of several schedules of CPUs are put together of: cycles and bytes of a step."""
+"""Parts of the costs of several schedules of CPUs: cycles and bytes of a step."""
 
 from __future__ import annotations
 

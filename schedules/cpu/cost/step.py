@@ -1,4 +1,4 @@
-"""What a step does on a CPU, counted in its statements and in the formulas of its algebras."""
+"""Work of a step on a CPU, counted in its statements and in the formulas of its algebras."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Access:
 
     @property
     def fixed(self) -> bool:
-        """Whether a whole lane reads one cell, which stays in a register."""
+        """Return whether a whole lane reads one cell, which stays in a register."""
         return self.along_time == 0 and not self.store
 
     @property
@@ -167,7 +167,7 @@ def _counted(recurrence: Recurrence) -> Step:
 
 
 def _steady(time: Var, length: int) -> Callable[[Any], Any]:
-    """What makes of a step one amid the others: LLVM takes the first and the last ones apart."""
+    """Make the function that gives a step amid the others: LLVM takes the ends apart."""
     if length <= 2 * _ENDS:
         return lambda node: node
     middle, dtype = Analyzer(), tir.dtype_of(time)
@@ -186,7 +186,7 @@ def _steady(time: Var, length: int) -> Callable[[Any], Any]:
 
 
 def _is_of(condition: Any, time: Var) -> bool:
-    """Whether a condition looks at time, and at nothing that was read."""
+    """Return whether a condition looks at time, and at nothing that was read."""
     return tir.contains_var(condition, [time]) and not tir.loads(condition)
 
 
@@ -274,7 +274,7 @@ def _accesses(recurrence: Recurrence) -> list[Access]:
 
 
 def _is_guarded(body: Any) -> bool:
-    """Whether a value that was read chooses what is read."""
+    """Return whether a value that was read chooses what is read."""
     found: list[bool] = []
 
     def on_call(call: Call) -> None:
@@ -286,7 +286,7 @@ def _is_guarded(body: Any) -> bool:
 
 
 def _stays_in_vectors(recurrence: Recurrence) -> bool:
-    """Whether the builder makes a vector loop of a step: without a choice between reads."""
+    """Return whether the builder makes a vector loop of a step: without a choice between reads."""
     own: list[Var] = []
     for register in recurrence.registers:
         own += [register.local, *register.previous]

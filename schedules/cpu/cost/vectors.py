@@ -85,7 +85,7 @@ def _scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
 
 
 def _run_scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
-    """The same with runs of four steps in every lane."""
+    """Operations and shuffles of vectors with runs of four steps in every lane."""
     quarter = width // 4
     one = quarter / chip.vector_bytes
     vectors = sum(vectors_of(quarter, size, chip) for size in part.sizes)

@@ -78,7 +78,7 @@ class BlellochTree(BlockTree):
         return [*self._up(stage, mine), root, wait(self.threads), self._read_sum(stage, total)]
 
     def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
-        """In shared memory."""
+        """Return the prefix, which lies in shared memory."""
         return self.shared[stage], self._own
 
     @property
@@ -129,17 +129,17 @@ class BlellochTree(BlockTree):
         return combine, self.left[stage].load(i, [], cell), self.right[stage].load(i, [], cell)
 
     def _sum(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
-        """Going up: the sum of both halves at the end of the right one."""
+        """Store, on the way up, the sum of both halves at the end of the right one."""
         combine, left, right = self._operands(stage, i, cell)
         return self.shared[stage].store(i, high, cell, combine(left, right))
 
     def _root_sum(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
-        """At the top: the aggregate."""
+        """Store the aggregate at the root."""
         combine, left, right = self._operands(stage, i, cell)
         return self.sum[stage].store(i, self.row.at, cell, combine(left, right))
 
     def _root(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
-        """At the top: the aggregate, and the prefixes of the halves."""
+        """Store the aggregate at the root, and the prefixes of the halves."""
         shared, left = self.shared[stage], self.left[stage].load(i, [], cell)
         identity = self.replica.recurrence.groups[i].algebra.identity()
         return tir.seq(
@@ -151,7 +151,7 @@ class BlellochTree(BlockTree):
         )
 
     def _down(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
-        """Going down: the left half has its sum, the right one the prefix of both.
+        """Store, on the way down, the prefix of each half.
 
         The left half inherits the prefix, the right one gets the prefix, then the left sum.
         """

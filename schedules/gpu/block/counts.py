@@ -18,7 +18,7 @@ __all__ = ["TileCounts", "tile_counts"]
 
 @dataclass(frozen=True)
 class TileCounts:
-    """What tiles of time cost: every step is lifted and combined, and then made again.
+    """Costs of tiles of time: every step is lifted and combined, and then made again.
 
     Attributes
     ----------

@@ -61,7 +61,7 @@ class KoggeStoneTree(BlockTree):
         return self.threads.bit_length() - 1
 
     def _at(self, level: int, turn: Any, thread: Any) -> list[Any]:
-        """Where a thread's element lies before a level; a scan writes one time more than levels."""
+        """Index of a thread's element before a level; a scan writes once more than its levels."""
         writes = self._levels + 1
         if isinstance(turn, int):
             number = turn * writes + level
@@ -91,5 +91,5 @@ class KoggeStoneTree(BlockTree):
         return tirx.IfThenElse(self.thread >= far, tir.seq(body), None)
 
     def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
-        """In the thread's registers."""
+        """Return the prefix, which lies in the thread's registers."""
         return mine, []

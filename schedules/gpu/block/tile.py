@@ -174,7 +174,7 @@ class Tile:
         return tir.seq([steps, self.shared.store(tile)])
 
     def empty(self) -> list[Any]:
-        """What a lane without steps leaves behind, written by the first thread.
+        """Store what a lane without steps leaves behind, by the first thread.
 
         The barrier lets every thread read its initial state before that is written over; with
         steps, those of the tree do, if it has any.

@@ -1,4 +1,4 @@
-"""What tiles in shared memory change in the cost model: see ``machine.gpu_cost``.
+"""Changes that tiles in shared memory make to the cost model: see ``machine.gpu_cost``.
 
 A multiprocessor's load and store unit handles one line of 128 bytes per clock, of global or of
 shared memory. A warp whose threads are ``s`` bytes apart touches ``32 s / 128`` lines with every

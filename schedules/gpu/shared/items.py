@@ -1,4 +1,4 @@
-"""What a tree's block moves through shared memory: items of its lanes, and what these share.
+"""Traffic of a tree's block through shared memory: items of its lanes, and what these share.
 
 Every thread takes its own consecutive items of a tile from padded shared memory (``layout``), and
 reads tables there. With several buffers a single barrier of a tile says both that it has arrived,
@@ -92,14 +92,14 @@ class SharedItems:
         return tir.seq([*streams, *(shared.fetch(tile) for _, shared in self.tables)])
 
     def _own(self, stream: Stream) -> tuple[Any, int, int]:
-        """Where the thread's items begin, how many there are, and how many move at once."""
+        """The first of the thread's items, how many there are, and how many move at once."""
         layout = stream.layout
         # A thread's items never lie on both sides of a padding.
         first = layout.place(self.thread * int_const(layout.items, "int32"))
         return first, layout.items, layout.unit
 
     def begin(self) -> Any:
-        """Before the first tile."""
+        """Start the copies before the first tile."""
         dtype = tir.dtype_of(self.recurrence.time.extent)
         if not self.inputs and not self.tables:
             return None

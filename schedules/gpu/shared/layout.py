@@ -1,4 +1,4 @@
-"""Where the items of a tile lie in shared memory, so that no two threads meet in a bank.
+"""Places of a tile's items in shared memory, such that no two threads meet in a bank.
 
 A block moves a tile between global and shared memory in whole lines: neighbouring threads take
 neighbouring vectors. Between shared memory and registers every thread moves its own consecutive
@@ -74,7 +74,7 @@ class PaddedLayout:
 
     @property
     def fits(self) -> bool:
-        """Whether a unit fills a word: two threads in one word of a bank have no places."""
+        """Return whether a unit fills a word: two threads in one word of a bank have no places."""
         return self.unit * self.size >= WORD
 
     @property
@@ -117,7 +117,7 @@ class Stream(Staged):
 
 
 def streams_of(plan: TreePlan, recurrence: Recurrence) -> tuple[Stream, ...]:
-    """What a tree plan moves through shared memory; nothing unless it is transposed.
+    """Streams that a tree plan moves through shared memory; none unless it is transposed.
 
     A thread whose items are a single vector needs no exchange: its inputs are staged only if they
     are to be under way ahead of their tile.
@@ -129,7 +129,7 @@ def streams_of(plan: TreePlan, recurrence: Recurrence) -> tuple[Stream, ...]:
 
 
 def along_time(plan: TreePlan, recurrence: Recurrence) -> tuple[Stream, ...]:
-    """What a tree plan could move through shared memory, whether it does or not."""
+    """Streams that a tree plan could move through shared memory, whether it does or not."""
     return _streams(recurrence, plan.items_per_thread, plan.tile, plan.vector_loads, True)
 
 

@@ -66,12 +66,12 @@ class Staged(ABC):
 
     @property
     def vectors(self) -> VectorAccess:
-        """How a thread's items in registers map to those vectors."""
+        """The map from a thread's items in registers to those vectors."""
         return self.copies
 
     @property
     def stored(self) -> bool:
-        """Whether it is an output."""
+        """Return whether the array is an output."""
         return not isinstance(self.access, TensorLoad)
 
     @property

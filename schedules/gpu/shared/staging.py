@@ -115,12 +115,12 @@ class StagedItems:
 
     @property
     def loads_alone(self) -> bool:
-        """Whether threads load something themselves."""
+        """Return whether threads load something themselves."""
         return any(staged.stream is None for staged in self.loads)
 
     @property
     def stores_alone(self) -> bool:
-        """Whether threads store something themselves."""
+        """Return whether threads store something themselves."""
         return any(staged.stream is None for staged in self.stores)
 
     @property

@@ -1,4 +1,4 @@
-"""What the loops over a thread's own states load: kept in registers for several steps.
+"""Loads of the loops over a thread's own states: kept in registers for several steps.
 
 Loads that move with time are taken as vectors of consecutive steps, where there are such; those
 that do not move are loaded once. The others stay where they stand in the loop.
@@ -80,7 +80,7 @@ class StateLoads:
         return [entry[1] for entry in (*self._timed, *self._fixed)]
 
     def begin(self) -> list[Any]:
-        """Before the first step: what does not move with time."""
+        """Load, before the first step, what does not move with time."""
 
         def one(load: TensorLoad, buffer: Var) -> Any:
             return loop("s", self.own, lambda s: self._copied(load, buffer, [s], s, None, None))
@@ -88,7 +88,7 @@ class StateLoads:
         return [one(*entry) for entry in self._fixed]
 
     def fill(self, k: int, time: Any) -> list[Any]:
-        """Before the step at ``time``, the ``k``-th of its owner: vectors that begin with it."""
+        """Load, before an owner's ``k``-th step at ``time``, the vectors that begin with it."""
         found = []
         for load, buffer, vectors in self._timed:
             if k % vectors.lanes == 0:
@@ -120,7 +120,7 @@ class StateLoads:
         return tirx.BufferStore(buffer, value if v else self.scale(load, value), to)
 
     def read(self, load: TensorLoad, state: Var, k: int) -> Any:
-        """What stands for ``load`` in step ``k`` of its owner, for the thread's ``state``."""
+        """The value for ``load`` in step ``k`` of its owner, for the thread's ``state``."""
         for timed, buffer, vectors in self._timed:
             if tir.structurally_equal(load, timed):
                 slot = int_const(vectors.slot(k) % vectors.lanes, "int32")

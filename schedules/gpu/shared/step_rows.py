@@ -55,7 +55,7 @@ class StepRows(Staged):
 
     @property
     def vectors(self) -> VectorAccess:
-        """None: those of a copy are of lanes."""
+        """The map without vectors: those of a copy are of lanes."""
         return VectorAccess()
 
     def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
@@ -80,7 +80,7 @@ def step_rows(
     steps: int,
     vectors: bool,
 ) -> StepRows | None:
-    """How the block stages a load of its lanes; None where these are no neighbours in memory.
+    """Rows by which the block stages a load of its lanes; None where these are no neighbours.
 
     Parameters
     ----------

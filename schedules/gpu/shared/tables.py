@@ -1,4 +1,4 @@
-"""What the lanes of a block share in a tree: read once per tile, for all of them.
+"""Tables that the lanes of a block share in a tree: read once per tile, for all of them.
 
 A table is an array that loops over the states read at every step, and whose elements do not
 depend on which lane of the block it is (theorem of ``walk_layout``): B and C of a selective scan.
@@ -61,13 +61,13 @@ class TreeTable(Staged):
         return state * int_const(self.pitch, "int32") + self.layout.place(step)
 
     def reads(self, load: TensorLoad, replica: Replica, time: Any) -> bool:
-        """Whether a load of the step at ``time`` is of the table."""
+        """Return whether a load of the step at ``time`` is of the table."""
         indices = [replica.place(index, None, time) for index in self.access.indices]
         return _same_but(load, tirx.BufferLoad(self.buffer, indices), self.dim)
 
 
 def tables_of(plan: TreePlan, recurrence: Recurrence) -> tuple[TreeTable, ...]:
-    """What the lanes of a tree plan's block share; nothing unless it is transposed."""
+    """Tables that the lanes of a tree plan's block share; none unless it is transposed."""
     if plan.block_load == "direct" or plan.lanes_per_block == 1:
         return ()
     return _tables(recurrence, plan.lanes_per_block, plan.items_per_thread, plan.tile)
@@ -109,7 +109,7 @@ def _tables(recurrence: Recurrence, lanes: int, items: int, steps: int) -> tuple
 
 
 def _same_but(load: TensorLoad, other: TensorLoad, dim: int) -> bool:
-    """Whether two loads are the same apart from one index."""
+    """Return whether two loads are the same apart from one index."""
     return load.source.same_as(other.source) and all(
         i == dim or tir.structurally_equal(a, b)
         for i, (a, b) in enumerate(zip(load.indices, other.indices, strict=True))

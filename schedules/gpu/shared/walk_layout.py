@@ -1,4 +1,4 @@
-"""What a block whose threads share lanes stages in shared memory, and how it lies there.
+"""Arrays that a block whose threads share lanes stages in shared memory, and their layout there.
 
 Two kinds of arrays. A *stream* belongs to a lane and is read once at every step. A *table* is read
 by the loops over the states at every step, and is the same for all the lanes of a block: B and C of
@@ -107,7 +107,7 @@ class WalkLayout:
         return [part.bytes for part in (*self.streams, *self.tables)]
 
     def within(self, most: int) -> WalkLayout:
-        """The same with no more than ``most`` bytes, as far as leaving out rows of steps helps.
+        """Leave out rows of steps until at most ``most`` bytes are left, as far as that helps.
 
         Of what is left out, threads read whole sectors of memory themselves; what the others bring
         is more.
@@ -130,7 +130,7 @@ def walk_steps(plan: WalkPlan) -> int:
 def walk_layout(
     plan: WalkPlan, recurrence: Recurrence, split: StateSplit | NoSplit | None = None
 ) -> WalkLayout:
-    """What a plan stages; nothing unless it is transposed and its threads share lanes.
+    """Arrays that a plan stages; none unless it is transposed and its threads share lanes.
 
     ``split`` are the parts of the step that are walked, if those are not all.
     """
@@ -258,6 +258,6 @@ def _table(
 
 
 def is_common(load: TensorLoad, recurrence: Recurrence, lanes: int) -> bool:
-    """Whether all lanes of a block load the same; see the theorem."""
+    """Return whether all lanes of a block load the same; see the theorem."""
     placed, within, analyzer = placed_in_block(load, recurrence, lanes)
     return not any(tir.contains_var(analyzer.simplify(index), [within]) for index in placed)

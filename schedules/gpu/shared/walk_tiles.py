@@ -78,7 +78,7 @@ class WalkTiles:
 
     @property
     def registers(self) -> list[Var]:
-        """Of tables: arrays with a dimension that counts the thread's states."""
+        """Registers of the tables: arrays with a dimension that counts the thread's states."""
         return [registers for _, _, registers in self.tables]
 
     @property
@@ -88,17 +88,17 @@ class WalkTiles:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is staged."""
+        """Return whether nothing is staged."""
         return not self.tiles
 
     def has(self, load: TensorLoad) -> bool:
-        """Whether a load of the loops over the states is staged."""
+        """Return whether a load of the loops over the states is staged."""
         return any(tir.structurally_equal(load, part.access) for part, _, _ in self.tables)
 
     # ---- from global to shared memory ---------------------------------------------------------
 
     def begin(self, first: Any) -> Any:
-        """Before the first tile, whose number is ``first``."""
+        """Start the copies before the first tile, whose number is ``first``."""
         return async_copy.begin_ahead(self.plan.stages, self.fetch, first)
 
     def load(self, tile: Any) -> Any:
@@ -149,7 +149,7 @@ class WalkTiles:
         ]
 
     def fill(self, k: int, owner: Any, tile: Any, step: Any) -> list[Any]:
-        """Before step ``step`` of the tile, the ``k``-th of a thread: what its states read."""
+        """Load what a thread's states read in its ``k``-th step, step ``step`` of the tile."""
         return [self._fill(*entry, k, owner, tile, step) for entry in self.tables]
 
     def _fill(
@@ -184,7 +184,7 @@ class WalkTiles:
         return width
 
     def read(self, load: TensorLoad, state: Var, k: int) -> Any:
-        """What stands for ``load`` in the ``k``-th step of a thread; itself if nothing does."""
+        """The value for ``load`` in the ``k``-th step of a thread; itself if it is not staged."""
         for part, _, registers in self.tables:
             if tir.structurally_equal(load, part.access):
                 step = int_const(k % self._width(part), "int32")

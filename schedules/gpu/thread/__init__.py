@@ -1,1 +1,1 @@
-"""What one thread does: where it stands, how it loads, waits and tells others."""
+"""The work of one thread: its position, its loads, its waits and its messages to others."""

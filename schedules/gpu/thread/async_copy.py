@@ -20,7 +20,7 @@ __all__ = ["begin_ahead", "can_copy", "copy", "next_tile"]
 
 
 def can_copy(count: int) -> bool:
-    """Whether there is an instruction for so many bytes."""
+    """Return whether there is an instruction for so many bytes."""
     return count in (4, 8, 16)
 
 
@@ -44,7 +44,7 @@ def copy(target: Var, to: list[Any], source: Var, where: list[Any], count: int) 
 
 
 def begin_ahead(stages: int, fetch: Callable[[Any], Any], first: Any) -> Any:
-    """Before the first tile: the copies of those that are under way while it is computed.
+    """Start, before the first tile, the copies that are under way while it is computed.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def begin_ahead(stages: int, fetch: Callable[[Any], Any], first: Any) -> Any:
 
 
 def next_tile(stages: int, fetch: Callable[[Any], Any], tile: Any) -> Any:
-    """After this a tile lies in its buffer, and the next ones are on their way.
+    """Wait until a tile lies in its buffer, with the next ones on their way.
 
     The one barrier of several buffers says that every thread's copies of this tile have arrived,
     and that the buffer which is filled next, that of the tile before, is no longer read. Around

@@ -23,7 +23,7 @@ _HIDDEN = "hand_threaded"
 
 
 def hidden(stmt: Any) -> Any:
-    """The same statement, into which no barrier is put."""
+    """Wrap a statement so that no barrier is put into it."""
     return tirx.AttrStmt(int_const(0, "int32"), _HIDDEN, int_const(1, "int32"), stmt)
 
 

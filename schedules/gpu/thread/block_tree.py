@@ -1,4 +1,4 @@
-"""What the trees over the threads of a block have in common."""
+"""The common part of the trees over the threads of a block."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class BlockTree(ABC):
 
     @property
     def has_barriers(self) -> bool:
-        """Whether a scan makes every thread wait for every other one."""
+        """Return whether a scan makes every thread wait for every other one."""
         return self.threads > WARP
 
     @property
     def buffers(self) -> list[Var]:
-        """What the tree keeps."""
+        """Buffers of the tree."""
         return [buffer for elements in self.elements for buffer in elements.buffers]
 
     @abstractmethod

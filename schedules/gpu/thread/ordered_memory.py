@@ -1,4 +1,4 @@
-"""What blocks of one kernel hand to each other: words of memory with an order.
+"""Words of memory with an order, which blocks of one kernel hand to each other.
 
 Data is stored relaxed and then announced by a flag that is stored with release; who reads the
 flag with acquire, until it is set, sees the data. Both are PTX instructions at device scope, by
@@ -33,7 +33,7 @@ _PAUSE = 20
 
 
 def is_word(dtype: str) -> bool:
-    """Whether values of a dtype can be handed over: 32 or 64 bits, or smaller integers."""
+    """Return whether values of a dtype can be handed over: 32 or 64 bits, or smaller integers."""
     return dtype in _SUFFIX or dtype in _SMALL
 
 

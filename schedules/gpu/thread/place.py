@@ -48,7 +48,7 @@ def lane_exists(
 
 
 class Place:
-    """Which lane a thread of a tree kernel works on, and which thread of the lane it is.
+    """The lane that a thread of a tree kernel works on, and the thread's number in the lane.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What plans of GPUs have in common: the decisions that the code of several schedules reads.
+"""Decisions that plans of GPUs have in common: the code of several schedules reads them.
 
 A value here stands for every schedule in which it is no decision; a schedule whose decision it is
 has a field of that name.
@@ -267,17 +267,17 @@ class TreePlan(GpuPlan):
 
 
 def shuffles(machine: Machine, kinds: Iterable[str]) -> bool:
-    """Whether a machine has these shuffles, in warps as wide as kernels take them for."""
+    """Return whether a machine has these shuffles, in warps as wide as kernels take them for."""
     return machine.warp == WARP and machine.device.shuffles.issuperset(kinds)
 
 
 def waits_in_warps(machine: Machine) -> bool:
-    """Whether the threads of a warp, as wide as kernels take it for, can wait for one another."""
+    """Return whether threads of a warp, as wide as kernels take it for, can wait for others."""
     return machine.warp == WARP and machine.device.warp_barrier
 
 
 def moves_vectors(machine: Machine) -> bool:
-    """Whether a thread loads and stores a vector at once."""
+    """Return whether a thread loads and stores a vector at once."""
     return machine.device.vector_bits >= VECTOR_BITS
 
 

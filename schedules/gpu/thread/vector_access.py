@@ -30,7 +30,7 @@ _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "uint32", "int6
 
 @dataclass(frozen=True, eq=False)
 class VectorAccess:
-    """How the steps of a thread map to vectors of one access.
+    """The map from the steps of a thread to vectors of one access.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ def steady_stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
 
 @lru_cache(maxsize=64)
 def has_vectors(recurrence: Recurrence, items: int = 8) -> bool:
-    """Whether any store of a step moves by vectors; the loads beside it mostly do as well."""
+    """Return whether any store of a step moves by vectors; most loads beside it do as well."""
     return any(
         vector_access(s.buffer, list(s.indices), recurrence, items).lanes > 1
         for s in steady_stores(recurrence)

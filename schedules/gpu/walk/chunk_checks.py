@@ -1,4 +1,4 @@
-"""What a plan whose lanes walk time in chunks must hold to."""
+"""Checks of a plan whose lanes walk time in chunks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_CHUNKS = 4096
 
 
 def takes_chunks(threads_per_lane: int, recurrence: Recurrence) -> bool:
-    """Whether so many threads per lane can reduce a chunk to its elements."""
+    """Return whether so many threads per lane can reduce a chunk to its elements."""
     return threads_per_lane == 1 or not isinstance(reduction_of(recurrence), NoSplit)
 
 

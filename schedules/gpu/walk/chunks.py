@@ -117,7 +117,7 @@ class _Chunks(Phases):
 
 
 class _SharedChunks(_Chunks):
-    """The same where several threads share the states of a lane."""
+    """Chunks of a walk in which several threads share the states of a lane."""
 
     def __init__(self, recurrence: Recurrence, plan: WalkPlan, cut: TimeCut) -> None:
         super().__init__(recurrence, plan, cut)

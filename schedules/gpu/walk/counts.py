@@ -150,7 +150,7 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
 
 
 def _shared_accesses(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> float:
-    """Of tiles: written by whole lines, read by vectors of a thread's items or states."""
+    """Accesses to tiles: written by whole lines, read by vectors of a thread's items or states."""
     found = walk_layout(plan, recurrence, split)
     lanes = plan.threads_per_block // plan.threads_per_lane
     streams = sum(2 * part.size for part in found.streams) / _LINE

@@ -101,7 +101,7 @@ def _as_used(part: tirx.For, load: TensorLoad) -> Any:
 
 @lru_cache(maxsize=64)
 def exponentials_in_base_two(recurrence: Recurrence) -> int:
-    """How many exponentials of a step, over all states, a share can be taken of."""
+    """Number of exponentials of a step, over all states, of which a share can be taken."""
     split = split_of(recurrence)
     if isinstance(split, NoSplit):
         return 0

@@ -25,7 +25,7 @@ __all__ = ["WalkRegisters"]
 
 
 class WalkRegisters:
-    """What a thread keeps while it walks its part of a lane.
+    """Registers of a thread that walks its part of a lane.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ def build_shared_lanes(recurrence: Recurrence, plan: WalkPlan) -> Built:
 
 
 class SharedThreads:
-    """Which lane a thread of the grid works on, and which of the lane's threads it is."""
+    """The lane that a thread of the grid works on, and its number among the lane's threads."""
 
     def __init__(self, recurrence: Recurrence, plan: WalkPlan) -> None:
         rows = lane_count(recurrence)

@@ -1,4 +1,4 @@
-"""Where a lane is cut into chunks of time that are walked by threads of their own."""
+"""The cut of a lane into chunks of time that are walked by threads of their own."""
 
 from __future__ import annotations
 

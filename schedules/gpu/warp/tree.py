@@ -32,12 +32,12 @@ _WORDS = ("int32", "uint32", "int64", "uint64", "float32", "float64")
 
 
 def can_shuffle(dtype: str) -> bool:
-    """Whether ``shuffled`` takes a value: 32 or 64 bits, or a smaller integer (as 32 bits)."""
+    """Return whether ``shuffled`` takes a value: 32 or 64 bits, or a smaller integer."""
     return dtype in _WORDS or dtype.startswith(("bool", "int8", "int16", "uint8", "uint16"))
 
 
 def takes_warp_tree(recurrence: Recurrence) -> bool:
-    """Whether every part of the elements can be shuffled."""
+    """Return whether every part of the elements can be shuffled."""
     return all(can_shuffle(dtype) for _, dtype in element_parts(recurrence))
 
 
@@ -119,7 +119,7 @@ class WarpTree(BlockTree):
         return [*stmts, *self._scan_totals(stage, total, turn)]
 
     def _at(self, turn: Any, warp: Any) -> list[Any]:
-        """Where the total of a warp lies."""
+        """The index of the total of a warp."""
         return [*self.row.at, parity(turn), warp]
 
     def _keep_total(self, stage: int, mine: Elements, turn: Any) -> Any:
@@ -152,7 +152,7 @@ class WarpTree(BlockTree):
         return stmts
 
     def _exclusive(self, mine: Elements, left: Elements) -> list[Any]:
-        """From the inclusive prefixes of a warp to the exclusive ones."""
+        """Turn the inclusive prefixes of a warp into exclusive ones."""
         first = tirx.EQ(self.lane, tir.zero_like(self.lane))
         return [
             self._shuffle(left, mine, "_up", 1),
@@ -181,5 +181,5 @@ class WarpTree(BlockTree):
         return self.replica.for_each_element(mine.stage, one)
 
     def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
-        """In the thread's registers."""
+        """Return the prefix, which lies in the thread's registers."""
         return mine, []

@@ -45,7 +45,7 @@ def _families(found: Recurrence) -> list[tuple[Carry, Group]]:
 
 
 def describe(found: Recurrence) -> dict[str, Any]:
-    """What was found, as plain data."""
+    """Return a recurrence as plain data."""
     return {
         "function": str((found.func.attrs or {}).get("global_symbol", "main")),
         "time": {"axis": found.time.var.name, "extent": number(found.time.extent)},

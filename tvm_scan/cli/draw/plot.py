@@ -127,7 +127,7 @@ def _drawn(one: Series, xs: _Scale, ys: _Scale) -> list[str]:
 
 
 class _Scale:
-    """From values to pixels."""
+    """The map from values to pixels."""
 
     def __init__(self, values: Sequence[float], log: bool, start: float, end: float) -> None:
         self.log, self.start, self.end = log, start, end

@@ -1,4 +1,4 @@
-"""What commands share.
+"""Functions that commands share.
 
 Without TVM: ``failure`` (one sentence, the fix, an exit code), ``options`` (arguments that several
 commands have), ``paths`` (what is looked for before anything else), ``terminal`` (tables, JSON,

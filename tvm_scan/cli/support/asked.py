@@ -11,7 +11,7 @@ _LIBRARY = Path(__file__).parents[2] / "library"
 
 
 def words_of(what: str, shape: str | None, dtype: str, target: str) -> str | None:
-    """What names a function and a target for good.
+    """The words that name a function and a target for good.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ __all__ = ["change"]
 
 
 def change(folder: Path, what: str, work: Callable[[], int], as_json: bool) -> None:
-    """Do it, and print the number that it returns as ``what``, and how many are left."""
+    """Run ``work``, and print the number that it returns as ``what``, and how many are left."""
     try:
         count = work()
         left = len(RecordStore(folder).entries())

@@ -1,4 +1,4 @@
-"""How a command says that it cannot: one sentence, the fix, an exit code."""
+"""The error of a command that cannot do its work: one sentence, the fix, an exit code."""
 
 __all__ = [
     "BAD_INPUT",

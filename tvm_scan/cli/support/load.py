@@ -1,4 +1,4 @@
-"""From what a user names (a file, a library entry, a target, a plan) to objects."""
+"""Objects for what a user names: a file, a library entry, a target, a plan."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _executed(path: Path) -> ModuleType:
 
 
 def load_func(what: str, name: str | None) -> PrimFunc:
-    """As ``load_file``, or a recurrence of the library as ``library:NAME``."""
+    """Load a file as ``load_file`` does, or a recurrence of the library as ``library:NAME``."""
     if not what.startswith("library:"):
         return load_file(Path(what), name)
     key = what.partition(":")[2]

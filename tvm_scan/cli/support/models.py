@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 @contextmanager
 def noted() -> Iterator[list[str]]:
-    """What the passes log meanwhile: loops rolled up, fused, scheduled by a record or refused."""
+    """Collect what the passes log: loops rolled up, fused, scheduled by a record or refused."""
     notes: list[str] = []
     logger, handler = logging.getLogger("tvm_scan"), logging.Handler(logging.INFO)
     # All that it does; a class of its own would be longer.

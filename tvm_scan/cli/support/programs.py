@@ -70,7 +70,7 @@ def _library(what: str, shape: str, dtype: str) -> PrimFunc:
 
 
 def is_model(path: Path) -> bool:
-    """Whether a file is a model: .pt2, .onnx, or Python text with a module.
+    """Return whether a file is a model: .pt2, .onnx, or Python text with a module.
 
     Parameters
     ----------

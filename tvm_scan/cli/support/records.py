@@ -53,7 +53,7 @@ def find_entry(store: RecordStore, digest: str) -> Entry:
 
 
 def none_for(store: RecordStore, target: Any, missing: list[str]) -> str:
-    """That nothing is on record for these functions, why others were passed over, and the fix."""
+    """Say that no record is for these functions, why others were passed over, and the fix."""
     reasons = sorted({reason for _, reason in store.usable(target)[1]})
     passed = f" (passed over: {'; '.join(reasons)})" if reasons else ""
     return (

@@ -91,7 +91,7 @@ def _run(entry: Entry, known: dict[tuple[str, ...], list[Case]]) -> Row:
 
 
 def _runs_here(target: Target) -> bool:
-    """Whether code for the target's processor may run here: it is this one, or a generic one."""
+    """Return whether code for the target's processor may run here: it is this one, or generic."""
     here = Target.from_device("cpu")
     if target.kind != here.kind:
         return False

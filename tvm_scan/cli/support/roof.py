@@ -1,4 +1,4 @@
-"""What this machine's cores can do at most: bytes of a copy, operations of a matrix product."""
+"""Limits of this machine's cores: bytes of a copy, operations of a matrix product."""
 
 from __future__ import annotations
 

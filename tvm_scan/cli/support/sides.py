@@ -1,4 +1,4 @@
-"""What is compared with one another: the loop, plans and records of one function, in turns."""
+"""Sides of a comparison: the loop, plans and records of one function, in turns."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def read_listing(folder: Path) -> Listing:
 
 
 def row_of(record: Summary) -> dict[str, Any]:
-    """What is printed of a record as data."""
+    """Return what is printed of a record as data."""
     return {
         "id": record.digest,
         "function": record.name,

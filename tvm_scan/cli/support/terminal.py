@@ -1,4 +1,4 @@
-"""What commands print: text from files as it stands, numbers that every reader of JSON takes."""
+"""Output of commands: text from files as it stands, numbers that every reader of JSON takes."""
 
 from __future__ import annotations
 

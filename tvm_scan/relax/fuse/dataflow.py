@@ -46,12 +46,12 @@ class Dataflow:
         ]
 
     def value(self, var: Any) -> relax.Expr | None:
-        """What is bound to a variable; None where that is not known or was removed."""
+        """The expression bound to a variable; None where that is not known or was removed."""
         found = self._values.get(var) if isinstance(var, relax.Var) else None
         return None if found is None else found[1]
 
     def uses(self, var: relax.Var) -> int:
-        """How often a variable is read."""
+        """Number of times that a variable is read."""
         count: int = self._uses.get(var, 0)
         return count
 
@@ -85,7 +85,7 @@ class Dataflow:
         return None
 
     def depends(self, expr: relax.Expr, on: relax.Var) -> bool:
-        """Whether an expression is made from a variable."""
+        """Return whether an expression is made from a variable."""
         todo, seen = [expr], VarMap()
         while todo:
             var = todo.pop()
@@ -114,7 +114,7 @@ class Dataflow:
         self._values[var] = (self._values[var][0], value)
 
     def replace_tuple(self, var: relax.Var, value: relax.Expr, kind: relax.TupleType) -> None:
-        """As `replace`, where the type of a variable changes that is only taken apart."""
+        """Replace a variable that is only taken apart by a value of another type."""
         renamed = relax.DataflowVar(var.name, kind)
         home, _ = self._values[var]
         for item, (_, old) in self._live():

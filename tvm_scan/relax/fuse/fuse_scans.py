@@ -90,7 +90,7 @@ def FuseScans(target: Target | str | None = None, database: Any = None) -> tvm.i
 
 
 def fuse_pass(target: Target | None, database: Any, findings: Findings) -> tvm.ir.transform.Pass:
-    """As `FuseScans`, before passes that look into the same functions."""
+    """The pass `FuseScans`, before passes that look into the same functions."""
 
     @tvm.ir.transform.module_pass(opt_level=0, name="FuseScans")
     def run(mod: IRModule, _context: Any) -> IRModule:
@@ -254,7 +254,7 @@ class _Fuser:
 
     @staticmethod
     def _may_follow(made: Neighbour, output: relax.TensorType, scan: _Scan) -> bool:
-        """Whether what is read or written out of order is little beside what the scan walks."""
+        """Return whether accesses out of order are little beside what the scan walks."""
         strays = [made.args[i].ty for i in made.strays]
         return not strays or all(is_small(kind, scan.largest) for kind in (*strays, output))
 
@@ -267,7 +267,7 @@ class _Fuser:
         return [arg for arg, k in zip(made.args, shared, strict=True) if k is None]
 
     def _accepts(self, func: tirx.PrimFunc, scan: _Scan) -> bool:
-        """Whether it still is one recurrence, and in parallel if it was."""
+        """Return whether it still is one recurrence, and in parallel if it was."""
         plan = self._plan(func)
         return plan is not None and plan.keeps_loop <= scan.plan.keeps_loop
 

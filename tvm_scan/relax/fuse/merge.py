@@ -74,7 +74,7 @@ def with_producer(
 
 
 def _is_worth_keeping(producer: Pointwise) -> bool:
-    """Whether computing an element again costs more than reading it again."""
+    """Return whether computing an element again costs more than reading it again."""
     return producer.is_costly or len(tir.loads(producer.value)) > 1
 
 
@@ -184,7 +184,7 @@ def _known(shared: Sequence[int | None]) -> list[tuple[int, int]]:
 
 
 def _unified(theirs: Var, ours: Var) -> tir.VarMap | None:
-    """What their symbolic extents are in terms of ours; None where the shapes may differ."""
+    """Map one buffer's symbolic extents to the other's; None where the shapes may differ."""
     left, right = tir.shape_of(theirs), tir.shape_of(ours)
     if len(left) != len(right) or tir.dtype_of(theirs) != tir.dtype_of(ours):
         return None
@@ -207,7 +207,7 @@ def _unified(theirs: Var, ours: Var) -> tir.VarMap | None:
 def _renamed(
     part: Pointwise, scan: tirx.PrimFunc, sizes: tir.VarMap, given: dict[int, Var]
 ) -> tir.VarMap:
-    """Their extents and buffers as those of the merged function."""
+    """Map a part's extents and buffers to those of the merged function."""
     names = sizes.copy()
     for i, buffer in enumerate(part.inputs):
         if i in given:
@@ -232,7 +232,7 @@ def _free_name(buffer: Var, scan: tirx.PrimFunc, others: Sequence[Any] = ()) -> 
 
 
 def _inverted(reads: Sequence[TensorLoad], consumer: Pointwise) -> list[int | None] | None:
-    """Which index of the read array each index of the consumer's output is; None for extent 1.
+    """Dimension of the read array for each index of the consumer's output; None for extent 1.
 
     None if its elements are not those of the read array, one for one.
     """

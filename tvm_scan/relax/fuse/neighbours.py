@@ -58,7 +58,7 @@ class Neighbour:
         return [i for i, b in enumerate(self.part.inputs) if any(b.same_as(s) for s in found)]
 
     def large_strays(self, whole: relax.TensorType) -> list[int]:
-        """Those that are not small beside an array of type ``whole``."""
+        """Arguments in another order that are not small beside an array of type ``whole``."""
         return [i for i in self.strays if not is_small(self.args[i].ty, whole)]
 
 
@@ -155,7 +155,7 @@ class Neighbours:
     def _taken(
         self, flow: Dataflow, made: Neighbour, at: int, *, only_moved: bool = False
     ) -> Neighbour | None:
-        """With what makes an input, computed where it is read."""
+        """Take in the producer of an input, which is then computed where it is read."""
         arg = made.args[at]
         if not isinstance(arg, relax.Var) or flow.uses(arg) != 1:
             return None
@@ -178,7 +178,7 @@ class Neighbours:
 
 
 def _reads_each_once(part: Pointwise, at: int) -> bool:
-    """Whether no element of an input is read at two places."""
+    """Return whether no element of an input is read at two places."""
     source = part.inputs[at]
     reads = [load for load in tir.loads(part.value) if load.source.same_as(source)]
     if len(reads) != 1:
@@ -199,15 +199,15 @@ def largest(types: Sequence[relax.TensorType]) -> relax.TensorType:
 
 
 def is_small(kind: relax.TensorType, whole: relax.TensorType) -> bool:
-    """Whether an array may be walked out of order beside one of type ``whole``."""
+    """Return whether an array may be walked out of order beside one of type ``whole``."""
     return _elements(kind) * _SPREAD <= _elements(whole)
 
 
 def same_var(left: relax.Expr, right: relax.Expr) -> bool:
-    """Whether two expressions are one variable."""
+    """Return whether two expressions are one variable."""
     return isinstance(left, relax.Var) and isinstance(right, relax.Var) and left.same_as(right)
 
 
 def position(arg: relax.Expr, args: Sequence[relax.Expr]) -> int | None:
-    """Where a variable stands among arguments."""
+    """Position of a variable among arguments; None if it is none of them."""
     return next((i for i, other in enumerate(args) if same_var(arg, other)), None)

@@ -1,4 +1,4 @@
-"""Where a function of TensorIR reads and writes a buffer, and how often."""
+"""Reads and writes of a buffer by a function of TensorIR, and how often they happen."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _statements(scan: tirx.PrimFunc) -> list[tuple[Any, list[Loop]]]:
 
 @dataclass(frozen=True, eq=False)
 class Last:
-    """Behind what every element of a buffer has its value, until it is written again.
+    """The point behind which each element of a buffer has its value, until it is written again.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ def last_stores(scan: tirx.PrimFunc, buffer: Var) -> Last | None:
 
 
 def _is_plain(scan: tirx.PrimFunc, var: Var) -> bool:
-    """Whether the loop of a variable is in the function as it stands, without blocks inside."""
+    """Return whether the loop of a variable stands in the function, without blocks inside."""
     found: list[bool] = []
 
     def on_for(loop: tirx.For) -> None:
@@ -134,7 +134,7 @@ def _is_plain(scan: tirx.PrimFunc, var: Var) -> bool:
 
 
 def is_idle(loops: list[Loop], indices: Sequence[Any]) -> bool:
-    """Whether a loop comes by one place more than once."""
+    """Return whether a loop comes by one place more than once."""
     used = tir.VarMap((var, True) for index in indices for var in tir.variables(index).keys())
     return any(loop.var not in used and tir.as_int(loop.extent) != 1 for loop in loops)
 
@@ -152,7 +152,7 @@ def _reads(scan: tirx.PrimFunc, buffer: Var) -> list[tuple[Any, list[Loop]]]:
 
 
 def is_read_once(scan: tirx.PrimFunc, buffer: Var) -> bool:
-    """Whether no element of an input is read in two places or in two iterations."""
+    """Return whether no element of an input is read in two places or in two iterations."""
     reads = _reads(scan, buffer)
     return not any(is_idle(loops, load.indices) for load, loops in reads) and all(
         tir.structurally_equal(index, first)

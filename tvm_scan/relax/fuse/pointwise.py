@@ -60,7 +60,7 @@ class Pointwise:
 
     @property
     def is_costly(self) -> bool:
-        """Whether it is worth keeping rather than computing again: it calls a function."""
+        """Return whether it is worth keeping rather than computing again: it calls a function."""
         found: list[Any] = []
         tvm_ffi.structural_walk(self.value, [(Call, found.append), (tirx.Div, found.append)])
         return any(tir.call_name(node) != "prim.if_then_else" for node in found)
@@ -150,7 +150,7 @@ def composed(
 
 
 def _of_nest(stmts: list[Any], made: tir.VarMap) -> Pointwise | None:
-    """Without inputs yet."""
+    """The pointwise function of a nest, without inputs yet."""
     loops = []
     while len(real := without_allocs(stmts)) == 1 and isinstance(real[0], Loop):
         loops.append(real[0])
@@ -205,7 +205,7 @@ def _tidy(value: Any, part: Pointwise) -> Any:
 
 
 def _in_order(load: Any, place: tuple[Var | None, ...]) -> bool:
-    """Whether a load walks memory as the place does: its indices are some of the place's."""
+    """Return whether a load walks memory as the place does: its indices are some of the place's."""
     rest = [var for var in place if var is not None]
     for index in load.indices:
         if tir.as_int(index) is not None:

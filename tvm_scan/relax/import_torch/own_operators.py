@@ -254,7 +254,7 @@ def _of_a_gradient(node: Any, importer: Any) -> relax.Expr:
 
 
 def _believed(loop: tirx.PrimFunc, parts: int, prefix: bool) -> tirx.PrimFunc:
-    """Of an operator that is declared associative, try that on samples."""
+    """Try on samples that an operator is associative, where it is declared so."""
     loop = private(loop)
     return declared(loop.without_attr(DECLARED), parts) if prefix else loop
 

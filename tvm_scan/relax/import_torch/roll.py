@@ -93,7 +93,7 @@ def _keep_names(module: Any, names: list[str | None]) -> None:
 
 
 def _has_effects(node: Any) -> bool:
-    """Whether a node writes to a tensor, or draws random numbers."""
+    """Return whether a node writes to a tensor, or draws random numbers."""
     import torch
 
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):

@@ -1,4 +1,4 @@
-"""What collects the steps of an unrolled loop, and what collects them once they are rolled up."""
+"""Nodes that collect the steps of an unrolled loop, and those for the loop once rolled up."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Collected:
         return [node for write in writes for node in (write, write.args[1])]
 
     def without(self, count: int) -> Collected:
-        """The same, whose first steps are not of the loop."""
+        """Return this without the first ``count`` steps, which are not of the loop."""
         return replace(
             self,
             steps=self.steps[count:],
@@ -90,7 +90,7 @@ class Collected:
 
     @property
     def orders(self) -> list[Collected]:
-        """As it is, and where a list may have been filled from its end, the other way round."""
+        """Orders to try: as it is, and where a list may have been filled from its end, reversed."""
         if self.bases:
             return [self]
         return [self, replace(self, steps=self.steps[::-1], stride=-1)]
@@ -238,7 +238,7 @@ def step_read(node: Any, aten: Any) -> tuple[Any, int, int, bool] | None:
 
 
 def _is_write(node: Any, aten: Any) -> bool:
-    """Whether a node writes one known step of an array."""
+    """Return whether a node writes one known step of an array."""
     if getattr(node, "target", None) is not aten.select_scatter.default:
         return False
     extent = node.meta["val"].shape[node.args[2]]

@@ -54,7 +54,7 @@ class LoopRoller:
         self.carries: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
     def match_all(self) -> bool:
-        """Whether all steps are alike, and at least one carry ties them together."""
+        """Return whether all steps are alike, and at least one carry ties them together."""
         if any(_kind(step) != _kind(self.steps[0]) for step in self.steps):
             return False
         try:
@@ -230,7 +230,7 @@ class LoopRoller:
         )
 
     def _reads_later(self, position: int) -> Callable[[Any], bool]:
-        """Whether a node comes behind a position and is no part of the loop."""
+        """Make the test that a node comes behind a position and is no part of the loop."""
         inside = {node for vector in self.known for node in vector}
         inside |= {self.anchor, *self.whole.collectors}
         return lambda user: user not in inside and self.order.get(user, -1) > position

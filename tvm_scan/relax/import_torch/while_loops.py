@@ -59,7 +59,7 @@ class _Counted:
         self.results = list(_output(self.body))
 
     def is_counted(self) -> bool:
-        """Whether the number of steps is a constant; finds the counter."""
+        """Find the counter; return whether the number of steps is a constant."""
         tests = _output(self.condition)
         test = tests[0] if isinstance(tests, list | tuple) else tests
         holders = [n for n in self.condition.graph.nodes if n.op == "placeholder"]
@@ -93,7 +93,7 @@ class _Counted:
         return None
 
     def translate(self) -> bool:
-        """Whether the body is a step; builds its graph."""
+        """Build the graph of the body; return whether it is a step."""
         self.graph = self.torch.fx.Graph()
         self.slices: dict[tuple[int, int], Any] = {}
         arrays = {i: put for i, node in enumerate(self.results) if (put := self._written(i, node))}
@@ -163,7 +163,7 @@ class _Counted:
         return (axis, value) if whole and fits else None
 
     def _sliced(self, node: Any, counter: Any) -> Any:
-        """What ``index_select`` takes of an array that the loop leaves as it is."""
+        """The slice that ``index_select`` takes of an array that the loop leaves as it is."""
         if node.target is not self.aten.index_select.default or not self._is_index(node.args[2]):
             return None
         source, axis, _ = node.args

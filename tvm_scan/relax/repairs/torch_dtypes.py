@@ -53,7 +53,7 @@ def _real(operand: str, result: str) -> str:
 
 
 def _wide(operand: str, result: str) -> str:
-    """As `_real`, halves in float32: TVM has no code for some functions of them."""
+    """Dtype as `_real` gives it, halves in float32: TVM has no code for some functions of them."""
     return tir.wide_dtype(_real(operand, result))
 
 

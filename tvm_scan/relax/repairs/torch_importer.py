@@ -31,7 +31,7 @@ def _importer_class() -> type:
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     class Importer(ExportedProgramImporter):
-        """As TVM's, but for its errors."""
+        """TVM's importer, with errors that name the operator and the fix."""
 
         def __init__(self, of_the_caller: Container[str] = ()) -> None:
             super().__init__()
@@ -68,7 +68,7 @@ def _named(convert: Callable[..., Any], importer: Any) -> Callable[..., Any]:
 
 
 def _checked(node: Any, made: Any, importer: Any) -> Any:
-    """What was made, in the dtype that torch says it has."""
+    """Cast what was made to the dtype that torch says it has."""
     value = node.meta.get("val")
     if not hasattr(value, "dtype") or not isinstance(getattr(made, "ty", None), relax.TensorType):
         return made

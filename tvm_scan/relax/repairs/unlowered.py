@@ -42,7 +42,7 @@ def unlowered(mod: IRModule) -> list[str]:
 
 
 def _complaint(call: relax.Call) -> str | None:
-    """What TVM says of a call alone; None where it lowers."""
+    """TVM's complaint about a call alone; None where it lowers."""
     params = list(relax.analysis.free_vars(call))
     builder = relax.BlockBuilder()
     try:

@@ -46,7 +46,7 @@ def without_copies(
 
 
 def _copied(nest: Any, output: Var) -> tuple[Var, list[int | None]] | None:
-    """What `nest` copies into `output`, and where each index of the output stands in it."""
+    """The source that `nest` copies into `output`, and where each index of the output is in it."""
     loops = []
     while isinstance(nest, tirx.For):
         loops.append(nest.loop_var)
@@ -90,7 +90,7 @@ def _renamed(nest: Any, buffer: Var, output: Var, places: list[int | None]) -> A
 
 
 def is_point(indices: Any, loops: list[Var]) -> bool:
-    """Whether the indices are the loop variables, each once and in order, and zeros."""
+    """Return whether the indices are the loop variables, each once and in order, and zeros."""
     plain = [i for i in indices if tir.as_int(i) != 0]
     return len(plain) == len(loops) and all(
         isinstance(i, Var) and i.same_as(v) for i, v in zip(plain, loops, strict=True)

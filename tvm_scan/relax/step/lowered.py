@@ -273,7 +273,7 @@ def _stores(target: Var, lead: list[Any], value: Callable[[list[Any]], Any]) -> 
 
 
 def _can_write_in_place(step: LoweredStep, old: Var, after: Var) -> bool:
-    """Whether the new carry may overwrite the old one while it is computed.
+    """Return whether the new carry may overwrite the old one while it is computed.
 
     So it is if one nest writes it elementwise, reads the old one only where it writes, and no
     later nest reads the old one.

@@ -146,7 +146,7 @@ class CompiledScan:
         return fresh[0] if len(fresh) == 1 else tuple(fresh)
 
     def _meet(self, tensors: tuple[torch.Tensor, ...], pointers: list[int]) -> bool:
-        """Whether an output shares memory with another argument; all are contiguous."""
+        """Return whether an output shares memory with another argument; all are contiguous."""
         for i in self._places:
             start = pointers[i]
             end = start + tensors[i].nbytes

@@ -1,4 +1,4 @@
-"""Which tensors share memory."""
+"""Tests of whether tensors share memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["overlap", "self_overlap"]
 
 
 def overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether the spans of memory of two tensors meet."""
+    """Return whether the spans of memory of two tensors meet."""
     if left.numel() == 0 or right.numel() == 0:
         return False
     (a, b), (c, d) = _span(left), _span(right)
@@ -16,7 +16,7 @@ def overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def self_overlap(tensor: torch.Tensor) -> bool:
-    """Whether several elements of a tensor lie in one place."""
+    """Return whether several elements of a tensor lie in one place."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tensor.numel() > 0 and any(n > 1 and s == 0 for n, s in pairs)
 

@@ -33,7 +33,7 @@ class Signature:
         )
 
     def recipes(self) -> tuple[int, list[Any]]:
-        """How many inputs a call without outputs has, and how to make each output from them.
+        """Number of inputs of a call without outputs, and how to make each output from them.
 
         An output is like the input with a number, or (dtype, extents), where an extent is an
         input and an axis of it, or (None, a constant). TVM checks the shapes of all tensors.

@@ -1,4 +1,4 @@
-"""How an operator of torch is declared: what it says, and what it has without saying so.
+"""Declarations of torch's operators: what one says, and what it has without saying so.
 
 Read ``operator`` first. ``mapped`` has the rules of vmap, ``bundles`` arguments that belong
 together, ``transformed`` derivatives for torch.func, and ``dispatch`` the way past torch's

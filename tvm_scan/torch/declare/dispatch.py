@@ -75,7 +75,7 @@ library = _Library(NAMESPACE, "FRAGMENT")
 
 
 def sees_nothing(arguments: Iterable[Any]) -> bool:
-    """Whether nothing but the implementation would see a call."""
+    """Return whether nothing but the implementation would see a call."""
     return not (
         torch.compiler.is_compiling()
         or transforms_active()
@@ -104,7 +104,7 @@ def forward_mode(name: str) -> str:
 
 
 def is_plain(arguments: Iterable[Any]) -> bool:
-    """Whether all tensors are on a CPU or GPU, and of torch's own class, and need no gradient."""
+    """Return whether all tensors are torch's own, on a CPU or GPU, and need no gradient."""
     recorded = torch.is_grad_enabled()
     for argument in arguments:
         if isinstance(argument, torch.Tensor):

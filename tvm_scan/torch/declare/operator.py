@@ -1,4 +1,4 @@
-"""How the operators are registered with torch.
+"""Registration of the operators with torch.
 
 ``torch.library.custom_op`` would do, but imports ``torch._dynamo`` at the first call, which takes
 most of a second, and costs some microseconds at every call. This registers the same things: a

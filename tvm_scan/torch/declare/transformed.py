@@ -18,7 +18,7 @@ Setup = Callable[[Any, tuple[Any, ...], Any], None]
 
 @dataclass(frozen=True)
 class _Layout:
-    """Which arguments are lists, and of how many tensors; None for the others."""
+    """Numbers of tensors of the arguments that are lists; None for the other arguments."""
 
     counts: tuple[int | None, ...]
 
@@ -33,7 +33,7 @@ class _Layout:
         return found
 
     def whole(self, flat: Sequence[Any]) -> tuple[Any, ...]:
-        """The lists again."""
+        """Group flat items into lists again."""
         rest = iter(flat)
         return tuple(
             next(rest) if count is None else [next(rest) for _ in range(count)]

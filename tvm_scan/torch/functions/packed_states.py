@@ -50,7 +50,7 @@ def states_of_sequences(
 
 
 def _bounds(reset: Tensor | None, offsets: Tensor) -> list[list[int]]:
-    """Where the state of each sequence begins, and where the sequence ends.
+    """Steps at which the state of each sequence begins, and at which the sequence ends.
 
     What lies before the last reset of a sequence is left out, not multiplied by zero.
     """
@@ -63,7 +63,7 @@ def _bounds(reset: Tensor | None, offsets: Tensor) -> list[list[int]]:
 
 
 def _is_first(reset: Tensor | None, start: int, stop: int) -> bool:
-    """Whether a sequence goes on from the state before the row."""
+    """Return whether a sequence goes on from the state before the row."""
     return start == 0 < stop and (reset is None or not bool(reset[0, 0]))
 
 
@@ -76,7 +76,7 @@ def _states(
     reset: Tensor | None,
     offsets: Tensor,
 ) -> Tensor:
-    """What was added, times the gates since; differentiable any number of times."""
+    """Sums of what was added, times the gates since; differentiable any number of times."""
     heads = drive.shape[2]
     B = B[0].repeat_interleave(heads // B.shape[2], 1)
     states = []

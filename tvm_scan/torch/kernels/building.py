@@ -1,4 +1,4 @@
-"""From the name of a kernel to a built library: the loop, its schedule, the compiler."""
+"""The way from a kernel's name to a built library: the loop, its schedule, the compiler."""
 
 from __future__ import annotations
 

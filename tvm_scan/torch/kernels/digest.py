@@ -1,4 +1,4 @@
-"""What a built kernel depends on beside its loop and plan: versions, sources, the processor."""
+"""Dependencies of a built kernel beside loop and plan: versions, sources, the processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a tensor lies: which kernel it takes, and what has to be set while that kernel runs."""
+"""The place of a tensor: its kernel, and what has to be set while that kernel runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Place:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether kernels are launched there, rather than called."""
+        """Return whether kernels are launched there, rather than called."""
         return self.kind != "cpu"
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ CPU = Place("cpu")
 
 
 def is_placed(tensor: Tensor) -> bool:
-    """Whether there are kernels for tensors like this one."""
+    """Return whether there are kernels for tensors like this one."""
     return tensor.is_cpu or tensor.is_cuda
 
 

@@ -1,4 +1,4 @@
-"""What a process needs before a kernel runs: TVM's runtime library, threads, and forks.
+"""Set-up of a process before a kernel runs: TVM's runtime library, threads, and forks.
 
 ``import tvm`` takes seconds, and only building needs it. A kernel that comes from the cache needs
 the runtime library alone, which is loaded here by its path.

@@ -1,4 +1,4 @@
-"""How large the scratch parameters of a GPU's kernel are; asked without the compiler."""
+"""Sizes of the scratch parameters of a GPU's kernel; asked without the compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loops share: the order of the axes, the direction of time, and the carry's dtype."""
+"""Parts that the loops share: the order of the axes, the direction of time, the carry's dtype."""
 
 from dataclasses import dataclass
 

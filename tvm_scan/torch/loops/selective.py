@@ -54,7 +54,7 @@ class Options:
         return top / (const(1, self.wide) + small)
 
     def kept(self, reset: tirx.Var, b: Expr, time: Expr, value: Expr) -> Expr:
-        """What passes the gate of a step: 0 where the state starts anew."""
+        """The value that passes the gate of a step: 0 where the state starts anew."""
         return unless(reset, (b, time), value, self.wide, self.has_reset)
 
     def names(self) -> list[str]:

@@ -141,7 +141,7 @@ def _loop(name: str, extent: Expr, body: Any) -> Any:
 
 
 def _values(step: LoweredStep, inputs: list[Any]) -> list[Any]:
-    """What the step stores, as expressions of the values of its inputs."""
+    """Values that the step stores, as expressions of the values of its inputs."""
     known = tir.VarMap(zip(step.inputs, inputs, strict=True))
 
     def value(load: Any) -> Any:

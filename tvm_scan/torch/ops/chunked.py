@@ -150,7 +150,7 @@ def _count(length: int) -> int:
 
 
 def _chunk(named: Named, length: int, index: int, reverse: bool) -> dict[str, Tensor]:
-    """What of the arguments belongs to a chunk; `index` counts as the walk goes."""
+    """Arguments' parts that belong to a chunk; `index` counts as the walk goes."""
     steps = min(CHUNK, length - index * CHUNK)
     start = length - index * CHUNK - steps if reverse else index * CHUNK
     return {
@@ -160,7 +160,7 @@ def _chunk(named: Named, length: int, index: int, reverse: bool) -> dict[str, Te
 
 
 def _varies(name: str, tensor: Tensor) -> bool:
-    """Whether an argument has a time axis, its last; B and C may have none."""
+    """Return whether an argument has a time axis, its last; B and C may have none."""
     return name in _TIMED and not (name in "BC" and tensor.dim() == 3)
 
 
@@ -171,7 +171,7 @@ def _wide(part: Named) -> dict[str, Tensor]:
 
 
 def _bundle(named: Mapping[str, Any], h0: Tensor) -> SelectiveTensors:
-    """Those of the scan, absent ones as None, and the state before it."""
+    """Tensors of the scan, None for absent ones, and the state before it."""
     fields: dict[str, Any] = {name: named.get(name) for name in SelectiveTensors._fields}
     return SelectiveTensors(**(fields | {"h0": h0}))
 

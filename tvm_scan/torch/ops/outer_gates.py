@@ -110,7 +110,7 @@ def _by_products(asked: _Asked) -> Tensor:
 def _by_chunks(
     operands: list[Tensor], resets: Tensor | None, first: Tensor, last: Tensor
 ) -> Tensor:
-    """Of `g, a, x, c, dy` (batch, heads, chunks, steps, .), and the states at both ends."""
+    """Gradient of gates from `g, a, x, c, dy` (batch, heads, chunks, steps, .) and both ends."""
     g, a, x, c, dy = operands
     # Resets from the head of a chunk to a step, and those behind the step.
     cut, cut_after = (None, None) if resets is None else (resets.cumsum(3), _behind(resets))

@@ -149,7 +149,7 @@ def _by_chunks(
     softplus: bool,
     reverse: bool,
 ) -> _Gradients:
-    """What `selective_scan_backward` returns, without a kernel."""
+    """Compute what `selective_scan_backward` returns, without a kernel."""
     u, A, shape = tensors.u, tensors.A, tensors.state_shape
     # A copy: an operator returns none of its arguments.
     carry = A.new_zeros(shape) if g_last is None else g_last.clone()

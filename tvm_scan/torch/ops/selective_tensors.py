@@ -10,7 +10,7 @@ __all__ = ["DIFFERENTIABLE", "SelectiveTensors"]
 
 
 class SelectiveTensors(NamedTuple):
-    """What a selective scan reads.
+    """Tensors that a selective scan reads.
 
     Attributes
     ----------
@@ -46,21 +46,21 @@ class SelectiveTensors(NamedTuple):
 
     @property
     def state_shape(self) -> tuple[int, int, int, int]:
-        """Of the states at one step: (batch, groups, channels, states)."""
+        """Shape of the states at one step: (batch, groups, channels, states)."""
         batch, groups, channels, _ = self.u.shape
         return batch, groups, channels, self.A.shape[2]
 
     @property
     def is_kernel(self) -> bool:
-        """Whether there is a kernel for the states, which are real, and some."""
+        """Return whether there is a kernel for the states, which are real, and some."""
         return not self.A.is_complex() and bool(self.A.shape[2])
 
     def named(self) -> dict[str, Tensor]:
-        """What is there but the first state, by name."""
+        """Tensors that are there, but the first state, by name."""
         return {n: t for n, t in self._asdict().items() if t is not None and n != "h0"}
 
     def options(self) -> dict[str, Any]:
-        """Which loop these take: what is there, and what is fixed in time."""
+        """Options of the loop that these take: what is there, and what is fixed in time."""
         there = {f"has_{n}": getattr(self, n) is not None for n in ("D", "z", "bias", "reset")}
         return there | {"fixed_B": self.B.dim() == 3, "fixed_C": self.C.dim() == 3}
 

@@ -34,7 +34,7 @@ Runner = Callable[[list[Tensor], str, int, bool], Sequence[Tensor]]
 
 @functools.lru_cache(maxsize=512)
 def dependencies(graph: str) -> tuple[frozenset[int], ...]:
-    """Of which inputs each result has a derivative that may not be zero."""
+    """Numbers of the inputs by which each result may have a derivative that is not zero."""
     whole = json.loads(graph)
     known = {f"p{i}": frozenset((i,)) for i in range(whole["inputs"])}
 

@@ -1,4 +1,4 @@
-"""What a user's function does in one step, as text.
+"""The step of a user's function, as text.
 
 The text is what a kernel is built from, found by on disk, and differentiated by; it holds torch's
 own operators, so that nothing of TVM is needed to make it.
@@ -173,7 +173,7 @@ def graph_module(text: str, device: str | None = None) -> torch.fx.GraphModule:
 
 
 def _makes_tensors(function: Any) -> bool:
-    """Whether an operator takes a device, and no tensor that would say one."""
+    """Return whether an operator takes a device, and no tensor that would say one."""
     schema = schema_of(function)
     if schema is None:
         return False
@@ -195,7 +195,7 @@ def _resolved(target: str) -> Any:
 
 @functools.lru_cache(maxsize=512)
 def is_pointwise(text: str) -> bool:
-    """Whether every element of the results depends on the inputs' elements at its place only."""
+    """Return whether elements of results depend on the inputs' elements at their place only."""
     for target, _, _ in json.loads(text)["calls"]:
         if target == "getitem":
             return False
@@ -207,7 +207,7 @@ def is_pointwise(text: str) -> bool:
 
 @functools.lru_cache(maxsize=512)
 def may_be_serial(text: str) -> bool:
-    """Whether the graph, where it is no provable scan, may run one step after another."""
+    """Return whether the graph, where it is no provable scan, may run one step after another."""
     return bool(json.loads(text).get("or_serial", False))
 
 

@@ -61,7 +61,7 @@ def keep_trace(key: str, graph: str, structure: list[Any], what: str) -> None:
 
 
 def _is_simple(structure: Any) -> bool:
-    """Whether there are no types that only look like these."""
+    """Return whether a structure has no types that only look like plain ones."""
     if type(structure) is dict:
         return all(type(k) in (str, int) and _is_simple(v) for k, v in structure.items())
     if type(structure) in (list, tuple):
@@ -70,7 +70,7 @@ def _is_simple(structure: Any) -> bool:
 
 
 class _NoTextError(Exception):
-    """There is no text that another process would understand."""
+    """The error that a value has no text that another process would understand."""
 
 
 def _text(value: Any) -> str:

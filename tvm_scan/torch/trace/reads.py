@@ -1,4 +1,4 @@
-"""What a user's function reads beside its arguments, as far as that is known exactly.
+"""Reads of a user's function beside its arguments, as far as they are known exactly.
 
 Theorem. A function whose bytecode imports nothing, binds no global and no attribute, and whose
 globals, builtins and closure variables, followed through the attributes of modules, all end in
@@ -36,7 +36,7 @@ _STATELESS = ("math", "cmath", "operator", "_operator")
 
 
 def global_state() -> tuple[Any, ...]:
-    """What torch makes of a function, beside what the function reads."""
+    """The state of torch that a function depends on, beside what the function reads."""
     casts = [
         torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         for kind in ("cpu", "cuda")
@@ -64,7 +64,7 @@ def state_of(function: Any) -> Any:
 
 
 class _UnknownError(Exception):
-    """Something is read that cannot be compared."""
+    """The error that something is read that cannot be compared."""
 
 
 def _state(function: Any, seen: frozenset[int]) -> tuple[Any, ...]:
@@ -130,7 +130,7 @@ def _of_torch() -> dict[int, str]:
         found |= {resolve_name(function) or "": function for function in group}
 
     def is_own(function: Any) -> bool:
-        """Whether nobody has put another one in its place."""
+        """Return whether nobody has put another one in its place."""
         return (getattr(function, "__module__", None) or "torch").partition(".")[0] == "torch"
 
     return {id(f): name for name, f in found.items() if name and is_own(f)}
@@ -138,7 +138,7 @@ def _of_torch() -> dict[int, str]:
 
 @functools.lru_cache(maxsize=512)
 def _reads(code: types.CodeType) -> tuple[tuple[bool, str, tuple[str, ...]], ...]:
-    """What code reads of the outside: whether of the closure, the name, and the attributes of it.
+    """Names that code reads of the outside: whether of the closure, the name, and its attributes.
 
     Functions inside of it are a part of it.
     """

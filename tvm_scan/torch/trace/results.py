@@ -1,4 +1,4 @@
-"""What a traced graph returns: shapes and dtypes, kept on disk."""
+"""Results of a traced graph: shapes and dtypes, kept on disk."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Kinds = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
 
 def has_names(kinds: Kinds) -> bool:
-    """Whether a size varies."""
+    """Return whether a size varies."""
     return any(n < 0 for shape, _ in kinds for n in shape)
 
 

@@ -192,7 +192,7 @@ def _kinds(tensors: Sequence[Tensor]) -> Kinds:
 
 
 def _is_elementwise(graph: str, carries: Kinds, others: Kinds) -> bool:
-    """Whether the step's elements are recurrences of their own, all of one shape."""
+    """Return whether the step's elements are recurrences of their own, all of one shape."""
     shape = carries[0][0]
     if any(s != shape for s, _ in carries) or not is_pointwise(graph):
         return False
@@ -200,7 +200,7 @@ def _is_elementwise(graph: str, carries: Kinds, others: Kinds) -> bool:
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """As torch.broadcast_shapes would say, which imports a library of symbols."""
+    """Return whether a shape broadcasts; torch.broadcast_shapes imports a library of symbols."""
     pairs = zip(reversed(shape), reversed(to), strict=False)
     return len(shape) <= len(to) and all(have in (1, want) for have, want in pairs)
 
