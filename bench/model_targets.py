@@ -2,8 +2,8 @@
 
 ``python -m bench.model_targets`` prints the table of targets in docs/cuda/model.md. Nothing is
 measured. Peers stand for what their scheme costs by the same model: CUB's look-back and
-accelerated-scan, one pass at the speed of a copy; mamba-ssm's kernel, a block per channel that walks
-tiles with 4 to 16 steps per thread; the sequential loops, a thread per lane.
+accelerated-scan, one pass at the speed of a copy; mamba-ssm's kernel, a block per channel that
+walks tiles with 4 to 16 steps per thread; the sequential loops, a thread per lane.
 """
 
 from __future__ import annotations
