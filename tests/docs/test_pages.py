@@ -83,10 +83,26 @@ def session():
     return Session()
 
 
+# torch.export copies a tree spec in a way that it itself deprecates.
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 @pytest.mark.parametrize("block", PYTHON, ids=by_line)
 def test_python_block(block, session, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     session.run_through(block)
+
+
+def test_the_readme_has_a_path_for_each_reader():
+    """A loop, tensors, and a model: each begins with a heading and is among the blocks that run."""
+    page = README.read_text(encoding="utf-8")
+    first_screen = page[: page.index("## Install")]
+    for heading, calls in {
+        "You write TensorIR": ("extract(", "parallelize(", "tvm.compile("),
+        "You use PyTorch": ("import tvm_scan.torch as ts", ".backward()"),
+        "You deploy a model": ("torch.export.export(", "from_exported(", "get_pipeline(", "load("),
+    }.items():
+        line = first_screen[: first_screen.index(f"### {heading}\n")].count("\n") + 1
+        block = next(b for b in PYTHON if b.page == README and b.line > line)
+        assert all(call in block.code for call in calls), heading
 
 
 def commands_of(block):
