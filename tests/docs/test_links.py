@@ -37,6 +37,18 @@ def test_pages_that_code_names_are_there():
     assert lost == set()
 
 
+def test_files_that_pages_name_are_there():
+    """A path in a code span that begins with a folder of the repository."""
+    named = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w/.]+\.(?:py|md|json|txt|c|cu))`")
+    lost = {
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in PAGES
+        for name in named.findall(page.read_text(encoding="utf-8"))
+        if not ((ROOT / name).exists() or (ROOT / "tvm_scan" / name).exists())
+    }
+    assert lost == set()
+
+
 def test_links_are_read():
     text = (
         '[a](b.md) [`c`](d/e.md#f) ![g](h.svg)\n[i]: j.md\n<img src="k.png">\n'
