@@ -1,9 +1,9 @@
 """Whether the default plans meet the targets on an H200, by the cost model on paper.
 
-``python -m bench.model_targets`` prints the table of docs/cuda.md. Nothing is measured. Peers stand
-for what their scheme costs by the same model: CUB's look-back and accelerated-scan, one pass at the
-speed of a copy; mamba-ssm's kernel, a block per channel that walks tiles with 4 to 16 steps per
-thread; the sequential loops, a thread per lane.
+``python -m bench.model_targets`` prints the table of targets in docs/cuda/model.md. Nothing is
+measured. Peers stand for what their scheme costs by the same model: CUB's look-back and
+accelerated-scan, one pass at the speed of a copy; mamba-ssm's kernel, a block per channel that
+walks tiles with 4 to 16 steps per thread; the sequential loops, a thread per lane.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def rows() -> list[Row]:
 
 
 def table(found: list[Row]) -> list[str]:
-    """The table of docs/cuda.md."""
+    """The table of targets in docs/cuda/model.md."""
     lines = [
         "| case | us | against | us | ratio | asked | met |",
         "|---|---:|---|---:|---:|---:|---|",

@@ -1,7 +1,7 @@
 """Draw where the default plans lie under the roofs of an H200, by the cost model on paper.
 
-``python -m bench.roofline`` writes docs/images/roofline.svg and prints the tables of docs/cuda.md.
-Nothing is measured: what a GPU says is bench.gpu's to tell.
+``python -m bench.roofline`` writes docs/images/roofline.svg and prints two tables of
+docs/cuda/model.md. Nothing is measured: what a GPU says is bench.gpu's to tell.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _draw(rows: list[Row], path: Path) -> None:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """The table of docs/cuda.md."""
+    """The table of predictions in docs/cuda/model.md."""
     lines = [
         "| case | plan | memory | exp | issue | lines | chain | predicted | sequential |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -146,7 +146,7 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def others() -> list[str]:
-    """The other table of docs/cuda.md: default plans by architecture; equal ones share a row."""
+    """The default plans by architecture in docs/cuda/model.md; equal ones share a row."""
     lines = ["| case | multiprocessors | plan |", "|---|---|---|"]
     for name, make in OTHERS.items():
         found = extract(make())

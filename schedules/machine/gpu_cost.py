@@ -9,7 +9,7 @@ chain        the longest chain of dependences: latencies of memory, shuffles and
              the waves of blocks that follow one another
 
 The constants are those of an H200 and are checked by ``bench.gpu`` where there is one; the model
-ranks plans, and its microseconds are no promise. See docs/cuda.md; ``gpu_chip`` has the
+ranks plans, and its microseconds are no promise. See docs/cuda/model.md; ``gpu_chip`` has the
 constants, the schedules say what their plans do, ``walk.counts`` the instructions.
 """
 

@@ -1,7 +1,7 @@
-"""The code of every page runs."""
+"""The code of every page runs, and its links lead somewhere."""
 
 from tests.support.tiers import Folder
 
 FOLDER = Folder(
-    quick=("test_pages.py::test_python_block[README*",),
+    quick=("test_pages.py::test_python_block[README*", "test_links.py"),
 )

@@ -5,6 +5,8 @@
 comment in front of a block decides: ``<!-- test: skip -->``, ``<!-- test: run -->``.
 """
 
+import ast
+import builtins
 import os
 import re
 import subprocess
@@ -83,10 +85,47 @@ def session():
     return Session()
 
 
+# torch.export copies a tree spec in a way that it itself deprecates.
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 @pytest.mark.parametrize("block", PYTHON, ids=by_line)
 def test_python_block(block, session, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     session.run_through(block)
+
+
+def unbound(code):
+    """Names that a block reads and neither binds nor imports."""
+    nodes = list(ast.walk(ast.parse(code)))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).partition(".")[0])
+    return {node.id for node in names} - bound - set(dir(builtins))
+
+
+def test_the_readme_has_a_path_for_each_reader():
+    """A loop, tensors, and a model: each has a heading, runs, and needs no other block."""
+    page = README.read_text(encoding="utf-8")
+    first_screen = page[: page.index("## Install")]
+    for heading, calls in {
+        "You write TensorIR": ("extract(", "parallelize(", "tvm.compile("),
+        "You use PyTorch": ("import tvm_scan.torch as ts", ".backward()"),
+        "You deploy a model": ("torch.export.export(", "from_exported(", "get_pipeline(", "load("),
+    }.items():
+        line = first_screen[: first_screen.index(f"### {heading}\n")].count("\n") + 1
+        block = next(b for b in PYTHON if b.page == README and b.line > line)
+        assert all(call in block.code for call in calls), heading
+        assert unbound(block.code) <= {"recurrence"}, heading
+
+
+def test_a_name_of_another_block_is_found():
+    code = "import a.b as c\nfrom d import e\ndef f(x):\n    return c(x, e, len(g))\nh = f(i)\n"
+    assert unbound(code) == {"g", "i"}
 
 
 def commands_of(block):

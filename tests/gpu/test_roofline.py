@@ -1,4 +1,4 @@
-"""The table and the picture of docs/cuda.md are what the model says now."""
+"""The table and the picture of docs/cuda/model.md are what the model says now."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tvm_scan import default_plan, extract, library
 from tvm_scan.schedules.machine.gpu_chip import BANDWIDTH
 from tvm_scan.schedules.machine.machine import Machine
 
-PAGE = ROOT / "docs" / "cuda.md"
+PAGE = ROOT / "docs" / "cuda" / "model.md"
 
 
 @pytest.fixture(scope="module")
