@@ -12,7 +12,7 @@ from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["earlier_records", "seconds_of"]
+__all__ = ["earlier_records"]
 
 #: Facts of a measurement without which its time says nothing of this search.
 _SAME = ("host", "machine", "processor", "cores", "gpu")
@@ -44,11 +44,3 @@ def earlier_records(
         for entry in store.usable_of(func, target)
         if all((entry.facts or {}).get(name) == facts.get(name) for name in _SAME)
     }
-
-
-def seconds_of(entry: Entry) -> list[float]:
-    """The times that an entry was measured by."""
-    samples = (entry.facts or {}).get("samples")
-    if isinstance(samples, list) and samples and all(isinstance(t, float) for t in samples):
-        return samples
-    return [float(t) for t in entry.json[1]]

@@ -27,13 +27,14 @@ from tvm_scan.meta.search.candidates import (
     plan_sets,
     space_size,
 )
-from tvm_scan.meta.search.earlier import earlier_records, seconds_of
+from tvm_scan.meta.search.earlier import earlier_records
 from tvm_scan.meta.search.finals import PASSES, ROUNDS, contenders
 from tvm_scan.meta.search.result import FunctionResult, Trial
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.files import is_database
 from tvm_scan.meta.store.provenance import provenance
+from tvm_scan.meta.store.rows import times_of
 from tvm_scan.schedules.choose.shape_key import shape_key
 from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.machine.device import device_of
@@ -135,7 +136,7 @@ class FunctionSearch:
         """Count a record as a trial."""
         entry = self.earlier[plans]
         for candidate in self._candidates([plans]):
-            seconds = seconds_of(entry)
+            seconds = times_of(entry.json, entry.facts)
             self.known[plans] = ms.runner.RunnerResult(seconds, None)
             self.recorded[plans] = (candidate, entry.digest)
             self.result.trials.append(Trial(plans, median(seconds), recorded=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from tvm_scan.meta.store.files import contents
 from tvm_scan.meta.store.lines import Row, parse_lines, read_manifest, record_fault, workload_fault
 from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
 
-__all__ = ["Content", "Record", "program_digest", "read_content", "record_digest"]
+__all__ = ["Content", "Record", "program_digest", "read_content", "record_digest", "times_of"]
 
 
 class Record(NamedTuple):
@@ -75,6 +76,14 @@ def read_content(folder: Path) -> Content:
         digest = record_digest(workload, row.value[1])
         records[digest] = Record(digest, workload, row.value[1], facts.get(digest))
     return Content(list(records.values()), bad, manifest, workloads)
+
+
+def times_of(record: list[Any], facts: Mapping[str, Any] | None) -> list[float]:
+    """Seconds of each measurement of a record: as its facts say, else as TVM wrote them."""
+    samples = (facts or {}).get("samples")
+    if isinstance(samples, list) and samples and all(isinstance(t, float) for t in samples):
+        return samples
+    return [float(t) for t in record[1]]
 
 
 def record_digest(workload: list[str], record: list[Any]) -> str:

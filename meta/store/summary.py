@@ -18,7 +18,7 @@ from typing import Any
 from tvm_scan._versions import why_foreign
 from tvm_scan.meta.store.files import reading
 from tvm_scan.meta.store.host import host_facts
-from tvm_scan.meta.store.rows import Record, program_digest, read_content
+from tvm_scan.meta.store.rows import Record, program_digest, read_content, times_of
 
 __all__ = ["Summary", "best_of", "read_summaries", "sealed"]
 
@@ -72,17 +72,13 @@ class Summary:
         reason: str | None,
     ) -> Summary:
         """Make one of a record's text, its facts, and what was found out about it."""
-        known = {key: value for key, value in (facts or {}).items() if key != "summary"}
-        measured = [float(t) for t in record[1]]
-        times = known.pop("samples", None)
-        if not (isinstance(times, list) and times and all(isinstance(t, float) for t in times)):
-            times = measured  # written by TVM alone, or by another hand
+        shown_apart = ("summary", "samples")
         return cls(
             digest=digest,
-            seconds=median(measured),
-            times=times,
+            seconds=median(float(t) for t in record[1]),
+            times=times_of(record, facts),
             target=record[2],
-            facts=known,
+            facts={k: v for k, v in (facts or {}).items() if k not in shown_apart},
             shapes=about.get("shapes", "?"),
             plans=about.get("plans", []),
             function=about.get("function", ""),

@@ -723,7 +723,7 @@ def test_old_files_of_the_cache_are_removed(tmp_path, monkeypatch):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
-    old = time.time() - _toolchain.KEEP_KERNELS_SECONDS - 60
+    old = time.time() - _toolchain.KEEP_SECONDS - 60
     for name in (names[0], names[2], f"{other}/kernels", names[4], "mine/kernels"):
         os.utime(tmp_path / name, (old, old))
     monkeypatch.setattr(_toolchain, "cache_directory", lambda: tmp_path / this)

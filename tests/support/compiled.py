@@ -6,10 +6,6 @@ import functools
 import hashlib
 import json
 import os
-import shutil
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,8 +20,6 @@ from tests.support.environment import cache_folder
 
 __all__ = ["compile_cached", "key_of", "sources_of"]
 
-#: Libraries older than this are removed when the first one is asked for.
-_KEEP_SECONDS = 7 * 24 * 3600
 _SOURCES = "sources.json"
 _LIBRARY = "built.so"
 
@@ -78,7 +72,9 @@ def compile_cached(
     folder = _folder() / key_of(func_or_mod, target)
     if not folder.is_dir():
         executable = _compile(func_or_mod, target)
-        if not _keep(executable, folder):
+        try:
+            _toolchain.build_once(folder, functools.partial(_write, executable))
+        except _IsTextError:
             return executable
     os.utime(folder)
     kept = Kept(folder)
@@ -93,7 +89,6 @@ def key_of(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule, target: Target) -> str
     parts = [
         tvm.ir.save_json(func_or_mod),
         json.dumps(target.export(), sort_keys=True, default=str),
-        str(Target.current(allow_none=True)),
         repr((context.opt_level, str(context.config), list(context.required_pass))),
         str(context.disabled_pass),
         _compilers(),
@@ -112,9 +107,7 @@ def sources_of(built: Any) -> list[str]:
 
 
 def _compile(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule, target: Target) -> Any:
-    if str(target.kind.name) == "llvm":
-        return tvm.compile(func_or_mod, target=target, relax_pipeline=None)
-    with target:  # TVM asks it for the architecture
+    with target:  # TVM asks it for a GPU's architecture
         return tvm.compile(func_or_mod, target=target, relax_pipeline=None)
 
 
@@ -131,37 +124,17 @@ def _compilers() -> str:
 def _folder() -> Path:
     folder = cache_folder() / "compiled"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    limit = time.time() - _KEEP_SECONDS
-    for path in folder.iterdir():
-        try:
-            if path.stat().st_mtime < limit:
-                shutil.rmtree(path, ignore_errors=True)
-        except OSError:
-            continue  # removed by another process
+    _toolchain.remove_unused(folder.iterdir())
     return folder
 
 
-def _keep(executable: Any, folder: Path) -> bool:
-    """Whether it could be linked: a module of Relax without a function of TensorIR is C text."""
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix="building-"))
-    try:
-        (scratch / _SOURCES).write_text(json.dumps(sources_of(executable)))
-        executable.export_library(str(scratch / _LIBRARY), fcompile=_link)
-        scratch.rename(folder)
-    except _IsTextError:
-        return False
-    except OSError:
-        # Another process was first; its files are the same.
-        if not folder.is_dir():
-            raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return True
+def _write(executable: Any, scratch: Path) -> None:
+    """Fail where nothing can be linked: Relax without a function of TensorIR is C text."""
+    (scratch / _SOURCES).write_text(json.dumps(sources_of(executable)))
+    executable.export_library(str(scratch / _LIBRARY), fcompile=_link)
 
 
 def _link(library: str, objects: list[str], **_: object) -> None:
-    """Call the linker itself: a compiler takes ten times as long to do it."""
     if any(not name.endswith(".o") for name in objects):
         raise _IsTextError
-    command = ["ld", "-shared", "-s", *objects, _toolchain.libgcc(), "-o", library]
-    subprocess.run(command, check=True, capture_output=True)
+    _toolchain.link(objects, library, "-s")

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -31,8 +31,8 @@ DRIVER_SOURCES = (
     "undefined.cc",
 )
 
-# Kernels older than this are removed from the cache when the runtime is loaded.
-KEEP_KERNELS_SECONDS = 7 * 24 * 3600
+#: What nobody asked a cache for in this time is removed from it.
+KEEP_SECONDS = 7 * 24 * 3600
 
 KERNEL_FLAGS = (
     "-std=c++17",
@@ -148,7 +148,7 @@ def _run(arguments: list[str]) -> None:
     if outcome.returncode != 0:
         errors = [line for line in outcome.stderr.splitlines() if "error" in line]
         text = "\n".join(errors[:10]) + "\n\n" + outcome.stderr[:4000]
-        raise KernelBuildError(f"cusim: g++ rejects the source:\n{text}")
+        raise KernelBuildError(f"cusim: {arguments[0]} rejects the source:\n{text}")
 
 
 def build_runtime() -> tuple[Path, Path]:
@@ -167,18 +167,20 @@ def build_runtime() -> tuple[Path, Path]:
         link = [f"-Wl,-soname,{CUDART}", f"-Wl,--version-script={versions}", driver]
         _run([*common, str(RUNTIME / "cudart.cc"), "-o", cudart, *link])
 
-    final = _made_once("runtime", make)
+    final = build_once(cache_directory() / "runtime", make)
     _remove_old_kernels()
     return final / DRIVER, final / CUDART
 
 
-def _made_once(name: str, make: Callable[[Path], None]) -> Path:
-    """A folder of the cache, filled by whoever asks first; safe in parallel processes."""
-    final = cache_directory() / name
+def build_once(final: Path, build: Callable[[Path], None]) -> Path:
+    """A folder, filled by whoever asks first; safe in parallel processes.
+
+    An error of `build` that is no OSError leaves nothing behind.
+    """
     if not final.is_dir():
-        scratch = Path(tempfile.mkdtemp(dir=cache_directory(), prefix="building-"))
+        scratch = Path(tempfile.mkdtemp(dir=final.parent, prefix="building-"))
         try:
-            make(scratch)
+            build(scratch)
             scratch.rename(final)
         except OSError:
             # Another process was first; its files are the same.
@@ -191,17 +193,24 @@ def _made_once(name: str, make: Callable[[Path], None]) -> Path:
 
 def _remove_old_kernels() -> None:
     """Also those of other versions of the sources, with all that belongs to them."""
-    limit = time.time() - KEEP_KERNELS_SECONDS
     here = cache_directory()
     os.utime(here / "kernels")  # in use, even if nothing new is compiled
+    remove_unused((here / "kernels").iterdir())
     others = (p for p in here.parent.iterdir() if _VERSION.fullmatch(p.name) and p != here)
-    versions = [folder / "kernels" for folder in others]
-    for path in [*(here / "kernels").iterdir(), *versions]:
+    remove_unused(others, lambda folder: folder / "kernels")
+
+
+def remove_unused(
+    paths: Iterable[Path], marker: Callable[[Path], Path] = lambda path: path
+) -> None:
+    """Remove files and folders whose marker was not touched for `KEEP_SECONDS`."""
+    limit = time.time() - KEEP_SECONDS
+    for path in paths:
         try:
-            if path.stat().st_mtime >= limit:
+            if marker(path).stat().st_mtime >= limit:
                 continue
-            if path in versions:
-                shutil.rmtree(path.parent, ignore_errors=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink()
         except OSError:
@@ -220,7 +229,7 @@ def compile_command() -> list[str]:
         header = [str(INCLUDE / HEADER), "-o", str(scratch / f"{HEADER}.gch")]
         _run([*command, "-x", "c++-header", *header])
 
-    return [*command, f"-I{_made_once('precompiled', make)}", f"-I{INCLUDE}"]
+    return [*command, f"-I{build_once(cache_directory() / 'precompiled', make)}", f"-I{INCLUDE}"]
 
 
 def module_key(source: str) -> str:
@@ -300,16 +309,23 @@ def build_kernel(source: str) -> Path:
         (scratch / "unit.cc").write_text(_translation_unit(source, key))
         unit, compiled, linked = (str(scratch / name) for name in ("unit.cc", "unit.o", "unit.so"))
         _run([*compile_command(), "-c", unit, "-o", compiled])
-        # The linker itself: g++ takes ten times as long to call it. What is not in libgcc, the
-        # process has: the runtime brings the libraries of C++ and of mathematics.
-        _run(["ld", "-shared", compiled, libgcc(), "-o", linked])
+        link([compiled], linked)
         publish(source.encode(), source_path(key))
         publish(Path(linked).read_bytes(), final)
     return final
 
 
+def link(objects: Sequence[str], library: str, *options: str) -> None:
+    """Call the linker itself: g++ takes ten times as long to call it.
+
+    What is not in libgcc, the process has: the runtime of the simulated device, or TVM, brings
+    the libraries of C++ and of mathematics.
+    """
+    _run(["ld", "-shared", *options, *objects, _libgcc(), "-o", library])
+
+
 @functools.cache
-def libgcc() -> str:
+def _libgcc() -> str:
     """The functions that g++ calls where the processor has no instruction."""
     gxx = compiler()
     assert gxx is not None

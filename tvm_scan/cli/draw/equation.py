@@ -8,13 +8,18 @@ from tvm_scan import Recurrence, tir
 from tvm_scan.recurrence import Carry, Group
 from tvm_scan.text import as_text
 
-__all__ = ["describe", "equations", "number"]
+__all__ = ["describe", "equations", "lane_counts", "number"]
 
 
 def number(extent: Any) -> str:
     """An extent for people: ``5000``, not ``T.int64(5000)``."""
     constant = tir.as_int(extent)
     return as_text(extent) if constant is None else str(constant)
+
+
+def lane_counts(recurrence: Recurrence) -> str:
+    """The extents of the lane axes for people: ``8 x n``, and ``1`` without any."""
+    return " x ".join(number(axis.extent) for axis in recurrence.lanes) or "1"
 
 
 def equations(found: Recurrence) -> list[str]:

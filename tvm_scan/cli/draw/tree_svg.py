@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from tvm_scan import Recurrence, ScanPlan
-from tvm_scan.cli.draw.equation import number
+from tvm_scan.cli.draw.equation import lane_counts, number
 from tvm_scan.schedules.picture import (
     Chunks,
     Drawing,
@@ -87,7 +87,7 @@ def tree_svg(found: Recurrence, plan: ScanPlan) -> str:
         An SVG document.
     """
     canvas = _Canvas()
-    lanes = " x ".join(number(a.extent) for a in found.lanes) or "1"
+    lanes = lane_counts(found)
     name = str((found.func.attrs or {}).get("global_symbol", "recurrence"))
     canvas.text(24, 34, f"{name}: {lanes} lanes of {number(found.time.extent)} steps", "title")
     canvas.text(24, 58, str(plan), "small")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tvm_scan import Recurrence, ScanPlan
-from tvm_scan.cli.draw.equation import number
+from tvm_scan.cli.draw.equation import lane_counts, number
 from tvm_scan.schedules.picture import (
     Chunks,
     Drawing,
@@ -35,7 +35,7 @@ def tree_text(found: Recurrence, plan: ScanPlan) -> str:
         Several lines.
     """
     length = number(found.time.extent)
-    lanes = " x ".join(number(a.extent) for a in found.lanes) or "1"
+    lanes = lane_counts(found)
     picture = plan.picture(found)
     rows = [f"{lanes} lane(s) of {length} steps"]
     rows += [f"{level:<8}{what}" for level, what in picture.lines]

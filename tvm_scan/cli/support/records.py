@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tvm_scan.cli.support.failure import BAD_INPUT, NO_RECORD, CommandError
+from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.summaries import by_id
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
@@ -37,14 +38,7 @@ def find_entry(store: RecordStore, digest: str) -> Entry:
     CommandError
         If there is not exactly one.
     """
-    found = [e for e in store.entries() if e.digest.startswith(digest)]
-    if len(found) != 1 or not digest:
-        raise CommandError(
-            f"expected the id of one record, got {digest!r}, which {len(found)} records have; "
-            "tvm-scan list prints them",
-            NO_RECORD if not found else BAD_INPUT,
-        )
-    (entry,) = found
+    entry = by_id(store.entries(), digest)
     if entry.unknown is not None:
         raise CommandError(f"{entry.unknown}; drop the record with tvm-scan prune --foreign")
     if entry.fault is not None:

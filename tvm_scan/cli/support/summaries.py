@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from tvm_scan.cli.support.failure import BAD_INPUT, NO_RECORD, CommandError
 from tvm_scan.cli.support.paths import check_database
 from tvm_scan.meta.store.summary import Summary, read_summaries
 
-__all__ = ["Listing", "one_of", "read_listing", "row_of"]
+__all__ = ["Listing", "by_id", "one_of", "read_listing", "row_of"]
+
+
+class _Named(Protocol):
+    @property
+    def digest(self) -> str: ...
+
+
+T = TypeVar("T", bound=_Named)
 
 
 @dataclass(frozen=True)
@@ -75,15 +84,26 @@ def one_of(records: list[Summary], digest: str) -> Summary:
     CommandError
         If there is not exactly one, or it cannot be read.
     """
-    found = [record for record in records if record.digest.startswith(digest)]
-    if len(found) != 1 or not digest:
-        raise CommandError(
-            f"expected the id of one record, got {digest!r}, which {len(found)} records have; "
-            "tvm-scan list prints them",
-            NO_RECORD if not found else BAD_INPUT,
-        )
-    (record,) = found
+    record = by_id(records, digest)
     if not record.plans:
         drop = "--bad" if record.facts else "--foreign"
         raise CommandError(f"{record.reason}; drop the record with tvm-scan prune {drop}")
     return record
+
+
+def by_id(records: Iterable[T], digest: str) -> T:
+    """The record whose id begins so, readable or not.
+
+    Raises
+    ------
+    CommandError
+        If there is not exactly one.
+    """
+    matching = [record for record in records if record.digest.startswith(digest)]
+    if len(matching) != 1 or not digest:
+        raise CommandError(
+            f"expected the id of one record, got {digest!r}, which {len(matching)} records have; "
+            "tvm-scan list prints them",
+            NO_RECORD if not matching else BAD_INPUT,
+        )
+    return matching[0]
