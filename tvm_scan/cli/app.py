@@ -31,10 +31,17 @@ MODULES = {"import": "import_"}
 
 
 class _Table(Mapping[str, Any]):
-    """Commands by name, each imported when it is looked up."""
+    """Commands by name, each imported when it is looked up first."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        group = COMMANDS[name]
+        if name not in self._built:
+            self._built[name] = self._build(name, COMMANDS[name])
+        return self._built[name]
+
+    def _build(self, name: str, group: str) -> Any:
         module = import_module(f"tvm_scan.cli.{MODULES.get(name, name)}")
         own = module.command
         if not isinstance(own, typer.Typer):  # else it is a group with commands of its own
@@ -55,6 +62,9 @@ class _Commands(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands: Any = _Table()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
 
 
 app = typer.Typer(
