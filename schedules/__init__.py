@@ -1,7 +1,8 @@
 """Schedules: the plan, the choice of one, and the primitive that applies it.
 
-Reading order: ``plan`` (the decisions), ``choose`` (a plan without tuning), ``primitive`` (check,
-build, replace) with ``splice`` (surgery on the schedule), ``registry`` (the schedules, which stand
+Reading order: ``analysis`` (what each nest of a function is), ``plan`` (the decisions), ``choose``
+(a plan without tuning), ``primitive`` (check, build, replace) with ``splice`` (surgery on the
+schedule), ``registry`` (the schedules, which stand
 in ``cpu`` and ``gpu``) on top of ``common`` (the statements of a recurrence), ``machine`` (what a
 target has: its ``device`` is a row, its ``machine`` the numbers), ``delta`` (the delta rule),
 ``nests`` and ``function`` (a whole function), ``verification`` (a scan beside its loop),

@@ -12,11 +12,10 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.errors import PlanError
-from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["Cases", "dispatch", "stands_in_branch"]
 
@@ -71,7 +70,7 @@ def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc
             f"a branch, got {barred[0]}; compile one function for each range of lengths"
         )
     variants = [schedule_nests(func, target, plan) for _, plan in cases]
-    length = _length(_recurrences(func))
+    length = _length(analyse(func).recurrences)
     last = variants[-1]
     body = last.body
     for border, variant in reversed(list(zip(inner, variants[:-1], strict=True))):
@@ -87,7 +86,7 @@ def stands_in_branch(plan: ScanPlan) -> bool:
     return not plan.has_barriers
 
 
-def _length(found: list[Recurrence]) -> object:
+def _length(found: Sequence[Recurrence]) -> object:
     extents = [recurrence.time.extent for recurrence in found]
     for other in extents[1:]:
         if not tvm_ffi.structural_equal(extents[0], other):
@@ -120,9 +119,3 @@ def _own_copy(body: tirx.Stmt) -> tirx.Stmt:
     ]
     tvm_ffi.structural_walk(body, handlers)
     return tir.substitute(tir.fresh_copy(body), table)
-
-
-def _recurrences(func: tirx.PrimFunc) -> list[Recurrence]:
-    blocked = ensure_blocks(func)
-    found = [extract_nest(blocked, nest) for nest in root_nests(blocked)]
-    return [item for item in found if isinstance(item, Recurrence)]

@@ -8,7 +8,7 @@ decaying below the rounding error.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,13 @@ from tvm_scan import tir
 from tvm_scan.algebra import Affine, Reduce
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.errors import ScanError
-from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.default import host_target
-from tvm_scan.schedules.splice import ensure_blocks, without_threads
+from tvm_scan.schedules.splice import without_threads
 from tvm_scan.schedules.verification.inputs import index_limits
 
-__all__ = ["WRONG", "Case", "compare", "load_cases", "make_cases", "recurrences_of", "save_cases"]
+__all__ = ["WRONG", "Case", "compare", "load_cases", "make_cases", "save_cases"]
 
 #: First words of the message about a wrong candidate, also through a worker's error text.
 WRONG = "tvm_scan found a wrong candidate"
@@ -62,13 +62,6 @@ class Case:
     bound: float
 
 
-def recurrences_of(func: tirx.PrimFunc) -> list[Recurrence]:
-    """The recurrences of a function, one for each nest that is one."""
-    blocked = ensure_blocks(func)
-    found = [extract_nest(blocked, nest) for nest in root_nests(blocked)]
-    return [item for item in found if isinstance(item, Recurrence)]
-
-
 def make_cases(
     func: tirx.PrimFunc, *, seed: int = 0, inputs: Mapping[str, np.ndarray] | None = None
 ) -> list[Case]:
@@ -98,7 +91,7 @@ def make_cases(
         raise ScanError(
             "tune: expected constant extents, got symbolic ones; give the function its shapes"
         )
-    found = recurrences_of(func)
+    found = analyse(func).recurrences
     # What is bound to threads by hand runs on a CPU, too.
     named = func.with_body(without_threads(func.body)).with_attr("global_symbol", "main")
     try:
@@ -177,7 +170,7 @@ def load_cases(path: Path) -> list[Case]:
 
 def _arrays(
     func: tirx.PrimFunc,
-    found: list[Recurrence],
+    found: Sequence[Recurrence],
     shapes: list[Any],
     kind: str,
     rng: np.random.Generator,
@@ -275,7 +268,7 @@ def _tells(value: np.ndarray) -> bool:
     return bool(np.isfinite(wide).all() and (wide.size < 2 or wide.min() != wide.max()))
 
 
-def _bound(found: list[Recurrence], results: list[tuple[int, np.ndarray]]) -> float:
+def _bound(found: Sequence[Recurrence], results: list[tuple[int, np.ndarray]]) -> float:
     """Rounding errors of n steps grow as the root of n, with a factor of 16 to spare."""
     floats = [value for _, value in results if value.dtype.kind not in "iub"]
     if not floats:

@@ -15,12 +15,12 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.meta.search.cost_model import TimeModel
 from tvm_scan.meta.search.features import row_of
 from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.meta.space.expand import expand_checked
 from tvm_scan.meta.space.rule import annotate
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.default import default_plan
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
@@ -78,7 +78,7 @@ def candidate_of(mod: IRModule, plans: Plans, target: Target) -> Candidate | Non
     """
     sch = Schedule(mod)
     root = sch.get_sblock(mod["main"].body.block.name_hint)
-    nests = [found.nest for found in recurrences_of(mod["main"])]
+    nests = [found.nest for found in analyse(mod["main"]).recurrences]
     done: set[int] = set()
     for block in sch.get_child_blocks(root):
         stmt = sch.get(block)
@@ -111,7 +111,7 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
     list of tuple of ScanPlan
         Without repetitions; the default plans first, the sequential ones second.
     """
-    found = recurrences_of(mod["main"])
+    found = analyse(mod["main"]).recurrences
     spaces = [enumerate_plans(target, r) for r in found]
     default = tuple(default_plan(target, r) for r in found)
     loop = tuple(
@@ -134,12 +134,12 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
 
 def space_size(mod: IRModule, target: Target) -> int:
     """Number of combinations of plans that fit."""
-    return prod(len(enumerate_plans(target, r)) for r in recurrences_of(mod["main"]))
+    return prod(len(enumerate_plans(target, r)) for r in analyse(mod["main"]).recurrences)
 
 
 def plan_sets(mod: IRModule, target: Target, seed: int) -> Iterator[Plans]:
     """Every combination of plans, shuffled if they are few, drawn at random else."""
-    spaces = [enumerate_plans(target, r) for r in recurrences_of(mod["main"])]
+    spaces = [enumerate_plans(target, r) for r in analyse(mod["main"]).recurrences]
     rng = random.Random(seed)
     if prod(map(len, spaces)) <= 4096:
         every = list(itertools.product(*spaces))
@@ -194,7 +194,7 @@ class Ranked:
     def __init__(self, mod: IRModule, target: Target, seed: int) -> None:
         TimeModel.check_installed()
         self.mod, self.target = mod, target
-        self.found = recurrences_of(mod["main"])
+        self.found = analyse(mod["main"]).recurrences
         self.spaces = [enumerate_plans(target, r) for r in self.found]
         self.rows = [
             {plan: row_of(plan, target, recurrence) for plan in space}

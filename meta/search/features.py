@@ -15,8 +15,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.machine.cost import Cost
 from tvm_scan.schedules.machine.machine import Machine
@@ -115,7 +115,7 @@ class CandidateRows:
     def _extracted(
         self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
     ) -> list[np.ndarray]:
-        found = recurrences_of(context.mod["main"])
+        found = analyse(context.mod["main"]).recurrences
         width = len(fields(Cost)) + len(decisions_of(SCHEDULES[0]()))
         out = []
         stores = self._stores.extract_from(context, candidates)

@@ -16,7 +16,7 @@ from tvm import IRModule, tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_scan.meta.measure.check import WRONG, recurrences_of
+from tvm_scan.meta.measure.check import WRONG
 from tvm_scan.meta.measure.progress import MachinesGoneError, Progress, Stop, shielded
 from tvm_scan.meta.search.candidates import (
     Candidate,
@@ -35,6 +35,7 @@ from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.files import is_database
 from tvm_scan.meta.store.provenance import provenance
 from tvm_scan.meta.store.rows import times_of
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.shape_key import shape_key
 from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.machine.device import device_of
@@ -91,7 +92,7 @@ class FunctionSearch:
         self.mod = IRModule({"main": blocked.with_attr("tirx.noalias", True)})
         self.target, self.seed, self.stop, self.bar = target, seed, stop, bar
         self.store = RecordStore(database)
-        shapes = [(shape_key(r), *sizes_of(r)) for r in recurrences_of(self.mod["main"])]
+        shapes = [(shape_key(r), *sizes_of(r)) for r in analyse(self.mod["main"]).recurrences]
         self.facts = {**facts, **provenance(target, seed), "shapes": shapes}
         self.first = first_plans(self.mod, target)
         self.result = FunctionResult(

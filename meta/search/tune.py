@@ -21,7 +21,7 @@ from tvm.target import Target
 from tvm_scan.arguments import as_target
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract
-from tvm_scan.meta.measure.check import make_cases, recurrences_of, save_cases
+from tvm_scan.meta.measure.check import make_cases, save_cases
 from tvm_scan.meta.measure.progress import Progress, Stop, shielded, stop_on_interrupt
 from tvm_scan.meta.measure.scratch import close_pool, scratch_folder
 from tvm_scan.meta.measure.workers import local_builder, local_runner
@@ -29,6 +29,7 @@ from tvm_scan.meta.search.loop import FunctionSearch
 from tvm_scan.meta.search.result import TuningResult
 from tvm_scan.meta.store.files import locked
 from tvm_scan.recurrence import Refusal
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.default import host_target
 
 __all__ = ["tune"]
@@ -171,7 +172,7 @@ def _functions(program: Program) -> list[tuple[str, tirx.PrimFunc]]:
             f"{type(program).__name__}; pass the sequential loop"
         )
     every = [(name, f) for name, f in named if isinstance(f, tirx.PrimFunc)]
-    found = [(name, f) for name, f in every if recurrences_of(f)]
+    found = [(name, f) for name, f in every if analyse(f).recurrences]
     if not found:
         for _, func in every:
             refusal = extract(func)

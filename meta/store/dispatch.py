@@ -11,10 +11,10 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.errors import PlanError, RefusalError
-from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.nearest import known_plans
 from tvm_scan.recurrence import Axis, Recurrence
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.nearest import nearest
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.dispatch import dispatch, stands_in_branch
@@ -99,7 +99,7 @@ def dispatched(
         The scheduled function and its cases; None where one plan serves all lengths, where the
         length is constant, or where there are several recurrences.
     """
-    found = recurrences_of(func)
+    found = analyse(func).recurrences
     if len(found) != 1 or tir.as_int(found[0].time.extent) is not None:
         return None
     store = database if isinstance(database, RecordStore) else None

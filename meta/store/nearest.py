@@ -13,13 +13,13 @@ from tvm.target import Target
 
 from tvm_scan.arguments import as_recurrence
 from tvm_scan.errors import PlanError, RefusalError, ScanError
-from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.replay import replay
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules import parallelize
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.nearest import Known, nearest
 from tvm_scan.schedules.choose.plan_of import plan_of
@@ -92,7 +92,7 @@ def plan_for(
         )
     exact = store.best(recurrence.func, target)
     if exact is not None:
-        for plan, found in zip(exact.plans, recurrences_of(recurrence.func), strict=False):
+        for plan, found in zip(exact.plans, analyse(recurrence.func).recurrences, strict=False):
             if tvm_ffi.structural_equal(found.nest, recurrence.nest, map_free_vars=True):
                 return plan
     found_near = nearest(known_plans(store, target), target, recurrence)
@@ -133,7 +133,7 @@ def tuned_function(database: Any, func: tirx.PrimFunc, target: Target) -> Tuned 
         plans.append((hit and hit.plan) or plan_of(recurrence, target))
         return plans[-1]
 
-    if not any(nearest(known, target, found) for found in recurrences_of(func)):
+    if not any(nearest(known, target, found) for found in analyse(func).recurrences):
         return None
     try:
         near = parallelize(func, target, choose)
@@ -171,7 +171,7 @@ def known_plans(store: RecordStore, target: Target) -> list[Known]:
 
 def shapes_of(func: tirx.PrimFunc) -> list[tuple[str, int | None, int | None]]:
     """Key, lanes and steps of every recurrence of a function."""
-    return [(shape_key(found), *sizes_of(found)) for found in recurrences_of(func)]
+    return [(shape_key(found), *sizes_of(found)) for found in analyse(func).recurrences]
 
 
 def _shapes(entry: Entry) -> list[tuple[str, int | None, int | None]]:

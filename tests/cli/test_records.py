@@ -1,7 +1,6 @@
 """tune, list, show, best, apply, merge, prune, export and import, as a user meets them."""
 
 import json
-import os
 import re
 import subprocess
 import sys

@@ -195,6 +195,7 @@ ROOMS = {
         "cpu",
         "registry",
         "delta",
+        "analysis",
         "choose",
         "annotated",
         "primitive",

@@ -115,12 +115,12 @@ def _details(folder: Path, digest: str, svg: Path | None) -> dict[str, Any]:
     from tvm_scan.cli.draw.tree_svg import tree_svg
     from tvm_scan.cli.draw.tree_text import tree_text
     from tvm_scan.cli.support.records import find_entry, open_store
-    from tvm_scan.meta.measure.check import recurrences_of
+    from tvm_scan.schedules.analysis import analyse
     from tvm_scan.schedules.machine.machine import Machine
 
     entry = find_entry(open_store(folder), digest)
     parts = []
-    for plan, found in zip(entry.plans, recurrences_of(entry.func), strict=False):
+    for plan, found in zip(entry.plans, analyse(entry.func).recurrences, strict=False):
         costs = plan.cost(found, Machine.of(entry.target)).as_data()
         parts.append({"plan": str(plan), "costs": costs, "tree": tree_text(found, plan)})
         if svg is not None:

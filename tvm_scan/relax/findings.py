@@ -12,13 +12,12 @@ from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED
 from tvm_scan.arguments import as_module
 from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
 from tvm_scan.relax.calls import global_vars
-from tvm_scan.schedules.delta.rule import as_delta, describe_delta
-from tvm_scan.schedules.splice import ensure_blocks
+from tvm_scan.schedules.analysis import Finding, analyse
+from tvm_scan.schedules.delta.rule import describe_delta
 
-__all__ = ["FindScans", "Findings", "ScanReport"]
+__all__ = ["FindScans", "ScanReport", "reports_of"]
 
 #: Refusals of loops that TVM's own rules handle; they are no news.
 _ORDINARY = (RefusalKind.NO_RECURRENCE, RefusalKind.REDUCTION)
@@ -37,7 +36,7 @@ class ScanReport:
     """
 
     name: str
-    found: tuple[Recurrence | DeltaRule | Refusal, ...]
+    found: tuple[Finding, ...]
 
     @property
     def recurrences(self) -> list[Recurrence]:
@@ -86,61 +85,17 @@ def called_functions(mod: IRModule) -> list[GlobalVar]:
     return list(found.values())
 
 
-class Findings:
-    """The findings in functions, so that passes in a row look into each function once."""
-
-    def __init__(self) -> None:
-        self._found: dict[
-            int, tuple[tirx.PrimFunc, tuple[Recurrence | DeltaRule | Refusal, ...]]
-        ] = {}
-
-    def of(self, func: tirx.PrimFunc) -> tuple[Recurrence | DeltaRule | Refusal, ...]:
-        """One recurrence, delta rule or refusal per loop nest of a function."""
-        key = func.__hash__()  # by identity; the function is kept, so that it stays its own
-        if key not in self._found:
-            blocked = ensure_blocks(func)
-            found = tuple(
-                _found(blocked, nest) if _reads_what_it_writes(nest) else _independent(nest)
-                for nest in root_nests(blocked)
-            )
-            self._found[key] = (func, found)
-        return self._found[key][1]
-
-    def reports(self, mod: IRModule) -> list[ScanReport]:
-        """Reports of a module, as `FindScans` gives them."""
-        reports = []
-        for name in called_functions(mod):
-            func = mod[name]
-            if not isinstance(func, tirx.PrimFunc):
-                continue
-            report = ScanReport(str(name.name_hint), self.of(func))
-            if report.recurrences or report.deltas or report.refused:
-                reports.append(report)
-        return reports
-
-    def forget(self) -> None:
-        """Let go of the functions."""
-        self._found.clear()
-
-
-def _found(func: tirx.PrimFunc, nest: Any) -> Recurrence | DeltaRule | Refusal:
-    found = extract_nest(func, nest)
-    return as_delta(func, nest, found) if isinstance(found, Refusal) else found
-
-
-def _reads_what_it_writes(nest: Any) -> bool:
-    """Return whether it can be a recurrence; most nests of a model cannot, and this is cheap."""
-    written = tir.buffers_stored(nest)
-    return any(buffer in written for buffer in tir.buffers_loaded(nest).keys())
-
-
-def _independent(nest: Any) -> Refusal:
-    return Refusal(
-        RefusalKind.NO_RECURRENCE,
-        nest,
-        "expected a loop in which a step reads what an earlier step wrote, found none",
-        "nothing to do: TVM's own rules already run this loop in parallel",
-    )
+def reports_of(mod: IRModule) -> list[ScanReport]:
+    """Reports of a module, as `FindScans` gives them."""
+    reports = []
+    for name in called_functions(mod):
+        func = mod[name]
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        report = ScanReport(str(name.name_hint), analyse(func).findings)
+        if report.recurrences or report.deltas or report.refused:
+            reports.append(report)
+    return reports
 
 
 def FindScans(mod: IRModule) -> list[ScanReport]:
@@ -157,4 +112,4 @@ def FindScans(mod: IRModule) -> list[ScanReport]:
         One for each function with a recurrence, or with an ordered loop that is refused, among
         those that Relax functions call and those that have a public name and no schedule yet.
     """
-    return Findings().reports(as_module(mod, "FindScans"))
+    return reports_of(as_module(mod, "FindScans"))

@@ -20,7 +20,7 @@ from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.meta.store.dispatch import dispatched
 from tvm_scan.meta.store.nearest import tuned_function
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.relax.findings import Findings, ScanReport
+from tvm_scan.relax.findings import ScanReport, reports_of
 from tvm_scan.relax.short import keep_for_one_step
 from tvm_scan.schedules import expand_scans, parallelize
 from tvm_scan.schedules.choose.plan_of import plan_of
@@ -59,21 +59,13 @@ def ParallelizeScans(
         A module pass.
     """
     name = "ParallelizeScans"
-    return parallelize_pass(as_target(target, name), as_database(database, name), Findings())
-
-
-def parallelize_pass(
-    target: Target | None, database: Any, findings: Findings
-) -> tvm.ir.transform.Pass:
-    """The pass `ParallelizeScans`, behind passes that looked into functions already."""
+    target, database = as_target(target, name), as_database(database, name)
 
     @tvm.ir.transform.module_pass(opt_level=0, name="ParallelizeScans")
     def run(mod: IRModule, _context: Any) -> IRModule:
         chosen = target or Target.current(allow_none=True)
         out = mod.clone()
-        reports = findings.reports(mod)
-        findings.forget()
-        for report in reports:
+        for report in reports_of(mod):
             for refusal in report.refused:
                 _LOG.info("%s is left sequential: %s", report.name, refusal)
             name = mod.get_global_var(report.name)

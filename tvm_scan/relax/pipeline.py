@@ -16,10 +16,9 @@ from tvm.target import Target
 from tvm_scan.arguments import as_target
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.store.arguments import as_database
-from tvm_scan.relax.findings import Findings
-from tvm_scan.relax.fuse.fuse_scans import fuse_pass
+from tvm_scan.relax.fuse.fuse_scans import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
-from tvm_scan.relax.passes import parallelize_pass
+from tvm_scan.relax.passes import ParallelizeScans
 from tvm_scan.relax.repairs.dtypes import RepairOperators
 from tvm_scan.relax.repairs.unlowered import unlowered
 from tvm_scan.schedules.choose.arguments import target_for
@@ -47,11 +46,10 @@ def scan_passes(target: Target | str | None = None, database: Any = None) -> tvm
         ``ParallelizeScans(target, database)``.
     """
     target, database = as_target(target, "scan_passes"), as_database(database, "scan_passes")
-    findings = Findings()
     passes = [
         LegalizeScans(),
-        fuse_pass(target, database, findings),
-        parallelize_pass(target, database, findings),
+        FuseScans(target, database),
+        ParallelizeScans(target, database),
     ]
     return tvm.ir.transform.Sequential(passes, name="tvm_scan")
 

@@ -6,9 +6,9 @@ from tvm_scan import default_plan
 from tvm_scan.cli.draw.report_page import Function, Trial
 from tvm_scan.cli.draw.tree_svg import tree_svg
 from tvm_scan.cli.support.terminal import visible
-from tvm_scan.meta.measure.check import recurrences_of
 from tvm_scan.meta.search.operations import arithmetic_of
 from tvm_scan.meta.store.entry import Entry, canonical, shapes_text
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.shipped import machine_key
 from tvm_scan.schedules.machine.machine import Machine
 
@@ -26,7 +26,7 @@ def functions_of(entries: list[Entry]) -> list[Function]:
 
 def _function(group: list[Entry]) -> Function:
     best = min(group, key=lambda entry: entry.seconds)
-    target, recurrences = best.target, recurrences_of(best.func)
+    target, recurrences = best.target, analyse(best.func).recurrences
     machine = machine_key(target)
     shown = f"{machine['kind']} {machine['processor']}".strip()
     name = visible((best.facts or {}).get("function", "?"))

@@ -21,7 +21,6 @@ from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.meta.store.replay import replay
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.relax.calls import global_vars
-from tvm_scan.relax.findings import Findings
 from tvm_scan.relax.fuse.dataflow import Dataflow
 from tvm_scan.relax.fuse.merge import with_consumer, with_producer
 from tvm_scan.relax.fuse.neighbours import (
@@ -33,6 +32,7 @@ from tvm_scan.relax.fuse.neighbours import (
     same_var,
 )
 from tvm_scan.schedules import ScanPlan, parallelize
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.default import decide
 
 __all__ = ["FuseScans"]
@@ -86,15 +86,11 @@ def FuseScans(target: Target | str | None = None, database: Any = None) -> tvm.i
         A module pass.
     """
     name = "FuseScans"
-    return fuse_pass(as_target(target, name), as_database(database, name), Findings())
-
-
-def fuse_pass(target: Target | None, database: Any, findings: Findings) -> tvm.ir.transform.Pass:
-    """The pass `FuseScans`, before passes that look into the same functions."""
+    target, database = as_target(target, name), as_database(database, name)
 
     @tvm.ir.transform.module_pass(opt_level=0, name="FuseScans")
     def run(mod: IRModule, _context: Any) -> IRModule:
-        fuser = _Fuser(mod, target or Target.current(allow_none=True), database, findings)
+        fuser = _Fuser(mod, target or Target.current(allow_none=True), database)
         for name, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 fuser.rewrite(name, func)
@@ -104,11 +100,8 @@ def fuse_pass(target: Target | None, database: Any, findings: Findings) -> tvm.i
 
 
 class _Fuser:
-    def __init__(
-        self, mod: IRModule, target: Target | None, database: Any, findings: Findings
-    ) -> None:
+    def __init__(self, mod: IRModule, target: Target | None, database: Any) -> None:
         self.mod, self.target, self.database = mod, target, database
-        self.findings = findings
         self.builder: relax.BlockBuilder | None = None
         self.replaced: set[str] = set()
         self.made: dict[str, tirx.PrimFunc] = {}
@@ -181,14 +174,14 @@ class _Fuser:
         for other, plan in known:
             if tir.structurally_equal(func, other):
                 return plan
-        recurrences = [r for r in self.findings.of(func) if isinstance(r, Recurrence)]
+        recurrences = analyse(func).recurrences
         plan = _likely_plan(self.target, recurrences[0]) if len(recurrences) == 1 else None
         known.append((func, plan))
         return plan
 
     def _work(self, func: tirx.PrimFunc) -> float:
         """Steps of all lanes; infinite where that is not known."""
-        (found,) = (r for r in self.findings.of(func) if isinstance(r, Recurrence))
+        (found,) = analyse(func).recurrences
         extents = [tir.as_int(axis.extent) for axis in (*found.lanes, found.time)]
         return inf if None in extents else prod(e for e in extents if e is not None)
 

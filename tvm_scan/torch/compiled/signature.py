@@ -150,14 +150,12 @@ class Signature:
 
 def _states(func: PrimFunc) -> tir.VarMap:
     """Written parameters whose content before the call matters."""
-    from tvm_scan.extraction import extract_nest, root_nests
     from tvm_scan.recurrence import Recurrence
-    from tvm_scan.schedules.splice import ensure_blocks
+    from tvm_scan.schedules.analysis import analyse
 
-    blocked = ensure_blocks(func)
+    analysis = analyse(func)
     needed = tir.VarMap()
-    for nest in root_nests(blocked):
-        found = extract_nest(blocked, nest)
+    for nest, found in zip(analysis.nests, analysis.scans, strict=True):
         if not isinstance(found, Recurrence):
             for buffer in tir.buffers_loaded(nest).keys():
                 needed[buffer] = True

@@ -1,0 +1,90 @@
+"""Analysis of a function: each loop nest is a recurrence, a delta rule or refused, said once.
+
+Choice, search, records, dispatch and passes over models all ask about the same function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from tvm import tirx
+
+from tvm_scan import tir
+from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
+from tvm_scan.schedules.delta.rule import as_delta
+from tvm_scan.schedules.splice import ensure_blocks
+
+__all__ = ["Analysis", "Finding", "analyse"]
+
+#: What a loop nest is.
+Finding = Recurrence | DeltaRule | Refusal
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """The loop nests of a function, and what each is.
+
+    Attributes
+    ----------
+    func : PrimFunc
+        The function, with a block around each nest.
+    nests : tuple of Stmt
+        Statements of its root block, in order.
+    """
+
+    func: tirx.PrimFunc
+    nests: tuple[Any, ...]
+
+    @cached_property
+    def scans(self) -> tuple[Recurrence | Refusal, ...]:
+        """For each nest a recurrence, or why it is none."""
+        return tuple(
+            extract_nest(self.func, nest) if _reads_what_it_writes(nest) else _independent(nest)
+            for nest in self.nests
+        )
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """For each nest a recurrence, a delta rule, or why it is none of them."""
+        return tuple(
+            as_delta(self.func, nest, found) if isinstance(found, Refusal) else found
+            for nest, found in zip(self.nests, self.scans, strict=True)
+        )
+
+    @cached_property
+    def recurrences(self) -> tuple[Recurrence, ...]:
+        """The nests that are recurrences, in order."""
+        return tuple(found for found in self.scans if isinstance(found, Recurrence))
+
+
+# A function cannot change while it is kept here: TVM copies what somebody else holds.
+@lru_cache(maxsize=256)
+def analyse(func: tirx.PrimFunc) -> Analysis:
+    """Analyse a function; the same object is analysed once.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        A TensorIR function, with blocks or without.
+    """
+    blocked = ensure_blocks(func)
+    return Analysis(blocked, tuple(root_nests(blocked)))
+
+
+def _reads_what_it_writes(nest: Any) -> bool:
+    """Return whether it can be a recurrence; most nests of a model cannot, and this is cheap."""
+    written = tir.buffers_stored(nest)
+    return any(buffer in written for buffer in tir.buffers_loaded(nest).keys())
+
+
+def _independent(nest: Any) -> Refusal:
+    return Refusal(
+        RefusalKind.NO_RECURRENCE,
+        nest,
+        "expected a loop in which a step reads what an earlier step wrote, found none",
+        "nothing to do: TVM's own rules already run this loop in parallel",
+    )
