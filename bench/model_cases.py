@@ -95,11 +95,18 @@ class _Case:
     """One row: what is exported once, and compiled by us and by TVM alone."""
 
     def __init__(
-        self, row: Row, module: Any, args: Sequence[Any], want: np.ndarray, blas: bool
+        self,
+        row: Row,
+        module: Any,
+        args: Sequence[Any],
+        want: np.ndarray,
+        *,
+        blas: bool,
+        timed: bool,
     ) -> None:
         import torch
 
-        self.row, self.args, self.want, self.blas = row, args, want, blas
+        self.row, self.args, self.want, self.blas, self.timed = row, args, want, blas, timed
         self.target = Target.from_device("cpu")
         start = time.perf_counter()
         with warnings.catch_warnings():  # torch.export warns about itself
@@ -130,12 +137,14 @@ class _Case:
         seconds, mod, self.call = self._compile(from_exported, get_pipeline(self.target))
         results = self.call()
         found, names = _scans(mod, self.target)
+        self.row = replace(
+            self.row, scans=found, error=self._error(results[0]), compile_s=seconds
+        )
+        if not self.timed:
+            return results
         scans, products = self.call.spent(names, {NAME})
         self.row = replace(
             self.row,
-            scans=found,
-            error=self._error(results[0]),
-            compile_s=seconds,
             run_ms=_milliseconds({"ours": self.call})["ours"],
             scans_ms=scans,
             products_ms=products if self.blas else None,
@@ -201,6 +210,7 @@ def measure_model(
     plain_up_to: int = 0,
     real: bool = False,
     decode: bool = True,
+    timed: bool = True,
 ) -> None:
     """Measure one model; ``tell`` is called with all rows after each step.
 
@@ -218,6 +228,8 @@ def measure_model(
         Real sizes of heads and states, and products by NumPy's BLAS.
     decode : bool
         Whether to decode at all.
+    timed : bool
+        Whether to time calls, or to compare results alone.
     """
     import torch
 
@@ -233,7 +245,9 @@ def measure_model(
         prefill = Prefill(model, keep=True)
         with torch.no_grad():
             want, *eager = prefill(ids[:, :length])
-        case = _Case(Row(name, "prefill", length), prefill, [ids[:, :length]], want.numpy(), real)
+        how = {"blas": real, "timed": timed}
+        row = Row(name, "prefill", length)
+        case = _Case(row, prefill, [ids[:, :length]], want.numpy(), **how)
         states = [torch.from_numpy(r.numpy().copy()) for r in case.ours()[1:]]
         cases.append(case)
         told()
@@ -243,7 +257,8 @@ def measure_model(
                 want = Decode(model, length)(token, *eager)[0].numpy()
                 long = Prefill(model)(ids[:, : length + 1])[0].numpy()[:, -1]
             module = Decode(model, length)
-            case = _Case(Row(name, "decode", length + 1), module, [token, *states], want, real)
+            row = Row(name, "decode", length + 1)
+            case = _Case(row, module, [token, *states], want, **how)
             if results := case.ours():
                 got = results[0].numpy()[:, -1]
                 to_long = float(np.abs(got - long).max() / np.abs(long).max())

@@ -74,10 +74,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _spared(items: list[pytest.Item]) -> set[str]:
     """Cases of products of parameters whose values all occur in others; the full tier has them."""
-    tests: dict[str, list[Any]] = {}
+    tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        call = getattr(item, "callspec", None)
-        if call is None or len(call.params) < 2:
+        if len(tiers.parameters_of(item)) < 2:
             continue
         folder = _folder(item.path)[1]
         name = item.nodeid.partition("/")[2].partition("/")[2]
@@ -86,14 +85,9 @@ def _spared(items: list[pytest.Item]) -> set[str]:
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     found: set[str] = set()
     for cases in tests.values():
-        # Of each case its place among a parameter's values: the values may be unhashable.
-        kept = tiers.meeting([dict(zip(c.callspec.params, _places(c), strict=True)) for c in cases])
+        kept = tiers.meeting([tiers.parameters_of(case) for case in cases])
         found |= {case.nodeid for i, case in enumerate(cases) if i not in kept}
     return found
-
-
-def _places(item: Any) -> list[int]:
-    return [item.callspec.indices[name] for name in item.callspec.params]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -12,7 +12,7 @@ import random
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 TIERS = ("quick", "default", "full")
 #: Set by ``python -m tests``; pytest on its own runs the default tier.
@@ -157,6 +157,24 @@ def covering(
         chosen.append(best)
         missing -= pairs[best]
     return [every[i] for i in sorted(chosen)]
+
+
+def parameters_of(item: Any) -> dict[str, Hashable]:
+    """Return the parameters of a case; those that one ``parametrize`` gives together are one.
+
+    Values are compared by identity, since they may be unhashable. pytest's own indices are no
+    help: before 9 they number the values of a parameter, from 9 on the cases.
+    """
+    call = getattr(item, "callspec", None)
+    if call is None:
+        return {}
+    values = {name: id(value) for name, value in call.params.items()}
+    found: dict[str, Hashable] = {}
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs["argnames"]
+        names = [n.strip() for n in names.split(",")] if isinstance(names, str) else names
+        found[",".join(names)] = tuple(values.pop(name) for name in names if name in values)
+    return {**found, **values}
 
 
 def meeting(cases: Sequence[Mapping[str, Hashable]], times: int = 2) -> set[int]:
