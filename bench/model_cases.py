@@ -137,9 +137,7 @@ class _Case:
         seconds, mod, self.call = self._compile(from_exported, get_pipeline(self.target))
         results = self.call()
         found, names = _scans(mod, self.target)
-        self.row = replace(
-            self.row, scans=found, error=self._error(results[0]), compile_s=seconds
-        )
+        self.row = replace(self.row, scans=found, error=self._error(results[0]), compile_s=seconds)
         if not self.timed:
             return results
         scans, products = self.call.spent(names, {NAME})

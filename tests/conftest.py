@@ -4,7 +4,6 @@ import importlib
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 

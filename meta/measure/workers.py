@@ -1,7 +1,7 @@
 """Functions that run in the worker processes of a search: build, check, time.
 
-Importing this must stay cheap, since a worker is started for every batch; in particular TVM's
-stock tensor intrinsics (14 seconds) are not read.
+Importing this must stay cheap, since every worker does; in particular TVM's stock tensor
+intrinsics (14 seconds) are not read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.builder.local_builder import default_export
 from tvm.s_tir.meta_schedule.runner.utils import run_evaluator_common
+from tvm.support.popen_pool import MapResult, PopenPoolExecutor, StatusKind
 
 from tvm_scan._lean import leave_torch_out_of_workers
 from tvm_scan.cuda_math import build
@@ -65,8 +68,11 @@ def local_builder(
     workers: int = 1,
     timeout: float = 120.0,
     initializer: Callable[[], None] | None = None,
-) -> ms.builder.LocalBuilder:
+) -> ms.builder.Builder:
     """A builder of this machine, also for TVM's own ``tune_tir`` and ``tune_relax``.
+
+    Its processes serve all batches. TVM's own starts new ones for each, which takes longer than
+    the batch.
 
     Parameters
     ----------
@@ -79,14 +85,44 @@ def local_builder(
 
     Returns
     -------
-    LocalBuilder
+    Builder
+        With a ``pool`` of processes; ``scratch.close_pool`` ends them before the builder's end.
     """
-    return ms.builder.LocalBuilder(
+    pool = PopenPoolExecutor(
         max_workers=workers,
-        timeout_sec=timeout,
-        f_build=build_candidate,
+        timeout=timeout,
         initializer=worker_initializer(initializer),
+        maximum_process_uses=_USES,
     )
+    return _LocalBuilder(pool, timeout)
+
+
+#: Candidates that a process builds before it is replaced: TVM's compiler keeps some memory.
+_USES = 64
+
+
+@derived_object
+class _LocalBuilder(ms.builder.PyBuilder):
+    def __init__(self, pool: PopenPoolExecutor, timeout: float) -> None:
+        super().__init__()
+        self.pool, self.timeout = pool, timeout
+
+    def build(self, build_inputs: list[Any]) -> list[Any]:
+        jobs = [(each.mod, each.target) for each in build_inputs]
+        return [self._result(done) for done in self.pool.map_with_error_catching(_export, jobs)]
+
+    def _result(self, done: MapResult) -> ms.builder.BuilderResult:
+        if done.status == StatusKind.COMPLETE:
+            return ms.builder.BuilderResult(done.value, None)
+        if done.status == StatusKind.TIMEOUT:
+            message = f"timeout: a candidate was not built in {self.timeout} seconds"
+        else:
+            message = str(done.value)
+        return ms.builder.BuilderResult(None, f"builder: {message}")
+
+
+def _export(job: tuple[tvm.IRModule, tvm.target.Target]) -> str:
+    return str(default_export(build_candidate(*job, None)))
 
 
 def local_runner(

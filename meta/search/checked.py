@@ -94,6 +94,8 @@ class CheckedTuning:
         self.wrong: list[str] = []
         self._seed, self._inputs, self._config = seed, inputs, config
         self._inner = builder or local_builder()
+        if builder is None:
+            weakref.finalize(self, close_pool, self._inner)
         self._make = runner or partial(local_runner, config=config)
         #: Of each artifact its sequential program; None where it has no recurrence.
         self._loops: dict[str, IRModule | None] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -121,8 +122,12 @@ def tune(
     result = TuningResult(Path(database))
     stop = Stop()
     end = stop.deadline
-    with stop_on_interrupt(stop), Progress(progress) as bar:
-        builder = builder or shielded(lambda: local_builder(initializer=initializer))
+    with ExitStack() as ends:
+        ends.enter_context(stop_on_interrupt(stop))
+        bar = ends.enter_context(Progress(progress))
+        if builder is None:
+            builder = shielded(lambda: local_builder(initializer=initializer))
+            ends.callback(close_pool, builder)
         for number, (name, func) in enumerate(functions):
             if budget is not None:
                 share = (begin + budget * 60 - monotonic()) / (len(functions) - number)

@@ -260,8 +260,8 @@ def test_the_model_goes_on_until_the_space_is_empty(tmp_path):
 
 def test_minutes_are_a_budget(tmp_path):
     begin = time.monotonic()
-    result = pretend(tmp_path, library.cumsum(64, 4096), pause=0.2, budget=0.02, trials=1000)
-    assert 1 <= len(result.functions[0].trials) < 30
+    result = pretend(tmp_path, library.cumsum(64, 4096), pause=0.2, budget=0.05, trials=1000)
+    assert 1 <= len(result.functions[0].trials) < 60
     assert time.monotonic() - begin < 15
     assert not result.interrupted
 
