@@ -9,7 +9,7 @@ from tvm import relax, tirx
 
 from tvm_scan import tir
 from tvm_scan.library.arguments import make_extent
-from tvm_scan.library.lfilter import lfilter
+from tvm_scan.loops import lfilter
 from tvm_scan.relax.loops.build import Shape, call_loop, constant_extent
 from tvm_scan.relax.loops.cumulative import extremum_loop, logsumexp_loop
 from tvm_scan.relax.operators import emit_along_axis

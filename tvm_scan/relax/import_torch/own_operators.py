@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from tvm_scan import tir
+from tvm_scan import loops, tir
 from tvm_scan.annotations import DECLARED
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.import_torch.higher_order import declared
@@ -25,7 +25,6 @@ from tvm_scan.relax.import_torch.own_arguments import (
 )
 from tvm_scan.relax.loops.build import Shape, call_loop, constant_extent
 from tvm_scan.relax.loops.cumulative import cumulative_loop, logsumexp_loop
-from tvm_scan.relax.loops.packed_states import states_of_sequences
 from tvm_scan.relax.operators import emit_along_axis
 from tvm_scan.relax.repairs.torch_casts import Converter
 
@@ -35,11 +34,9 @@ _NAMES = {"add": "cumsum", "mul": "cumprod"}
 
 
 def _affine(node: Any, importer: Any) -> relax.Expr:
-    from tvm_scan.torch.loops import affine
-
     given = arguments_of(node, importer)
     frame, initial = Frame(importer, given["x"]), given["h0"]
-    loop = affine(
+    loop = loops.affine(
         *frame.sizes,
         time_last=frame.time_last,
         dtype=dtype_of(given["x"]),
@@ -76,8 +73,6 @@ def _log_sum_exp(node: Any, importer: Any) -> relax.Expr:
 
 
 def _positions(node: Any, importer: Any) -> relax.Expr:
-    from tvm_scan.torch import loops
-
     given = arguments_of(node, importer)
     x, builder = given["x"], importer.block_builder
     frame = Frame(importer, x)
@@ -105,8 +100,6 @@ def _extremum(node: Any, importer: Any) -> list[relax.Expr]:
 
 
 def _selective(node: Any, importer: Any) -> list[relax.Expr]:
-    from tvm_scan.torch.loops import selective_forward
-
     given = arguments_of(node, importer)
     if any(user.args[1] == 2 and user.users for user in node.users):
         raise ScanError(
@@ -118,7 +111,7 @@ def _selective(node: Any, importer: Any) -> list[relax.Expr]:
     options = {f"has_{name}": given[name] is not None for name in ("D", "z", "bias", "reset")}
     options |= {f"fixed_{name}": len(given[name].ty.shape.values) == 3 for name in "BC"}
     states = constant_extent(given["A"], 2, "selective_scan", "states")
-    loop = selective_forward(
+    loop = loops.selective_forward(
         batch,
         groups,
         channels,
@@ -150,12 +143,10 @@ def _from_the_start(loop: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _outer(node: Any, importer: Any) -> list[relax.Expr]:
-    from tvm_scan.torch.loops import outer_products
-
     given = arguments_of(node, importer)
     builder, x = importer.block_builder, given["x"]
     batch, length, heads, lanes = sizes_of(x, ("batch", "length", "heads", "lanes"))
-    loop = outer_products(
+    loop = loops.outer_products(
         batch,
         heads,
         lanes,
@@ -175,7 +166,7 @@ def _outer(node: Any, importer: Any) -> list[relax.Expr]:
 
 
 def _steps(node: Any, importer: Any) -> list[relax.Expr]:
-    from tvm_scan.torch.loops import pointwise_step
+    from tvm_scan.torch.trace.lowered import pointwise_step
 
     given = arguments_of(node, importer)
     tensors, prefix, carries = given["tensors"], given["prefix"], given["carries"]
@@ -197,7 +188,7 @@ def _steps(node: Any, importer: Any) -> list[relax.Expr]:
 
 
 def _slices(node: Any, importer: Any) -> list[relax.Expr]:
-    from tvm_scan.torch.loops import sliced_step
+    from tvm_scan.torch.trace.lowered import sliced_step
 
     given = arguments_of(node, importer)
     tensors, prefix, carries = given["tensors"], given["prefix"], given["carries"]
@@ -233,7 +224,7 @@ def _states_of_sequences(node: Any, importer: Any) -> relax.Expr:
     drive, B, offsets, first = (given[name] for name in ("drive", "B", "offsets", "first"))
     _, length, heads, features = sizes_of(drive, ("one", "length", "heads", "features"))
     _, _, groups, states = sizes_of(B, ("one", "length", "groups", "states"))
-    loop = states_of_sequences(
+    loop = loops.states_of_sequences(
         *(length, heads, features, groups, states),
         extent(offsets.ty.shape.values[0], "ends"),
         dtype=dtype_of(drive),
@@ -243,7 +234,7 @@ def _states_of_sequences(node: Any, importer: Any) -> relax.Expr:
     )
     optional = [t for t in (first, given["reset"]) if t is not None]
     inputs = [given["gates"], drive, B, *optional, offsets]
-    return call_loop(importer.block_builder, loop, inputs, "states_of_sequences")[0]
+    return call_loop(importer.block_builder, private(loop), inputs, "states_of_sequences")[0]
 
 
 def _of_a_gradient(node: Any, importer: Any) -> relax.Expr:
