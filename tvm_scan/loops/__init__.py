@@ -8,13 +8,7 @@ the form from are in ``tvm_scan.library``.
 
 from .affine import affine
 from .cumulative import cumulative, logcumsumexp
-from .extremum import (
-    extremum,
-    extremum_gradient,
-    positions_of_keys,
-    positions_packed,
-    running_keys,
-)
+from .extremum import extremum, extremum_gradient
 from .lfilter import lfilter
 from .outer import outer_products
 from .outer_gates import outer_gates
@@ -32,9 +26,6 @@ __all__ = [
     "logcumsumexp",
     "outer_gates",
     "outer_products",
-    "positions_of_keys",
-    "positions_packed",
-    "running_keys",
     "selective_backward_chunk",
     "selective_forward",
     "states_of_sequences",
