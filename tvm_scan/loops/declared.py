@@ -62,7 +62,7 @@ def step_loop(
 
 def operator_loop(
     frame: Frame,
-    combine: Callable[[Values, Values], Values],
+    combine: Callable[[tuple[Any, ...], tuple[Any, ...]], Values],
     dtypes: Sequence[str],
     *,
     initial: Sequence[float] | None = None,

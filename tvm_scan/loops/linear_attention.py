@@ -114,7 +114,7 @@ class LinearAttention:
         keys, zero = tirx.IntImm("int64", self.keys), tirx.IntImm("int64", 0)
 
         def read(name: str, *index: Expr) -> Expr:
-            return arrays[name][(*token, *index)]
+            return arrays[name][token, index]
 
         def decayed(i: Expr) -> Expr:
             cell = state[token[0], h, i, v]
@@ -136,4 +136,4 @@ class LinearAttention:
             total[0] = 0
             with loop.over(keys, "i") as i:
                 total[0] = total[0] + read("query", h, r, i) * state[token[0], h, i, v]
-            arrays["output"][(*token, h, r, v)] = total[0] * tirx.const(self.scale, _WIDE)
+            arrays["output"][token, h, r, v] = total[0] * tirx.const(self.scale, _WIDE)

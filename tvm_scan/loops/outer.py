@@ -44,7 +44,7 @@ def outer_products(
         y = loop.array("y", (*token, lanes), dtype)
         with loop.lanes("bhd", batch, heads, lanes):
             with loop.begin() as lane, loop.over(states) as n:
-                last[(*lane, n)] = first[(*lane, n)]
+                last[lane, n] = first[lane, n]
             with loop.steps(length, "step") as ((b, h, d), step):
                 total = loop.cell("total", dtype)
                 here = (b, length - 1 - step if reverse else step, h)
@@ -52,15 +52,15 @@ def outer_products(
                 with loop.over(states) as n:
                     state = (b, h, d, n)
                     decay = w[{"lane": (*here, d), "state": (*here, n), "head": here}[gate]]
-                    added = x[(*here, d)] * a[(*here, n)]
+                    added = x[here, d] * a[here, n]
                     if emit == "late":
-                        total[0] = total[0] + (last[state] + added) * c[(*here, n)]
+                        total[0] = total[0] + (last[state] + added) * c[here, n]
                         last[state] = unless(reset, here[:2], decay * (last[state] + added))
                     else:
                         if emit == "exclusive":
-                            total[0] = total[0] + last[state] * c[(*here, n)]
+                            total[0] = total[0] + last[state] * c[here, n]
                         last[state] = unless(reset, here[:2], decay * last[state]) + added
                         if emit == "inclusive":
-                            total[0] = total[0] + last[state] * c[(*here, n)]
-                y[(*here, d)] = total[0]
+                            total[0] = total[0] + last[state] * c[here, n]
+                y[here, d] = total[0]
     return loop.func

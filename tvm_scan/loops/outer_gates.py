@@ -93,14 +93,14 @@ class _Gates:
             self.state[cell] = self.first[self.matrix(i, n)]
         with loop.over(self.chunks, "k") as k:
             with self.cells() as (i, n, cell):
-                self.starts[(k, *self.matrix(i, n))] = self.state[cell]
+                self.starts[k, self.matrix(i, n)] = self.state[cell]
             self.forward(k)
         with self.cells() as (i, n, cell):
             self.state[cell] = self.last[self.matrix(i, n)]
         with loop.over(self.chunks, "j") as j:
             k = self.chunks - 1 - j
             with self.cells() as (i, n, cell):
-                self.history[cell] = self.starts[(k, *self.matrix(i, n))]
+                self.history[cell] = self.starts[k, self.matrix(i, n)]
             self.again(k)
             self.back(k)
 
@@ -149,10 +149,10 @@ class _Gates:
             if self.by_head:
                 with loop.over(self.states - 1) as n:
                     total[0] = total[0] + total[n + 1]
-                self.gradient[(self.block, *here)] = total[0]
+                self.gradient[self.block, here] = total[0]
             else:
                 with loop.over(self.states) as n:
-                    self.gradient[(self.block, *here, n)] = total[n]
+                    self.gradient[self.block, here, n] = total[n]
 
     def steps(self, k: Expr) -> Expr:
         """Return the number of steps of a chunk."""
@@ -169,7 +169,7 @@ class _Gates:
 
     def product(self, rows: Cells, columns: Cells, here: Any, i: Expr, n: Expr) -> Expr:
         """Return one element of an outer product."""
-        return rows[(*here, self.block * LANES + i)] * columns[(*here, n)]
+        return rows[here, self.block * LANES + i] * columns[here, n]
 
     def gated(self, here: Any, n: Expr, value: Expr) -> Expr:
         """Return what passes the gate of a step."""

@@ -140,7 +140,7 @@ def selective_forward(
         tail = loop.array("tail", (*lanes, states), wide)
         with loop.lanes("bgd", *lanes):
             with loop.begin() as lane, loop.over(states) as n:
-                tail[(*lane, n)] = head[(*lane, n)]
+                tail[lane, n] = head[lane, n]
             with loop.steps(steps, "step") as (lane, step):
                 time = given.time(step)
                 at, (_, g, d) = given.at(lane, time), lane

@@ -10,8 +10,8 @@ A loop is written in the order in which it runs. The sum of each row of `X` is::
             with loop.begin() as lane:
                 total[lane] = 0
             with loop.steps(length) as (lane, t):
-                total[lane] = total[lane] + X[(*lane, t)]
-                Y[(*lane, t)] = total[lane]
+                total[lane] = total[lane] + X[lane, t]
+                Y[lane, t] = total[lane]
     return loop.func
 
 What a block reads and writes is found by TVM, as in a script. A Python condition leaves out what
@@ -65,6 +65,8 @@ def unless(reset: Cells | None, where: Index, value: Expr) -> Expr:
 class Cells:
     """An array while a loop is written; what is read is widened, what is written is narrowed.
 
+    Indices may be grouped: ``X[lane, t]``, where `lane` is a tuple of them.
+
     Parameters
     ----------
     buffer : Var
@@ -78,15 +80,19 @@ class Cells:
         self._stored = tir.dtype_of(buffer)
 
     def __getitem__(self, where: Any) -> Expr:
-        return cast(self.buffer[_indices(where)], self.dtype)
+        return cast(self.buffer[tuple(_indices(where))], self.dtype)
 
     def __setitem__(self, where: Any, value: Any) -> None:
         T.buffer_store(self.buffer, cast(value, self._stored), _indices(where))
 
 
-def _indices(where: Any) -> tuple[Any, ...]:
-    """One index or several; without lanes, the only cell."""
-    return (tuple(where) or (0,)) if isinstance(where, (tuple, list)) else (where,)
+def _indices(where: Any) -> list[Any]:
+    """One index or several, some of which may be tuples of them; without lanes, the only cell."""
+
+    def flat(one: Any) -> list[Any]:
+        return [i for part in one for i in flat(part)] if isinstance(one, (tuple, list)) else [one]
+
+    return flat(where) or [0]
 
 
 class Loop:
@@ -179,8 +185,9 @@ class Loop:
     @contextmanager
     def grid(self, names: str, *extents: Any) -> Iterator[tuple[Var, ...]]:
         """Loop over several extents inside of a block; names have a letter."""
-        with T.grid(*extents) if extents else ExitStack() as loops:
-            several = (loops,) if isinstance(loops, Var) else tuple(loops if extents else ())
+        with ExitStack() as stack:
+            loops: Any = stack.enter_context(T.grid(*extents)) if extents else ()
+            several = (loops,) if isinstance(loops, Var) else tuple(loops)
             for name, loop in zip(names, several, strict=True):
                 IRBuilder.name(name, loop)
             yield several
