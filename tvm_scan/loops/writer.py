@@ -77,22 +77,22 @@ class Cells:
 
     def __init__(self, buffer: Var, dtype: str) -> None:
         self.buffer, self.dtype = buffer, dtype
-        self._stored = tir.dtype_of(buffer)
+        self._stored, self._axes = tir.dtype_of(buffer), len(tir.shape_of(buffer))
 
     def __getitem__(self, where: Any) -> Expr:
-        return cast(self.buffer[tuple(_indices(where))], self.dtype)
+        return cast(self.buffer[tuple(_indices(where, self._axes))], self.dtype)
 
     def __setitem__(self, where: Any, value: Any) -> None:
-        T.buffer_store(self.buffer, cast(value, self._stored), _indices(where))
+        T.buffer_store(self.buffer, cast(value, self._stored), _indices(where, self._axes))
 
 
-def _indices(where: Any) -> list[Any]:
-    """One index or several, some of which may be tuples of them; without lanes, the only cell."""
+def _indices(where: Any, axes: int) -> list[Any]:
+    """Indices, some of which may be tuples of them; without lanes, those of the only cell."""
 
     def flat(one: Any) -> list[Any]:
         return [i for part in one for i in flat(part)] if isinstance(one, (tuple, list)) else [one]
 
-    return flat(where) or [0]
+    return flat(where) or [0] * axes
 
 
 class Loop:
