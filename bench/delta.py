@@ -22,7 +22,7 @@ from tvm.target import Target
 from bench.answers import close
 from bench.timing import interleaved, machine
 from tvm_scan import parallelize
-from tvm_scan.relax.loops.linear_attention import LinearAttention
+from tvm_scan.loops.linear_attention import LinearAttention
 
 __all__ = ["main"]
 

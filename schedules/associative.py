@@ -9,13 +9,15 @@ import numpy as np
 import tvm
 from tvm import tirx
 from tvm.ir import Var
-from tvm.s_tir import SBlock, SBlockRealize
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.annotations import DECLARED
 from tvm_scan.errors import ScanError
-from tvm_scan.schedules.common.ir import int_const, local, loop, whole
+from tvm_scan.library.arguments import make_extent
+from tvm_scan.loops.declared import operator_loop
+from tvm_scan.loops.frame import Frame
+from tvm_scan.schedules.common.ir import loop
 
 __all__ = ["associative_scan"]
 
@@ -93,81 +95,17 @@ def associative_scan(
     _check_signature(combine, dtypes)
     if check:
         _check_associative(combine, dtypes)
-    shape = [_extent(lanes, "lanes"), _extent(length, "length")]
-    shape = shape[::-1] if axis == 0 else shape
-    inputs = [tirx.decl_buffer(shape, d, f"X{i}") for i, d in enumerate(dtypes)]
-    outputs = [tirx.decl_buffer(shape, d, f"Y{i}") for i, d in enumerate(dtypes)]
-    body = _nest(combine, inputs, outputs, axis, reverse, exclusive, initial)
-    return (
-        tirx.PrimFunc([*inputs, *outputs], body)
-        .with_attr("global_symbol", name)
-        .with_attr(DECLARED, [str(b.name) for b in inputs])
-        .with_attr("s_tir", True)
-    )
-
-
-def _extent(value: int | None, name: str) -> Any:
-    return tirx.Var(name, "int64") if value is None else tirx.IntImm("int64", value)
-
-
-def _nest(
-    combine: Operator,
-    inputs: list[Var],
-    outputs: list[Var],
-    axis: int,
-    reverse: bool,
-    exclusive: bool,
-    initial: Sequence[float] | None,
-) -> Any:
-    """The loop over lanes, and in it the loop over time with the operand in local state."""
-    dtypes = [tir.dtype_of(b) for b in inputs]
-    state = [local(f"state{i}", [1], d, "local") for i, d in enumerate(dtypes)]
-    fresh = [local(f"next{i}", [1], d, "local") for i, d in enumerate(dtypes)]
-    shape = tir.shape_of(inputs[0])
-    count, steps = (shape[1], shape[0]) if axis == 0 else (shape[0], shape[1])
-    zero = [int_const(0, "int32")]
-
-    def each_lane(lane: Var) -> Any:
-        def step(t: Var) -> Any:
-            moment = steps - int_const(1, t) - t if reverse else t
-            place = [moment, lane] if axis == 0 else [lane, moment]
-            held = tuple(tirx.BufferLoad(b, zero) for b in state)
-            later = tuple(tirx.BufferLoad(b, place) for b in inputs)
-            combined = tuple(combine(held, later))
-            if initial is None:
-                first = tirx.EQ(t, tir.zero_like(t))
-                combined = tuple(
-                    tirx.op.if_then_else(first, x, c) for x, c in zip(later, combined, strict=True)
-                )
-            stores = [tirx.BufferStore(b, v, zero) for b, v in zip(fresh, combined, strict=True)]
-            moved = [
-                tirx.BufferStore(b, tirx.BufferLoad(f, zero), zero)
-                for b, f in zip(state, fresh, strict=True)
-            ]
-            emits = [
-                tirx.BufferStore(o, tirx.BufferLoad(b, zero), place)
-                for o, b in zip(outputs, state, strict=True)
-            ]
-            return tir.seq([*emits, *stores, *moved] if exclusive else [*stores, *moved, *emits])
-
-        values = [0.0] * len(state) if initial is None else list(initial)
-        begin = [
-            tirx.BufferStore(b, tirx.const(v, d), zero)
-            for b, v, d in zip(state, values, dtypes, strict=True)
-        ]
-        return tir.seq([*begin, loop("t", steps, step, dtype="int64")])
-
-    block = SBlock(
-        [],
-        [whole(b) for b in inputs],
-        [whole(b) for b in outputs],
-        "scan",
-        loop("lane", count, each_lane, dtype="int64"),
+    frame = Frame(
         None,
-        [*state, *fresh],
+        make_extent(name, "lanes", lanes),
+        make_extent(name, "length", length),
+        axis != 0,
+        reverse,
     )
-    root = SBlock([], [], [], "root", SBlockRealize([], True, block))
-    return SBlockRealize([], True, root)
+    loop = operator_loop(frame, combine, dtypes, initial=initial, exclusive=exclusive, names="XY")
+    return loop.with_attr("global_symbol", name).with_attr(
+        DECLARED, [f"X{i}" for i in range(len(dtypes))]
+    )
 
 
 def _operands(name: str, dtypes: Sequence[str]) -> Operand:

@@ -18,7 +18,7 @@ from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import RefusalError
 from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.delta import extract_delta
-from tvm_scan.relax.loops.linear_attention import LinearAttention
+from tvm_scan.loops.linear_attention import LinearAttention
 from tvm_scan.schedules.splice import ensure_blocks
 
 

@@ -13,13 +13,12 @@ from tvm.target import Target
 
 from tests.meta.test_search import pretend
 from tests.support.compiled import compile_cached
-from tvm_scan import ScanPlan, default_plan, extract, library
+from tvm_scan import ScanPlan, default_plan, extract, library, loops
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.search.candidates import candidate_of
 from tvm_scan.meta.store.provenance import provenance
 from tvm_scan.relax import FuseScans, ParallelizeScans, get_pipeline
 from tvm_scan.relax.export import export
-from tvm_scan.relax.loops.cumulative import extremum_loop
 from tvm_scan.relax.operators import emit_along_axis
 from tvm_scan.relax.tasks import scan_tasks
 from tvm_scan.schedules.splice import ensure_blocks
@@ -72,11 +71,12 @@ def test_what_tune_found_is_used(tmp_path, caplog):
 def test_every_function_that_is_scheduled_is_tuned(tmp_path):
     """The operators of two results, too, and what a model walks from its end."""
     builder = relax.BlockBuilder()
+    make = partial(loops.extremum, dtype="float32")
     x = relax.Var("x", relax.TensorType([ROWS, LENGTH], "float32"))
     with builder.function("main", [x]):
         with builder.dataflow():
             outs = [
-                emit_along_axis(builder, partial(extremum_loop, n, dtype="float32"), [x], 1, n)[i]
+                emit_along_axis(builder, partial(make, smallest=i == 1), [x], 1, n)[i]
                 for i, n in enumerate(("cummax", "cummin"))
             ]
             back = builder.emit(relax.op.cumsum(builder.emit(relax.op.flip(x, 1)), 1))

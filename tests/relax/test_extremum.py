@@ -8,10 +8,10 @@ from tvm.target import Target
 from tests.programs.test_extraction import CPU_PLANS, CUDA_PLANS
 from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
-from tvm_scan import parallelize
+from tvm_scan import loops, parallelize
 from tvm_scan.extraction import extract
+from tvm_scan.library.arguments import make_extent
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.relax.loops.cumulative import extremum_loop
 
 torch = pytest.importorskip("torch")
 
@@ -40,7 +40,8 @@ def check(name, got, x):
 
 
 def loop(name, dtype):
-    return extremum_loop(name, SHAPE, dtype).with_attr("global_symbol", name)
+    outer, length, inner = (make_extent(name, "extent", n) for n in SHAPE)
+    return loops.extremum(outer, inner, length, dtype=dtype, smallest=name == "cummin")
 
 
 def arguments(x):

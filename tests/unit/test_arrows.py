@@ -216,7 +216,6 @@ ROOMS = {
     ],
     "tvm_scan/relax": [
         "calls uses",
-        "loops",
         "findings",
         "fuse",
         "operators",
@@ -236,7 +235,6 @@ ROOMS = {
         "kernels.runtime kernels.places kernels.scratch kernels.spec kernels.digest",
         "arguments",
         "trace",
-        "loops",
         "kernels",
         "declare",
         "ops",
@@ -333,7 +331,7 @@ def test_every_module_is_linted():
             "def f():\n    import tvm_scan.relax.passes",
         ),
         ("tvm_scan/torch/ops/affine.py", "from tvm_scan.torch.functions.linear import x"),
-        ("tvm_scan/torch/loops/affine.py", "from tvm_scan.torch.kernels.cache import run_kernel"),
+        ("tvm_scan/torch/trace/lowered.py", "from tvm_scan.torch.kernels.cache import run_kernel"),
     ],
 )
 def test_a_wrong_room_is_seen(path, source):

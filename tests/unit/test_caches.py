@@ -13,7 +13,7 @@ from tests.unit.test_arrows import imports_of, module_name, sources
 
 MODULES = {module_name(path): path for path in sources()}
 #: Builds kernels.
-ROOTS = ("tvm_scan.torch.loops", "tvm_scan.torch.kernels.building")
+ROOTS = ("tvm_scan.loops", "tvm_scan.torch.kernels.building")
 
 
 def imported(module):

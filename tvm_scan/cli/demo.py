@@ -50,10 +50,11 @@ def command(
     from tvm_scan import library
     from tvm_scan.cli.support.execute import bind, interleaved_medians, prepare
     from tvm_scan.cli.support.load import Choice, make_target, schedule
+    from tvm_scan.cli.support.mamba_layer import MambaLayer
 
     on = make_target(target)
     tokens = np.frombuffer(data, dtype=np.uint8)[None, :]
-    layer = library.MambaLayer(d_model, d_state)
+    layer = MambaLayer(d_model, d_state)
     exact = layer.scan_inputs(tokens)
     inputs = {key: value.astype("float32") for key, value in exact.items()}
     batch, channels, steps = inputs["u"].shape

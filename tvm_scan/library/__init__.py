@@ -17,14 +17,12 @@ from .cumulative import (
 )
 from .ema import ema, ema_reference
 from .linear import linear_recurrence, linear_recurrence_reference
-from .mamba_layer import MambaLayer
 from .registry import LIBRARY, Entry
 from .selective_scan import selective_scan, selective_scan_reference
 
 __all__ = [
     "LIBRARY",
     "Entry",
-    "MambaLayer",
     "cummax",
     "cummax_reference",
     "cummin",

@@ -8,6 +8,7 @@ postpone them (no ``from __future__ import annotations``).
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -44,32 +45,39 @@ def _identity(name: str, dtype: str) -> int | float:
     return int(limits.min if name == "cummax" else limits.max)
 
 
-@lru_cache(maxsize=None, typed=True)
-def _cumulative(
-    name: str,
-    rows: int | None,
-    length: int | None,
-    dtype: str,
-    axis: int,
-    reverse: bool,
-    exclusive: bool,
-) -> tirx.PrimFunc:
-    check_choice(name, "dtype", dtype, NUMBER_DTYPES)
-    check_choice(name, "axis", axis, (-1, 0, 1))
-    check_flags(name, reverse=reverse, exclusive=exclusive)
-    R = make_extent(name, "rows", rows)
-    L = make_extent(name, "length", length)
-    combine = _COMBINE[name]
-    identity = tirx.const(_identity(name, dtype), dtype)
-    time_first = axis == 0
-    attrs = {**FUNC_ATTRS, "global_symbol": name}
+@dataclass(frozen=True)
+class _Form:
+    """The checked options of one cumulative function."""
 
-    def at(row: Expr, step: Expr) -> tuple[Expr, Expr]:
+    name: str
+    rows: Expr
+    length: Expr
+    dtype: str
+    time_first: bool
+    reverse: bool
+
+    @property
+    def shape(self) -> tuple[Expr, Expr]:
+        """The shape of the arrays."""
+        return (self.length, self.rows) if self.time_first else (self.rows, self.length)
+
+    @property
+    def attrs(self) -> dict[str, object]:
+        """Attributes of the function."""
+        return {**FUNC_ATTRS, "global_symbol": self.name}
+
+    def at(self, row: Expr, step: Expr) -> tuple[Expr, Expr]:
         """Return the indices of the element that the loop reaches at `step`."""
-        time = L - 1 - step if reverse else step
-        return (time, row) if time_first else (row, time)
+        time = self.length - 1 - step if self.reverse else step
+        return (time, row) if self.time_first else (row, time)
 
-    shape = (L, R) if time_first else (R, L)
+
+def _history_loop(form: _Form) -> tirx.PrimFunc:
+    """``Y[t] = combine(t > 0 ? Y[t - 1] : identity, X[t])``."""
+    R, L, shape, dtype, attrs, at = (
+        form.rows, form.length, form.shape, form.dtype, form.attrs, form.at
+    )  # fmt: skip
+    combine, identity = _COMBINE[form.name], tirx.const(_identity(form.name, dtype), dtype)
 
     @T.prim_func(s_tir=True)
     def history_rows(X: T.Buffer(shape, dtype), Y: T.Buffer(shape, dtype)) -> None:
@@ -96,6 +104,16 @@ def _cumulative(
                 Y[at(vr, vt)] = combine(
                     T.if_then_else(vt > 0, Y[at(vr, vt - 1)], identity), X[at(vr, vt)]
                 )
+
+    return history_time_first if form.time_first else history_rows
+
+
+def _state_loop(form: _Form) -> tirx.PrimFunc:
+    """``Y[t] = carry; carry = combine(carry, X[t])``."""
+    R, L, shape, dtype, attrs, at = (
+        form.rows, form.length, form.shape, form.dtype, form.attrs, form.at
+    )  # fmt: skip
+    combine, identity = _COMBINE[form.name], tirx.const(_identity(form.name, dtype), dtype)
 
     @T.prim_func(s_tir=True)
     def state_rows(X: T.Buffer(shape, dtype), Y: T.Buffer(shape, dtype)) -> None:
@@ -135,9 +153,25 @@ def _cumulative(
                 Y[at(vr, vt)] = carry[vr]
                 carry[vr] = combine(carry[vr], X[at(vr, vt)])
 
-    if exclusive:
-        return state_time_first if time_first else state_rows
-    return history_time_first if time_first else history_rows
+    return state_time_first if form.time_first else state_rows
+
+
+@lru_cache(maxsize=None, typed=True)
+def _cumulative(
+    name: str,
+    rows: int | None,
+    length: int | None,
+    dtype: str,
+    axis: int,
+    reverse: bool,
+    exclusive: bool,
+) -> tirx.PrimFunc:
+    check_choice(name, "dtype", dtype, NUMBER_DTYPES)
+    check_choice(name, "axis", axis, (-1, 0, 1))
+    check_flags(name, reverse=reverse, exclusive=exclusive)
+    R, L = make_extent(name, "rows", rows), make_extent(name, "length", length)
+    form = _Form(name, R, L, dtype, axis == 0, reverse)
+    return _state_loop(form) if exclusive else _history_loop(form)
 
 
 def _cumulative_reference(

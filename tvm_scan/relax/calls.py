@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import GlobalVar, IRModule, Op
 
-__all__ = ["global_vars", "legalized"]
+from tvm_scan import tir
+from tvm_scan.errors import ScanError
+
+__all__ = ["call_loop", "constant_extent", "global_vars", "legalized"]
 
 
 def legalized(call: relax.Call) -> tuple[relax.Call, IRModule] | None:
@@ -34,3 +38,69 @@ def global_vars(mod: IRModule) -> list[GlobalVar]:
         if isinstance(func, relax.Function):
             relax.analysis.post_order_visit(func, visit)
     return found
+
+
+def constant_extent(value: relax.Expr, axis: int, operator: str, what: str) -> int:
+    """Extent of a tensor along an axis that a loop is written out for, and so must know.
+
+    Raises
+    ------
+    ScanError
+        If the extent is symbolic.
+    """
+    extent = value.ty.shape.values[axis]
+    known = tir.as_int(extent)
+    if known is None:
+        raise ScanError(
+            f"{operator}: expected a constant number of {what}, got {extent}; export the model "
+            "without a dynamic dimension there"
+        )
+    return known
+
+
+def call_loop(
+    builder: relax.BlockBuilder, loop: tirx.PrimFunc, args: Sequence[relax.Expr], name: str
+) -> list[relax.Expr]:
+    """Emit a call of a function whose parameters beyond `args` are its outputs.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+        Where to emit.
+    loop : tirx.PrimFunc
+        Its symbolic extents follow from the inputs.
+    args : sequence of relax.Expr
+        The inputs.
+    name : str
+        Name of the function.
+
+    Returns
+    -------
+    list of relax.Expr
+        The outputs.
+
+    Raises
+    ------
+    ValueError
+        If the shape of an output does not follow from the inputs, or an input does not fit.
+    """
+    sizes = tir.VarMap()
+    for arg, param in zip(args, loop.params, strict=False):
+        extents, found = tir.shape_of(param), list(arg.ty.shape.values)
+        if len(extents) != len(found) or str(arg.ty.dtype) != tir.dtype_of(param):
+            raise ValueError(
+                f"{name}: expected {param.name} as {tir.dtype_of(param)} of {len(extents)} "
+                f"dimensions, got {arg.ty}; give the loop what it declares"
+            )
+        for extent, value in zip(extents, found, strict=True):
+            if isinstance(extent, tirx.Var) and extent not in sizes:
+                sizes[extent] = value
+    types = []
+    for param in loop.params[len(args) :]:
+        shape = [tir.simplify(tir.substitute(extent, sizes)) for extent in tir.shape_of(param)]
+        types.append(relax.TensorType(shape, tir.dtype_of(param)))
+    function = builder.add_func(loop.without_attr("global_symbol"), name)
+    call = builder.emit(relax.call_tir(function, list(args), types))
+    if len(types) == 1:
+        return [call]
+    return [builder.emit(relax.TupleGetItem(call, i)) for i in range(len(types))]

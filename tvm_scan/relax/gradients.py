@@ -7,14 +7,14 @@ the end, and never divide: a factor of 0 has the gradient that it should.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.op import astype, cumprod, cumsum, flatten, flip, multiply, reshape
 from tvm.relax.op.base import register_gradient
 
-from tvm_scan.relax.loops.build import Shape
-from tvm_scan.relax.loops.cumulative import product_gradient_loop
+from tvm_scan import loops
 from tvm_scan.relax.operators import emit_along_axis
 
 __all__ = ["cumprod_gradient", "cumsum_gradient"]
@@ -49,9 +49,14 @@ def cumprod_gradient(
     if call.attrs.axis is None:
         x = builder.emit(flatten(x))
 
-    def make(shape: Shape) -> tirx.PrimFunc:
-        return product_gradient_loop(shape, dtype, exclusive)
-
+    # The carry is x[t+1] s[t+1], and where exclusive also + g[t+1].
+    make = partial(
+        loops.affine,
+        dtype=dtype,
+        emit="exclusive" if exclusive else "late",
+        reverse=True,
+        has_initial=False,
+    )
     back = emit_along_axis(builder, make, [x, gradient], axis, "product_gradient")[0]
     before = builder.emit(cumprod(x, axis, exclusive=True))
     return [_like(builder, multiply(before, back), call.args[0])]

@@ -7,6 +7,7 @@ code that is no recurrence any more.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tvm
@@ -14,15 +15,15 @@ from tvm import relax, tirx
 from tvm.ir import IRModule, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_scan import tir
+from tvm_scan import loops, tir
+from tvm_scan.library.arguments import make_extent
+from tvm_scan.relax.calls import call_loop
 from tvm_scan.relax.fuse.parameters import with_unit_axes
-from tvm_scan.relax.loops.build import Shape, call_loop, folded
-from tvm_scan.relax.loops.cumulative import cumulative_loop
 from tvm_scan.relax.uses import uses_in
 
 __all__ = ["LegalizeScans", "emit_along_axis", "viewed"]
 
-_OPERATORS = {"relax.cumsum": "cumsum", "relax.cumprod": "cumprod"}
+_OPERATORS = {"relax.cumsum": "add", "relax.cumprod": "mul"}
 _NUMBERS = ("float", "bfloat", "int", "uint")
 
 
@@ -36,7 +37,8 @@ def emit_along_axis(
     builder : relax.BlockBuilder
         Where to emit.
     make : callable
-        Gives the loop for ``(outer, length, inner)``; parameters beyond `args` are its outputs.
+        Gives the loop for the extents ``(outer, inner, length)``, where a side of extent 1 is None;
+        parameters beyond `args` are its outputs.
     args : sequence of relax.Expr
         The inputs, of one shape, each extent of which is known or symbolic.
     axis : int or None
@@ -56,32 +58,39 @@ def emit_along_axis(
         If the shape of an input is not known, or the axis is out of range.
     """
     shape = _extents(args[0], name)
-    if not shape or axis is None:
-        total: Any = tirx.IntImm("int64", 1)
-        for extent in shape:
-            total = total * extent
-        result, sides = ([total] if axis is None else shape), folded([total], 0)
-    else:
-        if not -len(shape) <= axis < len(shape):
-            raise ValueError(
-                f"{name}: expected an axis from {-len(shape)} to {len(shape) - 1}, got {axis}; "
-                "name an axis of the array"
-            )
-        result, sides = shape, folded(shape, axis % len(shape))
-    sides = tuple(tir.simplify(side) for side in sides)
-    before, at_axis, after = (tir.as_int(side) for side in sides)
-    known: Shape = (before, at_axis, after)
-    loop = make(known)
-    array = [side for at, side in enumerate(sides) if at == 1 or known[at] != 1]
+    if axis is not None and shape and not -len(shape) <= axis < len(shape):
+        raise ValueError(
+            f"{name}: expected an axis from {-len(shape)} to {len(shape) - 1}, got {axis}; "
+            "name an axis of the array"
+        )
+    full = [_product(shape)] if axis is None or not shape else shape
+    at = 0 if axis is None or not shape else axis % len(shape)
+    sides = (_product(full[:at]), full[at], _product(full[at + 1 :]))
+    outer, length, inner = (
+        make_extent(name, label, tir.as_int(side))
+        for label, side in zip(("outer", "length", "inner"), sides, strict=True)
+    )
+    loop = make(
+        None if tir.as_int(outer) == 1 else outer, None if tir.as_int(inner) == 1 else inner, length
+    )
+    array = [side for i, side in enumerate(sides) if i == 1 or tir.as_int(side) != 1]
     if (
         axis is not None
-        and known[1] != 1
+        and tir.as_int(length) != 1
         and _same([e for e in shape if tir.as_int(e) != 1], array)
     ):
         loop = with_unit_axes(loop, [shape] * len(loop.params))
         return call_loop(builder, loop, args, name)
     inputs = [viewed(builder, arg, array) for arg in args]
+    result = full if axis is None else shape
     return [viewed(builder, out, result) for out in call_loop(builder, loop, inputs, name)]
+
+
+def _product(extents: Sequence[Any]) -> Any:
+    total: Any = tirx.IntImm("int64", 1)
+    for extent in extents:
+        total = total * extent
+    return tir.simplify(total)
 
 
 def _same(left: Sequence[Any], right: Sequence[Any]) -> bool:
@@ -201,14 +210,16 @@ class _Legalizer(PyExprMutator):
         return self._loop(call, self.visit_expr(call.args[0]), reverse=False)
 
     def _loop(self, call: relax.Call, source: relax.Expr, reverse: bool) -> relax.Expr:
-        name, dtype = _OPERATORS[_operator(call) or ""], _dtype(call)
-        exclusive = bool(call.attrs.exclusive)
-
-        def make(shape: Shape) -> tirx.PrimFunc:
-            return cumulative_loop(
-                name, shape, str(source.ty.dtype), dtype, exclusive=exclusive, reverse=reverse
-            )
-
+        op = _OPERATORS[_operator(call) or ""]
+        make = partial(
+            loops.cumulative,
+            op=op,
+            source=str(source.ty.dtype),
+            dtype=_dtype(call),
+            exclusive=bool(call.attrs.exclusive),
+            reverse=reverse,
+        )
+        name = "cumsum" if op == "add" else "cumprod"
         return emit_along_axis(self.builder_, make, [source], _axis(call), name)[0]
 
 

@@ -8,5 +8,6 @@ a record was tuned) and ``costs``.
 With it: ``load`` makes objects of what a user names, ``programs`` functions to tune, ``models``
 modules of model files, ``records`` databases, ``sides`` what is compared, ``arrays`` what is run
 on; ``execute`` compiles and calls, ``rerun`` runs records again, ``exchange`` changes a database,
-``tuned`` gathers what a report shows, and ``roof`` measures what this machine does at most.
+``tuned`` gathers what a report shows, ``roof`` measures what this machine does at most, and
+``mamba_layer`` is the demo's model in NumPy.
 """

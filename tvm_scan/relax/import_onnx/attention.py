@@ -9,9 +9,9 @@ from tvm import relax, tirx
 
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
+from tvm_scan.loops.linear_attention import LinearAttention
+from tvm_scan.relax.calls import call_loop
 from tvm_scan.relax.import_onnx.shapes import fitted
-from tvm_scan.relax.loops.build import call_loop
-from tvm_scan.relax.loops.linear_attention import LinearAttention
 from tvm_scan.relax.operators import viewed
 
 __all__ = ["linear_attention"]

@@ -10,7 +10,7 @@ from tvm.ir import GenericConst
 
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
-from tvm_scan.relax.loops.build import call_loop
+from tvm_scan.relax.calls import call_loop
 from tvm_scan.relax.step.lowered import LoweredStep, lower_step, time_loop
 
 __all__ = ["scan"]

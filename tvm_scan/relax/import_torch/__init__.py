@@ -2,7 +2,7 @@
 
 Read ``frontend`` first. It rolls up loops that were unrolled (``roll``, with ``roll_collect`` and
 ``roll_match``), turns ``while_loop`` into ``scan`` (``while_loops``), and hands TVM's importer the
-converters of ``operators``, ``own_operators`` (those of ``tvm_scan.torch``, with ``own_arguments``)
-and ``higher_order`` (torch's ``scan`` and ``associative_scan``). ``whole_scans`` keeps a scan whole
-during an export.
+converters of ``operators``, ``own_operators`` (those of ``tvm_scan.torch``, with
+``own_arguments``), ``cumulative`` (what both have) and ``higher_order`` (torch's ``scan`` and
+``associative_scan``). ``whole_scans`` keeps a scan whole during an export.
 """

@@ -12,7 +12,7 @@ from tvm_scan import tir
 from tvm_scan.annotations import DECLARED
 from tvm_scan.extraction import extract
 from tvm_scan.recurrence import Recurrence, Refusal
-from tvm_scan.relax.loops.build import call_loop
+from tvm_scan.relax.calls import call_loop
 from tvm_scan.relax.step.lowered import LoweredStep, lower_step, time_loop
 from tvm_scan.schedules.verification.laws import check_laws
 

@@ -9,10 +9,9 @@ from tvm import relax, tirx
 
 from tvm_scan import tir
 from tvm_scan.library.arguments import make_extent
-from tvm_scan.library.lfilter import lfilter
-from tvm_scan.relax.loops.build import Shape, call_loop, constant_extent
-from tvm_scan.relax.loops.cumulative import extremum_loop, logsumexp_loop
-from tvm_scan.relax.operators import emit_along_axis
+from tvm_scan.loops import lfilter
+from tvm_scan.relax.calls import call_loop, constant_extent
+from tvm_scan.relax.import_torch.cumulative import emit_extremum, emit_log_sum_exp
 from tvm_scan.relax.repairs.torch_casts import Converter, dtype_of
 from tvm_scan.relax.repairs.torch_convolutions import CONVOLUTIONS, convert_convolution
 from tvm_scan.relax.repairs.torch_dtypes import DTYPES
@@ -37,36 +36,15 @@ def _cumulative(operator: Callable[..., relax.Expr]) -> Converter:
 
 
 def _logcumsumexp(node: Any, importer: Any) -> relax.Expr:
-    x = importer.env[node.args[0]]
-    dtype = str(x.ty.dtype)
-
-    def make(shape: Shape) -> tirx.PrimFunc:
-        return logsumexp_loop(shape, dtype, dtype)
-
-    return emit_along_axis(importer.block_builder, make, [x], int(node.args[1]), "logcumsumexp")[0]
+    return emit_log_sum_exp(importer.block_builder, importer.env[node.args[0]], int(node.args[1]))
 
 
-def _extremum(name: str) -> Converter:
+def _extremum(smallest: bool) -> Converter:
     def convert(node: Any, importer: Any) -> list[relax.Expr]:
-        x, builder = importer.env[node.args[0]], importer.block_builder
-        dtype = str(x.ty.dtype)
-        compared = _COMPARED.get(dtype, dtype)
-        if compared != dtype:
-            x = builder.emit(relax.op.astype(x, compared))
-
-        def make(shape: Shape) -> tirx.PrimFunc:
-            return extremum_loop(name, shape, compared)
-
-        values, indices = emit_along_axis(builder, make, [x], int(node.args[1]), name)
-        if compared != dtype:
-            values = builder.emit(relax.op.astype(values, dtype))
-        return [values, indices]
+        x, axis = importer.env[node.args[0]], int(node.args[1])
+        return emit_extremum(importer.block_builder, x, axis, smallest=smallest)
 
     return convert
-
-
-#: TVM has no smallest truth value, and cannot ask whether a bfloat16 is a number; both fit these.
-_COMPARED = {"bool": "int8", "bfloat16": "float32"}
 
 
 def _lfilter(node: Any, importer: Any) -> relax.Expr:
@@ -78,7 +56,7 @@ def _lfilter(node: Any, importer: Any) -> relax.Expr:
     ]
     taps = constant_extent(args[1], 1, "lfilter", "taps")
     loop = lfilter(*extents, taps=taps, dtype=str(args[0].ty.dtype))
-    return call_loop(importer.block_builder, loop.without_attr("global_symbol"), args, "lfilter")[0]
+    return call_loop(importer.block_builder, loop, args, "lfilter")[0]
 
 
 #: Converters by the name of the overload, for ``custom_convert_map`` of TVM's importer.
@@ -91,8 +69,8 @@ CONVERTERS: dict[str, Converter] = {
     "cumsum.default": _cumulative(relax.op.cumsum),
     "cumprod.default": _cumulative(relax.op.cumprod),
     "logcumsumexp.default": _logcumsumexp,
-    "cummax.default": _extremum("cummax"),
-    "cummin.default": _extremum("cummin"),
+    "cummax.default": _extremum(smallest=False),
+    "cummin.default": _extremum(smallest=True),
     "lfilter.default": _lfilter,
 }
 

@@ -11,7 +11,7 @@ from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.operators import viewed
 
-__all__ = ["Frame", "arguments_of", "dtype_of", "extent", "private", "sizes_of"]
+__all__ = ["Frame", "arguments_of", "dtype_of", "extent", "sizes_of"]
 
 
 def arguments_of(node: Any, importer: Any) -> dict[str, Any]:
@@ -80,11 +80,6 @@ class Frame:
     def last(self, value: relax.Expr) -> relax.Expr:
         """A result without time, in the shape of the operator."""
         return viewed(self._builder, value, [self._shape[0], self._shape[2]])
-
-
-def private(loop: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The loop without the name under which it would be linked."""
-    return loop.without_attr("global_symbol")
 
 
 def dtype_of(value: relax.Expr) -> str:

@@ -7,39 +7,34 @@ not imported.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from tvm import relax, tirx
 
-from tvm_scan import tir
+from tvm_scan import loops, tir
 from tvm_scan.annotations import DECLARED
 from tvm_scan.errors import ScanError
+from tvm_scan.relax.calls import call_loop, constant_extent
+from tvm_scan.relax.import_torch.cumulative import emit_extremum, emit_log_sum_exp
 from tvm_scan.relax.import_torch.higher_order import declared
 from tvm_scan.relax.import_torch.own_arguments import (
     Frame,
     arguments_of,
     dtype_of,
     extent,
-    private,
     sizes_of,
 )
-from tvm_scan.relax.loops.build import Shape, call_loop, constant_extent
-from tvm_scan.relax.loops.cumulative import cumulative_loop, logsumexp_loop
-from tvm_scan.relax.loops.packed_states import states_of_sequences
 from tvm_scan.relax.operators import emit_along_axis
 from tvm_scan.relax.repairs.torch_casts import Converter
 
 __all__ = ["OWN"]
 
-_NAMES = {"add": "cumsum", "mul": "cumprod"}
-
 
 def _affine(node: Any, importer: Any) -> relax.Expr:
-    from tvm_scan.torch.loops import affine
-
     given = arguments_of(node, importer)
     frame, initial = Frame(importer, given["x"]), given["h0"]
-    loop = affine(
+    loop = loops.affine(
         *frame.sizes,
         time_last=frame.time_last,
         dtype=dtype_of(given["x"]),
@@ -50,63 +45,34 @@ def _affine(node: Any, importer: Any) -> relax.Expr:
     )
     inputs = [frame.array(given[name]) for name in ("a", "x", "reset") if given[name] is not None]
     inputs += [] if initial is None else [frame.state(initial)]
-    (out,) = call_loop(importer.block_builder, private(loop), inputs, "affine_scan")
+    (out,) = call_loop(importer.block_builder, loop, inputs, "affine_scan")
     return frame.whole(out)
 
 
 def _cumulative(node: Any, importer: Any) -> relax.Expr:
     given = arguments_of(node, importer)
-    name, x = _NAMES[given["op"]], given["x"]
-    options = {key: given[key] for key in ("exclusive", "reverse")}
-
-    def make(shape: Shape) -> tirx.PrimFunc:
-        return cumulative_loop(name, shape, dtype_of(x), dtype_of(x), **options)
-
-    return emit_along_axis(importer.block_builder, make, [x], 1, name)[0]
+    options = {key: given[key] for key in ("op", "exclusive", "reverse")}
+    make = partial(loops.cumulative, dtype=dtype_of(given["x"]), **options)
+    name = "cumsum" if given["op"] == "add" else "cumprod"
+    return emit_along_axis(importer.block_builder, make, [given["x"]], 1, name)[0]
 
 
 def _log_sum_exp(node: Any, importer: Any) -> relax.Expr:
     given = arguments_of(node, importer)
-    x = given["x"]
-
-    def make(shape: Shape) -> tirx.PrimFunc:
-        return logsumexp_loop(shape, dtype_of(x), dtype_of(x), reverse=given["reverse"])
-
-    return emit_along_axis(importer.block_builder, make, [x], 1, "logcumsumexp")[0]
+    return emit_log_sum_exp(importer.block_builder, given["x"], 1, reverse=given["reverse"])
 
 
 def _positions(node: Any, importer: Any) -> relax.Expr:
-    from tvm_scan.torch import loops
-
     given = arguments_of(node, importer)
-    x, builder = given["x"], importer.block_builder
-    frame = Frame(importer, x)
-    options = {
-        "time_last": frame.time_last,
-        "dtype": dtype_of(x),
-        "smallest": given["smallest"],
-        "reverse": given["reverse"],
-    }
-
-    def run(factory: Any, *inputs: relax.Expr) -> relax.Expr:
-        loop = private(factory(*frame.sizes, **options))
-        return call_loop(builder, loop, inputs, "positions")[0]
-
-    if dtype_of(x) not in ("float64", "int64"):
-        return frame.whole(run(loops.positions_packed, frame.array(x)))
-    keys = run(loops.running_keys, frame.array(x))
-    return frame.whole(run(loops.positions_of_keys, frame.array(x), keys))
+    return emit_extremum(importer.block_builder, given.pop("x"), 1, has_values=False, **given)[0]
 
 
 def _extremum(node: Any, importer: Any) -> list[relax.Expr]:
-    where = _positions(node, importer)
-    values = relax.op.gather_elements(arguments_of(node, importer)["x"], where, axis=1)
-    return [importer.block_builder.emit(values), where]
+    given = arguments_of(node, importer)
+    return emit_extremum(importer.block_builder, given.pop("x"), 1, **given)
 
 
 def _selective(node: Any, importer: Any) -> list[relax.Expr]:
-    from tvm_scan.torch.loops import selective_forward
-
     given = arguments_of(node, importer)
     if any(user.args[1] == 2 and user.users for user in node.users):
         raise ScanError(
@@ -118,7 +84,7 @@ def _selective(node: Any, importer: Any) -> list[relax.Expr]:
     options = {f"has_{name}": given[name] is not None for name in ("D", "z", "bias", "reset")}
     options |= {f"fixed_{name}": len(given[name].ty.shape.values) == 3 for name in "BC"}
     states = constant_extent(given["A"], 2, "selective_scan", "states")
-    loop = selective_forward(
+    loop = loops.selective_forward(
         batch,
         groups,
         channels,
@@ -146,16 +112,14 @@ def _from_the_start(loop: tirx.PrimFunc) -> tirx.PrimFunc:
     start, *others = loop.params
     tensors = [p for p in others if tirx.is_buffer_var(p)]
     body = tir.substitute(loop.body, {start: tirx.IntImm("int64", 0)})
-    return private(tirx.PrimFunc(tensors, body, loop.ret_type, attrs=loop.attrs))
+    return tirx.PrimFunc(tensors, body, loop.ret_type, attrs=loop.attrs)
 
 
 def _outer(node: Any, importer: Any) -> list[relax.Expr]:
-    from tvm_scan.torch.loops import outer_products
-
     given = arguments_of(node, importer)
     builder, x = importer.block_builder, given["x"]
     batch, length, heads, lanes = sizes_of(x, ("batch", "length", "heads", "lanes"))
-    loop = outer_products(
+    loop = loops.outer_products(
         batch,
         heads,
         lanes,
@@ -170,12 +134,12 @@ def _outer(node: Any, importer: Any) -> list[relax.Expr]:
     decay = builder.emit(relax.op.exp(given["g"]))
     tensors = [given[name] for name in ("a", "x", "c", "reset", "h0")]
     inputs = [decay, *(t for t in tensors if t is not None)]
-    last, y = call_loop(builder, private(loop), inputs, "outer_scan")
+    last, y = call_loop(builder, loop, inputs, "outer_scan")
     return [y, last]
 
 
 def _steps(node: Any, importer: Any) -> list[relax.Expr]:
-    from tvm_scan.torch.loops import pointwise_step
+    from tvm_scan.torch.trace.lowered import pointwise_step
 
     given = arguments_of(node, importer)
     tensors, prefix, carries = given["tensors"], given["prefix"], given["carries"]
@@ -197,7 +161,7 @@ def _steps(node: Any, importer: Any) -> list[relax.Expr]:
 
 
 def _slices(node: Any, importer: Any) -> list[relax.Expr]:
-    from tvm_scan.torch.loops import sliced_step
+    from tvm_scan.torch.trace.lowered import sliced_step
 
     given = arguments_of(node, importer)
     tensors, prefix, carries = given["tensors"], given["prefix"], given["carries"]
@@ -233,7 +197,7 @@ def _states_of_sequences(node: Any, importer: Any) -> relax.Expr:
     drive, B, offsets, first = (given[name] for name in ("drive", "B", "offsets", "first"))
     _, length, heads, features = sizes_of(drive, ("one", "length", "heads", "features"))
     _, _, groups, states = sizes_of(B, ("one", "length", "groups", "states"))
-    loop = states_of_sequences(
+    loop = loops.states_of_sequences(
         *(length, heads, features, groups, states),
         extent(offsets.ty.shape.values[0], "ends"),
         dtype=dtype_of(drive),
@@ -255,7 +219,6 @@ def _of_a_gradient(node: Any, importer: Any) -> relax.Expr:
 
 def _believed(loop: tirx.PrimFunc, parts: int, prefix: bool) -> tirx.PrimFunc:
     """Try on samples that an operator is associative, where it is declared so."""
-    loop = private(loop)
     return declared(loop.without_attr(DECLARED), parts) if prefix else loop
 
 

@@ -75,12 +75,14 @@ def loop_of(spec: KernelSpec, extents: tuple[int | None, ...]) -> Any:
     """Return the sequential loop of a kernel; extents that are None are symbolic."""
     from tvm_scan.library.arguments import make_extent
 
-    loops = import_module("tvm_scan.torch.loops")
     made = {
         name: make_extent(spec.factory, name, extent)
         for name, extent in zip(spec.sizes, extents, strict=True)
     }
-    return getattr(loops, spec.factory)(**made, **dict(spec.options))
+    # A user's own step needs TVM's importers and the passes of Relax, which no other loop does.
+    is_step = spec.factory in ("pointwise_step", "sliced_step")
+    home = import_module("tvm_scan.torch.trace.lowered" if is_step else "tvm_scan.loops")
+    return getattr(home, spec.factory)(**made, **dict(spec.options))
 
 
 def loop_at(spec: KernelSpec, sizes: tuple[int, ...]) -> Any:

@@ -33,6 +33,7 @@ KERNEL_SOURCES = (
     "algebra/*.py",
     "extraction/*.py",
     "library/*.py",
+    "loops/*.py",
     "relax/**/*.py",
     "schedules/**/*.py",
     "torch/private.py",
@@ -43,8 +44,8 @@ KERNEL_SOURCES = (
     "torch/kernels/spec.py",
     "torch/kernels/workspace.py",
     "torch/trace/graph.py",
+    "torch/trace/lowered.py",
     "torch/trace/sizes.py",
-    "torch/loops/*.py",
 )
 
 

@@ -10,12 +10,12 @@ __all__ = ["KernelSpec", "dtype_name"]
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """One kernel of `tvm_scan.torch.loops`.
+    """One kernel of `tvm_scan.loops`.
 
     Attributes
     ----------
     factory : str
-        Name of the function in ``tvm_scan.torch.loops`` that writes the sequential loop.
+        Name of the function in ``tvm_scan.loops`` that writes the sequential loop.
     options : tuple
         Its keyword arguments as pairs, constants of the kernel.
     sizes : tuple of str

@@ -23,15 +23,9 @@ def _positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
     ``x.gather(1, positions)``, whose derivative is torch's own.
     """
     out = aligned_empty(x.shape, torch.int64, x.device)
-    if not x.numel():
-        return out
-    options = {"smallest": smallest, "reverse": reverse}
-    if x.dtype in (torch.float64, torch.int64):
-        keys = aligned_empty(x.shape, torch.int64, x.device)
-        run_framed("running_keys", x, (x, keys), **options)
-        run_framed("positions_of_keys", x, (x, keys, out), **options)
-    else:
-        run_framed("positions_packed", x, (x, out), **options)
+    if x.numel():
+        options = {"smallest": smallest, "reverse": reverse, "has_values": False}
+        run_framed("extremum", x, (x, out), **options)
     return out
 
 
@@ -40,9 +34,6 @@ positions = operator(name="positions", discrete=True)(_positions)
 
 def run_extremum(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tensor]:
     """Running maximum (or minimum) along the middle axis, and the `positions` of it."""
-    if x.dtype in (torch.float64, torch.int64):  # no room for a step beside the value
-        where = _positions(x, smallest, reverse)
-        return x.gather(1, where), where
     values = aligned_empty(x.shape, x.dtype, x.device)
     where = aligned_empty(x.shape, torch.int64, x.device)
     if x.numel():

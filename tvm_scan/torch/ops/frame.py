@@ -36,7 +36,7 @@ def framed_kernel(factory: str, *options: str) -> Callable[..., KernelSpec]:
     Parameters
     ----------
     factory : str
-        Name of the function in ``tvm_scan.torch.loops``.
+        Name of the function in ``tvm_scan.loops``.
     *options : str
         Names of its options, in the order in which their values are given.
     """

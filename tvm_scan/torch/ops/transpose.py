@@ -20,7 +20,7 @@ __all__ = ["turned"]
 def _spec(dtype: torch.dtype, result: torch.dtype) -> KernelSpec:
     names = [str(kind).removeprefix("torch.") for kind in (dtype, result)]
     options = (("dtype", names[0]), ("result", names[1]))
-    return KernelSpec("turn", options, ("outer", "rows", "columns"), no_scan=True)
+    return KernelSpec("transpose", options, ("outer", "rows", "columns"), no_scan=True)
 
 
 def turned(tensor: Tensor, dtype: torch.dtype) -> Tensor:

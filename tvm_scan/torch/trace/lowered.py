@@ -1,23 +1,22 @@
-"""A step that a user wrote in torch, in a loop over time.
+"""A step that a user wrote in torch, as a loop over time.
 
 TVM's own importer translates the step, as it does for ``torch.export``.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from tvm import relax, tirx
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.ir import Expr
 
 from tvm_scan import tir
 from tvm_scan.annotations import DECLARED
 from tvm_scan.errors import ScanError
-from tvm_scan.library.arguments import Expr
+from tvm_scan.loops.declared import operator_loop, step_loop
+from tvm_scan.loops.frame import Frame
 from tvm_scan.relax.step.lowered import LoweredStep, time_loop
-from tvm_scan.schedules.common.ir import local, whole
-
-from .frame import ATTRS, Frame
 
 __all__ = ["pointwise_step", "sliced_step"]
 
@@ -74,70 +73,16 @@ def pointwise_step(
     """
     step = _lowered(graph, [relax.TensorType([1], dtype) for dtype in dtypes])
     frame = Frame(outer, inner, length, time_last, reverse)
-    results = [tir.dtype_of(b) for b in step.outputs]
+    emits = [tir.dtype_of(b) for b in step.outputs][carries:]
 
-    def buffers(name: str, shape: tuple[Expr, ...], kinds: list[str]) -> list[tirx.Var]:
-        return [tirx.decl_buffer(shape, kind, f"{name}{i}") for i, kind in enumerate(kinds)]
+    def write(held: Sequence[Expr], read: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+        values = _values(step, [*held, *read])
+        return values[:carries], values[carries:]
 
-    inits = [] if prefix else buffers("init", frame.state_shape, list(dtypes[:carries]))
-    xs = buffers("x", frame.shape, list(dtypes[carries:]))
-    lasts = [] if prefix else buffers("last", frame.state_shape, results[:carries])
-    ys = buffers("y", frame.shape, results if prefix else results[carries:])
-    states = [local(f"state{i}", [1], kind, "local") for i, kind in enumerate(dtypes[:carries])]
-    fresh = [local(f"next{i}", [1], kind, "local") for i, kind in enumerate(dtypes[:carries])]
-    zero = [tirx.IntImm("int32", 0)]
-
-    def copies(pairs: Any) -> list[Any]:
-        return [
-            tirx.BufferStore(target, tirx.BufferLoad(source, at), to)
-            for (target, to), (source, at) in pairs
-        ]
-
-    def lane(p: Expr, q: Expr) -> Any:
-        def body(t: tirx.Var) -> Any:
-            place = list(frame.at(p, q, t))
-            held = [tirx.BufferLoad(b, zero) for b in states]
-            read = [tirx.BufferLoad(b, place) for b in xs]
-            values = _values(step, [*held, *read])
-            if prefix:
-                first = tirx.EQ(t, tir.zero_like(t))
-                pairs = zip(read, values, strict=True)
-                values = [tirx.op.if_then_else(first, x, v) for x, v in pairs]
-            new, emitted = values[:carries], values[carries:]
-            stores = [tirx.BufferStore(f, v, zero) for f, v in zip(fresh, new, strict=True)]
-            moves = copies([((s, zero), (f, zero)) for s, f in zip(states, fresh, strict=True)])
-            if prefix:
-                emits = copies([((y, place), (s, zero)) for y, s in zip(ys, states, strict=True)])
-                return tir.seq([*stores, *moves, *emits])
-            emits = [tirx.BufferStore(y, v, place) for y, v in zip(ys, emitted, strict=True)]
-            return tir.seq([*emits, *stores, *moves])
-
-        if prefix:
-            begin = [tirx.BufferStore(s, tirx.const(0, tir.dtype_of(s)), zero) for s in states]
-            end = []
-        else:
-            begin = copies([((s, zero), (i, [p, q])) for s, i in zip(states, inits, strict=True)])
-            end = copies([((o, [p, q]), (s, zero)) for o, s in zip(lasts, states, strict=True)])
-        return tir.seq([*begin, _loop("t", length, body), *end])
-
-    block = SBlock(
-        [],
-        [whole(b) for b in (*inits, *xs)],
-        [whole(b) for b in (*lasts, *ys)],
-        "scan",
-        _loop("p", outer, lambda p: _loop("q", inner, lambda q: lane(p, q))),
-        None,
-        [*states, *fresh],
-    )
-    root = SBlockRealize([], True, SBlock([], [], [], "root", SBlockRealize([], True, block)))
-    func = tirx.PrimFunc([*inits, *xs, *lasts, *ys], root).with_attrs({**ATTRS, "s_tir": True})
-    return func.with_attr(DECLARED, [str(b.name) for b in xs]) if prefix else func
-
-
-def _loop(name: str, extent: Expr, body: Any) -> Any:
-    """A loop, also where it runs once: plans are made for constant extents."""
-    var = tirx.Var(name, "int64")
-    return tirx.For(var, tir.zero_like(var), extent, tirx.ForKind.SERIAL, body(var))
+    if not prefix:
+        return step_loop(frame, write, dtypes[:carries], dtypes[carries:], emits)
+    func = operator_loop(frame, lambda *operands: write(*operands)[0], dtypes[:carries])
+    return func.with_attr(DECLARED, [f"x{i}" for i in range(carries)])
 
 
 def _values(step: LoweredStep, inputs: list[Any]) -> list[Any]:

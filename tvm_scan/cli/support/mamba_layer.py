@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .selective_scan import selective_scan_reference, silu_reference
+from tvm_scan.library.selective_scan import selective_scan_reference, silu_reference
 
 CONV_WIDTH = 4
 EXPAND = 2

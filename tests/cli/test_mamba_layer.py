@@ -5,7 +5,8 @@ import pytest
 import tvm
 
 from tests.support.library_runs import error_bound, run_serial
-from tvm_scan.library import LIBRARY, MambaLayer, selective_scan
+from tvm_scan.cli.support.mamba_layer import MambaLayer
+from tvm_scan.library import LIBRARY, selective_scan
 from tvm_scan.library.selective_scan import softplus_reference
 
 TEXT = b"A person writes a recurrence the way the maths is written."

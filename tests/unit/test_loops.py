@@ -1,0 +1,84 @@
+"""The writer of loops: what it writes is the loop that a script says."""
+
+import inspect
+
+import pytest
+import tvm_ffi
+from tvm import tirx
+from tvm.script import tirx as T
+
+from tvm_scan import extract, loops
+from tvm_scan.library.arguments import FUNC_ATTRS, make_extent
+from tvm_scan.loops import writer
+from tvm_scan.recurrence import Recurrence
+
+ROWS, LENGTH = 3, 50
+ATTRS = {**FUNC_ATTRS, "global_symbol": "main"}
+
+
+@T.prim_func(s_tir=True)
+def row_sums(
+    X: T.Buffer((ROWS, LENGTH), "float16"),
+    Y: T.Buffer((ROWS, LENGTH), "float16"),
+) -> None:
+    T.func_attr(ATTRS)
+    total = T.sblock_alloc_buffer((ROWS,), "float32")
+    for r in range(ROWS):
+        with T.sblock("init"):
+            vr = T.axis.spatial(ROWS, r)
+            total[vr] = T.float32(0)
+        for t in range(LENGTH):
+            with T.sblock("scan"):
+                vr = T.axis.spatial(ROWS, r)
+                vt = T.axis.scan(LENGTH, t)
+                total[vr] = total[vr] + T.Cast("float32", X[vr, vt])
+                Y[vr, vt] = T.Cast("float16", total[vr])
+
+
+def test_the_example_of_the_writer_is_the_loop_of_a_script():
+    """Casts, and what blocks access, included."""
+    text = inspect.getdoc(writer).partition("::\n")[2].partition("\n\nWhat")[0]
+    scope = {"Loop": writer.Loop}
+    exec("def written(rows, length):\n" + text, scope)
+    written = scope["written"](ROWS, LENGTH)
+    assert tvm_ffi.structural_equal(written, row_sums)
+
+
+@pytest.mark.parametrize("sides", [(2, 3), (None, 3), (2, None), (None, None)], ids=str)
+@pytest.mark.parametrize("time_last", [False, True])
+@pytest.mark.parametrize("name", ["affine", "cumulative", "extremum", "logcumsumexp"])
+def test_sides_of_a_frame_may_be_left_out(name, time_last, sides):
+    options = {
+        "affine": {"emit": "late", "has_initial": True, "has_reset": True},
+        "cumulative": {"op": "mul", "exclusive": True},
+        "extremum": {"smallest": True},
+        "logcumsumexp": {},
+    }[name]
+    outer, inner = (n if n is None else make_extent(name, "side", n) for n in sides)
+    length = tirx.Var("length", "int64")
+    loop = getattr(loops, name)(
+        outer, inner, length, dtype="float32", time_last=time_last, reverse=True, **options
+    )
+    lanes = [n for n in sides if n is not None]
+    at = len(lanes) if time_last else sides[0] is not None
+    assert len(loop.params[0].ty.shape) == len(lanes) + 1
+    assert loop.params[0].ty.shape[int(at)].same_as(length)
+    found = extract(loop)
+    assert isinstance(found, Recurrence), found
+
+
+def test_a_loop_that_fails_is_none():
+    """An error inside leaves no open builder behind."""
+    loop = writer.Loop()
+
+    def fail():
+        with loop:
+            loop.array("X", (3,), "float32")
+            raise RuntimeError("half a loop")
+
+    with pytest.raises(RuntimeError, match="half a loop"):
+        fail()
+    assert not hasattr(loop, "func")
+    loops.cumulative(
+        *(make_extent("x", "n", n) for n in (2, 3, 4)), dtype="int32", op="add", exclusive=False
+    )

@@ -1,0 +1,46 @@
+"""torch's running extrema and sums of exponentials: the loops of tvm_scan.torch, in Relax."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tvm import relax
+
+from tvm_scan import loops
+from tvm_scan.relax.operators import emit_along_axis
+
+__all__ = ["emit_extremum", "emit_log_sum_exp"]
+
+#: TVM has no smallest truth value; it fits this.
+_COMPARED = {"bool": "int8"}
+
+
+def emit_extremum(
+    builder: relax.BlockBuilder,
+    x: relax.Expr,
+    axis: int,
+    *,
+    smallest: bool,
+    reverse: bool = False,
+    has_values: bool = True,
+) -> list[relax.Expr]:
+    """Emit the running maximum or minimum, unless without values, and where it was taken."""
+    dtype = str(x.ty.dtype)
+    compared = _COMPARED.get(dtype, dtype)
+    if compared != dtype:
+        x = builder.emit(relax.op.astype(x, compared))
+    options = {"smallest": smallest, "reverse": reverse, "has_values": has_values}
+    make = partial(loops.extremum, dtype=compared, **options)
+    results = emit_along_axis(builder, make, [x], axis, "cummin" if smallest else "cummax")
+    if compared != dtype and has_values:
+        results[0] = builder.emit(relax.op.astype(results[0], dtype))
+    return results
+
+
+def emit_log_sum_exp(
+    builder: relax.BlockBuilder, x: relax.Expr, axis: int, *, reverse: bool = False
+) -> relax.Expr:
+    """Emit ``log(exp(x[0]) + ... + exp(x[t]))``, from the running maximum."""
+    top, _ = emit_extremum(builder, x, axis, smallest=False, reverse=reverse)
+    make = partial(loops.logcumsumexp, dtype=str(x.ty.dtype), reverse=reverse)
+    return emit_along_axis(builder, make, [x, top], axis, "logcumsumexp")[0]
