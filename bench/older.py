@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,26 @@ def differing(name: str, found: dict[str, Any]) -> list[str]:
     target, machine = _machine(found["machine"])
     rows = {"cpu": _cpu, "defaults": _defaults, "tuned": _tuned, "search": _search}
     out = []
-    for case, func, measured in rows[Path(name).stem](found):
-        if func is None:
+    for case, make, measured in rows[Path(name).stem](found):
+        if make is None:
             out.append(f"{case}: no longer measured")
             continue
-        recurrence = extract(func)
-        assert isinstance(recurrence, Recurrence), case
-        now = str(default_plan(target, recurrence, machine))
+        now = str(default_plan(target, _recurrence(name, case, make), machine))
         if now != measured:
             out.append(f"{case}: measured {measured}, today {now}")
     return out
+
+
+#: By result and case: a page is compared several times.
+_RECURRENCES: dict[tuple[str, str], Recurrence] = {}
+
+
+def _recurrence(name: str, case: str, make: Callable[[], Any]) -> Recurrence:
+    if (name, case) not in _RECURRENCES:
+        recurrence = extract(make())
+        assert isinstance(recurrence, Recurrence), case
+        _RECURRENCES[name, case] = recurrence
+    return _RECURRENCES[name, case]
 
 
 def with_note(text: str, older: bool) -> str:
@@ -91,35 +102,39 @@ def _machine(about: dict[str, Any]) -> tuple[Target, Machine]:
     return target, replace(Machine.of(target), cores=about["cores"])
 
 
-Rows = Iterator[tuple[str, Any, str]]
+Rows = Iterator[tuple[str, Callable[[], Any] | None, str]]
 
 
 def _cpu(found: dict[str, Any]) -> Rows:
     for row in (*found["rows"], *found["growth"]):
         kind, shape = row["workload"]["kind"], tuple(row["workload"]["shape"])
-        yield f"{kind} {shape}", loop_of(kind, shape), row["plan"]
+        yield f"{kind} {shape}", partial(loop_of, kind, shape), row["plan"]
 
 
 def _defaults(found: dict[str, Any]) -> Rows:
-    known = {case.label: case for case in defaults.cases(False)}
+    known = {case.label: case for case in _cases()}
     for row in found["rows"]:
         case = known.get(row["case"])
-        yield row["case"], case and case.func, row["plan"]
+        yield row["case"], case and partial(getattr, case, "func"), row["plan"]
+
+
+@cache
+def _cases() -> list[defaults.Case]:
+    return list(defaults.cases(False))
 
 
 def _tuned(found: dict[str, Any]) -> Rows:
     known = {case.label: case for case in (tuned.Case(*w) for w in tuned.WORKLOADS)}
     for row in found["rows"]:
         case = known.get(row["case"])
-        yield row["case"], case and case.func, row["default"]
+        yield row["case"], case and partial(getattr, case, "func"), row["default"]
 
 
 def _search(found: dict[str, Any]) -> Rows:
     for name, row in found["workloads"].items():
         # The plan is named by its time alone.
         named = [plan for plan, time in row["times"].items() if time == row["default_seconds"]]
-        make = SEARCHED.get(name)
-        yield name, make and make(), named[0] if named else "none"
+        yield name, SEARCHED.get(name), named[0] if named else "none"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -8,6 +8,6 @@ FOLDER = Folder(
         "test_files.py",
         "test_nearest.py",
     ),
-    full=("test_rpc.py::test_a_tracker_or_a_last_machine_that_goes_away_ends_the_search[killed]",),
+    full=("test_rpc.py::test_a_tracker_or_a_last_machine_that_goes_away_ends_the_search[stopped]",),
     gpu=("test_search.py::test_a_function_bound_to_threads_is_tuned_as_any_other",),
 )
