@@ -1,4 +1,4 @@
-"""Gradients of ``relax.cumsum`` and ``relax.cumprod``, registered when this module is imported.
+"""Gradients of ``relax.cumsum`` and ``relax.cumprod``.
 
 TVM's own gradient of a sum subtracts one cumulative sum from the total, which cancels, and takes
 no notice of ``exclusive``; of a product it has none. These send the gradient back by a walk from
@@ -7,6 +7,7 @@ the end, and never divide: a factor of 0 has the gradient that it should.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tvm import relax, tirx
@@ -17,10 +18,28 @@ from tvm_scan.relax.loops.build import Shape
 from tvm_scan.relax.loops.cumulative import product_gradient_loop
 from tvm_scan.relax.operators import emit_along_axis
 
-__all__ = ["cumprod_gradient", "cumsum_gradient"]
+__all__ = ["cumprod_gradient", "cumsum_gradient", "register_gradients"]
 
 #: TVM registers its own at 10; a higher level takes precedence.
 _LEVEL = 11
+
+
+@functools.cache  # TVM refuses a second registration at the same level
+def register_gradients() -> None:
+    """Give ``relax.cumsum`` and ``relax.cumprod`` gradients for ``relax.transform.Gradient``.
+
+    ``import tvm_scan.relax`` calls it; a second call does nothing. The gradient of a sum replaces
+    TVM's, which subtracts from the total and cancels; a product has none in TVM. Inputs have any
+    shape and a floating-point dtype; gradients have those of the inputs. The gradient of a product
+    divides by nothing, so that it is right at zeros.
+
+    Raises
+    ------
+    TVMError
+        At the first call, if something else is registered at level 11.
+    """
+    register_gradient("relax.cumsum", cumsum_gradient, level=_LEVEL)
+    register_gradient("relax.cumprod", cumprod_gradient, level=_LEVEL)
 
 
 def cumsum_gradient(
@@ -63,7 +82,3 @@ def _like(builder: relax.BlockBuilder, value: Any, x: relax.Expr) -> relax.Expr:
     if len(x.ty.shape) != len(value.ty.shape):
         value = builder.emit(reshape(value, x.ty.shape))
     return value if x.ty.dtype == value.ty.dtype else builder.emit(astype(value, x.ty.dtype))
-
-
-register_gradient("relax.cumsum", cumsum_gradient, level=_LEVEL)
-register_gradient("relax.cumprod", cumprod_gradient, level=_LEVEL)
