@@ -18,14 +18,14 @@ from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["Cases", "dispatch", "stands_in_branch"]
+__all__ = ["Cases", "dispatch_by_length", "stands_in_branch"]
 
 #: Plans by the largest length that they are for, ascending; None for all that are longer.
 Cases = Sequence[tuple[int | None, ScanPlan]]
 
 
-def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc:
-    """One function that holds several plans and branches on the length of its recurrences.
+def dispatch_by_length(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc:
+    """Hold several plans in one function, which branches on its length.
 
     Parameters
     ----------
@@ -62,13 +62,14 @@ def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc
     inner = [border for border in borders[:-1] if border is not None]
     if len(inner) != len(borders) - 1 or borders[-1] is not None or inner != sorted(set(inner)):
         raise PlanError(
-            f"dispatch: expected ascending lengths and None at the end, got {borders}; order them"
+            "dispatch_by_length: expected ascending lengths and None at the end, got "
+            f"{borders}; order them"
         )
     barred = [p for _, p in cases if not stands_in_branch(p)]
     if barred and len(cases) > 1:
         raise PlanError(
-            "dispatch: expected CUDA plans without barriers (cuda/lanes), since TVM puts none into "
-            f"a branch, got {barred[0]}; compile one function for each range of lengths"
+            "dispatch_by_length: expected CUDA plans without barriers (cuda/lanes), since TVM puts "
+            f"none into a branch, got {barred[0]}; compile one function for each range of lengths"
         )
     variants = [schedule_nests(func, target, plan) for _, plan in cases]
     length = _length(_recurrences(func))
@@ -92,7 +93,8 @@ def _length(found: list[Recurrence]) -> object:
     for other in extents[1:]:
         if not tvm_ffi.structural_equal(extents[0], other):
             raise PlanError(
-                f"dispatch: expected one length, got {extents[0]} and {other}; split the function"
+                f"dispatch_by_length: expected one length, got {extents[0]} and {other}; split "
+                "the function"
             )
     return extents[0]
 

@@ -17,7 +17,7 @@ from tvm_scan.meta.store.nearest import known_plans
 from tvm_scan.recurrence import Axis, Recurrence
 from tvm_scan.schedules.choose.nearest import nearest
 from tvm_scan.schedules.choose.plan_of import plan_of
-from tvm_scan.schedules.dispatch import dispatch, stands_in_branch
+from tvm_scan.schedules.dispatch import dispatch_by_length, stands_in_branch
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
 
@@ -109,6 +109,6 @@ def dispatched(
         cases = plans_by_length(found[0], target, store)
         if len(cases) < 2 or not all(stands_in_branch(plan) for _, plan in cases):
             return None
-        return dispatch(func, target, cases), cases
+        return dispatch_by_length(func, target, cases), cases
     except (RefusalError, PlanError):
         return None

@@ -240,6 +240,7 @@ ROOMS = {
         "declare",
         "ops",
         "functions",
+        "compat",
         "compiled",
         "sequence",
         "distributed",

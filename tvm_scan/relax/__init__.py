@@ -1,7 +1,7 @@
 """Passes of model compilation: find the recurrences of a Relax module and schedule them.
 
-Importing it calls ``register_gradients``, which replaces TVM's gradient of ``relax.cumsum`` and gives
-``relax.cumprod`` one.
+Importing it calls ``register_gradients``, which replaces TVM's gradient of ``relax.cumsum`` and
+gives ``relax.cumprod`` one.
 """
 
 from tvm_scan._guard import ensure_compatible

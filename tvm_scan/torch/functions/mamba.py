@@ -1,7 +1,4 @@
-"""The selective scan of Mamba, under its own name and under mamba-ssm's.
-
-Gu and Dao 2023, arXiv 2312.00752.
-"""
+"""The selective scan of Mamba: Gu and Dao 2023, arXiv 2312.00752."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from tvm_scan.torch.ops.selective import selective_scan_grouped
 from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 from tvm_scan.torch.private import is_mapped
 
-__all__ = ["selective_scan", "selective_scan_fn", "with_packed"]
+__all__ = ["selective_scan", "with_packed"]
 
 
 _MAY_BE_COMPLEX = ("A", "B", "C", "h0")
@@ -161,37 +158,6 @@ def selective_scan(
     out, last, _ = selective_scan_grouped(*tensors, delta_softplus, reverse, keep)
     out = out.flatten(1, 2).to(u.dtype)
     return (out, last.flatten(1, 2)) if return_last else out
-
-
-def selective_scan_fn(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    delta_bias: Tensor | None = None,
-    delta_softplus: bool = False,
-    return_last_state: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Run the selective scan with the signature of mamba-ssm's function of this name.
-
-    Parameters and result are those of `selective_scan`; `return_last_state` is its
-    `return_last`.
-    """
-    return selective_scan(
-        u,
-        delta,
-        A,
-        B,
-        C,
-        D,
-        z,
-        delta_bias,
-        delta_softplus=delta_softplus,
-        return_last=return_last_state,
-    )
 
 
 def _projection(owner: str, name: str, tensor: Tensor, u: Tensor, A: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Mamba-2's scan with the arguments of mamba-ssm, and the states of packed sequences."""
+"""Functions with the names and arguments of mamba-ssm, for programs that were written for it.
+
+Each calls a function of `tvm_scan.torch`, which can do more: `selective_scan` and `ssd`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check, check_numbers, check_tensors, widened
+from tvm_scan.torch.functions.mamba import selective_scan
 from tvm_scan.torch.functions.packed_states import states_of_sequences
 from tvm_scan.torch.functions.ssd import ssd, terms
 
-__all__ = ["mamba_chunk_scan_combined"]
+__all__ = ["mamba_chunk_scan_combined", "selective_scan_fn"]
 
 
 def mamba_chunk_scan_combined(
@@ -69,7 +73,7 @@ def mamba_chunk_scan_combined(
     In mamba-ssm `cu_seqlens` says which states to return, and `seq_idx` has to separate the
     sequences. Here `cu_seqlens` separates them, too.
     """
-    owner = "mamba_chunk_scan_combined"
+    owner = "compat.mamba_chunk_scan_combined"
     reset = None
     if seq_idx is not None:
         check_tensors(owner, x=x, seq_idx=seq_idx)
@@ -97,3 +101,34 @@ def mamba_chunk_scan_combined(
             given = (gates, drive, B, initial_states, reset, cu_seqlens)
             results.append(states_of_sequences(*given))
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def selective_scan_fn(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run the selective scan with the signature of mamba-ssm's function of this name.
+
+    Parameters and result are those of `selective_scan`; `return_last_state` is its
+    `return_last`.
+    """
+    return selective_scan(
+        u,
+        delta,
+        A,
+        B,
+        C,
+        D,
+        z,
+        delta_bias,
+        delta_softplus=delta_softplus,
+        return_last=return_last_state,
+    )
