@@ -11,9 +11,11 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 
 from tvm_scan import tir
+from tvm_scan.arguments import as_func
 from tvm_scan.errors import PlanError
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import ensure_blocks
@@ -24,14 +26,14 @@ __all__ = ["Cases", "dispatch_by_length", "stands_in_branch"]
 Cases = Sequence[tuple[int | None, ScanPlan]]
 
 
-def dispatch_by_length(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc:
+def dispatch_by_length(func: tirx.PrimFunc, target: Target | str, cases: Cases) -> tirx.PrimFunc:
     """Hold several plans in one function, which branches on its length.
 
     Parameters
     ----------
     func : PrimFunc
         Its recurrences have one length, which may be symbolic.
-    target : tvm.target.Target
+    target : tvm.target.Target or str
         What it is compiled for. On a GPU the host takes the branch, around the launches; TVM puts
         no barrier into a branch, so that only plans without any (``cuda/lanes``) can be held.
     cases : sequence of (int or None, ScanPlan)
@@ -48,6 +50,8 @@ def dispatch_by_length(func: tirx.PrimFunc, target: Target, cases: Cases) -> tir
         If the function has no recurrence.
     PlanError
         If the cases are not ascending, or a plan does not fit.
+    ScanError
+        If it is no function, or no target.
 
     Notes
     -----
@@ -58,6 +62,8 @@ def dispatch_by_length(func: tirx.PrimFunc, target: Target, cases: Cases) -> tir
         else:
             for task in T.parallel(8):  ...
     """
+    func = as_func(func, "dispatch_by_length")
+    target = target_for(target, None, "dispatch_by_length")
     borders = [border for border, _ in cases]
     inner = [border for border in borders[:-1] if border is not None]
     if len(inner) != len(borders) - 1 or borders[-1] is not None or inner != sorted(set(inner)):

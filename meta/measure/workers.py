@@ -71,7 +71,7 @@ def local_builder(
     Parameters
     ----------
     workers : int
-        Processes.
+        Processes, at least one.
     timeout : float
         Seconds for one candidate.
     initializer : callable, optional
@@ -80,6 +80,12 @@ def local_builder(
     Returns
     -------
     LocalBuilder
+        Compiles candidates in processes of its own, after expanding their plans.
+
+    Raises
+    ------
+    ValueError
+        If there are less than one worker.
     """
     return ms.builder.LocalBuilder(
         max_workers=workers,

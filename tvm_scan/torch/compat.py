@@ -45,7 +45,7 @@ def mamba_chunk_scan_combined(
     chunk_size : int
         Ignored: the plan of the kernel says how time is cut.
     initial_states : Tensor, optional
-        The state before the walk.
+        The state before the walk, (batch, heads, features, states).
     seq_idx : Tensor, optional
         (batch, length), integers from 0: where the number changes, another sequence begins.
         `initial_states` belong to number 0.
@@ -115,10 +115,24 @@ def selective_scan_fn(
     delta_softplus: bool = False,
     return_last_state: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run the selective scan with the signature of mamba-ssm's function of this name.
+    """Run `selective_scan` with the signature of mamba-ssm's function of this name.
 
-    Parameters and result are those of `selective_scan`; `return_last_state` is its
-    `return_last`.
+    Parameters
+    ----------
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus
+        As in `selective_scan`.
+    return_last_state : bool
+        Also return the state after the walk.
+
+    Returns
+    -------
+    Tensor, or tuple of Tensor
+        As in `selective_scan`.
+
+    Raises
+    ------
+    ValueError
+        As in `selective_scan`.
     """
     return selective_scan(
         u,

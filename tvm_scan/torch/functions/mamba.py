@@ -36,7 +36,7 @@ def selective_scan(
     reverse: bool = False,
     return_last: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run the selective scan.
+    """Run the selective scan of Mamba (Gu and Dao 2023, arXiv 2312.00752).
 
     ::
 
@@ -67,8 +67,9 @@ def selective_scan(
     reset : Tensor, optional
         (batch, length), bool: where it is True the state starts anew from 0 before the step.
     cu_seqlens : Tensor, optional
-        Offsets of sequences packed into one row, from 0 to the length; batch must be 1. `h0` is
-        the state before the one that is walked first, the others start from 0.
+        (sequences + 1,), integers: offsets of sequences packed into one row, from 0 to the
+        length; batch must be 1. `h0` is the state before the one that is walked first, the others
+        start from 0.
     reverse : bool
         Walk from the last step to the first.
     return_last : bool

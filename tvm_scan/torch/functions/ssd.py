@@ -41,7 +41,7 @@ def ssd(
     reverse: bool = False,
     return_last: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run the recurrence of Mamba-2.
+    """Run the recurrence of Mamba-2 (Dao and Gu 2024, arXiv 2405.21060).
 
     ::
 
@@ -75,8 +75,9 @@ def ssd(
     reset : Tensor, optional
         (batch, length), bool: where it is True the state starts anew from 0 before the step.
     cu_seqlens : Tensor, optional
-        Offsets of sequences packed into one row, from 0 to the length; batch must be 1. `h0` is
-        the state before the one that is walked first, the others start from 0.
+        (sequences + 1,), integers: offsets of sequences packed into one row, from 0 to the
+        length; batch must be 1. `h0` is the state before the one that is walked first, the others
+        start from 0.
     reverse : bool
         Walk from the last step to the first.
     return_last : bool
