@@ -5,10 +5,11 @@ A docstring may refer to another public name for what it shares with it: "those 
 
 import inspect
 import re
+from typing import Annotated, get_args, get_origin, get_type_hints
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from tests import ROOT
 from tests.support.doors import doors, public
@@ -55,14 +56,27 @@ def is_made_elsewhere(value, doc):
     )
 
 
-def referred(door, value, doc):
-    """Docstrings of the public names that a docstring refers to, at its door or one before it."""
-    while door:
-        for name in _REFERENCE.findall(doc):
-            other = VALUES.get((door, name), value)
-            if other is not value:
-                yield inspect.getdoc(other) or ""
-        door = door.rpartition(".")[0]
+def declared_shapes(function):
+    """Names of parameters, and each shape that their annotations declare, as docstrings have it."""
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        if get_origin(hint) is Annotated:
+            words = get_args(hint)[1].removeprefix("bool ").removeprefix("integers ")
+            for shape in words.removeprefix("complex ").replace("...", "").split("|"):
+                sizes = [size.replace("+", " + ") for size in shape.split()]
+                if sizes:
+                    yield name, ", ".join(sizes) + "," * (len(sizes) == 1)
+
+
+def referred(door, doc, known=()):
+    """A docstring, then those of the public names that it refers to, and that these refer to."""
+    docs = [*known, doc]
+    for name in _REFERENCE.findall(doc):
+        # At the same door, or one before it.
+        homes = [home for home, other in VALUES if other == name and door.startswith(home)]
+        other = inspect.getdoc(VALUES[homes[-1], name]) if homes else None
+        if other and other not in docs:
+            docs = referred(door, other, docs)
+    return docs
 
 
 def faults(door, value):
@@ -70,7 +84,7 @@ def faults(door, value):
     doc = inspect.getdoc(value) or ""
     if not doc or is_made_elsewhere(value, doc) or hasattr(value, "__members__"):
         return [] if doc else ["no docstring"]
-    docs = [doc, *referred(door, value, doc)]
+    docs = referred(door, doc)
     said: dict[str, str] = {}
     for one in docs:
         for name, text in sections(one).items():
@@ -85,8 +99,11 @@ def faults(door, value):
         missing.append("no Returns")
     if parameters and not any(map(_RAISES.search, docs)):
         missing.append("no Raises")
-    tensors = [n for n, p in parameters.items() if str(p.annotation).startswith("Tensor")]
+    tensors = [n for n, p in parameters.items() if "Tensor" in str(p.annotation)]
     missing += [f"no shape of {n}" for n in tensors if not _SHAPE.search(said.get(n, ""))]
+    for name, shape in declared_shapes(value) if tensors else ():
+        if f"({shape})" not in said.get(name, ""):
+            missing.append(f"another shape of {name} than ({shape})")
     if tensors and not any(map(_DTYPE.search, docs)):
         missing.append("no dtype")
     return missing
@@ -98,22 +115,22 @@ def test_a_public_name_is_documented(door, name, value):
 
 
 def test_an_algorithm_has_the_source_that_its_page_has():
-    torch, found = doors()["tvm_scan.torch"], {}
-    for name in torch.__all__:
+    ours, found = doors()["tvm_scan.torch"], {}
+    for name in ours.__all__:
         page = ROOT / "docs" / "torch" / f"{name}.md"
         if papers := set(_LINK.findall(page.read_text(encoding="utf-8")) if page.exists() else ()):
             found[name] = papers
-            assert set(_SOURCE.findall(inspect.getdoc(getattr(torch, name)))) == papers, name
+            assert set(_SOURCE.findall(inspect.getdoc(getattr(ours, name)))) == papers, name
     assert found.keys() >= {"gla", "hgrn", "rglru", "rwkv6", "selective_scan", "ssd"}
-    for name in {*torch.nn.__all__} - {"MambaState"}:
-        assert _SOURCE.search(inspect.getdoc(getattr(torch.nn, name))), name
+    for name in {*ours.nn.__all__} - {"MambaState"}:
+        assert _SOURCE.search(inspect.getdoc(getattr(ours.nn, name))), name
 
 
 def test_what_a_docstring_leaves_out_is_said():
-    def bare(x: "Tensor", dim: int) -> "Tensor":  # noqa: F821
+    def bare(x: torch.Tensor, dim: int) -> torch.Tensor:
         """Sum along an axis."""
 
-    def whole(x: "Tensor", dim: int) -> "Tensor":  # noqa: F821
+    def whole(x: torch.Tensor, dim: int) -> torch.Tensor:
         """Sum along an axis.
 
         Parameters

@@ -6,11 +6,13 @@ Each calls a function of `tvm_scan.torch`, which can do more: `selective_scan` a
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check, check_numbers, check_tensors, widened
+from tvm_scan.torch.arguments import check, widened
+from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.functions.mamba import selective_scan
 from tvm_scan.torch.functions.packed_states import states_of_sequences
 from tvm_scan.torch.functions.ssd import ssd, terms
@@ -18,8 +20,9 @@ from tvm_scan.torch.functions.ssd import ssd, terms
 __all__ = ["mamba_chunk_scan_combined", "selective_scan_fn"]
 
 
+@checked
 def mamba_chunk_scan_combined(
-    x: Tensor,
+    x: Annotated[Tensor, "batch length heads features"],
     dt: Tensor,
     A: Tensor,
     B: Tensor,
@@ -29,7 +32,7 @@ def mamba_chunk_scan_combined(
     z: Tensor | None = None,
     dt_bias: Tensor | None = None,
     initial_states: Tensor | None = None,
-    seq_idx: Tensor | None = None,
+    seq_idx: Annotated[Tensor | None, "integers batch length"] = None,
     cu_seqlens: Tensor | None = None,
     dt_softplus: bool = False,
     dt_limit: tuple[float, float] = (0.0, math.inf),
@@ -76,10 +79,6 @@ def mamba_chunk_scan_combined(
     owner = "compat.mamba_chunk_scan_combined"
     reset = None
     if seq_idx is not None:
-        check_tensors(owner, x=x, seq_idx=seq_idx)
-        check_numbers(owner, "seq_idx", seq_idx)
-        found, expected = tuple(seq_idx.shape), tuple(x.shape[:2])
-        check(found == expected, owner, f"seq_idx of shape {expected}", found, "reshape it")
         reset = seq_idx != F.pad(seq_idx[:, :-1], (1, 0))
     y, last = ssd(
         *(x, dt, A, B, C, D, z, dt_bias),
