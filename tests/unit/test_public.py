@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests import ROOT
-from tests.support.doors import doors, public
+from tests import ROOT  # noqa: E402
+from tests.support.doors import doors, public  # noqa: E402
 
 PUBLIC = [(door, name, value) for door, name, value in public() if callable(value)]
 VALUES = {(door, name): value for door, name, value in PUBLIC}
