@@ -50,7 +50,8 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 
     @functools.wraps(function)
     def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-        owner, sizes = function.__name__, dict[str, int]()
+        owner = function.__name__
+        sizes: dict[str, int] = {}
         given = {**dict(zip(names, arguments, strict=False)), **named}
         tensors = {name: given[name] for name in takes if name in given}
         for name, value in tensors.copy().items():
