@@ -53,7 +53,7 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
         owner = function.__name__
         sizes: dict[str, int] = {}
         given = {**dict(zip(names, arguments, strict=False)), **named}
-        tensors = {name: given[name] for name in takes if name in given}
+        tensors: dict[str, Any] = {name: given[name] for name in takes if name in given}
         for name, value in tensors.copy().items():
             if float in may_be[name] and not isinstance(value, Tensor):
                 check_number(owner, name, tensors.pop(name))
