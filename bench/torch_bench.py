@@ -51,7 +51,7 @@ def linear_inputs(*shape):
 
 
 def _ours(*tensors):
-    return ts.selective_scan_fn(*tensors, delta_softplus=True)
+    return ts.compat.selective_scan_fn(*tensors, delta_softplus=True)
 
 
 LONG = {"tvm_scan": _ours, "loop": peers.selective_loop, "sweeps": peers.selective(peers.sweeps)}
@@ -183,11 +183,11 @@ def overhead(device: str) -> dict[str, float]:
         "torch.cumsum(out=)": lambda: torch.cumsum(x, 1, out=out),
     }
     if device == "cpu":
-        compiled = ts.compile(_cumsum_loop())
+        compiled = ts.compile_primfunc(_cumsum_loop())
         flat, target = torch.ones(2, 8), torch.empty(2, 8)
         calls |= {
-            "tvm_scan.torch.compile(..)(x)": lambda: compiled(flat),
-            "tvm_scan.torch.compile(..)(x, out)": lambda: compiled(flat, target),
+            "tvm_scan.torch.compile_primfunc(..)(x)": lambda: compiled(flat),
+            "tvm_scan.torch.compile_primfunc(..)(x, out)": lambda: compiled(flat, target),
         }
     with torch.no_grad():
         return {name: t.median * 1e6 for name, t in interleaved(calls, seconds=1.0).items()}

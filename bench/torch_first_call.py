@@ -36,7 +36,7 @@ CALLS = {
     "lfilter": "[r(2, 1000), r(3), r(3)], lambda x, a, b: ts.lfilter(x, 2 + a, b)",
     "selective_scan_fn": (
         "[r(1, 64, 500), r(1, 64, 500), -r(64, 16), r(1, 16, 500), r(1, 16, 500)], "
-        "ts.selective_scan_fn"
+        "ts.compat.selective_scan_fn"
     ),
     "ssd": ("[r(1, 500, 4, 16), r(1, 500, 4), -r(4), r(1, 500, 1, 16), r(1, 500, 1, 16)], ts.ssd"),
     "rglru": "[r(1, 500, 64), r(1, 500, 64), r(1, 500, 64), r(64)], ts.rglru",

@@ -10,13 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tvm_scan.meta.measure.rpc import rpc_runner
     from tvm_scan.meta.measure.workers import local_builder
     from tvm_scan.meta.search.checked import CheckedTuning
     from tvm_scan.meta.search.result import TuningResult
     from tvm_scan.meta.search.tune import tune
     from tvm_scan.meta.space.rule import register_hooks, scan_space
     from tvm_scan.meta.store.database import RecordStore
+    from tvm_scan.meta.store.dispatch import plans_by_length
     from tvm_scan.meta.store.nearest import plan_for
+    from tvm_scan.meta.store.replay import replay
 
 __all__ = [
     "CheckedTuning",
@@ -24,7 +27,10 @@ __all__ = [
     "TuningResult",
     "local_builder",
     "plan_for",
+    "plans_by_length",
     "register_hooks",
+    "replay",
+    "rpc_runner",
     "scan_space",
     "tune",
 ]
@@ -35,7 +41,10 @@ _HOMES = {
     "TuningResult": "search.result",
     "local_builder": "measure.workers",
     "plan_for": "store.nearest",
+    "plans_by_length": "store.dispatch",
     "register_hooks": "space.rule",
+    "replay": "store.replay",
+    "rpc_runner": "measure.rpc",
     "scan_space": "space.rule",
     "tune": "search.tune",
 }

@@ -16,6 +16,7 @@ ensure_compatible()
 from tvm_scan.schedules.associative import associative_scan  # noqa: E402
 from tvm_scan.schedules.choose.default import default_plan  # noqa: E402
 from tvm_scan.schedules.choose.plan_of import plan_of  # noqa: E402
+from tvm_scan.schedules.dispatch import dispatch_by_length  # noqa: E402
 from tvm_scan.schedules.function import parallelize  # noqa: E402
 from tvm_scan.schedules.plan import ScanPlan  # noqa: E402
 from tvm_scan.schedules.primitive import expand_scans, parallel_scan  # noqa: E402
@@ -26,6 +27,7 @@ __all__ = [
     "ScanPlan",
     "associative_scan",
     "default_plan",
+    "dispatch_by_length",
     "expand_scans",
     "parallel_scan",
     "parallelize",

@@ -11,26 +11,28 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 
 from tvm_scan import tir
+from tvm_scan.arguments import as_func
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.analysis import analyse
+from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["Cases", "dispatch", "stands_in_branch"]
+__all__ = ["Cases", "dispatch_by_length", "stands_in_branch"]
 
 #: Plans by the largest length that they are for, ascending; None for all that are longer.
 Cases = Sequence[tuple[int | None, ScanPlan]]
 
 
-def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc:
-    """One function that holds several plans and branches on the length of its recurrences.
+def dispatch_by_length(func: tirx.PrimFunc, target: Target | str, cases: Cases) -> tirx.PrimFunc:
+    """Hold several plans in one function, which branches on its length.
 
     Parameters
     ----------
     func : PrimFunc
         Its recurrences have one length, which may be symbolic.
-    target : tvm.target.Target
+    target : tvm.target.Target or str
         What it is compiled for. On a GPU the host takes the branch, around the launches; TVM puts
         no barrier into a branch, so that only plans without any (``cuda/lanes``) can be held.
     cases : sequence of (int or None, ScanPlan)
@@ -47,6 +49,8 @@ def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc
         If the function has no recurrence.
     PlanError
         If the cases are not ascending, or a plan does not fit.
+    ScanError
+        If it is no function, or no target.
 
     Notes
     -----
@@ -57,17 +61,20 @@ def dispatch(func: tirx.PrimFunc, target: Target, cases: Cases) -> tirx.PrimFunc
         else:
             for task in T.parallel(8):  ...
     """
+    func = as_func(func, "dispatch_by_length")
+    target = target_for(target, None, "dispatch_by_length")
     borders = [border for border, _ in cases]
     inner = [border for border in borders[:-1] if border is not None]
     if len(inner) != len(borders) - 1 or borders[-1] is not None or inner != sorted(set(inner)):
         raise PlanError(
-            f"dispatch: expected ascending lengths and None at the end, got {borders}; order them"
+            "dispatch_by_length: expected ascending lengths and None at the end, got "
+            f"{borders}; order them"
         )
     barred = [p for _, p in cases if not stands_in_branch(p)]
     if barred and len(cases) > 1:
         raise PlanError(
-            "dispatch: expected CUDA plans without barriers (cuda/lanes), since TVM puts none into "
-            f"a branch, got {barred[0]}; compile one function for each range of lengths"
+            "dispatch_by_length: expected CUDA plans without barriers (cuda/lanes), since TVM puts "
+            f"none into a branch, got {barred[0]}; compile one function for each range of lengths"
         )
     variants = [schedule_nests(func, target, plan) for _, plan in cases]
     length = _length(analyse(func).recurrences)
@@ -91,7 +98,8 @@ def _length(found: Sequence[Recurrence]) -> object:
     for other in extents[1:]:
         if not tvm_ffi.structural_equal(extents[0], other):
             raise PlanError(
-                f"dispatch: expected one length, got {extents[0]} and {other}; split the function"
+                f"dispatch_by_length: expected one length, got {extents[0]} and {other}; split "
+                "the function"
             )
     return extents[0]
 

@@ -13,6 +13,7 @@ from tvm_scan._folders import find_folders
 
 if TYPE_CHECKING:
     from tvm_scan import library
+    from tvm_scan.cuda_math import exact_math
     from tvm_scan.errors import ScanError
     from tvm_scan.extraction import extract
     from tvm_scan.proof import prove
@@ -41,6 +42,7 @@ __all__ = [
     "__version__",
     "associative_scan",
     "default_plan",
+    "exact_math",
     "expand_scans",
     "extract",
     "library",
@@ -62,6 +64,7 @@ _HOMES = {
     "ScanPlan": "tvm_scan.schedules",
     "associative_scan": "tvm_scan.schedules",
     "default_plan": "tvm_scan.schedules",
+    "exact_math": "tvm_scan.cuda_math",
     "expand_scans": "tvm_scan.schedules",
     "extract": "tvm_scan.extraction",
     "library": "tvm_scan.library",

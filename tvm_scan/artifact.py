@@ -18,7 +18,7 @@ from typing import Any
 
 from tvm_scan.artifact_inputs import DEVICE_TYPES, ArtifactError, as_input
 
-__all__ = ["FORMAT", "MANIFEST", "ArtifactError", "Model", "load", "sha256_of"]
+__all__ = ["ArtifactError", "Model", "load"]
 
 #: Version of the manifest; a reader takes its own only.
 FORMAT = 1
@@ -211,7 +211,7 @@ def _installed_runtime() -> Path:
 
 
 class Model:
-    """A loaded model; its functions are called by name with DLPack tensors.
+    """A loaded model, made by ``load``; its functions are called by name with DLPack tensors.
 
     Attributes
     ----------

@@ -33,6 +33,10 @@ def exact_math() -> Iterator[None]:
     For code that calls ``tvm.compile`` itself, with a pipeline for example. Compilations of other
     threads within it are without fast math too, and other threads that want it wait.
     ``TVM_SCAN_FAST_MATH=1`` in the environment leaves TVM's choice.
+
+    Yields
+    ------
+    None
     """
     with _lock:
         changes = toolkit_environment()

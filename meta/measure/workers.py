@@ -77,7 +77,7 @@ def local_builder(
     Parameters
     ----------
     workers : int
-        Processes.
+        Processes, at least one.
     timeout : float
         Seconds for one candidate.
     initializer : callable, optional
@@ -86,7 +86,13 @@ def local_builder(
     Returns
     -------
     Builder
-        With a ``pool`` of processes; ``scratch.close_pool`` ends them before the builder's end.
+        Compiles candidates after expanding their plans. Its ``pool`` of processes ends with it, or
+        by ``scratch.close_pool``.
+
+    Raises
+    ------
+    ValueError
+        If there are less than one worker.
     """
     pool = PopenPoolExecutor(
         max_workers=workers,

@@ -84,7 +84,7 @@ def tune(
         ``local_builder()`` if not given.
     runner : callable, optional
         From the file of the check's cases to a runner; ``local_runner`` if not given,
-        ``meta.rpc.rpc_runner(...)`` for other machines.
+        ``rpc_runner(...)`` for other machines.
     config : EvaluatorConfig, optional
         How often a candidate runs.
     initializer : callable, optional

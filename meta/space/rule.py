@@ -145,6 +145,12 @@ def scan_space(
     Returns
     -------
     SpaceGenerator
+        Of TVM, with this project's rule, postprocessor and mutator.
+
+    Raises
+    ------
+    ScanError
+        If the target is none that scans are scheduled for.
     """
     target = target_for(target, None, "scan_space")
     rules: list[Any] = [ScanRule()]

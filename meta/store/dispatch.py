@@ -10,14 +10,16 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_scan import tir
+from tvm_scan.arguments import as_recurrence
 from tvm_scan.errors import PlanError, RefusalError
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.nearest import known_plans
 from tvm_scan.recurrence import Axis, Recurrence
 from tvm_scan.schedules.analysis import analyse
+from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.nearest import nearest
 from tvm_scan.schedules.choose.plan_of import plan_of
-from tvm_scan.schedules.dispatch import dispatch, stands_in_branch
+from tvm_scan.schedules.dispatch import dispatch_by_length, stands_in_branch
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
 
@@ -32,7 +34,7 @@ Case = tuple[int | None, ScanPlan]
 
 
 def plans_by_length(
-    recurrence: Recurrence, target: Target, database: RecordStore | None = None
+    recurrence: Recurrence, target: Target | str, database: RecordStore | None = None
 ) -> list[Case]:
     """The plans to hold in one function whose length is known at run time.
 
@@ -44,7 +46,7 @@ def plans_by_length(
     ----------
     recurrence : Recurrence
         Of symbolic length.
-    target : tvm.target.Target
+    target : tvm.target.Target or str
         What it is compiled for.
     database : RecordStore, optional
         Records to ask first.
@@ -53,7 +55,16 @@ def plans_by_length(
     -------
     list of (int or None, ScanPlan)
         The largest length of each case, ascending; None for the last.
+
+    Raises
+    ------
+    RefusalError
+        If it is a refusal.
+    ScanError
+        If it is no recurrence, or the target is none.
     """
+    recurrence = as_recurrence(recurrence, "plans_by_length")
+    target = target_for(target, None, "plans_by_length")
     known = [] if database is None else known_plans(database, target)
     dtype = tir.dtype_of(recurrence.time.extent)
     plans = []
@@ -109,6 +120,6 @@ def dispatched(
         cases = plans_by_length(found[0], target, store)
         if len(cases) < 2 or not all(stands_in_branch(plan) for _, plan in cases):
             return None
-        return dispatch(func, target, cases), cases
+        return dispatch_by_length(func, target, cases), cases
     except (RefusalError, PlanError):
         return None

@@ -11,11 +11,13 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from tvm_scan.annotations import IS_SCHEDULED
+from tvm_scan.arguments import as_func
 from tvm_scan.errors import PlanError
 from tvm_scan.extraction import extract_nest
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules import expand_scans
 from tvm_scan.schedules.annotated import annotated_plans
+from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.unfit import why_unfit
 from tvm_scan.schedules.gpu.leftover import bind_leftovers
 from tvm_scan.schedules.machine.device import device_of
@@ -26,7 +28,7 @@ __all__ = ["replay", "replay_record"]
 _LOG = logging.getLogger("tvm_scan")
 
 
-def replay(database: Any, func: PrimFunc, target: Target) -> PrimFunc | None:
+def replay(database: Any, func: PrimFunc, target: Target | str) -> PrimFunc | None:
     """Apply the best record of a function and expand its annotations.
 
     A trace holds the decisions as stock annotations; without the expansion it replays to the
@@ -38,7 +40,7 @@ def replay(database: Any, func: PrimFunc, target: Target) -> PrimFunc | None:
         For example a ``JSONDatabase``.
     func : PrimFunc
         The sequential function that was tuned.
-    target : tvm.target.Target
+    target : tvm.target.Target or str
         The target it was tuned for.
 
     Returns
@@ -46,7 +48,13 @@ def replay(database: Any, func: PrimFunc, target: Target) -> PrimFunc | None:
     PrimFunc or None
         The scheduled function; None where the database has no record of it, or one whose plan does
         not fit.
+
+    Raises
+    ------
+    ScanError
+        If it is no function, or no target.
     """
+    func, target = as_func(func, "replay"), target_for(target, None, "replay")
     record = None
     for mod in _workloads(func):
         record = database.query_tuning_record(mod, target, "main")

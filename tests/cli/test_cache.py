@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 from tvm_scan.cli.app import app
 from tvm_scan.cli.support.failure import CommandError
-from tvm_scan.torch import store
+from tvm_scan.torch import entries, store
 
 
 def key(index):
@@ -21,7 +21,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("TVM_SCAN_CACHE", str(tmp_path / "kernels"))
     monkeypatch.delenv("TVM_SCAN_CACHE_MB", raising=False)
     for i in range(3):
-        store.insert(key(i), ".so", bytes(600 << 10), f"affine({i})")
+        entries.insert(key(i), ".so", bytes(600 << 10), f"affine({i})")
     return tmp_path / "kernels"
 
 
@@ -44,9 +44,9 @@ def test_show_and_path(folder):
 def test_limit_holds_for_later_entries(folder):
     assert "of at most 1 MiB" in run("limit", 1)
     assert [entry.key for entry in store.entries()] == [key(2)]
-    store.insert(key(3), ".so", bytes(600 << 10))
+    entries.insert(key(3), ".so", bytes(600 << 10))
     assert [entry.key for entry in store.entries()] == [key(3)]
-    assert store.fetch(key(3), ".so") is not None
+    assert entries.fetch(key(3), ".so") is not None
 
 
 def test_the_environment_comes_first(folder, monkeypatch):

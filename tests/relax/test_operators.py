@@ -1,5 +1,7 @@
 """relax.cumsum and relax.cumprod through scans: every axis, dtype and pipeline; gradients."""
 
+import subprocess
+import sys
 from itertools import product
 
 import numpy as np
@@ -8,6 +10,7 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
+from tests import ROOT
 from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, in_every_order
 from tvm_scan.relax import FindScans, LegalizeScans, get_pipeline, scan_passes
@@ -244,6 +247,36 @@ def test_gradients(name, axis, exclusive):
     machine = relax.VirtualMachine(built, tvm.cpu())
     (got,) = machine["main_adjoint"](tvm.runtime.tensor(x))[1]
     np.testing.assert_allclose(got.numpy(), adjoint(name, x, axis, exclusive), 1e-4, 1e-4)
+
+
+#: What a new process does with the gradients: it takes one of a product, which TVM has none of.
+FRESH = """
+from tvm.ir import Op
+
+def has_gradient():
+    return Op.get("relax.cumprod").get_attr("FPrimalGradient") is not None
+
+assert not has_gradient()
+import tvm_scan.relax
+assert has_gradient()
+from tvm_scan.relax import register_gradients
+register_gradients()
+register_gradients()
+
+from tvm import relax
+from tests.relax.test_operators import weighted
+assert "main_adjoint" in str(
+    relax.transform.Gradient("main")(weighted("cumprod", (4, 6), "float32", 1, False))
+)
+print("registered once")
+"""
+
+
+def test_gradients_are_registered_once_however_often_it_is_asked_for():
+    done = subprocess.run(
+        [sys.executable, "-c", FRESH], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "registered once", done.stderr
 
 
 def test_gradient_through_another_dtype():

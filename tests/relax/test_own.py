@@ -104,7 +104,7 @@ def test_states_of_packed_sequences(has_first):
     """Each state is a lane of one scan; the offsets, and how many there are, are data."""
 
     def model(x, dt, A, B, offsets, first):
-        return ours.mamba_chunk_scan_combined(
+        return ours.compat.mamba_chunk_scan_combined(
             *(x, dt, -A, B, B),
             chunk_size=8,
             cu_seqlens=offsets,

@@ -111,7 +111,7 @@ def test_what_a_gradient_needs_is_left_out():
     inputs = (torch.rand(1, 2, 9), torch.rand(1, 3, 9))
 
     def call(u, B, A):
-        return ts.selective_scan_fn(u, u, A, B, B)
+        return ts.compat.selective_scan_fn(u, u, A, B, B)
 
     program = torch.export.export(Model(call, A), inputs)
     got = runner(from_exported(program))(*inputs)[0]

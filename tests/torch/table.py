@@ -133,7 +133,7 @@ FUNCTIONS = {
         (("b", 1),),
     ),
     "mamba_chunk_scan_combined": Entry(
-        ssd_of(ts.mamba_chunk_scan_combined, chunk_size=8, return_varlen_states=True),
+        ssd_of(ts.compat.mamba_chunk_scan_combined, chunk_size=8, return_varlen_states=True),
         {**MAMBA2, "initial_states": "b h p n", "seq_idx": "b t #", "cu_seqlens": "s #"},
         ("b t h p", "s-1 h p n"),
         (("b", 1),),
@@ -150,7 +150,7 @@ FUNCTIONS = {
         ("b c t", "b c n"),
     ),
     "selective_scan_fn": Entry(
-        ts.selective_scan_fn, {n: s for n, s in MAMBA.items() if n != "h0"}, ("b c t",)
+        ts.compat.selective_scan_fn, {n: s for n, s in MAMBA.items() if n != "h0"}, ("b c t",)
     ),
     "packed selective_scan": Entry(
         ts.selective_scan, {**MAMBA, "cu_seqlens": "s #"}, ("b c t",), (("b", 1),)

@@ -73,7 +73,7 @@ def model(a, x, h0):
 
 
 def mamba(u, A, B):
-    return ts.selective_scan_fn(u, u, A, B, B, delta_softplus=True)
+    return ts.compat.selective_scan_fn(u, u, A, B, B, delta_softplus=True)
 
 
 # torch's own use of what it has deprecated, on the way into inductor

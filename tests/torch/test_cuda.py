@@ -57,7 +57,7 @@ def test_selective_scan_and_its_gradients():
     results = []
     for device in ("cpu", "cuda"):
         given = inputs(device)
-        out = ts.selective_scan_fn(*given, delta_softplus=True)
+        out = ts.compat.selective_scan_fn(*given, delta_softplus=True)
         results.append([t.cpu() for t in (out, *torch.autograd.grad(out.sum(), given))])
     torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3)
 

@@ -10,7 +10,7 @@ from tvm_scan import ScanError, library  # noqa: E402
 
 @pytest.fixture(scope="module")
 def scan():
-    return ts.compile(library.linear_recurrence(None, None))
+    return ts.compile_primfunc(library.linear_recurrence(None, None))
 
 
 def wanted(a, x):

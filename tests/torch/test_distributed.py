@@ -136,7 +136,9 @@ def _work(rank, lengths, port, results):
     a, x = (t[:, start:stop] for t in half_problem())
     found["halves"] = sequence_parallel(ts.linear_recurrence)(a, x, dim=1)
     u, A = torch.rand(1, 2, 4), torch.rand(2, 3)
-    by_other_name = sequence_parallel(ts.selective_scan_fn)(u, u, -A, A, A, None, None, None, True)
+    by_other_name = sequence_parallel(ts.compat.selective_scan_fn)(
+        u, u, -A, A, A, None, None, None, True
+    )
     found["fn"] = sequence_parallel(ts.selective_scan)(u, u, -A, A, A, delta_softplus=True)
     found["fn"] = torch.equal(by_other_name, found["fn"])
     torch.save(found, f"{results}/{rank}.pt")

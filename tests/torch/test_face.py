@@ -1,5 +1,7 @@
 """Compiled recurrences on torch tensors: no copies, and no misuse that goes unnoticed."""
 
+from operator import attrgetter
+
 import numpy as np
 import pytest
 
@@ -13,12 +15,12 @@ ROWS, LENGTH = 3, 300
 
 @pytest.fixture(scope="module")
 def linear():
-    return tvm_scan.torch.compile(library.linear_recurrence(ROWS, LENGTH))
+    return tvm_scan.torch.compile_primfunc(library.linear_recurrence(ROWS, LENGTH))
 
 
 @pytest.fixture(scope="module")
 def symbolic():
-    return tvm_scan.torch.compile(library.linear_recurrence(None, None))
+    return tvm_scan.torch.compile_primfunc(library.linear_recurrence(None, None))
 
 
 def tensors(rows=ROWS, length=LENGTH):
@@ -50,7 +52,9 @@ def test_writes_into_given_outputs_without_a_copy(linear):
 
 
 def test_state_parameters_are_not_optional():
-    scan = tvm_scan.torch.compile(library.linear_recurrence(ROWS, LENGTH, final_state=True))
+    scan = tvm_scan.torch.compile_primfunc(
+        library.linear_recurrence(ROWS, LENGTH, final_state=True)
+    )
     a, x = tensors()
     h, last = scan(a, x)
     close(h, reference(a, x))
@@ -153,7 +157,7 @@ def test_refused_function_raises_with_the_reason():
     from tests.relax.test_passes import squared_carry
 
     with pytest.raises(ScanError, match="unsupported-step"):
-        tvm_scan.torch.compile(squared_carry)
+        tvm_scan.torch.compile_primfunc(squared_carry)
 
 
 def test_threads_share_one_object(symbolic):
@@ -164,3 +168,11 @@ def test_threads_share_one_object(symbolic):
         results = list(pool.map(lambda pair: symbolic(*pair), cases))
     for (a, x), got in zip(cases, results, strict=True):
         close(got, reference(a, x))
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(tvm_scan.torch._MOVED.items()))
+def test_a_name_that_moved(old, new):
+    with pytest.warns(DeprecationWarning, match=rf"tvm_scan.torch.{old} is now .*{new}$"):
+        found = getattr(tvm_scan.torch, old)
+    assert found is attrgetter(new)(tvm_scan.torch)
+    assert old not in dir(tvm_scan.torch)

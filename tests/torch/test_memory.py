@@ -51,7 +51,7 @@ def peak_of(scan, length):
 
 
 def ours(*tensors):
-    return ts.selective_scan_fn(*tensors, delta_softplus=True)
+    return ts.compat.selective_scan_fn(*tensors, delta_softplus=True)
 
 
 def test_the_profiler_counts():

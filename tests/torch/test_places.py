@@ -167,7 +167,9 @@ def test_a_loop_of_your_own(launches):
     from tvm_scan.schedules.machine.device import DEVICES
 
     plan = "cuda/three_phase(threads_per_block=32, items_per_thread=4, block_tree=warp)"
-    scan = ts.compile(library.linear_recurrence(None, None), CUDA_TARGET, ScanPlan.parse(plan))
+    scan = ts.compile_primfunc(
+        library.linear_recurrence(None, None), CUDA_TARGET, ScanPlan.parse(plan)
+    )
     scan._signature.device = DEVICES["llvm"]  # where these tensors say that they are
     a, x = torch.rand(2, 3, 500, generator=torch.Generator().manual_seed(0)).unbind(0)
     torch.testing.assert_close(scan(a, x), linear_loop(a, x)[0], rtol=1e-4, atol=1e-4)

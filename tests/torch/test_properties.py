@@ -49,7 +49,7 @@ FUNCTIONS = {
     "selective_scan_fn": (
         [(1, 2, None), (1, 2, None), (2, 3), (1, 3, None), (1, 3, None)],
         "++-++",
-        ts.selective_scan_fn,
+        ts.compat.selective_scan_fn,
     ),
     "associative_scan": (
         [(None, 2), (None, 2)],

@@ -169,7 +169,7 @@ def test_states_of_packed_sequences_are_apart():
         options = {"cu_seqlens": OFFSETS, "seq_idx": number, "return_varlen_states": True}
         first = torch.ones(1, 2, 3, 3)
         call = (x_, dt_, -torch.ones(2), B_, C_, 16)
-        states = ts.mamba_chunk_scan_combined(*call, initial_states=first, **options)[1]
+        states = ts.compat.mamba_chunk_scan_combined(*call, initial_states=first, **options)[1]
         grad = torch.autograd.grad(states[[0, 2]].sum(), dt_)[0]
         found.append((states.detach(), grad[:, :25], grad[:, 60:]))
     for i, kept in ((1, [0, 2]), (2, [0, 1, 2])):

@@ -94,7 +94,7 @@ def test_pieces_and_packed_rows():
     packed, _ = run(row, cu_seqlens=torch.tensor(offsets))
     index = torch.arange(40).unsqueeze(0)
     seq_idx = (index >= 7).int() + (index >= 33).int()
-    by_index = ts.mamba_chunk_scan_combined(
+    by_index = ts.compat.mamba_chunk_scan_combined(
         *(row[n] for n in ("x", "dt", "A", "B", "C")),
         16,
         **{n: row[n] for n in ("D", "z", "dt_bias")},
@@ -117,7 +117,7 @@ def test_states_of_packed_sequences():
     def packed(**options):
         named = {n: t for n, t in row.items() if n != "h0"}
         cu_seqlens = torch.tensor(offsets, dtype=torch.int32)
-        return ts.mamba_chunk_scan_combined(
+        return ts.compat.mamba_chunk_scan_combined(
             **named,
             chunk_size=16,
             initial_states=row["h0"],
@@ -151,7 +151,7 @@ def test_states_of_packed_sequences():
     torch.testing.assert_close(without, packed()[1])
     plain = [row[n] for n in ("x", "dt", "A", "B", "C")]
     with pytest.raises(ValueError, match="expected cu_seqlens with return_varlen_states"):
-        ts.mamba_chunk_scan_combined(*plain, 16, return_varlen_states=True)
+        ts.compat.mamba_chunk_scan_combined(*plain, 16, return_varlen_states=True)
 
 
 def test_states_of_packed_sequences_in_a_traced_program():
@@ -163,7 +163,7 @@ def test_states_of_packed_sequences_in_a_traced_program():
     leaves = [first, *(t.requires_grad_() for t in row.values())]
 
     def packed(first, offsets, *tensors):
-        return ts.mamba_chunk_scan_combined(
+        return ts.compat.mamba_chunk_scan_combined(
             **dict(zip(row, tensors, strict=True)),
             chunk_size=16,
             initial_states=first,
@@ -225,7 +225,7 @@ def test_limits_of_the_step():
 
 
 def test_signature_is_that_of_mamba_ssm():
-    names = list(inspect.signature(ts.mamba_chunk_scan_combined).parameters)
+    names = list(inspect.signature(ts.compat.mamba_chunk_scan_combined).parameters)
     assert names[:6] == ["x", "dt", "A", "B", "C", "chunk_size"]
     assert names[6:] == [
         *("D", "z", "dt_bias", "initial_states", "seq_idx", "cu_seqlens"),

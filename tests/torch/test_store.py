@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.support.damage import full_disk, read_only  # noqa: E402
-from tvm_scan.torch import store  # noqa: E402
+from tvm_scan.torch import entries, store  # noqa: E402
 from tvm_scan.torch.kernels import cache as kernels  # noqa: E402
 from tvm_scan.torch.kernels import digest  # noqa: E402
 from tvm_scan.torch.kernels.spec import KernelSpec  # noqa: E402
@@ -41,30 +41,30 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_what_is_inserted_is_found(folder):
-    assert store.fetch(K, ".so") is None
-    path = store.insert(K, ".so", b"content")
-    assert store.fetch(K, ".so") == path == folder / f"{K}.so"
+    assert entries.fetch(K, ".so") is None
+    path = entries.insert(K, ".so", b"content")
+    assert entries.fetch(K, ".so") == path == folder / f"{K}.so"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert store.info().entries == 1
     assert store.clear() == 1
-    assert store.fetch(K, ".so") is None
+    assert entries.fetch(K, ".so") is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"conten", b"CONTENT", None])
 def test_a_damaged_entry_is_removed(folder, damage):
-    path = store.insert(K, ".so", b"content")
+    path = entries.insert(K, ".so", b"content")
     (folder / f"{K}.json" if damage is None else path).write_bytes(damage or b"{")
-    assert store.fetch(K, ".so") is None
+    assert entries.fetch(K, ".so") is None
     assert not path.exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners of files")
 def test_what_others_may_write_is_not_used(folder, monkeypatch):
-    path = store.insert(K, ".so", b"content")
+    path = entries.insert(K, ".so", b"content")
     path.chmod(0o666)
-    assert store.fetch(K, ".so") is None
+    assert entries.fetch(K, ".so") is None
     path.chmod(0o600)
-    assert store.fetch(K, ".so") is not None
+    assert entries.fetch(K, ".so") is not None
     folder.chmod(0o777)
     assert store.cache_folder() is None
     folder.chmod(0o700)
@@ -75,21 +75,21 @@ def test_what_others_may_write_is_not_used(folder, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links")
 def test_a_link_is_not_followed(folder, tmp_path):
-    path = store.insert(K, ".so", b"content")
+    path = entries.insert(K, ".so", b"content")
     path.rename(tmp_path / "elsewhere.so")
     path.symlink_to(tmp_path / "elsewhere.so")
-    assert store.fetch(K, ".so") is None
+    assert entries.fetch(K, ".so") is None
 
 
 def test_the_oldest_go_first(folder, monkeypatch):
     monkeypatch.setenv("TVM_SCAN_CACHE_MB", "1")
     for index in range(3):
-        store.insert(key(index), ".so", bytes(400_000))
+        entries.insert(key(index), ".so", bytes(400_000))
         os.utime(folder / f"{key(index)}.json", (index, index))
-    assert store.fetch(key(0), ".so") is None  # evicted by the third
-    assert store.fetch(key(1), ".so") is not None  # used now, so k2 is the oldest
-    store.insert(key(3), ".so", bytes(400_000))
-    assert store.fetch(key(2), ".so") is None
+    assert entries.fetch(key(0), ".so") is None  # evicted by the third
+    assert entries.fetch(key(1), ".so") is not None  # used now, so k2 is the oldest
+    entries.insert(key(3), ".so", bytes(400_000))
+    assert entries.fetch(key(2), ".so") is None
     assert store.info().bytes <= 1 << 20
 
 
@@ -103,7 +103,7 @@ def test_one_at_a_time(folder):
     order = []
 
     def work(name):
-        with store.locked(K):
+        with entries.locked(K):
             order.append(name)
             threading.Event().wait(0.05)
             order.append(name)
@@ -145,21 +145,21 @@ def test_sources_versions_and_threads_are_in_the_key(monkeypatch):
 
 @pytest.mark.parametrize("label", LABELS)
 def test_a_label_that_is_none_is_no_entry(folder, label):
-    path = store.insert(K, ".so", b"content", "what")
+    path = entries.insert(K, ".so", b"content", "what")
     (folder / f"{K}.json").write_bytes(label)
     assert [entry.what for entry in store.entries()] == [""]
     assert store.info().entries == 1
-    assert store.fetch(K, ".so") is None and not path.exists()
-    assert store.insert(K, ".so", b"content") == path == store.fetch(K, ".so")
+    assert entries.fetch(K, ".so") is None and not path.exists()
+    assert entries.insert(K, ".so", b"content") == path == entries.fetch(K, ".so")
 
 
 @pytest.mark.parametrize("name", [f"{K}.json", f"{K}.so", f"{K}.lock", "limit.txt"])
 def test_a_folder_in_the_place_of_a_file(folder, name):
     assert store.cache_folder() == folder
     (folder / name).mkdir()
-    assert store.fetch(K, ".so") is None
-    with store.locked(K):
-        stored = store.insert(K, ".so", b"content")
+    assert entries.fetch(K, ".so") is None
+    with entries.locked(K):
+        stored = entries.insert(K, ".so", b"content")
     assert (stored is None) == name.startswith(f"{K}.") or name.endswith("lock")
     assert store.info().limit == 256 << 20
     store.entries(), store.clear()
@@ -173,9 +173,9 @@ def test_files_of_others_are_never_touched(folder, monkeypatch):
         (folder / name).write_bytes(bytes(2_000_000))
         os.utime(folder / name, (1, 1))
     monkeypatch.setenv("TVM_SCAN_CACHE_MB", "1")
-    store.insert(K, ".so", bytes(400_000))
-    store.insert(key(7), ".so", bytes(800_000))  # makes room
-    assert store.fetch(K, ".so") is None and store.info().entries == 1
+    entries.insert(K, ".so", bytes(400_000))
+    entries.insert(key(7), ".so", bytes(800_000))  # makes room
+    assert entries.fetch(K, ".so") is None and store.info().entries == 1
     assert store.clear() == 1
     assert {path.name for path in folder.iterdir()} == {*theirs}
 
@@ -184,9 +184,9 @@ def test_files_of_others_are_never_touched(folder, monkeypatch):
 def test_a_cache_that_cannot_be_written_is_done_without(folder, damage):
     assert store.cache_folder() == folder
     with full_disk() if damage == "full" else read_only(folder):
-        with store.locked(K):
-            assert store.insert(K, ".so", b"content" * 10) is None
-        assert store.fetch(K, ".so") is None
+        with entries.locked(K):
+            assert entries.insert(K, ".so", b"content" * 10) is None
+        assert entries.fetch(K, ".so") is None
         with pytest.raises(ValueError, match=r"expected to write|expected a cache"):
             store.set_limit(12_345_678_901)
     assert store.entries() == [] and not list(folder.glob(".tvm-scan-*"))
@@ -195,7 +195,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(folder, damage):
 def test_a_name_that_is_no_text_is_no_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TVM_SCAN_CACHE", os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     assert store.cache_folder() is None
-    assert store.insert(K, ".so", b"content") is None and store.entries() == []
+    assert entries.insert(K, ".so", b"content") is None and store.entries() == []
 
 
 @pytest.mark.parametrize("text", ["-5", "many", "", "9" * 9000, "\u00b2", "1.5"])
@@ -228,7 +228,7 @@ def test_a_plan_in_the_cache_that_is_none_is_made_anew(folder, plan, monkeypatch
     ((spec, sizes),) = asked
     bits = tuple(size.bit_length() for size in sizes)
     name = kernels._plan_key(spec, bits, CPU)
-    store.insert(name, ".txt", plan if isinstance(plan, bytes) else plan.encode())
+    entries.insert(name, ".txt", plan if isinstance(plan, bytes) else plan.encode())
     kernels._libraries.clear()
     kernels.forget_plans()
     torch.testing.assert_close(ts.cumsum(x, 1), x.cumsum(1))
@@ -239,7 +239,7 @@ def test_a_plan_in_the_cache_that_is_none_is_made_anew(folder, plan, monkeypatch
     "text", ["", "3", "[]", "[1, 2]", '["a"]', '["a", "("]', "[" * 99999, '["a", 3]']
 )
 def test_a_trace_in_the_cache_that_is_none(folder, text):
-    store.insert(K, ".txt", text.encode())
+    entries.insert(K, ".txt", text.encode())
     assert kept_traces.found_trace(K) is None
     kept_traces.keep_trace(K, "graph", [1, "a"], "what")
     assert kept_traces.found_trace(K) == ("graph", [1, "a"])

@@ -231,6 +231,7 @@ ROOMS = {
     ],
     "tvm_scan/torch": [
         "private",
+        "entries",
         "store",
         "kernels.runtime kernels.places kernels.scratch kernels.spec kernels.digest",
         "arguments",
@@ -239,6 +240,7 @@ ROOMS = {
         "declare",
         "ops",
         "functions",
+        "compat",
         "compiled",
         "sequence",
         "distributed",

@@ -26,7 +26,7 @@ from tvm_scan.errors import PlanError, RefusalError
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.store.dispatch import dispatched, plans_by_length
 from tvm_scan.relax import ParallelizeScans, get_pipeline
-from tvm_scan.schedules.dispatch import dispatch
+from tvm_scan.schedules.dispatch import dispatch_by_length
 
 CPU = Target.from_device("cpu")
 LOOP = ScanPlan.of("cpu", "sequential")
@@ -43,7 +43,7 @@ def run(built, x, count):
 @pytest.mark.parametrize("options", [{}, {"reverse": True}, {"layout": "ld"}])
 def test_both_sides_of_each_border(options):
     func = library.linear_recurrence(3, None, **options)
-    made = dispatch(func, CPU, CASES)
+    made = dispatch_by_length(func, CPU, CASES)
     built = compile_cached(made.with_attr("global_symbol", "main"), target=CPU)["main"]
     loop = compile_cached(func.with_attr("global_symbol", "main"), target=CPU)["main"]
     for length in LENGTHS:
@@ -53,13 +53,13 @@ def test_both_sides_of_each_border(options):
 
 
 def test_each_plan_is_in_it_once():
-    made = dispatch(library.cumsum(None, None), CPU, CASES)
+    made = dispatch_by_length(library.cumsum(None, None), CPU, CASES)
     text = made.script()
     assert text.count("if length <= T.int64(20)") == 1
     assert text.count("if length <= T.int64(100)") == 1
     assert text.count('T.sblock("scan_reduce")') == 1
     assert text.count('T.sblock("scan_lanes")') == 2, "the lanes that are no pair have their own"
-    only = dispatch(library.cumsum(None, None), CPU, CASES[-1:])
+    only = dispatch_by_length(library.cumsum(None, None), CPU, CASES[-1:])
     assert "if length <= " not in only.script()
 
 
@@ -68,7 +68,7 @@ def test_a_state_of_several_cells():
     plans = [(30, LOOP), (None, ScanPlan.of("cpu", "lanes", lane_block=4, vectorize=True))]
     entry = library.LIBRARY["selective_scan"]
     built = compile_cached(
-        dispatch(func, CPU, plans).with_attr("global_symbol", "main"), target=CPU
+        dispatch_by_length(func, CPU, plans).with_attr("global_symbol", "main"), target=CPU
     )
     for length in (30, 31):
         inputs = entry.example_inputs(np.random.default_rng(0), 1, 4, length, 8)
@@ -88,19 +88,21 @@ def test_a_state_of_several_cells():
 )
 def test_bad_cases(cases, text):
     with pytest.raises(PlanError, match=text):
-        dispatch(library.cumsum(3, None), CPU, cases)
+        dispatch_by_length(library.cumsum(3, None), CPU, cases)
 
 
 def test_no_recurrence():
     from tests.meta.test_search import refused
 
     with pytest.raises(RefusalError, match=r"tirx\.sin of the carry"):
-        dispatch(refused, CPU, CASES)
+        dispatch_by_length(refused, CPU, CASES)
 
 
 def test_on_a_gpu_the_host_branches():
     few, many = (ScanPlan.of("cuda", "lanes", threads_per_block=n) for n in (32, 64))
-    built = compile_cuda(dispatch(library.cumsum(70, None), CUDA_TARGET, [(8, few), (None, many)]))
+    built = compile_cuda(
+        dispatch_by_length(library.cumsum(70, None), CUDA_TARGET, [(8, few), (None, many)])
+    )
     for length in (8, 9):
         x = np.random.default_rng(0).integers(-3, 4, (70, length)).astype("float32")
 
@@ -112,7 +114,7 @@ def test_on_a_gpu_the_host_branches():
         np.testing.assert_array_equal(in_every_order(call, built)[0], np.cumsum(x, 1))
     tree = ScanPlan.of("cuda", "serial_tiles", threads_per_block=32, items_per_thread=2)
     with pytest.raises(PlanError, match="TVM puts none into a branch"):
-        dispatch(library.cumsum(70, None), CUDA_TARGET, [(8, few), (None, tree)])
+        dispatch_by_length(library.cumsum(70, None), CUDA_TARGET, [(8, few), (None, tree)])
 
 
 WALK = ScanPlan.parse(
@@ -131,7 +133,7 @@ def test_walks_whole_and_in_chunks_by_length():
     )
     chosen, _, _ = exact_inputs(case, 1)
     cases = [(40, WALK), (None, WALK.with_(chunks=4))]
-    func = dispatch(library.selective_scan(1, 8, None, 8, **chosen), CUDA_TARGET, cases)
+    func = dispatch_by_length(library.selective_scan(1, 8, None, 8, **chosen), CUDA_TARGET, cases)
     executable = compile_cuda(func)
     assert barriers(emitted_source(executable)).count(0) == 1, "all but the kernel of carries"
     for length in (0, 1, 40, 41, 300):
@@ -140,7 +142,7 @@ def test_walks_whole_and_in_chunks_by_length():
         got = run_cuda(func, [*inputs.values(), *outputs], executable=executable)
         check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
     with pytest.raises(PlanError, match="TVM puts none into a branch"):
-        dispatch(
+        dispatch_by_length(
             library.selective_scan(1, 8, None, 8),
             CUDA_TARGET,
             [(8, WALK.with_(stages=1)), *cases[1:]],

@@ -111,5 +111,10 @@ def FindScans(mod: IRModule) -> list[ScanReport]:
     list of ScanReport
         One for each function with a recurrence, or with an ordered loop that is refused, among
         those that Relax functions call and those that have a public name and no schedule yet.
+
+    Raises
+    ------
+    ScanError
+        If it is no module.
     """
     return reports_of(as_module(mod, "FindScans"))

@@ -1,4 +1,4 @@
-"""Gradients of ``relax.cumsum`` and ``relax.cumprod``, registered when this module is imported.
+"""Gradients of ``relax.cumsum`` and ``relax.cumprod``.
 
 TVM's own gradient of a sum subtracts one cumulative sum from the total, which cancels, and takes
 no notice of ``exclusive``; of a product it has none. These send the gradient back by a walk from
@@ -7,7 +7,7 @@ the end, and never divide: a factor of 0 has the gradient that it should.
 
 from __future__ import annotations
 
-from functools import partial
+import functools
 from typing import Any
 
 from tvm import relax
@@ -17,10 +17,28 @@ from tvm.relax.op.base import register_gradient
 from tvm_scan import loops
 from tvm_scan.relax.operators import emit_along_axis
 
-__all__ = ["cumprod_gradient", "cumsum_gradient"]
+__all__ = ["cumprod_gradient", "cumsum_gradient", "register_gradients"]
 
 #: TVM registers its own at 10; a higher level takes precedence.
 _LEVEL = 11
+
+
+@functools.cache  # TVM refuses a second registration at the same level
+def register_gradients() -> None:
+    """Give ``relax.cumsum`` and ``relax.cumprod`` gradients for ``relax.transform.Gradient``.
+
+    ``import tvm_scan.relax`` calls it; a second call does nothing. The gradient of a sum replaces
+    TVM's, which subtracts from the total and cancels; a product has none in TVM. Inputs have any
+    shape and a floating-point dtype; gradients have those of the inputs. The gradient of a product
+    divides by nothing, so that it is right at zeros.
+
+    Raises
+    ------
+    TVMError
+        At the first call, if something else is registered at level 11.
+    """
+    register_gradient("relax.cumsum", cumsum_gradient, level=_LEVEL)
+    register_gradient("relax.cumprod", cumprod_gradient, level=_LEVEL)
 
 
 def cumsum_gradient(
@@ -50,7 +68,7 @@ def cumprod_gradient(
         x = builder.emit(flatten(x))
 
     # The carry is x[t+1] s[t+1], and where exclusive also + g[t+1].
-    make = partial(
+    make = functools.partial(
         loops.affine,
         dtype=dtype,
         emit="exclusive" if exclusive else "late",
@@ -68,7 +86,3 @@ def _like(builder: relax.BlockBuilder, value: Any, x: relax.Expr) -> relax.Expr:
     if len(x.ty.shape) != len(value.ty.shape):
         value = builder.emit(reshape(value, x.ty.shape))
     return value if x.ty.dtype == value.ty.dtype else builder.emit(astype(value, x.ty.dtype))
-
-
-register_gradient("relax.cumsum", cumsum_gradient, level=_LEVEL)
-register_gradient("relax.cumprod", cumprod_gradient, level=_LEVEL)

@@ -57,6 +57,11 @@ def ParallelizeScans(
     -------
     Pass
         A module pass.
+
+    Raises
+    ------
+    ScanError
+        If the target is none that scans are scheduled for, or the database is none.
     """
     name = "ParallelizeScans"
     target, database = as_target(target, name), as_database(database, name)

@@ -44,6 +44,11 @@ def scan_passes(target: Target | str | None = None, database: Any = None) -> tvm
     Pass
         ``LegalizeScans()``, ``FuseScans(target, database)``, then
         ``ParallelizeScans(target, database)``.
+
+    Raises
+    ------
+    ScanError
+        If the target is none that scans are scheduled for, or the database is none.
     """
     target, database = as_target(target, "scan_passes"), as_database(database, "scan_passes")
     passes = [
@@ -69,8 +74,13 @@ def get_pipeline(target: Target | str | None = None, database: Any = None) -> tv
     Pass
         ``scan_passes(target, database)``, then TVM's default pipeline for the target, in which
         a schedule rule that fails on a function leaves it to the next. Operators that TVM lowers
-        and has no code for (arithmetic on bool, functions of halves) are rewritten first; those
-        that cannot be lowered are named in a ``ScanError``.
+        and has no code for (arithmetic on bool, functions of halves) are rewritten first.
+
+    Raises
+    ------
+    ScanError
+        If the target is none that scans are scheduled for, or the database is none; when it runs,
+        if an operator of the model cannot be lowered, which it names.
     """
     target = target_for(target, None, "get_pipeline")
     database = as_database(database, "get_pipeline")

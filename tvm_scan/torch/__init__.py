@@ -6,10 +6,14 @@ need its runtime library alone.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tvm_scan._guard import ensure_compatible
+from tvm_scan.torch import compat
 from tvm_scan.torch.functions.cumulative import (
     Extremum,
     cummax,
@@ -21,15 +25,14 @@ from tvm_scan.torch.functions.cumulative import (
 from tvm_scan.torch.functions.gated import hgrn, rglru
 from tvm_scan.torch.functions.higher_order import associative_scan, scan
 from tvm_scan.torch.functions.linear import linear_recurrence
-from tvm_scan.torch.functions.mamba import selective_scan, selective_scan_fn
-from tvm_scan.torch.functions.mamba_ssm import mamba_chunk_scan_combined
+from tvm_scan.torch.functions.mamba import selective_scan
 from tvm_scan.torch.functions.matrix import gla, rwkv6
 from tvm_scan.torch.functions.ssd import ssd
 from tvm_scan.torch.kernels.runtime import configure_threads
 
 if TYPE_CHECKING:
-    from tvm_scan.torch import nn, store
-    from tvm_scan.torch.compiled.call import CompiledScan, compile
+    from tvm_scan.torch import distributed, nn, store
+    from tvm_scan.torch.compiled.call import CompiledScan, compile_primfunc
     from tvm_scan.torch.functions.filters import lfilter
     from tvm_scan.torch.huggingface import Patch, patch_transformers
     from tvm_scan.torch.kernels.records import loops_of, use_records
@@ -42,25 +45,25 @@ __all__ = [
     "Extremum",
     "Patch",
     "associative_scan",
-    "compile",
+    "compat",
+    "compile_primfunc",
     "cummax",
     "cummin",
     "cumprod",
     "cumsum",
+    "distributed",
     "gla",
     "hgrn",
     "lfilter",
     "linear_recurrence",
     "logcumsumexp",
     "loops_of",
-    "mamba_chunk_scan_combined",
     "nn",
     "patch_transformers",
     "rglru",
     "rwkv6",
     "scan",
     "selective_scan",
-    "selective_scan_fn",
     "ssd",
     "store",
     "use_records",
@@ -69,18 +72,29 @@ __all__ = [
 _LAZY = {
     "CompiledScan": "compiled.call",
     "Patch": "huggingface",
-    "compile": "compiled.call",
+    "compile_primfunc": "compiled.call",
     "lfilter": "functions.filters",
     "loops_of": "kernels.records",
     "patch_transformers": "huggingface",
     "use_records": "kernels.records",
 }
 _SUBMODULES = ("distributed", "nn", "store")
+#: Names that moved -> where they are.
+_MOVED = {
+    "compile": "compile_primfunc",
+    "mamba_chunk_scan_combined": "compat.mamba_chunk_scan_combined",
+    "selective_scan_fn": "compat.selective_scan_fn",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return import_module(f"{__name__}.{name}")
+    if name in _MOVED:
+        new = _MOVED[name]
+        said = f"tvm_scan.torch.{name} is now tvm_scan.torch.{new}"
+        warnings.warn(said, DeprecationWarning, stacklevel=2)
+        return attrgetter(new)(sys.modules[__name__])
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

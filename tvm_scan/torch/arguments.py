@@ -14,14 +14,13 @@ from torch import Tensor
 from tvm_scan.torch.kernels.places import is_placed
 
 __all__ = [
+    "INTEGERS",
     "SMALL_INTEGERS",
     "axis_of",
     "check",
     "check_devices",
     "check_mask",
     "check_number",
-    "check_numbers",
-    "check_shape",
     "check_tensors",
     "framed",
     "wide",
@@ -30,9 +29,10 @@ __all__ = [
 
 #: Dtypes without recurrences of their own.
 SMALL_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16)
-_INTEGERS = (torch.int32, torch.int64)
+#: Dtypes of indices, offsets and numbers of sequences.
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-_DTYPES = {*_FLOATS, *SMALL_INTEGERS, *_INTEGERS, torch.complex64, torch.complex128}
+_DTYPES = {*_FLOATS, torch.bool, *INTEGERS, torch.complex64, torch.complex128}
 
 
 def check(holds: bool, owner: str, expected: str, found: object, fix: str) -> None:
@@ -92,28 +92,9 @@ def check_number(owner: str, name: str, value: object) -> None:
     check(fits, owner, f"{name} as a tensor or a number", found, "convert it with torch.as_tensor")
 
 
-def check_shape(owner: str, shape: torch.Size, axes: int, **tensors: Tensor) -> None:
-    """Raise unless the tensors are floats of a shape, which has as many axes as they should."""
-    check_tensors(owner, **tensors)
-    for name, tensor in tensors.items():
-        found = tuple(tensor.shape)
-        check(len(found) == axes, owner, f"{name} with {axes} axes", found, "reshape it")
-        check(found == tuple(shape), owner, f"{name} of shape {tuple(shape)}", found, "reshape it")
-        check(tensor.is_floating_point(), owner, f"floats in {name}", tensor.dtype, "convert it")
-
-
-def check_mask(owner: str, reset: Tensor, shape: torch.Size | None = None) -> None:
-    """Raise unless `reset` is bool, and of the shape."""
-    if shape is not None:
-        found = tuple(reset.shape)
-        check(found == tuple(shape), owner, f"reset of shape {tuple(shape)}", found, "reshape it")
+def check_mask(owner: str, reset: Tensor) -> None:
+    """Raise unless `reset` is bool."""
     check(reset.dtype == torch.bool, owner, "a bool reset", reset.dtype, "convert it with .bool()")
-
-
-def check_numbers(owner: str, name: str, tensor: Tensor) -> None:
-    """Raise unless a tensor of places or numbers of sequences has integers."""
-    fits = tensor.dtype in (*SMALL_INTEGERS[1:], *_INTEGERS)
-    check(fits, owner, f"integers in {name}", tensor.dtype, "convert it with .to(torch.int64)")
 
 
 def axis_of(owner: str, x: Tensor, dim: int) -> int:

@@ -72,8 +72,8 @@ def sequence_parallel(
     ----------
     fn : callable
         One of `tvm_scan.torch`: ``linear_recurrence``, ``rglru``, ``hgrn``, ``selective_scan``,
-        ``selective_scan_fn``, ``gla``, ``rwkv6``, ``ssd``, ``cumsum``, ``cumprod``, ``cummax``,
-        ``cummin``, ``logcumsumexp``.
+        ``compat.selective_scan_fn``, ``gla``, ``rwkv6``, ``ssd``, ``cumsum``, ``cumprod``,
+        ``cummax``, ``cummin``, ``logcumsumexp``.
     group : ProcessGroup, optional
         The processes; all by default.
     timeout : float, optional

@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor
 
 from tvm_scan._locks import ForkSafeLock
+from tvm_scan.torch.compat import mamba_chunk_scan_combined
 from tvm_scan.torch.functions.mamba import selective_scan
-from tvm_scan.torch.functions.mamba_ssm import mamba_chunk_scan_combined
 
 __all__ = ["Patch", "patch_transformers"]
 

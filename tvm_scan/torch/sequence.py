@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tvm_scan.torch.arguments import SMALL_INTEGERS, axis_of, check, check_tensors, wide, widened
+from tvm_scan.torch.compat import selective_scan_fn
 from tvm_scan.torch.functions import cumulative as functions
 from tvm_scan.torch.functions.cumulative import Extremum
 from tvm_scan.torch.functions.gated import hgrn, rglru
 from tvm_scan.torch.functions.linear import linear_recurrence, number_like
-from tvm_scan.torch.functions.mamba import selective_scan, selective_scan_fn
+from tvm_scan.torch.functions.mamba import selective_scan
 from tvm_scan.torch.functions.matrix import gla, rwkv6
 from tvm_scan.torch.functions.ssd import ssd, terms
 

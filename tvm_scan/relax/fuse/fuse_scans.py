@@ -84,6 +84,11 @@ def FuseScans(target: Target | str | None = None, database: Any = None) -> tvm.i
     -------
     Pass
         A module pass.
+
+    Raises
+    ------
+    ScanError
+        If the target is none that scans are scheduled for, or the database is none.
     """
     name = "FuseScans"
     target, database = as_target(target, name), as_database(database, name)

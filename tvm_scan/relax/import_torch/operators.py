@@ -92,6 +92,11 @@ def loop_converter(make: Callable[..., tirx.PrimFunc], name: str = "loop") -> Co
     callable
         For ``custom_convert_map`` of ``from_exported``; the key is the overload's name, such as
         ``"linrec.default"`` of an operator ``mylib::linrec``.
+
+    Raises
+    ------
+    Exception
+        When a program is imported: what `make` raises.
     """
 
     def convert(node: Any, importer: Any) -> Any:

@@ -24,12 +24,12 @@ from tvm_scan.torch.kernels.building import build_for_gpu
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, prepared
 from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
 
-__all__ = ["CompiledScan", "compile"]
+__all__ = ["CompiledScan", "compile_primfunc"]
 
 _empty_like, _recorded = torch.empty_like, torch.is_grad_enabled
 
 
-def compile(
+def compile_primfunc(
     func: PrimFunc, target: Target | str | None = None, plan: ScanPlan | str | None = None
 ) -> CompiledScan:
     """Schedule and compile a recurrence for torch tensors.
@@ -54,12 +54,12 @@ def compile(
     ScanError
         If the function is no recurrence, or the plan does not fit.
     """
-    target = as_target(target, "compile") or Target.from_device("cpu")
-    return CompiledScan(as_func(func, "compile"), target, plan)
+    target = as_target(target, "compile_primfunc") or Target.from_device("cpu")
+    return CompiledScan(as_func(func, "compile_primfunc"), target, plan)
 
 
 class CompiledScan:
-    """A compiled recurrence; made by ``compile``.
+    """A compiled recurrence; made by ``compile_primfunc``.
 
     Threads may call one object at the same time on different tensors. There are no gradients:
     inputs that require them are refused.

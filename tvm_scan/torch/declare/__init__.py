@@ -2,5 +2,5 @@
 
 Read ``operator`` first. ``mapped`` has the rules of vmap, ``bundles`` arguments that belong
 together, ``transformed`` derivatives for torch.func, and ``dispatch`` the way past torch's
-dispatcher.
+dispatcher. ``checked`` checks a function's tensors by its signature.
 """

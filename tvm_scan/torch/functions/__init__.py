@@ -1,6 +1,6 @@
 """Functions on tensors of any shape: they check, promote, broadcast and call the operators.
 
 Read ``linear`` first, then ``cumulative``. ``gated``, ``matrix``, ``ssd`` and ``mamba`` have the
-recurrences of papers, ``mamba_ssm`` the arguments of that package with ``packed_states``,
-``filters`` digital filters, and ``higher_order`` the scans of a function of the caller's.
+recurrences of papers, ``packed_states`` the states of sequences in one row, ``filters`` digital
+filters, and ``higher_order`` the scans of a function of the caller's.
 """

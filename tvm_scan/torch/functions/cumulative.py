@@ -17,7 +17,15 @@ __all__ = ["Extremum", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
 
 
 class Extremum(NamedTuple):
-    """Running extrema and where they were taken, as ``torch.return_types.cummax``."""
+    """Running extrema and where they were taken, as ``torch.return_types.cummax``.
+
+    Attributes
+    ----------
+    values : Tensor
+        The extrema, with the shape and dtype of the input.
+    indices : Tensor
+        Where along the axis each was taken, int64, of the same shape.
+    """
 
     values: Tensor
     indices: Tensor

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check_mask, check_number, check_shape, check_tensors, wide
+from tvm_scan.torch.arguments import wide
+from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.functions.linear import linear_recurrence
 
 __all__ = ["hgrn", "rglru"]
 
 
+@checked
 def rglru(
-    x: Tensor,
-    input_gate: Tensor,
-    recurrence_gate: Tensor,
-    decay: Tensor,
-    h0: Tensor | None = None,
+    x: Annotated[Tensor, "batch length channels"],
+    input_gate: Annotated[Tensor, "batch length channels"],
+    recurrence_gate: Annotated[Tensor, "batch length channels"],
+    decay: Annotated[Tensor, "channels"],
+    h0: Annotated[Tensor | None, "batch channels"] = None,
     *,
     scale: float = 8.0,
     reverse: bool = False,
-    reset: Tensor | None = None,
+    reset: Annotated[Tensor | None, "bool batch length"] = None,
     return_last: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Run the real-gated linear recurrent unit (De et al. 2024, arXiv 2402.19427).
@@ -64,29 +68,24 @@ def rglru(
     Halves are computed in float32. ``1 - a^2`` is ``-expm1(2 log a)``, without cancellation; where
     it is 0 its square root has the gradient 0.
     """
-    owner = "rglru"
-    gates = {"input_gate": input_gate, "recurrence_gate": recurrence_gate}
-    check_tensors(owner, {"h0": h0, "reset": reset}, x=x, **gates, decay=decay)
-    check_shape(owner, x.shape, 3, x=x, **gates)
-    check_shape(owner, x.shape[2:], 1, decay=decay)
     log_a = -scale * F.softplus(wide(decay)) * wide(recurrence_gate).sigmoid()
     square = -torch.expm1(2 * log_a)
     size = torch.where(square > 0, square.clamp_min(torch.finfo(square.dtype).tiny).sqrt(), 0)
     gates_a = log_a.exp()
     if reset is not None:
-        check_mask(owner, reset, x.shape[:2])
         reset = reset.unsqueeze(2)
         size = torch.where(reset, 1, size)
     drive = size * wide(input_gate).sigmoid() * wide(x)
-    return _narrow(_vector(owner, gates_a, drive, h0, reverse, return_last, reset), x.dtype)
+    return _narrow(_vector(gates_a, drive, h0, reverse, return_last, reset), x.dtype)
 
 
+@checked
 def hgrn(
-    x: Tensor,
-    forget_gate: Tensor,
-    h0: Tensor | None = None,
+    x: Annotated[Tensor, "batch length channels"],
+    forget_gate: Annotated[Tensor, "batch length channels"],
+    h0: Annotated[Tensor | None, "batch channels"] = None,
     *,
-    lower_bound: Tensor | float = 0.0,
+    lower_bound: Annotated[Tensor | float, "channels"] = 0.0,
     reverse: bool = False,
     return_last: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -125,23 +124,15 @@ def hgrn(
     Halves are computed in float32. ``1 - f`` is computed from ``sigmoid(-forget_gate)``, without
     cancellation.
     """
-    owner = "hgrn"
-    bound = {"lower_bound": lower_bound} if isinstance(lower_bound, Tensor) else {}
-    check_tensors(owner, {"h0": h0}, x=x, forget_gate=forget_gate, **bound)
-    check_shape(owner, x.shape, 3, x=x, forget_gate=forget_gate)
     if isinstance(lower_bound, Tensor):
-        check_shape(owner, x.shape[2:], 1, lower_bound=lower_bound)
         lower_bound = wide(lower_bound)
-    else:
-        check_number(owner, "lower_bound", lower_bound)
     gate = wide(forget_gate)
     keep = (1 - lower_bound) * torch.sigmoid(-gate)  # 1 - f
     forget = lower_bound + (1 - lower_bound) * torch.sigmoid(gate)
-    return _narrow(_vector(owner, forget, keep * wide(x), h0, reverse, return_last), x.dtype)
+    return _narrow(_vector(forget, keep * wide(x), h0, reverse, return_last), x.dtype)
 
 
 def _vector(
-    owner: str,
     a: Tensor,
     x: Tensor,
     h0: Tensor | None,
@@ -149,9 +140,7 @@ def _vector(
     return_last: bool,
     reset: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    if h0 is not None:
-        check_shape(owner, torch.Size((x.shape[0], x.shape[2])), 2, h0=h0)
-        h0 = wide(h0)
+    h0 = None if h0 is None else wide(h0)
     return linear_recurrence(a, x, h0, dim=1, reverse=reverse, return_last=return_last, reset=reset)
 
 

@@ -1,45 +1,42 @@
-"""The selective scan of Mamba, under its own name and under mamba-ssm's.
-
-Gu and Dao 2023, arXiv 2312.00752.
-"""
+"""The selective scan of Mamba: Gu and Dao 2023, arXiv 2312.00752."""
 
 from __future__ import annotations
 
 import math
 import operator
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check, check_mask, check_numbers, check_tensors
+from tvm_scan.torch.arguments import check
+from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.ops.selective import selective_scan_grouped
 from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 from tvm_scan.torch.private import is_mapped
 
-__all__ = ["selective_scan", "selective_scan_fn", "with_packed"]
+__all__ = ["selective_scan", "with_packed"]
 
 
-_MAY_BE_COMPLEX = ("A", "B", "C", "h0")
-
-
+@checked
 def selective_scan(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    delta_bias: Tensor | None = None,
+    u: Annotated[Tensor, "batch channels length"],
+    delta: Annotated[Tensor, "batch channels length"],
+    A: Annotated[Tensor, "complex channels states"],
+    B: Annotated[Tensor, "complex ..."],
+    C: Annotated[Tensor, "complex ..."],
+    D: Annotated[Tensor | None, "channels"] = None,
+    z: Annotated[Tensor | None, "batch channels length"] = None,
+    delta_bias: Annotated[Tensor | None, "channels"] = None,
     *,
     delta_softplus: bool = False,
-    h0: Tensor | None = None,
-    reset: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    h0: Annotated[Tensor | None, "complex batch channels states"] = None,
+    reset: Annotated[Tensor | None, "bool batch length"] = None,
+    cu_seqlens: Annotated[Tensor | None, "integers sequences+1"] = None,
     reverse: bool = False,
     return_last: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run the selective scan.
+    """Run the selective scan of Mamba (Gu and Dao 2023, arXiv 2312.00752).
 
     ::
 
@@ -62,7 +59,7 @@ def selective_scan(
     D, delta_bias : Tensor, optional
         (channels,). Without `D` there is no skip connection.
     z : Tensor, optional
-        The gate, with the shape of `u`.
+        The gate, (batch, channels, length).
     delta_softplus : bool
         Whether delta goes through softplus.
     h0 : Tensor, optional
@@ -70,8 +67,9 @@ def selective_scan(
     reset : Tensor, optional
         (batch, length), bool: where it is True the state starts anew from 0 before the step.
     cu_seqlens : Tensor, optional
-        Offsets of sequences packed into one row, from 0 to the length; batch must be 1. `h0` is
-        the state before the one that is walked first, the others start from 0.
+        (sequences + 1,), integers: offsets of sequences packed into one row, from 0 to the
+        length; batch must be 1. `h0` is the state before the one that is walked first, the others
+        start from 0.
     reverse : bool
         Walk from the last step to the first.
     return_last : bool
@@ -96,31 +94,10 @@ def selective_scan(
     longer than a kernel.
     """
     owner = "selective_scan"
-    needed = {"u": u, "delta": delta, "A": A, "B": B, "C": C}
-    may = {"D": D, "z": z, "delta_bias": delta_bias, "h0": h0}
-    check_tensors(owner, {**may, "reset": reset, "cu_seqlens": cu_seqlens}, **needed)
-    given = {**needed, **may}
-    for name, dims, tensor in (("u", 3, u), ("A", 2, A)):
-        check(tensor.dim() == dims, owner, f"{name} with {dims} axes", tuple(tensor.shape), "")
-    batch, channels, length = u.shape
-    states = A.shape[1]
-
-    def shaped(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
-        if tensor is not None:
-            found = tuple(tensor.shape)
-            check(found == shape, owner, f"{name} of shape {shape}", found, "reshape it")
-
-    shaped("delta", delta, (batch, channels, length))
-    shaped("A", A, (channels, states))
-    shaped("D", D, (channels,))
-    shaped("delta_bias", delta_bias, (channels,))
-    shaped("z", z, (batch, channels, length))
-    shaped("h0", h0, (batch, channels, states))
-    for name, tensor in ((n, t) for n, t in given.items() if t is not None):
-        fits = tensor.is_floating_point() or (tensor.is_complex() and name in _MAY_BE_COMPLEX)
-        check(fits, owner, f"a floating-point {name}", tensor.dtype, "convert it")
-        fits = A.is_complex() or not tensor.is_complex()
-        check(fits, owner, f"a real {name} with a real A", tensor.dtype, "make A complex")
+    channels = u.shape[1]
+    for name, tensor in {"B": B, "C": C, "h0": h0}.items():
+        if tensor is not None and tensor.is_complex() and not A.is_complex():
+            check(False, owner, f"a real {name} with a real A", tensor.dtype, "make A complex")
     reset = with_packed(owner, reset, cu_seqlens, u.shape[::2], reverse)
 
     B, C = (_projection(owner, n, t, u, A) for n, t in (("B", B), ("C", C)))
@@ -163,37 +140,6 @@ def selective_scan(
     return (out, last.flatten(1, 2)) if return_last else out
 
 
-def selective_scan_fn(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    delta_bias: Tensor | None = None,
-    delta_softplus: bool = False,
-    return_last_state: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Run the selective scan with the signature of mamba-ssm's function of this name.
-
-    Parameters and result are those of `selective_scan`; `return_last_state` is its
-    `return_last`.
-    """
-    return selective_scan(
-        u,
-        delta,
-        A,
-        B,
-        C,
-        D,
-        z,
-        delta_bias,
-        delta_softplus=delta_softplus,
-        return_last=return_last_state,
-    )
-
-
 def _projection(owner: str, name: str, tensor: Tensor, u: Tensor, A: Tensor) -> Tensor:
     """Bring B or C to (batch, groups, states, length); one that is fixed in time stays."""
     batch, channels, length = u.shape
@@ -226,8 +172,6 @@ def with_packed(
     reverse: bool,
 ) -> Tensor | None:
     """Return `reset` of the shape with the beginnings of sequences packed into one row."""
-    if reset is not None:
-        check_mask(owner, reset, shape)
     if cu_seqlens is None:
         return reset
     batch, length = shape
@@ -238,11 +182,10 @@ def with_packed(
 
 def _packed_resets(owner: str, cu_seqlens: Tensor, length: int, reverse: bool) -> Tensor:
     """Return where sequences that are packed into one row begin, bool (1, length)."""
-    check_numbers(owner, "cu_seqlens", cu_seqlens)
     offsets = cu_seqlens.to(torch.int64)
     # Values cannot be asked without waiting for a GPU, and not at all while a program is traced.
     if offsets.is_cpu and not torch.compiler.is_compiling() and not is_mapped(offsets):
-        rises = offsets.dim() == 1 and offsets.numel() >= 1 and bool((offsets.diff() >= 0).all())
+        rises = offsets.numel() >= 1 and bool((offsets.diff() >= 0).all())
         check(
             rises and int(offsets[0]) == 0 and int(offsets[-1]) == length,
             owner,

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Annotated
+
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check, check_shape, check_tensors, wide, widened
+from tvm_scan.torch.arguments import wide, widened
+from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.ops.outer import outer_scan
 
 __all__ = ["gla", "rwkv6"]
 
 
+@checked
 def gla(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    h0: Tensor | None = None,
+    q: Annotated[Tensor, "batch length heads keys"],
+    k: Annotated[Tensor, "batch length heads keys"],
+    v: Annotated[Tensor, "batch length heads values"],
+    g: Annotated[Tensor, "batch length heads keys"],
+    h0: Annotated[Tensor | None, "batch heads keys values"] = None,
     *,
     scale: float | None = None,
     reverse: bool = False,
@@ -62,8 +65,6 @@ def gla(
     linear attention. No history of states is stored, for no derivative; for that of `g` a state
     for every 16 steps.
     """
-    check_tensors("gla", {"h0": h0}, q=q, k=k, v=v, g=g)
-    _check_matrix("gla", q, k, v, g, h0)
     if scale is None:
         scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
     y, last = _matrix(wide(q) * scale, k, v, g, h0, "inclusive", reverse)
@@ -71,13 +72,14 @@ def gla(
     return (y, last) if return_last else y
 
 
+@checked
 def rwkv6(
-    r: Tensor,
-    k: Tensor,
-    v: Tensor,
-    w: Tensor,
-    u: Tensor,
-    h0: Tensor | None = None,
+    r: Annotated[Tensor, "batch length heads keys"],
+    k: Annotated[Tensor, "batch length heads keys"],
+    v: Annotated[Tensor, "batch length heads values"],
+    w: Annotated[Tensor, "batch length heads keys"],
+    u: Annotated[Tensor, "heads keys"],
+    h0: Annotated[Tensor | None, "batch heads keys values"] = None,
     *,
     scale: float = 1.0,
     reverse: bool = False,
@@ -112,9 +114,6 @@ def rwkv6(
     ValueError
         If a shape or dtype is not as above, or tensors are on different devices.
     """
-    check_tensors("rwkv6", {"h0": h0}, r=r, k=k, v=v, w=w, u=u)
-    _check_matrix("rwkv6", r, k, v, w, h0)
-    check_shape("rwkv6", r.shape[2:], 2, u=u)
     read = wide(r) * scale
     y, last = _matrix(read, k, v, w, h0, "exclusive", reverse)
     bonus = (read * wide(u) * wide(k)).sum(-1, keepdim=True)
@@ -131,14 +130,3 @@ def _matrix(
     first = q.new_zeros(shape) if h0 is None else h0.to(q.dtype).mT
     y, last = outer_scan(g, k, v, q, first, None, "state", emit, reverse)
     return y, last.mT
-
-
-def _check_matrix(
-    owner: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, h0: Tensor | None
-) -> None:
-    query, gate = ("q", "g") if owner == "gla" else ("r", "w")
-    check_shape(owner, q.shape, 4, **{query: q, "k": k, gate: g})
-    check(v.dim() == 4, owner, "v with 4 axes", tuple(v.shape), "reshape it")
-    check_shape(owner, torch.Size((*q.shape[:3], v.shape[3])), 4, v=v)
-    if h0 is not None:
-        check_shape(owner, torch.Size((q.shape[0], *q.shape[2:], v.shape[3])), 4, h0=h0)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from tvm_scan._locks import ForkSafeLock
-from tvm_scan.torch import store
+from tvm_scan.torch import entries
 from tvm_scan.torch.kernels import places
 from tvm_scan.torch.kernels.building import SERIAL, build_kernel, exported, loop_at, loop_of
 from tvm_scan.torch.kernels.digest import environment
@@ -151,7 +151,7 @@ def _obtain(spec: KernelSpec, bits: tuple[int, ...], place: Place) -> _Built:
         if spec.no_scan or not isinstance(error, PlanError):
             raise
         # What the cache had under this name is no plan, or none of this loop: planned anew, once.
-        store.remove(_plan_key(spec, bits, place))
+        entries.remove(_plan_key(spec, bits, place))
         return _planned(spec, _plan_text(spec, bits, place), place)
 
 
@@ -166,19 +166,19 @@ def _load(spec: KernelSpec, plan: str, place: Place) -> Any:
     import tvm_ffi
 
     key = _key("library", spec, plan, place)
-    with store.locked(key):
-        path = store.fetch(key, ".so")
+    with entries.locked(key):
+        path = entries.fetch(key, ".so")
         if path is None:
             executable = build_kernel(spec, plan, place)
-            content = exported(executable) if store.cache_folder() is not None else None
-            path = store.insert(key, ".so", content, spec.text()) if content else None
+            content = exported(executable) if entries.cache_folder() is not None else None
+            path = entries.insert(key, ".so", content, spec.text()) if content else None
             if path is None:
                 return executable
     load_runtime(place.kind if place.is_gpu else "")
     try:
         return tvm_ffi.load_module(str(path))
     except RuntimeError:  # no library, or another process made room in the cache meanwhile
-        store.remove(key)
+        entries.remove(key)
         return build_kernel(spec, plan, place)
 
 
@@ -187,7 +187,7 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> s
     if spec.no_scan:
         return SERIAL
     key = _plan_key(spec, bits, place)
-    path = store.fetch(key, ".txt")
+    path = entries.fetch(key, ".txt")
     with contextlib.suppress(FileNotFoundError):  # another process made room meanwhile
         if path is not None:
             return path.read_text(encoding="utf-8", errors="replace")
@@ -206,7 +206,7 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> s
     else:
         raise RefusalError(found.message(), found)
     tops = ", ".join(str(1 << b) for b in bits)
-    store.insert(key, ".txt", text.encode(), f"plan of {spec.text()} for sizes below {tops}")
+    entries.insert(key, ".txt", text.encode(), f"plan of {spec.text()} for sizes below {tops}")
     return text
 
 

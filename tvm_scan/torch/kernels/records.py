@@ -78,6 +78,11 @@ def loops_of(function: Callable[..., Any], *arguments: Any) -> dict[str, tirx.Pr
     -------
     dict of str to PrimFunc
         By a name that says which kernel it is: a program for ``tvm_scan.meta.tune``.
+
+    Raises
+    ------
+    Exception
+        What the function raises.
     """
     from tvm_scan.torch.kernels.building import loop_at
     from tvm_scan.torch.kernels.cache import kernels_asked_for

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tvm_scan.torch import store
+from tvm_scan.torch import entries
 from tvm_scan.torch.kernels.digest import KERNEL_SOURCES, source_digest
 from tvm_scan.torch.trace.reads import global_state
 
@@ -37,7 +37,7 @@ def key_of(state: tuple[Any, ...], *details: Any) -> str | None:
 
 def found_trace(key: str) -> tuple[str, list[Any]] | None:
     """Return the graph and the structure of an earlier trace, of this process or another."""
-    path = store.fetch(key, ".txt")
+    path = entries.fetch(key, ".txt")
     try:
         graph, structure = json.loads(b"" if path is None else path.read_bytes())
         if isinstance(graph, str):
@@ -57,7 +57,7 @@ def keep_trace(key: str, graph: str, structure: list[Any], what: str) -> None:
         return
     if same and _is_simple(structure):
         content = json.dumps([graph, repr(structure)]).encode()
-        store.insert(key, ".txt", content, f"trace of {what}")
+        entries.insert(key, ".txt", content, f"trace of {what}")
 
 
 def _is_simple(structure: Any) -> bool:

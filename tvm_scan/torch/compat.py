@@ -1,21 +1,28 @@
-"""Mamba-2's scan with the arguments of mamba-ssm, and the states of packed sequences."""
+"""Functions with the names and arguments of mamba-ssm, for programs that were written for it.
+
+Each calls a function of `tvm_scan.torch`, which can do more: `selective_scan` and `ssd`.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check, check_numbers, check_tensors, widened
+from tvm_scan.torch.arguments import check, widened
+from tvm_scan.torch.declare.checked import checked
+from tvm_scan.torch.functions.mamba import selective_scan
 from tvm_scan.torch.functions.packed_states import states_of_sequences
 from tvm_scan.torch.functions.ssd import ssd, terms
 
-__all__ = ["mamba_chunk_scan_combined"]
+__all__ = ["mamba_chunk_scan_combined", "selective_scan_fn"]
 
 
+@checked
 def mamba_chunk_scan_combined(
-    x: Tensor,
+    x: Annotated[Tensor, "batch length heads features"],
     dt: Tensor,
     A: Tensor,
     B: Tensor,
@@ -25,7 +32,7 @@ def mamba_chunk_scan_combined(
     z: Tensor | None = None,
     dt_bias: Tensor | None = None,
     initial_states: Tensor | None = None,
-    seq_idx: Tensor | None = None,
+    seq_idx: Annotated[Tensor | None, "integers batch length"] = None,
     cu_seqlens: Tensor | None = None,
     dt_softplus: bool = False,
     dt_limit: tuple[float, float] = (0.0, math.inf),
@@ -41,7 +48,7 @@ def mamba_chunk_scan_combined(
     chunk_size : int
         Ignored: the plan of the kernel says how time is cut.
     initial_states : Tensor, optional
-        The state before the walk.
+        The state before the walk, (batch, heads, features, states).
     seq_idx : Tensor, optional
         (batch, length), integers from 0: where the number changes, another sequence begins.
         `initial_states` belong to number 0.
@@ -69,13 +76,9 @@ def mamba_chunk_scan_combined(
     In mamba-ssm `cu_seqlens` says which states to return, and `seq_idx` has to separate the
     sequences. Here `cu_seqlens` separates them, too.
     """
-    owner = "mamba_chunk_scan_combined"
+    owner = "compat.mamba_chunk_scan_combined"
     reset = None
     if seq_idx is not None:
-        check_tensors(owner, x=x, seq_idx=seq_idx)
-        check_numbers(owner, "seq_idx", seq_idx)
-        found, expected = tuple(seq_idx.shape), tuple(x.shape[:2])
-        check(found == expected, owner, f"seq_idx of shape {expected}", found, "reshape it")
         reset = seq_idx != F.pad(seq_idx[:, :-1], (1, 0))
     y, last = ssd(
         *(x, dt, A, B, C, D, z, dt_bias),
@@ -97,3 +100,48 @@ def mamba_chunk_scan_combined(
             given = (gates, drive, B, initial_states, reset, cu_seqlens)
             results.append(states_of_sequences(*given))
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def selective_scan_fn(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run `selective_scan` with the signature of mamba-ssm's function of this name.
+
+    Parameters
+    ----------
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus
+        As in `selective_scan`.
+    return_last_state : bool
+        Also return the state after the walk.
+
+    Returns
+    -------
+    Tensor, or tuple of Tensor
+        As in `selective_scan`.
+
+    Raises
+    ------
+    ValueError
+        As in `selective_scan`.
+    """
+    return selective_scan(
+        u,
+        delta,
+        A,
+        B,
+        C,
+        D,
+        z,
+        delta_bias,
+        delta_softplus=delta_softplus,
+        return_last=return_last_state,
+    )
