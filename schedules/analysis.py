@@ -41,7 +41,7 @@ class Analysis:
 
     @cached_property
     def scans(self) -> tuple[Recurrence | Refusal, ...]:
-        """For each nest a recurrence, or why it is none."""
+        """A recurrence for each nest, or why it is none."""
         return tuple(
             extract_nest(self.func, nest) if _reads_what_it_writes(nest) else _independent(nest)
             for nest in self.nests
@@ -49,7 +49,7 @@ class Analysis:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """For each nest a recurrence, a delta rule, or why it is none of them."""
+        """A recurrence or a delta rule for each nest, or why it is none of them."""
         return tuple(
             as_delta(self.func, nest, found) if isinstance(found, Refusal) else found
             for nest, found in zip(self.nests, self.scans, strict=True)
