@@ -53,8 +53,8 @@ def _lfilter(node: Any, importer: Any) -> relax.Expr:
     """``tvm_scan::lfilter``, whose module need not be imported."""
     args = [importer.env[n] for n in node.args]
     try:
-        shapes = ([tir.as_int(extent) for extent in a.ty.shape.values] for a in args)
-        check_filters(*shapes, [str(a.ty.dtype) for a in args])
+        waveform, a, b = ([tir.as_int(n) for n in arg.ty.shape.values] for arg in args)
+        check_filters(waveform, a, b, [str(arg.ty.dtype) for arg in args])
     except ValueError as error:  # which the importer would take for an operator that is missing
         raise ScanError(str(error)) from error
     extents = [
