@@ -10,13 +10,14 @@ from tvm.target import Target
 
 import bench.tuned
 from bench import tuned_torch
-from bench.tuned import Case, Row, write_records
+from bench.tuned import WORKLOADS, Case, Row, write_records
 from bench.tuned_torch import _SUM, TORCH_WORKLOADS
 from tests import ROOT
 from tests.meta.test_nearest import CHUNKS, PAIRS, commit
 from tests.relax.test_passes import module
 from tvm_scan import Recurrence, _resources, default_plan, extract, library, parallelize
 from tvm_scan.meta import RecordStore
+from tvm_scan.meta.store.nearest import shapes_of
 from tvm_scan.relax import ParallelizeScans
 from tvm_scan.schedules import ScanPlan
 from tvm_scan.schedules.choose import shipped
@@ -228,6 +229,23 @@ def test_what_is_tuned_for_torch_is_what_torch_asks_for(workload):
     assert all(size & (size - 1) == 0 for size in sizes)
     want, got = extract(loop_of(spec, sizes)), extract(Case(*workload).func)
     assert (shape_key(got), *sizes_of(got)) == (shape_key(want), *sizes_of(want))
+
+
+def test_what_is_shipped_is_of_loops_that_are_still_built():
+    """Else a loop was changed, and its records are asked for by nothing: tune it anew."""
+    pytest.importorskip("torch")
+    built = {shape for workload in WORKLOADS for shape in shapes_of(Case(*workload).func)}
+    lost = [
+        (manifest["machine"]["processor"], name, shape)
+        for manifest in _resources.shipped_manifests()
+        for name, shapes in (
+            ("a default", manifest["defaults"]),
+            *((facts["function"], facts["shapes"]) for facts in manifest["records"].values()),
+        )
+        for shape in shapes
+        if tuple(shape) not in built
+    ]
+    assert not lost
 
 
 def test_the_installed_records_can_be_read():

@@ -8,6 +8,7 @@ from tvm.target import Target
 
 from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, in_every_order
+from tvm_scan.errors import ScanError
 from tvm_scan.relax import FindScans, from_exported, get_pipeline
 
 torch = pytest.importorskip("torch")
@@ -137,3 +138,33 @@ def test_an_exported_operator_of_a_higher_order_stays_a_loop():
 def test_what_does_not_fit(shapes, dtype, error, message):
     with pytest.raises(error, match=message):
         lfilter(*(torch.ones(s, dtype=getattr(torch, dtype)) for s in shapes))
+
+
+WRONG = {
+    "expected one number of taps, got 3 and 2; .* pad": ((1, 2, 9), (2, 3), (2, 2)),
+    "expected one number of channels, got 1 and 1 and 2; give": ((1, 2, 9), (1, 3), (1, 3)),
+    "expected at least one coefficient, got 0; pass": ((1, 2, 9), (2, 0), (2, 0)),
+    "expected a waveform .*, got 2 axes with 2 and 2; add": ((2, 9), (2, 3), (2, 3)),
+    "expected one dtype of float32 and float64, got float16, .* convert": (
+        (1, 2, 9),
+        (2, 3),
+        (2, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_both_faces_of_the_operator_refuse_what_does_not_fit(message):
+    """The operator itself, to which the checks of the function do not belong."""
+    dtype = torch.float16 if "dtype" in message else torch.float32
+    given = tuple(torch.ones(shape, dtype=dtype) for shape in WRONG[message])
+
+    class Raw(torch.nn.Module):
+        def forward(self, x, a, b):
+            return torch.ops.tvm_scan.lfilter(x, a, b)
+
+    with pytest.raises(ValueError, match=f"^lfilter: {message}"):
+        torch.ops.tvm_scan.lfilter(*given)
+    program = torch.export.export(Raw(), given)
+    with pytest.raises(ScanError, match=f"^lfilter: {message}"):
+        from_exported(program)

@@ -144,6 +144,14 @@ def test_logcumsumexp(reverse):
     check_derivatives(lambda x: ts.logcumsumexp(x, 1, reverse=reverse), (x,))
 
 
+def test_logcumsumexp_writes_no_positions():
+    """Nobody reads where its running maximum was taken."""
+    loops = ts.loops_of(lambda: ts.logcumsumexp(randn(3, 40, dtype=torch.float32), 1))
+    assert [name.partition("(")[0] for name in loops] == ["extremum", "logcumsumexp"]
+    dtypes = {str(p.ty.dtype) for loop in loops.values() for p in loop.params}
+    assert dtypes == {"float32"}
+
+
 def test_logcumsumexp_of_extreme_values():
     inf, nan = float("inf"), float("nan")
     x = torch.tensor(

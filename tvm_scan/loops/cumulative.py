@@ -51,9 +51,11 @@ def logcumsumexp(
     """Build ``logcumsumexp(X, M, Y)`` from the running maximum `M`.
 
     ``s = exp(m[t-1] - m[t]) s + exp(x[t] - m[t])`` and ``y = m[t] + log(s)``: an affine
-    recurrence whose gates and inputs are at most 1, so nothing overflows.
+    recurrence whose gates and inputs are at most 1, so nothing overflows. One of the two is 1: a
+    step has one exponential.
     """
     wide = tir.wide_dtype(dtype)
+    one, zero = const(1, wide), const(0, wide)
     with Loop() as loop:
         X, M, Y = (loop.array(name, frame.shape, dtype, wide) for name in "XMY")
         C = loop.state(frame.lanes, wide)
@@ -64,10 +66,12 @@ def logcumsumexp(
                 here = frame.at(lane, step)
                 x, now = X[here], M[here]
                 before = M[frame.at(lane, tirx.max(step - 1, const(0, "int64")))]
-                # Equal maxima may both be infinite, whose difference is no number.
-                decay = tirx.Select(before == now, const(1, wide), tirx.exp(before - now))
-                weight = tirx.Select(x == now, const(1, wide), tirx.exp(x - now))
+                stays = before == now
+                less = tirx.exp(tirx.Select(stays, x, before) - now)
+                # Equals may both be infinite, whose difference is no number.
+                decay = tirx.Select(stays, one, less)
+                weight = tirx.Select(x == now, one, less)
                 none = x == const(float("-inf"), wide)
-                C[lane] = decay * C[lane] + tirx.Select(none, const(0, wide), weight)
+                C[lane] = decay * C[lane] + tirx.Select(none, zero, weight)
                 Y[here] = now + tirx.log(C[lane])
     return loop.func

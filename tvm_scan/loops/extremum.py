@@ -17,10 +17,18 @@ __all__ = ["extremum", "extremum_gradient"]
 
 
 @framed
-def extremum(frame: Frame, *, dtype: str, smallest: bool, has_values: bool = True) -> tirx.PrimFunc:
-    """Build ``extremum(X, [V,] I)``: the running maximum, or minimum, and where it was taken.
+def extremum(
+    frame: Frame,
+    *,
+    dtype: str,
+    smallest: bool,
+    has_values: bool = True,
+    has_indices: bool = True,
+) -> tirx.PrimFunc:
+    """Build ``extremum(X, [V,] [I])``: the running maximum, or minimum, and where it was taken.
 
-    Of ties the latest, of NaNs too. `I` is int64.
+    Of ties the latest, of NaNs too. `I` is int64. Without `I` the values are the same, and the
+    loop carries nothing else.
     """
     wide, is_float = tir.wide_dtype(dtype), "float" in dtype
     worst = (tirx.max_value if smallest else tirx.min_value)(wide)
@@ -29,24 +37,27 @@ def extremum(frame: Frame, *, dtype: str, smallest: bool, has_values: bool = Tru
     with Loop() as loop:
         X = loop.array("X", frame.shape, dtype, wide)
         V = loop.array("V", frame.shape, dtype) if has_values else None
-        I = loop.array("I", frame.shape, "int64")
+        I = loop.array("I", frame.shape, "int64") if has_indices else None
         best = loop.state(frame.lanes, wide, "best")
-        taken = loop.state(frame.lanes, "int64", "taken")
+        taken = loop.state(frame.lanes, "int64", "taken") if has_indices else None
         with loop.lanes(frame.names, *frame.lanes):
             with loop.begin() as lane:
                 # The first step wins over the worst value, also where it is as bad.
                 best[lane] = worst
-                taken[lane] = 0
+                if taken is not None:
+                    taken[lane] = 0
             with loop.steps(frame.length) as (lane, step):
                 here = frame.at(lane, step)
                 wins = (tirx.LE if smallest else tirx.GE)(X[here], best[lane])
                 if is_float:
                     wins = tirx.Or(tirx.isnan(X[here]), wins)
-                taken[lane] = tirx.Select(wins, step, taken[lane])
+                if taken is not None:
+                    taken[lane] = tirx.Select(wins, step, taken[lane])
                 best[lane] = tirx.Select(wins, X[here], best[lane])
                 if V is not None:
                     V[here] = best[lane]
-                I[here] = frame.time(taken[lane])
+                if I is not None and taken is not None:
+                    I[here] = frame.time(taken[lane])
     return loop.func
 
 

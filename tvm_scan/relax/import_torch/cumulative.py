@@ -23,14 +23,21 @@ def emit_extremum(
     smallest: bool,
     reverse: bool = False,
     has_values: bool = True,
+    has_indices: bool = True,
 ) -> list[relax.Expr]:
-    """Emit the running maximum or minimum, unless without values, and where it was taken."""
+    """Emit the running maximum or minimum, where it was taken, or either alone."""
     dtype = str(x.ty.dtype)
     compared = _COMPARED.get(dtype, dtype)
     if compared != dtype:
         x = builder.emit(relax.op.astype(x, compared))
-    options = {"smallest": smallest, "reverse": reverse, "has_values": has_values}
-    make = partial(loops.extremum, dtype=compared, **options)
+    make = partial(
+        loops.extremum,
+        dtype=compared,
+        smallest=smallest,
+        reverse=reverse,
+        has_values=has_values,
+        has_indices=has_indices,
+    )
     results = emit_along_axis(builder, make, [x], axis, "cummin" if smallest else "cummax")
     if compared != dtype and has_values:
         results[0] = builder.emit(relax.op.astype(results[0], dtype))
@@ -41,6 +48,7 @@ def emit_log_sum_exp(
     builder: relax.BlockBuilder, x: relax.Expr, axis: int, *, reverse: bool = False
 ) -> relax.Expr:
     """Emit ``log(exp(x[0]) + ... + exp(x[t]))``, from the running maximum."""
-    top, _ = emit_extremum(builder, x, axis, smallest=False, reverse=reverse)
+    options = {"smallest": False, "reverse": reverse, "has_indices": False}
+    (top,) = emit_extremum(builder, x, axis, **options)
     make = partial(loops.logcumsumexp, dtype=str(x.ty.dtype), reverse=reverse)
     return emit_along_axis(builder, make, [x, top], axis, "logcumsumexp")[0]

@@ -8,6 +8,8 @@ from typing import Any
 from tvm import relax, tirx
 
 from tvm_scan import tir
+from tvm_scan.errors import ScanError
+from tvm_scan.filter_arguments import check_filters
 from tvm_scan.library.arguments import make_extent
 from tvm_scan.loops import lfilter
 from tvm_scan.relax.calls import call_loop, constant_extent
@@ -50,6 +52,11 @@ def _extremum(smallest: bool) -> Converter:
 def _lfilter(node: Any, importer: Any) -> relax.Expr:
     """``tvm_scan::lfilter``, whose module need not be imported."""
     args = [importer.env[n] for n in node.args]
+    try:
+        waveform, a, b = ([tir.as_int(n) for n in arg.ty.shape.values] for arg in args)
+        check_filters(waveform, a, b, [str(arg.ty.dtype) for arg in args])
+    except ValueError as error:  # which the importer would take for an operator that is missing
+        raise ScanError(str(error)) from error
     extents = [
         make_extent("lfilter", name, tir.as_int(extent))
         for name, extent in zip(("n", "c", "length"), args[0].ty.shape.values, strict=True)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.filter_arguments import check_filters
 from tvm_scan.torch.arguments import check, check_tensors, widened
 from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.cache import run_kernel
@@ -21,6 +22,7 @@ MOST_TAPS = 5
 
 def _run(waveform: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Filter (outer, channels, time) by coefficients (channels, taps), at rest at first."""
+    check_filters(waveform.shape, a.shape, b.shape, [dtype_name(t.dtype) for t in (waveform, a, b)])
     out = aligned_empty(waveform.shape, waveform.dtype, waveform.device)
     if a.shape[1] == 1:
         return waveform * (b / a)

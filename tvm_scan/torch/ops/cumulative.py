@@ -14,7 +14,7 @@ from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.ops.affine import affine_scan, first, shifted
 from tvm_scan.torch.ops.direct import run_direct
-from tvm_scan.torch.ops.extremum import run_extremum
+from tvm_scan.torch.ops.extremum import running_maximum
 from tvm_scan.torch.ops.frame import frame_of, framed_kernel, run_framed
 
 __all__ = ["cumulative", "cumulative_spec", "log_sum_exp"]
@@ -75,7 +75,7 @@ def log_sum_exp(x: Tensor, reverse: bool) -> Tensor:
     """``log(sum(exp(x)))`` along the middle axis, from the running maximum."""
     out = aligned_empty(x.shape, x.dtype, x.device)
     if x.numel():
-        top, _ = run_extremum(x, False, reverse)
+        top = running_maximum(x, reverse)
         run_framed("logcumsumexp", x, (x, top, out), reverse=reverse)
     return out
 

@@ -13,7 +13,7 @@ from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.ops.frame import run_framed
 
-__all__ = ["extremum", "extremum_gradient", "positions", "run_extremum"]
+__all__ = ["extremum", "extremum_gradient", "positions", "running_maximum"]
 
 
 def _positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
@@ -32,7 +32,16 @@ def _positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
 positions = operator(name="positions", discrete=True)(_positions)
 
 
-def run_extremum(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tensor]:
+def running_maximum(x: Tensor, reverse: bool) -> Tensor:
+    """Running maximum along the middle axis, alone."""
+    values = aligned_empty(x.shape, x.dtype, x.device)
+    if x.numel():
+        options = {"smallest": False, "reverse": reverse, "has_indices": False}
+        run_framed("extremum", x, (x, values), **options)
+    return values
+
+
+def _extremum(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tensor]:
     """Running maximum (or minimum) along the middle axis, and the `positions` of it."""
     values = aligned_empty(x.shape, x.dtype, x.device)
     where = aligned_empty(x.shape, torch.int64, x.device)
@@ -41,7 +50,7 @@ def run_extremum(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tens
     return values, where
 
 
-extremum = operator(name="extremum")(run_extremum)
+extremum = operator(name="extremum")(_extremum)
 
 
 @extremum.fake
