@@ -19,8 +19,9 @@ CPU = Target.from_device("cpu")
 LENGTH = torch.export.Dim("length", min=2)
 #: The families of the recurrences in the modules; what is not here has one, an affine one.
 FAMILIES = {
-    **{name: [["reduce"]] for name in ("cumsum", "cumprod", "cummax", "cummin")},
-    "logcumsumexp": [["reduce", "affine"]],
+    **{name: [["reduce"]] for name in ("cumsum", "cumprod")},
+    **{name: [["reduce", "affine"]] for name in ("cummax", "cummin")},  # values and positions
+    "logcumsumexp": [["reduce"], ["affine"]],  # the running maximum, then the sum
     "associative_scan": [["segmented", "segmented"]],
 }
 
