@@ -135,7 +135,8 @@ class CheckedTuning:
         ready = []
         for number, item in enumerate(inputs):
             try:
-                loop, mod = _sequential_of(item.mod)
+                with item.target:  # a rule of TVM's is not told it: the plan may be another's
+                    loop, mod = _sequential_of(item.mod)
             except (
                 ScanError,
                 RuntimeError,

@@ -14,9 +14,11 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from tests.meta.test_space import mixed
+from tvm_scan import ScanPlan
 from tvm_scan.algebra import Reduce
 from tvm_scan.meta import CheckedTuning, register_hooks, scan_space
 from tvm_scan.meta.measure.check import WRONG
+from tvm_scan.meta.space.rule import annotate
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.replay import replay
 from tvm_scan.meta.store.rows import record_digest
@@ -97,6 +99,20 @@ def test_tune_tir_with_the_hook_and_tvms_own_space(tmp_path):
     args = [tvm.runtime.tensor(X) for _ in range(3)]
     tvm.compile(scheduled.with_attr("global_symbol", "main"), target=CPU)["main"](*args)
     np.testing.assert_array_equal(args[2].numpy(), WANT)
+
+
+def test_a_plan_for_another_processor_is_no_candidate():
+    """TVM tells no rule the target: a hook may have drawn what only this machine has."""
+    sch = Schedule(tvm.IRModule({"main": mixed}))
+    plan = ScanPlan.parse("cpu/three_phase(chunks=8, time_vector=16, nontemporal=True)")
+    annotate(sch, sch.get_sblock("scan"), plan)
+    checked = CheckedTuning(config=QUICK)
+    results = {}
+    for processor in ("x86-64", "x86-64-v3"):
+        target = Target({"kind": "llvm", "num-cores": 2, "mcpu": processor})
+        (results[processor],) = checked.build([ms.builder.BuilderInput(sch.mod, target)])
+    assert "expected a target with AVX" in str(results["x86-64"].error_msg)
+    assert results["x86-64-v3"].error_msg is None
 
 
 @I.ir_module(s_tir=True)
