@@ -13,6 +13,7 @@ FOLDER = Folder(
         "test_plan.py",
         "test_rewrites.py",
         "test_staging_model.py",
+        "test_tiers.py",
         "test_trace_roundtrip.py",
         "test_tvm_api.py",
     ),
