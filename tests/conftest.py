@@ -1,5 +1,6 @@
 """Tiers, caches and the simulated CUDA device, before any test imports TVM; the command line."""
 
+import gc
 import importlib
 import sys
 import time
@@ -14,6 +15,10 @@ environment.install()
 if cusim.available():
     cusim.install()
 quick_script.install()
+
+# Of torch, TVM and the tests there are millions of objects, which each full collection visits: an
+# eighth of the time of all tests with Python's own thresholds.
+gc.set_threshold(50_000, 20, 20)
 
 HERE = ROOT / "tests"
 BEGAN = pytest.StashKey[float]()
@@ -87,6 +92,12 @@ def _spared(items: list[pytest.Item]) -> set[str]:
         kept = tiers.meeting([tiers.parameters_of(case) for case in cases])
         found |= {case.nodeid for i, case in enumerate(cases) if i not in kept}
     return found
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of later garbage collections: it stays to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

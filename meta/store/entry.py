@@ -20,6 +20,7 @@ from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.meta.store.failure import RecordError
 from tvm_scan.meta.store.rows import program_digest
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.choose.unfit import why_unfit
 from tvm_scan.schedules.plan import ScanPlan
@@ -193,9 +194,9 @@ def shapes_text(func: tirx.PrimFunc) -> str:
 @lru_cache(maxsize=256)
 def _nests(workload: tuple[str, ...]) -> list[tuple[list[str], Recurrence | None]]:
     """Names of the blocks of every nest of a program, and the recurrence that it is."""
-    func = ms.database.Workload.from_json(list(workload)).mod["main"]
-    found = [(_names(nest), extract_nest(func, nest)) for nest in root_nests(func)]
-    return [(names, r if isinstance(r, Recurrence) else None) for names, r in found]
+    analysis = analyse(ms.database.Workload.from_json(list(workload)).mod["main"])
+    found = zip(analysis.nests, analysis.scans, strict=True)
+    return [(_names(nest), r if isinstance(r, Recurrence) else None) for nest, r in found]
 
 
 def _names(nest: Any) -> list[str]:

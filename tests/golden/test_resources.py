@@ -15,7 +15,7 @@ from bench.gpu_loops import rwkv6
 from tests.programs.serving_programs import make_wkv_five, make_wkv_six
 from tests.support.cuda_harness import CUDA_TARGET, check_nvcc, compile_cuda, emitted_source
 from tests.support.cusim import nvcc
-from tests.support.tiers import paired
+from tests.support.tiers import SEED, longer, paired
 from tvm_scan import default_plan, extract, library, parallelize
 
 KEPT = Path(__file__).parent / "resources.json"
@@ -118,7 +118,11 @@ def test_the_table_has_every_workload_and_its_wide_loads():
         assert row["accesses"].keys() == row["registers"].keys() == row["shared"].keys()
 
 
-@pytest.mark.parametrize(("name", "arch"), paired(list(WORKLOADS), ["sm_80", "sm_100"]))
+#: Of the same kernels; what changes with an architecture is how many registers ptxas takes.
+OTHERS = longer(list(WORKLOADS)[SEED % 3 :: 3], list(WORKLOADS))
+
+
+@pytest.mark.parametrize(("name", "arch"), paired(OTHERS, ["sm_80", "sm_100"]))
 def test_other_architectures_spill_nothing_either(name, arch):
     if not nvcc.nvcc_available():
         pytest.skip("nvcc is missing: registers and spills of the kernels are not checked")

@@ -10,6 +10,7 @@ FOLDER = Folder(
     full=(
         "test_bench.py::test_a_dry_run_compares_every_plan_with_float64_and_times_the_ladders",
         "test_bench.py::test_a_peer_that_crashes_or_hangs_takes_nobody_with_it",
+        "test_bench.py::test_the_peers_in_cuda_compile",
         "test_cusim.py::test_parallel_processes_build_the_runtime_once",
     ),
     gpu=everything,

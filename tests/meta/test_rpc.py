@@ -17,6 +17,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tvm_scan import library
+from tvm_scan._lean import without_torch
 from tvm_scan.algebra import Reduce
 from tvm_scan.errors import ScanError
 from tvm_scan.meta import RecordStore, tune
@@ -37,7 +38,7 @@ def free_port():
 @contextlib.contextmanager
 def started(*arguments):
     process = subprocess.Popen(
-        [sys.executable, "-m", *map(str, arguments)],
+        without_torch([sys.executable, "-m", *map(str, arguments)]),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -147,6 +148,7 @@ def test_a_tracker_or_a_last_machine_that_goes_away_ends_the_search(
     number, said = GONE[how]
     monkeypatch.setattr(rpc, "_ANSWER", 3.0)
     monkeypatch.setattr(rpc, "_PAUSE", 0.5)
+    monkeypatch.setattr(rpc, "_LOOK", 1.0)
     with own_tracker() as (port, process), server(port) as machine:
         wait_for(lambda: servers(port) == 1)
         gone = []

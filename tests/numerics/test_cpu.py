@@ -48,15 +48,26 @@ def compiled(func, plan):
     return compile_cached(parallelize(func, TARGET, plan), target=TARGET)
 
 
-def both_kinds(case, plan, lengths, function_of):
-    """Run a case on exact and on random inputs of every length."""
-    for length in lengths:
-        options, inputs, want = exact_inputs(case, length)
-        func, executable = function_of(length, options)
-        check_exact(case, length, run_serial(executable, func, inputs, want))
-        inputs, want = random_inputs(case, length)
-        func, executable = function_of(length, dict(case.options))
-        check_random(case, length, run_serial(executable, func, inputs, want), plan)
+def both_kinds(case, plan, lengths, function_of, number):
+    """Run a case on exact or on random inputs of every length; in the full tier on both.
+
+    They may be two programs: exact numbers ask for other constants.
+    """
+    kinds = one_of((on_exact, on_random), number)
+    for kind, length in itertools.product(kinds, lengths):
+        kind(case, plan, length, function_of)
+
+
+def on_exact(case, _, length, function_of):
+    options, inputs, want = exact_inputs(case, length)
+    func, executable = function_of(length, options)
+    check_exact(case, length, run_serial(executable, func, inputs, want))
+
+
+def on_random(case, plan, length, function_of):
+    inputs, want = random_inputs(case, length)
+    func, executable = function_of(length, dict(case.options))
+    check_random(case, length, run_serial(executable, func, inputs, want), plan)
 
 
 def decided(pair):
@@ -78,6 +89,7 @@ def case_by_plan(some):
 def test_symbolic_extents(case, plan):
     """One compiled function serves every length."""
 
+    number = list(PLANS).index(plan) + CASES.index(case)
     made, plan = {}, PLANS[plan]
 
     def function_of(_, options):
@@ -87,7 +99,7 @@ def test_symbolic_extents(case, plan):
             made[key] = func, compiled(func, plan)
         return made[key]
 
-    both_kinds(case, plan, LENGTHS, function_of)
+    both_kinds(case, plan, LENGTHS, function_of, number)
 
 
 CONSTANT = [
@@ -116,7 +128,7 @@ def test_constant_extents(case, plan):
     once = one_of(few, number)
     short, long = one_of(few[:2], number), one_of(few[2:], number)
     lengths = once if case.name == "selective_scan" else longer([*short, *long], LENGTHS)
-    both_kinds(case, plan, lengths, function_of)
+    both_kinds(case, plan, lengths, function_of, number + CONSTANT.index(case))
 
 
 TREES = {name: plan for name, plan in PLANS.items() if name not in ("sequential", "default")}

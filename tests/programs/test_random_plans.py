@@ -26,6 +26,7 @@ from tests.support import cusim
 from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda
 from tests.support.recurrence_cases import Case, exact_inputs
+from tests.support.tiers import longer
 from tvm_scan import extract, library, parallelize
 from tvm_scan.meta.space import decisions
 from tvm_scan.schedules.machine.device import device_of
@@ -132,7 +133,7 @@ def check(got, want, tolerance):
             np.testing.assert_array_equal(array, expected)
 
 
-@profile(24)
+@profile(longer(12, 24))
 @given(problems(), st.data())
 def test_cuda(problem, data):
     """One order of threads and blocks, drawn, after a run under the race detector."""
@@ -156,7 +157,7 @@ def run_cuda(problem, plan, order):
         assert one.tobytes() == other.tobytes(), "other bits in another order of threads"
 
 
-@profile(40)
+@profile(longer(20, 40))
 @given(problems(), st.data())
 def test_cpu(problem, data):
     plan = drawn_plan(data, CPU, problem.func)

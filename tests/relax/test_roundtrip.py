@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 import tvm_scan.torch as ts  # noqa: E402
 from tests.relax.test_torch import Model, families  # noqa: E402
 from tests.support.compiled import compile_cached  # noqa: E402
+from tests.support.tiers import SEED, longer  # noqa: E402
 from tests.torch.test_properties import FUNCTIONS, inputs_of  # noqa: E402
 from tvm_scan.errors import ScanError  # noqa: E402
 from tvm_scan.relax import from_exported, get_pipeline  # noqa: E402
@@ -47,7 +48,8 @@ def runner(mod):
     return run
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+# One length of each is test_same_bits.py's.
+@pytest.mark.parametrize("name", longer(list(FUNCTIONS)[SEED % 3 :: 3], list(FUNCTIONS)))
 def test_every_function_with_a_dynamic_length(name):
     shapes, _, call = FUNCTIONS[name]
     dynamic = [{shape.index(None): LENGTH} if None in shape else None for shape in shapes]

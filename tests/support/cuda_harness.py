@@ -197,8 +197,8 @@ def check_nvcc(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> dict[str, nvcc.
 
 
 def _draw_resources(source: str) -> None:
-    """Of every fourth kernel: what all schedules take stands in tests/golden/test_resources.py."""
-    if nvcc.nvcc_available() and drawn(source, 4):
+    """Of every eighth kernel: what all schedules take stands in tests/golden/test_resources.py."""
+    if nvcc.nvcc_available() and drawn(source, 8):
         _resources(source)
 
 

@@ -74,8 +74,8 @@ def matches(pattern: str, name: str) -> bool:
     return name == pattern or not pattern or name.startswith((f"{pattern}::", f"{pattern}["))
 
 
-def longer(default: Sequence[Item], full: Sequence[Item]) -> Sequence[Item]:
-    """Return the second of two sequences in the full tier, else the first."""
+def longer(default: Item, full: Item) -> Item:
+    """Return the second of two in the full tier, else the first."""
     return full if TIER == "full" else default
 
 
@@ -177,34 +177,26 @@ def parameters_of(item: Any) -> dict[str, Hashable]:
     return {**found, **values}
 
 
-def meeting(cases: Sequence[Mapping[str, Hashable]], times: int = 2) -> set[int]:
+def meeting(cases: Sequence[Mapping[str, Hashable]]) -> set[int]:
     """Return which cases of a test suffice for each value of each parameter to occur.
 
     Parameters
     ----------
     cases
         The parameters of each case, by name.
-    times
-        In how many cases a value is to occur, if so many have it.
 
     Returns
     -------
     set of int
-        Places in ``cases``. Chosen greedily: each next one has the most values that are wanted.
+        Indices into ``cases``. Chosen greedily: each next one has the most values that are wanted.
     """
     values = [set(case.items()) for case in cases]
-    wanted: dict[tuple[str, Hashable], int] = {}
-    for value in itertools.chain.from_iterable(values):
-        wanted[value] = min(times, wanted.get(value, 0) + 1)
+    wanted = set(itertools.chain.from_iterable(values))
     order = list(range(len(values)))
     random.Random(SEED).shuffle(order)
     chosen: set[int] = set()
-    while any(wanted.values()):
-        best = max(
-            (i for i in order if i not in chosen),
-            key=lambda i: sum(wanted[v] > 0 for v in values[i]),
-        )
+    while wanted:
+        best = max(order, key=lambda i: len(values[i] & wanted))
         chosen.add(best)
-        for value in values[best]:
-            wanted[value] = max(0, wanted[value] - 1)
+        wanted -= values[best]
     return chosen

@@ -31,7 +31,7 @@ K = "0123456789abcdef" * 2 + "01234567"
 
 
 def key(index):
-    return f"{index}{K[1:]}"
+    return f"{index:03d}{K[3:]}"
 
 
 @pytest.fixture
@@ -91,6 +91,20 @@ def test_the_oldest_go_first(folder, monkeypatch):
     entries.insert(key(3), ".so", bytes(400_000))
     assert entries.fetch(key(2), ".so") is None
     assert store.info().bytes <= 1 << 20
+
+
+def test_the_limit_holds_and_the_folder_is_not_looked_at_each_time(folder, monkeypatch):
+    monkeypatch.setenv("TVM_SCAN_CACHE_MB", "1")
+    looks = []
+    look = entries.stored
+    monkeypatch.setattr(entries, "stored", lambda folder: looks.append(folder) or look(folder))
+    for index in range(40):
+        entries.insert(key(index), ".so", bytes(1_000))
+    assert len(looks) == 1
+    for index in range(40, 160):
+        entries.insert(key(index), ".so", bytes(10_000))
+        assert sum(size for _, size, _ in look(folder)) <= 1 << 20
+    assert entries.fetch(key(0), ".so") is None
 
 
 def test_a_bad_limit_says_what_to_do(folder, monkeypatch):

@@ -205,7 +205,11 @@ def test_a_target_has_constants_whatever_it_is():
     assert chip_of(Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})).vector_bytes == 16
 
 
-@pytest.mark.parametrize("given", [{}, {"TVM_NUM_THREADS": "3"}, {"OMP_NUM_THREADS": "2"}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"TVM_NUM_THREADS": "3", "OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "2"}],
+    ids=str,
+)
 def test_the_cores_are_the_threads_of_the_pool(given):
     """A plan for two cores is slower than the loop where the pool has one thread."""
     source = (

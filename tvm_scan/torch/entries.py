@@ -167,8 +167,23 @@ def insert(key: str, suffix: str, content: bytes, what: str = "") -> Path | None
         write_private(folder / f"{key}.json", json.dumps(_label(content, what)).encode())
     except OSError:
         return None
-    evict(folder, keep=key)
+    _evict_in_time(folder, key, len(content))
     return path
+
+
+#: By folder and limit, how many bytes this process may still store before it looks at the folder.
+_ALLOWANCE: dict[tuple[Path, int], int] = {}
+#: Processes that may store at a time without passing the limit: each takes a part of what is left.
+_WRITERS = 16
+
+
+def _evict_in_time(folder: Path, keep: str, added: int) -> None:
+    """Evict if the limit may be passed: to look at thousands of files takes as long as a kernel."""
+    most = limit()
+    left = _ALLOWANCE.get((folder, most), 0) - added
+    if left <= 0:
+        left = (most - evict(folder, keep)) // _WRITERS
+    _ALLOWANCE[folder, most] = left
 
 
 def _label(content: bytes, what: str) -> dict[str, object]:
@@ -203,16 +218,20 @@ def stored(folder: Path) -> list[tuple[float, int, list[Path]]]:
     return sorted(found, key=lambda entry: entry[0])
 
 
-def evict(folder: Path, keep: str) -> None:
-    """Remove what was used longest ago, but for the entry `keep`, until the limit holds."""
+def evict(folder: Path, keep: str) -> int:
+    """Remove what was used longest ago, but for the entry `keep`, until the limit holds.
+
+    Returns the bytes of what stays.
+    """
     entries = stored(folder)
     total, most = sum(size for _, size, _ in entries), limit()
     for _, size, files in entries:
         if total <= most:
-            return
+            break
         if files[0].stem != keep:
             delete(*files)
             total -= size
+    return total
 
 
 def delete(*paths: Path) -> None:

@@ -89,6 +89,9 @@ _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _BARRIERS = re.compile(r"used (\d+) barriers")
 
+#: One compilation for the machine code and for what ptxas says of it.
+_CUBIN = ["-Xptxas", "-v", "-cubin"]
+
 
 def parse_resources(report: str) -> dict[str, Resources]:
     """Reads the report of ``ptxas -v``: kernel name to what it takes."""
@@ -121,7 +124,7 @@ def compile_resources(source: str, arch: str = "sm_90") -> dict[str, Resources]:
     RuntimeError
         If there is no nvcc, or with its messages if it rejects the source.
     """
-    return parse_resources(_compiled(source, arch, ["-Xptxas", "-v", "-cubin"])[0])
+    return parse_resources(_compiled(source, arch, _CUBIN)[0])
 
 
 def compile_ptx(source: str, arch: str = "sm_90", options: Sequence[str] = ()) -> str:
@@ -151,7 +154,7 @@ def sass(source: str, arch: str = "sm_90") -> str:
         return kept.read_text()
     with tempfile.TemporaryDirectory(prefix="cusim-nvcc-") as scratch:
         cubin = Path(scratch) / "kernel.cubin"
-        cubin.write_bytes(_compiled(source, arch, ["-cubin"])[1])
+        cubin.write_bytes(_compiled(source, arch, _CUBIN)[1])
         done = subprocess.run([disassembler, str(cubin)], capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"nvdisasm: {done.stderr[:2000]}")
