@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from bench import defaults, tuned
 from bench.cpu_loops import loop_of
 from bench.search import WORKLOADS as SEARCHED
 from tvm_scan import Recurrence, default_plan, extract
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["NOTE", "differing", "main", "pages", "with_note"]
@@ -99,7 +100,11 @@ def with_note(text: str, older: bool) -> str:
 def _machine(about: dict[str, Any]) -> tuple[Target, Machine]:
     """The machine of a result, whichever this one is."""
     target = Target(json.loads(about["target"]))
-    return target, replace(Machine.of(target), cores=about["cores"])
+    machine = replace(Machine.of(target), cores=about["cores"])
+    constants = about.get("constants") or {}
+    if constants.keys() == asdict(machine.chip).keys():
+        machine = replace(machine, chip=CpuChip(**constants))
+    return target, machine
 
 
 Rows = Iterator[tuple[str, Callable[[], Any] | None, str]]

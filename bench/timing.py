@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from tvm.target import Target
 
 from bench.origin import command, commit
-from tvm_scan.schedules.machine.cpu_constants import cache_sizes
+from tvm_scan.schedules.machine.cpu_constants import cache_sizes, chip_of
 from tvm_scan.schedules.machine.machine import host_processors
 
 __all__ = [
@@ -160,6 +160,8 @@ def machine(target: Target) -> dict[str, Any]:
         "TVM_NUM_THREADS": os.environ.get("TVM_NUM_THREADS", ""),
         "shared": os.environ.get(_REALTIME) == "1",
         "target": str(target),
+        # What default plans were chosen by: other machines choose others.
+        "constants": asdict(chip_of(target)),
         "python": platform.python_version(),
         "tvm": version("apache-tvm"),
         "numpy": np.__version__,

@@ -1,4 +1,7 @@
-"""Choice of a CPU target's constants: what the target can do, on a machine that was measured."""
+"""Choice of a CPU target's constants: what the target can do, on a machine that was measured.
+
+``data/`` has a file for each kind of processor that was measured, by LLVM's name of it.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from tvm_scan.schedules.machine.device import device_of
 __all__ = [
     "cache_sizes",
     "chip_of",
+    "host_kind",
     "machine_constants",
     "parse_constants",
     "processor_name",
@@ -47,7 +51,15 @@ def chip_of(target: Target) -> CpuChip:
     -------
     CpuChip
     """
-    return with_features(machine_constants()[0], target)
+    kind = str((target.attrs or {}).get("mcpu") or "")
+    known = None if kind in ("", host_kind()) else _shipped(kind)
+    return with_features(known or machine_constants()[0], target)
+
+
+@cache
+def host_kind() -> str:
+    """LLVM's name of this machine's processor."""
+    return str(Target.from_device("cpu").attrs.get("mcpu") or "")
 
 
 @lru_cache(maxsize=64)
@@ -84,11 +96,9 @@ def _stamp(path: Path | None) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=16)
 def _constants(own: Path | None, stamp: tuple[int, int] | None) -> tuple[CpuChip, str]:
-    name = processor_name()
     if own is not None and stamp is not None and (found := _read(own)) is not None:
         return found, "calibrated"
-    shipped = files("tvm_scan.schedules").joinpath(f"machine/data/{name}.json")
-    if shipped.is_file() and (found := parse_constants(shipped.read_text(), name)) is not None:
+    if (found := _shipped(host_kind())) is not None:
         return found, "shipped"
     sizes = cache_sizes()
     estimate = CpuChip(
@@ -97,6 +107,17 @@ def _constants(own: Path | None, stamp: tuple[int, int] | None) -> tuple[CpuChip
         shared=min(sizes.get(3, CpuChip.shared), _LARGEST_SHARE),
     )
     return estimate, "estimated"
+
+
+@cache
+def _shipped(kind: str) -> CpuChip | None:
+    """Constants of a kind of processor that was measured."""
+    name = f"machine/data/{kind}.json"
+    path = files("tvm_scan.schedules").joinpath(name)
+    # A name of LLVM's has no slash; what else a target says names no file of ours.
+    if not re.fullmatch(r"[\w.+-]+", kind) or not path.is_file():
+        return None
+    return parse_constants(path.read_text(encoding="utf-8"), name)
 
 
 def user_file() -> Path | None:
@@ -182,13 +203,15 @@ def cache_sizes() -> dict[int, int]:
 @cache
 def processor_name() -> str:
     """Name of this machine's processor, in letters, digits and dashes."""
-    text = platform.processor()
+    said: dict[str, str] = {}
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if line.startswith("model name"):
-                    text = line.split(":", 1)[1]
-                    break
+                key, _, value = line.partition(":")
+                said.setdefault(key.strip(), value.strip())
     except OSError:
         pass
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    # Several generations are sold under one model name: "AMD EPYC".
+    parts = [said.get("model name") or platform.processor(), said.get("cpu family", "")]
+    parts.append(said.get("model") or said.get("CPU part", ""))
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(filter(None, parts)).lower()).strip("-")
