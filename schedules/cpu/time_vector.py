@@ -23,6 +23,7 @@ from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.reversed_rows import ReversedRows
 from tvm_scan.schedules.cpu.time_fold import TimeFold
 from tvm_scan.schedules.cpu.time_runs import TimeRuns
 from tvm_scan.schedules.cpu.vector_math import Pool, hoist_first_iteration, with_vector_math
@@ -68,6 +69,7 @@ class TimeVector:
             for i, g in enumerate(recurrence.groups)
         }
         self.runs = TimeRuns(self) if plan.time_runs else None
+        self.reversed_rows = ReversedRows(self.width)
         self.halves: list[Var] = []
 
     @property
@@ -76,7 +78,8 @@ class TimeVector:
         sides = [side for sides in self.elements.values() for side in sides]
         elements = [e.buffer for side in sides for e in side]
         runs = self.runs.buffers if self.runs else []
-        return [*self.many.buffers, *self.pool.buffers, *elements, *runs, *self.halves]
+        rows = self.reversed_rows.buffers
+        return [*self.many.buffers, *self.pool.buffers, *elements, *runs, *rows, *self.halves]
 
     def begin(self) -> Any:
         """Clear the registers before the first vector: TVM would shrink those not seen outside."""
@@ -131,13 +134,19 @@ class TimeVector:
         if branches(probe):
             return loop("v", self.width, make, ForKind.SERIAL, self.dtype)
 
+        before: list[Any] = []
+        after: list[Any] = []
+
         def vector(v: Any) -> Any:
-            code = hoist_first_iteration(make(v))
+            loads, code, stores = self.reversed_rows.taken_out(hoist_first_iteration(make(v)), v)
+            before.extend(loads)
+            after.extend(stores)
             if self.plan.library_math:
                 return code
             return with_vector_math(code, self.pool, v, ldexp=self.plan.ldexp)
 
-        return loop("v", self.width, vector, ForKind.VECTORIZED, self.dtype)
+        steps = loop("v", self.width, vector, ForKind.VECTORIZED, self.dtype)
+        return tir.seq([*before, steps, *after])
 
     def lift(self, i: int, parts: list[Lanes], first: Any) -> Any:
         """Elements of the steps of a vector."""

@@ -104,8 +104,7 @@ def test_a_chunk_that_is_reduced_reads_its_cells_as_the_walk_does():
         step = step_of(found_in(linear_recurrence(1, 1 << 20, **options)))
         return vector_fold(plan, step, chip, float(step.length))
 
-    assert reduced(reverse=True) > 1.2 * reduced()  # two gathered cells a step
-    assert reduced(reverse=True) >= 2 * (1 << 20)
+    assert reduced() < reduced(reverse=True) < 2 * reduced()  # two vectors to reverse
 
 
 @pytest.mark.parametrize("name", TARGETS)

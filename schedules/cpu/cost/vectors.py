@@ -15,14 +15,17 @@ from tvm_scan.schedules.cpu.cost.parts import (
 )
 from tvm_scan.schedules.cpu.cost.step import Access, Part, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.reversed_rows import REVERSED_BYTES
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
 __all__ = ["block_counts", "vector_fold", "vector_walk"]
 
 #: Cycles of a cell that a vector of time reads, and writes, where steps lie apart.
 _GATHERED, _SCATTERED = 1.0, 2.8
-#: Cycles of a cell of a vector of time that is read or written backwards.
-_REVERSED = 1.0
+#: Cycles of a cell of a vector of time that is read or written backwards, one by one.
+_BACKWARDS = 1.0
+#: Shuffles that reverse a vector: within quarters of it, and of the quarters.
+_REVERSED = 2.0
 #: Cycles around a vector of time; cycles until its last cell is the next one's carry.
 _AROUND, _PASSED = 1.7, 3.0
 #: More cycles of vectors of time whose elements have several parts: they leave the registers.
@@ -35,6 +38,7 @@ def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     full, rest = divmod(length, width)
     spilled = _SPILLED if any(len(part.sizes) > 2 for part in step.parts) else 1.0
     issued, shuffles = (spilled * counted for counted in block_counts(plan, step, chip))
+    shuffles += sum(_reversed(a, width, chip) for a in moving(step))
     chain = max(latency_of(part.apply_chain, chip) + _PASSED for part in step.parts)
     memory = sum(_moved(a, width, chip) for a in moving(step))
     block = max(issued / chip.vector_issue, shuffles / chip.shuffle_issue, memory) + _AROUND
@@ -52,11 +56,18 @@ def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
 
 def _moved(a: Access, width: int, chip: CpuChip) -> float:
     """Cycles of the cells that a vector of time reads or writes."""
-    if a.along_time == 1:
+    if a.along_time == 1 or _reversed(a, width, chip):
         return vectors_of(width, a.size, chip) * (1.0 if a.store else 0.5)
     if a.along_time == -1:
-        return _REVERSED * width
+        return _BACKWARDS * width
     return (_SCATTERED if a.store else _GATHERED) * width
+
+
+def _reversed(a: Access, width: int, chip: CpuChip) -> float:
+    """Shuffles that put the cells of a vector of time in the order of memory, or of time."""
+    if a.along_time != -1 or a.size not in REVERSED_BYTES:
+        return 0.0
+    return _REVERSED * vectors_of(width, a.size, chip)
 
 
 def block_counts(plan: CpuPlan, step: Step, chip: CpuChip) -> tuple[float, float]:
@@ -109,6 +120,8 @@ def vector_fold(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
         operations += spilled * (lifted + combined)
         vectors = sum(vectors_of(width, size, chip) for size in part.sizes)
         shuffles += spilled * 2 * vectors * 1.25
-    loads = sum(_moved(a, width, chip) for a in moving(step) if not a.store)
+    read = [a for a in moving(step) if not a.store]
+    shuffles += sum(_reversed(a, width, chip) for a in read)
+    loads = sum(_moved(a, width, chip) for a in read)
     batch = max(operations / chip.vector_issue, shuffles / chip.shuffle_issue, loads)
     return 20.0 + length / width * (batch + 4.0)
