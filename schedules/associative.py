@@ -113,12 +113,13 @@ def _operands(name: str, dtypes: Sequence[str]) -> Operand:
 
 
 def _check_signature(combine: Operator, dtypes: Sequence[str]) -> None:
-    made = tuple(combine(_operands("a", dtypes), _operands("b", dtypes)))
-    found = tuple(tir.dtype_of(part) for part in made)
-    if found != tuple(dtypes):
+    combined = tuple(combine(_operands("a", dtypes), _operands("b", dtypes)))
+    combined_dtypes = tuple(tir.dtype_of(part) for part in combined)
+    if combined_dtypes != tuple(dtypes):
         raise ScanError(
             f"associative_scan: expected combine to return ({', '.join(dtypes)}), got "
-            f"({', '.join(found)}); return one part for each part of an operand, in its dtype"
+            f"({', '.join(combined_dtypes)}); return one part for each part of an operand, in "
+            "its dtype"
         )
 
 

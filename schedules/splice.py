@@ -42,9 +42,9 @@ def silent(sch: Schedule) -> Iterator[None]:
 
 def blocks_in(stmt: Any) -> list[SBlock]:
     """Every block in ``stmt``."""
-    found: list[SBlock] = []
-    tvm_ffi.structural_walk(stmt, [(SBlock, lambda block: found.append(block))])
-    return found
+    blocks: list[SBlock] = []
+    tvm_ffi.structural_walk(stmt, [(SBlock, lambda block: blocks.append(block))])
+    return blocks
 
 
 def root_sref(sch: Schedule, sref: Any) -> Any:

@@ -78,8 +78,8 @@ def nearest(known: Iterable[Known], target: Target, recurrence: Recurrence) -> K
         return buckets, ratio, -one.rows * one.length, one.seconds, one.record
 
     same = [(order(one), one) for one in known if one.key == key]
-    for place, one in sorted(same, key=lambda pair: pair[0]):
-        if place[0] > _FARTHEST:
+    for distance, one in sorted(same, key=lambda pair: pair[0]):
+        if distance[0] > _FARTHEST:
             break
         if one.plan is None or why_unfit(one.plan, target, recurrence) is None:
             return one

@@ -139,13 +139,13 @@ def bound_loop(name: str, thread: str, extent: Any, body: Callable[[Var], Any]) 
 
 
 def each(extents: Sequence[int], make: Callable[[list[Any]], Any], unroll: bool) -> Any:
-    """``make(place)`` for every place of a box of constant extents."""
+    """``make(index)`` for every cell of a box of constant extents."""
     kind = ForKind.UNROLLED if unroll else ForKind.SERIAL
 
-    def nest(dims: Sequence[int], place: list[Any]) -> Any:
+    def nest(dims: Sequence[int], index: list[Any]) -> Any:
         if not dims:
-            return make(place)
-        return loop("s", int(dims[0]), lambda v: nest(dims[1:], [*place, v]), kind)
+            return make(index)
+        return loop("s", int(dims[0]), lambda v: nest(dims[1:], [*index, v]), kind)
 
     return nest(list(extents), [])
 
@@ -234,8 +234,8 @@ class Kernel:
 
         Shared memory is read before and after the code, so that TVM lends none of it to two
         buffers by turns: the barriers between them cost more than the memory, and the builders hide
-        accesses from the pass that would place them (``barriers``). Reads whose value nobody wants
-        go between the pass that lends memory and the one that places barriers.
+        accesses from the pass that would put them there (``barriers``). Reads whose value nobody
+        wants go between the pass that lends memory and the one that puts barriers in.
         """
         names = [
             tirx.Evaluate(tirx.BufferLoad(b, [tir.zero_like(e) for e in tir.shape_of(b)]))
@@ -266,14 +266,14 @@ def threads_over(kernel: Callable[[Any], Kernel], row: Var, total: Any, threads:
     """
     count = int_const(threads, total)
     blocks = at_least_one(tir.simplify((total + count - 1) // count))
-    made = kernel(row < total)
+    launched = kernel(row < total)
     axis = (row, blocks * count)
     return bound_loop(
         "bx",
         "blockIdx.x",
         blocks,
         lambda bx: bound_loop(
-            "tx", "threadIdx.x", count, lambda tx: made.block([(*axis, bx * count + tx)])
+            "tx", "threadIdx.x", count, lambda tx: launched.block([(*axis, bx * count + tx)])
         ),
     )
 
@@ -285,12 +285,12 @@ def chunks_over(
     count = int_const(threads, total)
     of_chunk = at_least_one(tir.simplify((total + count - 1) // count))
     blocks = tir.simplify(of_chunk * int_const(chunks, total))
-    made = kernel(row < total)
+    launched = kernel(row < total)
 
     def thread(bx: Any, tx: Any) -> Any:
-        place = (row, of_chunk * count, bx % of_chunk * count + tx)
+        row_axis = (row, of_chunk * count, bx % of_chunk * count + tx)
         number = (chunk, int_const(chunks, chunk), as_dtype(bx // of_chunk, tir.dtype_of(chunk)))
-        return made.block([place, number])
+        return launched.block([row_axis, number])
 
     return bound_loop(
         "bx",

@@ -49,15 +49,15 @@ class Phases(ABC):
 
     def allocate(self, name: str, reduced: Sequence[Any], parts: Sequence[Any]) -> None:
         """Scratch for the elements of the parts that are reduced, and for the carries of all."""
-        self.elements = Elements.of_stages(self.recurrence, name, reduced, "global")
+        self.elements = Elements.of_levels(self.recurrence, name, reduced, "global")
         self.carries = carry_scratch(self.recurrence, parts)
 
     @abstractmethod
-    def reduce(self, stage: int) -> Any:
+    def reduce(self, level: int) -> Any:
         """Every part to its element."""
 
     @abstractmethod
-    def scan(self, stage: int) -> Any:
+    def scan(self, level: int) -> Any:
         """The elements to the carries before the parts."""
 
     @abstractmethod
@@ -69,37 +69,37 @@ class Phases(ABC):
 
         Earlier levels are replayed from their known carries while a later one is reduced.
         """
-        stages = range(self.recurrence.stages)
-        nests = [nest for stage in stages for nest in (self.reduce(stage), self.scan(stage))]
+        levels = range(self.recurrence.levels)
+        nests = [nest for level in levels for nest in (self.reduce(level), self.scan(level))]
         scratch = [buffer for elements in self.elements for buffer in elements.buffers]
         return Built([*nests, self.replay()], [*scratch, *self.carries])
 
-    def carries_of(self, stages: range) -> list[Var]:
+    def carries_of(self, levels: range) -> list[Var]:
         """Carries of some levels."""
-        groups = [group for group in self.recurrence.groups if group.stage in stages]
+        groups = [group for group in self.recurrence.groups if group.level in levels]
         return [self.carries[i] for group in groups for i in group.carries]
 
-    def is_last(self, stage: int) -> bool:
+    def is_last(self, level: int) -> bool:
         """Return whether nothing is scanned after this level."""
-        return stage == self.recurrence.stages - 1
+        return level == self.recurrence.levels - 1
 
     def scan_kernel(
-        self, stage: int, body: Any, allocs: Sequence[Var], *, has_outputs: bool
+        self, level: int, body: Any, allocs: Sequence[Var], *, has_outputs: bool
     ) -> Kernel:
         """A kernel from elements to carries; ``has_outputs`` if it writes what nobody else does."""
         recurrence = self.recurrence
         outputs = recurrence.outputs if has_outputs else []
         return Kernel(
             "scan_carries",
-            [*recurrence.inputs, *self.elements[stage].buffers, *state_buffers(recurrence)],
-            [*self.carries_of(range(stage, stage + 1)), *outputs],
+            [*recurrence.inputs, *self.elements[level].buffers, *state_buffers(recurrence)],
+            [*self.carries_of(range(level, level + 1)), *outputs],
             body,
             allocs,
         )
 
     def scan_in_order(
         self,
-        stage: int,
+        level: int,
         walk: Callable[[Replica, Var], Any],
         ends: Callable[[Replica], Any] = lambda replica: None,
         *,
@@ -110,7 +110,7 @@ class Phases(ABC):
 
         Parameters
         ----------
-        stage : int
+        level : int
             Level.
         walk, ends : callable
             ``walk(replica, row)`` from the carry before the lane, and what ``ends(replica)``
@@ -128,7 +128,7 @@ class Phases(ABC):
         row = tirx.Var("v_row", self.dtype)
         lanes = decode_lanes(self.recurrence, row)
         replica = Replica(self.recurrence, lanes, unroll=unroll)
-        boundary = replica.boundary() if self.is_last(stage) else None
+        boundary = replica.boundary() if self.is_last(level) else None
         walked, end = walk(replica, row), ends(replica)
         body = tir.seq([replica.begin(), boundary, walked, end])
         guard = guard_of(self.recurrence, lanes)
@@ -137,11 +137,11 @@ class Phases(ABC):
         def kernel(inside: Any) -> Kernel:
             code = when(inside, when(guard, body))
             allocs = [*replica.buffers, *more]
-            return self.scan_kernel(stage, code, allocs, has_outputs=has_outputs)
+            return self.scan_kernel(level, code, allocs, has_outputs=has_outputs)
 
         return row, kernel
 
-    def pass_part(self, replica: Replica, stage: int, lead: Sequence[Any]) -> Any:
+    def pass_part(self, replica: Replica, level: int, lead: Sequence[Any]) -> Any:
         """Keep the carry before a part, and take its element into it."""
-        kept = replica.keep(self.carries, lead, stage)
-        return tir.seq([kept, replica.apply(self.elements[stage], lead)])
+        keep = replica.keep(self.carries, lead, level)
+        return tir.seq([keep, replica.apply(self.elements[level], lead)])

@@ -156,7 +156,7 @@ def _lane_nest(
 
     stmts = [across(replica.begin)]
     if fill is not None:
-        stmts.insert(0, across(lambda u: replica.place(fill, u)))
+        stmts.insert(0, across(lambda u: replica.instantiate(fill, u)))
     if recurrence.boundary is not None:
         stmts.append(across(replica.boundary))
     if tiles is not None:
@@ -167,7 +167,10 @@ def _lane_nest(
 
         def step(t: Any) -> Any:
             stored = flush(
-                held, replica, width, lambda index, u: replica.place(index, as_dtype(u, dtype), t)
+                held,
+                replica,
+                width,
+                lambda index, u: replica.instantiate(index, as_dtype(u, dtype), t),
             )
             return tir.seq([across(lambda u: replica.step(t, u)), stored])
 

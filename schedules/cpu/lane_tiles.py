@@ -89,8 +89,8 @@ class LaneTiles:
                     return _as(tirx.BufferLoad(stream.tile, [self.slot]), load.source)
             for one in self.shared:
                 if tir.structurally_equal(load, one.load):
-                    place = [*(var for var, _ in one.loops), self._place_in_line(one)]
-                    return _as(tirx.BufferLoad(one.tile, place), load.source)
+                    indices = [*(var for var, _ in one.loops), self._index_in_line(one)]
+                    return _as(tirx.BufferLoad(one.tile, indices), load.source)
             return load
 
         def on_store(store: tirx.BufferStore) -> Any:
@@ -112,7 +112,7 @@ class LaneTiles:
         held = any(inner.value.source.same_as(tile) for tile in tiles)
         return inner.value if same and held else cast
 
-    def _place_in_line(self, one: Shared) -> Any:
+    def _index_in_line(self, one: Shared) -> Any:
         return self.slot if one.ahead else tirx.IntImm("int32", self.steps - 1) - self.slot
 
     @property
@@ -148,7 +148,7 @@ class LaneTiles:
                 slot = tir.VarMap([(self.slot, i)])
                 time = first + as_dtype(i, tir.dtype_of(extent))
                 body = tir.substitute(self.body, slot)
-                return across(lambda u: replica.place(body, u, time))
+                return across(lambda u: replica.instantiate(body, u, time))
 
             inputs = [self._move(s, replica, first) for s in self.streams if not s.is_output]
             inputs += [self._copy(one, replica, first) for one in self.shared]
@@ -176,13 +176,13 @@ class LaneTiles:
         """The cells of a tile's steps that all lanes read."""
         begin = first if one.ahead else first + int_const(self.steps - 1, first)
 
-        def line(place: list[Any]) -> Any:
-            table = tir.VarMap((v, p) for (v, _), p in zip(one.loops, place, strict=True))
+        def line(index: list[Any]) -> Any:
+            table = tir.VarMap((v, p) for (v, _), p in zip(one.loops, index, strict=True))
             indices = [
-                replica.place(tir.substitute(i, table), None, begin) for i in one.load.indices
+                replica.instantiate(tir.substitute(i, table), None, begin) for i in one.load.indices
             ]
             memory = [*indices[:-1], tirx.Ramp(indices[-1], 1, self.steps)]
-            held = [*place, tirx.Ramp(tirx.IntImm("int32", 0), 1, self.steps)]
+            held = [*index, tirx.Ramp(tirx.IntImm("int32", 0), 1, self.steps)]
             value = tirx.BufferLoad(one.load.source, memory)
             return tirx.BufferStore(one.tile, _row(value, one.tile), held)
 
@@ -206,8 +206,8 @@ class LaneTiles:
         rows = int_const(side, lane_dtype)
 
         def memory(lane: Any, cell: int) -> list[Any]:
-            places = [replica.place(i, lane, begin) for i in stream.indices]
-            return [*places[:-1], tirx.Ramp(places[-1] + cell, 1, side)]
+            indices = [replica.instantiate(i, lane, begin) for i in stream.indices]
+            return [*indices[:-1], tirx.Ramp(indices[-1] + cell, 1, side)]
 
         def staged(row: Any, cell: int) -> list[Any]:
             return [row, tirx.Ramp(tirx.IntImm("int32", cell), 1, side)]
@@ -294,6 +294,6 @@ def _asked_for(buffer: Var, line: list[Any]) -> Any:
     extent = tir.shape_of(buffer)[-1]
     zero, one = tir.zero_like(line[-1].base), int_const(1, line[-1].base)
     inside = tirx.Max(tirx.Min(line[-1].base, as_dtype(extent, tir.dtype_of(zero)) - one), zero)
-    place = tirx.address_of(tirx.BufferLoad(buffer, [*line[:-1], inside]))
+    address = tirx.address_of(tirx.BufferLoad(buffer, [*line[:-1], inside]))
     numbers = [tirx.IntImm("int32", n) for n in (0, 3, 1)]  # to read, to keep, data
-    return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", place, *numbers))
+    return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *numbers))

@@ -174,10 +174,10 @@ class Lanes(CpuPlan):
 
 
 def _is_transcendental(recurrence: Recurrence) -> bool:
-    found: list[bool] = []
+    matches: list[bool] = []
 
     def visit(call: Call) -> None:
-        found.append((tir.call_name(call) or "").rpartition(".")[2] in _TRANSCENDENTAL)
+        matches.append((tir.call_name(call) or "").rpartition(".")[2] in _TRANSCENDENTAL)
 
     tvm_ffi.structural_walk(recurrence.body, [(Call, visit)])
-    return any(found)
+    return any(matches)

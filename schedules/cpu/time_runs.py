@@ -63,11 +63,11 @@ def _unpacked(width: int, size: int) -> tuple[list[int], list[int]]:
     """Lanes of two vectors in turns, ``size`` at a time: the lower and upper ones of blocks."""
     halves: tuple[list[int], list[int]] = ([], [])
     for block in range(0, width, RUN):
-        for side, places in enumerate(halves):
+        for side, lanes in enumerate(halves):
             begin = block + side * RUN // 2
             for first in range(begin, begin + RUN // 2, size):
                 for vector in range(2):
-                    places += [vector * width + first + k for k in range(size)]
+                    lanes += [vector * width + first + k for k in range(size)]
     return halves
 
 
@@ -131,8 +131,8 @@ class TimeRuns:
                 for v in range(RUN)
             ]
             scanned, raw = columns.sets
-            made, turned = columns.turn(rows, scanned)
-            out += [*made, *(lanes.store(x) for lanes, x in zip(raw, turned, strict=True))]
+            transposition, turned = columns.turn(rows, scanned)
+            out += [*transposition, *(lanes.store(x) for lanes, x in zip(raw, turned, strict=True))]
         parts = self.columns[i]
         out += [c.sets[0][0].store(c.sets[1][0].load()) for c in parts]
         for p in range(1, RUN):
@@ -148,13 +148,15 @@ class TimeRuns:
         left: list[Any],
         right: list[Any],
         targets: list[Lanes],
-        kept: list[Any] | None = None,
+        unchanged: list[Any] | None = None,
     ) -> list[Any]:
         first, second, _ = names(group.algebra, [])
         table = tir.VarMap(zip((*first, *second), (*left, *right), strict=True))
         values = [on_vectors(v, table, self.width) for v in combine(first, second)]
-        if kept is not None:
-            values = [tirx.Shuffle([old, v], kept) for old, v in zip(right, values, strict=True)]
+        if unchanged is not None:
+            values = [
+                tirx.Shuffle([old, v], unchanged) for old, v in zip(right, values, strict=True)
+            ]
         return [target.store(v) for target, v in zip(targets, values, strict=True)]
 
     def _shifted(self, by: int) -> list[int]:
@@ -168,8 +170,10 @@ class TimeRuns:
         while by < self.width:
             right = [part.load() for part in read]
             left = [tirx.Shuffle([x], self._shifted(by)) for x in right]
-            kept = [lane + (self.width if g >= by else 0) for lane, g in enumerate(self.run_of)]
-            out += self._combined(group, combine, left, right, write, kept)
+            unchanged = [
+                lane + (self.width if g >= by else 0) for lane, g in enumerate(self.run_of)
+            ]
+            out += self._combined(group, combine, left, right, write, unchanged)
             read = write
             write = self.totals[i][1] if write is self.totals[i][0] else self.totals[i][0]
             by *= 2
@@ -199,7 +203,7 @@ class TimeRuns:
         left, _, old = names(group.algebra, dtypes)
         carries = [one.get_carry(c, []) for c in group.carries]
         wide = [tirx.Broadcast(carry, self.width) for carry in carries]
-        places = self._shifted(1)
+        order = self._shifted(1)
         first = [lane + (0 if g == 0 else self.width) for lane, g in enumerate(self.run_of)]
         out = []
 
@@ -207,7 +211,7 @@ class TimeRuns:
             table = tir.VarMap(zip((*left, *old), (*element, *to), strict=True))
             return [on_vectors(v, table, self.width) for v in apply(left, old)]
 
-        shifted = [tirx.Shuffle([part.load()], places) for part in self._scanned(i)]
+        shifted = [tirx.Shuffle([part.load()], order) for part in self._scanned(i)]
         befores = [self.before[c].sets[0] for c in group.carries]
         for columns, carry, value in zip(befores, wide, applied(shifted, wide), strict=True):
             out.append(columns[0].store(tirx.Shuffle([carry, value], first)))
@@ -216,10 +220,10 @@ class TimeRuns:
             values = applied(element, [columns[0].load() for columns in befores])
             out += [columns[p].store(v) for columns, v in zip(befores, values, strict=True)]
         for c in group.carries:
-            made, rows = self.before[c].turn(
+            transposition, rows = self.before[c].turn(
                 [lanes.load() for lanes in self.before[c].sets[0]], self.before[c].sets[1]
             )
-            out += made
+            out += transposition
             for v, row in enumerate(rows):
                 buffer, cell = many.carry(c, [], tirx.Ramp(v * self.width, 1, self.width))
                 out.append(tirx.BufferStore(buffer, row, cell))

@@ -23,7 +23,7 @@ from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
-from tvm_scan.schedules.cpu.time_fold import TimeFold
+from tvm_scan.schedules.cpu.time_reduction import TimeReduction
 from tvm_scan.schedules.cpu.time_runs import TimeRuns
 from tvm_scan.schedules.cpu.vector_math import Pool, hoist_first_iteration, with_vector_math
 from tvm_scan.schedules.cpu.vector_values import Lanes, blend, names, on_vectors, shift
@@ -37,7 +37,7 @@ class TimeVector:
     Parameters
     ----------
     recurrence : Recurrence
-        One stage, carries of one cell.
+        One level, carries of one cell.
     lanes : sequence of Expr
         Value of each lane variable.
     plan : CpuPlan
@@ -90,27 +90,29 @@ class TimeVector:
         rest = tir.simplify(extent - done)
         blocks = loop("n", full, lambda n: self.block(start + n * width))
         single = loop("i", rest, lambda i: self.one.step(start + done + i))
-        kept = self._keep_last()
+        keep_last = self._keep_last()
         if tir.as_int(full) is None:
-            kept = tirx.IfThenElse(full > int_const(0, full), kept, None) if kept else None
-        return tir.seq([blocks, kept, single])
+            keep_last = (
+                tirx.IfThenElse(full > int_const(0, full), keep_last, None) if keep_last else None
+            )
+        return tir.seq([blocks, keep_last, single])
 
     def reduce(self, held: Elements, lead: list[Any], start: Any, extent: Any) -> Any:
         """``held[lead]`` followed by ``extent`` steps from ``start`` on.
 
-        Vectors are folded by halves, even steps with the odd ones after them: of V steps, V - 1
+        Vectors are reduced by halves, even steps with the odd ones after them: of V steps, V - 1
         combinations in about V / width + log width operations.
         """
-        fold = TimeFold(self)
-        batch = int_const(fold.steps, extent)
+        batches = TimeReduction(self)
+        batch = int_const(batches.steps, extent)
         full = tir.simplify(extent // batch)
         done = tir.simplify(full * batch)
         rest = tir.simplify(extent - done)
-        blocks = loop("n", full, lambda n: fold.fold(held, lead, start + n * batch))
+        blocks = loop("n", full, lambda n: batches.reduce(held, lead, start + n * batch))
         single = loop(
             "i", rest, lambda i: self.one.extend(held, lead, start + done + i, flush=True)
         )
-        self.halves = fold.buffers
+        self.halves = batches.buffers
         return tir.seq([blocks, single])
 
     def block(self, first: Any) -> Any:
@@ -120,10 +122,10 @@ class TimeVector:
         ]
         body = self._across(lambda v: self.many.step(first + v, v))
 
-        def place(index: Any, v: Any) -> Any:
-            return self.many.place(index, None, first + as_dtype(v, self.dtype))
+        def index_at(index: Any, v: Any) -> Any:
+            return self.many.instantiate(index, None, first + as_dtype(v, self.dtype))
 
-        return tir.seq([*befores, body, flush(self.held, self.many, self.width, place)])
+        return tir.seq([*befores, body, flush(self.held, self.many, self.width, index_at)])
 
     def _across(self, make: Any) -> Any:
         """``make`` for every step of a vector."""
@@ -163,8 +165,8 @@ class TimeVector:
             return runs.levels(i, group, read, combine) if runs else self._levels(i, group, combine)
 
         def handed(apply: Combine) -> list[Any]:
-            made = runs.befores(i, group, apply) if runs else self._befores(group, last, apply)
-            return [*made, self._after(group, total, apply)]
+            befores = runs.befores(i, group, apply) if runs else self._befores(group, last, apply)
+            return [*befores, self._after(group, total, apply)]
 
         careful = [lifted, *scanned(algebra.combine), *handed(algebra.apply)]
         plain = algebra.plainly()
@@ -225,8 +227,8 @@ class TimeVector:
     def _after(self, group: Group, total: Element, apply: Combine) -> Any:
         """The carries after the last step, which the element of all steps makes."""
         carries = tuple(self.one.get_carry(c, []) for c in group.carries)
-        places = [self.one.carry(c, []) for c in group.carries]
-        return store_all(places, apply(total, carries))
+        targets = [self.one.carry(c, []) for c in group.carries]
+        return store_all(targets, apply(total, carries))
 
     def _keep_last(self) -> Any:
         """Registers that are no carries, as the last step of the last vector left them."""

@@ -42,7 +42,7 @@ def build_vector_chunks(recurrence: Recurrence, plan: CpuPlan) -> Built:
     Parameters
     ----------
     recurrence : Recurrence
-        One stage, carries of one cell.
+        One level, carries of one cell.
     plan : CpuPlan
         With ``time_vector``; ``cache_steps`` is the length of a tile.
 
@@ -134,9 +134,9 @@ class _VectorChunks:
         """Phase 1: the first piece of a tile walked, the element of every other but the last."""
         tile, row, chunk, lanes = self._axes()
         one, vectors = self._walker(lanes)
-        other, folds = self._walker(lanes)
+        other, reducer = self._walker(lanes)
         held = Elements(self.recurrence, "held", [1], "local")
-        place = [int_const(0, "int32")]
+        at = [int_const(0, "int32")]
         # The first step of some recurrences is their own.
         own = any(carry.first is not None for carry in self.recurrence.carries)
         zero, single = (int_const(v, self.time_dtype) for v in (0, 1))
@@ -152,15 +152,15 @@ class _VectorChunks:
             self._keep(one, row, 1),
         ]
         twice = tir.simplify(self.unit * int_const(2, self.unit))
-        folded = folds.reduce(held, place, self._start(tile, chunk), twice)
-        reduced = [folds.begin(), other.prologue(), folded]
+        element = reducer.reduce(held, at, self._start(tile, chunk), twice)
+        reduced = [reducer.begin(), other.prologue(), element]
         first = tirx.EQ(chunk, tir.zero_like(chunk))
         # The element is stored outside of the choice, which would confuse TVM's compaction.
         body = tir.seq(
             [
-                other.set_identity(held, place),
+                other.set_identity(held, at),
                 tirx.IfThenElse(first, tir.seq(walked), tir.seq(reduced)),
-                other.copy(self.elements, [row, chunk], held, place),
+                other.copy(self.elements, [row, chunk], held, at),
             ]
         )
         kernel = Kernel(
@@ -168,7 +168,7 @@ class _VectorChunks:
             [*self.recurrence.inputs, *self.carries],
             [*self.elements.buffers, *self.carries, *self.recurrence.outputs],
             when(guard_of(self.recurrence, lanes), with_line_stores(body, vectors.held.dtypes)),
-            [*one.buffers, *vectors.buffers, *other.buffers, *folds.buffers, *held.buffers],
+            [*one.buffers, *vectors.buffers, *other.buffers, *reducer.buffers, *held.buffers],
         )
         return self._parallel(kernel, n, tile, row, chunk)
 
@@ -222,12 +222,12 @@ class _VectorChunks:
 
     def _parallel(self, kernel: Kernel, n: Any, tile: Var, row: Var, chunk: Var) -> Any:
         """A block over (tile, row, chunk), the last two in one parallel loop."""
-        made = kernel.on_stack()
+        parallel = kernel.on_stack()
 
         def realize(task: Any) -> Any:
             number, part = task // self.chunks, task % self.chunks
             axes = [(row, self.rows, number), (chunk, self.chunks, part)]
-            return made.block([(tile, self.tiles, n), *axes])
+            return parallel.block([(tile, self.tiles, n), *axes])
 
         total = tir.simplify(self.rows * self.chunks)
         return loop("task", total, realize, ForKind.PARALLEL)

@@ -78,7 +78,7 @@ def shift(vector: Any, by: int, width: int) -> Any:
 
 
 def blend(first: Any, rest: Any, count: int, width: int) -> Any:
-    """``count`` lanes of ``first``, then those of ``rest`` at the same places."""
+    """``count`` lanes of ``first``, then those of ``rest`` at the same lanes."""
     return tirx.Shuffle([first, rest], [v if v < count else width + v for v in range(width)])
 
 
@@ -121,7 +121,7 @@ def _can_be_vectors(algebra: Algebra, carries: Sequence[str]) -> bool:
 
 def takes_time_vectors(recurrence: Recurrence) -> bool:
     """Return whether steps of a recurrence can be the lanes of a vector."""
-    return recurrence.stages == 1 and all(
+    return recurrence.levels == 1 and all(
         not recurrence.state_axes(group)
         and _can_be_vectors(group.algebra, [recurrence.carries[c].dtype for c in group.carries])
         for group in recurrence.groups

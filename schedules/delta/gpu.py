@@ -84,7 +84,7 @@ class _Block(Chunk):
         super().__init__(rule, chunk, _COLUMNS, "shared")
         self.thread = tirx.Var("v_thread", self.index)
         self.across = -(-self.columns // _COLUMNS)
-        self.task, self.total = self.place(self.across, _COLUMNS)
+        self.task, self.total = self.assign_task(self.across, _COLUMNS)
         # Rows that fill the threads: none of them asks whether its cell is there.
         self.padded = -(-self.rows * _COLUMNS // _THREADS) * _THREADS
         cells = chunk * _COLUMNS
@@ -130,7 +130,7 @@ class _Block(Chunk):
         return loop("n", -(-count // _THREADS), turn, dtype=self.index)
 
     def _exists(self, column: Any) -> Any:
-        return self.places.origin + column < self.columns
+        return self.memory.origin + column < self.columns
 
     def _load(self, buffer: Var, at: Any) -> Any:
         return tirx.BufferLoad(buffer, [at])
@@ -160,12 +160,12 @@ class _Block(Chunk):
     def _body(self) -> Any:
         def begin(number: Any, _: Any) -> Any:
             i, v = number // _COLUMNS, number % _COLUMNS
-            value = tirx.op.if_then_else(self._exists(v), self.places.first(i, v), zero(self.dtype))
+            value = tirx.op.if_then_else(self._exists(v), self.memory.first(i, v), zero(self.dtype))
             return tirx.BufferStore(self.state, value, [number])
 
         def end(number: Any, _: Any) -> Any:
             i, v = number // _COLUMNS, number % _COLUMNS
-            return when(self._exists(v), self.places.last(i, v, self._load(self.state, number)))
+            return when(self._exists(v), self.memory.last(i, v, self._load(self.state, number)))
 
         cells = self.rows * _COLUMNS
         return tir.seq(
@@ -200,13 +200,13 @@ class _Block(Chunk):
     def _vectors(self, number: Any, head: Any) -> Any:
         time, i = head + number // self.rows, number % self.rows
         inside = time < self.rule.time.extent
-        values = [(b, self.places.at(e, t=time, row=i), other) for b, e, other in self.vectors]
+        values = [(b, self.memory.at(e, t=time, row=i), other) for b, e, other in self.vectors]
         return self._fill(values, number, inside)
 
     def _amounts(self, number: Any, head: Any) -> Any:
         time, v = head + number // _COLUMNS, number % _COLUMNS
         inside, none = tirx.And(time < self.rule.time.extent, self._exists(v)), zero(self.dtype)
-        values = [(b, self.places.at(e, t=time, column=v), none) for b, e in self.amounts]
+        values = [(b, self.memory.at(e, t=time, column=v), none) for b, e in self.amounts]
         return self._fill(values, number, inside)
 
     def _fill(self, values: list[tuple[Var, Any, Any]], number: Any, inside: Any) -> Any:
@@ -305,7 +305,7 @@ class _Block(Chunk):
     def _emit(self, number: Any, turn: Any, head: Any) -> Any:
         t, v = number // _COLUMNS, number % _COLUMNS
         inside = tirx.And(head + t < self.rule.time.extent, self._exists(v))
-        emit = self.places.emit(head + t, v, [self._load(out, turn) for out in self.outs])
+        emit = self.memory.emit(head + t, v, [self._load(out, turn) for out in self.outs])
         return tir.seq([*(self._times(p, t, v, turn) for p in self.outputs), when(inside, emit)])
 
     def _advance(self, number: Any, _: Any) -> Any:

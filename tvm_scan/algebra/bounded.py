@@ -53,10 +53,10 @@ class BoundedAffine(Forgetting):
         step, old, dtype = system.only
         if dtype not in _SCALES:
             return NotInFamily(step, "")
-        found = bounded_map(step, old)
-        if found is None or found.is_affine:
+        bounded = bounded_map(step, old)
+        if bounded is None or bounded.is_affine:
             return NotInFamily(step, "")
-        return cls(found, dtype)
+        return cls(bounded, dtype)
 
     @property
     def reuses_parts(self) -> bool:

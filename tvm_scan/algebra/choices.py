@@ -26,18 +26,18 @@ def as_choice(e: Any) -> tuple[Any, Any, Any] | None:
 
 def free_conditions(steps: Sequence[Any], olds: Sequence[Var]) -> list[Any]:
     """Conditions of the choices in ``steps`` that no carry decides, each once."""
-    found: list[Any] = []
+    conditions: list[Any] = []
 
     def visit(e: Any) -> None:
         choice = as_choice(e)
         if choice is None or tir.contains_var(choice[0], olds):
             return
-        if not any(tir.structurally_equal(choice[0], other) for other in found):
-            found.append(choice[0])
+        if not any(tir.structurally_equal(choice[0], other) for other in conditions):
+            conditions.append(choice[0])
 
     for step in steps:
         tvm_ffi.structural_walk(step, [(tirx.Select, visit), (Call, visit)])
-    return found
+    return conditions
 
 
 def decided(e: Any, condition: Any, value: bool) -> Any:

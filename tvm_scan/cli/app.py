@@ -47,9 +47,9 @@ class _Table(Mapping[str, Any]):
         if not isinstance(own, typer.Typer):  # else it is a group with commands of its own
             own = typer.Typer(add_completion=False, rich_markup_mode="rich")
             own.command(name, context_settings=getattr(module, "SETTINGS", None))(module.command)
-        found: Any = typer.main.get_command(own)
-        found.name, found.rich_help_panel = name, group
-        return found
+        built: Any = typer.main.get_command(own)
+        built.name, built.rich_help_panel = name, group
+        return built
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)

@@ -126,7 +126,7 @@ def linear_recurrence(
         "H": True,
         "HN": final_state,
     }
-    return keep_parameters(func, [name for name, kept in present.items() if kept])
+    return keep_parameters(func, [name for name, is_there in present.items() if is_there])
 
 
 def linear_recurrence_reference(

@@ -151,11 +151,11 @@ def _operator(expr: Any) -> str | None:
 
 
 def _has_operator(func: relax.Function) -> bool:
-    found: list[bool] = []
+    matches: list[bool] = []
     relax.analysis.post_order_visit(
-        func, lambda e: found.append(True) if _operator(e) in _OPERATORS else None
+        func, lambda e: matches.append(True) if _operator(e) in _OPERATORS else None
     )
-    return bool(found)
+    return bool(matches)
 
 
 def _axis(call: relax.Call) -> int | None:

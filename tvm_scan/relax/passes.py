@@ -126,8 +126,8 @@ def _schedule(
         return None
     try:
         scheduled = parallelize(func, target)
-        found: list[Recurrence | DeltaRule] = [*report.recurrences, *report.deltas]
-        return keep_for_one_step(func, scheduled, found, target) if done else scheduled
+        findings: list[Recurrence | DeltaRule] = [*report.recurrences, *report.deltas]
+        return keep_for_one_step(func, scheduled, findings, target) if done else scheduled
     except (RefusalError, PlanError) as error:
         _LOG.info("%s is left sequential: %s", report.name, error)
         return None if done or report.recurrences else _one_thread_per_lane(func, target, report)

@@ -97,8 +97,8 @@ def mamba_chunk_scan_combined(
         else:
             x, dt, A, B = widened(x, dt, A, B)
             gates, drive = terms(x, dt, A, dt_bias, dt_softplus, dt_limit)
-            given = (gates, drive, B, initial_states, reset, cu_seqlens)
-            results.append(states_of_sequences(*given))
+            operands = (gates, drive, B, initial_states, reset, cu_seqlens)
+            results.append(states_of_sequences(*operands))
     return results[0] if len(results) == 1 else tuple(results)
 
 

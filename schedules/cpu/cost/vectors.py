@@ -17,7 +17,7 @@ from tvm_scan.schedules.cpu.cost.step import Access, Part, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
-__all__ = ["block_counts", "vector_fold", "vector_walk"]
+__all__ = ["block_counts", "vector_reduction", "vector_walk"]
 
 #: Cycles of a cell that a vector of time reads, and writes, where steps lie apart.
 _GATHERED, _SCATTERED = 1.0, 2.8
@@ -98,7 +98,7 @@ def _run_scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
     return operations, shuffles
 
 
-def vector_fold(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
+def vector_reduction(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
     """The element of some steps: pairs of neighbours, batches of vectors at once."""
     width = plan.time_vector
     operations, shuffles = 0.0, 0.0

@@ -51,7 +51,7 @@ class CarryScan:
     lanes : list of Expr
         The lane of the block.
     elements : Elements
-        Of every tile, in global memory: those of one stage.
+        Of every tile, in global memory: those of one level.
     carries : list of Var
         Scratch for the carry of every tile.
     row, tiles, thread : Expr
@@ -70,21 +70,21 @@ class CarryScan:
         thread: Var,
     ) -> None:
         self.elements, self.carries, self.row = elements, carries, row
-        self.stage, self.tiles, self.thread = elements.stage, tiles, thread
+        self.level, self.tiles, self.thread = elements.level, tiles, thread
         self.threads = carry_threads(plan, recurrence)
         self.replica = Replica(recurrence, lanes, unroll=True)
         self.running = Replica(recurrence, lanes, unroll=True, tag="_run")
-        self.mine = Elements(recurrence, "mine", [], "local", self.stage)
-        self.total = Elements(recurrence, "total", [], "local", self.stage)
+        self.mine = Elements(recurrence, "mine", [], "local", self.level)
+        self.total = Elements(recurrence, "total", [], "local", self.level)
         self.tree = make_tree(plan.block_tree, self.replica, thread, self.threads)
 
     @property
     def buffers(self) -> list[Var]:
-        """Everything that the walk keeps; of the tree, what this stage uses."""
-        of_stage = [e for e in self.tree.elements if e.stage == self.stage]
+        """Everything that the walk keeps; of the tree, what this level uses."""
+        of_level = [e for e in self.tree.elements if e.level == self.level]
         own = [*self.replica.buffers, *self.running.buffers]
-        kept = [self.mine, self.total, *of_stage]
-        return [*own, *(buffer for elements in kept for buffer in elements.buffers)]
+        elements_used = [self.mine, self.total, *of_level]
+        return [*own, *(buffer for elements in elements_used for buffer in elements.buffers)]
 
     def walk(self) -> Any:
         """All tiles; afterwards ``carries`` holds what each of them begins with."""
@@ -105,13 +105,13 @@ class CarryScan:
 
             return loop("k", _ITEMS, one)
 
-        prefix, place = self.tree.prefix(self.stage, self.mine)
+        prefix, index = self.tree.prefix(self.level, self.mine)
         return tir.seq(
             [
                 self.replica.set_identity(self.mine, []),
                 each(self._extend),
-                *self.tree.scan(self.stage, self.mine, self.total, number),
-                self.replica.apply(prefix, place, source=self.running),
+                *self.tree.scan(self.level, self.mine, self.total, number),
+                self.replica.apply(prefix, index, source=self.running),
                 each(self._keep),
                 self.running.apply(self.total, []),
             ]
@@ -120,16 +120,16 @@ class CarryScan:
     def _extend(self, lead: list[Any]) -> Any:
         """The thread's element, followed by that of a tile."""
 
-        def one(i: int, place: list[Any]) -> Any:
+        def one(i: int, cell: list[Any]) -> Any:
             algebra = self.replica.recurrence.groups[i].algebra
-            earlier, later = self.mine.load(i, [], place), self.elements.load(i, lead, place)
-            return self.mine.store(i, [], place, algebra.combine(earlier, later))
+            earlier, later = self.mine.load(i, [], cell), self.elements.load(i, lead, cell)
+            return self.mine.store(i, [], cell, algebra.combine(earlier, later))
 
-        return self.replica.for_each_element(self.stage, one)
+        return self.replica.for_each_element(self.level, one)
 
     def _keep(self, lead: list[Any]) -> Any:
-        kept = self.replica.keep(self.carries, lead, self.stage)
-        return tir.seq([kept, self.replica.apply(self.elements, lead)])
+        keep = self.replica.keep(self.carries, lead, self.level)
+        return tir.seq([keep, self.replica.apply(self.elements, lead)])
 
     def is_owner(self) -> Any:
         """Condition that holds for one thread of the block."""

@@ -89,17 +89,17 @@ class StateLoads:
 
     def fill(self, k: int, time: Any) -> list[Any]:
         """Load, before an owner's ``k``-th step at ``time``, the vectors that begin with it."""
-        found = []
+        fills = []
         for load, buffer, vectors in self._timed:
             if k % vectors.lanes == 0:
-                found.append(self._vector(load, buffer, time, vectors))
-        return found
+                fills.append(self._vector(load, buffer, time, vectors))
+        return fills
 
     def _vector(self, load: TensorLoad, buffer: Var, time: Any, vectors: VectorAccess) -> Any:
         def one(s: Any) -> Any:
             zero = int_const(0, "int32")
-            place = tirx.Ramp(zero, int_const(1, zero), vectors.lanes)
-            return self._copied(load, buffer, [s, place], s, time, vectors)
+            lanes = tirx.Ramp(zero, int_const(1, zero), vectors.lanes)
+            return self._copied(load, buffer, [s, lanes], s, time, vectors)
 
         return loop("s", self.own, one, _UNROLLED)
 
@@ -114,7 +114,8 @@ class StateLoads:
         state = as_dtype(self.owner, dtype) * int_const(self.own, dtype) + as_dtype(s, dtype)
         table = tir.VarMap([(counter, state)])
         indices = [
-            self.replica.place(tir.substitute(index, table), None, time) for index in load.indices
+            self.replica.instantiate(tir.substitute(index, table), None, time)
+            for index in load.indices
         ]
         value = tirx.BufferLoad(load.source, v.ramp(indices) if v else indices)
         return tirx.BufferStore(buffer, value if v else self.scale(load, value), to)

@@ -52,14 +52,14 @@ class LaneRows(Staged):
     pitch : int
         Elements from one row to the next.
     taken : tuple of int
-        Items of a thread, how many it takes at once, places from one to the next.
+        Items of a thread, how many it takes at once, cells from one to the next.
     """
 
     pitch: int
     taken: tuple[int, int, int]
 
-    def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
-        """Place of a lane's element of a step."""
+    def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
+        """Index of a lane's element of a step."""
         return lane * int_const(self.pitch, lane) + step
 
 
@@ -85,7 +85,7 @@ class Table(Staged):
     own: int
     shared: int
 
-    def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
+    def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
         """Rows of the states that the threads of a lane use at once are neighbours."""
         if not self.along_time:
             return step * int_const(self.pitch, step) + state
@@ -140,10 +140,10 @@ def walk_layout(
         return WalkLayout((), ())
     if split.states % shared:
         return WalkLayout((), ())
-    found = _layout(
+    layout = _layout(
         recurrence, split, shared, plan.items_per_thread, lanes, walk_steps(plan), plan.vector_loads
     )
-    return found.within(_MOST_BYTES // plan.stages)
+    return layout.within(_MOST_BYTES // plan.stages)
 
 
 @lru_cache(maxsize=128)
@@ -259,5 +259,5 @@ def _table(
 
 def is_common(load: TensorLoad, recurrence: Recurrence, lanes: int) -> bool:
     """Return whether all lanes of a block load the same; see the theorem."""
-    placed, within, analyzer = placed_in_block(load, recurrence, lanes)
-    return not any(tir.contains_var(analyzer.simplify(index), [within]) for index in placed)
+    indices, within, analyzer = placed_in_block(load, recurrence, lanes)
+    return not any(tir.contains_var(analyzer.simplify(index), [within]) for index in indices)

@@ -59,9 +59,9 @@ class WalkTiles:
         threads = int_const(plan.threads_per_block, slot)
         self.thread = as_dtype(slot % threads, "int32")
         self.first_row = slot // threads * int_const(plan.threads_per_block // self.shared, slot)
-        found = walk_layout(plan, recurrence, split)
-        self.streams = [(part, self._tile(part)) for part in found.streams]
-        self.tables = [(part, self._tile(part), self._now(part)) for part in found.tables]
+        layout = walk_layout(plan, recurrence, split)
+        self.streams = [(part, self._tile(part)) for part in layout.streams]
+        self.tables = [(part, self._tile(part), self._now(part)) for part in layout.tables]
         self.tiles = [*(tile for _, tile in self.streams), *(tile for _, tile, _ in self.tables)]
 
     def _tile(self, part: Staged) -> SharedTile:
@@ -142,7 +142,7 @@ class WalkTiles:
             shared.take(
                 next(r for stream, r in parts if stream is part),
                 tile,
-                part.place(first, y),
+                part.index(first, y),
                 *part.taken,
             )
             for part, shared in self.streams

@@ -19,12 +19,12 @@ __all__ = ["tree_text"]
 _SHOWN, _CHUNKS = 8, 6
 
 
-def tree_text(found: Recurrence, plan: ScanPlan) -> str:
+def tree_text(recurrence: Recurrence, plan: ScanPlan) -> str:
     """Draw how the plan runs one lane.
 
     Parameters
     ----------
-    found : Recurrence
+    recurrence : Recurrence
         What runs.
     plan : ScanPlan
         How.
@@ -34,9 +34,9 @@ def tree_text(found: Recurrence, plan: ScanPlan) -> str:
     str
         Several lines.
     """
-    length = number(found.time.extent)
-    lanes = lane_counts(found)
-    picture = plan.picture(found)
+    length = number(recurrence.time.extent)
+    lanes = lane_counts(recurrence)
+    picture = plan.picture(recurrence)
     rows = [f"{lanes} lane(s) of {length} steps"]
     rows += [f"{level:<8}{what}" for level, what in picture.lines]
     for drawing in picture.drawings:

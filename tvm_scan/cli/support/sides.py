@@ -68,7 +68,10 @@ def side_of(text: str, func: PrimFunc, target: Target) -> Side:
         return Side(text, "the loop as it stands", func)
     if text == _DEFAULT:
         return _scheduled(
-            text, func, target, Choice(target, lambda found, where: default_plan(where, found))
+            text,
+            func,
+            target,
+            Choice(target, lambda recurrence, where: default_plan(where, recurrence)),
         )
     folder, _, digest = text.rpartition("@")
     if not folder and Path(text).is_dir():

@@ -142,8 +142,8 @@ def _importer_class() -> type:
             if op_name == "Scan":
                 return scan(self, list(inputs), attrs, opset)
             if op_name in _STATEFUL:
-                given = [None if v is None else self.bb.normalize(v) for v in inputs]
-                return _STATEFUL[op_name](self.bb, given, attrs)
+                operands = [None if v is None else self.bb.normalize(v) for v in inputs]
+                return _STATEFUL[op_name](self.bb, operands, attrs)
             axis = get_constant(inputs[1], [self._nodes, self._params])
             if not isinstance(axis, GenericConst):
                 raise ScanError(

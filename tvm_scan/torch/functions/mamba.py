@@ -119,8 +119,8 @@ def selective_scan(
     carry = wide if not A.is_complex() else torch.promote_types(wide, torch.complex64)
 
     def grouped(tensor: Tensor, dtype: torch.dtype, axis: int) -> Tensor:
-        found: Tensor = tensor.to(dtype).unflatten(axis, split)
-        return found
+        in_groups: Tensor = tensor.to(dtype).unflatten(axis, split)
+        return in_groups
 
     tensors = SelectiveTensors(
         grouped(u, common, 1),

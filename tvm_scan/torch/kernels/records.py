@@ -89,12 +89,12 @@ def loops_of(function: Callable[..., Any], *arguments: Any) -> dict[str, tirx.Pr
 
     with kernels_asked_for() as asked:
         function(*arguments)
-    found = {}
+    by_name = {}
     for spec, sizes in asked:
         if not spec.no_scan:
             name = f"{spec.text()} {'x'.join(map(str, sizes))}"
-            found[name] = without_numbers(loop_at(spec, sizes))
-    return found
+            by_name[name] = without_numbers(loop_at(spec, sizes))
+    return by_name
 
 
 def without_numbers(loop: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -57,7 +57,7 @@ def expanded_adjoint(
     passed = p * (decay * before).conj_physical()  # the adjoint of the exponent dt A
     g_drive = _real(p * _spread(B, states.dtype).conj_physical()).sum(3)
     g_dt = _real(passed * A.unsqueeze(-1).conj_physical()).sum(3) + g_drive * u
-    found = {
+    gradients = {
         "u": g_drive * dt,
         "delta": g_dt * v.sigmoid() if softplus else g_dt,
         "A": (passed * dt.unsqueeze(3)).sum((0, 4)),
@@ -66,15 +66,15 @@ def expanded_adjoint(
         "h0": unless(at_first, gates[..., start]) * unless(at_first, p[..., start]),
     }
     if D is not None:
-        found["u"] = found["u"] + D.unsqueeze(-1) * g_y
-        found["D"] = (g_y * u).sum((0, 3))
+        gradients["u"] = gradients["u"] + D.unsqueeze(-1) * g_y
+        gradients["D"] = (g_y * u).sum((0, 3))
     if z is not None:
         sigmoid = z.to(real).sigmoid()
         slope = sigmoid * (1 + z.to(real) * (1 - sigmoid))
-        found["z"] = g_out * _read(states, t) * slope
+        gradients["z"] = g_out * _read(states, t) * slope
     if bias is not None:
-        found["bias"] = found["delta"].sum((0, 3))
-    return found
+        gradients["bias"] = gradients["delta"].sum((0, 3))
+    return gradients
 
 
 def _walk(

@@ -1,4 +1,4 @@
-"""The element of many steps of time, folded pair by pair with steps as the lanes of vectors."""
+"""The element of many steps of time, reduced pair by pair with steps as the lanes of vectors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tvm_scan.schedules.cpu.vector_values import Lanes, names, on_vectors
 if TYPE_CHECKING:
     from tvm_scan.schedules.cpu.time_vector import TimeVector
 
-__all__ = ["TimeFold"]
+__all__ = ["TimeReduction"]
 
-#: Vectors that are folded together: enough of them make the narrow last steps rare.
+#: Vectors that are reduced together: enough of them make the narrow last steps rare.
 _BATCH = 4
 
 
-class TimeFold:
-    """Folds of batches of vectors of time.
+class TimeReduction:
+    """Reductions of batches of vectors of time.
 
     Neighbouring vectors meet first: the even steps of both are the left operands, the odd ones
     the right operands of one vector operation, so that the order of time is kept for operators
-    that do not commute. The last vector is folded by halves.
+    that do not commute. The last vector is reduced by halves.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class TimeFold:
 
     def __init__(self, vectors: TimeVector) -> None:
         self.vectors, self.width = vectors, vectors.width
-        #: Steps of one fold.
+        #: Steps of a batch.
         self.steps = _BATCH * self.width
         self._held: dict[tuple[int, str], list[Lanes]] = {}
 
@@ -48,10 +48,10 @@ class TimeFold:
 
     def _registers(self, group: int, name: str, width: int) -> list[Lanes]:
         dtypes = self.vectors.recurrence.groups[group].algebra.dtypes
-        made = [Lanes(f"f{name}_{group}{j}", width, d) for j, d in enumerate(dtypes)]
-        return self._held.setdefault((group, name), made)
+        registers = [Lanes(f"f{name}_{group}{j}", width, d) for j, d in enumerate(dtypes)]
+        return self._held.setdefault((group, name), registers)
 
-    def fold(self, held: Elements, lead: list[Any], first: Any) -> Any:
+    def reduce(self, held: Elements, lead: list[Any], first: Any) -> Any:
         """``held[lead]`` followed by the steps of a batch from ``first`` on."""
         groups = self.vectors.recurrence.groups
         return tir.seq([self._group(i, g, held, lead, first) for i, g in enumerate(groups)])
