@@ -150,14 +150,14 @@ def _check_associative(combine: Operator, dtypes: Sequence[str]) -> None:
 
 
 def _arrays(rng: np.random.Generator, dtypes: Sequence[str]) -> list[np.ndarray]:
-    def one(dtype: str) -> np.ndarray:
+    def array_of(dtype: str) -> np.ndarray:
         if dtype == "bool":
             return rng.integers(0, 2, _SAMPLES).astype(bool)
         if is_float(dtype):
             return rng.uniform(-2, 2, _SAMPLES).astype(dtype)
         return rng.integers(0 if dtype.startswith("u") else -9, 10, _SAMPLES).astype(dtype)
 
-    return [one(dtype) for dtype in dtypes]
+    return [array_of(dtype) for dtype in dtypes]
 
 
 def _compiled(combine: Operator, dtypes: Sequence[str]) -> Callable[..., list[np.ndarray]]:

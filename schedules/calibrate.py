@@ -142,7 +142,7 @@ def _copied(size: int, threads: int, moved: int, seconds: float) -> float:
     count = max(1, (1 << 24) // size)
     arrays = [(np.ones(size, "uint8"), np.ones(size, "uint8")) for _ in range(threads)]
 
-    def one(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    def copy(pair: tuple[np.ndarray, np.ndarray]) -> None:
         for _ in range(count):
             np.copyto(*pair)
 
@@ -150,6 +150,6 @@ def _copied(size: int, threads: int, moved: int, seconds: float) -> float:
     with ThreadPoolExecutor(threads) as pool:
         while time.perf_counter() - begin < seconds:
             first = time.perf_counter()
-            list(pool.map(one, arrays))
+            list(pool.map(copy, arrays))
             best = min(best, time.perf_counter() - first)
     return moved * size * count * threads / best

@@ -29,7 +29,7 @@ def schedule_nests(
     func: tirx.PrimFunc, target: Target, plan: ScanPlan | Chooser | None
 ) -> tirx.PrimFunc:
     """Schedule every recurrence of a function; see ``parallelize``."""
-    one = plan if isinstance(plan, ScanPlan) else None
+    same_plan = plan if isinstance(plan, ScanPlan) else None
     sch = Schedule(ensure_blocks(func))
     nests = [b[0] for n in root_nests(sch.mod["main"]) if (b := blocks_in(n))]
     refusals: list[Refusal] = []
@@ -38,7 +38,7 @@ def schedule_nests(
         current, nest = nest_of(sch, block)
         recurrence = extract_nest(current, nest)
         if isinstance(recurrence, Refusal):
-            delta = as_delta(current, nest, recurrence) if one is None else recurrence
+            delta = as_delta(current, nest, recurrence) if same_plan is None else recurrence
             chunks = None if isinstance(delta, Refusal) else build_chunks(delta, target)
             if chunks is None:
                 refusals.append(recurrence)
@@ -47,7 +47,7 @@ def schedule_nests(
             applied += 1
             continue
         chosen = plan(recurrence) if callable(plan) else plan or plan_of(recurrence, target)
-        check_fits(chosen, target, recurrence, for_all=one is not None and len(nests) > 1)
+        check_fits(chosen, target, recurrence, for_all=same_plan is not None and len(nests) > 1)
         built = build(recurrence, chosen)
         if built is None:
             unbind(sch, block)

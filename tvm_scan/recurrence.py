@@ -207,7 +207,7 @@ class Recurrence:
     lanes : tuple of Axis
         Independent recurrences, outermost first.
     time : Axis
-        The time axis, counted from 0 in the order in which the loop walks.
+        The time axis, counted from 0 in the order in which the loop runs.
     guard : Expr or None
         Condition on the lane variables under which the lane exists.
     carries : tuple of Carry

@@ -138,7 +138,7 @@ def map_loads(node: Any, fn: Callable[[TensorLoad], Any]) -> Any:
 
 def loads(node: Any) -> list[TensorLoad]:
     """Every buffer load in ``node``."""
-    if isinstance(node, Var | tirx.IntImm):  # most indices are, and a walk costs ten times this
+    if isinstance(node, Var | tirx.IntImm):  # most indices are, and a visit costs ten times this
         return []
     loaded: list[TensorLoad] = []
     tvm_ffi.structural_walk(node, [(TensorLoad, lambda load: loaded.append(load))])

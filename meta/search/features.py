@@ -40,9 +40,9 @@ def decisions_of(plan: ScanPlan) -> list[float]:
         As many for every plan.
     """
     features = [float(type(plan) is schedule) for schedule in SCHEDULES]
-    own = plan.decisions()
+    decisions = plan.decisions()
     for name, words in _every_decision().items():
-        value = getattr(plan, name) if name in own else 0
+        value = getattr(plan, name) if name in decisions else 0
         if words:
             features += [float(value == word) for word in words]
         else:
@@ -126,7 +126,9 @@ class CandidateRows:
             candidate.sch.trace.apply_to_schedule(sch, remove_postproc=False)
             plans = [plan for _, plan in annotated_plans(sch)]
             ours = np.zeros(width * len(recurrences))
-            for number, (plan, one) in enumerate(zip(plans, recurrences, strict=False)):
-                ours[number * width : (number + 1) * width] = row_of(plan, context.target, one)
+            for number, (plan, recurrence) in enumerate(zip(plans, recurrences, strict=False)):
+                ours[number * width : (number + 1) * width] = row_of(
+                    plan, context.target, recurrence
+                )
             out.append(np.concatenate([ours, *summed]))
         return out

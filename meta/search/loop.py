@@ -158,10 +158,10 @@ class FunctionSearch:
             if self.stop or not group:
                 return
             self.bar.confirm(len(group))
-            turns: dict[Any, list[ms.runner.RunnerResult]] = {t.plans: [] for t in group}
+            rounds: dict[Any, list[ms.runner.RunnerResult]] = {t.plans: [] for t in group}
 
-            def tell(candidate: Candidate, measured: Any, turns: Any = turns) -> None:
-                turns[candidate.plans].append(measured)
+            def tell(candidate: Candidate, measured: Any, rounds: Any = rounds) -> None:
+                rounds[candidate.plans].append(measured)
 
             candidates = [self.recorded[trial.plans][0] for trial in group]
             with self._built(candidates, tell) as waiting:
@@ -169,13 +169,13 @@ class FunctionSearch:
                     self._each(waiting, tell)
             if self.stop:
                 return  # some have had more turns than others
-            for plans, results in turns.items():
+            for plans, results in rounds.items():
                 self._confirmed(plans, results)
 
-    def _confirmed(self, plans: Any, turns: list[ms.runner.RunnerResult]) -> None:
+    def _confirmed(self, plans: Any, rounds: list[ms.runner.RunnerResult]) -> None:
         candidate, earlier = self.recorded[plans]
-        wrong = next((t for turn in turns if WRONG in (t := str(turn.error_msg))), None)
-        seconds = [float(t) for turn in turns for t in turn.run_secs or []]
+        wrong = next((t for one_round in rounds if WRONG in (t := str(one_round.error_msg))), None)
+        seconds = [float(t) for one_round in rounds for t in one_round.run_secs or []]
         if wrong is not None:
             # It was right before: what depends on the moment is wrong.
             self.store.update(lambda entries: [e for e in entries if e.digest != earlier])

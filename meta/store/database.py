@@ -303,5 +303,5 @@ def _lines(values: list[Any]) -> str:
     return "".join(json.dumps(value, separators=(",", ":")) + "\n" for value in values)
 
 
-def _same(one: Target, other: Target) -> bool:
-    return bool(tvm_ffi.structural_equal(one, other))
+def _same(target: Target, other: Target) -> bool:
+    return bool(tvm_ffi.structural_equal(target, other))

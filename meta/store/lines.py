@@ -157,7 +157,11 @@ def _is_shallow(value: Any) -> bool:
     level = [value]
     for _ in range(_LEVELS):
         nested = [v for v in level if isinstance(v, list | dict)]
-        level = [v for one in nested for v in (one.values() if isinstance(one, dict) else one)]
+        level = [
+            v
+            for container in nested
+            for v in (container.values() if isinstance(container, dict) else container)
+        ]
         if not level:
             return True
     return False

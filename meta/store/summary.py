@@ -134,7 +134,7 @@ def read_summaries(folder: Path) -> list[Summary] | None:
     with reading(folder):
         content = read_content(folder)
     summaries = [_described(record) for record in content.records]
-    known = [one for one in summaries if one is not None]
+    known = [summary for summary in summaries if summary is not None]
     return None if content.bad or len(known) < len(summaries) else known
 
 

@@ -117,7 +117,7 @@ def _decide(
             ranked = float(f"{geometric_mean(cost.ranked for cost in costs):.1e}")
             candidates.append(Candidate(plan, seconds, factor * ranked, rules))
     while candidates:
-        chosen = min(candidates, key=lambda one: one.ranked)
+        chosen = min(candidates, key=lambda candidate: candidate.ranked)
         candidates.remove(chosen)
         try:
             chosen.plan.check_on(machine, recurrence)
@@ -125,7 +125,7 @@ def _decide(
             if not candidates:
                 raise
             continue
-        return Decision(chosen, tuple(sorted(candidates, key=lambda one: one.ranked)))
+        return Decision(chosen, tuple(sorted(candidates, key=lambda candidate: candidate.ranked)))
     raise PlanError(
         f"default_plan: expected a schedule of {schedules[0].device} that fits, got none"
     )

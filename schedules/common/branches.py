@@ -49,12 +49,14 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
     Stmt
         A choice that keeps a read of memory or a division from happening stays as it is.
     """
-    own = tir.VarMap((buffer, True) for buffer in registers)
+    is_register = tir.VarMap((buffer, True) for buffer in registers)
     done = unconditional_loads(stmt)
 
     def always(value: Any) -> bool:
         for load in tir.loads(value):
-            if load.source in own or any(tir.structurally_equal(load, other) for other in done):
+            if load.source in is_register or any(
+                tir.structurally_equal(load, other) for other in done
+            ):
                 continue
             return False
         divisions: list[Any] = []

@@ -84,17 +84,21 @@ def hold_invariants(recurrence: Recurrence, *, fold: bool = True) -> Invariants:
     invariants = _Search(recurrence).run()[:_MOST]
     stores, registers = [], []
     body = recurrence.body
-    for i, one in enumerate(invariants):
-        held = local(f"held{i}", [extent for _, extent in one.loops] or [1], tir.dtype_of(one.expr))
-        index: list[Any] = [var for var, _ in one.loops]
+    for i, invariant in enumerate(invariants):
+        held = local(
+            f"held{i}",
+            [extent for _, extent in invariant.loops] or [1],
+            tir.dtype_of(invariant.expr),
+        )
+        index: list[Any] = [var for var, _ in invariant.loops]
         load = tirx.BufferLoad(held, index or [tirx.IntImm("int32", 0)])
         scale = 1.0
         if fold:
-            folded = fold_exponent(body, one.expr)
+            folded = fold_exponent(body, invariant.expr)
             if folded is not None:
                 body, scale = folded, LOG2E
-        body = _replaced(body, one.expr, load)
-        stores.append(_fill(held, one, scale))
+        body = _replaced(body, invariant.expr, load)
+        stores.append(_fill(held, invariant, scale))
         registers.append(register_of(held))
     if not invariants:
         return Invariants(recurrence, None)
@@ -196,12 +200,12 @@ class _Search:
         skip = tvm_ffi.WalkResult.SKIP
 
         def visit(node: Any) -> Any:
-            one = self._take(node)
-            if one is not None:
+            invariant = self._take(node)
+            if invariant is not None:
                 if not any(
-                    tir.structurally_equal(one.expr, other.expr) for other in self.invariants
+                    tir.structurally_equal(invariant.expr, other.expr) for other in self.invariants
                 ):
-                    self.invariants.append(one)
+                    self.invariants.append(invariant)
                 return skip
             # What stands under a condition may not be computed where it is false.
             conditional = isinstance(node, Call) and tir.call_name(node) == "prim.if_then_else"

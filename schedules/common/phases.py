@@ -1,7 +1,7 @@
 """Reduce, scan, replay: parts of a lane's time that meet in elements and carries in memory.
 
-Parts are chunks that cores or threads walk, or tiles that blocks scan; each schedule cuts time and
-walks a part in its own way. What does not depend on that is here: the scratch, the order of the
+Parts are chunks that cores or threads scan, or tiles that blocks scan; each schedule cuts time and
+scans a part in its own way. What does not depend on that is here: the scratch, the order of the
 phases where carries feed later carries, what a scan reads and writes, and the scan in order. What
 the phases do within a part are the methods of ``Replica``.
 """
@@ -100,7 +100,7 @@ class Phases(ABC):
     def scan_in_order(
         self,
         level: int,
-        walk: Callable[[Replica, Var], Any],
+        serial: Callable[[Replica, Var], Any],
         ends: Callable[[Replica], Any] = lambda replica: None,
         *,
         unroll: bool = True,
@@ -112,13 +112,13 @@ class Phases(ABC):
         ----------
         level : int
             Level.
-        walk, ends : callable
-            ``walk(replica, row)`` from the carry before the lane, and what ``ends(replica)``
+        serial, ends : callable
+            ``serial(replica, row)`` from the carry before the lane, and what ``ends(replica)``
             stores in place of a replay that has no steps.
         unroll : bool
             Whether the states are in registers.
         more : sequence of Var
-            What the walk allocates.
+            What the scan allocates.
 
         Returns
         -------
@@ -129,8 +129,8 @@ class Phases(ABC):
         lanes = decode_lanes(self.recurrence, row)
         replica = Replica(self.recurrence, lanes, unroll=unroll)
         boundary = replica.boundary() if self.is_last(level) else None
-        walked, end = walk(replica, row), ends(replica)
-        body = tir.seq([replica.begin(), boundary, walked, end])
+        steps, end = serial(replica, row), ends(replica)
+        body = tir.seq([replica.begin(), boundary, steps, end])
         guard = guard_of(self.recurrence, lanes)
         has_outputs = boundary is not None or end is not None
 

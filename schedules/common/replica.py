@@ -170,10 +170,10 @@ class Replica:
                 continue
             source = other._registers[old]
 
-            def one(index: list[Any], new: Var = new, source: Var = source) -> Any:
+            def take_cell(index: list[Any], new: Var = new, source: Var = source) -> Any:
                 return tirx.BufferStore(new, tirx.BufferLoad(source, [*index, inner]), index)
 
-            stmts.append(each([int(e) for e in tir.shape_of(new)], one, self.unroll))
+            stmts.append(each([int(e) for e in tir.shape_of(new)], take_cell, self.unroll))
         return tir.seq(stmts) if stmts else None
 
     def _each(self, axes: Sequence[Axis], make: Callable[[list[Any]], Any]) -> Any:
@@ -202,18 +202,18 @@ class Replica:
     def keep(self, scratch: Sequence[Var], lead: Sequence[Any], level: int) -> Any:
         """``scratch[lead] = carry`` for every carry cell of a level."""
 
-        def one(i: int, cell: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             return tirx.BufferStore(scratch[i], self.get_carry(i, cell), [*lead, *cell])
 
-        return self.for_carries(range(level, level + 1), one)
+        return self.for_carries(range(level, level + 1), of_cell)
 
     def fetch(self, scratch: Sequence[Var], lead: Sequence[Any], levels: range) -> Any:
         """``carry = scratch[lead]`` for every carry cell of some levels."""
 
-        def one(i: int, cell: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             return self.set_carry(i, cell, tirx.BufferLoad(scratch[i], [*lead, *cell]))
 
-        return self.for_carries(levels, one)
+        return self.for_carries(levels, of_cell)
 
     # ---- elements -----------------------------------------------------------------------------
 
@@ -244,10 +244,10 @@ class Replica:
     ) -> Any:
         """``target[to] = source[where]`` for the element of every cell."""
 
-        def one(i: int, cell: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             return target.store(i, to, cell, source.load(i, where, cell))
 
-        return self.for_each_element(target.level, one)
+        return self.for_each_element(target.level, of_cell)
 
     def extend(
         self,
@@ -264,7 +264,7 @@ class Replica:
         ``flush`` leaves out denormal products.
         """
 
-        def one(i: int, cell: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             algebra = self.recurrence.groups[i].algebra
             earlier = elements.load(i, lead, cell)
             names, step = _named(algebra, tuple(self.lift(i, cell, time, inner)))
@@ -272,7 +272,7 @@ class Replica:
             extended = algebra.flush(extended) if flush else extended
             return tir.seq([*names, elements.store(i, lead, cell, extended)])
 
-        extended = self.for_each_element(elements.level, one)
+        extended = self.for_each_element(elements.level, of_cell)
         return tir.seq([extended, *self._advance(elements.level, time, inner)])
 
     def _advance(self, below: int, time: Any, inner: Any) -> list[Any]:
@@ -282,7 +282,7 @@ class Replica:
         """
         r = self.recurrence
 
-        def one(group: Group) -> Any:
+        def of_group(group: Group) -> Any:
             def at(cell: list[Any]) -> Any:
                 targets = [self.carry(i, cell, inner) for i in group.carries]
                 values = [self._next(group, r.carries[i], cell, time, inner) for i in group.carries]
@@ -290,7 +290,7 @@ class Replica:
 
             return self._each(r.state_axes(group), at)
 
-        return [one(g) for g in reversed(r.groups) if g.level < below]
+        return [of_group(g) for g in reversed(r.groups) if g.level < below]
 
     def _next(self, group: Group, carry: Carry, cell: list[Any], time: Any, inner: Any) -> Any:
         """The carry after a step."""
@@ -306,10 +306,10 @@ class Replica:
     def set_identity(self, elements: Elements, lead: Sequence[Any]) -> Any:
         """``elements[lead] = identity``."""
 
-        def one(i: int, cell: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             return elements.store(i, lead, cell, self.recurrence.groups[i].algebra.identity())
 
-        return self.for_each_element(elements.level, one)
+        return self.for_each_element(elements.level, of_cell)
 
     def apply(
         self,
@@ -321,13 +321,13 @@ class Replica:
         """Carry registers := elements[lead] applied to the carries of ``source`` (or its own)."""
         source = source or self
 
-        def one(i: int, cell: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             group = self.recurrence.groups[i]
             carries = tuple(source.get_carry(c, cell, inner) for c in group.carries)
             values = group.algebra.apply(elements.load(i, lead, cell), carries)
             return store_all([self.carry(c, cell, inner) for c in group.carries], values)
 
-        return self.for_each_element(elements.level, one)
+        return self.for_each_element(elements.level, of_cell)
 
 
 def _named(algebra: Algebra, step: Element) -> tuple[list[Any], Element]:

@@ -57,7 +57,7 @@ class StateSplit:
         """Return this split with more register arrays that have a dimension of states."""
         return replace(self, dims=dims)
 
-    def part(self, stmt: Any, owner: Any, own: int, registers: tir.VarMap) -> Any:
+    def part(self, stmt: Any, owner: Any, states_each: int, registers: tir.VarMap) -> Any:
         """``stmt`` with its loops over the states cut to those of one thread.
 
         Parameters
@@ -66,7 +66,7 @@ class StateSplit:
             A part of the recurrence.
         owner : Expr
             Number of the thread among those of the lane.
-        own : int
+        states_each : int
             States of a thread: thread ``owner`` has those from ``owner * own`` on.
         registers : VarMap
             The thread's registers for those of ``dims``.
@@ -79,9 +79,9 @@ class StateSplit:
             body = self._shrunk(loop.body, loop.loop_var, inner, registers)
             dtype = tir.dtype_of(inner)
             first = tirx.Cast(dtype, owner) if tir.dtype_of(owner) != dtype else owner
-            table = tir.VarMap([(loop.loop_var, first * tirx.IntImm(dtype, own) + inner)])
+            table = tir.VarMap([(loop.loop_var, first * tirx.IntImm(dtype, states_each) + inner)])
             body = tir.substitute(body, table)
-            return tirx.For(inner, loop.min, tirx.IntImm(dtype, own), loop.kind, body)
+            return tirx.For(inner, loop.min, tirx.IntImm(dtype, states_each), loop.kind, body)
 
         return tvm_ffi.structural_map(stmt, (tirx.For, on_for))
 
@@ -267,9 +267,9 @@ def _check_sums(before: list[Any], loops: list[tirx.For], sums: list[TensorLoad]
             raise NoSplit("a register with two sums")
     for loop in loops:
         for stmt in statements(loop.body):
-            own = stmt.buffer
+            target = stmt.buffer
             for buffer in tir.buffers_loaded(stmt).keys():
-                if not buffer.same_as(own) and _is_sum(buffer, sums):
+                if not buffer.same_as(target) and _is_sum(buffer, sums):
                     raise NoSplit("a loop over the states that reads a sum before it is complete")
 
 

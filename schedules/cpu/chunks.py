@@ -90,7 +90,7 @@ class _Chunks(Phases):
             out += [replica.prologue(), replica.fetch(self.carries, lead, levels)]
         return out
 
-    def _turns(self, make: Any) -> Any:
+    def _each_lane(self, make: Any) -> Any:
         return tir.seq([make(u) for u in range(self.width)])
 
     def reduce(self, level: int) -> Any:
@@ -98,7 +98,7 @@ class _Chunks(Phases):
         row, group, lanes = self._task()
         replicas = self._replicas(lanes, shared=level == 0)
         held = Elements(self.recurrence, "held", [self.width], "local", level)
-        turns = self._streams if level == 0 else self._turns
+        each = self._streams if level == 0 else self._each_lane
         before, registers, head = self._heads(group)
 
         def at(u: Any) -> Replica:
@@ -114,9 +114,9 @@ class _Chunks(Phases):
             [
                 *before,
                 *self._restore(replicas, row, group, range(level)),
-                turns(lambda u: at(u).set_identity(held, [u])),
-                loop("i", self.length, lambda i: turns(lambda u: extend(u, i))),
-                turns(save),
+                each(lambda u: at(u).set_identity(held, [u])),
+                loop("i", self.length, lambda i: each(lambda u: extend(u, i))),
+                each(save),
             ]
         )
         kernel = Kernel(
@@ -131,10 +131,10 @@ class _Chunks(Phases):
     def scan(self, level: int) -> Any:
         """Phase 2: the carry before every chunk; short, one lane after another in order."""
 
-        def walk(replica: Replica, row: Var) -> Any:
+        def serial(replica: Replica, row: Var) -> Any:
             return loop("c", self.chunks, lambda c: self.pass_part(replica, level, [row, c]))
 
-        row, kernel = self.scan_in_order(level, walk, unroll=False)
+        row, kernel = self.scan_in_order(level, serial, unroll=False)
         block = kernel(None).on_stack()
         return loop(
             "row",
@@ -161,7 +161,7 @@ class _Chunks(Phases):
             [
                 *before,
                 *self._restore(replicas, row, group, range(recurrence.levels)),
-                loop("i", self.length, lambda i: self._turns(lambda u: step(u, i))),
+                loop("i", self.length, lambda i: self._each_lane(lambda u: step(u, i))),
                 when(tirx.EQ(group, self.groups - 1), tail),
             ]
         )

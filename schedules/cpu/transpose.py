@@ -69,7 +69,7 @@ class Square:
         Parameters
         ----------
         read : callable
-            ``read(i)`` is a vector of ``side`` lanes.
+            ``read(i)`` is a vector of ``side`` cells.
         write : callable
             ``write(j, vector)`` is a statement.
 

@@ -140,7 +140,7 @@ class Chunk:
         """Return whether the state after time is wanted."""
         return bool(self.rule.is_kept or self.rule.finish)
 
-    def walk(self, chunk: Callable[[Any], Any]) -> Any:
+    def each_chunk(self, chunk: Callable[[Any], Any]) -> Any:
         """``chunk(head)`` for every chunk of time."""
         steps = self.steps
         chunks = tir.simplify((self.rule.time.extent + (steps - 1)) // steps)

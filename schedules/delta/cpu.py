@@ -68,7 +68,7 @@ class _Task(Chunk):
 
     def __init__(self, rule: DeltaRule, first: int, width: int, blocks: int, ldexp: bool) -> None:
         super().__init__(rule, CHUNK, -(-width // 16) * 16, "local")
-        self.own, self.ldexp, self.pool = width, ldexp, Pool(16)
+        self.columns_each, self.ldexp, self.pool = width, ldexp, Pool(16)
         self.task, self.total = self.assign_task(blocks, width, first)
         strip = 32 if ldexp and self.width % 32 == 0 else 16
         self.products = Products(self, strip, self._buffer)
@@ -99,11 +99,11 @@ class _Task(Chunk):
             "task", total, lambda n: kernel.block([(task, total, n)]), ForKind.PARALLEL, self.index
         )
 
-    # ---- the walk -----------------------------------------------------------------------------
+    # ---- the chunks ---------------------------------------------------------------------------
 
     def _body(self) -> Any:
         # First of all, since it fills the pool.
-        walk = self.walk(self._chunk)
+        chunks = self.each_chunk(self._chunk)
         # Columns beyond the width stay zero.
         ends = [self.state, self.rate, self.drive, self.update]
         return tir.seq(
@@ -112,7 +112,7 @@ class _Task(Chunk):
                 clear(self.pool.buffers),
                 self._clear(ends),
                 self._cells(self._begin),
-                walk,
+                chunks,
                 self._cells(self._finish) if self.is_stored else None,
             ]
         )
@@ -170,7 +170,9 @@ class _Task(Chunk):
         """``make(row, column, index)`` for the cells of the state."""
 
         def row(i: Any) -> Any:
-            return loop("v", self.own, lambda v: make(i, v, i * self.width + v), dtype=self.index)
+            return loop(
+                "v", self.columns_each, lambda v: make(i, v, i * self.width + v), dtype=self.index
+            )
 
         return loop("i", self.rows, row, dtype=self.index)
 
@@ -204,7 +206,9 @@ class _Task(Chunk):
                 for (b, _), e in zip(amounts, of_columns, strict=True)
             )
 
-        return tir.seq([*before, self._vector(k, row, True), self._vector(self.own, column, True)])
+        return tir.seq(
+            [*before, self._vector(k, row, True), self._vector(self.columns_each, column, True)]
+        )
 
     def _decay(self, t: Any) -> Any:
         """Row ``t`` of the triangles, and the gates since the head of the chunk."""
@@ -218,7 +222,7 @@ class _Task(Chunk):
             at = [t * self.width + v]
             return self.memory.emit(time, v, [tirx.BufferLoad(out, at) for out in self.outs])
 
-        return self._vector(self.own, column, True)
+        return self._vector(self.columns_each, column, True)
 
 
 def _cells(buffer: Var) -> int:

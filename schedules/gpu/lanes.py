@@ -44,8 +44,8 @@ _CHUNKS = (4, 8, 16, 32, 64, 128)
 _SOME = (64, 128)
 
 
-def _thread_walks(recurrence: Recurrence, threads_per_block: int) -> Built:
-    """One thread per lane walks time serially; no exchange.
+def _serial_threads(recurrence: Recurrence, threads_per_block: int) -> Built:
+    """A serial scan by one thread per lane; no exchange.
 
     Neighbouring threads take neighbouring lanes, so that memory is read in full lines where the
     lane axis is contiguous. Every kernel uses ``blockIdx.x`` alone, which holds 2^31 - 1 blocks:
@@ -123,7 +123,7 @@ class Sequential(_Walk):
 
     def build(self, recurrence: Recurrence) -> Built:
         """Return one kernel, without exchange."""
-        return _thread_walks(recurrence, self.threads_per_block)
+        return _serial_threads(recurrence, self.threads_per_block)
 
     def tile_bytes(self, recurrence: Recurrence) -> list[int]:
         """Return nothing: no block has a tile."""
@@ -146,7 +146,7 @@ class Sequential(_Walk):
 
 @dataclass(frozen=True)
 class Lanes(_Walk):
-    """Every lane walks time by itself, over threads.
+    """Every lane is a serial scan, over threads.
 
     Attributes
     ----------
@@ -284,7 +284,7 @@ class Lanes(_Walk):
                 return build_chunks(recurrence, self, cut)
         if self.threads_per_lane > 1:
             return build_shared_lanes(recurrence, self)
-        return _thread_walks(recurrence, self.threads_per_block)
+        return _serial_threads(recurrence, self.threads_per_block)
 
     def why_wasteful(self, steps: int) -> str | None:
         """Say so of chunks of a few steps, which cost more than they share out."""

@@ -1,4 +1,4 @@
-"""The schedule in which one block walks the tiles of its lanes, with the carries in registers."""
+"""The schedule in which one block takes tile after tile, with the carries in registers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["SerialTiles"]
 
 @dataclass(frozen=True)
 class SerialTiles(Trees):
-    """One block per lane walks tiles of ``threads_per_block * items_per_thread`` steps.
+    """One block per lane takes, in order, tiles of ``threads_per_block * items_per_thread`` steps.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class SerialTiles(Trees):
         guard = lane_exists(recurrence, lanes, row, rows, self.lanes_per_block)
         tile = Tile(recurrence, self, lanes, position, guard)
 
-        def walk(number: Any) -> Any:
+        def of_tile(number: Any) -> Any:
             return tir.seq(
                 [
                     tile.load(number),
@@ -79,7 +79,7 @@ class SerialTiles(Trees):
                 tile.owner_writes(),
                 *tile.empty(),
                 tile.shared.begin(),
-                loop("tile", tile_count(recurrence, self), walk),
+                loop("tile", tile_count(recurrence, self), of_tile),
             ]
         )
         if any(cells > 1 and tir.byte_size(d) == 8 for cells, d in element_parts(recurrence)):
@@ -90,9 +90,9 @@ class SerialTiles(Trees):
     def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
         """Count tiles that follow one another in a block."""
         counts = tile_counts(self, recurrence, rows, steps)
-        chain = counts.tiles * counts.one
+        chain = counts.tiles * counts.cycles
         if self.stages > 1:
-            # All tiles but the first one are there when their turn comes.
+            # All tiles but the first one are there when they are needed.
             chain -= (counts.tiles - 1) * (MEMORY - LEVEL)
         return Work(
             moved=counts.moved,
@@ -108,7 +108,7 @@ class SerialTiles(Trees):
         )
 
     def picture(self, recurrence: Recurrence) -> Picture:
-        """Return the tree of a block that walks."""
+        """Return the tree of a block that takes tile after tile."""
         return self.drawn(
             recurrence,
             f"one block per lane walks tiles of {self.tile} steps, carry in registers",

@@ -95,7 +95,7 @@ class SinglePass(Trees):
             shared=counts.shared,
             threads=rows * tiles * threads,
             # Windows follow one another by two trips through the cache.
-            chain=2 * counts.one + MEMORY,
+            chain=2 * counts.cycles + MEMORY,
             once=2 * MEMORY * ceil(tiles / threads),
             launches=2.0,
             lines=counts.lines,

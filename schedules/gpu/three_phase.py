@@ -79,7 +79,7 @@ class ThreePhase(Trees):
             barriers=3 * counts.barriers,
             shared=counts.shared,
             threads=rows * counts.tiles * self.threads_per_block,
-            chain=2 * counts.one,
+            chain=2 * counts.cycles,
             once=chunks * (2 * MEMORY + counts.exchange_cycles),
             launches=3.0,
             lines=counts.lines,

@@ -69,8 +69,8 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
 
 def machine_constants() -> tuple[CpuChip, str]:
     """Constants of this machine, and whether they are calibrated, shipped or estimated."""
-    own = user_file()
-    return _constants(own, _stamp(own))
+    calibrated = user_file()
+    return _constants(calibrated, _stamp(calibrated))
 
 
 def _stamp(path: Path | None) -> tuple[int, int] | None:
@@ -83,9 +83,13 @@ def _stamp(path: Path | None) -> tuple[int, int] | None:
 
 
 @lru_cache(maxsize=16)
-def _constants(own: Path | None, stamp: tuple[int, int] | None) -> tuple[CpuChip, str]:
+def _constants(calibrated: Path | None, stamp: tuple[int, int] | None) -> tuple[CpuChip, str]:
     name = processor_name()
-    if own is not None and stamp is not None and (constants := _read(own)) is not None:
+    if (
+        calibrated is not None
+        and stamp is not None
+        and (constants := _read(calibrated)) is not None
+    ):
         return constants, "calibrated"
     shipped = files("tvm_scan.schedules").joinpath(f"machine/data/{name}.json")
     if shipped.is_file() and (constants := parse_constants(shipped.read_text(), name)) is not None:

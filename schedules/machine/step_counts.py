@@ -140,7 +140,17 @@ def instructions_of(node: Any, *, bare: bool = False) -> float:
         name = (tir.call_name(call) or "").rpartition(".")[2]
         add(1.0 if bare and name == "exp2" else float(_CALLS.get(name, 2)))
 
-    one = (tirx.Mul, tirx.Max, tirx.Min, tirx.Select, tirx.Cast, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+    of_one_instruction = (
+        tirx.Mul,
+        tirx.Max,
+        tirx.Min,
+        tirx.Select,
+        tirx.Cast,
+        tirx.LT,
+        tirx.LE,
+        tirx.GT,
+        tirx.GE,
+    )
     handlers: list[Any] = [
         (tirx.For, on_loop),
         (tirx.BufferStore, on_store),
@@ -149,7 +159,7 @@ def instructions_of(node: Any, *, bare: bool = False) -> float:
         (tirx.Add, on_sum),
         (tirx.Sub, on_sum),
         (tirx.Div, lambda _: add(_DIVISION)),
-        *((kind, lambda _: add(1.0)) for kind in one),
+        *((kind, lambda _: add(1.0)) for kind in of_one_instruction),
     ]
     tvm_ffi.structural_walk(node, handlers, order="pre")
     return total

@@ -41,7 +41,7 @@ class Promise:
     time : int or None
         The dimension that is time, if one is.
     reverse : bool
-        Whether the loop walks it backwards.
+        Whether the loop runs over it backwards.
     finite_alike : bool
         Whether finite values and others are where the loop has them throughout, and not only before
         the first step of a lane that is not finite.
@@ -69,7 +69,7 @@ def promise(recurrence: Recurrence, output: Var, *, rounds_steps: bool = False) 
         Whether it is compared with a loop that rounds its carry to a half at every step.
     """
     dtype = tir.dtype_of(output)
-    time, reverse = _walk(recurrence, output)
+    time, reverse = _moves_with_time(recurrence, output)
     algebras = [algebra.innermost for algebra in recurrence.algebras]
     finite_alike = not any(algebra.name in _UNTIL_FINITE for algebra in algebras)
     gates = {
@@ -132,21 +132,21 @@ def takes_extrema(func: tirx.PrimFunc) -> bool:
     return any(is_float(tir.dtype_of(e)) for e in extrema)
 
 
-def _walk(recurrence: Recurrence, output: Var) -> tuple[int | None, bool]:
+def _moves_with_time(recurrence: Recurrence, output: Var) -> tuple[int | None, bool]:
     """The dimension of an output that moves with time, and whether it moves backwards."""
-    time, walks = recurrence.time.var, set()
+    time, moves = recurrence.time.var, set()
 
     def on_store(store: tirx.BufferStore) -> None:
         if not store.buffer.same_as(output):
             return
         moving = [d for d, i in enumerate(store.indices) if tir.contains_var(i, [time])]
         if len(moving) == 1:
-            walks.add((moving[0], _stride(store.indices[moving[0]], time)))
+            moves.add((moving[0], _stride(store.indices[moving[0]], time)))
 
     tvm_ffi.structural_walk(recurrence.body, [(tirx.BufferStore, on_store)])
-    if len(walks) != 1:
+    if len(moves) != 1:
         return None, False
-    ((dimension, stride),) = walks
+    ((dimension, stride),) = moves
     return (dimension, stride < 0) if stride else (None, False)
 
 

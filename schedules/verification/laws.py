@@ -128,16 +128,16 @@ class _Samples:
         which of a hundred take longer to compile than what is computed.
         """
         rows: dict[str, list[Var]] = {}
-        for one in (*self.inputs, *self.computed):
-            rows.setdefault(tir.dtype_of(one), []).append(one)
+        for var in (*self.inputs, *self.computed):
+            rows.setdefault(tir.dtype_of(var), []).append(var)
         tables = {
             dtype: tirx.decl_buffer([len(members), _SAMPLES], dtype, f"all_{dtype}")
             for dtype, members in rows.items()
         }
         samples = tir.VarMap(
-            (one, (tables[dtype], row))
+            (var, (tables[dtype], row))
             for dtype, members in rows.items()
-            for row, one in enumerate(members)
+            for row, var in enumerate(members)
         )
 
         def in_table(load: Any) -> Any:
@@ -147,8 +147,8 @@ class _Samples:
         def body(i: Var) -> Any:
             at = tir.VarMap([(_INDEX, i)])
             stores = []
-            for one, value in self.stores:
-                table, row = samples[one]
+            for var, value in self.stores:
+                table, row = samples[var]
                 value = tir.substitute(tir.map_loads(value, in_table), at)
                 stores.append(tirx.BufferStore(table, value, [row, i]))
             return tir.seq(stores)
@@ -158,15 +158,15 @@ class _Samples:
         arrays = {
             dtype: np.zeros((len(members), _SAMPLES), dtype) for dtype, members in rows.items()
         }
-        for one in self.inputs:
-            dtype = tir.dtype_of(one)
-            arrays[dtype][samples[one][1]] = _random(rng, dtype, bounds)
+        for var in self.inputs:
+            dtype = tir.dtype_of(var)
+            arrays[dtype][samples[var][1]] = _random(rng, dtype, bounds)
         tensors = {dtype: tvm.runtime.tensor(array) for dtype, array in arrays.items()}
         tvm.compile(func, target="llvm")["laws"](*tensors.values())
         arrays_by_dtype = {dtype: tensor.numpy() for dtype, tensor in tensors.items()}
         for dtype, members in rows.items():
-            for row, one in enumerate(members):
-                self.values[one] = arrays_by_dtype[dtype][row]
+            for row, var in enumerate(members):
+                self.values[var] = arrays_by_dtype[dtype][row]
 
     def read(self, parts: Element) -> list[np.ndarray]:
         """Computed values of the parts of an element."""

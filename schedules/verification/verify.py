@@ -128,8 +128,8 @@ def verify(
     if isinstance(recurrence, Refusal):
         raise RefusalError(recurrence.message(), recurrence)
     choice = as_choice(plan, "verify")
-    one = choice if isinstance(choice, ScanPlan) else None
-    target = target_for(target, one, "verify")
+    same_plan = choice if isinstance(choice, ScanPlan) else None
+    target = target_for(target, same_plan, "verify")
     name = str((func.attrs or {}).get("global_symbol", "main"))
     named = func.with_attr("global_symbol", name)
     scan = build(
@@ -205,8 +205,8 @@ def _references(named: tirx.PrimFunc, name: str, target: Target) -> list[_Refere
         return [_Reference(loop, tvm.cpu(), ("random", "zeros"), True), wide]
     if extrema:
         plan = Sequential(threads_per_block=32)
-        own = _Reference(*_built(named, name, target, plan), ("nan", "infinity"))
-        return [_Reference(loop, tvm.cpu(), CASES[:5]), own]
+        with_plan = _Reference(*_built(named, name, target, plan), ("nan", "infinity"))
+        return [_Reference(loop, tvm.cpu(), CASES[:5]), with_plan]
     return [_Reference(loop, tvm.cpu(), CASES)]
 
 

@@ -62,14 +62,14 @@ def opposite(condition: Any) -> Any:
     if isinstance(condition, tirx.And | tirx.Or):
         kind = tirx.Or if isinstance(condition, tirx.And) else tirx.And
         return kind(opposite(condition.a), opposite(condition.b))
-    turned = _TURNED.get(type(condition))
-    if turned is None or not is_float(tir.dtype_of(condition.a)):
+    inverse = _INVERSE.get(type(condition))
+    if inverse is None or not is_float(tir.dtype_of(condition.a)):
         return tirx.Not(condition)
     unordered = tirx.Or(tirx.isnan(condition.a), tirx.isnan(condition.b))
-    return tirx.Or(turned(condition.a, condition.b), unordered)
+    return tirx.Or(inverse(condition.a, condition.b), unordered)
 
 
-_TURNED: dict[Any, Any] = {
+_INVERSE: dict[Any, Any] = {
     tirx.LT: tirx.GE,
     tirx.LE: tirx.GT,
     tirx.GT: tirx.LE,

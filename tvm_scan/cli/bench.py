@@ -55,8 +55,8 @@ def command(
         )
     paths = [str(_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    own = ["--json"] if as_json else []
-    command = [sys.executable, "-m", f"bench.{name}", *own, *context.args]
+    options = ["--json"] if as_json else []
+    command = [sys.executable, "-m", f"bench.{name}", *options, *context.args]
     code = subprocess.call(command, env=environment)
     if code:
         raise typer.Exit(code)

@@ -146,7 +146,7 @@ def _show(report: dict[str, Any], recurrence: Recurrence, plan: ScanPlan) -> Non
         print(
             f"carry     {carry['name']}: {carry['dtype']}{f', {cells} per lane' if cells else ''}"
         )
-        level = f", level {carry['stage']}" if carry["stage"] else ""
+        level = f", level {carry['level']}" if carry["level"] else ""
         print(f"family    {carry['family']}{level}")
         for key, text in carry["formulas"].items():
             print(f"    {key:<9} {text}")

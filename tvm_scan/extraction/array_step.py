@@ -70,15 +70,15 @@ class Known:
         """The value at ``indices``, None where the cell may be another one."""
         table = tir.VarMap()
         for mine, wanted in zip(self.indices, indices, strict=True):
-            own = loop_of(mine, self.loops)
-            if own is None:
+            loop = loop_of(mine, self.loops)
+            if loop is None:
                 if not tir.structurally_equal(mine, wanted):
                     return None
                 continue
             other = loop_of(wanted, around)
-            if other is None or not _same_extent(own, other):
+            if other is None or not _same_extent(loop, other):
                 return None
-            table[own.var] = other.var
+            table[loop.var] = other.var
         return tir.substitute(self.value, table)
 
 

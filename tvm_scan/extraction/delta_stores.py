@@ -75,9 +75,9 @@ def _stored(stmts: list[Any]) -> list[Var]:
 
 def _check_output(buffer: Var, known: Known, nest: Nest, matrix: MatrixState) -> None:
     """Every step of every lane and column has a cell of its own: bare indices, each once."""
-    own = [lane.var for lane in matrix.lanes]
-    own += [matrix.columns.var] if matrix.column_is_lane else []
-    for var in own:
+    axes = [lane.var for lane in matrix.lanes]
+    axes += [matrix.columns.var] if matrix.column_is_lane else []
+    for var in axes:
         if sum(1 for i in known.indices if tir.contains_var(i, [var])) != 1 or not any(
             isinstance(i, Var) and i.same_as(var) for i in known.indices
         ):
@@ -86,7 +86,7 @@ def _check_output(buffer: Var, known: Known, nest: Nest, matrix: MatrixState) ->
     moves = [linear_in(i, time) for i in known.indices if tir.contains_var(i, [time])]
     if len(moves) != 1 or moves[0] is None or abs(moves[0][0]) != 1:
         raise NotUnderstood(f"{buffer.name} stored without a cell for every step")
-    if tir.contains_var(moves[0][1], own):
+    if tir.contains_var(moves[0][1], axes):
         raise NotUnderstood(f"{buffer.name} stored along a diagonal")
 
 
@@ -209,8 +209,8 @@ def _copied(buffer: Var, known: Known, symbol: Var, matrix: MatrixState, final: 
         if loop_of(index, known.loops) is not None
     )
     indices = [tir.substitute(i, table) for i in known.indices]
-    own = [*(lane.var for lane in matrix.lanes), matrix.rows.var, matrix.columns.var]
-    for var in own:
+    axes = [*(lane.var for lane in matrix.lanes), matrix.rows.var, matrix.columns.var]
+    for var in axes:
         bare = [i for i in indices if isinstance(i, Var) and i.same_as(var)]
         if len(bare) != 1 or sum(1 for i in indices if tir.contains_var(i, [var])) != 1:
             raise NotUnderstood(f"a store to {buffer.name} after time shared by cells")

@@ -199,7 +199,7 @@ class BodyWriter:
         """Fill the register array of ``lag`` steps back from memory at ``step``, if it exists."""
         target = register.states[lag - 1] if lag else register.local
 
-        def one(cell: list[Any]) -> Any:
+        def copy(cell: list[Any]) -> Any:
             load = tirx.BufferLoad(register.buffer, self.memory_index(register, cell, step))
             dtype = tir.dtype_of(target)
             value = load if tir.dtype_of(load) == dtype else tirx.Cast(dtype, load)
@@ -207,17 +207,17 @@ class BodyWriter:
                 value = tirx.op.if_then_else(exists, value, tirx.const(0, dtype))
             return tirx.BufferStore(target, value, cell)
 
-        return _each_cell(register, one)
+        return _each_cell(register, copy)
 
     def copy_out(self, register: Register, step: Any) -> Any:
         """Write a register array to memory."""
 
-        def one(cell: list[Any]) -> Any:
+        def copy(cell: list[Any]) -> Any:
             value = self._narrow(tirx.BufferLoad(register.local, cell), register.buffer)
             index = self.memory_index(register, cell, step)
             return tirx.BufferStore(register.buffer, value, index)
 
-        return _each_cell(register, one)
+        return _each_cell(register, copy)
 
 
 def _copy(to: Var, source: Var) -> Any:

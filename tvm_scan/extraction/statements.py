@@ -1,4 +1,4 @@
-"""A flattened loop nest: its statements, and walks over them."""
+"""A flattened loop nest: its statements, and visits of them."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def linear_recurrence(
         Also write the last state, which lives in that buffer during the loop. At length 0 it is
         the initial state.
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
     exclusive : bool
         Emit the state before the update instead of after it.
 

@@ -27,7 +27,7 @@ class Selective:
     lanes : tuple of Expr
         Extents (batch, groups, channels); the channels of a group share B and C.
     length, steps : Expr
-        Extent of time, and how many steps the loop walks.
+        Extent of time, and how many steps the loop takes.
     states : int
         States of a channel.
     dtype : str
@@ -36,7 +36,7 @@ class Selective:
         Whether sequences are (batch, groups, channels, length), B and C (batch, groups, states,
         length), or (batch, groups, length, channels) and (batch, groups, length, states).
     softplus, reverse : bool
-        Whether the step size goes through softplus; whether to walk from the last step.
+        Whether the step size goes through softplus; whether to scan from the last step.
     has_bias, has_D, has_z, has_reset : bool
         Whether there is such a parameter.
     fixed_B, fixed_C : bool

@@ -36,8 +36,8 @@ def selective_backward_chunk(
     groups, length, states): channels a page of memory apart would evict each other from the
     cache. B or C that are fixed in time are (groups, channels, states).
 
-    The first recurrence walks forward from the state `head` and fills ``history`` with the states
-    of this chunk alone; the second walks back, with the adjoint of the state in ``carry``, from
+    The first recurrence runs forward from the state `head` and fills ``history`` with the states
+    of this chunk alone; the second runs back, with the adjoint of the state in ``carry``, from
     after this chunk to before it, and the gradient of A, to which every chunk adds. Of each step
     it leaves ``adjoint`` (that of the state), ``step`` (dt), ``drive`` (dt u) and ``gated`` (that
     of the output before the gate). Sums over channels of these are the gradients of B and C, sums
@@ -73,7 +73,7 @@ class _Chunk:
         self.forward = Selective(loop, lanes, length, steps, time_last=False, **options)
         batch, groups, channels = lanes
         states, sequence = (*lanes, self.states), self.forward.sequence
-        walked, rows = (batch, groups, steps, channels), (self.states, channels)
+        per_step, rows = (batch, groups, steps, channels), (self.states, channels)
 
         def array(name: str, shape: Any, present: bool = True) -> Any:
             return loop.array(name, shape, self.dtype) if present else None
@@ -82,8 +82,8 @@ class _Chunk:
         self.carry = array("carry", states)
         self.history = array("history", (batch, groups, steps + 1, *rows))
         self.adjoint = array("adjoint", (batch, groups, steps, *rows))
-        self.step, self.drive = array("step", walked), array("drive", walked)
-        self.gated, self.g_A = array("gated", walked), array("g_A", states)
+        self.step, self.drive = array("step", per_step), array("drive", per_step)
+        self.gated, self.g_A = array("gated", per_step), array("g_A", states)
         self.g_u, self.g_delta = array("g_u", sequence), array("g_delta", sequence)
         self.g_z: Cells | None = array("g_z", sequence, options["has_z"])
         projection, fixed = self.forward.projection, self.forward.fixed
@@ -96,7 +96,7 @@ class _Chunk:
         self.g_bias: Cells | None = array("g_bias", (groups, channels), has_bias)
 
     def again(self) -> None:
-        """Walk forward and keep the states."""
+        """Scan forward and keep the states."""
         loop, forward, u, A = self.loop, self.forward, self.forward.u, self.forward.A
         state, history = loop.state((*self.lanes, self.states), self.dtype), self.history
         with loop.lanes("bgd", *self.lanes):
@@ -117,7 +117,7 @@ class _Chunk:
                     history[b, g, k + 1, n, d] = state[b, g, d, n]
 
     def back(self) -> None:
-        """Walk back with the adjoint of the state."""
+        """Scan back with the adjoint of the state."""
         loop, forward, history = self.loop, self.forward, self.history
         with (
             loop.lanes("bgd", *self.lanes),

@@ -101,7 +101,7 @@ def sequence_parallel(
     Notes
     -----
     One all-gather of a state and its total gate per process (of `cummax` and `cummin`, one of
-    values and one of indices), and one all-reduce in the backward pass. Linear recurrences walk
+    values and one of indices), and one all-reduce in the backward pass. Linear recurrences scan
     their slice twice; of the cumulative functions the carry is one more element before the slice.
     """
     owner = "sequence_parallel"

@@ -54,11 +54,11 @@ class Exchange:
         return carry
 
     def order(self) -> Sequence[int]:
-        """The processes in the order of the walk."""
+        """The processes in the order of the scan."""
         return range(self.size)[::-1] if self.reverse else range(self.size)
 
     def is_before(self, other: int) -> bool:
-        """Return whether the walk reaches the slice of another process before this one."""
+        """Return whether the scan reaches the slice of another process before this one."""
         return other > self.rank if self.reverse else other < self.rank
 
 
@@ -217,7 +217,7 @@ def _without_carry(y: Tensor, dim: int, reverse: bool) -> Tensor:
 def _run_extremum(
     fn: Callable[..., Any], arguments: dict[str, Any], exchange: Exchange
 ) -> Extremum:
-    """Run a cumulative extremum: of equal values, in all slices, the latest of the walk counts."""
+    """Run a cumulative extremum: of equal values, in all slices, the latest of the scan counts."""
     name, x, reverse = str(fn.__name__), arguments["x"], exchange.reverse
     is_max, kind = name == "cummax", x.dtype
     x = x.to(torch.int32) if kind in SMALL_INTEGERS else x

@@ -17,7 +17,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Step
-from tvm_scan.schedules.cpu.cost.vectors import vector_reduction, vector_walk
+from tvm_scan.schedules.cpu.cost.vectors import vector_reduction, vector_scan
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
@@ -52,10 +52,10 @@ def _vector_chunks(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     chunks = plan.chunks
     tiles = max(1, step.length // plan.cache_steps) if plan.cache_steps else 1
     unit = step.length / tiles / (2 * chunks + 1)
-    walk = vector_walk(plan, step, chip, unit)
+    scan = vector_scan(plan, step, chip, unit)
     reduce = vector_reduction(plan, step, chip, 2 * unit)
-    first = max(walk, reduce)
-    replay = vector_walk(plan, step, chip, 2 * unit)
+    first = max(scan, reduce)
+    replay = vector_scan(plan, step, chip, 2 * unit)
     tasks = step.rows * chunks
     cycles = step.rows * tiles * (chunks * first + chunks * replay + 60.0 * chunks)
     apply = sum((scalar_cycles(p.apply, chip) + 10) * p.cells for p in step.parts)

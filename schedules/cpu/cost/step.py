@@ -287,7 +287,7 @@ def _is_guarded(body: Any) -> bool:
 
 def _stays_in_vectors(recurrence: Recurrence) -> bool:
     """Return whether the builder makes a vector loop of a step: without a choice between reads."""
-    own: list[Var] = []
+    registers: list[Var] = []
     for register in recurrence.registers:
-        own += [register.local, *register.previous]
-    return not branches(choices_as_selects(hoist_first_iteration(recurrence.body), own))
+        registers += [register.local, *register.previous]
+    return not branches(choices_as_selects(hoist_first_iteration(recurrence.body), registers))

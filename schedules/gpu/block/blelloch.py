@@ -92,8 +92,8 @@ class BlellochTree(BlockTree):
 
     def _up(self, level: int, mine: Elements) -> list[Any]:
         """Sums of spans that double, up to the two halves; ready for the root."""
-        own = self.replica.copy(self.shared[level], self._index, mine, [])
-        stmts = [hidden(own), wait(self.threads)]
+        store = self.replica.copy(self.shared[level], self._index, mine, [])
+        stmts = [hidden(store), wait(self.threads)]
         for height in range(self._height - 1):
             stmts += [self._nodes(level, height, self._sum), wait(self.threads >> height + 1)]
         return stmts
@@ -112,7 +112,7 @@ class BlellochTree(BlockTree):
         low = [*self.row.at, end * span - 1 - (span >> 1)]
         shared, left, right = self.shared[level], self.left[level], self.right[level]
 
-        def one(i: int, cell: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             reads = [
                 left.store(i, [], cell, shared.load(i, low, cell)),
                 right.store(i, [], cell, shared.load(i, high, cell)),
@@ -120,7 +120,7 @@ class BlellochTree(BlockTree):
             return tir.seq([*reads, node(level, i, cell, low, high)])
 
         chosen = self.thread < int_const(self.threads >> (height + 1), self.thread)
-        stmt = tirx.IfThenElse(chosen, self.replica.for_each_element(level, one), None)
+        stmt = tirx.IfThenElse(chosen, self.replica.for_each_element(level, of_cell), None)
         return hidden(stmt)
 
     def _operands(self, level: int, i: int, cell: list[Any]) -> tuple[Any, Any, Any]:

@@ -26,7 +26,7 @@ class TileCounts:
         Tiles of a lane; words of an element.
     barriers : float
         That a block passes for one tile.
-    one, exchange_cycles : float
+    cycles, exchange_cycles : float
         Cycles of one tile, waits for memory included; of its levels alone.
     issued, shared, lines : float
         Instructions of warps, their accesses to shared memory, and lines of memory that they
@@ -38,7 +38,7 @@ class TileCounts:
     tiles: float
     words: float
     barriers: float
-    one: float
+    cycles: float
     exchange_cycles: float
     issued: float
     shared: float
@@ -81,7 +81,7 @@ def tile_counts(plan: TreePlan, recurrence: Recurrence, rows: float, length: flo
         tiles=tiles,
         words=words,
         barriers=barriers,
-        one=at_memory + items * each + exchange_cycles,
+        cycles=at_memory + items * each + exchange_cycles,
         exchange_cycles=exchange_cycles,
         issued=issued,
         shared=steps_made * (staged + passed / items) / 32,

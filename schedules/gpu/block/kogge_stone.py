@@ -78,7 +78,7 @@ class KoggeStoneTree(BlockTree):
         """The element of the thread ``2 ** doubling`` below, followed by the thread's own."""
         replica, left = self.replica, self.left[level]
 
-        def one(i: int, cell: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             algebra = replica.recurrence.groups[i].algebra
             earlier, later = left.load(i, [], cell), mine.load(i, [], cell)
             return mine.store(i, [], cell, algebra.combine(earlier, later))
@@ -88,7 +88,7 @@ class KoggeStoneTree(BlockTree):
             replica.copy(
                 left, [], self.shared[level], self._at(doubling, number, self.thread - far)
             ),
-            replica.for_each_element(level, one),
+            replica.for_each_element(level, of_cell),
         ]
         return tirx.IfThenElse(self.thread >= far, tir.seq(body), None)
 

@@ -91,7 +91,7 @@ class Tile:
         def at(k: Any) -> Any:
             return start + as_dtype(k, dtype)
 
-        def one(g: Any) -> Any:
+        def of_group(g: Any) -> Any:
             first = g if group == 1 else g * int_const(group, g)
 
             def step(j: Any) -> Any:
@@ -104,7 +104,7 @@ class Tile:
             return when(self.valid(at(first)), tir.seq([steps, ending]))
 
         kind = tirx.ForKind.UNROLLED if self.staged.buffers else tirx.ForKind.SERIAL
-        return loop("k", self.plan.items_per_thread // group, one, kind)
+        return loop("k", self.plan.items_per_thread // group, of_group, kind)
 
     def load(self, tile: Any) -> Any:
         """Inputs of the thread's items into registers."""
@@ -133,14 +133,14 @@ class Tile:
     def _level(self, level: int, tile: Any, reduce: bool = False) -> list[Any]:
         mine, tree = self.mine[level], self.tree.reduce if reduce else self.tree.scan
 
-        # Where a block walks over tiles, the next one follows without a barrier.
+        # Where a block takes tile after tile, the next one follows without a barrier.
         number = tile if self.plan.walks_tiles else 0
 
         def extend(k: Any, time: Any) -> Any:
             return self._use(tile, self.replica.extend(mine, [], time), k, time)
 
         return [
-            # Earlier levels walk through the items with the reduction.
+            # Earlier levels are replayed over the items with the reduction.
             *(self._restore(earlier) for earlier in range(level)),
             self.replica.set_identity(mine, []),
             self.items(tile, extend),
@@ -162,7 +162,7 @@ class Tile:
     def replay(self, tile: Any) -> Any:
         """The loop body over the thread's items, and the end of the lane by its last step."""
 
-        def one(k: Any, time: Any) -> Any:
+        def of_item(k: Any, time: Any) -> Any:
             step = self._use(tile, self.replica.step(time), k, time)
             finish = self.replica.finish()
             if finish is None:
@@ -170,7 +170,7 @@ class Tile:
             last = tirx.EQ(time, self.recurrence.time.extent - 1)
             return tir.seq([step, tirx.IfThenElse(last, finish, None)])
 
-        steps = self.items(tile, one, self.staged.empty if self.staged.stores_alone else None)
+        steps = self.items(tile, of_item, self.staged.empty if self.staged.stores_alone else None)
         return tir.seq([steps, self.shared.store(tile)])
 
     def empty(self) -> list[Any]:

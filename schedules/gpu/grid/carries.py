@@ -1,6 +1,6 @@
 """The middle kernel of three phases: from the tiles' elements of a lane to the tiles' carries.
 
-Few tiles: one thread per lane walks them, in order. Many: one block per lane takes chunks of
+Few tiles: one thread per lane scans them, in order. Many: one block per lane takes chunks of
 them, several to a thread, and scans those over its threads as a tile scans steps. A lane of T
 tiles then costs T / (threads * items) round trips to memory instead of T.
 """
@@ -40,7 +40,7 @@ def carry_threads(plan: TreePlan, recurrence: Recurrence) -> int:
 
 
 class CarryScan:
-    """One block's walk over the tiles of a lane.
+    """One block's scan over the tiles of a lane.
 
     Parameters
     ----------
@@ -80,13 +80,13 @@ class CarryScan:
 
     @property
     def buffers(self) -> list[Var]:
-        """Everything that the walk keeps; of the tree, what this level uses."""
+        """Everything that the scan keeps; of the tree, what this level uses."""
         of_level = [e for e in self.tree.elements if e.level == self.level]
-        own = [*self.replica.buffers, *self.running.buffers]
+        registers = [*self.replica.buffers, *self.running.buffers]
         elements_used = [self.mine, self.total, *of_level]
-        return [*own, *(buffer for elements in elements_used for buffer in elements.buffers)]
+        return [*registers, *(buffer for elements in elements_used for buffer in elements.buffers)]
 
-    def walk(self) -> Any:
+    def scan(self) -> Any:
         """All tiles; afterwards ``carries`` holds what each of them begins with."""
         dtype = tir.dtype_of(self.tiles)
         chunk = int_const(self.threads * _ITEMS, dtype)
@@ -99,11 +99,11 @@ class CarryScan:
         first = first + as_dtype(self.thread, dtype) * int_const(_ITEMS, dtype)
 
         def each(make: Any) -> Any:
-            def one(k: Any) -> Any:
+            def of_tile(k: Any) -> Any:
                 tile = first + as_dtype(k, dtype)
                 return when(tile < self.tiles, make([self.row, tile]))
 
-            return loop("k", _ITEMS, one)
+            return loop("k", _ITEMS, of_tile)
 
         prefix, index = self.tree.prefix(self.level, self.mine)
         return tir.seq(
@@ -120,12 +120,12 @@ class CarryScan:
     def _extend(self, lead: list[Any]) -> Any:
         """The thread's element, followed by that of a tile."""
 
-        def one(i: int, cell: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             algebra = self.replica.recurrence.groups[i].algebra
             earlier, later = self.mine.load(i, [], cell), self.elements.load(i, lead, cell)
             return self.mine.store(i, [], cell, algebra.combine(earlier, later))
 
-        return self.replica.for_each_element(self.level, one)
+        return self.replica.for_each_element(self.level, of_cell)
 
     def _keep(self, lead: list[Any]) -> Any:
         keep = self.replica.keep(self.carries, lead, self.level)

@@ -58,7 +58,7 @@ _ZERO = int_const(0, "int32")
 def build_single_pass(recurrence: Recurrence, plan: TreePlan) -> Built:
     """Two kernels: clear the flags, and the pass; see the module."""
     kernels = _Pass(recurrence, plan)
-    return Built([kernels.reset(), kernels.walk()], kernels.scratch)
+    return Built([kernels.reset(), kernels.scan()], kernels.scratch)
 
 
 class _Pass:
@@ -109,7 +109,7 @@ class _Pass:
 
         return threads_over(kernel, point, total, _RESET_THREADS)
 
-    def walk(self) -> Any:
+    def scan(self) -> Any:
         """The pass: a block per tile."""
         recurrence = self.recurrence
         position = ThreadPosition(self.rows, self.plan)
@@ -172,10 +172,10 @@ class _Pass:
     def _hand_over(self, replica: Replica, lead: list[Any], level: int) -> Any:
         """The carries of a level with which a window begins."""
 
-        def one(i: int, cell: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             return put_word(self.carries[i], [*lead, *cell], replica.get_carry(i, cell))
 
-        put = replica.for_carries(range(level, level + 1), one)
+        put = replica.for_carries(range(level, level + 1), of_cell)
         return tir.seq([put, announce(self.has_carry[level], lead)])
 
     def _level(
@@ -247,8 +247,8 @@ class _LookBackTile(Tile):
     def allocs(self) -> list[Var]:
         """Everything that the tile's code keeps."""
         parts = (self.prefixes, self.look, self.reduced)
-        own = [b for levels in parts for elements in levels for b in elements.buffers]
-        return [*super().allocs, *self.after.buffers, *own, self.flag]
+        elements_used = [b for levels in parts for elements in levels for b in elements.buffers]
+        return [*super().allocs, *self.after.buffers, *elements_used, self.flag]
 
     def scan_level(self, level: int, number: Any) -> list[Any]:
         """The scan of a level over the threads, whose prefixes are then kept in registers."""
@@ -274,20 +274,20 @@ def _as_words(elements: Elements) -> Elements:
 def _put(replica: Replica, elements: Elements, lead: list[Any], source: Elements) -> Any:
     """``elements[lead] = source``."""
 
-    def one(i: int, cell: list[Any]) -> Any:
+    def of_cell(i: int, cell: list[Any]) -> Any:
         values = source.load(i, [], cell)
         parts = zip(elements.parts[i], values, strict=True)
         return tir.seq([put_word(b, [*lead, *cell], value) for b, value in parts])
 
-    return replica.for_each_element(elements.level, one)
+    return replica.for_each_element(elements.level, of_cell)
 
 
 def _get(replica: Replica, target: Elements, elements: Elements, lead: list[Any]) -> Any:
     """``target = elements[lead]``."""
 
-    def one(i: int, cell: list[Any]) -> Any:
+    def of_cell(i: int, cell: list[Any]) -> Any:
         parts = zip(target.parts[i], elements.parts[i], strict=True)
         index = cell or [_ZERO]
         return tir.seq([get_word(t, index, b, [*lead, *cell]) for t, b in parts])
 
-    return replica.for_each_element(elements.level, one)
+    return replica.for_each_element(elements.level, of_cell)

@@ -94,10 +94,10 @@ class _Tiles(Phases):
         if known is None or known > FEW_TILES:
             return self._scan_in_blocks(level)
 
-        def walk(replica: Replica, row: Var) -> Any:
+        def serial(replica: Replica, row: Var) -> Any:
             return loop("c", self.tiles, lambda c: self.pass_part(replica, level, [row, c]))
 
-        row, kernel = self.scan_in_order(level, walk, lambda r: self._without_steps(r, level))
+        row, kernel = self.scan_in_order(level, serial, lambda r: self._without_steps(r, level))
         return threads_over(kernel, row, self.rows, _CARRY_THREADS)
 
     def _without_steps(self, replica: Replica, level: int) -> Any:
@@ -115,7 +115,7 @@ class _Tiles(Phases):
         row, thread = tirx.Var("v_row", self.dtype), tirx.Var("v_tx", "int32")
         lanes = decode_lanes(recurrence, row)
         guard = lane_exists(recurrence, lanes, row, self.rows)
-        walk = CarryScan(
+        scan = CarryScan(
             recurrence,
             self.plan,
             lanes,
@@ -126,17 +126,17 @@ class _Tiles(Phases):
             self.tiles if guard is None else tirx.Select(guard, self.tiles, self.tiles * 0),
             thread,
         )
-        boundary = walk.running.boundary() if self.is_last(level) else None
-        ends = self._without_steps(walk.running, level)
+        boundary = scan.running.boundary() if self.is_last(level) else None
+        ends = self._without_steps(scan.running, level)
         has_outputs = boundary is not None or ends is not None
-        owner = walk.is_owner() if guard is None else tirx.And(guard, walk.is_owner())
+        owner = scan.is_owner() if guard is None else tirx.And(guard, scan.is_owner())
         # Every thread has read its initial state before one of them writes.
         writes = [all_wait(), tirx.IfThenElse(owner, tir.seq([boundary, ends]), None)]
         body = tir.seq(
-            [when(guard, walk.running.begin()), *(writes if has_outputs else []), walk.walk()]
+            [when(guard, scan.running.begin()), *(writes if has_outputs else []), scan.scan()]
         )
-        kernel = self.scan_kernel(level, body, walk.buffers, has_outputs=has_outputs)
-        alone = self.plan.with_(threads_per_block=walk.threads, lanes_per_block=1)
+        kernel = self.scan_kernel(level, body, scan.buffers, has_outputs=has_outputs)
+        alone = self.plan.with_(threads_per_block=scan.threads, lanes_per_block=1)
         return grid_of(kernel, self.rows, row, thread, alone)
 
     def replay(self) -> Any:

@@ -62,9 +62,11 @@ class SharedItems:
         self.recurrence, self.plan, self.replica = recurrence, plan, replica
         self.thread, self.valid = position.thread, valid
         row, threads = position.row_in_block, plan.threads_per_block
-        own = Copiers(threads, self.thread, self._time, lambda _: replica, self._guarded, row)
-        self.inputs = [(SharedTile(s, own, plan.stages), s, r) for s, r in parts if not s.stored]
-        self.outputs = [(SharedTile(s, own, 1), s, r) for s, r in parts if s.stored]
+        each_lane = Copiers(threads, self.thread, self._time, lambda _: replica, self._guarded, row)
+        self.inputs = [
+            (SharedTile(s, each_lane, plan.stages), s, r) for s, r in parts if not s.stored
+        ]
+        self.outputs = [(SharedTile(s, each_lane, 1), s, r) for s, r in parts if s.stored]
         self.tables = []
         for table in tables_of(plan, recurrence):
             number = row.index * int_const(threads, "int32") + self.thread

@@ -40,8 +40,8 @@ __all__ = [
     "PaddedLayout",
     "Stream",
     "along_time",
+    "cell_size",
     "direction_of",
-    "element_size",
     "streams_of",
 ]
 
@@ -143,12 +143,12 @@ def _streams(
         stored = not isinstance(access, TensorLoad)
         buffer = access.buffer if stored else access.source
         direction = direction_of(list(access.indices), recurrence)
-        layout = PaddedLayout(items, element_size(buffer))
+        layout = PaddedLayout(items, cell_size(buffer))
         if direction == 0 or not layout.fits:
             continue
         copies = VectorAccess(1, direction > 0)
         if vectors:
-            # Of memory that is walked backwards, a vector turns round within a thread's items.
+            # Of memory that is read backwards, a vector is reversed within a thread's items.
             whole = tile if direction > 0 else items
             wide = vector_access(buffer, list(access.indices), recurrence, whole)
             copies = wide if wide.lanes > 1 else copies
@@ -167,8 +167,8 @@ def _streams(
     return tuple(streams)
 
 
-def element_size(buffer: Var) -> int:
-    """Bytes of an element; a boolean takes one."""
+def cell_size(buffer: Var) -> int:
+    """Bytes of a cell of an array; a boolean takes one."""
     digits = re.sub(r"\D", "", tir.dtype_of(buffer))
     return max(1, int(digits or 8) // 8)
 

@@ -160,7 +160,7 @@ class SharedTile:
         in_row = extent // staged.copies.lanes
         total = in_row * prod(n for _, n in outer)
 
-        def one(r: Any) -> Any:
+        def of_round(r: Any) -> Any:
             number = as_dtype(r, "int32") * threads + by.thread
             if outer:
                 each = int_const(in_row, "int32")
@@ -182,14 +182,14 @@ class SharedTile:
                 inside if total % by.threads else None, time, make(staged.index(**at), indices)
             )
 
-        return loop("r", -(-total // by.threads), one, _UNROLLED)
+        return loop("r", -(-total // by.threads), of_round, _UNROLLED)
 
     def fetch(self, tile: Any) -> Any:
         """Begin to copy a tile to its buffer."""
         staged = self.staged
         by_itself = self.buffers > 1 and async_copy.can_copy(staged.copied_bytes)
 
-        def one(index: Any, indices: list[Any]) -> Any:
+        def copy(index: Any, indices: list[Any]) -> Any:
             if by_itself:
                 first = [i.base if isinstance(i, tirx.Ramp) else i for i in indices]
                 to = self._at(tile, index)
@@ -197,16 +197,16 @@ class SharedTile:
             value = tirx.BufferLoad(staged.buffer, indices)
             return tirx.BufferStore(self.memory, value, self._at(tile, index, staged.copies.lanes))
 
-        return self._copies(tile, one)
+        return self._copies(tile, copy)
 
     def put(self, tile: Any) -> Any:
         """Copy a tile from its buffer; a barrier must stand before it."""
 
-        def one(index: Any, indices: list[Any]) -> Any:
+        def copy(index: Any, indices: list[Any]) -> Any:
             value = self.load(tile, index, self.staged.copies.lanes)
             return tirx.BufferStore(self.staged.buffer, value, indices)
 
-        return self._copies(tile, one)
+        return self._copies(tile, copy)
 
     # ---- between shared memory and registers --------------------------------------------------
 
@@ -215,30 +215,30 @@ class SharedTile:
     ) -> Any:
         """A thread's items into registers: ``unit`` at once, ``apart`` cells from each other."""
 
-        def one(item: Any, index: Any) -> Any:
+        def of_unit(item: Any, index: Any) -> Any:
             value = self.load(tile, index, unit)
             return tirx.BufferStore(registers, value, [ramp(item, unit)])
 
-        return _units(items, unit, first, one, apart)
+        return _units(items, unit, first, of_unit, apart)
 
     def leave(self, registers: Var, tile: Any, first: Any, items: int, unit: int) -> Any:
         """A thread's results from registers."""
 
-        def one(item: Any, index: Any) -> Any:
+        def of_unit(item: Any, index: Any) -> Any:
             value = tirx.BufferLoad(registers, [ramp(item, unit)])
             return tirx.BufferStore(self.memory, value, self._at(tile, index, unit))
 
-        return _units(items, unit, first, one)
+        return _units(items, unit, first, of_unit)
 
 
 def _units(
     items: int, unit: int, first: Any, make: Callable[[Any, Any], Any], apart: int = 1
 ) -> Any:
-    def one(u: Any) -> Any:
+    def of_unit(u: Any) -> Any:
         item = u * int_const(unit, "int32")
         return make(item, first + item * int_const(apart, "int32"))
 
-    return loop("u", items // unit, one, _UNROLLED)
+    return loop("u", items // unit, of_unit, _UNROLLED)
 
 
 def ramp(first: Any, lanes: int) -> Any:

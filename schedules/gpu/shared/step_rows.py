@@ -29,7 +29,7 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
-from tvm_scan.schedules.gpu.shared.layout import element_size
+from tvm_scan.schedules.gpu.shared.layout import cell_size
 from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
 from tvm_scan.schedules.gpu.thread.banks import LINE, WORD, meetings
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess
@@ -99,7 +99,7 @@ def step_rows(
     -------
     StepRows or None
     """
-    size, total = element_size(load.source), lane_count(recurrence)
+    size, total = cell_size(load.source), lane_count(recurrence)
     indices, within, analyzer = placed_in_block(load, recurrence, lanes)
     *outer, last = [analyzer.simplify(index) for index in indices]
     part = linear_in(last, within)

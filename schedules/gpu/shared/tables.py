@@ -24,7 +24,7 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.replica import Replica
-from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, element_size
+from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, cell_size
 from tvm_scan.schedules.gpu.shared.staged import Staged
 from tvm_scan.schedules.gpu.shared.staging import steady_loads
 from tvm_scan.schedules.gpu.shared.walk_layout import is_common
@@ -83,7 +83,7 @@ def _tables(recurrence: Recurrence, lanes: int, items: int, steps: int) -> tuple
         for load in steady_loads(part.body, recurrence, [recurrence.time.var, counter]):
             dims = [i for i, index in enumerate(load.indices) if index.same_as(counter)]
             uses = [i for i, index in enumerate(load.indices) if tir.contains_var(index, [counter])]
-            size = element_size(load.source)
+            size = cell_size(load.source)
             new = not any(_same_but(load, t.access, t.dim) for t in tables)
             if states is None or dims != uses or len(dims) != 1 or size < _LEAST or not new:
                 continue

@@ -45,7 +45,7 @@ def carries_of_lanes(phases: Phases, level: int, count: int) -> Any:
     ahead = max(1, min(AHEAD, _WORDS * 4 // max(1, element_bytes(recurrence))))
     now = Elements(recurrence, "now", [ahead], "local", level)
 
-    def walk(replica: Replica, row: Var) -> Any:
+    def serial(replica: Replica, row: Var) -> Any:
         def keep(chunk: Any) -> Any:
             return replica.keep(phases.carries, [chunk, row], level)
 
@@ -58,7 +58,7 @@ def carries_of_lanes(phases: Phases, level: int, count: int) -> Any:
         batches = _in_batches(count - 1, ahead, fetch, pass_on)
         return tir.seq([batches, keep(int_const(count - 1, "int32"))])
 
-    row, kernel = phases.scan_in_order(level, walk, more=now.buffers)
+    row, kernel = phases.scan_in_order(level, serial, more=now.buffers)
     return threads_over(kernel, row, phases.rows, _THREADS)
 
 

@@ -56,7 +56,9 @@ class _Chunks(Phases):
     def _is_last(self, chunk: Var) -> Any:
         return tirx.EQ(chunk, int_const(self.cut.count - 1, chunk))
 
-    def _walk(self, name: str, chunks: int, parts: Any, reads: list[Var], writes: list[Var]) -> Any:
+    def _kernel_of(
+        self, name: str, chunks: int, parts: Any, reads: list[Var], writes: list[Var]
+    ) -> Any:
         """A kernel with ``parts(replica, row, chunk)``, a thread per lane and chunk."""
         row, chunk = tirx.Var("v_row", self.dtype), tirx.Var("v_chunk", "int32")
         lanes = decode_lanes(self.recurrence, row)
@@ -90,7 +92,7 @@ class _Chunks(Phases):
 
         reads = [*self.recurrence.inputs, *self.carries_of(range(level))]
         writes = self.elements[level].buffers
-        return self._walk("scan_reduce", self.cut.count - 1, parts, reads, writes)
+        return self._kernel_of("scan_reduce", self.cut.count - 1, parts, reads, writes)
 
     def scan(self, level: int) -> Any:
         """Kernel 2: the carry before every chunk."""
@@ -111,7 +113,7 @@ class _Chunks(Phases):
             return body, []
 
         reads = [*self.recurrence.inputs, *self.carries]
-        return self._walk(
+        return self._kernel_of(
             "scan_replay", self.cut.count, parts, reads, list(self.recurrence.outputs)
         )
 
@@ -126,7 +128,7 @@ class _SharedChunks(_Chunks):
         assert isinstance(reduction, StateReduction), "WalkPlan.check refuses other steps"
         self.reduction = reduction
 
-    def _shared_walk(
+    def _shared_kernel(
         self,
         name: str,
         chunks: int,
@@ -164,7 +166,7 @@ class _SharedChunks(_Chunks):
                 cells = [self._own(walk, index, product), self._own(walk, index, old)]
                 for (register, at), value in zip(cells, group.algebra.identity(), strict=True):
                     begin.append(
-                        walk.own_states(
+                        walk.each_state(
                             lambda s, r=register, a=at, v=value: tirx.BufferStore(r, v, a(s))
                         )
                     )
@@ -173,10 +175,10 @@ class _SharedChunks(_Chunks):
                     element = [tirx.BufferLoad(r, at(s)) for r, at in cells]
                     return self.elements[level].store(i, [chunk, row], [walk.state(s)], element)
 
-                after.append(walk.own_states(save))
+                after.append(walk.each_state(save))
             return tir.seq(begin), tir.seq(after)
 
-        return self._shared_walk(
+        return self._shared_kernel(
             "scan_reduce",
             self.cut.count - 1,
             self.reduction.split,
@@ -209,9 +211,9 @@ class _SharedChunks(_Chunks):
                         r, tirx.BufferLoad(of, [chunk, row, walk.state(s)]), a(s)
                     )
 
-                begin.append(walk.own_states(fetch))
+                begin.append(walk.each_state(fetch))
             finish = walk.part(self.recurrence.finish)
             return tir.seq(begin), when(self._is_last(chunk), finish) if finish else None
 
         outputs = list(self.recurrence.outputs)
-        return self._shared_walk("scan_replay", self.cut.count, self.split, parts, outputs, [])
+        return self._shared_kernel("scan_replay", self.cut.count, self.split, parts, outputs, [])

@@ -110,7 +110,7 @@ def _alone(recurrence: Recurrence, reduces: bool) -> WalkCounts:
 def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCounts:
     """Several threads share the states of a lane."""
     shared = plan.threads_per_lane
-    own, levels = split.states // shared, log2(shared)
+    states_each, levels = split.states // shared, log2(shared)
     loops = in_base_two(split.loops, recurrence).loops
     loop_body = tir.seq([part.body for part in loops])
     outside = tir.seq([*split.before, *split.after])
@@ -128,14 +128,14 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     poly = plan.exp_share / OF * exps
     of_state = instructions_of(loop_body, bare=True) + poly * (_POLYNOMIAL - 1)
     exchanged = sent + sums * (2 * levels + 1)
-    thread = own * (of_state + read) + exchanged + _LOOP
+    thread = states_each * (of_state + read) + exchanged + _LOOP
     stored = len(_stores(recurrence)) if split.after else 0
     moved = len(steady) + len(alike) + stored
     width = 4.0 if plan.vector_loads else 1.0
     copies = 2.0 if plan.block_load == "transposed" else 1.0
     once = instructions_of(outside) + copies * moved / width + _KEEP
     group = min(_WARP, shared * plan.items_per_thread)
-    lines = own * own_lines + sent + sums * levels
+    lines = states_each * own_lines + sent + sums * levels
     once_lines = copies * moved / group * _WARP / shared
     buffers = [load.source for load, *_ in (*steady, *alike)] + [load.source for load, *_ in reads]
     buffers += list(recurrence.outputs) if split.after else []

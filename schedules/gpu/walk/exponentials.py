@@ -140,9 +140,9 @@ def with_share(loop: tirx.For, step: int, share: int, pool: Pool) -> Any:
     pool : Pool
         Registers for intermediate values.
     """
-    own = int(loop.extent)
-    chosen = (step + 1) * own * share // OF - step * own * share // OF
-    parts = [_run(loop, 0, chosen, pool), _run(loop, chosen, own, None)]
+    count = int(loop.extent)
+    chosen = (step + 1) * count * share // OF - step * count * share // OF
+    parts = [_run(loop, 0, chosen, pool), _run(loop, chosen, count, None)]
     return tir.seq([part for part in parts if part is not None])
 
 

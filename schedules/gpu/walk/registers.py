@@ -54,13 +54,13 @@ class WalkRegisters:
         self.recurrence, self.plan, self.owner = recurrence, plan, owner
         self.base_two = in_base_two(split.loops, recurrence)
         self.split, self.pool = replace(split, loops=self.base_two.loops), Pool(1)
-        self.own = self.split.states // plan.threads_per_lane
+        self.states_each = self.split.states // plan.threads_per_lane
         self.replica = Replica(recurrence, lanes, unroll=True)
         items, time = plan.items_per_thread, recurrence.time.var
         #: The thread's part of every array that the states count.
         self.states = tir.VarMap()
         for old, dim in self.split.dims.items():
-            shape = [self.own if i == dim else e for i, e in enumerate(tir.shape_of(old))]
+            shape = [self.states_each if i == dim else e for i, e in enumerate(tir.shape_of(old))]
             self.states[old] = local(f"{old.name}_own", shape, tir.dtype_of(old))
         self.tiles = WalkTiles(recurrence, plan, slot, split, end)
         outside = tir.seq([*self.split.before, *self.split.after])
@@ -96,7 +96,7 @@ class WalkRegisters:
             self.split,
             self.replica,
             owner,
-            self.own,
+            self.states_each,
             self.tiles,
             self.base_two.scale,
         )
@@ -132,15 +132,17 @@ class WalkRegisters:
         """A part of the recurrence over the thread's own states."""
         if stmt is None:
             return None
-        return self.replica.instantiate(self.split.part(stmt, self.owner, self.own, self.states))
+        return self.replica.instantiate(
+            self.split.part(stmt, self.owner, self.states_each, self.states)
+        )
 
-    def own_states(self, make: Any) -> Any:
+    def each_state(self, make: Any) -> Any:
         """``make(s)`` for each of the thread's states."""
-        return each([self.own], lambda index: make(index[0]), True)
+        return each([self.states_each], lambda index: make(index[0]), True)
 
     def state(self, s: Any) -> Any:
         """Number in the lane of the thread's state ``s``."""
-        return self.owner * int_const(self.own, "int32") + s
+        return self.owner * int_const(self.states_each, "int32") + s
 
     def for_cells(self, old: Var, make: Any) -> Any:
         """``make(register, cell)`` for every cell of a register array."""

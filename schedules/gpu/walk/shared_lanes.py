@@ -123,11 +123,11 @@ class Walk(WalkRegisters):
             )
 
         def of_tile(tile: Any) -> Any:
-            def one(g: Any) -> Any:
+            def of_group(g: Any) -> Any:
                 number = tile * int_const(in_tile, tile) + as_dtype(g, dtype)
                 return group(number, tile, as_dtype(g, "int32"))
 
-            return tir.seq([self.tiles.load(tile), loop("g", in_tile, one)])
+            return tir.seq([self.tiles.load(tile), loop("g", in_tile, of_group)])
 
         if not tir.is_true(any_lane):
             units = tirx.Select(any_lane, units, tir.zero_like(units))
@@ -160,7 +160,7 @@ class Walk(WalkRegisters):
         return [when(self._valid(time), stmt) for stmt, time in steps]
 
     def _before(self, mine: Any, tile: Any, start: Any) -> Any:
-        def one(k: Any, time: Any) -> Any:
+        def of_item(k: Any, time: Any) -> Any:
             statement = self.replica.instantiate(tir.seq(self.split.before), None, time)
             stmts = [self.staged.use(statement, k, time)]
             for old, items_of_old in self.item_registers:
@@ -177,9 +177,9 @@ class Walk(WalkRegisters):
         loads: list[Any] = []
         if self.staged.loads_alone:
             loads = self._items(mine, self.staged.fill, self.staged.group)
-        own = start + self.owner * int_const(self.plan.items_per_thread, "int32")
-        taken = self.tiles.take(self.staged.by_block, tile, own)
-        return tir.seq([*loads, *taken, *self._items(mine, one)])
+        first_item = start + self.owner * int_const(self.plan.items_per_thread, "int32")
+        taken = self.tiles.take(self.staged.by_block, tile, first_item)
+        return tir.seq([*loads, *taken, *self._items(mine, of_item)])
 
     def _steps(self, first: Any, tile: Any, within: Any) -> Any:
         """All steps of the group: those of one owner after the other."""
@@ -189,12 +189,12 @@ class Walk(WalkRegisters):
             start = first + as_dtype(q, tir.dtype_of(first)) * int_const(items, first)
             first_step = within + as_dtype(q, "int32") * int_const(items, "int32")
 
-            def one(item: Any, time: Any) -> Any:
+            def of_item(item: Any, time: Any) -> Any:
                 k = int(item)
                 staged = self.tiles.fill(k, self.owner, tile, first_step + item)
                 return self._step(q, k, time, [*self.loads.fill(k, time), *staged])
 
-            return tir.seq(self._items(start, one))
+            return tir.seq(self._items(start, of_item))
 
         return loop("q", self.plan.threads_per_lane, of_owner)
 
@@ -238,12 +238,12 @@ class Walk(WalkRegisters):
             return self.loads.read(load, part.loop_var, k)
 
         split = self.split.with_dims(dims)
-        stmt = split.part(tir.map_loads(part, on_load), self.owner, self.own, registers)
+        stmt = split.part(tir.map_loads(part, on_load), self.owner, self.states_each, registers)
         stmt = with_share(stmt, k, self.plan.exp_share, self.pool)
         return self.replica.instantiate(stmt, None, time)
 
     def _after(self, mine: Any) -> Any:
-        def one(k: Any, time: Any) -> Any:
+        def of_item(k: Any, time: Any) -> Any:
             stmts: list[Any] = []
             for old, items_of_old in self.item_registers:
                 stmts.append(
@@ -264,7 +264,7 @@ class Walk(WalkRegisters):
         stores: list[Any] = []
         if self.staged.stores:
             stores = self._items(mine, self.staged.empty, self.staged.group)
-        return tir.seq([*self._items(mine, one), *stores])
+        return tir.seq([*self._items(mine, of_item), *stores])
 
 
 def _sum(first: Any, number: Any) -> Any:

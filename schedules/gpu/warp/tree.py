@@ -41,17 +41,17 @@ def takes_warp_tree(recurrence: Recurrence) -> bool:
     return all(can_shuffle(dtype) for _, dtype in element_parts(recurrence))
 
 
-def shuffled(kind: str, value: Any, lane: Any, width: int = WARP) -> Any:
+def shuffled(kind: str, value: Any, other: Any, width: int = WARP) -> Any:
     """``value`` of another thread of the warp; all 32 threads must take part.
 
     Parameters
     ----------
     kind : {"", "_up", "_xor"}
-        Whether ``lane`` is the number of the thread within ``width``, how far below it is, or
+        Whether ``other`` is the number of the thread within ``width``, how far below it is, or
         what its number differs by.
     value : Expr
         Of a dtype that ``can_shuffle``, or a half.
-    lane : Expr or int
+    other : Expr or int
         Which thread.
     width : int
         Threads of a group; groups do not see each other.
@@ -68,7 +68,7 @@ def shuffled(kind: str, value: Any, lane: Any, width: int = WARP) -> Any:
         f"tirx.tvm_warp_shuffle{kind}",
         tirx.IntImm("uint32", _ALL),
         value if word == dtype else tirx.Cast(word, value),
-        int_const(lane, "int32") if isinstance(lane, int) else lane,
+        int_const(other, "int32") if isinstance(other, int) else other,
         int_const(width, "int32"),
         int_const(WARP, "int32"),
     )
@@ -163,22 +163,22 @@ class WarpTree(BlockTree):
             ),
         ]
 
-    def _shuffle(self, target: Elements, source: Elements, kind: str, lane: Any) -> Any:
-        def one(i: int, cell: list[Any]) -> Any:
-            parts = [shuffled(kind, part, lane) for part in source.load(i, [], cell)]
+    def _shuffle(self, target: Elements, source: Elements, kind: str, other: Any) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
+            parts = [shuffled(kind, part, other) for part in source.load(i, [], cell)]
             return target.store(i, [], cell, parts)
 
-        return self.replica.for_each_element(source.level, one)
+        return self.replica.for_each_element(source.level, of_cell)
 
     def _combine(self, left: Elements, mine: Elements) -> Any:
         """``mine = left`` followed by ``mine``."""
 
-        def one(i: int, cell: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             algebra = self.replica.recurrence.groups[i].algebra
             earlier, later = left.load(i, [], cell), mine.load(i, [], cell)
             return mine.store(i, [], cell, algebra.combine(earlier, later))
 
-        return self.replica.for_each_element(mine.level, one)
+        return self.replica.for_each_element(mine.level, of_cell)
 
     def prefix(self, level: int, mine: Elements) -> tuple[Elements, list[Any]]:
         """Return the prefix, which lies in the thread's registers."""

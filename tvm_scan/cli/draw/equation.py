@@ -62,7 +62,7 @@ def describe(recurrence: Recurrence) -> dict[str, Any]:
                 "dtype": carry.dtype,
                 "cells_per_lane": [int(axis.extent) for axis in carry.state_axes],
                 "family": group.algebra.name,
-                "stage": group.level,
+                "level": group.level,
                 "formulas": group.algebra.formulas(),
             }
             for carry, group in _families(recurrence)

@@ -91,7 +91,7 @@ def _vector(drawing: VectorScan) -> list[str]:
 
 
 def _tile(lanes: int) -> list[str]:
-    """Rows of several lanes, read along time and turned into vectors of lanes."""
+    """Rows of several lanes, read along time and transposed into vectors of lanes."""
     shown = min(lanes, 4)
     rows = ["", "memory  lane by lane, along time      registers  step by step, across lanes"]
     for i in range(shown):

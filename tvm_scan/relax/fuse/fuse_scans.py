@@ -55,7 +55,7 @@ class _Scan:
     args: list[relax.Expr]
     types: list[relax.TensorType]
     plan: ScanPlan
-    #: The type of the largest array that it walked before anything was fused.
+    #: The type of the largest array that it read before anything was fused.
     largest: relax.TensorType
     taken: list[str]
     #: Whether it is a tuple of other types than it was, which is only taken apart.
@@ -258,7 +258,7 @@ class _Fuser:
 
     @staticmethod
     def _may_follow(consumer: Neighbour, output: relax.TensorType, scan: _Scan) -> bool:
-        """Return whether accesses out of order are little beside what the scan walks."""
+        """Return whether accesses out of order are little beside what the scan reads."""
         strays = [consumer.args[i].ty for i in consumer.strays]
         return not strays or all(is_small(kind, scan.largest) for kind in (*strays, output))
 

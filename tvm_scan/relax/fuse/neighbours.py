@@ -21,7 +21,7 @@ from tvm_scan.schedules.common.branches import branches
 __all__ = ["Neighbour", "Neighbours", "is_small", "largest", "position", "same_var"]
 
 #: Elements of a scan's largest array for one of an array that may be read or written in another
-#: order than the scan walks: the copy that would turn it costs about as much for each element.
+#: order than the scan reads it: the copy that would transpose it costs about as much for each.
 _SPREAD = 4
 #: Stand-in for an extent that is not known until run time.
 _UNKNOWN = 4096
@@ -69,7 +69,7 @@ class Neighbours:
     ----------
     mod : IRModule
         That holds the functions.
-    scans : mapping of str to PrimFunc
+    fused : mapping of str to PrimFunc
         Functions that it does not hold yet, by name.
     """
 
@@ -130,7 +130,7 @@ class Neighbours:
         neighbour : Neighbour
             What computes an input of a scan.
         whole : relax.TensorType
-            The largest array that the scan walks.
+            The largest array that the scan reads.
 
         Returns
         -------
@@ -188,19 +188,19 @@ def _reads_each_once(part: Pointwise, at: int) -> bool:
     )
 
 
-def _elements(kind: relax.TensorType) -> int:
+def _cells(kind: relax.TensorType) -> int:
     known = [tir.as_int(extent) for extent in kind.shape.values]
     return prod(_UNKNOWN if n is None else n for n in known)
 
 
 def largest(types: Sequence[relax.TensorType]) -> relax.TensorType:
     """The type with the most elements."""
-    return max(types, key=_elements)
+    return max(types, key=_cells)
 
 
 def is_small(kind: relax.TensorType, whole: relax.TensorType) -> bool:
-    """Return whether an array may be walked out of order beside one of type ``whole``."""
-    return _elements(kind) * _SPREAD <= _elements(whole)
+    """Return whether an array may be read out of order beside one of type ``whole``."""
+    return _cells(kind) * _SPREAD <= _cells(whole)
 
 
 def same_var(left: relax.Expr, right: relax.Expr) -> bool:

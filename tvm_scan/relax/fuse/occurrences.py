@@ -20,15 +20,15 @@ from tvm_scan.recurrence import Refusal
 __all__ = ["Last", "first_reads", "is_read_once", "last_stores"]
 
 
-def _walk(stmts: list[Any], loops: list[Loop], stores: list[tuple[Any, list[Loop]]]) -> None:
+def _collect(stmts: list[Any], loops: list[Loop], stores: list[tuple[Any, list[Loop]]]) -> None:
     """Every store and condition, with the loops around it."""
     for stmt in stmts:
         if isinstance(stmt, Loop):
-            _walk(stmt.body, [*loops, stmt], stores)
+            _collect(stmt.body, [*loops, stmt], stores)
         elif isinstance(stmt, Condition):
             stores.append((stmt, loops))
-            _walk(stmt.then, loops, stores)
-            _walk(stmt.orelse, loops, stores)
+            _collect(stmt.then, loops, stores)
+            _collect(stmt.orelse, loops, stores)
         else:
             stores.append((stmt, loops))
 
@@ -38,7 +38,7 @@ def _statements(scan: tirx.PrimFunc) -> list[tuple[Any, list[Loop]]]:
     for nest in root_nests(scan):
         tree = flatten(scan, nest)
         if not isinstance(tree, Refusal):
-            _walk(tree.body, [], stores)
+            _collect(tree.body, [], stores)
     return stores
 
 

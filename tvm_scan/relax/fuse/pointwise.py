@@ -94,7 +94,7 @@ def pointwise(func: tirx.PrimFunc) -> Pointwise | None:
     -------
     Pointwise or None
         None for every other function. Inputs may be read anywhere; ``strays`` are those whose
-        reader would walk memory otherwise than the function does.
+        reader would pass memory otherwise than the function does.
     """
     func = renew_defs(func)
     *inputs, output = func.params

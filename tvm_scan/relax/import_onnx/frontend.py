@@ -23,7 +23,7 @@ def from_onnx(model: Any, shapes: dict[str, list[int]] | None = None) -> IRModul
 
     Beyond what TVM 0.27 imports: ``Scan`` (opset 9 and later, every axis and direction, values of
     the enclosing graph), ``CumProd``, ``LinearAttention`` and ``CausalConvWithState`` (opset 27);
-    ``CumSum`` walks from the end where it is told to.
+    ``CumSum`` runs from the end where it is told to.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def _cumulative(
             "name an axis of the array"
         )
     backwards = bool(attrs.get("reverse", 0))
-    if backwards:  # LegalizeScans makes one walk from the end of the three
+    if backwards:  # LegalizeScans makes one scan from the end of the three
         x = builder.emit(relax.op.flip(x, axis))
     x = builder.emit(operator(x, axis, exclusive=bool(attrs.get("exclusive", 0))))
     return builder.emit(relax.op.flip(x, axis)) if backwards else x

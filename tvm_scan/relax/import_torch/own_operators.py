@@ -112,7 +112,7 @@ def _selective(node: Any, importer: Any) -> list[relax.Expr]:
 
 
 def _from_the_start(loop: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`loop` without its scalar parameters: it starts at step 0 and walks all steps."""
+    """`loop` without its scalar parameters: it starts at step 0 and takes all steps."""
     start, *others = loop.params
     tensors = [p for p in others if tirx.is_buffer_var(p)]
     body = tir.substitute(loop.body, {start: tirx.IntImm("int64", 0)})

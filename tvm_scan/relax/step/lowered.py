@@ -153,7 +153,7 @@ def time_loop(
         The loop is a scan of an operator: the carries start as the first slices, one each, the
         step holds from step 1 on, and what is emitted is the carries.
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
 
     Returns
     -------

@@ -87,10 +87,10 @@ def _fused(mod: IRModule) -> IRModule:
         raise _wrong(str(error).strip().splitlines()[-1]) from error
 
 
-def _wrong(constants: str) -> ScanError:
+def _wrong(found: str) -> ScanError:
     return ScanError(
         "tvm_scan.relax: expected a step of operators that TVM lowers to TensorIR, got\n"
-        f"{constants}\nmove the other operators out of the loop"
+        f"{found}\nmove the other operators out of the loop"
     )
 
 

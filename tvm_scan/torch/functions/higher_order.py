@@ -121,18 +121,18 @@ def scan(
         Takes the carry and one step of `xs` (without `dim`); returns the next carry, of the same
         shapes and dtypes, and what to emit.
     init : pytree of Tensor
-        The carry before the walk.
+        The carry before the scan.
     xs : pytree of Tensor
         Leaves with the same extent along `dim`.
     dim : int
         The time axis of every leaf.
     reverse : bool
-        Walk from the last step to the first; what is emitted stays at its step.
+        Scan from the last step to the first; what is emitted stays at its step.
 
     Returns
     -------
     carry : pytree of Tensor
-        After the walk.
+        After the scan.
     ys : pytree of Tensor
         What is emitted, with time at `dim`, as torch's ``scan`` stacks it.
 
@@ -168,9 +168,9 @@ def scan(
         inner = math.prod(shape)  # -1 would not do for 0 elements
         flat = [t.reshape(1, length, inner) for t in whole]
         inits = [s.reshape(1, inner) for s in starts]
-        walked = step_scan([*inits, *flat], graph, count, False, reverse)
-        results = [r.view(shape) for r in walked[:count]]
-        results += [r.view(length, *shape) for r in walked[count:]]
+        scanned = step_scan([*inits, *flat], graph, count, False, reverse)
+        results = [r.view(shape) for r in scanned[:count]]
+        results += [r.view(length, *shape) for r in scanned[count:]]
     else:
         _refuse_gradient(owner, (*starts, *leaves, *shared))
         moved = [leaf.movedim(dim, 0).contiguous() for leaf in leaves]

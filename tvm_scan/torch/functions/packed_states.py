@@ -81,11 +81,11 @@ def _states(
     B = B[0].repeat_interleave(heads // B.shape[2], 1)
     states = []
     for start, stop in _bounds(reset, offsets):
-        own = gates[0, start:stop]
-        since = cumsum(own, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
+        gates_of_sequence = gates[0, start:stop]
+        since = cumsum(gates_of_sequence, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
         state = torch.einsum("lhd,lhn->hdn", since * drive[0, start:stop], B[start:stop])
         if first is not None and _is_first(reset, start, stop):
-            state = state + own.sum(0).exp()[:, None, None] * first[0]
+            state = state + gates_of_sequence.sum(0).exp()[:, None, None] * first[0]
         states.append(state)
     if not states:
         return drive.new_zeros((0, *drive.shape[2:], B.shape[2]))
@@ -143,9 +143,9 @@ def sequence_states_backward(
     gradients = [torch.zeros_like(t) for t in (gates, drive, B, first) if t is not None]
     for above, (start, stop) in zip(grad, _bounds(reset, offsets), strict=True):
         here = slice(start, stop)
-        own, added = gates[0, here], drive[0, here]
+        gates_of_sequence, added = gates[0, here], drive[0, here]
         row = B[0, here].repeat_interleave(shared, 1)
-        since = cumsum(own, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
+        since = cumsum(gates_of_sequence, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
         into = since * torch.einsum("hdn,lhn->lhd", above, row)
         gradients[1][0, here] = into
         of_row = torch.einsum("hdn,lhd->lhn", above, since * added)
@@ -153,7 +153,7 @@ def sequence_states_backward(
         # A gate acts on what was added before it.
         gradients[0][0, here] = cumsum((into * added).sum(2), 0, exclusive=True)
         if first is not None and _is_first(reset, start, stop):
-            whole = own.sum(0).exp()[:, None, None] * above
+            whole = gates_of_sequence.sum(0).exp()[:, None, None] * above
             gradients[0][0, here] += (whole * first[0]).sum((1, 2))
             gradients[3][0] = whole
     return gradients

@@ -25,7 +25,7 @@ __all__ = ["loops_of", "plan_sources", "use_records", "user_records"]
 _VARIABLE = "TVM_SCAN_RECORDS"
 _MANIFEST = "manifest.json"
 #: The number that stands for a kernel's arguments which are numbers, such as the step at which a
-#: walk begins: with 0 the loop would be another one.
+#: scan begins: with 0 the loop would be another one.
 _NUMBER = 32
 
 
@@ -123,13 +123,13 @@ def plan_sources() -> tuple[str, ...]:
     if folder is None:
         return os.environ.get(_VARIABLE, ""), shipped
     try:
-        own = hashlib.sha256((folder / _MANIFEST).read_bytes()).hexdigest()
+        digest = hashlib.sha256((folder / _MANIFEST).read_bytes()).hexdigest()
     except OSError as error:
         raise ValueError(
             f"tvm_scan.torch: expected records in the folder that {_VARIABLE} names, got {error}; "
             "name the folder that tvm_scan.meta.tune wrote, or unset it"
         ) from None
-    return own, shipped
+    return digest, shipped
 
 
 def user_records() -> RecordStore | None:

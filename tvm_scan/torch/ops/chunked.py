@@ -150,7 +150,7 @@ def _count(length: int) -> int:
 
 
 def _chunk(named: Named, length: int, index: int, reverse: bool) -> dict[str, Tensor]:
-    """Arguments' parts that belong to a chunk; `index` counts as the walk goes."""
+    """Arguments' parts that belong to a chunk; `index` counts as the scan goes."""
     steps = min(CHUNK, length - index * CHUNK)
     start = length - index * CHUNK - steps if reverse else index * CHUNK
     return {
@@ -177,7 +177,7 @@ def _bundle(named: Mapping[str, Any], h0: Tensor) -> SelectiveTensors:
 
 
 def _joined(parts: Sequence[Tensor], like: Tensor, reverse: bool) -> Tensor:
-    """Chunks in the order of the walk, as one tensor."""
+    """Chunks in the order of the scan, as one tensor."""
     if not parts:
         return torch.zeros_like(like)
     return torch.cat(tuple(parts[::-1] if reverse else parts), -1)

@@ -24,7 +24,7 @@ def wide_of(dtype: torch.dtype) -> torch.dtype:
 
 def expanded(t: SelectiveTensors, softplus: bool, reverse: bool) -> tuple[Tensor, Tensor]:
     """Return the output, in the dtype of the state, and the last state, of at least one step."""
-    *_, states = _walk(t, softplus, reverse)
+    *_, states = _terms_and_states(t, softplus, reverse)
     y = _read(states, t)
     y = y if t.z is None else y * F.silu(t.z.to(y.dtype))
     # A copy, which holds no other states.
@@ -39,7 +39,7 @@ def expanded_adjoint(
     With ``p[t]`` the adjoint of the state of a step, ``p[t] = g_y[t] conj(C[t]) +
     conj(decay[t+1]) p[t+1]``: a scan of its own. Everything else is a sum over one axis.
     """
-    v, dt, decay, drive, states = _walk(t, softplus, reverse)
+    v, dt, decay, drive, states = _terms_and_states(t, softplus, reverse)
     _, _, A, B, C, D, z, bias, reset, h0 = t
     assert h0 is not None  # the state at the head of a chunk is always there
     real = dt.dtype
@@ -77,7 +77,7 @@ def expanded_adjoint(
     return gradients
 
 
-def _walk(
+def _terms_and_states(
     t: SelectiveTensors, softplus: bool, reverse: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Delta with its bias, dt, the decays, dt u, and the states after every step."""

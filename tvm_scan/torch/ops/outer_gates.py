@@ -6,7 +6,7 @@ what the step's output gains and its input loses; to add up those differences is
 most digits where gates are small or sequences long. So nothing is subtracted here, and time is
 cut into chunks, so that the states of one alone are in memory, and those that chunks begin with.
 
-On a CPU a kernel walks each chunk again, with the state and back with its adjoint, whose product
+On a CPU a kernel scans each chunk again, with the state and back with its adjoint, whose product
 is the gradient. On a GPU, where that would be a thread for each head, a chunk's pairs are
 formed by products of matrices; what enters it is the state at its head, and what leaves it meets
 the adjoint of the state at its tail.
@@ -27,7 +27,7 @@ from tvm_scan.torch.ops.affine import unless
 
 __all__ = ["gate_gradient"]
 
-#: Steps in a chunk, and lanes that are walked together: those of the kernel.
+#: Steps in a chunk, and lanes that are scanned together: those of the kernel.
 _STEPS = _LANES = 16
 #: Entries of pairs that are formed at once, unless one chunk has more.
 _AT_ONCE = 1 << 20

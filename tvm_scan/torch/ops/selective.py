@@ -94,7 +94,7 @@ def _backward(
     *saved, heads = ctx.saved_tensors
     tensors = SelectiveTensors(*saved)
     _, _, _, _, _, D, z, bias, _, h0 = tensors
-    if not heads.shape[0]:  # not kept, but differentiated after all: walk forward once more
+    if not heads.shape[0]:  # not kept, but differentiated after all: scan forward once more
         heads = selective_scan_grouped(*tensors, ctx.softplus, ctx.reverse, True)[2]
     g_out = torch.zeros_like(tensors.u) if g_out is None else g_out
     grads = selective_scan_backward(g_out, g_last, *tensors, heads, ctx.softplus, ctx.reverse)

@@ -20,7 +20,7 @@ from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import chunked
 from tvm_scan.torch.ops.chunked import CHUNK
 from tvm_scan.torch.ops.selective_tensors import DIFFERENTIABLE, SelectiveTensors
-from tvm_scan.torch.ops.transpose import turned
+from tvm_scan.torch.ops.transpose import transposed
 from tvm_scan.torch.private import transforms_active
 
 __all__ = ["CHUNK", "head_of", "head_width", "selective_scan_backward", "spec_of"]
@@ -77,14 +77,14 @@ def selective_scan_backward(
     options["sums"] = fused = devices.device_of(u) is devices.CPU
     spec = spec_of("selective_backward_chunk", u, states, **options, dtype=dtype_name(wide))
     # All sequences with time before channels, in the carry's dtype.
-    z_turned = None if z is None else turned(z, wide)
-    u_turned, g_turned = turned(u, wide), turned(g_out, wide)
-    B, C = (t.to(wide) if t.dim() == 3 else turned(t, wide) for t in (B, C))
-    operands = (u_turned, turned(delta, wide), A, B, C, D, z_turned, bias, reset)
+    z_transposed = None if z is None else transposed(z, wide)
+    u_transposed, g_transposed = transposed(u, wide), transposed(g_out, wide)
+    B, C = (t.to(wide) if t.dim() == 3 else transposed(t, wide) for t in (B, C))
+    operands = (u_transposed, transposed(delta, wide), A, B, C, D, z_transposed, bias, reset)
     inputs = [t.contiguous() for t in operands if t is not None]
-    grads = {n: _like(u_turned) for n in ("u", "delta", *(["z"] if z is not None else []))}
+    grads = {n: _like(u_transposed) for n in ("u", "delta", *(["z"] if z is not None else []))}
     every = tensors.state_shape
-    # Of no channels, no step is walked.
+    # Of no channels, no step is taken.
     allocate = _like if u.numel() else torch.zeros_like
     of_steps = {n: allocate(t) for n, t in (("B", B), ("C", C)) if not fixed[n]}
     of_states = {n: _zeros(every, u, wide) for n in ("A", *(n for n in fixed if fixed[n]))}
@@ -103,16 +103,16 @@ def selective_scan_backward(
         written += [projected[n] for n in ("B", "C") if n in projected]
         if fused:
             written += small.values()
-        run_kernel(spec, (*u.shape, steps), start, steps, *inputs, head, g_turned, *written)
+        run_kernel(spec, (*u.shape, steps), start, steps, *inputs, head, g_transposed, *written)
         if not fused:
             first = length - start - steps if reverse else start
             _add_up(scratch, first, steps, reverse, of_steps)
     if not fused and D is not None:
-        g_y = g_turned if z_turned is None else F.silu(z_turned).mul_(g_turned)
-        small["D"] = g_y.mul(u_turned).sum((0, 2))
+        g_y = g_transposed if z_transposed is None else F.silu(z_transposed).mul_(g_transposed)
+        small["D"] = g_y.mul(u_transposed).sum((0, 2))
     if not fused and bias is not None:
         small["bias"] = grads["delta"].sum((0, 2))
-    results = {n: turned(g, u.dtype) for n, g in (grads | of_steps).items()}
+    results = {n: transposed(g, u.dtype) for n, g in (grads | of_steps).items()}
     absent = u.new_empty(0, dtype=wide)
     results = {"z": absent.to(u.dtype), "D": absent, "bias": absent, **results, **small}
     for name, total in of_states.items():

@@ -1,7 +1,7 @@
 """The adjoint of a recurrence whose step is a graph of elementwise operators.
 
 With ``c[t] = f(c[t-1], x[t])`` the adjoint of the carries is the recurrence ``p[t] = s[t] +
-J[t+1]' p[t+1]``, walked the other way, where J is the derivative of the step with respect to the
+J[t+1]' p[t+1]``, scanned the other way, where J is the derivative of the step with respect to the
 carries: as many numbers per element as there are pairs of carries. Which of them are zero is
 read off the graph. Carries that do not depend on each other in a circle are one affine scan each,
 in order; those that do are one scan of a step of their own.
@@ -74,7 +74,7 @@ def solve_adjoint(
     sources : sequence of Tensor
         ``s`` of each carry.
     reverse : bool
-        Whether the recurrence itself walks backward.
+        Whether the recurrence itself runs backward.
 
     Returns
     -------

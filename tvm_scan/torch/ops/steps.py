@@ -42,8 +42,8 @@ def step_scan(
 ) -> list[Tensor]:
     """Scan an elementwise step over arrays (outer, length, inner).
 
-    `tensors` are the states before the walk (outer, inner), then the inputs; with `prefix` there
-    are no states, and the inputs are as many as the carries. Returns the states after the walk
+    `tensors` are the states before the scan (outer, inner), then the inputs; with `prefix` there
+    are no states, and the inputs are as many as the carries. Returns the states after the scan
     and what is emitted; with `prefix` the carries at every step.
     """
     x = tensors[-1]

@@ -13,7 +13,7 @@ from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec
 
-__all__ = ["turned"]
+__all__ = ["transposed"]
 
 
 @functools.cache
@@ -23,7 +23,7 @@ def _spec(dtype: torch.dtype, result: torch.dtype) -> KernelSpec:
     return KernelSpec("transpose", options, ("outer", "rows", "columns"), no_scan=True)
 
 
-def turned(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def transposed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a contiguous ``tensor.transpose(-1, -2)`` of another dtype."""
     *outer, rows, columns = tensor.shape
     out = aligned_empty((*outer, columns, rows), dtype, tensor.device)

@@ -76,10 +76,10 @@ def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def _quietly(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call without torch's log of what its operators refuse."""
-    log, own = logging.getLogger(FAKE_TENSOR_LOG), threading.get_ident()
+    log, thread = logging.getLogger(FAKE_TENSOR_LOG), threading.get_ident()
 
     def is_of_others(record: logging.LogRecord) -> bool:
-        return record.thread != own
+        return record.thread != thread
 
     log.addFilter(is_of_others)
     try:
