@@ -51,14 +51,14 @@ class Analysis:
     def findings(self) -> tuple[Finding, ...]:
         """A recurrence or a delta rule for each nest, or why it is none of them."""
         return tuple(
-            as_delta(self.func, nest, found) if isinstance(found, Refusal) else found
-            for nest, found in zip(self.nests, self.scans, strict=True)
+            as_delta(self.func, nest, finding) if isinstance(finding, Refusal) else finding
+            for nest, finding in zip(self.nests, self.scans, strict=True)
         )
 
     @cached_property
     def recurrences(self) -> tuple[Recurrence, ...]:
         """The nests that are recurrences, in order."""
-        return tuple(found for found in self.scans if isinstance(found, Recurrence))
+        return tuple(scan for scan in self.scans if isinstance(scan, Recurrence))
 
 
 # A function cannot change while it is kept here: TVM copies what somebody else holds.

@@ -67,9 +67,9 @@ def plan_at(block: SBlock) -> ScanPlan:
         If an annotation is of no field, or its value not of the field's kind: then it is of another
         version, or damaged.
     """
-    found = {
+    decisions = {
         str(key).removeprefix(PLAN_PREFIX): value
         for key, value in block.annotations.items()
         if str(key).startswith(PLAN_PREFIX)
     }
-    return ScanPlan.from_annotations(found)
+    return ScanPlan.from_annotations(decisions)

@@ -113,12 +113,13 @@ def _operands(name: str, dtypes: Sequence[str]) -> Operand:
 
 
 def _check_signature(combine: Operator, dtypes: Sequence[str]) -> None:
-    made = tuple(combine(_operands("a", dtypes), _operands("b", dtypes)))
-    found = tuple(tir.dtype_of(part) for part in made)
-    if found != tuple(dtypes):
+    combined = tuple(combine(_operands("a", dtypes), _operands("b", dtypes)))
+    combined_dtypes = tuple(tir.dtype_of(part) for part in combined)
+    if combined_dtypes != tuple(dtypes):
         raise ScanError(
             f"associative_scan: expected combine to return ({', '.join(dtypes)}), got "
-            f"({', '.join(found)}); return one part for each part of an operand, in its dtype"
+            f"({', '.join(combined_dtypes)}); return one part for each part of an operand, in "
+            "its dtype"
         )
 
 
@@ -149,14 +150,14 @@ def _check_associative(combine: Operator, dtypes: Sequence[str]) -> None:
 
 
 def _arrays(rng: np.random.Generator, dtypes: Sequence[str]) -> list[np.ndarray]:
-    def one(dtype: str) -> np.ndarray:
+    def array_of(dtype: str) -> np.ndarray:
         if dtype == "bool":
             return rng.integers(0, 2, _SAMPLES).astype(bool)
         if is_float(dtype):
             return rng.uniform(-2, 2, _SAMPLES).astype(dtype)
         return rng.integers(0 if dtype.startswith("u") else -9, 10, _SAMPLES).astype(dtype)
 
-    return [one(dtype) for dtype in dtypes]
+    return [array_of(dtype) for dtype in dtypes]
 
 
 def _compiled(combine: Operator, dtypes: Sequence[str]) -> Callable[..., list[np.ndarray]]:

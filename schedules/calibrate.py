@@ -150,7 +150,7 @@ def _repeated(size: int, threads: int, count: int, seconds: float) -> float:
     """Least seconds in which threads each copy so many bytes ``count`` times."""
     arrays = [(np.ones(size, "uint8"), np.ones(size, "uint8")) for _ in range(threads)]
 
-    def one(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    def copy(pair: tuple[np.ndarray, np.ndarray]) -> None:
         for _ in range(count):
             np.copyto(*pair)
 
@@ -158,6 +158,6 @@ def _repeated(size: int, threads: int, count: int, seconds: float) -> float:
     with ThreadPoolExecutor(threads) as pool:
         while time.perf_counter() - begin < seconds:
             first = time.perf_counter()
-            list(pool.map(one, arrays))
+            list(pool.map(copy, arrays))
             best = min(best, time.perf_counter() - first)
     return best

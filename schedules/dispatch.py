@@ -93,8 +93,8 @@ def stands_in_branch(plan: ScanPlan) -> bool:
     return not plan.has_barriers
 
 
-def _length(found: Sequence[Recurrence]) -> object:
-    extents = [recurrence.time.extent for recurrence in found]
+def _length(recurrences: Sequence[Recurrence]) -> object:
+    extents = [recurrence.time.extent for recurrence in recurrences]
     for other in extents[1:]:
         if not tvm_ffi.structural_equal(extents[0], other):
             raise PlanError(

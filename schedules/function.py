@@ -56,8 +56,8 @@ def parallelize(
         If ``verify`` finds a result beyond its bound, or an argument is of another kind.
     """
     func, plan = as_func(func, "parallelize"), as_choice(plan, "parallelize")
-    one = plan if isinstance(plan, ScanPlan) else None
-    target = target_for(target, one, "parallelize")
+    same_plan = plan if isinstance(plan, ScanPlan) else None
+    target = target_for(target, same_plan, "parallelize")
     if verify:
         check_verified(compare(func, target, plan))
     return schedule_nests(func, target, plan)

@@ -29,30 +29,30 @@ def schedule_nests(
     func: tirx.PrimFunc, target: Target, plan: ScanPlan | Chooser | None
 ) -> tirx.PrimFunc:
     """Schedule every recurrence of a function; see ``parallelize``."""
-    one = plan if isinstance(plan, ScanPlan) else None
+    same_plan = plan if isinstance(plan, ScanPlan) else None
     sch = Schedule(ensure_blocks(func))
     nests = [b[0] for n in root_nests(sch.mod["main"]) if (b := blocks_in(n))]
     refusals: list[Refusal] = []
     applied = 0
     for block in nests:
         current, nest = nest_of(sch, block)
-        found = extract_nest(current, nest)
-        if isinstance(found, Refusal):
-            delta = as_delta(current, nest, found) if one is None else found
+        recurrence = extract_nest(current, nest)
+        if isinstance(recurrence, Refusal):
+            delta = as_delta(current, nest, recurrence) if same_plan is None else recurrence
             chunks = None if isinstance(delta, Refusal) else build_chunks(delta, target)
             if chunks is None:
-                refusals.append(found)
+                refusals.append(recurrence)
                 continue
             splice(sch, block, nest, chunks)
             applied += 1
             continue
-        chosen = plan(found) if callable(plan) else plan or plan_of(found, target)
-        check_fits(chosen, target, found, for_all=one is not None and len(nests) > 1)
-        made = build(found, chosen)
-        if made is None:
+        chosen = plan(recurrence) if callable(plan) else plan or plan_of(recurrence, target)
+        check_fits(chosen, target, recurrence, for_all=same_plan is not None and len(nests) > 1)
+        built = build(recurrence, chosen)
+        if built is None:
             unbind(sch, block)
         else:
-            splice(sch, block, nest, made)
+            splice(sch, block, nest, built)
         applied += 1
     if not applied:
         worst = next((r for r in refusals if r.kind.value not in _PLAIN), refusals[0])

@@ -9,12 +9,12 @@ __all__ = ["Chunks", "Drawing", "Picture", "Serial", "Tiles", "Tree", "VectorSca
 
 @dataclass(frozen=True)
 class Serial:
-    """Lanes that walk time side by side.
+    """Serial scans of lanes, side by side.
 
     Attributes
     ----------
     who : {"lane", "thread"}
-        What walks a lane.
+        What scans a lane.
     level : str
         Where the steps stand one after another: ``core``, ``block``, ``thread``.
     note : str

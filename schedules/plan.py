@@ -248,12 +248,12 @@ class ScanPlan(ABC):
         return {"device": self.device, "algorithm": self.algorithm, **scalars}
 
     @staticmethod
-    def from_annotations(found: Mapping[str, Any]) -> ScanPlan:
+    def from_annotations(annotations: Mapping[str, Any]) -> ScanPlan:
         """Return the plan that scalars spell.
 
         Parameters
         ----------
-        found : mapping of str
+        annotations : mapping of str
             Device, algorithm, and any of the decisions: those that are missing have their defaults.
             Older annotations spell every decision of every schedule: another
             schedule's at its default is passed over.
@@ -264,14 +264,14 @@ class ScanPlan(ABC):
             If a value is of no decision, or not of the decision's kind: then it is of another
             version, or damaged.
         """
-        words = [found.get("device", "cpu"), found.get("algorithm", "sequential")]
+        words = [annotations.get("device", "cpu"), annotations.get("algorithm", "sequential")]
         for name, word in zip(("device", "algorithm"), words, strict=True):
             if not isinstance(word, str):
                 raise PlanError(f"expected str for {name}, got {word!s:.60}")
         schedule = _schedule(*words)
         kinds = schedule.decisions()
         values: dict[str, Any] = {}
-        for name, raw in found.items():
+        for name, raw in annotations.items():
             if name in ("device", "algorithm"):
                 continue
             value = raw if isinstance(raw, str) else tir.as_int(raw)
@@ -405,9 +405,9 @@ def _fields(schedule: type[ScanPlan]) -> tuple[Field[Any], ...]:
 
 def _schedule(device: str, algorithm: str) -> type[ScanPlan]:
     """The schedule of this name, or a ``PlanError`` that lists the names."""
-    found = next((s for s in SCHEDULES if (s.device, s.algorithm) == (device, algorithm)), None)
-    if found is not None:
-        return found
+    schedule = next((s for s in SCHEDULES if (s.device, s.algorithm) == (device, algorithm)), None)
+    if schedule is not None:
+        return schedule
     devices = dict.fromkeys(s.device for s in SCHEDULES)
     if device not in devices:
         _unreadable(f"one of {', '.join(devices)}", f"device={device}")

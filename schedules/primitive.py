@@ -93,13 +93,13 @@ def parallel_scan(
     """
     # ---- check ----------------------------------------------------------------------------
     func, nest = nest_of(sch, block_at(sch, block))
-    found = extract_nest(func, nest)
-    if isinstance(found, Refusal):
-        raise RefusalError(found.message(), found)
+    recurrence = extract_nest(func, nest)
+    if isinstance(recurrence, Refusal):
+        raise RefusalError(recurrence.message(), recurrence)
     plan = None if plan is None else as_plan(plan, "parallel_scan")
     target = target_for(target, plan, "parallel_scan")
-    plan = plan or plan_of(found, target)
-    plan.check(target, found)
+    plan = plan or plan_of(recurrence, target)
+    plan.check(target, recurrence)
     # ---- build and replace ----------------------------------------------------------------
     for name, value in plan.annotations().items():
         sch.annotate(block, PLAN_PREFIX + name, value)
@@ -163,24 +163,24 @@ def build(recurrence: Recurrence, plan: ScanPlan) -> Built | None:
     Built or None
         None for the nest as it is.
     """
-    made = plan.build(recurrence)
-    if made is None:
+    built = plan.build(recurrence)
+    if built is None:
         return None
     parts = [dtype for algebra in recurrence.algebras for dtype in algebra.dtypes]
     signed = any(dtype.startswith("int") for dtype in parts)
-    nests = [with_wrapping(nest, in_c=plan.in_c, signed=signed) for nest in made.nests]
-    return Built(nests, made.allocs)
+    nests = [with_wrapping(nest, in_c=plan.in_c, signed=signed) for nest in built.nests]
+    return Built(nests, built.allocs)
 
 
 def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
     func, nest = nest_of(sch, block)
-    found = extract_nest(func, nest)
-    if isinstance(found, Refusal):
-        raise RefusalError(found.message(), found)
-    _check_annotated(plan, found)
-    made = build(found, plan)
-    if made is not None:
-        splice(sch, block, nest, made)
+    recurrence = extract_nest(func, nest)
+    if isinstance(recurrence, Refusal):
+        raise RefusalError(recurrence.message(), recurrence)
+    _check_annotated(plan, recurrence)
+    built = build(recurrence, plan)
+    if built is not None:
+        splice(sch, block, nest, built)
         return
     with silent(sch):
         rv = sch.get_sblock(block.name_hint, _name_of(sch, func))

@@ -42,9 +42,9 @@ def silent(sch: Schedule) -> Iterator[None]:
 
 def blocks_in(stmt: Any) -> list[SBlock]:
     """Every block in ``stmt``."""
-    found: list[SBlock] = []
-    tvm_ffi.structural_walk(stmt, [(SBlock, lambda block: found.append(block))])
-    return found
+    blocks: list[SBlock] = []
+    tvm_ffi.structural_walk(stmt, [(SBlock, lambda block: blocks.append(block))])
+    return blocks
 
 
 def root_sref(sch: Schedule, sref: Any) -> Any:
@@ -190,9 +190,9 @@ def ensure_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _block(nest: Any, number: int) -> Any:
     """A block around a nest of plain loops."""
-    own = tir.buffers_allocated(nest)
-    writes = [b for b in tir.buffers_stored(nest).keys() if b not in own]
-    reads = [b for b in tir.buffers_loaded(nest).keys() if b not in own and b not in writes]
+    allocated = tir.buffers_allocated(nest)
+    writes = [b for b in tir.buffers_stored(nest).keys() if b not in allocated]
+    reads = [b for b in tir.buffers_loaded(nest).keys() if b not in allocated and b not in writes]
     block = SBlock(
         [],
         [_whole(b) for b in reads],

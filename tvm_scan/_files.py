@@ -137,12 +137,12 @@ def _beside(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         yield path
         return
-    place = Path(os.path.realpath(path))
-    part = place.with_name(f".tvm-scan-{secrets.token_hex(8)}{_ending(place)}")
+    target = Path(os.path.realpath(path))
+    part = target.with_name(f".tvm-scan-{secrets.token_hex(8)}{_ending(target)}")
     try:
         yield part
-        _keep_mode(place, part)
-        os.replace(part, place)
+        _keep_mode(target, part)
+        os.replace(part, target)
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
@@ -167,10 +167,10 @@ def _ending(path: Path) -> str:
     return path.suffix if re.fullmatch(r"\.\w{1,16}", path.suffix) else ""
 
 
-def _keep_mode(place: Path, part: Path) -> None:
+def _keep_mode(target: Path, part: Path) -> None:
     """Give a new file the mode and the group of the one that it replaces."""
     try:
-        before = place.stat()
+        before = target.stat()
     except FileNotFoundError:
         return
     if hasattr(os, "chown"):

@@ -29,13 +29,15 @@ class _Folders:
         folder = _FOLDERS.get(name)
         if folder is None:
             return None
-        places = [_HERE / folder]
+        folders = [_HERE / folder]
         if (_HERE.parent / "setup.py").is_file():  # a checkout
-            places.append(_HERE.parent / folder)
-        for place in places:
-            door = place / "__init__.py"
+            folders.append(_HERE.parent / folder)
+        for package in folders:
+            door = package / "__init__.py"
             if door.is_file():
-                return spec_from_file_location(name, door, submodule_search_locations=[str(place)])
+                return spec_from_file_location(
+                    name, door, submodule_search_locations=[str(package)]
+                )
         raise ModuleNotFoundError(
             f"tvm_scan: expected its folder {folder} in {_HERE}, or beside it in a checkout, found "
             "neither; run python -m pip install . in the root of a whole checkout",

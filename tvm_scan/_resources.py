@@ -23,8 +23,8 @@ def shipped_text() -> tuple[str, ...]:
     folder = files("tvm_scan.meta").joinpath("records")
     if not folder.is_dir():
         return ()
-    found = sorted(folder.iterdir(), key=lambda one: one.name)
-    manifests = [one.joinpath("manifest.json") for one in found if one.is_dir()]
+    folders = sorted(folder.iterdir(), key=lambda one: one.name)
+    manifests = [one.joinpath("manifest.json") for one in folders if one.is_dir()]
     return tuple(_text(one) for one in manifests if one.is_file())
 
 
@@ -40,16 +40,16 @@ def shipped_manifests() -> list[dict[str, Any]]:
 
     One that was damaged is left out: every plan asks for them, and does without.
     """
-    return [found for text in shipped_text() if (found := _manifest(text)) is not None]
+    return [manifest for text in shipped_text() if (manifest := _manifest(text)) is not None]
 
 
 def _manifest(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
-        kinds = [type(found[name]) for name in ("machine", "records", "defaults")]
+        manifest = json.loads(text)
+        kinds = [type(manifest[name]) for name in ("machine", "records", "defaults")]
     except (ValueError, KeyError, TypeError, RecursionError):
         kinds = []
     if kinds == [dict, dict, list]:
-        return found  # type: ignore[no-any-return]
+        return manifest  # type: ignore[no-any-return]
     _LOG.warning("a manifest of shipped records is damaged and left out; install tvm_scan again")
     return None

@@ -126,8 +126,8 @@ def as_target(value: Any, caller: str) -> Target | None:
     if value == "cpu":
         return Target.from_device("cpu")
     try:
-        made = Target(_options(value) if isinstance(value, str) else dict(value))
-        return _of_gpu(made) if str(made.kind.name) == "cuda" else made
+        target = Target(_options(value) if isinstance(value, str) else dict(value))
+        return _of_gpu(target) if str(target.kind.name) == "cuda" else target
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[-1]
         said = said.partition(" Target creation from ")[0]
@@ -141,11 +141,11 @@ def _options(text: str) -> Any:
     return json.loads(text) if text.startswith("{") else text
 
 
-def _of_gpu(made: Target) -> Target:
+def _of_gpu(target: Target) -> Target:
     """The target with a host, and with the limits of every GPU."""
-    given = dict(made.export())
-    host = given.pop("host", None) or {"kind": "llvm"}
-    return Target({**_CUDA_LIMITS, **given}, host=host)
+    options = dict(target.export())
+    host = options.pop("host", None) or {"kind": "llvm"}
+    return Target({**_CUDA_LIMITS, **options}, host=host)
 
 
 def _no_target(caller: str, found: str) -> ScanError:

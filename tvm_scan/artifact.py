@@ -262,8 +262,8 @@ class Model:
                 "each"
             )
         sizes: dict[str, int] = {}
-        given = []
+        arguments = []
         every = (*tensors, *(named[name] for name in behind))
         for entry, tensor in zip(inputs, every, strict=True):
-            given.append(as_input(tensor, entry, sizes, self.manifest["device"]))
-        return self._machine[function](*given)
+            arguments.append(as_input(tensor, entry, sizes, self.manifest["device"]))
+        return self._machine[function](*arguments)

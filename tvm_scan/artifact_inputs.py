@@ -45,7 +45,7 @@ def as_input(value: Any, entry: dict[str, Any], sizes: dict[str, int], device: s
 
     view = value if isinstance(value, tvm_ffi.Tensor) else _view(entry, value)
     _check_input(entry, view, sizes)
-    _check_place(entry, view, device)
+    _check_memory(entry, view, device)
     return _aligned(view)
 
 
@@ -77,7 +77,7 @@ def _view(entry: dict[str, Any], value: Any) -> Any:
         raise differs(f"{kind} of {dtype} ({said})", "convert it") from error
 
 
-def _check_place(entry: dict[str, Any], tensor: Any, device: str) -> None:
+def _check_memory(entry: dict[str, Any], tensor: Any, device: str) -> None:
     if tensor.device.dlpack_device_type() != DEVICE_TYPES[device]:
         raise ArtifactError(
             f"run: expected {entry['name']} on {device}, got it on {tensor.device}; move it there"
@@ -106,7 +106,7 @@ def _check_input(entry: dict[str, Any], tensor: Any, sizes: dict[str, int]) -> N
     shape, dtype = tuple(int(n) for n in tensor.shape), _dtype_of(tensor)
     wanted = [sizes.get(n, n) if isinstance(n, str) else n for n in entry["shape"]]
     fits = len(shape) == len(wanted) and all(
-        isinstance(n, str) or n == found for n, found in zip(wanted, shape, strict=True)
+        isinstance(n, str) or n == size for n, size in zip(wanted, shape, strict=True)
     )
     if dtype != entry["dtype"] or not fits:
         extents = ", ".join(str(n) for n in wanted)
@@ -114,9 +114,9 @@ def _check_input(entry: dict[str, Any], tensor: Any, sizes: dict[str, int]) -> N
             f"run: expected {entry['name']} as {entry['dtype']} of shape ({extents}), got {dtype} "
             f"of shape {shape}; convert it"
         )
-    for extent, found in zip(entry["shape"], shape, strict=True):
+    for extent, size in zip(entry["shape"], shape, strict=True):
         if isinstance(extent, str):
-            sizes[extent] = found
+            sizes[extent] = size
 
 
 def _dtype_of(tensor: Any) -> str:

@@ -91,8 +91,8 @@ def _nvrtc_without_flag() -> Iterator[None]:
     compiled = nvrtc.nvrtcCompileProgram
 
     def without(program: Any, _count: int, options: list[bytes]) -> Any:
-        kept = [option for option in options if option != _FLAG.encode()]
-        return compiled(program, len(kept), kept)
+        options_left = [option for option in options if option != _FLAG.encode()]
+        return compiled(program, len(options_left), options_left)
 
     nvrtc.nvrtcCompileProgram = without
     try:

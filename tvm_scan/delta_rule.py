@@ -61,7 +61,7 @@ class DeltaRule:
         The cells that a step couples, those that it does not, and the steps.
     state : Var
         The buffer of the state.
-    place : tuple of Expr
+    indices : tuple of Expr
         Its index, over lanes, row and column.
     initial : Expr or None
         The state before time; None where it is in memory.
@@ -90,7 +90,7 @@ class DeltaRule:
     columns: Axis
     time: Axis
     state: Var
-    place: tuple[Any, ...]
+    indices: tuple[Any, ...]
     initial: Any
     is_kept: bool
     gate: Any

@@ -41,10 +41,10 @@ def check_filters(
         )
     channels = [n for n in (a[0], b[0], waveform[1]) if n is not None]
     taps = [n for n in (a[1], b[1]) if n is not None]
-    for name, found in (("channels", channels), ("taps", taps)):
-        if len(set(found)) > 1:
+    for name, counts in (("channels", channels), ("taps", taps)):
+        if len(set(counts)) > 1:
             raise ValueError(
-                f"lfilter: expected one number of {name}, got {' and '.join(map(str, found))}; "
+                f"lfilter: expected one number of {name}, got {' and '.join(map(str, counts))}; "
                 "give every channel a filter, and pad the shorter coefficients with zeros"
             )
     if 0 in taps:

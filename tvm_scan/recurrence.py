@@ -172,13 +172,13 @@ class Group:
         Positions in ``Recurrence.carries``; all have the same state axes.
     algebra : Algebra
         The proven family of their joint step.
-    stage : int
+    level : int
         0 if the step depends on inputs alone, else one more than the last group it depends on.
     """
 
     carries: tuple[int, ...]
     algebra: Any
-    stage: int
+    level: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,13 +207,13 @@ class Recurrence:
     lanes : tuple of Axis
         Independent recurrences, outermost first.
     time : Axis
-        The time axis, counted from 0 in the order in which the loop walks.
+        The time axis, counted from 0 in the order in which the loop runs.
     guard : Expr or None
         Condition on the lane variables under which the lane exists.
     carries : tuple of Carry
         What is carried.
     groups : tuple of Group
-        The carries by mutual dependence, each with its algebra, in order of their stages.
+        The carries by mutual dependence, each with its algebra, in order of their levels.
     registers : tuple of Register
         Register arrays that ``start``, ``body`` and ``finish`` use.
     emits : tuple of Emit
@@ -255,9 +255,9 @@ class Recurrence:
         return tuple(group.algebra for group in self.groups)
 
     @property
-    def stages(self) -> int:
+    def levels(self) -> int:
         """Number of scans that must follow one another; 1 where no carry feeds another."""
-        return 1 + max(group.stage for group in self.groups)
+        return 1 + max(group.level for group in self.groups)
 
     def state_axes(self, group: Group) -> tuple[Axis, ...]:
         """State axes of a group's carries."""

@@ -69,8 +69,8 @@ class VarMap:
 
     def get(self, var: Var, default: Any = None) -> Any:
         """Value of ``var``, or ``default``."""
-        found = self._items.get(self._key(var))
-        return default if found is None else found[1]
+        item = self._items.get(self._key(var))
+        return default if item is None else item[1]
 
     def items(self) -> list[tuple[Var, Any]]:
         """Pairs in insertion order."""
@@ -138,22 +138,22 @@ def map_loads(node: Any, fn: Callable[[TensorLoad], Any]) -> Any:
 
 def loads(node: Any) -> list[TensorLoad]:
     """Every buffer load in ``node``."""
-    if isinstance(node, Var | tirx.IntImm):  # most indices are, and a walk costs ten times this
+    if isinstance(node, Var | tirx.IntImm):  # most indices are, and a visit costs ten times this
         return []
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(node, [(TensorLoad, lambda load: found.append(load))])
-    return found
+    loaded: list[TensorLoad] = []
+    tvm_ffi.structural_walk(node, [(TensorLoad, lambda load: loaded.append(load))])
+    return loaded
 
 
 def variables(node: Any) -> VarMap:
     """Every variable that occurs in ``node`` (buffers included)."""
-    found = VarMap()
+    present = VarMap()
 
     def visit(var: Var) -> None:
-        found[var] = True
+        present[var] = True
 
     tvm_ffi.structural_walk(node, [(Var, visit)])
-    return found
+    return present
 
 
 def contains_var(node: Any, wanted: Iterable[Var]) -> bool:
@@ -169,46 +169,46 @@ def buffers_loaded(node: Any) -> VarMap:
 
 def buffers_stored(stmt: Any) -> VarMap:
     """Buffers that ``stmt`` writes."""
-    found = VarMap()
+    stored = VarMap()
 
     def visit(store: tirx.BufferStore) -> None:
-        found[store.buffer] = True
+        stored[store.buffer] = True
 
     tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, visit)])
-    return found
+    return stored
 
 
 def variables_bound(stmt: Any) -> VarMap:
     """Variables that a loop, a let or a block inside ``stmt`` gives values."""
-    found = VarMap()
+    bound = VarMap()
 
     def on_block(block: SBlock) -> None:
         for axis in block.iter_vars:
-            found[axis.var] = True
+            bound[axis.var] = True
 
     def on_loop(loop: tirx.For) -> None:
-        found[loop.loop_var] = True
+        bound[loop.loop_var] = True
 
     def on_bind(bind: tirx.Bind) -> None:
-        found[bind.var] = True
+        bound[bind.var] = True
 
     def on_let(let: tirx.Let) -> None:
-        found[let.var] = True
+        bound[let.var] = True
 
     handlers = [(SBlock, on_block), (tirx.For, on_loop), (tirx.Bind, on_bind), (tirx.Let, on_let)]
     tvm_ffi.structural_walk(stmt, handlers)
-    return found
+    return bound
 
 
 def buffers_allocated(stmt: Any) -> VarMap:
     """Buffers that an allocation inside ``stmt`` defines."""
-    found = VarMap()
+    allocated = VarMap()
 
     def visit(alloc: Any) -> None:
-        found[alloc.buffer] = True
+        allocated[alloc.buffer] = True
 
     tvm_ffi.structural_walk(stmt, [(tirx.AllocBuffer, visit), (tirx.DeclBuffer, visit)])
-    return found
+    return allocated
 
 
 def call_name(expr: Any) -> str | None:

@@ -91,7 +91,7 @@ def make_cases(
         raise ScanError(
             "tune: expected constant extents, got symbolic ones; give the function its shapes"
         )
-    found = analyse(func).recurrences
+    recurrences = analyse(func).recurrences
     # What is bound to threads by hand runs on a CPU, too.
     named = func.with_body(without_threads(func.body)).with_attr("global_symbol", "main")
     try:
@@ -102,21 +102,21 @@ def make_cases(
             "compile there (does it wait for other threads?); give the loop without its schedule"
         ) from error
     written = tir.buffers_stored(func.body)
-    given = dict(inputs or {})
+    inputs_of_caller = dict(inputs or {})
     out: list[Case] = []
-    kinds = ["given"] if given else ["exact", "decaying", "random", "negative", "small"]
+    kinds = ["given"] if inputs_of_caller else ["exact", "decaying", "random", "negative", "small"]
     for kind in kinds:
-        if kind == "exact" and not all(_is_exact(r) for r in found):
+        if kind == "exact" and not all(_is_exact(r) for r in recurrences):
             continue
         rng = np.random.default_rng(seed)
-        arrays = _arrays(func, found, shapes, kind, rng, given)
+        arrays = _arrays(func, recurrences, shapes, kind, rng, inputs_of_caller)
         tensors = [tvm.runtime.tensor(array) for array in arrays]
         loop(*tensors)
         results = [(i, tensors[i].numpy()) for i, p in enumerate(func.params) if p in written]
         if kind == "exact" and all(_is_small(value) for _, value in results):
             return [Case(kind, arrays, results, 0.0)]
-        if kind != "exact" and (given or all(_tells(value) for _, value in results)):
-            out.append(Case(kind, arrays, results, _bound(found, results)))
+        if kind != "exact" and (inputs_of_caller or all(_tells(value) for _, value in results)):
+            out.append(Case(kind, arrays, results, _bound(recurrences, results)))
         if len(out) == 2:
             break
     if not out:
@@ -170,14 +170,14 @@ def load_cases(path: Path) -> list[Case]:
 
 def _arrays(
     func: tirx.PrimFunc,
-    found: Sequence[Recurrence],
+    recurrences: Sequence[Recurrence],
     shapes: list[Any],
     kind: str,
     rng: np.random.Generator,
-    given: Mapping[str, np.ndarray],
+    inputs_of_caller: Mapping[str, np.ndarray],
 ) -> list[np.ndarray]:
     limits, gates = tir.VarMap(), tir.VarMap()
-    for recurrence in found:
+    for recurrence in recurrences:
         for buffer, limit in index_limits(func, recurrence).items():
             limits[buffer] = min(limit, limits.get(buffer, limit))
         for buffer in _gates(recurrence):
@@ -185,8 +185,8 @@ def _arrays(
     out = []
     for param, shape in zip(func.params, shapes, strict=True):
         name, dtype = str(param.name), tir.dtype_of(param)
-        if name in given:
-            out.append(np.array(given[name], copy=True))
+        if name in inputs_of_caller:
+            out.append(np.array(inputs_of_caller[name], copy=True))
         elif not is_float(dtype):
             low, high = (0, limits[param]) if param in limits else (0, 3)
             high = 2 if dtype == "bool" else high
@@ -217,15 +217,15 @@ def _storage(dtype: str) -> Any:
 
 def _gates(recurrence: Recurrence) -> list[Any]:
     """Inputs that multiply the carry."""
-    found = []
+    gates = []
     for algebra in recurrence.algebras:
         factor = algebra.a if isinstance(algebra, Affine) else None
         if isinstance(algebra, Reduce) and algebra.op == "mul":
             factor = algebra.lift()
         for expr in factor if isinstance(factor, tuple | list) else [factor]:
             if expr is not None:
-                found += [load.source for load in tir.loads(expr)]
-    return found
+                gates += [load.source for load in tir.loads(expr)]
+    return gates
 
 
 def _is_exact(recurrence: Recurrence) -> bool:
@@ -268,12 +268,12 @@ def _tells(value: np.ndarray) -> bool:
     return bool(np.isfinite(wide).all() and (wide.size < 2 or wide.min() != wide.max()))
 
 
-def _bound(found: Sequence[Recurrence], results: list[tuple[int, np.ndarray]]) -> float:
+def _bound(recurrences: Sequence[Recurrence], results: list[tuple[int, np.ndarray]]) -> float:
     """Rounding errors of n steps grow as the root of n, with a factor of 16 to spare."""
     floats = [value for _, value in results if value.dtype.kind not in "iub"]
     if not floats:
         return 0.0
-    length = max((tir.as_int(r.time.extent) or 1 for r in found), default=1)
+    length = max((tir.as_int(r.time.extent) or 1 for r in recurrences), default=1)
     half = any(value.dtype.itemsize == 2 for value in floats)
     eps = max(2.0**-8 if half else float(np.finfo(value.dtype).eps) for value in floats)
     return 16 * eps * (1.0 if half else float(np.sqrt(max(1, length))))

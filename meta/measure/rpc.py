@@ -193,7 +193,7 @@ class RemoteRunner:
 
     def check(self) -> None:
         """Raise a ``MachinesGoneError`` if there is no tracker any more, or no machine."""
-        key, place = self.rpc.tracker_key, f"{self.rpc.tracker_host}:{self.rpc.tracker_port}"
+        key, address = self.rpc.tracker_key, f"{self.rpc.tracker_host}:{self.rpc.tracker_port}"
         fix = "every record is kept; start it again, and tune with the same database"
         for _ in range(_TRIES):
             try:
@@ -204,7 +204,7 @@ class RemoteRunner:
                 found = f"that it is gone ({error})"
             sleep(_PAUSE)
         raise MachinesGoneError(
-            f"tune: expected the RPC tracker at {place} and its machines, found {found}; {fix}"
+            f"tune: expected the RPC tracker at {address} and its machines, found {found}; {fix}"
         )
 
 

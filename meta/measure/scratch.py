@@ -144,6 +144,6 @@ def _kill_tree(pid: int) -> None:
 
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        for one in (*process.children(recursive=True), process):
+        for each in (*process.children(recursive=True), process):
             with contextlib.suppress(psutil.Error):
-                one.kill()
+                each.kill()

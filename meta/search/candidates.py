@@ -78,7 +78,7 @@ def candidate_of(mod: IRModule, plans: Plans, target: Target) -> Candidate | Non
     """
     sch = Schedule(mod)
     root = sch.get_sblock(mod["main"].body.block.name_hint)
-    nests = [found.nest for found in analyse(mod["main"]).recurrences]
+    nests = [recurrence.nest for recurrence in analyse(mod["main"]).recurrences]
     done: set[int] = set()
     for block in sch.get_child_blocks(root):
         stmt = sch.get(block)
@@ -111,9 +111,9 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
     list of tuple of ScanPlan
         Without repetitions; the default plans first, the sequential ones second.
     """
-    found = analyse(mod["main"]).recurrences
-    spaces = [enumerate_plans(target, r) for r in found]
-    default = tuple(default_plan(target, r) for r in found)
+    recurrences = analyse(mod["main"]).recurrences
+    spaces = [enumerate_plans(target, r) for r in recurrences]
+    default = tuple(default_plan(target, r) for r in recurrences)
     loop = tuple(
         next((p for p in space if p.keeps_loop), chosen)
         for space, chosen in zip(spaces, default, strict=True)
@@ -124,7 +124,7 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
     guesses = []
     for kind in kinds:
         guess = []
-        for space, r, chosen in zip(spaces, found, default, strict=True):
+        for space, r, chosen in zip(spaces, recurrences, default, strict=True):
             same = [p for p in space if p.kind == kind]
             costs = {p: p.cost(r, machine).ranked for p in same}
             guess.append(min(costs, key=lambda p: costs[p]) if costs else chosen)
@@ -164,9 +164,9 @@ class Listed:
         """Return at most ``count`` candidates; none at the end."""
         out: list[Candidate] = []
         for plans in self.plans:
-            found = candidate_of(self.mod, plans, self.target)
-            if found is not None:
-                out.append(found)
+            candidate = candidate_of(self.mod, plans, self.target)
+            if candidate is not None:
+                out.append(candidate)
             if len(out) == count:
                 break
         return out
@@ -194,11 +194,11 @@ class Ranked:
     def __init__(self, mod: IRModule, target: Target, seed: int) -> None:
         TimeModel.check_installed()
         self.mod, self.target = mod, target
-        self.found = analyse(mod["main"]).recurrences
-        self.spaces = [enumerate_plans(target, r) for r in self.found]
+        self.recurrences = analyse(mod["main"]).recurrences
+        self.spaces = [enumerate_plans(target, r) for r in self.recurrences]
         self.rows = [
             {plan: row_of(plan, target, recurrence) for plan in space}
-            for recurrence, space in zip(self.found, self.spaces, strict=True)
+            for recurrence, space in zip(self.recurrences, self.spaces, strict=True)
         ]
         self.model, self.random = TimeModel(seed), random.Random(seed)
         self.seen: dict[Plans, float] = {}
@@ -208,8 +208,8 @@ class Ranked:
         out: list[Candidate] = []
         for plans in self._ordered(count):
             self.seen[plans] = inf
-            made = candidate_of(self.mod, plans, self.target)
-            out += [] if made is None else [made]
+            candidate = candidate_of(self.mod, plans, self.target)
+            out += [] if candidate is None else [candidate]
             if len(out) == count:
                 break
         return out
@@ -237,7 +237,7 @@ class Ranked:
         return list(dict.fromkeys(drawn))
 
     def _row(self, plans: Plans) -> list[float]:
-        parts = zip(plans, self.rows, self.found, strict=True)
+        parts = zip(plans, self.rows, self.recurrences, strict=True)
         return [v for p, known, r in parts for v in known.get(p) or row_of(p, self.target, r)]
 
     def tell(self, candidates: list[Candidate], results: list[ms.runner.RunnerResult]) -> None:

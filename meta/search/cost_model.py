@@ -49,8 +49,8 @@ def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place.reshape(-1)]
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[group.reshape(-1)]
 
 
 class TimeModel:
@@ -173,11 +173,11 @@ class StockModel(ms.cost_model.PyCostModel):
     def predict(self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]) -> np.ndarray:
         """Return the best time over that of each candidate; at random where nothing is learnt."""
         rows, model = self._task(context)
-        found = model.predict(rows.of(context, candidates))
-        if found is None:
+        scores = model.predict(rows.of(context, candidates))
+        if scores is None:
             return self.random.random(len(candidates))
         best = min(s for s in model.seconds if s is not None)
-        return np.asarray(np.exp2(np.log2(best) - found))
+        return np.asarray(np.exp2(np.log2(best) - scores))
 
     def _task(self, context: ms.TuneContext) -> tuple[CandidateRows, TimeModel]:
         key = str(tvm_ffi.structural_hash(context.mod))

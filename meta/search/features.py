@@ -39,15 +39,15 @@ def decisions_of(plan: ScanPlan) -> list[float]:
     list of float
         As many for every plan.
     """
-    found = [float(type(plan) is schedule) for schedule in SCHEDULES]
-    own = plan.decisions()
+    features = [float(type(plan) is schedule) for schedule in SCHEDULES]
+    decisions = plan.decisions()
     for name, words in _every_decision().items():
-        value = getattr(plan, name) if name in own else 0
+        value = getattr(plan, name) if name in decisions else 0
         if words:
-            found += [float(value == word) for word in words]
+            features += [float(value == word) for word in words]
         else:
-            found.append(log2(1 + int(value)))
-    return found
+            features.append(log2(1 + int(value)))
+    return features
 
 
 def _every_decision() -> dict[str, tuple[str, ...]]:
@@ -115,7 +115,7 @@ class CandidateRows:
     def _extracted(
         self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
     ) -> list[np.ndarray]:
-        found = analyse(context.mod["main"]).recurrences
+        recurrences = analyse(context.mod["main"]).recurrences
         width = len(fields(Cost)) + len(decisions_of(SCHEDULES[0]()))
         out = []
         stores = self._stores.extract_from(context, candidates)
@@ -125,8 +125,10 @@ class CandidateRows:
             sch = Schedule(context.mod)
             candidate.sch.trace.apply_to_schedule(sch, remove_postproc=False)
             plans = [plan for _, plan in annotated_plans(sch)]
-            ours = np.zeros(width * len(found))
-            for number, (plan, one) in enumerate(zip(plans, found, strict=False)):
-                ours[number * width : (number + 1) * width] = row_of(plan, context.target, one)
+            ours = np.zeros(width * len(recurrences))
+            for number, (plan, recurrence) in enumerate(zip(plans, recurrences, strict=False)):
+                ours[number * width : (number + 1) * width] = row_of(
+                    plan, context.target, recurrence
+                )
             out.append(np.concatenate([ours, *summed]))
         return out

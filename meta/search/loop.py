@@ -129,9 +129,9 @@ class FunctionSearch:
         while self._left() and (more := rest.next(min(_BATCH, self._left()))):
             self._measure(more)
 
-    def _candidates(self, found: Iterable[Any]) -> list[Candidate]:
-        made = (candidate_of(self.mod, plans, self.target) for plans in found)
-        return [candidate for candidate in made if candidate is not None]
+    def _candidates(self, plans_of_nests: Iterable[Any]) -> list[Candidate]:
+        candidates = (candidate_of(self.mod, plans, self.target) for plans in plans_of_nests)
+        return [candidate for candidate in candidates if candidate is not None]
 
     def _take(self, plans: Any) -> None:
         """Count a record as a trial."""
@@ -158,24 +158,24 @@ class FunctionSearch:
             if self.stop or not group:
                 return
             self.bar.confirm(len(group))
-            turns: dict[Any, list[ms.runner.RunnerResult]] = {t.plans: [] for t in group}
+            rounds: dict[Any, list[ms.runner.RunnerResult]] = {t.plans: [] for t in group}
 
-            def tell(candidate: Candidate, measured: Any, turns: Any = turns) -> None:
-                turns[candidate.plans].append(measured)
+            def tell(candidate: Candidate, measured: Any, rounds: Any = rounds) -> None:
+                rounds[candidate.plans].append(measured)
 
-            made = [self.recorded[trial.plans][0] for trial in group]
-            with self._built(made, tell) as waiting:
+            candidates = [self.recorded[trial.plans][0] for trial in group]
+            with self._built(candidates, tell) as waiting:
                 for _ in range(ROUNDS):
                     self._each(waiting, tell)
             if self.stop:
                 return  # some have had more turns than others
-            for plans, results in turns.items():
+            for plans, results in rounds.items():
                 self._confirmed(plans, results)
 
-    def _confirmed(self, plans: Any, turns: list[ms.runner.RunnerResult]) -> None:
+    def _confirmed(self, plans: Any, rounds: list[ms.runner.RunnerResult]) -> None:
         candidate, earlier = self.recorded[plans]
-        wrong = next((t for turn in turns if WRONG in (t := str(turn.error_msg))), None)
-        seconds = [float(t) for turn in turns for t in turn.run_secs or []]
+        wrong = next((t for one_round in rounds if WRONG in (t := str(one_round.error_msg))), None)
+        seconds = [float(t) for one_round in rounds for t in one_round.run_secs or []]
         if wrong is not None:
             # It was right before: what depends on the moment is wrong.
             self.store.update(lambda entries: [e for e in entries if e.digest != earlier])
@@ -186,8 +186,8 @@ class FunctionSearch:
             self._record(candidate, seconds, instead_of=earlier)
         else:
             return
-        places = [one.plans for one in self.result.trials]
-        self.result.trials[places.index(plans)] = trial
+        plans_of_trials = [one.plans for one in self.result.trials]
+        self.result.trials[plans_of_trials.index(plans)] = trial
 
     def _wrong(self, plans: Any, error: str) -> Trial:
         trial = Trial(plans, None, error, wrong=True)
@@ -204,8 +204,8 @@ class FunctionSearch:
         known = [candidate for candidate, _ in self.recorded.values()]
         ranked.tell(known, [self.known[candidate.plans] for candidate in known])
         ranked.tell(opening, self._measure(opening))
-        while self._left() and (found := ranked.next(min(batch, self._left()))):
-            ranked.tell(found, self._measure(found))
+        while self._left() and (candidates := ranked.next(min(batch, self._left()))):
+            ranked.tell(candidates, self._measure(candidates))
 
     def _measure(self, candidates: list[Candidate]) -> list[ms.runner.RunnerResult]:
         """Build, check, time and record; what was measured before is not measured again."""
@@ -226,13 +226,15 @@ class FunctionSearch:
             if artifact.error_msg is not None:
                 tell(candidate, _nothing(str(artifact.error_msg)))
                 continue
-            given = ms.runner.RunnerInput(artifact.artifact_path, kind, candidate.measure.args_info)
-            waiting.append((candidate, given))
+            runner_input = ms.runner.RunnerInput(
+                artifact.artifact_path, kind, candidate.measure.args_info
+            )
+            waiting.append((candidate, runner_input))
         try:
             yield waiting
         finally:
-            for _, given in waiting:
-                shutil.rmtree(Path(str(given.artifact_path)).parent, ignore_errors=True)
+            for _, runner_input in waiting:
+                shutil.rmtree(Path(str(runner_input.artifact_path)).parent, ignore_errors=True)
 
     def _each(self, waiting: list[Built], tell: Tell) -> None:
         """Check and time; one by one where there is one device, so that each result is kept."""
@@ -242,7 +244,9 @@ class FunctionSearch:
                 return
             group = waiting[start : start + at_once]
             try:
-                futures = shielded(partial(self.runner.run, [given for _, given in group]))
+                futures = shielded(
+                    partial(self.runner.run, [runner_input for _, runner_input in group])
+                )
                 for (candidate, _), future in zip(group, futures, strict=True):
                     tell(candidate, shielded(future.result))
             except MachinesGoneError as error:

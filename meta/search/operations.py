@@ -88,18 +88,18 @@ def _count(stmt: Any) -> tuple[int, int]:
         return times * flops, times * exps
     if isinstance(stmt, tirx.IfThenElse):
         return max(_count(stmt.then_case), _count(stmt.else_case))
-    found = {"flops": 0, "exps": 0}
+    counts = {"flops": 0, "exps": 0}
 
     def on_operator(expr: Any) -> None:
-        found["flops"] += is_float(tir.dtype_of(expr))
+        counts["flops"] += is_float(tir.dtype_of(expr))
 
     def on_call(call: Call) -> None:
         name = str(tir.call_name(call)).rpartition(".")[2]
-        found["exps"] += name in _EXPONENTIALS and is_float(tir.dtype_of(call))
+        counts["exps"] += name in _EXPONENTIALS and is_float(tir.dtype_of(call))
 
     handlers: list[Any] = [(kind, on_operator) for kind in _OPERATORS]
     tvm_ffi.structural_walk(stmt, [*handlers, (Call, on_call)])
-    return found["flops"], found["exps"]
+    return counts["flops"], counts["exps"]
 
 
 def _of_combine(recurrence: Recurrence) -> int:

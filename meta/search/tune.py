@@ -136,7 +136,7 @@ def tune(
             with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
                 cases = Path(folder) / "cases"
                 save_cases(make_cases(func, seed=seed, inputs=inputs), cases)
-                made = shielded(
+                builder_in_pool = shielded(
                     partial(runner, cases)
                     if runner is not None
                     else partial(local_runner, cases, config=config, initializer=initializer)
@@ -148,13 +148,13 @@ def tune(
                 if inputs is None:  # with others, a plan may take another time
                     search.start_from_records()
                 try:
-                    search.run(builder, made, trials, strategy)
+                    search.run(builder, builder_in_pool, trials, strategy)
                     stop.deadline = end
                     if confirm:
                         search.confirm()
                 finally:
                     search.end()
-                    close_pool(made)
+                    close_pool(builder_in_pool)
             if stop.interrupted or stop.reason:
                 break
     result.interrupted, result.stopped = stop.interrupted, stop.reason
@@ -177,11 +177,11 @@ def _functions(program: Program) -> list[tuple[str, tirx.PrimFunc]]:
             f"{type(program).__name__}; pass the sequential loop"
         )
     every = [(name, f) for name, f in named if isinstance(f, tirx.PrimFunc)]
-    found = [(name, f) for name, f in every if analyse(f).recurrences]
-    if not found:
+    with_scans = [(name, f) for name, f in every if analyse(f).recurrences]
+    if not with_scans:
         for _, func in every:
             refusal = extract(func)
             if isinstance(refusal, Refusal):
                 raise RefusalError(refusal.message(), refusal)
         raise ScanError("tune: expected a program with a recurrence, found no function; add one")
-    return found
+    return with_scans

@@ -45,10 +45,10 @@ def branches(target: Target, recurrence: Recurrence) -> list[Branch]:
     """
     machine = Machine.of(target)
     schedules = schedules_of(device_of(target).plans)
-    found = [b for schedule in schedules for b in schedule.space(recurrence, machine)]
-    found = [b for b in found if any(fits(plan, target, recurrence) for plan in b.plans())]
+    fitting = [b for schedule in schedules for b in schedule.space(recurrence, machine)]
+    fitting = [b for b in fitting if any(fits(plan, target, recurrence) for plan in b.plans())]
     default = default_plan(target, recurrence)
-    return found if any(b.holds(default) for b in found) else [*found, Branch(default)]
+    return fitting if any(b.holds(default) for b in fitting) else [*fitting, Branch(default)]
 
 
 @lru_cache(maxsize=1 << 14)

@@ -44,8 +44,8 @@ def expand_checked(sch: Schedule, target: Target) -> bool:
     """
     for block, plan in annotated_plans(sch):
         func, nest = nest_of(sch, block)
-        found = extract_nest(func, nest)
-        if isinstance(found, Refusal) or not fits(plan, target, found):
+        recurrence = extract_nest(func, nest)
+        if isinstance(recurrence, Refusal) or not fits(plan, target, recurrence):
             return False
     expand_scans(sch)
     if device_of(target).is_gpu:

@@ -34,7 +34,7 @@ def plan_samples(trace: Trace) -> list[tuple[Any, int, int]]:
         and str(inst.attrs[0]).startswith(PLAN_PREFIX)
         and len(inst.inputs) > 1
     ]
-    found = []
+    samples = []
     for inst in trace.insts:
         if str(inst.kind.name) != "SampleCategorical":
             continue
@@ -42,8 +42,8 @@ def plan_samples(trace: Trace) -> list[tuple[Any, int, int]]:
         if any(value.same_as(other) for other in ours if hasattr(other, "same_as")):
             decision = trace.get_decision(inst)
             if decision is not None:
-                found.append((inst, tir.as_int(decision) or 0, len(inst.attrs[0])))
-    return found
+                samples.append((inst, tir.as_int(decision) or 0, len(inst.attrs[0])))
+    return samples
 
 
 @derived_object

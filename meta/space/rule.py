@@ -65,11 +65,11 @@ def sample_branches(sch: Schedule, block: Any, target: Target) -> list[Schedule]
     -------
     list of Schedule
     """
-    found = _recurrence_at(sch, block)
-    if found is None:
+    recurrence = _recurrence_at(sch, block)
+    if recurrence is None:
         return [sch]
     try:
-        open_branches = branches(target, found)
+        open_branches = branches(target, recurrence)
     except ScanError:
         return [sch]
     return [_sampled(sch.copy(), block, branch) for branch in open_branches]
@@ -87,8 +87,8 @@ def _recurrence_at(sch: Schedule, block: Any) -> Recurrence | None:
     blocks = blocks_in(nest)
     if any(PLAN_PREFIX + "algorithm" in b.annotations for b in blocks):
         return None
-    found = extract_nest(func, nest)
-    return None if isinstance(found, Refusal) else found
+    recurrence = extract_nest(func, nest)
+    return None if isinstance(recurrence, Refusal) else recurrence
 
 
 def _sampled(sch: Schedule, block: Any, branch: Branch) -> Schedule:

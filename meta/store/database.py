@@ -97,9 +97,9 @@ class RecordStore:
             return self._read()[0]
 
     def _read(self) -> tuple[list[Entry], Content]:
-        found = read_content(self.folder)
-        self._name(found.bad)
-        return [Entry(*row) for row in found.records], found
+        content = read_content(self.folder)
+        self._name(content.bad)
+        return [Entry(*row) for row in content.records], content
 
     def _name(self, bad: list[tuple[str, Row]]) -> None:
         """Say what is no record, once for as long as it stays the same."""
@@ -151,8 +151,8 @@ class RecordStore:
             facts["summary"] = sealed(entry.digest, facts["program"], entry.about)
 
         def change(entries: list[Entry]) -> list[Entry]:
-            kept = [entry if e.digest == instead_of else e for e in entries]
-            return kept if entry in kept else [*kept, entry]
+            changed = [entry if e.digest == instead_of else e for e in entries]
+            return changed if entry in changed else [*changed, entry]
 
         self.update(change)
         return entry
@@ -183,17 +183,17 @@ class RecordStore:
             What the files hold now.
         """
         with locked(self.folder):
-            entries, found = self._read()
-            bad, manifest, present = found.bad, found.manifest, found.workloads
-            kept = list({e.digest: e for e in change(entries)}.values())
+            entries, content = self._read()
+            bad, manifest, present = content.bad, content.manifest, content.workloads
+            changed = list({e.digest: e for e in change(entries)}.values())
             for name in {n for n, _ in bad}:
                 self._set_aside(name, [row.raw for n, row in bad if n == name])
             stay = [] if compact else [tuple(w) for w in present if w is not None]
-            order = dict.fromkeys([*stay, *(tuple(e.workload) for e in kept)])
+            order = dict.fromkeys([*stay, *(tuple(e.workload) for e in changed)])
             numbers = {key: i for i, key in enumerate(order)}
-            rows = [[numbers[tuple(e.workload)], e.json] for e in kept]
+            rows = [[numbers[tuple(e.workload)], e.json] for e in changed]
             manifest.update(about or {})
-            manifest["records"] = {e.digest: e.facts for e in kept if e.facts is not None}
+            manifest["records"] = {e.digest: e.facts for e in changed if e.facts is not None}
             texts = {
                 WORKLOADS: _lines([list(key) for key in order]),
                 MANIFEST: json.dumps(manifest, indent=1) + "\n",
@@ -202,7 +202,7 @@ class RecordStore:
             # A process that dies between two files leaves a whole database: what is new is named
             # before it is used. That fails where workloads change their numbers.
             replace_files(self.folder, texts, together=compact or None in present)
-        return kept
+        return changed
 
     def _set_aside(self, name: str, raws: list[bytes]) -> None:
         path = self.folder / f"{name}.rejected"
@@ -267,8 +267,12 @@ class RecordStore:
         key, bare = canonical(func)
         same = []
         for entry in self.entries():
-            found = None if entry.unknown else self._canonical(entry)
-            if found is not None and found[0] == key and tvm_ffi.structural_equal(bare, found[1]):
+            name_and_func = None if entry.unknown else self._canonical(entry)
+            if (
+                name_and_func is not None
+                and name_and_func[0] == key
+                and tvm_ffi.structural_equal(bare, name_and_func[1])
+            ):
                 same.append(entry)
         good, others = self.split(same, target)
         for entry, reason in others:
@@ -291,13 +295,13 @@ class RecordStore:
         self, mod: IRModule, target: Target, _name: str = "main"
     ) -> ms.database.TuningRecord | None:
         """Find the best record as a stock database does: passes and ``replay`` take stores, too."""
-        found = self.best(mod["main"], target)
-        return None if found is None else found.record
+        best = self.best(mod["main"], target)
+        return None if best is None else best.record
 
 
 def _lines(values: list[Any]) -> str:
     return "".join(json.dumps(value, separators=(",", ":")) + "\n" for value in values)
 
 
-def _same(one: Target, other: Target) -> bool:
-    return bool(tvm_ffi.structural_equal(one, other))
+def _same(target: Target, other: Target) -> bool:
+    return bool(tvm_ffi.structural_equal(target, other))

@@ -124,10 +124,10 @@ class Entry:
         if not planned:
             return "expected a trace that replays to a plan, got one without"
         for block, plan in planned:
-            found = self._recurrence_at(block)
-            if found is None:
+            recurrence = self._recurrence_at(block)
+            if recurrence is None:
                 return f"expected plans for recurrences, found {plan} for {block.name_hint}"
-            reason = why_unfit(plan, self.target, found)
+            reason = why_unfit(plan, self.target, recurrence)
             if reason is not None:
                 return reason
         return None
@@ -138,8 +138,8 @@ class Entry:
         func, nest = nest_of(self._replayed, block)
         if [names for names, _ in known] == [_names(n) for n in root_nests(func)]:
             return next((r for names, r in known if block.name_hint in names), None)
-        found = extract_nest(func, nest)
-        return found if isinstance(found, Recurrence) else None
+        recurrence = extract_nest(func, nest)
+        return recurrence if isinstance(recurrence, Recurrence) else None
 
     @cached_property
     def _replayed(self) -> Schedule:
@@ -195,8 +195,8 @@ def shapes_text(func: tirx.PrimFunc) -> str:
 def _nests(workload: tuple[str, ...]) -> list[tuple[list[str], Recurrence | None]]:
     """Names of the blocks of every nest of a program, and the recurrence that it is."""
     analysis = analyse(ms.database.Workload.from_json(list(workload)).mod["main"])
-    found = zip(analysis.nests, analysis.scans, strict=True)
-    return [(_names(nest), r if isinstance(r, Recurrence) else None) for nest, r in found]
+    nests = zip(analysis.nests, analysis.scans, strict=True)
+    return [(_names(nest), r if isinstance(r, Recurrence) else None) for nest, r in nests]
 
 
 def _names(nest: Any) -> list[str]:

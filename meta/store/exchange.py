@@ -48,8 +48,8 @@ def merge(into: RecordStore, sources: Iterable[RecordStore]) -> int:
 
 def _sound(store: RecordStore) -> list[Entry]:
     """Records without a fault; the others stay where they are."""
-    found = store.entries()
-    bad = [entry for entry in found if not entry.unknown and entry.fault is not None]
+    entries = store.entries()
+    bad = [entry for entry in entries if not entry.unknown and entry.fault is not None]
     if bad:
         _LOG.warning(
             "%d records of %s are left out, the first since: %s",
@@ -57,7 +57,7 @@ def _sound(store: RecordStore) -> list[Entry]:
             store.folder,
             bad[0].fault,
         )
-    return [entry for entry in found if entry not in bad]
+    return [entry for entry in entries if entry not in bad]
 
 
 def _add(into: RecordStore, new: list[Entry]) -> int:

@@ -198,16 +198,16 @@ def contents(folder: Path) -> dict[str, bytes]:
     RecordError
         If there is a file that cannot be read.
     """
-    found = {}
+    by_name = {}
     # Records name workloads and facts, which are written before them, so they are read first.
     for name in (RECORDS, WORKLOADS, MANIFEST):
         data = _bytes_of(folder / name)
         if data is not None:
-            found[name] = data
+            by_name[name] = data
     journal = _journal(folder)
     if journal is None and (folder / _JOURNAL).exists():
         _LOG.warning("%s: %s; left out", folder / _JOURNAL, _NO_JOURNAL)
-    return {**found, **(journal or {})}
+    return {**by_name, **(journal or {})}
 
 
 def _bytes_of(path: Path) -> bytes | None:

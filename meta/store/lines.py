@@ -49,24 +49,24 @@ def read_manifest(data: bytes | None) -> tuple[dict[str, Any], Row | None]:
     if data is None:
         return {"format": 1, "records": {}}, None
     try:
-        found = json.loads(data.decode("utf-8"))
-        records = found["records"]
+        manifest = json.loads(data.decode("utf-8"))
+        records = manifest["records"]
         facts = isinstance(records, dict) and all(isinstance(v, dict) for v in records.values())
-        if facts and _is_shallow(found):
-            return found, None
+        if facts and _is_shallow(manifest):
+            return manifest, None
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    kept = _salvaged(data.decode("utf-8", errors="replace"))
-    fault = f"expected a manifest, got other text, which names {len(kept)} records"
-    return {"format": 1, "records": kept}, Row(1, data, None, fault)
+    salvaged = _salvaged(data.decode("utf-8", errors="replace"))
+    fault = f"expected a manifest, got other text, which names {len(salvaged)} records"
+    return {"format": 1, "records": salvaged}, Row(1, data, None, fault)
 
 
 def _salvaged(text: str) -> dict[str, Any]:
-    found = {}
+    records = {}
     for match in re.finditer(r'"([0-9a-f]{16})":\s*(?=\{)', text):
         with contextlib.suppress(ValueError, RecursionError):
-            found[match[1]] = json.JSONDecoder().raw_decode(text, match.end())[0]
-    return {digest: facts for digest, facts in found.items() if _is_shallow(facts)}
+            records[match[1]] = json.JSONDecoder().raw_decode(text, match.end())[0]
+    return {digest: facts for digest, facts in records.items() if _is_shallow(facts)}
 
 
 def parse_lines(data: bytes) -> Iterator[Row]:
@@ -157,7 +157,11 @@ def _is_shallow(value: Any) -> bool:
     level = [value]
     for _ in range(_LEVELS):
         nested = [v for v in level if isinstance(v, list | dict)]
-        level = [v for one in nested for v in (one.values() if isinstance(one, dict) else one)]
+        level = [
+            v
+            for container in nested
+            for v in (container.values() if isinstance(container, dict) else container)
+        ]
         if not level:
             return True
     return False

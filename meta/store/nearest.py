@@ -92,8 +92,8 @@ def plan_for(
         )
     exact = store.best(recurrence.func, target)
     if exact is not None:
-        for plan, found in zip(exact.plans, analyse(recurrence.func).recurrences, strict=False):
-            if tvm_ffi.structural_equal(found.nest, recurrence.nest, map_free_vars=True):
+        for plan, other in zip(exact.plans, analyse(recurrence.func).recurrences, strict=False):
+            if tvm_ffi.structural_equal(other.nest, recurrence.nest, map_free_vars=True):
                 return plan
     found_near = nearest(known_plans(store, target), target, recurrence)
     return None if found_near is None else found_near.plan
@@ -133,7 +133,7 @@ def tuned_function(database: Any, func: tirx.PrimFunc, target: Target) -> Tuned 
         plans.append((hit and hit.plan) or plan_of(recurrence, target))
         return plans[-1]
 
-    if not any(nearest(known, target, found) for found in analyse(func).recurrences):
+    if not any(nearest(known, target, recurrence) for recurrence in analyse(func).recurrences):
         return None
     try:
         near = parallelize(func, target, choose)
@@ -158,20 +158,22 @@ def known_plans(store: RecordStore, target: Target) -> list[Known]:
         One for each recurrence of each record's function.
     """
     cores = Machine.of(target).cores
-    found = []
+    plans = []
     for entry in store.usable(target)[0]:
         if (entry.facts or {}).get("cores", cores) != cores:
             continue
         for shape, plan in zip(_shapes(entry), entry.plans, strict=False):
             key, rows, length = shape
             if rows is not None and length is not None:
-                found.append(Known(key, rows, length, plan, entry.seconds, entry.digest))
-    return found
+                plans.append(Known(key, rows, length, plan, entry.seconds, entry.digest))
+    return plans
 
 
 def shapes_of(func: tirx.PrimFunc) -> list[tuple[str, int | None, int | None]]:
     """Key, lanes and steps of every recurrence of a function."""
-    return [(shape_key(found), *sizes_of(found)) for found in analyse(func).recurrences]
+    return [
+        (shape_key(recurrence), *sizes_of(recurrence)) for recurrence in analyse(func).recurrences
+    ]
 
 
 def _shapes(entry: Entry) -> list[tuple[str, int | None, int | None]]:

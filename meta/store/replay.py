@@ -96,8 +96,12 @@ def replay_record(record: Any, mod: IRModule, func: PrimFunc, target: Target) ->
     sch = Schedule(mod)
     record.trace.apply_to_schedule(sch, remove_postproc=False)
     for block, plan in annotated_plans(sch):
-        found = extract_nest(*nest_of(sch, block))
-        reason = "no recurrence" if isinstance(found, Refusal) else why_unfit(plan, target, found)
+        recurrence = extract_nest(*nest_of(sch, block))
+        reason = (
+            "no recurrence"
+            if isinstance(recurrence, Refusal)
+            else why_unfit(plan, target, recurrence)
+        )
         if reason is not None:
             raise PlanError(f"replay: expected a record whose plan fits, got {plan}: {reason}")
     expand_scans(sch)

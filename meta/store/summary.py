@@ -133,9 +133,9 @@ def read_summaries(folder: Path) -> list[Summary] | None:
     """
     with reading(folder):
         content = read_content(folder)
-    found = [_described(record) for record in content.records]
-    known = [one for one in found if one is not None]
-    return None if content.bad or len(known) < len(found) else known
+    summaries = [_described(record) for record in content.records]
+    known = [summary for summary in summaries if summary is not None]
+    return None if content.bad or len(known) < len(summaries) else known
 
 
 def _described(record: Record) -> Summary | None:
@@ -172,5 +172,5 @@ def best_of(records: list[Summary], asked: str) -> Summary | None:
     same = next((r for r in usable if here.items() <= r.facts.items()), None)
     if same is None:
         return None
-    found = [r for r in usable if r.function == same.function and r.target == same.target]
-    return min(found, key=lambda r: r.seconds)
+    of_function = [r for r in usable if r.function == same.function and r.target == same.target]
+    return min(of_function, key=lambda r: r.seconds)

@@ -67,7 +67,7 @@ def as_choice(value: Any, caller: str) -> ScanPlan | Chooser | None:
         If it is something else, or the string of no plan.
     """
     if callable(value):
-        return lambda found: as_plan(value(found), caller)
+        return lambda recurrence: as_plan(value(recurrence), caller)
     return None if value is None else as_plan(value, caller)
 
 
@@ -82,17 +82,17 @@ def target_of_plan(plan: ScanPlan | None, caller: str) -> Target:
     return (None if plan is None else as_target(plan.device, caller)) or host_target()
 
 
-def check_fits(plan: ScanPlan, target: Target, found: Recurrence, *, for_all: bool) -> None:
+def check_fits(plan: ScanPlan, target: Target, recurrence: Recurrence, *, for_all: bool) -> None:
     """Check a plan; where it was given for several loops, say how to give each its own."""
     try:
-        plan.check(target, found)
+        plan.check(target, recurrence)
     except PlanError as error:
         if not for_all:
             raise
         raise PlanError(
             f"{error}\nthe plan was given for every loop of the function, and this is the one over "
-            f"{found.time.var.name} that writes {_names(found.outputs)}: leave the plan out, or "
-            "give a function from a recurrence to its plan"
+            f"{recurrence.time.var.name} that writes {_names(recurrence.outputs)}: leave the plan "
+            "out, or give a function from a recurrence to its plan"
         ) from error
 
 

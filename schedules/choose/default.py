@@ -105,7 +105,7 @@ def _decide(
     schedules: tuple[type[ScanPlan], ...], machine: Machine, recurrence: Recurrence
 ) -> Decision:
     lengths = max((s.lengths(recurrence, machine) for s in schedules), key=len)
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for schedule in schedules:
         for plan in schedule.shortlist(recurrence, machine):
             factor, rules = factor_of(plan, recurrence)
@@ -115,17 +115,17 @@ def _decide(
             seconds = geometric_mean(cost.seconds for cost in costs)
             # Two digits: of what is closer than that, the earlier and simpler one is taken.
             ranked = float(f"{geometric_mean(cost.ranked for cost in costs):.1e}")
-            found.append(Candidate(plan, seconds, factor * ranked, rules))
-    while found:
-        chosen = min(found, key=lambda one: one.ranked)
-        found.remove(chosen)
+            candidates.append(Candidate(plan, seconds, factor * ranked, rules))
+    while candidates:
+        chosen = min(candidates, key=lambda candidate: candidate.ranked)
+        candidates.remove(chosen)
         try:
             chosen.plan.check_on(machine, recurrence)
         except PlanError:
-            if not found:
+            if not candidates:
                 raise
             continue
-        return Decision(chosen, tuple(sorted(found, key=lambda one: one.ranked)))
+        return Decision(chosen, tuple(sorted(candidates, key=lambda candidate: candidate.ranked)))
     raise PlanError(
         f"default_plan: expected a schedule of {schedules[0].device} that fits, got none"
     )

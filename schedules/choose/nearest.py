@@ -69,18 +69,18 @@ def nearest(known: Iterable[Known], target: Target, recurrence: Recurrence) -> K
     """
     key, sizes = shape_key(recurrence), sizes_of(recurrence)
 
-    def order(one: Known) -> tuple[int, float, int, float, str]:
+    def order(entry: Known) -> tuple[int, float, int, float, str]:
         buckets, ratio = 0, 0.0
-        for have, want in zip((one.rows, one.length), sizes, strict=True):
+        for have, want in zip((entry.rows, entry.length), sizes, strict=True):
             if want is not None:
                 buckets += abs(have.bit_length() - want.bit_length())
             ratio += abs(log2((have + 1) / ((UNKNOWN if want is None else want) + 1)))
-        return buckets, ratio, -one.rows * one.length, one.seconds, one.record
+        return buckets, ratio, -entry.rows * entry.length, entry.seconds, entry.record
 
-    same = [(order(one), one) for one in known if one.key == key]
-    for place, one in sorted(same, key=lambda pair: pair[0]):
-        if place[0] > _FARTHEST:
+    same = [(order(entry), entry) for entry in known if entry.key == key]
+    for distance, entry in sorted(same, key=lambda pair: pair[0]):
+        if distance[0] > _FARTHEST:
             break
-        if one.plan is None or why_unfit(one.plan, target, recurrence) is None:
-            return one
+        if entry.plan is None or why_unfit(entry.plan, target, recurrence) is None:
+            return entry
     return None

@@ -56,7 +56,7 @@ def plan_of(
     """
     recurrence = as_recurrence(recurrence, "plan_of")
     known = as_target(target, "plan_of") or Target.current(allow_none=True) or host_target()
-    found = None
+    plan = None
     if records is not None:
         ask = getattr(records, "plan_of", None)
         if ask is None:
@@ -64,5 +64,5 @@ def plan_of(
                 f"plan_of: expected records, got {type(records).__name__}; pass "
                 "tvm_scan.meta.RecordStore(folder)"
             )
-        found = ask(recurrence, known)
-    return found or shipped_plan(known, recurrence) or default_plan(known, recurrence)
+        plan = ask(recurrence, known)
+    return plan or shipped_plan(known, recurrence) or default_plan(known, recurrence)

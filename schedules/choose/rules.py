@@ -96,8 +96,8 @@ RULES = (
 
 def factor_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[float, tuple[Rule, ...]]:
     """Return the factor by which a prediction is multiplied, and the rules that say so."""
-    found = tuple(rule for rule in RULES if rule.concerns(plan, recurrence))
+    rules = tuple(rule for rule in RULES if rule.concerns(plan, recurrence))
     factor = 1.0
-    for rule in found:
+    for rule in rules:
         factor *= rule.factor
-    return factor, found
+    return factor, rules

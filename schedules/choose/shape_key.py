@@ -43,7 +43,7 @@ def shape_key(recurrence: Recurrence) -> str:
     parts = [recurrence.prologue, recurrence.start, recurrence.boundary]
     parts += [recurrence.body, recurrence.finish, recurrence.guard]
     root = tvm_ffi.convert([*(axis.var for axis in axes), *(p for p in parts if p is not None)])
-    families = [(group.stage, group.algebra.name) for group in recurrence.groups]
+    families = [(group.level, group.algebra.name) for group in recurrence.groups]
     shape = [part is not None for part in parts]
     text = f"{_VERSION} {len(axes)} {families} {shape} {_Writer(root, len(axes)).text()}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -108,8 +108,8 @@ class _Writer:
         return self._dtype_at(data["ty"])
 
     def _dtype_at(self, number: int) -> str:
-        found = self.nodes[number].get("data")
-        return str(found.get("dtype", "?")) if isinstance(found, dict) else str(found)
+        data = self.nodes[number].get("data")
+        return str(data.get("dtype", "?")) if isinstance(data, dict) else str(data)
 
     def _value(self, data: dict[str, Any]) -> int:
         return int(self.nodes[data["value"]]["data"])

@@ -47,10 +47,10 @@ def shipped_plan(target: Target, recurrence: Recurrence) -> ScanPlan | None:
     ):
         return None
     known = _known(tuple(sorted(machine_key(target).items())))
-    found = nearest(known, target, recurrence) if known else None
-    if found is not None:
-        _LOG.debug("shipped record %s gives %s", found.record, found.plan)
-    return None if found is None else found.plan
+    record = nearest(known, target, recurrence) if known else None
+    if record is not None:
+        _LOG.debug("shipped record %s gives %s", record.record, record.plan)
+    return None if record is None else record.plan
 
 
 def machine_key(target: Target) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def machine_key(target: Target) -> dict[str, Any]:
 @lru_cache(maxsize=8)
 def _known(machine: tuple[tuple[str, Any], ...]) -> tuple[Known, ...]:
     """Shipped records of a machine."""
-    found = []
+    plans = []
     for manifest in shipped_manifests():
         if manifest["machine"] != dict(machine):
             continue
@@ -84,11 +84,11 @@ def _known(machine: tuple[tuple[str, Any], ...]) -> tuple[Known, ...]:
             _LOG.info("the shipped records of this machine are not used: %s", reason)
             continue
         for digest, facts in manifest["records"].items():
-            found += _read(digest, facts)
+            plans += _read(digest, facts)
         # Shapes for which nothing that was measured beats the default.
         shapes = filter(_is_shape, manifest["defaults"])
-        found += [Known(key, rows, length, None, 0.0) for key, rows, length in shapes]
-    return tuple(found)
+        plans += [Known(key, rows, length, None, 0.0) for key, rows, length in shapes]
+    return tuple(plans)
 
 
 def _read(digest: str, facts: Any) -> list[Known]:

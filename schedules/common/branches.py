@@ -24,14 +24,14 @@ def branches(stmt: Any) -> bool:
 
     Such a loop is left to LLVM's own vectoriser.
     """
-    found: list[Any] = []
+    conditions: list[Any] = []
 
     def on_call(call: Call) -> None:
         if tir.call_name(call) == "prim.if_then_else":
-            found.append(call)
+            conditions.append(call)
 
-    tvm_ffi.structural_walk(stmt, [(tirx.IfThenElse, found.append), (Call, on_call)])
-    return bool(found)
+    tvm_ffi.structural_walk(stmt, [(tirx.IfThenElse, conditions.append), (Call, on_call)])
+    return bool(conditions)
 
 
 def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
@@ -49,22 +49,24 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
     Stmt
         A choice that keeps a read of memory or a division from happening stays as it is.
     """
-    own = tir.VarMap((buffer, True) for buffer in registers)
+    is_register = tir.VarMap((buffer, True) for buffer in registers)
     done = unconditional_loads(stmt)
 
     def always(value: Any) -> bool:
         for load in tir.loads(value):
-            if load.source in own or any(tir.structurally_equal(load, other) for other in done):
+            if load.source in is_register or any(
+                tir.structurally_equal(load, other) for other in done
+            ):
                 continue
             return False
-        found: list[Any] = []
+        divisions: list[Any] = []
 
         def divides(node: Any) -> None:
             if not is_float(tir.dtype_of(node)):
-                found.append(node)
+                divisions.append(node)
 
         tvm_ffi.structural_walk(value, [(kind, divides) for kind in _GUARDED])
-        return not found
+        return not divisions
 
     def on_call(call: Call) -> Any:
         if tir.call_name(call) != "prim.if_then_else":
@@ -79,14 +81,14 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
 
 def unconditional_loads(stmt: Any) -> list[TensorLoad]:
     """Loads that the statement makes whatever its conditions are."""
-    found: list[TensorLoad] = []
+    unconditional: list[TensorLoad] = []
     skip = tvm_ffi.WalkResult.SKIP
 
     def look(node: Any) -> None:
         tvm_ffi.structural_walk(
             node,
             [
-                (TensorLoad, found.append),
+                (TensorLoad, unconditional.append),
                 (Call, on_call),
                 (tirx.IfThenElse, lambda _: skip),
                 (tirx.For, lambda _: skip),
@@ -101,7 +103,7 @@ def unconditional_loads(stmt: Any) -> list[TensorLoad]:
         look(call.args[0])
         # What both sides read in any case is read in any case.
         other = unconditional_loads(call.args[2])
-        found.extend(
+        unconditional.extend(
             load
             for load in unconditional_loads(call.args[1])
             if any(tir.structurally_equal(load, one) for one in other)
@@ -109,4 +111,4 @@ def unconditional_loads(stmt: Any) -> list[TensorLoad]:
         return skip
 
     look(stmt)
-    return found
+    return unconditional

@@ -16,7 +16,7 @@ __all__ = ["Elements", "store_all"]
 
 
 class Elements:
-    """Storage for one element of every group of a stage, ``lead`` times.
+    """Storage for one element of every group of a level, ``lead`` times.
 
     Parameters
     ----------
@@ -28,11 +28,11 @@ class Elements:
         Leading extents (threads of a block, chunks of a row).
     scope : str
         Storage scope.
-    stage : int
+    level : int
         Whose groups.
-    place : callable, optional
-        ``place(i, dtype)``: where in a part of this dtype the element lies whose last leading index
-        is ``i``, if not at ``i``.
+    layout : callable, optional
+        ``layout(i, dtype)``: where in a part of this dtype the element lies whose last leading
+        index is ``i``, if not at ``i``.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class Elements:
         name: str,
         lead: Sequence[Any],
         scope: str,
-        stage: int = 0,
-        place: Callable[[Any, str], Any] | None = None,
+        level: int = 0,
+        layout: Callable[[Any, str], Any] | None = None,
     ) -> None:
-        self.stage, self._place = stage, place
+        self.level, self._layout = level, layout
         self.parts: dict[int, list[Var]] = {}
         self.state_first = scope.startswith("shared")
         for i, group in enumerate(recurrence.groups):
-            if group.stage != stage:
+            if group.level != level:
                 continue
             states = [int(axis.extent) for axis in recurrence.state_axes(group)]
             # In shared memory the threads are the fastest dimension: neighbours hit
@@ -59,17 +59,17 @@ class Elements:
             ]
 
     @classmethod
-    def of_stages(
+    def of_levels(
         cls,
         recurrence: Recurrence,
         name: str,
         lead: Sequence[Any],
         scope: str,
-        place: Callable[[Any, str], Any] | None = None,
+        layout: Callable[[Any, str], Any] | None = None,
     ) -> list[Elements]:
-        """Storage for the elements of every stage."""
-        stages = range(recurrence.stages)
-        return [cls(recurrence, name, lead, scope, stage, place) for stage in stages]
+        """Storage for the elements of every level."""
+        levels = range(recurrence.levels)
+        return [cls(recurrence, name, lead, scope, level, layout) for level in levels]
 
     @property
     def buffers(self) -> list[Var]:
@@ -77,32 +77,32 @@ class Elements:
         return [buffer for parts in self.parts.values() for buffer in parts]
 
     def _shape(self, lead: Sequence[Any], states: Sequence[int], dtype: str) -> list[Any]:
-        if self._place is not None:
+        if self._layout is not None:
             *outer, last = lead
-            lead = [*outer, self._place(last - 1, dtype) + 1]
+            lead = [*outer, self._layout(last - 1, dtype) + 1]
         return [*states, *lead] if self.state_first else [*lead, *states]
 
-    def _index(self, lead: Sequence[Any], place: Sequence[Any], dtype: str) -> list[Any]:
-        if self._place is not None:
+    def _index(self, lead: Sequence[Any], cell: Sequence[Any], dtype: str) -> list[Any]:
+        if self._layout is not None:
             *outer, last = lead
-            lead = [*outer, self._place(last, dtype)]
-        index = [*place, *lead] if self.state_first else [*lead, *place]
+            lead = [*outer, self._layout(last, dtype)]
+        index = [*cell, *lead] if self.state_first else [*lead, *cell]
         return index or [int_const(0, "int32")]
 
     def _targets(
-        self, group: int, lead: Sequence[Any], place: Sequence[Any]
+        self, group: int, lead: Sequence[Any], cell: Sequence[Any]
     ) -> list[tuple[Var, list[Any]]]:
-        return [(b, self._index(lead, place, tir.dtype_of(b))) for b in self.parts[group]]
+        return [(b, self._index(lead, cell, tir.dtype_of(b))) for b in self.parts[group]]
 
-    def load(self, group: int, lead: Sequence[Any], place: Sequence[Any]) -> tuple[Any, ...]:
+    def load(self, group: int, lead: Sequence[Any], cell: Sequence[Any]) -> tuple[Any, ...]:
         """Element of one cell of a group."""
-        return tuple(tirx.BufferLoad(*target) for target in self._targets(group, lead, place))
+        return tuple(tirx.BufferLoad(*target) for target in self._targets(group, lead, cell))
 
     def store(
-        self, group: int, lead: Sequence[Any], place: Sequence[Any], element: Sequence[Any]
+        self, group: int, lead: Sequence[Any], cell: Sequence[Any], element: Sequence[Any]
     ) -> Any:
-        """Store an element, whose parts may be computed from what the place held."""
-        return store_all(self._targets(group, lead, place), element)
+        """Store an element, whose parts may be computed from what the cell held."""
+        return store_all(self._targets(group, lead, cell), element)
 
 
 def store_all(targets: Sequence[tuple[Var, Sequence[Any]]], values: Sequence[Any]) -> Any:

@@ -60,7 +60,7 @@ class Invariants:
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Invariant:
     """An expression, and the loops of the step around it: variables and constant extents."""
 
     expr: Any
@@ -81,36 +81,40 @@ def hold_invariants(recurrence: Recurrence, *, fold: bool = True) -> Invariants:
     -------
     Invariants
     """
-    found = _Search(recurrence).run()[:_MOST]
+    invariants = _Search(recurrence).run()[:_MOST]
     stores, registers = [], []
     body = recurrence.body
-    for i, one in enumerate(found):
-        held = local(f"held{i}", [extent for _, extent in one.loops] or [1], tir.dtype_of(one.expr))
-        place: list[Any] = [var for var, _ in one.loops]
-        load = tirx.BufferLoad(held, place or [tirx.IntImm("int32", 0)])
+    for i, invariant in enumerate(invariants):
+        held = local(
+            f"held{i}",
+            [extent for _, extent in invariant.loops] or [1],
+            tir.dtype_of(invariant.expr),
+        )
+        index: list[Any] = [var for var, _ in invariant.loops]
+        load = tirx.BufferLoad(held, index or [tirx.IntImm("int32", 0)])
         scale = 1.0
         if fold:
-            folded = fold_exponent(body, one.expr)
+            folded = fold_exponent(body, invariant.expr)
             if folded is not None:
                 body, scale = folded, LOG2E
-        body = _replaced(body, one.expr, load)
-        stores.append(_fill(held, one, scale))
+        body = _replaced(body, invariant.expr, load)
+        stores.append(_fill(held, invariant, scale))
         registers.append(register_of(held))
-    if not found:
+    if not invariants:
         return Invariants(recurrence, None)
     extended = replace(recurrence, body=body, registers=(*recurrence.registers, *registers))
     return Invariants(extended, tir.seq(stores))
 
 
-def _fill(held: Var, one: _Found, scale: float) -> Any:
-    def store(place: list[Any]) -> Any:
-        table = tir.VarMap((var, p) for (var, _), p in zip(one.loops, place, strict=True))
-        value = tir.substitute(one.expr, table)
+def _fill(held: Var, invariant: _Invariant, scale: float) -> Any:
+    def store(index: list[Any]) -> Any:
+        table = tir.VarMap((var, p) for (var, _), p in zip(invariant.loops, index, strict=True))
+        value = tir.substitute(invariant.expr, table)
         if scale != 1.0:
             value = value * tirx.FloatImm(tir.dtype_of(value), scale)
-        return tirx.BufferStore(held, value, place or [tirx.IntImm("int32", 0)])
+        return tirx.BufferStore(held, value, index or [tirx.IntImm("int32", 0)])
 
-    return each([extent for _, extent in one.loops], store, unroll=False)
+    return each([extent for _, extent in invariant.loops], store, unroll=False)
 
 
 def register_of(held: Var) -> Register:
@@ -183,23 +187,25 @@ class _Search:
             for buffer in (register.local, *register.previous):
                 self.written[buffer] = True
         self.loops: Loops = ()
-        self.found: list[_Found] = []
+        self.invariants: list[_Invariant] = []
 
-    def run(self) -> list[_Found]:
+    def run(self) -> list[_Invariant]:
         """Every such expression, once."""
         for value, loops in values_of(self.recurrence.body):
             self.loops = loops
             self._expr(value)
-        return self.found
+        return self.invariants
 
     def _expr(self, expr: Any) -> None:
         skip = tvm_ffi.WalkResult.SKIP
 
         def visit(node: Any) -> Any:
-            one = self._take(node)
-            if one is not None:
-                if not any(tir.structurally_equal(one.expr, other.expr) for other in self.found):
-                    self.found.append(one)
+            invariant = self._take(node)
+            if invariant is not None:
+                if not any(
+                    tir.structurally_equal(invariant.expr, other.expr) for other in self.invariants
+                ):
+                    self.invariants.append(invariant)
                 return skip
             # What stands under a condition may not be computed where it is false.
             conditional = isinstance(node, Call) and tir.call_name(node) == "prim.if_then_else"
@@ -208,7 +214,7 @@ class _Search:
         kinds = (TensorLoad, Call, tirx.Mul, tirx.Add, tirx.Sub, tirx.Div, tirx.Max, tirx.Min)
         tvm_ffi.structural_walk(expr, [(kind, visit) for kind in kinds], order="pre")
 
-    def _take(self, expr: Any) -> _Found | None:
+    def _take(self, expr: Any) -> _Invariant | None:
         """``expr``, if it may be computed before the first step and is worth it."""
         inputs = tir.loads(expr)
         if not inputs or any(load.source in self.written for load in inputs):
@@ -225,7 +231,7 @@ class _Search:
         if not tir.contains_var(expr, [self.lane]) or prod(n for _, n in loops) > _CELLS:
             return None
         costly = any(self._is_gather(load) for load in inputs) or _is_costly(expr)
-        return _Found(expr, tuple(loops)) if costly else None
+        return _Invariant(expr, tuple(loops)) if costly else None
 
     def _is_gather(self, load: TensorLoad) -> bool:
         """Return whether neighbouring lanes are not neighbours in memory."""
@@ -237,11 +243,11 @@ class _Search:
 
 
 def _is_costly(expr: Any) -> bool:
-    found: list[Any] = []
+    costly: list[Any] = []
 
     def visit(call: Call) -> None:
         if tir.call_name(call) in _COSTLY:
-            found.append(call)
+            costly.append(call)
 
     tvm_ffi.structural_walk(expr, [(Call, visit)])
-    return bool(found)
+    return bool(costly)

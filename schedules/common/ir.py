@@ -23,9 +23,9 @@ __all__ = [
     "each",
     "for_one_block",
     "int_const",
+    "interleaved_chains",
     "local",
     "loop",
-    "runs_in_turn",
     "threads_over",
     "when",
     "whole",
@@ -73,28 +73,28 @@ def _in_runs(name: str, extent: Any, body: Callable[[Var], Any]) -> Any:
     return tirx.For(run, tir.zero_like(run), runs, ForKind.SERIAL, inner)
 
 
-#: Steps of one chain before the next one has its turn: a line of float32.
+#: Steps of one chain before those of the next one: a line of float32.
 _RUN = 16
 #: Of those, written out one after another: TVM's own passes are slow on long bodies.
 _UNROLL = 4
 
 
-def runs_in_turn(
+def interleaved_chains(
     chains: int,
     extent: Any,
     across: Callable[[Callable[[Any], Any]], Any],
     step: Callable[[Any, Any], Any],
 ) -> Any:
-    """``extent`` steps of several independent chains, which take turns of one cache line each.
+    """``extent`` steps of several independent chains, a cache line of each after the other.
 
     The core's reordering window holds several runs, so that the chains still overlap, while a
     line of memory is used up at once. Rows that are a power of two apart meet in one set of the
-    first-level cache: taking turns at every step, four rows of three streams evict each other.
+    first-level cache: changed at every step, four rows of three streams evict each other.
 
     Parameters
     ----------
     chains : int
-        How many chains there are; a single one has no turns to take.
+        How many chains there are; a single one is not interleaved.
     extent : Expr
         Number of steps.
     across : callable
@@ -111,8 +111,8 @@ def runs_in_turn(
     done = tir.simplify(runs * run)
     rest = tir.simplify(extent - done)
 
-    def turn(n: Any) -> Any:
-        def walk(chain: Any) -> Any:
+    def run_of_each(n: Any) -> Any:
+        def steps(chain: Any) -> Any:
             if chains == 1:
                 return step(chain, n)
             few = int_const(_UNROLL, extent)
@@ -123,10 +123,10 @@ def runs_in_turn(
 
             return loop("m", int_const(_RUN // _UNROLL, extent), part)
 
-        return across(walk)
+        return across(steps)
 
     one_by_one = loop("i", rest, lambda i: across(lambda chain: step(chain, done + i)))
-    return tir.seq([loop("n", runs, turn), one_by_one])
+    return tir.seq([loop("n", runs, run_of_each), one_by_one])
 
 
 def bound_loop(name: str, thread: str, extent: Any, body: Callable[[Var], Any]) -> Any:
@@ -139,13 +139,13 @@ def bound_loop(name: str, thread: str, extent: Any, body: Callable[[Var], Any]) 
 
 
 def each(extents: Sequence[int], make: Callable[[list[Any]], Any], unroll: bool) -> Any:
-    """``make(place)`` for every place of a box of constant extents."""
+    """``make(index)`` for every cell of a box of constant extents."""
     kind = ForKind.UNROLLED if unroll else ForKind.SERIAL
 
-    def nest(dims: Sequence[int], place: list[Any]) -> Any:
+    def nest(dims: Sequence[int], index: list[Any]) -> Any:
         if not dims:
-            return make(place)
-        return loop("s", int(dims[0]), lambda v: nest(dims[1:], [*place, v]), kind)
+            return make(index)
+        return loop("s", int(dims[0]), lambda v: nest(dims[1:], [*index, v]), kind)
 
     return nest(list(extents), [])
 
@@ -233,9 +233,10 @@ class Kernel:
         """All-spatial block over ``axes``: (block variable, extent, bound value) each.
 
         Shared memory is read before and after the code, so that TVM lends none of it to two
-        buffers by turns: the barriers between them cost more than the memory, and the builders hide
-        accesses from the pass that would place them (``barriers``). Reads whose value nobody wants
-        go between the pass that lends memory and the one that places barriers.
+        buffers in succession: the barriers between them cost more than the memory, and the
+        builders hide accesses from the pass that would put them there (``barriers``). Reads
+        whose value nobody wants go between the pass that lends memory and the one that puts
+        barriers in.
         """
         names = [
             tirx.Evaluate(tirx.BufferLoad(b, [tir.zero_like(e) for e in tir.shape_of(b)]))
@@ -266,14 +267,14 @@ def threads_over(kernel: Callable[[Any], Kernel], row: Var, total: Any, threads:
     """
     count = int_const(threads, total)
     blocks = at_least_one(tir.simplify((total + count - 1) // count))
-    made = kernel(row < total)
+    launched = kernel(row < total)
     axis = (row, blocks * count)
     return bound_loop(
         "bx",
         "blockIdx.x",
         blocks,
         lambda bx: bound_loop(
-            "tx", "threadIdx.x", count, lambda tx: made.block([(*axis, bx * count + tx)])
+            "tx", "threadIdx.x", count, lambda tx: launched.block([(*axis, bx * count + tx)])
         ),
     )
 
@@ -285,12 +286,12 @@ def chunks_over(
     count = int_const(threads, total)
     of_chunk = at_least_one(tir.simplify((total + count - 1) // count))
     blocks = tir.simplify(of_chunk * int_const(chunks, total))
-    made = kernel(row < total)
+    launched = kernel(row < total)
 
     def thread(bx: Any, tx: Any) -> Any:
-        place = (row, of_chunk * count, bx % of_chunk * count + tx)
+        row_axis = (row, of_chunk * count, bx % of_chunk * count + tx)
         number = (chunk, int_const(chunks, chunk), as_dtype(bx // of_chunk, tir.dtype_of(chunk)))
-        return made.block([place, number])
+        return launched.block([row_axis, number])
 
     return bound_loop(
         "bx",

@@ -57,7 +57,7 @@ def clear(buffers: Sequence[Var]) -> Any:
     def zero(buffer: Var) -> Any:
         value = tirx.const(0, tir.dtype_of(buffer))
         shape = [int(extent) for extent in tir.shape_of(buffer)]
-        return each(shape, lambda place: tirx.BufferStore(buffer, value, place), False)
+        return each(shape, lambda index: tirx.BufferStore(buffer, value, index), False)
 
     return tir.seq([zero(buffer) for buffer in buffers])
 

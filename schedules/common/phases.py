@@ -1,7 +1,7 @@
 """Reduce, scan, replay: parts of a lane's time that meet in elements and carries in memory.
 
-Parts are chunks that cores or threads walk, or tiles that blocks scan; each schedule cuts time and
-walks a part in its own way. What does not depend on that is here: the scratch, the order of the
+Parts are chunks that cores or threads scan, or tiles that blocks scan; each schedule cuts time and
+scans a part in its own way. What does not depend on that is here: the scratch, the order of the
 phases where carries feed later carries, what a scan reads and writes, and the scan in order. What
 the phases do within a part are the methods of ``Replica``.
 """
@@ -49,15 +49,15 @@ class Phases(ABC):
 
     def allocate(self, name: str, reduced: Sequence[Any], parts: Sequence[Any]) -> None:
         """Scratch for the elements of the parts that are reduced, and for the carries of all."""
-        self.elements = Elements.of_stages(self.recurrence, name, reduced, "global")
+        self.elements = Elements.of_levels(self.recurrence, name, reduced, "global")
         self.carries = carry_scratch(self.recurrence, parts)
 
     @abstractmethod
-    def reduce(self, stage: int) -> Any:
+    def reduce(self, level: int) -> Any:
         """Every part to its element."""
 
     @abstractmethod
-    def scan(self, stage: int) -> Any:
+    def scan(self, level: int) -> Any:
         """The elements to the carries before the parts."""
 
     @abstractmethod
@@ -69,38 +69,38 @@ class Phases(ABC):
 
         Earlier levels are replayed from their known carries while a later one is reduced.
         """
-        stages = range(self.recurrence.stages)
-        nests = [nest for stage in stages for nest in (self.reduce(stage), self.scan(stage))]
+        levels = range(self.recurrence.levels)
+        nests = [nest for level in levels for nest in (self.reduce(level), self.scan(level))]
         scratch = [buffer for elements in self.elements for buffer in elements.buffers]
         return Built([*nests, self.replay()], [*scratch, *self.carries])
 
-    def carries_of(self, stages: range) -> list[Var]:
+    def carries_of(self, levels: range) -> list[Var]:
         """Carries of some levels."""
-        groups = [group for group in self.recurrence.groups if group.stage in stages]
+        groups = [group for group in self.recurrence.groups if group.level in levels]
         return [self.carries[i] for group in groups for i in group.carries]
 
-    def is_last(self, stage: int) -> bool:
+    def is_last(self, level: int) -> bool:
         """Return whether nothing is scanned after this level."""
-        return stage == self.recurrence.stages - 1
+        return level == self.recurrence.levels - 1
 
     def scan_kernel(
-        self, stage: int, body: Any, allocs: Sequence[Var], *, has_outputs: bool
+        self, level: int, body: Any, allocs: Sequence[Var], *, has_outputs: bool
     ) -> Kernel:
         """A kernel from elements to carries; ``has_outputs`` if it writes what nobody else does."""
         recurrence = self.recurrence
         outputs = recurrence.outputs if has_outputs else []
         return Kernel(
             "scan_carries",
-            [*recurrence.inputs, *self.elements[stage].buffers, *state_buffers(recurrence)],
-            [*self.carries_of(range(stage, stage + 1)), *outputs],
+            [*recurrence.inputs, *self.elements[level].buffers, *state_buffers(recurrence)],
+            [*self.carries_of(range(level, level + 1)), *outputs],
             body,
             allocs,
         )
 
     def scan_in_order(
         self,
-        stage: int,
-        walk: Callable[[Replica, Var], Any],
+        level: int,
+        serial: Callable[[Replica, Var], Any],
         ends: Callable[[Replica], Any] = lambda replica: None,
         *,
         unroll: bool = True,
@@ -110,15 +110,15 @@ class Phases(ABC):
 
         Parameters
         ----------
-        stage : int
+        level : int
             Level.
-        walk, ends : callable
-            ``walk(replica, row)`` from the carry before the lane, and what ``ends(replica)``
+        serial, ends : callable
+            ``serial(replica, row)`` from the carry before the lane, and what ``ends(replica)``
             stores in place of a replay that has no steps.
         unroll : bool
             Whether the states are in registers.
         more : sequence of Var
-            What the walk allocates.
+            What the scan allocates.
 
         Returns
         -------
@@ -128,20 +128,20 @@ class Phases(ABC):
         row = tirx.Var("v_row", self.dtype)
         lanes = decode_lanes(self.recurrence, row)
         replica = Replica(self.recurrence, lanes, unroll=unroll)
-        boundary = replica.boundary() if self.is_last(stage) else None
-        walked, end = walk(replica, row), ends(replica)
-        body = tir.seq([replica.begin(), boundary, walked, end])
+        boundary = replica.boundary() if self.is_last(level) else None
+        steps, end = serial(replica, row), ends(replica)
+        body = tir.seq([replica.begin(), boundary, steps, end])
         guard = guard_of(self.recurrence, lanes)
         has_outputs = boundary is not None or end is not None
 
         def kernel(inside: Any) -> Kernel:
             code = when(inside, when(guard, body))
             allocs = [*replica.buffers, *more]
-            return self.scan_kernel(stage, code, allocs, has_outputs=has_outputs)
+            return self.scan_kernel(level, code, allocs, has_outputs=has_outputs)
 
         return row, kernel
 
-    def pass_part(self, replica: Replica, stage: int, lead: Sequence[Any]) -> Any:
+    def pass_part(self, replica: Replica, level: int, lead: Sequence[Any]) -> Any:
         """Keep the carry before a part, and take its element into it."""
-        kept = replica.keep(self.carries, lead, stage)
-        return tir.seq([kept, replica.apply(self.elements[stage], lead)])
+        keep = replica.keep(self.carries, lead, level)
+        return tir.seq([keep, replica.apply(self.elements[level], lead)])

@@ -194,7 +194,7 @@ def _between(x: Any, low: float, high: float, let: Values) -> Any:
 def _nearest(x: Any, let: Values) -> tuple[Any, Any]:
     """The whole number next to ``x`` in [-2^21, 2^21], and bits that end in it, or it with ldexp.
 
-    Adding 1.5 2^23 leaves no place for a fraction. The sum is kept as an integer, because TVM's
+    Adding 1.5 2^23 leaves no bits for a fraction. The sum is kept as an integer, because TVM's
     simplifier takes ``(x + c) - c`` for ``x``.
     """
     if let.ldexp:
@@ -208,7 +208,7 @@ def _nearest(x: Any, let: Values) -> tuple[Any, Any]:
 def _scaled(value: Any, bits: Any, let: Values) -> Any:
     """``value 2^n``, with the ``bits`` of ``n``: two factors, so that one product rounds.
 
-    A shift by 23 leaves of the bits nothing but ``n`` in the place of an exponent.
+    A shift by 23 leaves of the bits nothing but ``n`` where an exponent stands.
     """
     if let.ldexp:
         return tirx.call_llvm_pure_intrin(_F32, "llvm.ldexp", value, bits)

@@ -1,6 +1,6 @@
 """One use of a recurrence in a kernel: its statements over fresh registers and given lanes.
 
-A plan replays the loop body in several places. Every place gets its own registers, its own loop
+A plan replays the loop body several times. Every copy gets its own registers, its own loop
 variables and its own lane expressions; ``Replica`` makes them.
 """
 
@@ -30,7 +30,7 @@ _UNROLL_LIMIT = 64
 
 
 class Replica:
-    """The statements of a recurrence for one place of a kernel.
+    """The statements of a recurrence, for one copy of them in a kernel.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Replica:
 
     # ---- the recurrence's own statements --------------------------------------------------
 
-    def place(self, stmt: Any, inner: Any = None, time: Any = None) -> Any:
+    def instantiate(self, stmt: Any, inner: Any = None, time: Any = None) -> Any:
         """``stmt`` over these registers and lanes, for one lane of the block at ``time``."""
         table = self._lanes.copy()
         if time is not None:
@@ -119,47 +119,47 @@ class Replica:
     def begin(self, inner: Any = None) -> Any:
         """Registers before the first step: prologue, initial state."""
         r = self.recurrence
-        return self.place(tir.seq([r.prologue, r.start]), inner)
+        return self.instantiate(tir.seq([r.prologue, r.start]), inner)
 
     def prologue(self, inner: Any = None) -> Any:
         """Registers that every chunk needs and that no step changes."""
-        return self.place(tir.seq([self.recurrence.prologue]), inner)
+        return self.instantiate(tir.seq([self.recurrence.prologue]), inner)
 
     def boundary(self, inner: Any = None) -> Any:
         """Writes to memory before the first step; None where there are none."""
         if self.recurrence.boundary is None:
             return None
-        return self.place(self.recurrence.boundary, inner)
+        return self.instantiate(self.recurrence.boundary, inner)
 
     def step(self, time: Any, inner: Any = None) -> Any:
         """One step at ``time``."""
-        return self.place(self.recurrence.body, inner, time)
+        return self.instantiate(self.recurrence.body, inner, time)
 
     def finish(self, inner: Any = None) -> Any:
         """Writes after the last step; None where there are none."""
         if self.recurrence.finish is None:
             return None
-        return self.place(self.recurrence.finish, inner)
+        return self.instantiate(self.recurrence.finish, inner)
 
     # ---- carries ----------------------------------------------------------------------------
 
-    def carry(self, index: int, place: Sequence[Any], inner: Any = None) -> tuple[Var, list[Any]]:
+    def carry(self, index: int, cell: Sequence[Any], inner: Any = None) -> tuple[Var, list[Any]]:
         """Register array and index of a carry cell."""
         carry: Carry = self.recurrence.carries[index]
         buffer = self._registers[carry.state]
-        axes = tir.VarMap((axis.var, p) for axis, p in zip(carry.state_axes, place, strict=True))
-        cell = [tir.substitute(c, axes) for c in carry.cell]
-        return buffer, [*cell, inner] if self.width > 1 else cell
+        axes = tir.VarMap((axis.var, p) for axis, p in zip(carry.state_axes, cell, strict=True))
+        indices = [tir.substitute(c, axes) for c in carry.cell]
+        return buffer, [*indices, inner] if self.width > 1 else indices
 
-    def get_carry(self, index: int, place: Sequence[Any], inner: Any = None) -> Any:
+    def get_carry(self, index: int, cell: Sequence[Any], inner: Any = None) -> Any:
         """Value of a carry cell."""
-        buffer, cell = self.carry(index, place, inner)
-        return tirx.BufferLoad(buffer, cell)
+        buffer, indices = self.carry(index, cell, inner)
+        return tirx.BufferLoad(buffer, indices)
 
-    def set_carry(self, index: int, place: Sequence[Any], value: Any, inner: Any = None) -> Any:
+    def set_carry(self, index: int, cell: Sequence[Any], value: Any, inner: Any = None) -> Any:
         """Statement that sets a carry cell."""
-        buffer, cell = self.carry(index, place, inner)
-        return tirx.BufferStore(buffer, value, cell)
+        buffer, indices = self.carry(index, cell, inner)
+        return tirx.BufferStore(buffer, value, indices)
 
     def take(self, other: Replica, inner: Any) -> Any:
         """Registers that are no carries := those of ``other`` at ``inner``."""
@@ -170,60 +170,62 @@ class Replica:
                 continue
             source = other._registers[old]
 
-            def one(place: list[Any], new: Var = new, source: Var = source) -> Any:
-                return tirx.BufferStore(new, tirx.BufferLoad(source, [*place, inner]), place)
+            def take_cell(index: list[Any], new: Var = new, source: Var = source) -> Any:
+                return tirx.BufferStore(new, tirx.BufferLoad(source, [*index, inner]), index)
 
-            stmts.append(each([int(e) for e in tir.shape_of(new)], one, self.unroll))
+            stmts.append(each([int(e) for e in tir.shape_of(new)], take_cell, self.unroll))
         return tir.seq(stmts) if stmts else None
 
     def _each(self, axes: Sequence[Axis], make: Callable[[list[Any]], Any]) -> Any:
         extents = [int(axis.extent) for axis in axes]
         return each(extents, make, self.unroll and prod(extents) <= _UNROLL_LIMIT)
 
-    def for_carries(self, stages: range, make: Callable[[int, list[Any]], Any]) -> Any:
-        """``make(carry index, place)`` for every carry cell of some stages."""
+    def for_carries(self, levels: range, make: Callable[[int, list[Any]], Any]) -> Any:
+        """``make(carry index, cell)`` for every carry cell of some levels."""
         r = self.recurrence
         return tir.seq(
             self._each(r.carries[i].state_axes, partial(make, i))
             for group in r.groups
-            if group.stage in stages
+            if group.level in levels
             for i in group.carries
         )
 
-    def for_each_element(self, stage: int, make: Callable[[int, list[Any]], Any]) -> Any:
-        """``make(group index, place)`` for every cell of the groups of a stage."""
+    def for_each_element(self, level: int, make: Callable[[int, list[Any]], Any]) -> Any:
+        """``make(group index, cell)`` for every cell of the groups of a level."""
         r = self.recurrence
         return tir.seq(
             self._each(r.state_axes(group), partial(make, i))
             for i, group in enumerate(r.groups)
-            if group.stage == stage
+            if group.level == level
         )
 
-    def keep(self, scratch: Sequence[Var], lead: Sequence[Any], stage: int) -> Any:
-        """``scratch[lead] = carry`` for every carry cell of a stage."""
+    def keep(self, scratch: Sequence[Var], lead: Sequence[Any], level: int) -> Any:
+        """``scratch[lead] = carry`` for every carry cell of a level."""
 
-        def one(i: int, place: list[Any]) -> Any:
-            return tirx.BufferStore(scratch[i], self.get_carry(i, place), [*lead, *place])
+        def of_cell(i: int, cell: list[Any]) -> Any:
+            return tirx.BufferStore(scratch[i], self.get_carry(i, cell), [*lead, *cell])
 
-        return self.for_carries(range(stage, stage + 1), one)
+        return self.for_carries(range(level, level + 1), of_cell)
 
-    def fetch(self, scratch: Sequence[Var], lead: Sequence[Any], stages: range) -> Any:
-        """``carry = scratch[lead]`` for every carry cell of some stages."""
+    def fetch(self, scratch: Sequence[Var], lead: Sequence[Any], levels: range) -> Any:
+        """``carry = scratch[lead]`` for every carry cell of some levels."""
 
-        def one(i: int, place: list[Any]) -> Any:
-            return self.set_carry(i, place, tirx.BufferLoad(scratch[i], [*lead, *place]))
+        def of_cell(i: int, cell: list[Any]) -> Any:
+            return self.set_carry(i, cell, tirx.BufferLoad(scratch[i], [*lead, *cell]))
 
-        return self.for_carries(stages, one)
+        return self.for_carries(levels, of_cell)
 
     # ---- elements -----------------------------------------------------------------------------
 
-    def _at(self, group: Group, expr: Any, place: Sequence[Any], time: Any, inner: Any) -> Any:
+    def _at(self, group: Group, expr: Any, cell: Sequence[Any], time: Any, inner: Any) -> Any:
         """An expression of the recurrence at one cell; other carries are read from registers."""
         axes = self.recurrence.state_axes(group)
-        table = tir.VarMap((axis.var, p) for axis, p in zip(axes, place, strict=True))
-        return self.place(tir.substitute(tir.substitute(expr, table), self._befores), inner, time)
+        table = tir.VarMap((axis.var, p) for axis, p in zip(axes, cell, strict=True))
+        return self.instantiate(
+            tir.substitute(tir.substitute(expr, table), self._befores), inner, time
+        )
 
-    def lift(self, index: int, place: Sequence[Any], time: Any, inner: Any = None) -> list[Any]:
+    def lift(self, index: int, cell: Sequence[Any], time: Any, inner: Any = None) -> list[Any]:
         """Element of the step at ``time`` for one cell of a group."""
         r = self.recurrence
         group = r.groups[index]
@@ -235,17 +237,17 @@ class Replica:
             element = [
                 tirx.op.if_then_else(at_first, c, e) for c, e in zip(constant, element, strict=True)
             ]
-        return [self._at(group, part, place, time, inner) for part in element]
+        return [self._at(group, part, cell, time, inner) for part in element]
 
     def copy(
         self, target: Elements, to: Sequence[Any], source: Elements, where: Sequence[Any]
     ) -> Any:
         """``target[to] = source[where]`` for the element of every cell."""
 
-        def one(i: int, place: list[Any]) -> Any:
-            return target.store(i, to, place, source.load(i, where, place))
+        def of_cell(i: int, cell: list[Any]) -> Any:
+            return target.store(i, to, cell, source.load(i, where, cell))
 
-        return self.for_each_element(target.stage, one)
+        return self.for_each_element(target.level, of_cell)
 
     def extend(
         self,
@@ -258,41 +260,39 @@ class Replica:
     ) -> Any:
         """``elements[lead] = elements[lead]`` followed by the step at ``time``.
 
-        The carries of earlier stages are those before the step, and are advanced with it.
+        The carries of earlier levels are those before the step, and are advanced with it.
         ``flush`` leaves out denormal products.
         """
 
-        def one(i: int, place: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             algebra = self.recurrence.groups[i].algebra
-            earlier = elements.load(i, lead, place)
-            names, step = _named(algebra, tuple(self.lift(i, place, time, inner)))
+            earlier = elements.load(i, lead, cell)
+            names, step = _named(algebra, tuple(self.lift(i, cell, time, inner)))
             extended = algebra.extend(earlier, step)
             extended = algebra.flush(extended) if flush else extended
-            return tir.seq([*names, elements.store(i, lead, place, extended)])
+            return tir.seq([*names, elements.store(i, lead, cell, extended)])
 
-        extended = self.for_each_element(elements.stage, one)
-        return tir.seq([extended, *self._advance(elements.stage, time, inner)])
+        extended = self.for_each_element(elements.level, of_cell)
+        return tir.seq([extended, *self._advance(elements.level, time, inner)])
 
     def _advance(self, below: int, time: Any, inner: Any) -> list[Any]:
-        """One step of the carries of the stages ``< below``, the latest stage first.
+        """One step of the carries of the levels ``< below``, the latest level first.
 
-        A stage reads earlier ones as they were before the step, so that those move on last.
+        A level reads earlier ones as they were before the step, so that those move on last.
         """
         r = self.recurrence
 
-        def one(group: Group) -> Any:
-            def at(place: list[Any]) -> Any:
-                targets = [self.carry(i, place, inner) for i in group.carries]
-                values = [
-                    self._next(group, r.carries[i], place, time, inner) for i in group.carries
-                ]
+        def of_group(group: Group) -> Any:
+            def at(cell: list[Any]) -> Any:
+                targets = [self.carry(i, cell, inner) for i in group.carries]
+                values = [self._next(group, r.carries[i], cell, time, inner) for i in group.carries]
                 return store_all(targets, values)
 
             return self._each(r.state_axes(group), at)
 
-        return [one(g) for g in reversed(r.groups) if g.stage < below]
+        return [of_group(g) for g in reversed(r.groups) if g.level < below]
 
-    def _next(self, group: Group, carry: Carry, place: list[Any], time: Any, inner: Any) -> Any:
+    def _next(self, group: Group, carry: Carry, cell: list[Any], time: Any, inner: Any) -> Any:
         """The carry after a step."""
         step = carry.step
         if carry.first is not None:
@@ -301,15 +301,15 @@ class Replica:
             step = tirx.op.if_then_else(at_first, carry.first, step)
         members = [self.recurrence.carries[i] for i in group.carries]
         olds = tir.VarMap((c.old, tirx.BufferLoad(c.before, list(c.cell))) for c in members)
-        return self._at(group, tir.substitute(step, olds), place, time, inner)
+        return self._at(group, tir.substitute(step, olds), cell, time, inner)
 
     def set_identity(self, elements: Elements, lead: Sequence[Any]) -> Any:
         """``elements[lead] = identity``."""
 
-        def one(i: int, place: list[Any]) -> Any:
-            return elements.store(i, lead, place, self.recurrence.groups[i].algebra.identity())
+        def of_cell(i: int, cell: list[Any]) -> Any:
+            return elements.store(i, lead, cell, self.recurrence.groups[i].algebra.identity())
 
-        return self.for_each_element(elements.stage, one)
+        return self.for_each_element(elements.level, of_cell)
 
     def apply(
         self,
@@ -321,13 +321,13 @@ class Replica:
         """Carry registers := elements[lead] applied to the carries of ``source`` (or its own)."""
         source = source or self
 
-        def one(i: int, place: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             group = self.recurrence.groups[i]
-            carries = tuple(source.get_carry(c, place, inner) for c in group.carries)
-            values = group.algebra.apply(elements.load(i, lead, place), carries)
-            return store_all([self.carry(c, place, inner) for c in group.carries], values)
+            carries = tuple(source.get_carry(c, cell, inner) for c in group.carries)
+            values = group.algebra.apply(elements.load(i, lead, cell), carries)
+            return store_all([self.carry(c, cell, inner) for c in group.carries], values)
 
-        return self.for_each_element(elements.stage, one)
+        return self.for_each_element(elements.level, of_cell)
 
 
 def _named(algebra: Algebra, step: Element) -> tuple[list[Any], Element]:

@@ -58,7 +58,7 @@ def _reduction(recurrence: Recurrence) -> StateReduction:
     split = split_of(recurrence)
     if isinstance(split, NoSplit):
         raise split
-    if recurrence.stages != 1 or not all(isinstance(a, Affine) for a in recurrence.algebras):
+    if recurrence.levels != 1 or not all(isinstance(a, Affine) for a in recurrence.algebras):
         raise NoSplit("states that are not affine in themselves alone")
     products, dims = tir.VarMap(), split.dims.copy()
     for old, dim in split.dims.items():
@@ -88,11 +88,11 @@ def _extended(
     def on_load(load: Any) -> Any:
         return old if load.source.same_as(buffer) else load
 
-    found = coefficients(tir.map_loads(store.value, on_load), old)
-    if isinstance(found, NotInFamily):
-        raise NoSplit(f"a state whose step is not affine: {found.reason}")
-    gate, offset = found
-    if any(b in split.dims for part in found for b in _loaded(part)):
+    parts = coefficients(tir.map_loads(store.value, on_load), old)
+    if isinstance(parts, NotInFamily):
+        raise NoSplit(f"a state whose step is not affine: {parts.reason}")
+    gate, offset = parts
+    if any(b in split.dims for part in parts for b in _loaded(part)):
         raise NoSplit("a state whose step depends on another one")
     state = tirx.BufferLoad(buffer, indices)
     if gate is None:
@@ -101,12 +101,12 @@ def _extended(
     register = local(f"{buffer.name}_gate", [1], dtype)
     gates.append(register)
     zero = [int_const(0, "int32")]
-    made = tirx.BufferLoad(register, zero)
-    value = made * state if offset is None else made * state + offset
+    factor = tirx.BufferLoad(register, zero)
+    value = factor * state if offset is None else factor * state + offset
     product = products[buffer]
     return [
         tirx.BufferStore(register, gate, zero),
-        tirx.BufferStore(product, made * tirx.BufferLoad(product, indices), indices),
+        tirx.BufferStore(product, factor * tirx.BufferLoad(product, indices), indices),
         tirx.BufferStore(buffer, value, indices),
     ]
 
@@ -118,10 +118,10 @@ def _loaded(part: Any) -> list[Var]:
 def _needed(before: tuple[Any, ...], loops: list[tirx.For]) -> tuple[Any, ...]:
     """The statements on which the loops depend, in order."""
     wanted = tir.buffers_loaded(tir.seq(loops))
-    kept: list[Any] = []
+    needed: list[Any] = []
     for stmt in reversed(before):
         if any(b in wanted for b in tir.buffers_stored(stmt).keys()):
-            kept.append(stmt)
+            needed.append(stmt)
             for buffer in tir.buffers_loaded(stmt).keys():
                 wanted[buffer] = True
-    return tuple(reversed(kept))
+    return tuple(reversed(needed))

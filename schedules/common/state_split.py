@@ -57,7 +57,7 @@ class StateSplit:
         """Return this split with more register arrays that have a dimension of states."""
         return replace(self, dims=dims)
 
-    def part(self, stmt: Any, owner: Any, own: int, registers: tir.VarMap) -> Any:
+    def part(self, stmt: Any, owner: Any, states_each: int, registers: tir.VarMap) -> Any:
         """``stmt`` with its loops over the states cut to those of one thread.
 
         Parameters
@@ -66,7 +66,7 @@ class StateSplit:
             A part of the recurrence.
         owner : Expr
             Number of the thread among those of the lane.
-        own : int
+        states_each : int
             States of a thread: thread ``owner`` has those from ``owner * own`` on.
         registers : VarMap
             The thread's registers for those of ``dims``.
@@ -79,9 +79,9 @@ class StateSplit:
             body = self._shrunk(loop.body, loop.loop_var, inner, registers)
             dtype = tir.dtype_of(inner)
             first = tirx.Cast(dtype, owner) if tir.dtype_of(owner) != dtype else owner
-            table = tir.VarMap([(loop.loop_var, first * tirx.IntImm(dtype, own) + inner)])
+            table = tir.VarMap([(loop.loop_var, first * tirx.IntImm(dtype, states_each) + inner)])
             body = tir.substitute(body, table)
-            return tirx.For(inner, loop.min, tirx.IntImm(dtype, own), loop.kind, body)
+            return tirx.For(inner, loop.min, tirx.IntImm(dtype, states_each), loop.kind, body)
 
         return tvm_ffi.structural_map(stmt, (tirx.For, on_for))
 
@@ -101,8 +101,8 @@ class StateSplit:
         def on_store(store: tirx.BufferStore) -> Any:
             if store.buffer not in self.dims:
                 return store
-            places = at(store.buffer, store.indices)
-            return tirx.BufferStore(registers[store.buffer], store.value, places)
+            indices = at(store.buffer, store.indices)
+            return tirx.BufferStore(registers[store.buffer], store.value, indices)
 
         return tvm_ffi.structural_map(stmt, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
 
@@ -154,10 +154,10 @@ def _state_dimensions(recurrence: Recurrence) -> tuple[tir.VarMap, int]:
         if len(carry.state_axes) != 1 or carry.register.previous:
             raise NoSplit("a carry without one axis of states, or with a history")
         (axis,) = carry.state_axes
-        places = [i for i, c in enumerate(carry.cell) if c.same_as(axis.var)]
-        if len(places) != 1:
+        dimensions = [i for i, c in enumerate(carry.cell) if c.same_as(axis.var)]
+        if len(dimensions) != 1:
             raise NoSplit("a carry whose cell is not the number of the state")
-        dims[carry.register.local] = places[0]
+        dims[carry.register.local] = dimensions[0]
         extents.add(int(axis.extent))
     if len(extents) != 1:
         raise NoSplit("carries of different numbers of states")
@@ -175,7 +175,7 @@ def _checked_loop(
     loop: tirx.For, dims: tir.VarMap, before: list[Any], sums: list[TensorLoad]
 ) -> tirx.For:
     """The loop without its sums' first values, which are appended to ``before``."""
-    state, kept = loop.loop_var, []
+    state, stmts = loop.loop_var, []
     for stmt in _without_lets(loop):
         first = _first_value(stmt, state)
         if first is not None:
@@ -188,25 +188,25 @@ def _checked_loop(
         if stmt.buffer not in dims:
             sums.append(_sum_of(stmt, state))
         _check_cells(stmt, state, dims)
-        kept.append(stmt)
-    return tirx.For(state, loop.min, loop.extent, loop.kind, tir.seq(kept))
+        stmts.append(stmt)
+    return tirx.For(state, loop.min, loop.extent, loop.kind, tir.seq(stmts))
 
 
 def _without_lets(loop: tirx.For) -> list[Any]:
     """The statements of a loop, with what `let` names in its place.
 
-    Only of values that no statement of the loop changes: the place of a name does not matter then.
+    Only of values that no statement of the loop changes: where a name stands does not matter then.
     """
-    written, table, kept = tir.buffers_stored(loop.body), tir.VarMap(), []
+    written, table, stmts = tir.buffers_stored(loop.body), tir.VarMap(), []
     for stmt in statements(loop.body):
         stmt = tir.substitute(stmt, table)
         if not isinstance(stmt, tirx.Bind):
-            kept.append(stmt)
+            stmts.append(stmt)
         elif any(buffer in written for buffer in tir.buffers_loaded(stmt.value).keys()):
             raise NoSplit("a name in a loop over the states for what the loop changes")
         else:
             table[stmt.var] = stmt.value
-    return kept
+    return stmts
 
 
 def _is_sum(buffer: Var, sums: list[TensorLoad]) -> bool:
@@ -267,9 +267,9 @@ def _check_sums(before: list[Any], loops: list[tirx.For], sums: list[TensorLoad]
             raise NoSplit("a register with two sums")
     for loop in loops:
         for stmt in statements(loop.body):
-            own = stmt.buffer
+            target = stmt.buffer
             for buffer in tir.buffers_loaded(stmt).keys():
-                if not buffer.same_as(own) and _is_sum(buffer, sums):
+                if not buffer.same_as(target) and _is_sum(buffer, sums):
                     raise NoSplit("a loop over the states that reads a sum before it is complete")
 
 

@@ -78,10 +78,10 @@ def time_is_outside(recurrence: Recurrence) -> bool:
 
 
 def _is_loop_of(body: object, var: Var) -> bool:
-    found: list[bool] = []
+    matches: list[bool] = []
 
     def visit(loop: tirx.For) -> None:
-        found.append(loop.loop_var.same_as(var))
+        matches.append(loop.loop_var.same_as(var))
 
     tvm_ffi.structural_walk(body, [(tirx.For, visit)])
-    return any(found)
+    return any(matches)

@@ -63,8 +63,8 @@ def with_wrapping(stmt: Any, *, in_c: bool, signed: bool = False) -> Any:
         return _wrapped(expr, stored, in_c=in_c, signed=False)
 
     def on_bind(bind: tirx.Bind) -> Any:
-        made = value(bind.value)
-        return bind if made.same_as(bind.value) else tirx.Bind(bind.var, made)
+        wrapped = value(bind.value)
+        return bind if wrapped.same_as(bind.value) else tirx.Bind(bind.var, wrapped)
 
     def on_store(store: tirx.BufferStore) -> Any:
         old = [store.value, *store.indices]
@@ -74,10 +74,10 @@ def with_wrapping(stmt: Any, *, in_c: bool, signed: bool = False) -> Any:
         return tirx.BufferStore(store.buffer, new[0], new[1:])
 
     def on_if(branch: tirx.IfThenElse) -> Any:
-        made = value(branch.condition)
-        if made.same_as(branch.condition):
+        condition = value(branch.condition)
+        if condition.same_as(branch.condition):
             return branch
-        return tirx.IfThenElse(made, branch.then_case, branch.else_case)
+        return tirx.IfThenElse(condition, branch.then_case, branch.else_case)
 
     return tvm_ffi.structural_map(
         stmt, [(tirx.Bind, on_bind), (tirx.BufferStore, on_store), (tirx.IfThenElse, on_if)]
@@ -116,10 +116,10 @@ def _wrapped(expr: Any, stored: tir.VarMap, *, in_c: bool, signed: bool) -> Any:
         return _exact(e, base, bits, lanes)
 
     bare = tir.map_loads(expr, on_load)
-    made = tvm_ffi.structural_map(
+    wrapped = tvm_ffi.structural_map(
         bare, [(kind, on_operator) for kind in (*_BINARY, tirx.BitwiseNot)]
     )
-    return expr if made.same_as(bare) and not changed else tir.substitute(made, loads)
+    return expr if wrapped.same_as(bare) and not changed else tir.substitute(wrapped, loads)
 
 
 def _exact(e: Any, base: str, bits: int, lanes: str) -> Any:
@@ -131,11 +131,11 @@ def _exact(e: Any, base: str, bits: int, lanes: str) -> Any:
     wide = f"{kind}{width}x{lanes}" if lanes else f"{kind}{width}"
     if unsigned and kind == "int" and bits == 64:
         return _difference(e, lanes)
-    made = type(e)(*(tirx.Cast(wide, part) for part in _operands(e)))
+    exact = type(e)(*(tirx.Cast(wide, part) for part in _operands(e)))
     if unsigned:
         # TVM folds no constant to an unsigned dtype that does not hold it.
-        made = tirx.bitwise_and(made, _of_lanes((1 << bits) - 1, f"{kind}{width}", lanes))
-    return tirx.Cast(tir.dtype_of(e), made)
+        exact = tirx.bitwise_and(exact, _of_lanes((1 << bits) - 1, f"{kind}{width}", lanes))
+    return tirx.Cast(tir.dtype_of(e), exact)
 
 
 def _difference(e: Any, lanes: str) -> Any:
@@ -143,13 +143,13 @@ def _difference(e: Any, lanes: str) -> Any:
     wide = f"uint128x{lanes}" if lanes else "uint128"
     ones = _of_lanes((1 << 64) - 1, "uint128", lanes)
     a, b = (tirx.Cast(wide, part) for part in _operands(e))
-    made = a + tirx.bitwise_xor(b, ones) + _of_lanes(1, "uint128", lanes)
-    return tirx.Cast(tir.dtype_of(e), tirx.bitwise_and(made, ones))
+    difference = a + tirx.bitwise_xor(b, ones) + _of_lanes(1, "uint128", lanes)
+    return tirx.Cast(tir.dtype_of(e), tirx.bitwise_and(difference, ones))
 
 
 def _of_lanes(value: int, base: str, lanes: str) -> Any:
-    made = tirx.const(value, base)
-    return tirx.Broadcast(made, int(lanes)) if lanes else made
+    scalar = tirx.const(value, base)
+    return tirx.Broadcast(scalar, int(lanes)) if lanes else scalar
 
 
 def _as_unsigned(e: Any) -> Any:

@@ -80,61 +80,61 @@ class _Chunks(Phases):
             for u in range(self.width)
         ]
 
-    def _restore(self, replicas: list[Replica], row: Any, group: Any, stages: range) -> list[Any]:
+    def _restore(self, replicas: list[Replica], row: Any, group: Any, levels: range) -> list[Any]:
         """Registers at the head of every stream's chunk."""
-        if not stages:
+        if not levels:
             return [replicas[0].prologue()]
         out = []
         for u, replica in enumerate(replicas):
             lead = [row, self._chunk(group, u)]
-            out += [replica.prologue(), replica.fetch(self.carries, lead, stages)]
+            out += [replica.prologue(), replica.fetch(self.carries, lead, levels)]
         return out
 
-    def _turns(self, make: Any) -> Any:
+    def _each_lane(self, make: Any) -> Any:
         return tir.seq([make(u) for u in range(self.width)])
 
-    def reduce(self, stage: int) -> Any:
+    def reduce(self, level: int) -> Any:
         """Phase 1: the element of every chunk."""
         row, group, lanes = self._task()
-        replicas = self._replicas(lanes, shared=stage == 0)
-        held = Elements(self.recurrence, "held", [self.width], "local", stage)
-        turns = self._streams if stage == 0 else self._turns
+        replicas = self._replicas(lanes, shared=level == 0)
+        held = Elements(self.recurrence, "held", [self.width], "local", level)
+        each = self._streams if level == 0 else self._each_lane
         before, registers, head = self._heads(group)
 
         def at(u: Any) -> Replica:
-            return replicas[0] if stage == 0 else replicas[u]
+            return replicas[0] if level == 0 else replicas[u]
 
         def extend(u: Any, i: Any) -> Any:
             return at(u).extend(held, [u], head(u) + i)
 
         def save(u: Any) -> Any:
-            return at(u).copy(self.elements[stage], [row, self._chunk(group, u)], held, [u])
+            return at(u).copy(self.elements[level], [row, self._chunk(group, u)], held, [u])
 
         body = tir.seq(
             [
                 *before,
-                *self._restore(replicas, row, group, range(stage)),
-                turns(lambda u: at(u).set_identity(held, [u])),
-                loop("i", self.length, lambda i: turns(lambda u: extend(u, i))),
-                turns(save),
+                *self._restore(replicas, row, group, range(level)),
+                each(lambda u: at(u).set_identity(held, [u])),
+                loop("i", self.length, lambda i: each(lambda u: extend(u, i))),
+                each(save),
             ]
         )
         kernel = Kernel(
             "scan_reduce",
-            [*self.recurrence.inputs, *self.carries_of(range(stage))],
-            self.elements[stage].buffers,
+            [*self.recurrence.inputs, *self.carries_of(range(level))],
+            self.elements[level].buffers,
             when(guard_of(self.recurrence, lanes), body),
             [*_buffers(replicas), *held.buffers, *registers],
         )
         return self._parallel(kernel, row, group)
 
-    def scan(self, stage: int) -> Any:
+    def scan(self, level: int) -> Any:
         """Phase 2: the carry before every chunk; short, one lane after another in order."""
 
-        def walk(replica: Replica, row: Var) -> Any:
-            return loop("c", self.chunks, lambda c: self.pass_part(replica, stage, [row, c]))
+        def serial(replica: Replica, row: Var) -> Any:
+            return loop("c", self.chunks, lambda c: self.pass_part(replica, level, [row, c]))
 
-        row, kernel = self.scan_in_order(stage, walk, unroll=False)
+        row, kernel = self.scan_in_order(level, serial, unroll=False)
         block = kernel(None).on_stack()
         return loop(
             "row",
@@ -160,8 +160,8 @@ class _Chunks(Phases):
         body = tir.seq(
             [
                 *before,
-                *self._restore(replicas, row, group, range(recurrence.stages)),
-                loop("i", self.length, lambda i: self._turns(lambda u: step(u, i))),
+                *self._restore(replicas, row, group, range(recurrence.levels)),
+                loop("i", self.length, lambda i: self._each_lane(lambda u: step(u, i))),
                 when(tirx.EQ(group, self.groups - 1), tail),
             ]
         )
@@ -184,11 +184,11 @@ class _Chunks(Phases):
         # In registers, LLVM packs the products of interleaved streams into vectors one by one,
         # and denormal products cost more than they do in memory: four times slower.
         packed = kernel.name == "scan_reduce" and self.width > 1
-        made = kernel if packed else kernel.on_stack()
+        parallel = kernel if packed else kernel.on_stack()
 
         def realize(task: Any) -> Any:
             number, part = task // self.groups, task % self.groups
-            return made.block([(row, self.rows, number), (group, self.groups, part)])
+            return parallel.block([(row, self.rows, number), (group, self.groups, part)])
 
         total = tir.simplify(self.rows * self.groups)
         return loop("task", total, realize, ForKind.PARALLEL)

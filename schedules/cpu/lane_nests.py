@@ -16,7 +16,7 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.branches import branches, choices_as_selects
 from tvm_scan.schedules.common.invariants import hold_invariants
-from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, loop, runs_in_turn, when
+from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, interleaved_chains, loop, when
 from tvm_scan.schedules.common.lanes import clear, decode_lanes, guard_of, lane_count
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
@@ -33,7 +33,7 @@ _VECTOR = 32
 
 
 def build_lanes(recurrence: Recurrence, plan: CpuPlan) -> Built:
-    """Every lane walks time serially; blocks of lanes go to cores.
+    """Every lane is a serial scan; blocks of lanes go to cores.
 
     A block of ``lane_block`` neighbouring lanes advances together: as vector lanes where the
     lane axis is contiguous in memory, else interleaved, so that the latency of one lane's
@@ -69,21 +69,21 @@ def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
     rows = lane_count(recurrence)
     row = tirx.Var("v_row", tir.dtype_of(rows))
     lanes = decode_lanes(recurrence, row)
-    one = Replica(recurrence, lanes, unroll=False)
-    vectors = TimeVector(recurrence, lanes, plan, one)
+    single = Replica(recurrence, lanes, unroll=False)
+    vectors = TimeVector(recurrence, lanes, plan, single)
     extent = recurrence.time.extent
     start = int_const(0, extent)
     head = None
     if any(carry.first is not None for carry in recurrence.carries):
         # The first step has an element of its own, which no vector shares.
         at_all = extent > start
-        head = when(tir.simplify(at_all), one.step(start))
+        head = when(tir.simplify(at_all), single.step(start))
         start = tir.simplify(tirx.Min(int_const(1, extent), extent))
-    walk = vectors.walk(start, tir.simplify(extent - start))
-    stmts = [vectors.begin(), one.begin(), one.boundary(), head, walk, one.finish()]
+    steps = vectors.scan(start, tir.simplify(extent - start))
+    stmts = [vectors.begin(), single.begin(), single.boundary(), head, steps, single.finish()]
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
     body = with_line_stores(body, vectors.held.dtypes)
-    registers = [*one.buffers, *vectors.buffers]
+    registers = [*single.buffers, *vectors.buffers]
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
     # A single lane needs no pool, whose start costs more than a thousand steps.
     kind = ForKind.SERIAL if tir.as_int(rows) == 1 else ForKind.PARALLEL
@@ -156,18 +156,23 @@ def _lane_nest(
 
     stmts = [across(replica.begin)]
     if fill is not None:
-        stmts.insert(0, across(lambda u: replica.place(fill, u)))
+        stmts.insert(0, across(lambda u: replica.instantiate(fill, u)))
     if recurrence.boundary is not None:
         stmts.append(across(replica.boundary))
     if tiles is not None:
-        stmts.append(tiles.walk(replica, across))
+        stmts.append(tiles.serial_scan(replica, across))
     elif width > 1 and not plan.vectorize:
-        stmts.append(runs_in_turn(width, time.extent, across, lambda u, t: replica.step(t, u)))
+        stmts.append(
+            interleaved_chains(width, time.extent, across, lambda u, t: replica.step(t, u))
+        )
     else:
 
         def step(t: Any) -> Any:
             stored = flush(
-                held, replica, width, lambda index, u: replica.place(index, as_dtype(u, dtype), t)
+                held,
+                replica,
+                width,
+                lambda index, u: replica.instantiate(index, as_dtype(u, dtype), t),
             )
             return tir.seq([across(lambda u: replica.step(t, u)), stored])
 

@@ -65,21 +65,21 @@ def _along_time(recurrence: Recurrence, buffer: Var, indices: Any) -> bool:
 
 def loads_along_time(recurrence: Recurrence) -> list[TensorLoad]:
     """Loads of a step in rows along time, each once."""
-    found: list[TensorLoad] = []
+    along_time: list[TensorLoad] = []
     written = tir.VarMap((b, True) for b in recurrence.outputs)
     for load in unconditional_loads(recurrence.body):
         if load.source in written or str(load.source.scope()) == "local":
             continue
         fits = _along_time(recurrence, load.source, list(load.indices))
-        if fits and not any(tir.structurally_equal(load, other) for other in found):
-            found.append(load)
-    return found
+        if fits and not any(tir.structurally_equal(load, other) for other in along_time):
+            along_time.append(load)
+    return along_time
 
 
 def stores_along_time(recurrence: Recurrence) -> list[tirx.BufferStore]:
     """Stores of a step in rows along time that it does not read."""
-    found = output_stores(recurrence)
-    return [s for s in found if _along_time(recurrence, s.buffer, list(s.indices))]
+    stores = output_stores(recurrence)
+    return [s for s in stores if _along_time(recurrence, s.buffer, list(s.indices))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ def shared_loads(recurrence: Recurrence, steps: int) -> list[Shared]:
     written = tir.VarMap((b, True) for b in recurrence.outputs)
     bound = tir.variables_bound(recurrence.body)
     bound[time] = True
-    found: list[Shared] = []
+    shared: list[Shared] = []
     for value, loops in values_of(recurrence.body):
         for load in unconditional_loads(value):
             inner = [(v, n) for v, n in loops if tir.contains_var(list(load.indices), [v])]
@@ -122,7 +122,7 @@ def shared_loads(recurrence: Recurrence, steps: int) -> list[Shared]:
                 and not tir.contains_var(list(load.indices), [lane])
             ):
                 dtype = tir.wide_dtype(tir.dtype_of(load.source))
-                tile = local(f"shared{len(found)}", [*sizes, steps], dtype)
+                tile = local(f"shared{len(shared)}", [*sizes, steps], dtype)
                 pairs = tuple(zip([v for v, _ in inner], sizes, strict=True))
-                found.append(Shared(load, pairs, tile, last[0] == 1))
-    return found
+                shared.append(Shared(load, pairs, tile, last[0] == 1))
+    return shared

@@ -1,7 +1,7 @@
 """Tiles of steps of neighbouring lanes, transposed between memory and registers.
 
 Where time is contiguous in memory, the lanes of a vector lie a row apart. A tile of as many steps
-as a cache line has is read row by row, transposed by shuffles, walked with the lanes in vectors,
+as a cache line has is read row by row, transposed by shuffles, scanned with the lanes in vectors,
 and what it wrote goes back the same way. The step itself is the loop's own, whatever its family.
 Halves are float32 in the tiles, converted a row at a time.
 """
@@ -87,10 +87,10 @@ class LaneTiles:
             for old, stream in zip(loads, inputs, strict=True):
                 if load.source.same_as(old.source) and tir.structurally_equal(load, old):
                     return _as(tirx.BufferLoad(stream.tile, [self.slot]), load.source)
-            for one in self.shared:
-                if tir.structurally_equal(load, one.load):
-                    place = [*(var for var, _ in one.loops), self._place_in_line(one)]
-                    return _as(tirx.BufferLoad(one.tile, place), load.source)
+            for shared in self.shared:
+                if tir.structurally_equal(load, shared.load):
+                    indices = [*(var for var, _ in shared.loops), self._index_in_line(shared)]
+                    return _as(tirx.BufferLoad(shared.tile, indices), load.source)
             return load
 
         def on_store(store: tirx.BufferStore) -> Any:
@@ -107,13 +107,13 @@ class LaneTiles:
         inner = cast.value
         if not isinstance(inner, tirx.Cast) or not isinstance(inner.value, TensorLoad):
             return cast
-        tiles = [*(s.tile for s in self.streams), *(one.tile for one in self.shared)]
+        tiles = [*(s.tile for s in self.streams), *(shared.tile for shared in self.shared)]
         same = tir.dtype_of(inner.value) == tir.dtype_of(cast)
         held = any(inner.value.source.same_as(tile) for tile in tiles)
         return inner.value if same and held else cast
 
-    def _place_in_line(self, one: Shared) -> Any:
-        return self.slot if one.ahead else tirx.IntImm("int32", self.steps - 1) - self.slot
+    def _index_in_line(self, shared: Shared) -> Any:
+        return self.slot if shared.ahead else tirx.IntImm("int32", self.steps - 1) - self.slot
 
     @property
     def buffers(self) -> list[Var]:
@@ -124,9 +124,9 @@ class LaneTiles:
     @property
     def arrays(self) -> list[Var]:
         """Buffers that registers cannot hold."""
-        return [*self.stages.values(), *(one.tile for one in self.shared)]
+        return [*self.stages.values(), *(shared.tile for shared in self.shared)]
 
-    def walk(self, replica: Replica, across: Callable[[Callable[[Any], Any]], Any]) -> Any:
+    def serial_scan(self, replica: Replica, across: Callable[[Callable[[Any], Any]], Any]) -> Any:
         """All steps: tiles, then what is left of them one by one.
 
         Parameters
@@ -144,16 +144,16 @@ class LaneTiles:
         def tile(n: Any) -> Any:
             first = n * steps
 
-            def one(i: Any) -> Any:
+            def step(i: Any) -> Any:
                 slot = tir.VarMap([(self.slot, i)])
                 time = first + as_dtype(i, tir.dtype_of(extent))
                 body = tir.substitute(self.body, slot)
-                return across(lambda u: replica.place(body, u, time))
+                return across(lambda u: replica.instantiate(body, u, time))
 
             inputs = [self._move(s, replica, first) for s in self.streams if not s.is_output]
-            inputs += [self._copy(one, replica, first) for one in self.shared]
+            inputs += [self._copy(shared, replica, first) for shared in self.shared]
             outputs = [self._move(s, replica, first) for s in self.streams if s.is_output]
-            return tir.seq([*inputs, loop("i", self.steps, one), *outputs])
+            return tir.seq([*inputs, loop("i", self.steps, step), *outputs])
 
         rest = tir.simplify(extent - done)
         single = loop("i", rest, lambda i: across(lambda u: replica.step(done + i, u)))
@@ -172,21 +172,22 @@ class LaneTiles:
         first = [*line[:-1], line[-1].base]
         return line_store(buffer, first, value)
 
-    def _copy(self, one: Shared, replica: Replica, first: Any) -> Any:
+    def _copy(self, shared: Shared, replica: Replica, first: Any) -> Any:
         """The cells of a tile's steps that all lanes read."""
-        begin = first if one.ahead else first + int_const(self.steps - 1, first)
+        begin = first if shared.ahead else first + int_const(self.steps - 1, first)
 
-        def line(place: list[Any]) -> Any:
-            table = tir.VarMap((v, p) for (v, _), p in zip(one.loops, place, strict=True))
+        def line(index: list[Any]) -> Any:
+            table = tir.VarMap((v, p) for (v, _), p in zip(shared.loops, index, strict=True))
             indices = [
-                replica.place(tir.substitute(i, table), None, begin) for i in one.load.indices
+                replica.instantiate(tir.substitute(i, table), None, begin)
+                for i in shared.load.indices
             ]
             memory = [*indices[:-1], tirx.Ramp(indices[-1], 1, self.steps)]
-            held = [*place, tirx.Ramp(tirx.IntImm("int32", 0), 1, self.steps)]
-            value = tirx.BufferLoad(one.load.source, memory)
-            return tirx.BufferStore(one.tile, _row(value, one.tile), held)
+            held = [*index, tirx.Ramp(tirx.IntImm("int32", 0), 1, self.steps)]
+            value = tirx.BufferLoad(shared.load.source, memory)
+            return tirx.BufferStore(shared.tile, _row(value, shared.tile), held)
 
-        return each([extent for _, extent in one.loops], line, unroll=False)
+        return each([extent for _, extent in shared.loops], line, unroll=False)
 
     def _move(self, stream: Stream, replica: Replica, first: Any) -> Any:
         """A stream between memory and its tile, by squares of lanes and steps.
@@ -206,8 +207,8 @@ class LaneTiles:
         rows = int_const(side, lane_dtype)
 
         def memory(lane: Any, cell: int) -> list[Any]:
-            places = [replica.place(i, lane, begin) for i in stream.indices]
-            return [*places[:-1], tirx.Ramp(places[-1] + cell, 1, side)]
+            indices = [replica.instantiate(i, lane, begin) for i in stream.indices]
+            return [*indices[:-1], tirx.Ramp(indices[-1] + cell, 1, side)]
 
         def staged(row: Any, cell: int) -> list[Any]:
             return [row, tirx.Ramp(tirx.IntImm("int32", cell), 1, side)]
@@ -219,7 +220,7 @@ class LaneTiles:
         def block(k: Any) -> Any:
             """``side`` lanes."""
 
-            def turn(cell: int) -> Any:
+            def transpose(cell: int) -> Any:
                 """A square: its rows lie in ``stage``, its columns in the tile, or the reverse."""
                 if stream.is_output:
                     return square.transpose(
@@ -250,8 +251,8 @@ class LaneTiles:
                     out += [_asked_for(stream.buffer, memory(lane, c + far)) for c in lines]
                 return tir.seq(out)
 
-            turned, moved = tir.seq(turn(c) for c in lines), loop("r", rows, row)
-            return tir.seq([turned, moved] if stream.is_output else [moved, turned])
+            transposed, moved = tir.seq(transpose(c) for c in lines), loop("r", rows, row)
+            return tir.seq([transposed, moved] if stream.is_output else [moved, transposed])
 
         return loop("k", int_const(self.width // side, lane_dtype), block)
 
@@ -294,6 +295,6 @@ def _asked_for(buffer: Var, line: list[Any]) -> Any:
     extent = tir.shape_of(buffer)[-1]
     zero, one = tir.zero_like(line[-1].base), int_const(1, line[-1].base)
     inside = tirx.Max(tirx.Min(line[-1].base, as_dtype(extent, tir.dtype_of(zero)) - one), zero)
-    place = tirx.address_of(tirx.BufferLoad(buffer, [*line[:-1], inside]))
+    address = tirx.address_of(tirx.BufferLoad(buffer, [*line[:-1], inside]))
     numbers = [tirx.IntImm("int32", n) for n in (0, 3, 1)]  # to read, to keep, data
-    return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", place, *numbers))
+    return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *numbers))

@@ -1,4 +1,4 @@
-"""The schedule in which every lane walks time by itself, over cores and the cells of vectors."""
+"""The schedule in which every lane is a serial scan, over cores and the cells of vectors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TRANSCENDENTAL = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "po
 
 @dataclass(frozen=True)
 class Lanes(CpuPlan):
-    """Every lane walks time by itself; lanes over cores, and over vectors of lanes or of time.
+    """Every lane is a serial scan; lanes over cores, and over vectors of lanes or of time.
 
     Attributes
     ----------
@@ -168,16 +168,16 @@ class Lanes(CpuPlan):
         how = "in vector lanes" if self.vectorize else "interleaved"
         together = f"{self.lane_block} lanes {how}" if self.lane_block > 1 else "one lane"
         cores = ("cores", f"blocks of lanes side by side; {together} at a time")
-        walk = Serial("lane", "block")
-        drawings = (Tiles(self.lane_block), walk) if self.transpose else (walk,)
+        serial = Serial("lane", "block")
+        drawings = (Tiles(self.lane_block), serial) if self.transpose else (serial,)
         return Picture((cores,), drawings)
 
 
 def _is_transcendental(recurrence: Recurrence) -> bool:
-    found: list[bool] = []
+    matches: list[bool] = []
 
     def visit(call: Call) -> None:
-        found.append((tir.call_name(call) or "").rpartition(".")[2] in _TRANSCENDENTAL)
+        matches.append((tir.call_name(call) or "").rpartition(".")[2] in _TRANSCENDENTAL)
 
     tvm_ffi.structural_walk(recurrence.body, [(Call, visit)])
-    return any(found)
+    return any(matches)

@@ -78,9 +78,9 @@ def line_cells(dtype: str) -> int:
 
 def line_store(buffer: Var, indices: Sequence[Any], value: Any) -> Any:
     """Statement that stores a vector of one line from ``buffer[indices]`` on."""
-    place = tirx.address_of(tirx.BufferLoad(buffer, list(indices)))
+    address = tirx.address_of(tirx.BufferLoad(buffer, list(indices)))
     name = f"tvm_scan_store_{tir.dtype_of(buffer)}"
-    return tirx.Evaluate(tirx.call_extern("int32", name, place, value))
+    return tirx.Evaluate(tirx.call_extern("int32", name, address, value))
 
 
 def with_line_stores(stmt: Any, dtypes: Sequence[str]) -> Any:
@@ -113,20 +113,20 @@ def output_stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
     """Stores of every step, outside of conditions and loops, to outputs that no step reads."""
     read = tir.buffers_loaded(recurrence.body)
     written = tir.VarMap((b, True) for b in recurrence.outputs)
-    found: list[tirx.BufferStore] = []
+    stores: list[tirx.BufferStore] = []
     everywhere: list[Var] = []
     skip = tvm_ffi.WalkResult.SKIP
 
     def visit(store: tirx.BufferStore) -> None:
         if store.buffer in written and store.buffer not in read:
-            found.append(store)
+            stores.append(store)
 
     kinds = [(tirx.IfThenElse, lambda _: skip), (tirx.For, lambda _: skip)]
     tvm_ffi.structural_walk(recurrence.body, [(tirx.BufferStore, visit), *kinds], order="pre")
     tvm_ffi.structural_walk(
         recurrence.body, [(tirx.BufferStore, lambda store: everywhere.append(store.buffer))]
     )
-    return [s for s in found if sum(s.buffer.same_as(other) for other in everywhere) == 1]
+    return [s for s in stores if sum(s.buffer.same_as(other) for other in everywhere) == 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +204,7 @@ def _dtype(store: tirx.BufferStore) -> str:
     return tir.dtype_of(store.buffer)
 
 
-def flush(held: HeldStores, replica: Replica, width: int, place: Any) -> Any:
+def flush(held: HeldStores, replica: Replica, width: int, index_at: Any) -> Any:
     """Statement that stores the held cells of ``width`` neighbours, a line at a time.
 
     Parameters
@@ -215,8 +215,8 @@ def flush(held: HeldStores, replica: Replica, width: int, place: Any) -> Any:
         Of its recurrence, ``width`` wide.
     width : int
         Neighbours.
-    place : callable
-        ``place(index, first)`` is an index of a store for neighbour ``first``.
+    index_at : callable
+        ``index_at(index, first)`` is an index of a store for neighbour ``first``.
     """
     zero = tirx.IntImm("int32", 0)
 
@@ -226,7 +226,7 @@ def flush(held: HeldStores, replica: Replica, width: int, place: Any) -> Any:
         def line(k: Any) -> Any:
             first = k * count
             value = tirx.BufferLoad(replica.register(cell), [zero, tirx.Ramp(first, 1, count)])
-            return line_store(store.buffer, [place(i, first) for i in store.indices], value)
+            return line_store(store.buffer, [index_at(i, first) for i in store.indices], value)
 
         # A few lines are vectors in registers; many are an array.
         kind = ForKind.UNROLLED if width // count <= _FEW else ForKind.SERIAL

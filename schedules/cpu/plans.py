@@ -149,7 +149,7 @@ class CpuPlan(ScanPlan):
         )
         self.require(
             takes_time_vectors(recurrence),
-            "one stage of carries of one cell, whose operators exist on vectors",
+            "one level of carries of one cell, whose operators exist on vectors",
             ", ".join(algebra.name for algebra in recurrence.algebras),
             "leave time_vector at 0",
         )
@@ -233,10 +233,10 @@ def vector_branches(
     if not takes_time_vectors(recurrence):
         return []
     past = past_caches(machine, recurrence, recurrence.time.var)
-    found = []
+    branches = []
     for runs, widths in _SHAPES:
         plan = base.with_(
             time_vector=widths[0], time_runs=runs, ldexp=has_ldexp(machine, recurrence)
         )
-        found.append(Branch(plan, (*choices, ("time_vector", widths), *past)))
-    return found
+        branches.append(Branch(plan, (*choices, ("time_vector", widths), *past)))
+    return branches

@@ -17,7 +17,7 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.schedules.common.branches import unconditional_loads
-from tvm_scan.schedules.cpu.vector_values import Lanes
+from tvm_scan.schedules.cpu.vector_values import Vector
 
 __all__ = ["REVERSED_BYTES", "ReversedRows"]
 
@@ -64,7 +64,7 @@ class ReversedRows:
         """
         before: list[Any] = []
         after: list[Any] = []
-        loaded: list[tuple[TensorLoad, Lanes]] = []
+        loaded: list[tuple[TensorLoad, Vector]] = []
         stored = tir.buffers_stored(code)
         read = tir.buffers_loaded(code)
         bound = tir.variables_bound(code)
@@ -82,24 +82,24 @@ class ReversedRows:
             lowest = last[1] - tirx.IntImm(tir.dtype_of(last[1]), self.width - 1)
             return [*indices[:-1], tirx.Ramp(tir.simplify(lowest), 1, self.width)]
 
-        def registers(buffer: Var) -> Lanes:
-            lanes = Lanes(f"reversed{len(self.buffers)}", self.width, tir.dtype_of(buffer))
-            self.buffers.append(lanes.buffer)
-            return lanes
+        def registers(buffer: Var) -> Vector:
+            vector = Vector(f"reversed{len(self.buffers)}", self.width, tir.dtype_of(buffer))
+            self.buffers.append(vector.buffer)
+            return vector
 
         for load in unconditional_loads(code):
             # What the step writes itself it may read again.
             row = None if load.source in stored else row_of(load.source, list(load.indices))
             if row is None or any(tir.structurally_equal(load, other) for other, _ in loaded):
                 continue
-            lanes = registers(load.source)
-            before.append(lanes.store(self._reversed(tirx.BufferLoad(load.source, row))))
-            loaded.append((load, lanes))
+            vector = registers(load.source)
+            before.append(vector.store(self._reversed(tirx.BufferLoad(load.source, row))))
+            loaded.append((load, vector))
 
         def on_load(load: TensorLoad) -> Any:
-            for other, lanes in loaded:
+            for other, vector in loaded:
                 if load.source.same_as(other.source) and tir.structurally_equal(load, other):
-                    return tirx.BufferLoad(lanes.buffer, [v])
+                    return tirx.BufferLoad(vector.buffer, [v])
             return load
 
         written = _stored_always(code)
@@ -110,9 +110,9 @@ class ReversedRows:
                 row = row_of(store.buffer, list(store.indices))
             if row is None:
                 return store
-            lanes = registers(store.buffer)
-            after.append(tirx.BufferStore(store.buffer, self._reversed(lanes.load()), row))
-            return tirx.BufferStore(lanes.buffer, store.value, [v])
+            vector = registers(store.buffer)
+            after.append(tirx.BufferStore(store.buffer, self._reversed(vector.load()), row))
+            return tirx.BufferStore(vector.buffer, store.value, [v])
 
         code = tvm_ffi.structural_map(code, (TensorLoad, on_load))
         code = tvm_ffi.structural_map(code, (tirx.BufferStore, on_store))

@@ -112,7 +112,7 @@ class ThreePhase(CpuPlan):
 
     @classmethod
     def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
-        """Yield chunks whose steps are walked one by one, and in vectors of time."""
+        """Yield chunks whose steps are taken one by one, and in vectors of time."""
         chunks = chunk_counts(machine, recurrence)
         if not chunks:
             return

@@ -1,11 +1,12 @@
-"""Runs of neighbouring steps in every lane of a vector: few exchanges between the lanes.
+"""Runs of neighbouring steps in every cell of a vector: few exchanges between the cells.
 
-A row of ``K`` vectors is turned by blocks of ``K`` by ``K`` cells, so that every lane holds ``K``
-neighbouring steps, one in each of ``K`` vectors. The lanes scan their runs side by side; only the
-totals of the runs meet by shuffles, once for all ``K`` vectors. Work and span for ``K W`` steps in
-vectors of ``W``: ``K - 1 + log W`` combinations of vectors, against ``K (log K + log W)`` without
-runs. (G. E. Blelloch's reduce-then-scan, "Prefix sums and their applications", CMU-CS-90-190,
-within registers; the blocks are turned as in any 4 by 4 transposition by unpacking.)
+A row of ``K`` vectors is transposed by blocks of ``K`` by ``K`` cells, so that every cell holds
+``K`` neighbouring steps, one in each of ``K`` vectors. The cells scan their runs side by side; only
+the totals of the runs meet by shuffles, once for all ``K`` vectors. Work and span for ``K W`` steps
+in vectors of ``W``: ``K - 1 + log W`` combinations of vectors, against ``K (log K + log W)``
+without runs. (G. E. Blelloch's reduce-then-scan, "Prefix sums and their applications",
+CMU-CS-90-190, within registers; the blocks are transposed as in any 4 by 4 transposition by
+unpacking.)
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.base import Combine
 from tvm_scan.recurrence import Group
-from tvm_scan.schedules.cpu.vector_values import Lanes, names, on_vectors
+from tvm_scan.schedules.cpu.vector_values import Vector, names, on_vectors
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.cpu.time_vector import TimeVector
 
 __all__ = ["RUN", "TimeRuns"]
 
-#: Steps of a run: the side of the block that unpacking turns.
+#: Steps of a run: the side of the block that unpacking transposes.
 RUN = 4
 
 
 class _Columns:
-    """``RUN`` vectors, twice: a turn reads one set and writes the other."""
+    """``RUN`` vectors, twice: a transposition reads one set and writes the other."""
 
     def __init__(self, name: str, width: int, dtype: str) -> None:
         self.width = width
-        self.sets = [[Lanes(f"{name}{s}{p}", width, dtype) for p in range(RUN)] for s in range(2)]
+        self.sets = [[Vector(f"{name}{s}{p}", width, dtype) for p in range(RUN)] for s in range(2)]
 
     @property
     def buffers(self) -> list[Var]:
-        return [lanes.buffer for one in self.sets for lanes in one]
+        return [vector.buffer for group in self.sets for vector in group]
 
-    def turn(self, rows: list[Any], half: list[Lanes]) -> tuple[list[Any], list[Any]]:
-        """Statements, and the turned vectors.
+    def transpose(self, rows: list[Any], half: list[Vector]) -> tuple[list[Any], list[Any]]:
+        """Statements, and the transposed vectors.
 
-        Lane ``4 b + v`` of vector ``p`` is lane ``4 b + p`` of row ``v``.
+        Cell ``4 b + v`` of vector ``p`` is cell ``4 b + p`` of row ``v``.
         """
         low, high = _unpacked(self.width, 1)
         out = []
@@ -52,22 +53,22 @@ class _Columns:
             out.append(half[2 * pair].store(tirx.Shuffle(both, low)))
             out.append(half[2 * pair + 1].store(tirx.Shuffle(both, high)))
         first, second = _unpacked(self.width, 2)
-        turned = []
+        transposed = []
         for part in range(2):
             both = [half[part].load(), half[part + 2].load()]
-            turned += [tirx.Shuffle(both, first), tirx.Shuffle(both, second)]
-        return out, turned
+            transposed += [tirx.Shuffle(both, first), tirx.Shuffle(both, second)]
+        return out, transposed
 
 
 def _unpacked(width: int, size: int) -> tuple[list[int], list[int]]:
-    """Lanes of two vectors in turns, ``size`` at a time: the lower and upper ones of blocks."""
+    """Cells of two vectors alternating, ``size`` at a time: the lower and upper ones of blocks."""
     halves: tuple[list[int], list[int]] = ([], [])
     for block in range(0, width, RUN):
-        for side, places in enumerate(halves):
+        for side, order in enumerate(halves):
             begin = block + side * RUN // 2
             for first in range(begin, begin + RUN // 2, size):
                 for vector in range(2):
-                    places += [vector * width + first + k for k in range(size)]
+                    order += [vector * width + first + k for k in range(size)]
     return halves
 
 
@@ -83,9 +84,9 @@ class TimeRuns:
     def __init__(self, vectors: TimeVector) -> None:
         self.vectors, self.width = vectors, vectors.width // RUN
         blocks = self.width // RUN
-        #: Which run lane ``i`` holds, and which lane holds run ``g``.
+        #: Which run cell ``i`` holds, and which cell holds run ``g``.
         self.run_of = [i % RUN * blocks + i // RUN for i in range(self.width)]
-        self.lane_of = [g % blocks * RUN + g // blocks for g in range(self.width)]
+        self.cell_of = [g % blocks * RUN + g // blocks for g in range(self.width)]
         recurrence = vectors.recurrence
         self.columns = {
             i: [_Columns(f"c{i}{j}_", self.width, d) for j, d in enumerate(g.algebra.dtypes)]
@@ -93,7 +94,7 @@ class TimeRuns:
         }
         self.totals = {
             i: [
-                [Lanes(f"g{side}{i}{j}", self.width, d) for j, d in enumerate(g.algebra.dtypes)]
+                [Vector(f"g{side}{i}{j}", self.width, d) for j, d in enumerate(g.algebra.dtypes)]
                 for side in range(2)
             ]
             for i, g in enumerate(recurrence.groups)
@@ -106,11 +107,11 @@ class TimeRuns:
     @property
     def buffers(self) -> list[Var]:
         """Registers to allocate."""
-        totals = [part.buffer for two in self.totals.values() for one in two for part in one]
+        totals = [v.buffer for sides in self.totals.values() for side in sides for v in side]
         columns = [b for parts in self.columns.values() for part in parts for b in part.buffers]
         return [*totals, *columns, *(b for part in self.before.values() for b in part.buffers)]
 
-    def levels(self, i: int, group: Group, lifted: list[Lanes], combine: Combine) -> list[Any]:
+    def levels(self, i: int, group: Group, lifted: list[Vector], combine: Combine) -> list[Any]:
         """The scan of every run, and of the totals of the runs.
 
         Parameters
@@ -119,7 +120,7 @@ class TimeRuns:
             Number of the group.
         group : Group
             Whose algebra.
-        lifted : list of Lanes
+        lifted : list of Vector
             Elements of the steps of a row.
         combine : callable
             The algebra's, or a plainer one.
@@ -131,8 +132,11 @@ class TimeRuns:
                 for v in range(RUN)
             ]
             scanned, raw = columns.sets
-            made, turned = columns.turn(rows, scanned)
-            out += [*made, *(lanes.store(x) for lanes, x in zip(raw, turned, strict=True))]
+            transposition, transposed = columns.transpose(rows, scanned)
+            out += [
+                *transposition,
+                *(vector.store(x) for vector, x in zip(raw, transposed, strict=True)),
+            ]
         parts = self.columns[i]
         out += [c.sets[0][0].store(c.sets[1][0].load()) for c in parts]
         for p in range(1, RUN):
@@ -147,19 +151,21 @@ class TimeRuns:
         combine: Combine,
         left: list[Any],
         right: list[Any],
-        targets: list[Lanes],
-        kept: list[Any] | None = None,
+        targets: list[Vector],
+        unchanged: list[Any] | None = None,
     ) -> list[Any]:
         first, second, _ = names(group.algebra, [])
         table = tir.VarMap(zip((*first, *second), (*left, *right), strict=True))
         values = [on_vectors(v, table, self.width) for v in combine(first, second)]
-        if kept is not None:
-            values = [tirx.Shuffle([old, v], kept) for old, v in zip(right, values, strict=True)]
+        if unchanged is not None:
+            values = [
+                tirx.Shuffle([old, v], unchanged) for old, v in zip(right, values, strict=True)
+            ]
         return [target.store(v) for target, v in zip(targets, values, strict=True)]
 
     def _shifted(self, by: int) -> list[int]:
-        """Lane of the run ``by`` before that of every lane; any for the first ones."""
-        return [self.lane_of[max(g - by, 0)] for g in self.run_of]
+        """Cell of the run ``by`` before that of every cell; any for the first ones."""
+        return [self.cell_of[max(g - by, 0)] for g in self.run_of]
 
     def _between(self, i: int, group: Group, combine: Combine) -> list[Any]:
         out = []
@@ -168,8 +174,10 @@ class TimeRuns:
         while by < self.width:
             right = [part.load() for part in read]
             left = [tirx.Shuffle([x], self._shifted(by)) for x in right]
-            kept = [lane + (self.width if g >= by else 0) for lane, g in enumerate(self.run_of)]
-            out += self._combined(group, combine, left, right, write, kept)
+            unchanged = [
+                cell + (self.width if g >= by else 0) for cell, g in enumerate(self.run_of)
+            ]
+            out += self._combined(group, combine, left, right, write, unchanged)
             read = write
             write = self.totals[i][1] if write is self.totals[i][0] else self.totals[i][0]
             by *= 2
@@ -179,7 +187,7 @@ class TimeRuns:
         """The element of all steps of a row."""
         return tuple(part.at(self.width - 1) for part in self._scanned(i))
 
-    def _scanned(self, i: int) -> list[Lanes]:
+    def _scanned(self, i: int) -> list[Vector]:
         return self.totals[i][(self.width.bit_length() - 2) % 2]
 
     def befores(self, i: int, group: Group, apply: Combine) -> list[Any]:
@@ -194,20 +202,20 @@ class TimeRuns:
         apply : callable
             The algebra's, or a plainer one.
         """
-        one, many = self.vectors.one, self.vectors.many
+        single, many = self.vectors.single, self.vectors.many
         dtypes = [self.vectors.recurrence.carries[c].dtype for c in group.carries]
         left, _, old = names(group.algebra, dtypes)
-        carries = [one.get_carry(c, []) for c in group.carries]
+        carries = [single.get_carry(c, []) for c in group.carries]
         wide = [tirx.Broadcast(carry, self.width) for carry in carries]
-        places = self._shifted(1)
-        first = [lane + (0 if g == 0 else self.width) for lane, g in enumerate(self.run_of)]
+        order = self._shifted(1)
+        first = [cell + (0 if g == 0 else self.width) for cell, g in enumerate(self.run_of)]
         out = []
 
         def applied(element: list[Any], to: list[Any]) -> list[Any]:
             table = tir.VarMap(zip((*left, *old), (*element, *to), strict=True))
             return [on_vectors(v, table, self.width) for v in apply(left, old)]
 
-        shifted = [tirx.Shuffle([part.load()], places) for part in self._scanned(i)]
+        shifted = [tirx.Shuffle([part.load()], order) for part in self._scanned(i)]
         befores = [self.before[c].sets[0] for c in group.carries]
         for columns, carry, value in zip(befores, wide, applied(shifted, wide), strict=True):
             out.append(columns[0].store(tirx.Shuffle([carry, value], first)))
@@ -216,10 +224,10 @@ class TimeRuns:
             values = applied(element, [columns[0].load() for columns in befores])
             out += [columns[p].store(v) for columns, v in zip(befores, values, strict=True)]
         for c in group.carries:
-            made, rows = self.before[c].turn(
-                [lanes.load() for lanes in self.before[c].sets[0]], self.before[c].sets[1]
+            transposition, rows = self.before[c].transpose(
+                [vector.load() for vector in self.before[c].sets[0]], self.before[c].sets[1]
             )
-            out += made
+            out += transposition
             for v, row in enumerate(rows):
                 buffer, cell = many.carry(c, [], tirx.Ramp(v * self.width, 1, self.width))
                 out.append(tirx.BufferStore(buffer, row, cell))

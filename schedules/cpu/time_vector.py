@@ -1,8 +1,8 @@
-"""Steps of time as the lanes of a vector: a scan inside registers by shuffles.
+"""Steps of time as the cells of a vector: a scan inside registers by shuffles.
 
 Work and span for V steps: V log V combinations as log V vector operations, of which the next
 vector waits for one application to the carry alone. (The scan of W. D. Hillis and G. L. Steele,
-"Data parallel algorithms", CACM 29 (12), 1986, over the lanes of a vector.)
+"Data parallel algorithms", CACM 29 (12), 1986, over the cells of a vector.)
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import ReversedRows
-from tvm_scan.schedules.cpu.time_fold import TimeFold
+from tvm_scan.schedules.cpu.time_reduction import TimeReduction
 from tvm_scan.schedules.cpu.time_runs import TimeRuns
 from tvm_scan.schedules.cpu.vector_math import Pool, hoist_first_iteration, with_vector_math
-from tvm_scan.schedules.cpu.vector_values import Lanes, blend, names, on_vectors, shift
+from tvm_scan.schedules.cpu.vector_values import Vector, blend, names, on_vectors, shift
 
 __all__ = ["TimeVector"]
 
@@ -38,19 +38,19 @@ class TimeVector:
     Parameters
     ----------
     recurrence : Recurrence
-        One stage, carries of one cell.
+        One level, carries of one cell.
     lanes : sequence of Expr
         Value of each lane variable.
     plan : CpuPlan
         ``time_vector`` is the width.
-    one : Replica
+    single : Replica
         Registers of single steps, which hold the carry before and after.
     """
 
     def __init__(
-        self, recurrence: Recurrence, lanes: list[Any], plan: CpuPlan, one: Replica
+        self, recurrence: Recurrence, lanes: list[Any], plan: CpuPlan, single: Replica
     ) -> None:
-        self.recurrence, self.plan, self.one = recurrence, plan, one
+        self.recurrence, self.plan, self.single = recurrence, plan, single
         self.width = plan.time_vector
         self.held = HeldStores(recurrence, ())
         if plan.nontemporal:
@@ -61,9 +61,9 @@ class TimeVector:
         self.pool = Pool(self.width)
         self.dtype = tir.dtype_of(recurrence.time.var)
         # Two sets of elements: a level reads all of one and writes the other.
-        self.elements: dict[int, list[list[Lanes]]] = {
+        self.elements: dict[int, list[list[Vector]]] = {
             i: [
-                [Lanes(f"v{side}{i}{j}", self.width, d) for j, d in enumerate(g.algebra.dtypes)]
+                [Vector(f"v{side}{i}{j}", self.width, d) for j, d in enumerate(g.algebra.dtypes)]
                 for side in range(2)
             ]
             for i, g in enumerate(recurrence.groups)
@@ -85,35 +85,37 @@ class TimeVector:
         """Clear the registers before the first vector: TVM would shrink those not seen outside."""
         return clear(self.buffers)
 
-    def walk(self, start: Any, extent: Any) -> Any:
+    def scan(self, start: Any, extent: Any) -> Any:
         """``extent`` steps from ``start`` on: vectors of them, then the rest one by one."""
         width = int_const(self.width, extent)
         full = tir.simplify(extent // width)
         done = tir.simplify(full * width)
         rest = tir.simplify(extent - done)
         blocks = loop("n", full, lambda n: self.block(start + n * width))
-        single = loop("i", rest, lambda i: self.one.step(start + done + i))
-        kept = self._keep_last()
+        single = loop("i", rest, lambda i: self.single.step(start + done + i))
+        keep_last = self._keep_last()
         if tir.as_int(full) is None:
-            kept = tirx.IfThenElse(full > int_const(0, full), kept, None) if kept else None
-        return tir.seq([blocks, kept, single])
+            keep_last = (
+                tirx.IfThenElse(full > int_const(0, full), keep_last, None) if keep_last else None
+            )
+        return tir.seq([blocks, keep_last, single])
 
     def reduce(self, held: Elements, lead: list[Any], start: Any, extent: Any) -> Any:
         """``held[lead]`` followed by ``extent`` steps from ``start`` on.
 
-        Vectors are folded by halves, even steps with the odd ones after them: of V steps, V - 1
+        Vectors are reduced by halves, even steps with the odd ones after them: of V steps, V - 1
         combinations in about V / width + log width operations.
         """
-        fold = TimeFold(self)
-        batch = int_const(fold.steps, extent)
+        batches = TimeReduction(self)
+        batch = int_const(batches.steps, extent)
         full = tir.simplify(extent // batch)
         done = tir.simplify(full * batch)
         rest = tir.simplify(extent - done)
-        blocks = loop("n", full, lambda n: fold.fold(held, lead, start + n * batch))
+        blocks = loop("n", full, lambda n: batches.reduce(held, lead, start + n * batch))
         single = loop(
-            "i", rest, lambda i: self.one.extend(held, lead, start + done + i, flush=True)
+            "i", rest, lambda i: self.single.extend(held, lead, start + done + i, flush=True)
         )
-        self.halves = fold.buffers
+        self.halves = batches.buffers
         return tir.seq([blocks, single])
 
     def block(self, first: Any) -> Any:
@@ -123,10 +125,10 @@ class TimeVector:
         ]
         body = self._across(lambda v: self.many.step(first + v, v))
 
-        def place(index: Any, v: Any) -> Any:
-            return self.many.place(index, None, first + as_dtype(v, self.dtype))
+        def index_at(index: Any, v: Any) -> Any:
+            return self.many.instantiate(index, None, first + as_dtype(v, self.dtype))
 
-        return tir.seq([*befores, body, flush(self.held, self.many, self.width, place)])
+        return tir.seq([*befores, body, flush(self.held, self.many, self.width, index_at)])
 
     def _across(self, make: Any) -> Any:
         """``make`` for every step of a vector."""
@@ -148,7 +150,7 @@ class TimeVector:
         steps = loop("v", self.width, vector, ForKind.VECTORIZED, self.dtype)
         return tir.seq([*before, steps, *after])
 
-    def lift(self, i: int, parts: list[Lanes], first: Any) -> Any:
+    def lift(self, i: int, parts: list[Vector], first: Any) -> Any:
         """Elements of the steps of a vector."""
 
         def lifted(v: Any) -> Any:
@@ -172,8 +174,8 @@ class TimeVector:
             return runs.levels(i, group, read, combine) if runs else self._levels(i, group, combine)
 
         def handed(apply: Combine) -> list[Any]:
-            made = runs.befores(i, group, apply) if runs else self._befores(group, last, apply)
-            return [*made, self._after(group, total, apply)]
+            befores = runs.befores(i, group, apply) if runs else self._befores(group, last, apply)
+            return [*befores, self._after(group, total, apply)]
 
         careful = [lifted, *scanned(algebra.combine), *handed(algebra.apply)]
         plain = algebra.plainly()
@@ -187,14 +189,14 @@ class TimeVector:
         rare = tirx.IfThenElse(everywhere, tir.seq(usual), tir.seq(careful))
         return [tir.fresh_copy(lifted), *levelled, rare]
 
-    def _before(self, element: list[Lanes], by: int) -> list[Any]:
-        """Lane ``v - by`` in lane ``v``; the first lanes are any."""
+    def _before(self, element: list[Vector], by: int) -> list[Any]:
+        """Cell ``v - by`` in cell ``v``; the first cells are any."""
         return [shift(part.load(), by, self.width) for part in element]
 
     def _levels(self, i: int, group: Group, combine: Combine) -> list[Any]:
         """The scan of the elements, from one set to the other and back.
 
-        The lanes that no earlier one meets are kept by a blend.
+        The cells that no earlier one meets are kept by a blend.
         """
         width = self.width
         read, write = self.elements[i]
@@ -214,12 +216,12 @@ class TimeVector:
             by *= 2
         return out
 
-    def _befores(self, group: Group, last: list[Lanes], apply: Combine) -> list[Any]:
+    def _befores(self, group: Group, last: list[Vector], apply: Combine) -> list[Any]:
         """The carries before every step."""
         width = self.width
         dtypes = [self.recurrence.carries[c].dtype for c in group.carries]
         left, _, old = names(group.algebra, dtypes)
-        carries = [self.one.get_carry(c, []) for c in group.carries]
+        carries = [self.single.get_carry(c, []) for c in group.carries]
         table = tir.VarMap((o, tirx.Broadcast(c, width)) for o, c in zip(old, carries, strict=True))
         for var, vector in zip(left, self._before(last, 1), strict=True):
             table[var] = vector
@@ -233,10 +235,10 @@ class TimeVector:
 
     def _after(self, group: Group, total: Element, apply: Combine) -> Any:
         """The carries after the last step, which the element of all steps makes."""
-        carries = tuple(self.one.get_carry(c, []) for c in group.carries)
-        places = [self.one.carry(c, []) for c in group.carries]
-        return store_all(places, apply(total, carries))
+        carries = tuple(self.single.get_carry(c, []) for c in group.carries)
+        targets = [self.single.carry(c, []) for c in group.carries]
+        return store_all(targets, apply(total, carries))
 
     def _keep_last(self) -> Any:
         """Registers that are no carries, as the last step of the last vector left them."""
-        return self.one.take(self.many, tirx.IntImm(self.dtype, self.width - 1))
+        return self.single.take(self.many, tirx.IntImm(self.dtype, self.width - 1))

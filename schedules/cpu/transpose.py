@@ -69,7 +69,7 @@ class Square:
         Parameters
         ----------
         read : callable
-            ``read(i)`` is a vector of ``side`` lanes.
+            ``read(i)`` is a vector of ``side`` cells.
         write : callable
             ``write(j, vector)`` is a statement.
 
@@ -88,8 +88,8 @@ class Square:
                 pair = [self._load(old[r]) for r in (i, i + by)]
                 upper = [side + c - by if c & by else c for c in range(side)]
                 lower = [side + c if c & by else c + by for c in range(side)]
-                for row, places in ((i, upper), (i + by, lower)):
-                    out.append(self._store(new[row], tirx.Shuffle(pair, places)))
+                for row, order in ((i, upper), (i + by, lower)):
+                    out.append(self._store(new[row], tirx.Shuffle(pair, order)))
             old, new, by = new, old, by // 2
         out += [write(j, self._load(old[j])) for j in range(side)]
         return tir.seq(out)

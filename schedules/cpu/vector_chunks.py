@@ -1,8 +1,8 @@
 """CPU builder: three phases over chunks of time whose steps are vectors.
 
-The carry before the first piece of a lane is known: it is walked at once while the other tasks
+The carry before the first piece of a lane is known: it is scanned at once while the other tasks
 reduce the pieces after it, and the last piece need not be reduced at all. A reduction takes about
-half the time of a walk, so that the first piece is half as long as the others; with ``C`` tasks
+half the time of a scan, so that the first piece is half as long as the others; with ``C`` tasks
 ``(2 C - 2) / (2 C + 1)`` of the steps are read twice. Where a lane is longer than the caches, the
 phases follow one another over a tile of it before the next tile, so that the replay finds in the
 cache what the reduction has read.
@@ -37,12 +37,12 @@ __all__ = ["build_vector_chunks"]
 
 
 def build_vector_chunks(recurrence: Recurrence, plan: CpuPlan) -> Built:
-    """Walk the first piece of a tile and reduce the others, scan these, walk them; the next tile.
+    """Scan the first piece of a tile and reduce the others, scan these, replay them; the next tile.
 
     Parameters
     ----------
     recurrence : Recurrence
-        One stage, carries of one cell.
+        One level, carries of one cell.
     plan : CpuPlan
         With ``time_vector``; ``cache_steps`` is the length of a tile.
 
@@ -83,17 +83,17 @@ class _VectorChunks:
         """Nests and scratch."""
         scratch = [*self.elements.buffers, *self.carries]
         if tir.as_int(self.tiles) == 1:
-            one = int_const(0, self.time_dtype)
-            return Built([self.begin(), *self._phases(one)], scratch)
+            whole = int_const(0, self.time_dtype)
+            return Built([self.begin(), *self._phases(whole)], scratch)
         tiles = loop("tile", self.tiles, lambda n: tir.seq(self._phases(n)))
         return Built([self.begin(), tiles], scratch)
 
     def _phases(self, n: Any) -> list[Any]:
         return [self.reduce(n), self.scan(n), self.replay(n)]
 
-    def _walker(self, lanes: list[Any]) -> tuple[Replica, TimeVector]:
-        one = Replica(self.recurrence, lanes, unroll=False)
-        return one, TimeVector(self.recurrence, lanes, self.plan, one)
+    def _scanner(self, lanes: list[Any]) -> tuple[Replica, TimeVector]:
+        single = Replica(self.recurrence, lanes, unroll=False)
+        return single, TimeVector(self.recurrence, lanes, self.plan, single)
 
     def _axes(self) -> tuple[Var, Var, Var, list[Any]]:
         """Block variables of one task (tile, row, chunk), and the row's lanes."""
@@ -131,36 +131,40 @@ class _VectorChunks:
         ).on_stack()
 
     def reduce(self, n: Any) -> Any:
-        """Phase 1: the first piece of a tile walked, the element of every other but the last."""
+        """Phase 1: the first piece of a tile scanned, the element of every other but the last."""
         tile, row, chunk, lanes = self._axes()
-        one, vectors = self._walker(lanes)
-        other, folds = self._walker(lanes)
+        by_step, vectors = self._scanner(lanes)
+        other, reducer = self._scanner(lanes)
         held = Elements(self.recurrence, "held", [1], "local")
-        place = [int_const(0, "int32")]
+        at = [int_const(0, "int32")]
         # The first step of some recurrences is their own.
-        own = any(carry.first is not None for carry in self.recurrence.carries)
+        first_is_apart = any(carry.first is not None for carry in self.recurrence.carries)
         zero, single = (int_const(v, self.time_dtype) for v in (0, 1))
-        alone = tirx.Select(tirx.EQ(tile, tir.zero_like(tile)), single, zero) if own else zero
+        alone = (
+            tirx.Select(tirx.EQ(tile, tir.zero_like(tile)), single, zero)
+            if first_is_apart
+            else zero
+        )
         start = tile * self.step
-        steps = vectors.walk(start + alone, tir.simplify(self.unit - alone))
-        walked = [
+        steps = vectors.scan(start + alone, tir.simplify(self.unit - alone))
+        scanned = [
             vectors.begin(),
-            one.prologue(),
-            one.fetch(self.carries, [row, int_const(0, self.dtype)], range(1)),
-            loop("i", alone, lambda i: one.step(start + i)),
+            by_step.prologue(),
+            by_step.fetch(self.carries, [row, int_const(0, self.dtype)], range(1)),
+            loop("i", alone, lambda i: by_step.step(start + i)),
             steps,
-            self._keep(one, row, 1),
+            self._keep(by_step, row, 1),
         ]
         twice = tir.simplify(self.unit * int_const(2, self.unit))
-        folded = folds.reduce(held, place, self._start(tile, chunk), twice)
-        reduced = [folds.begin(), other.prologue(), folded]
+        element = reducer.reduce(held, at, self._start(tile, chunk), twice)
+        reduced = [reducer.begin(), other.prologue(), element]
         first = tirx.EQ(chunk, tir.zero_like(chunk))
         # The element is stored outside of the choice, which would confuse TVM's compaction.
         body = tir.seq(
             [
-                other.set_identity(held, place),
-                tirx.IfThenElse(first, tir.seq(walked), tir.seq(reduced)),
-                other.copy(self.elements, [row, chunk], held, place),
+                other.set_identity(held, at),
+                tirx.IfThenElse(first, tir.seq(scanned), tir.seq(reduced)),
+                other.copy(self.elements, [row, chunk], held, at),
             ]
         )
         kernel = Kernel(
@@ -168,7 +172,7 @@ class _VectorChunks:
             [*self.recurrence.inputs, *self.carries],
             [*self.elements.buffers, *self.carries, *self.recurrence.outputs],
             when(guard_of(self.recurrence, lanes), with_line_stores(body, vectors.held.dtypes)),
-            [*one.buffers, *vectors.buffers, *other.buffers, *folds.buffers, *held.buffers],
+            [*by_step.buffers, *vectors.buffers, *other.buffers, *reducer.buffers, *held.buffers],
         )
         return self._parallel(kernel, n, tile, row, chunk)
 
@@ -191,23 +195,23 @@ class _VectorChunks:
     def replay(self, n: Any) -> Any:
         """Phase 3: the loop body over every piece but the first, from its carry."""
         tile, row, chunk, lanes = self._axes()
-        one, vectors = self._walker(lanes)
+        by_step, vectors = self._scanner(lanes)
         piece = chunk + int_const(1, self.dtype)
         final = tirx.EQ(piece, self.chunks)
         last = tirx.And(final, tirx.EQ(tile, self.tiles - 1))
         done = tir.simplify(self.step * self.tiles)
         rest = tir.simplify(self.recurrence.time.extent - done)
         twice = tir.simplify(self.unit * int_const(2, self.unit))
-        steps = vectors.walk(self._start(tile, piece), twice)
-        left_over = vectors.walk(done, rest)
+        steps = vectors.scan(self._start(tile, piece), twice)
+        left_over = vectors.scan(done, rest)
         body = tir.seq(
             [
                 vectors.begin(),
-                one.prologue(),
-                one.fetch(self.carries, [row, piece], range(1)),
+                by_step.prologue(),
+                by_step.fetch(self.carries, [row, piece], range(1)),
                 steps,
-                when(final, self._keep(one, row, 0)),
-                when(last, tir.seq([left_over, one.finish()])),
+                when(final, self._keep(by_step, row, 0)),
+                when(last, tir.seq([left_over, by_step.finish()])),
             ]
         )
         body = with_line_stores(body, vectors.held.dtypes)
@@ -216,18 +220,18 @@ class _VectorChunks:
             [*self.recurrence.inputs, *self.carries],
             [*self.recurrence.outputs, *self.carries],
             when(guard_of(self.recurrence, lanes), body),
-            [*one.buffers, *vectors.buffers],
+            [*by_step.buffers, *vectors.buffers],
         )
         return self._parallel(kernel, n, tile, row, chunk)
 
     def _parallel(self, kernel: Kernel, n: Any, tile: Var, row: Var, chunk: Var) -> Any:
         """A block over (tile, row, chunk), the last two in one parallel loop."""
-        made = kernel.on_stack()
+        parallel = kernel.on_stack()
 
         def realize(task: Any) -> Any:
             number, part = task // self.chunks, task % self.chunks
             axes = [(row, self.rows, number), (chunk, self.chunks, part)]
-            return made.block([(tile, self.tiles, n), *axes])
+            return parallel.block([(tile, self.tiles, n), *axes])
 
         total = tir.simplify(self.rows * self.chunks)
         return loop("task", total, realize, ForKind.PARALLEL)

@@ -122,13 +122,13 @@ def _is_magnitude(x: Any) -> bool:
 
 def has_transcendentals(recurrence: Recurrence) -> bool:
     """Return whether a step calls a function that has a polynomial here."""
-    found: list[bool] = []
+    matches: list[bool] = []
 
     def visit(call: Call) -> None:
-        found.append(tir.call_name(call) in _REPLACED)
+        matches.append(tir.call_name(call) in _REPLACED)
 
     tvm_ffi.structural_walk(recurrence.body, [(Call, visit)])
-    return any(found)
+    return any(matches)
 
 
 def hoist_first_iteration(stmt: Any) -> Any:

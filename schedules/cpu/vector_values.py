@@ -13,7 +13,7 @@ from tvm_scan.algebra import Algebra
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import local
 
-__all__ = ["Lanes", "blend", "names", "on_vectors", "shift", "takes_time_vectors"]
+__all__ = ["Vector", "blend", "names", "on_vectors", "shift", "takes_time_vectors"]
 
 _BINARY = (
     tirx.Add,
@@ -42,7 +42,7 @@ class _NoVector(Exception):
     """An operation that has no vector form here."""
 
 
-class Lanes:
+class Vector:
     """A local array that is read and written as one vector.
 
     Parameters
@@ -50,9 +50,9 @@ class Lanes:
     name : str
         Of the buffer.
     width : int
-        Lanes.
+        Cells of the vector.
     dtype : str
-        Of one lane.
+        Of one cell.
     """
 
     def __init__(self, name: str, width: int, dtype: str) -> None:
@@ -60,25 +60,25 @@ class Lanes:
         self.width = width
 
     def load(self) -> Any:
-        """All lanes."""
+        """The whole vector."""
         return tirx.BufferLoad(self.buffer, [tirx.Ramp(0, 1, self.width)])
 
-    def at(self, lane: int) -> Any:
-        """One lane, a scalar."""
-        return tirx.BufferLoad(self.buffer, [tirx.IntImm("int32", lane)])
+    def at(self, cell: int) -> Any:
+        """One cell, a scalar."""
+        return tirx.BufferLoad(self.buffer, [tirx.IntImm("int32", cell)])
 
     def store(self, value: Any) -> Any:
-        """Statement that sets all lanes."""
+        """Statement that sets the whole vector."""
         return tirx.BufferStore(self.buffer, value, [tirx.Ramp(0, 1, self.width)])
 
 
 def shift(vector: Any, by: int, width: int) -> Any:
-    """Lane ``v`` of the result is lane ``v - by``; the first lanes are any."""
+    """Cell ``v`` of the result is cell ``v - by``; the first cells are any."""
     return tirx.Shuffle([vector], [max(v - by, 0) for v in range(width)])
 
 
 def blend(first: Any, rest: Any, count: int, width: int) -> Any:
-    """``count`` lanes of ``first``, then those of ``rest`` at the same places."""
+    """``count`` cells of ``first``, then those of ``rest`` at the same indices."""
     return tirx.Shuffle([first, rest], [v if v < count else width + v for v in range(width)])
 
 
@@ -90,9 +90,9 @@ def on_vectors(expr: Any, table: tir.VarMap, width: int) -> Any:
     expr : Expr
         Over the variables of ``table``.
     table : VarMap
-        Variable -> vector of ``width`` lanes.
+        Variable -> vector of ``width`` cells.
     width : int
-        Lanes.
+        Cells of a vector.
 
     Returns
     -------
@@ -120,8 +120,8 @@ def _can_be_vectors(algebra: Algebra, carries: Sequence[str]) -> bool:
 
 
 def takes_time_vectors(recurrence: Recurrence) -> bool:
-    """Return whether steps of a recurrence can be the lanes of a vector."""
-    return recurrence.stages == 1 and all(
+    """Return whether steps of a recurrence can be the cells of a vector."""
+    return recurrence.levels == 1 and all(
         not recurrence.state_axes(group)
         and _can_be_vectors(group.algebra, [recurrence.carries[c].dtype for c in group.carries])
         for group in recurrence.groups

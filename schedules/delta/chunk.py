@@ -31,7 +31,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop
-from tvm_scan.schedules.delta.places import Places
+from tvm_scan.schedules.delta.memory_map import MemoryMap
 
 __all__ = ["Chunk", "Product", "scale"]
 
@@ -74,7 +74,7 @@ class Product:
 
 
 class Chunk:
-    """The arrays of a chunk, and its stages over them.
+    """The arrays of a chunk, and its phases over them.
 
     Parameters
     ----------
@@ -120,8 +120,8 @@ class Chunk:
         self.lower, self.readers = array("lower", c, c), of_reads("lower", c, c)
         self.update, self.rate = array("update", c, width), array("rates", c, width)
 
-    def place(self, blocks: int, width: int, first: int = 0) -> tuple[Var, Any]:
-        """Make a task a matrix and ``width`` columns, of ``blocks`` of them from ``first`` on.
+    def assign_task(self, blocks: int, width: int, first: int = 0) -> tuple[Var, Any]:
+        """Give a task a matrix and ``width`` columns, of ``blocks`` of them from ``first`` on.
 
         Returns
         -------
@@ -132,7 +132,7 @@ class Chunk:
         for lane in self.rule.lanes:
             total = total * as_dtype(lane.extent, self.index)
         task = tirx.Var("v_task", self.index)
-        self.places = Places(self.rule, task // blocks, (task % blocks) * width + first)
+        self.memory = MemoryMap(self.rule, task // blocks, (task % blocks) * width + first)
         return task, tir.simplify(total)
 
     @property
@@ -140,13 +140,13 @@ class Chunk:
         """Return whether the state after time is wanted."""
         return bool(self.rule.is_kept or self.rule.finish)
 
-    def walk(self, chunk: Callable[[Any], Any]) -> Any:
+    def each_chunk(self, chunk: Callable[[Any], Any]) -> Any:
         """``chunk(head)`` for every chunk of time."""
         steps = self.steps
         chunks = tir.simplify((self.rule.time.extent + (steps - 1)) // steps)
         return loop("chunk", chunks, lambda n: chunk(n * steps), dtype=self.index)
 
-    # ---- stages -------------------------------------------------------------------------------
+    # ---- phases -------------------------------------------------------------------------------
 
     @property
     def vectors(self) -> list[tuple[Var, Any, Any]]:
@@ -171,21 +171,21 @@ class Chunk:
         reads = zip(self.weights, self.readers, self.rule.reads, strict=True)
         return [(self.source, self.lower, False), *((w, n, read.after) for w, n, read in reads)]
 
-    def pass_on(self, at: Any, passed: Var, place: Any) -> Any:
-        """Multiply the vectors at a step and row by ``passed[place]``: the gates since the head."""
+    def pass_on(self, at: Any, passed: Var, slot: Any) -> Any:
+        """Multiply the vectors at a step and row by ``passed[slot]``: the gates since the head."""
         dots = self.triangles
         return tir.seq(
             [
-                *(scale(v, at, passed, place) for v, _, after in dots if not after),
-                self.pass_gate(at, passed, place),
-                *(scale(v, at, passed, place) for v, _, after in dots if after),
+                *(scale(v, at, passed, slot) for v, _, after in dots if not after),
+                self.pass_gate(at, passed, slot),
+                *(scale(v, at, passed, slot) for v, _, after in dots if after),
             ]
         )
 
-    def pass_gate(self, at: Any, passed: Var, place: Any) -> Any:
+    def pass_gate(self, at: Any, passed: Var, slot: Any) -> Any:
         """One gate more into the product of gates."""
-        value = tirx.BufferLoad(passed, [place]) * tirx.BufferLoad(self.gates, [at])
-        return tirx.BufferStore(passed, value, [place])
+        value = tirx.BufferLoad(passed, [slot]) * tirx.BufferLoad(self.gates, [at])
+        return tirx.BufferStore(passed, value, [slot])
 
     @property
     def of_head(self) -> list[Product]:
@@ -216,7 +216,7 @@ class Chunk:
         )
 
 
-def scale(buffer: Var, at: Any, by: Var, place: Any) -> Any:
-    """``buffer[at] *= by[place]``."""
-    value = tirx.BufferLoad(buffer, [at]) * tirx.BufferLoad(by, [place])
+def scale(buffer: Var, at: Any, by: Var, slot: Any) -> Any:
+    """``buffer[at] *= by[slot]``."""
+    value = tirx.BufferLoad(buffer, [at]) * tirx.BufferLoad(by, [slot])
     return tirx.BufferStore(buffer, value, [at])

@@ -68,8 +68,8 @@ class _Task(Chunk):
 
     def __init__(self, rule: DeltaRule, first: int, width: int, blocks: int, ldexp: bool) -> None:
         super().__init__(rule, CHUNK, -(-width // 16) * 16, "local")
-        self.own, self.ldexp, self.pool = width, ldexp, Pool(16)
-        self.task, self.total = self.place(blocks, width, first)
+        self.columns_each, self.ldexp, self.pool = width, ldexp, Pool(16)
+        self.task, self.total = self.assign_task(blocks, width, first)
         strip = 32 if ldexp and self.width % 32 == 0 else 16
         self.products = Products(self, strip, self._buffer)
         self.state = local("matrix", [self.rows * self.width], self.dtype)
@@ -84,9 +84,9 @@ class _Task(Chunk):
         self.buffers += [self.update, self.rate, self.drive, *self.outs]
 
     def _buffer(self, name: str, cells: int) -> Var:
-        made = local(name, [cells], self.dtype)
-        self.buffers.append(made)
-        return made
+        buffer = local(name, [cells], self.dtype)
+        self.buffers.append(buffer)
+        return buffer
 
     def nest(self) -> Any:
         """The loop over tasks."""
@@ -99,11 +99,11 @@ class _Task(Chunk):
             "task", total, lambda n: kernel.block([(task, total, n)]), ForKind.PARALLEL, self.index
         )
 
-    # ---- the walk -----------------------------------------------------------------------------
+    # ---- the chunks ---------------------------------------------------------------------------
 
     def _body(self) -> Any:
         # First of all, since it fills the pool.
-        walk = self.walk(self._chunk)
+        chunks = self.each_chunk(self._chunk)
         # Columns beyond the width stay zero.
         ends = [self.state, self.rate, self.drive, self.update]
         return tir.seq(
@@ -112,7 +112,7 @@ class _Task(Chunk):
                 clear(self.pool.buffers),
                 self._clear(ends),
                 self._cells(self._begin),
-                walk,
+                chunks,
                 self._cells(self._finish) if self.is_stored else None,
             ]
         )
@@ -126,8 +126,8 @@ class _Task(Chunk):
         def each(make: Callable[[Any], Any]) -> Any:
             return loop("t", steps, make, dtype=self.index)
 
-        def times(made: list[Product]) -> list[Any]:
-            return [products.times(product, steps) for product in made]
+        def times(of_step: list[Product]) -> list[Any]:
+            return [products.times(product, steps) for product in of_step]
 
         return tir.seq(
             [
@@ -159,36 +159,38 @@ class _Task(Chunk):
 
         def part(n: Any) -> Any:
             def lane(u: Any) -> Any:
-                made = make(n * 16 + u)
-                return with_vector_math(made, self.pool, u, ldexp=self.ldexp) if math else made
+                stmt = make(n * 16 + u)
+                return with_vector_math(stmt, self.pool, u, ldexp=self.ldexp) if math else stmt
 
             return loop("u", 16, lane, ForKind.VECTORIZED, self.index)
 
         return loop("n", count // 16, part, dtype=self.index)
 
     def _cells(self, make: Callable[[Any, Any, Any], Any]) -> Any:
-        """``make(row, column, place)`` for the cells of the state."""
+        """``make(row, column, index)`` for the cells of the state."""
 
         def row(i: Any) -> Any:
-            return loop("v", self.own, lambda v: make(i, v, i * self.width + v), dtype=self.index)
+            return loop(
+                "v", self.columns_each, lambda v: make(i, v, i * self.width + v), dtype=self.index
+            )
 
         return loop("i", self.rows, row, dtype=self.index)
 
     def _begin(self, i: Any, v: Any, at: Any) -> Any:
-        return tirx.BufferStore(self.state, self.places.first(i, v), [at])
+        return tirx.BufferStore(self.state, self.memory.first(i, v), [at])
 
     def _finish(self, i: Any, v: Any, at: Any) -> Any:
-        return self.places.last(i, v, tirx.BufferLoad(self.state, [at]))
+        return self.memory.last(i, v, tirx.BufferLoad(self.state, [at]))
 
     # ---- one step of a chunk ------------------------------------------------------------------
 
     def _fill(self, t: Any, time: Any) -> Any:
         """Vectors and amounts of one step; calls that are the same for all rows come first."""
-        rule, k, at = self.rule, self.rows, self.places.at
+        rule, k, at = self.rule, self.rows, self.memory.at
         vectors, amounts = self.vectors, self.amounts
         wanted = [(e, rule.rows.var) for _, e, _ in vectors]
         wanted += [(e, rule.columns.var) for _, e in amounts]
-        values, held = self.places.held_calls(wanted, lambda n: self._buffer(f"held{n}", 1))
+        values, held = self.memory.held_calls(wanted, lambda n: self._buffer(f"held{n}", 1))
         of_rows, of_columns = values[: len(vectors)], values[len(vectors) :]
         before = [tirx.BufferStore(b, at(e, t=time), [int_const(0, self.index)]) for e, b in held]
 
@@ -204,7 +206,9 @@ class _Task(Chunk):
                 for (b, _), e in zip(amounts, of_columns, strict=True)
             )
 
-        return tir.seq([*before, self._vector(k, row, True), self._vector(self.own, column, True)])
+        return tir.seq(
+            [*before, self._vector(k, row, True), self._vector(self.columns_each, column, True)]
+        )
 
     def _decay(self, t: Any) -> Any:
         """Row ``t`` of the triangles, and the gates since the head of the chunk."""
@@ -216,9 +220,9 @@ class _Task(Chunk):
     def _emit(self, t: Any, time: Any) -> Any:
         def column(v: Any) -> Any:
             at = [t * self.width + v]
-            return self.places.emit(time, v, [tirx.BufferLoad(out, at) for out in self.outs])
+            return self.memory.emit(time, v, [tirx.BufferLoad(out, at) for out in self.outs])
 
-        return self._vector(self.own, column, True)
+        return self._vector(self.columns_each, column, True)
 
 
 def _cells(buffer: Var) -> int:

@@ -1,4 +1,4 @@
-"""GPU executor of the delta rule's chunks: a block walks them for some columns of a matrix.
+"""GPU executor of the delta rule's chunks: a block takes them for some columns of a matrix.
 
 Everything of a chunk is in shared memory: the vectors of its steps, the state of the block's
 columns, and the triangles. A thread makes entries of the triangles from whole
@@ -84,7 +84,7 @@ class _Block(Chunk):
         super().__init__(rule, chunk, _COLUMNS, "shared")
         self.thread = tirx.Var("v_thread", self.index)
         self.across = -(-self.columns // _COLUMNS)
-        self.task, self.total = self.place(self.across, _COLUMNS)
+        self.task, self.total = self.assign_task(self.across, _COLUMNS)
         # Rows that fill the threads: none of them asks whether its cell is there.
         self.padded = -(-self.rows * _COLUMNS // _THREADS) * _THREADS
         cells = chunk * _COLUMNS
@@ -120,17 +120,17 @@ class _Block(Chunk):
     # ---- parts --------------------------------------------------------------------------------
 
     def _share(self, count: int, make: Callable[[Any, Any], Any]) -> Any:
-        """``make(number, turn)`` for ``count`` numbers, one for each thread in turn."""
+        """``make(number, slot)`` for ``count`` numbers, the thread's own counted by ``slot``."""
 
-        def turn(n: Any) -> Any:
+        def of_thread(n: Any) -> Any:
             number = n * _THREADS + self.thread
             code = make(number, n)
             return code if count % _THREADS == 0 else when(number < count, code)
 
-        return loop("n", -(-count // _THREADS), turn, dtype=self.index)
+        return loop("n", -(-count // _THREADS), of_thread, dtype=self.index)
 
     def _exists(self, column: Any) -> Any:
-        return self.places.origin + column < self.columns
+        return self.memory.origin + column < self.columns
 
     def _load(self, buffer: Var, at: Any) -> Any:
         return tirx.BufferLoad(buffer, [at])
@@ -160,18 +160,18 @@ class _Block(Chunk):
     def _body(self) -> Any:
         def begin(number: Any, _: Any) -> Any:
             i, v = number // _COLUMNS, number % _COLUMNS
-            value = tirx.op.if_then_else(self._exists(v), self.places.first(i, v), zero(self.dtype))
+            value = tirx.op.if_then_else(self._exists(v), self.memory.first(i, v), zero(self.dtype))
             return tirx.BufferStore(self.state, value, [number])
 
         def end(number: Any, _: Any) -> Any:
             i, v = number // _COLUMNS, number % _COLUMNS
-            return when(self._exists(v), self.places.last(i, v, self._load(self.state, number)))
+            return when(self._exists(v), self.memory.last(i, v, self._load(self.state, number)))
 
         cells = self.rows * _COLUMNS
         return tir.seq(
             [
                 self._share(cells, begin),
-                self.walk(self._chunk),
+                self.each_chunk(self._chunk),
                 self._share(cells, end) if self.is_stored else None,
             ]
         )
@@ -191,7 +191,7 @@ class _Block(Chunk):
                 all_wait(),
                 loop("t", c, self._solve, dtype=self.index),
                 all_wait(),
-                self._share(c * w, lambda n, turn: self._emit(n, turn, head)),
+                self._share(c * w, lambda n, slot: self._emit(n, slot, head)),
                 self._share(self.padded, self._advance),
                 all_wait(),
             ]
@@ -200,13 +200,13 @@ class _Block(Chunk):
     def _vectors(self, number: Any, head: Any) -> Any:
         time, i = head + number // self.rows, number % self.rows
         inside = time < self.rule.time.extent
-        values = [(b, self.places.at(e, t=time, row=i), other) for b, e, other in self.vectors]
+        values = [(b, self.memory.at(e, t=time, row=i), other) for b, e, other in self.vectors]
         return self._fill(values, number, inside)
 
     def _amounts(self, number: Any, head: Any) -> Any:
         time, v = head + number // _COLUMNS, number % _COLUMNS
         inside, none = tirx.And(time < self.rule.time.extent, self._exists(v)), zero(self.dtype)
-        values = [(b, self.places.at(e, t=time, column=v), none) for b, e in self.amounts]
+        values = [(b, self.memory.at(e, t=time, column=v), none) for b, e in self.amounts]
         return self._fill(values, number, inside)
 
     def _fill(self, values: list[tuple[Var, Any, Any]], number: Any, inside: Any) -> Any:
@@ -252,44 +252,44 @@ class _Block(Chunk):
         """Gates since the head of the chunk into the vectors, and those until its end."""
         k, c = self.rows, self.steps
 
-        def forward(at: Any, turn: Any) -> Any:
-            return self.pass_on(at, self.gone, turn)
+        def forward(at: Any, slot: Any) -> Any:
+            return self.pass_on(at, self.gone, slot)
 
-        def backward(at: Any, turn: Any) -> Any:
-            into = scale(self.into, at, self.gone, turn)
-            return tir.seq([into, self.pass_gate(at, self.gone, turn)])
+        def backward(at: Any, slot: Any) -> Any:
+            into = scale(self.into, at, self.gone, slot)
+            return tir.seq([into, self.pass_gate(at, self.gone, slot)])
 
-        def begin(_: Any, turn: Any) -> Any:
-            return tirx.BufferStore(self.gone, one(self.dtype), [turn])
+        def begin(_: Any, slot: Any) -> Any:
+            return tirx.BufferStore(self.gone, one(self.dtype), [slot])
 
-        def keep(i: Any, turn: Any) -> Any:
-            return tirx.BufferStore(self.passed, self._load(self.gone, turn), [i])
+        def keep(i: Any, slot: Any) -> Any:
+            return tirx.BufferStore(self.passed, self._load(self.gone, slot), [i])
 
         # A barrier may not stand under a condition: the loops over steps go outside.
-        def walk(step: Callable[[Any, Any], Any], at: Callable[[Any], Any]) -> Any:
+        def over_steps(step: Callable[[Any, Any], Any], at: Callable[[Any], Any]) -> Any:
             return loop(
                 "t",
                 c,
-                lambda t: self._share(k, lambda i, turn: step(at(t) * k + i, turn)),
+                lambda t: self._share(k, lambda i, slot: step(at(t) * k + i, slot)),
                 dtype=self.index,
             )
 
         return tir.seq(
             [
                 self._share(k, begin),
-                walk(forward, lambda t: t),
+                over_steps(forward, lambda t: t),
                 self._share(k, keep),
                 self._share(k, begin),
-                walk(backward, lambda t: (c - 1) - t),
+                over_steps(backward, lambda t: (c - 1) - t),
             ]
         )
 
-    def _project(self, number: Any, turn: Any) -> Any:
+    def _project(self, number: Any, slot: Any) -> Any:
         """Compute what the steps read of the state at the head of the chunk."""
         t, v = number // _COLUMNS, number % _COLUMNS
         known, *outs = self.of_head
         return tir.seq(
-            [self._times(known, t, v, number), *(self._times(p, t, v, turn) for p in outs)]
+            [self._times(known, t, v, number), *(self._times(p, t, v, slot) for p in outs)]
         )
 
     def _solve(self, t: Any) -> Any:
@@ -302,11 +302,11 @@ class _Block(Chunk):
         one_warp = when(self.thread < _COLUMNS, store)
         return tir.seq([self._cell(self.system, t, v, at), all_wait(), one_warp, all_wait()])
 
-    def _emit(self, number: Any, turn: Any, head: Any) -> Any:
+    def _emit(self, number: Any, slot: Any, head: Any) -> Any:
         t, v = number // _COLUMNS, number % _COLUMNS
         inside = tirx.And(head + t < self.rule.time.extent, self._exists(v))
-        emit = self.places.emit(head + t, v, [self._load(out, turn) for out in self.outs])
-        return tir.seq([*(self._times(p, t, v, turn) for p in self.outputs), when(inside, emit)])
+        emit = self.memory.emit(head + t, v, [self._load(out, slot) for out in self.outs])
+        return tir.seq([*(self._times(p, t, v, slot) for p in self.outputs), when(inside, emit)])
 
     def _advance(self, number: Any, _: Any) -> Any:
         """A cell of the state after the chunk; ``into`` has the gates until its end."""

@@ -41,8 +41,8 @@ def as_delta(func: tirx.PrimFunc, nest: Any, refusal: Refusal) -> DeltaRule | Re
     """
     if refusal.kind not in _COUPLED:
         return refusal
-    found = extract_delta(func, nest)
-    return found if isinstance(found, DeltaRule) else refusal
+    delta = extract_delta(func, nest)
+    return delta if isinstance(delta, DeltaRule) else refusal
 
 
 def build_chunks(rule: DeltaRule, target: Target) -> Built | None:
@@ -61,12 +61,12 @@ def build_chunks(rule: DeltaRule, target: Target) -> Built | None:
     """
     device = device_of(target)
     if not device.is_gpu:
-        made = build_delta(rule, target)
+        built = build_delta(rule, target)
     elif fits_block(rule, target):
-        made = build_delta_blocks(rule, target)
+        built = build_delta_blocks(rule, target)
     else:
         return None
-    return Built([with_wrapping(nest, in_c=device.is_gpu) for nest in made.nests], made.allocs)
+    return Built([with_wrapping(nest, in_c=device.is_gpu) for nest in built.nests], built.allocs)
 
 
 def describe_delta(rule: DeltaRule) -> str:

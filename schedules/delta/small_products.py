@@ -74,7 +74,7 @@ class Products:
     def _block(
         self, product: Product, first: Any, count: int, keep: Callable[[Var, Any, Any], Any]
     ) -> Any:
-        """Rows from ``first`` on, a strip at a time; ``keep(total, place, lane)`` stores a sum."""
+        """Rows from ``first`` on, a strip at a time; ``keep(total, at, u)`` stores a sum."""
         plus, beyond = product.plus, product.beyond
         terms = product.terms if beyond is None else first + beyond
 

@@ -44,8 +44,8 @@ _CHUNKS = (4, 8, 16, 32, 64, 128)
 _SOME = (64, 128)
 
 
-def _thread_walks(recurrence: Recurrence, threads_per_block: int) -> Built:
-    """One thread per lane walks time serially; no exchange.
+def _serial_threads(recurrence: Recurrence, threads_per_block: int) -> Built:
+    """A serial scan by one thread per lane; no exchange.
 
     Neighbouring threads take neighbouring lanes, so that memory is read in full lines where the
     lane axis is contiguous. Every kernel uses ``blockIdx.x`` alone, which holds 2^31 - 1 blocks:
@@ -123,7 +123,7 @@ class Sequential(_Walk):
 
     def build(self, recurrence: Recurrence) -> Built:
         """Return one kernel, without exchange."""
-        return _thread_walks(recurrence, self.threads_per_block)
+        return _serial_threads(recurrence, self.threads_per_block)
 
     def tile_bytes(self, recurrence: Recurrence) -> list[int]:
         """Return nothing: no block has a tile."""
@@ -146,7 +146,7 @@ class Sequential(_Walk):
 
 @dataclass(frozen=True)
 class Lanes(_Walk):
-    """Every lane walks time by itself, over threads.
+    """Every lane is a serial scan, over threads.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ class Lanes(_Walk):
         self.check_room(recurrence, machine)
 
     def _check_shared(self, recurrence: Recurrence, machine: Machine) -> None:
-        shared, found = self.threads_per_lane, split_of(recurrence)
+        shared, split = self.threads_per_lane, split_of(recurrence)
         self.check_shuffles(
             machine, _SHUFFLES, "threads that share a lane", "leave threads_per_lane at 1"
         )
@@ -228,12 +228,12 @@ class Lanes(_Walk):
             "use 4",
         )
         self.require(
-            isinstance(found, StateSplit),
+            isinstance(split, StateSplit),
             "a step whose states are independent but for sums over them",
-            str(found) if isinstance(found, NoSplit) else "one",
+            str(split) if isinstance(split, NoSplit) else "one",
             "leave threads_per_lane at 1",
         )
-        states = found.states if isinstance(found, StateSplit) else 0
+        states = split.states if isinstance(split, StateSplit) else 0
         self.require(
             states % shared == 0,
             "states divisible by threads_per_lane",
@@ -284,7 +284,7 @@ class Lanes(_Walk):
                 return build_chunks(recurrence, self, cut)
         if self.threads_per_lane > 1:
             return build_shared_lanes(recurrence, self)
-        return _thread_walks(recurrence, self.threads_per_block)
+        return _serial_threads(recurrence, self.threads_per_block)
 
     def why_wasteful(self, steps: int) -> str | None:
         """Say so of chunks of a few steps, which cost more than they share out."""
@@ -299,11 +299,11 @@ class Lanes(_Walk):
 
         The one that reduces stages fewer arrays, but may have room for one that the other has not.
         """
-        found = [walk_layout(self, recurrence).tile_bytes]
+        sizes = [walk_layout(self, recurrence).tile_bytes]
         reduction = reduction_of(recurrence) if self.chunks else None
         if isinstance(reduction, StateReduction):
-            found.append(walk_layout(self, recurrence, reduction.split).tile_bytes)
-        return [size * self.stages for size in max(found, key=sum)]
+            sizes.append(walk_layout(self, recurrence, reduction.split).tile_bytes)
+        return [size * self.stages for size in max(sizes, key=sum)]
 
     def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
         """Count what the walk does, whole or in chunks."""
@@ -339,7 +339,7 @@ class Lanes(_Walk):
         if exponentials_in_base_two(recurrence):
             choices += (("exp_share", (0, 4, 8)),)
         yield Branch(base, choices)
-        yield Branch(base.with_(block_load="transposed"), (*choices, stage_choices(machine)))
+        yield Branch(base.with_(block_load="transposed"), (*choices, buffer_choices(machine)))
         yield from cls._shared_in_chunks(base, shared, machine, recurrence)
 
     @classmethod
@@ -420,13 +420,13 @@ class Lanes(_Walk):
             yield Branch(base.with_(block_load="transposed", stages=2), choices)
 
 
-def tiles_of(stages: int) -> str:
+def tiles_of(buffers: int) -> str:
     """Describe where the inputs of a tile wait."""
-    if stages == 1:
+    if buffers == 1:
         return "tiles in shared memory"
-    return f"tiles in {stages} buffers of shared memory, copied ahead"
+    return f"tiles in {buffers} buffers of shared memory, copied ahead"
 
 
-def stage_choices(machine: Machine) -> tuple[str, tuple[int, ...]]:
+def buffer_choices(machine: Machine) -> tuple[str, tuple[int, ...]]:
     """The decision about buffers, as far as the target copies ahead."""
     return "stages", (1, 2, 3) if machine.async_copies else (1,)

@@ -48,14 +48,14 @@ def bind_leftovers(sch: Schedule) -> None:
 
 
 def _is_bound(nest: Any) -> bool:
-    found: list[Any] = []
+    bound: list[Any] = []
 
     def visit(loop: tirx.For) -> None:
         if loop.kind == ForKind.THREAD_BINDING:
-            found.append(loop)
+            bound.append(loop)
 
     tvm_ffi.structural_walk(nest, [(tirx.For, visit)])
-    return bool(found)
+    return bool(bound)
 
 
 def _bound(func: tirx.PrimFunc, nest: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The schedule in which one block walks the tiles of its lanes, with the carries in registers."""
+"""The schedule in which one block takes tile after tile, with the carries in registers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import element_parts
 from tvm_scan.schedules.gpu.block.counts import tile_counts
 from tvm_scan.schedules.gpu.block.tile import Tile
-from tvm_scan.schedules.gpu.thread.place import Place, lane_exists, tile_count
+from tvm_scan.schedules.gpu.thread.position import ThreadPosition, lane_exists, tile_count
 from tvm_scan.schedules.gpu.trees import Trees
 from tvm_scan.schedules.machine.gpu_chip import LEVEL, MEMORY, Work
 from tvm_scan.schedules.picture import Picture
@@ -25,7 +25,7 @@ __all__ = ["SerialTiles"]
 
 @dataclass(frozen=True)
 class SerialTiles(Trees):
-    """One block per lane walks tiles of ``threads_per_block * items_per_thread`` steps.
+    """One block per lane takes, in order, tiles of ``threads_per_block * items_per_thread`` steps.
 
     Attributes
     ----------
@@ -55,13 +55,13 @@ class SerialTiles(Trees):
         second time from cache). Shared memory: ``smem_bytes``.
         """
         rows = lane_count(recurrence)
-        group, place = tirx.Var("v_row", tir.dtype_of(rows)), Place(rows, self)
-        row = place.row(group)
+        group, position = tirx.Var("v_row", tir.dtype_of(rows)), ThreadPosition(rows, self)
+        row = position.row(group)
         lanes = decode_lanes(recurrence, row)
         guard = lane_exists(recurrence, lanes, row, rows, self.lanes_per_block)
-        tile = Tile(recurrence, self, lanes, place, guard)
+        tile = Tile(recurrence, self, lanes, position, guard)
 
-        def walk(number: Any) -> Any:
+        def of_tile(number: Any) -> Any:
             return tir.seq(
                 [
                     tile.load(number),
@@ -79,36 +79,36 @@ class SerialTiles(Trees):
                 tile.owner_writes(),
                 *tile.empty(),
                 tile.shared.begin(),
-                loop("tile", tile_count(recurrence, self), walk),
+                loop("tile", tile_count(recurrence, self), of_tile),
             ]
         )
         if any(cells > 1 and tir.byte_size(d) == 8 for cells, d in element_parts(recurrence)):
             body = for_one_block(body)  # states in doubles, two registers each
         kernel = Kernel("scan_tiles", recurrence.inputs, recurrence.outputs, body, tile.allocs)
-        return Built([place.grid(kernel, place.blocks, group)], [])
+        return Built([position.grid(kernel, position.blocks, group)], [])
 
     def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
         """Count tiles that follow one another in a block."""
-        made = tile_counts(self, recurrence, rows, steps)
-        chain = made.tiles * made.one
+        counts = tile_counts(self, recurrence, rows, steps)
+        chain = counts.tiles * counts.cycles
         if self.stages > 1:
-            # All tiles but the first one are there when their turn comes.
-            chain -= (made.tiles - 1) * (MEMORY - LEVEL)
+            # All tiles but the first one are there when they are needed.
+            chain -= (counts.tiles - 1) * (MEMORY - LEVEL)
         return Work(
-            moved=made.moved,
-            specials=2 * made.specials,
-            issued=made.issued,
-            barriers=made.tiles * made.barriers,
-            shared=made.shared,
+            moved=counts.moved,
+            specials=2 * counts.specials,
+            issued=counts.issued,
+            barriers=counts.tiles * counts.barriers,
+            shared=counts.shared,
             threads=rows * self.threads_per_block,
             chain=chain,
             once=0.0,
             launches=1.0,
-            lines=made.lines,
+            lines=counts.lines,
         )
 
     def picture(self, recurrence: Recurrence) -> Picture:
-        """Return the tree of a block that walks."""
+        """Return the tree of a block that takes tile after tile."""
         return self.drawn(
             recurrence,
             f"one block per lane walks tiles of {self.tile} steps, carry in registers",

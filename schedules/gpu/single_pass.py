@@ -82,23 +82,23 @@ class SinglePass(Trees):
 
     def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
         """Count what every tile hands over and looks up."""
-        made = tile_counts(self, recurrence, rows, steps)
-        tiles, words, threads = made.tiles, made.words, self.threads_per_block
+        counts = tile_counts(self, recurrence, rows, steps)
+        tiles, words, threads = counts.tiles, counts.words, self.threads_per_block
         # Every tile hands over its element, and reads those of half a window on average.
         looked_up = min(tiles, threads) / 2 * (words + 1) * 4
         handed = rows * tiles * (4 * words + 12)
         return Work(
-            moved=made.moved + handed + rows * tiles * looked_up * CACHED,
-            specials=2 * made.specials,
-            issued=made.issued,
-            barriers=2 * made.barriers + 2,
-            shared=made.shared,
+            moved=counts.moved + handed + rows * tiles * looked_up * CACHED,
+            specials=2 * counts.specials,
+            issued=counts.issued,
+            barriers=2 * counts.barriers + 2,
+            shared=counts.shared,
             threads=rows * tiles * threads,
             # Windows follow one another by two trips through the cache.
-            chain=2 * made.one + MEMORY,
+            chain=2 * counts.cycles + MEMORY,
             once=2 * MEMORY * ceil(tiles / threads),
             launches=2.0,
-            lines=made.lines,
+            lines=counts.lines,
         )
 
     @classmethod

@@ -67,22 +67,22 @@ class ThreePhase(Trees):
 
     def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
         """Count inputs that are read twice, and the scan of the tiles' elements."""
-        made = tile_counts(self, recurrence, rows, steps)
-        scratch = 16.0 * rows * made.tiles * element_bytes(recurrence) / 4
+        counts = tile_counts(self, recurrence, rows, steps)
+        scratch = 16.0 * rows * counts.tiles * element_bytes(recurrence) / 4
         # The elements of a lane are scanned in chunks by one block; each chunk waits for memory
         # twice.
-        chunks = ceil(made.tiles / (8 * carry_threads(self, recurrence)))
+        chunks = ceil(counts.tiles / (8 * carry_threads(self, recurrence)))
         return Work(
-            moved=2 * made.moved * 0.85 + scratch,
-            specials=3 * made.specials,
-            issued=1.7 * made.issued,
-            barriers=3 * made.barriers,
-            shared=made.shared,
-            threads=rows * made.tiles * self.threads_per_block,
-            chain=2 * made.one,
-            once=chunks * (2 * MEMORY + made.exchange_cycles),
+            moved=2 * counts.moved * 0.85 + scratch,
+            specials=3 * counts.specials,
+            issued=1.7 * counts.issued,
+            barriers=3 * counts.barriers,
+            shared=counts.shared,
+            threads=rows * counts.tiles * self.threads_per_block,
+            chain=2 * counts.cycles,
+            once=chunks * (2 * MEMORY + counts.exchange_cycles),
             launches=3.0,
-            lines=made.lines,
+            lines=counts.lines,
         )
 
     def picture(self, recurrence: Recurrence) -> Picture:

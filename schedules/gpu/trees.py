@@ -12,7 +12,7 @@ from tvm_scan.schedules.common.sizes import element_bytes, element_parts, known_
 from tvm_scan.schedules.common.state_split import NoSplit, split_of
 from tvm_scan.schedules.common.strides import contiguous_axis
 from tvm_scan.schedules.gpu.block.blelloch import padded
-from tvm_scan.schedules.gpu.lanes import stage_choices, tiles_of
+from tvm_scan.schedules.gpu.lanes import buffer_choices, tiles_of
 from tvm_scan.schedules.gpu.shared.layout import along_time, streams_of
 from tvm_scan.schedules.gpu.shared.tables import tables_of
 from tvm_scan.schedules.gpu.thread.async_copy import can_copy
@@ -224,7 +224,7 @@ class Trees(TreePlan):
             return
         choices: Choices = (("threads_per_block", threads), ("items_per_thread", items))
         if "stages" in cls.decisions():
-            choices += (stage_choices(machine),)
+            choices += (buffer_choices(machine),)
         if tables_of(base.with_(lanes_per_block=2), recurrence):
             choices += (("lanes_per_block", (1, 2, 4, 8)),)
         yield Branch(base, choices)

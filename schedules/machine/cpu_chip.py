@@ -20,7 +20,7 @@ class CpuChip:
     issue : float
         Instructions per cycle of scalar code.
     vector_issue, shuffle_issue : float
-        Vector operations per cycle; those of them that exchange lanes.
+        Vector operations per cycle; those of them that exchange cells.
     call : float
         Cycles of an exponential of the C library.
     window : float

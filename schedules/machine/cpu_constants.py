@@ -81,25 +81,29 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
 
 def machine_constants() -> tuple[CpuChip, str]:
     """Constants of this machine, and whether they are calibrated, shipped or estimated."""
-    own = user_file()
-    return _constants(own, _stamp(own))
+    calibrated = user_file()
+    return _constants(calibrated, _stamp(calibrated))
 
 
 def _stamp(path: Path | None) -> tuple[int, int] | None:
     """Time and size of a file, which change with it; None where there is none."""
     try:
-        found = path.stat() if path is not None else None
+        about = path.stat() if path is not None else None
     except OSError:
         return None
-    return None if found is None else (found.st_mtime_ns, found.st_size)
+    return None if about is None else (about.st_mtime_ns, about.st_size)
 
 
 @lru_cache(maxsize=16)
-def _constants(own: Path | None, stamp: tuple[int, int] | None) -> tuple[CpuChip, str]:
-    if own is not None and stamp is not None and (found := _read(own)) is not None:
-        return found, "calibrated"
-    if (found := _shipped(host_kind())) is not None:
-        return found, "shipped"
+def _constants(calibrated: Path | None, stamp: tuple[int, int] | None) -> tuple[CpuChip, str]:
+    if (
+        calibrated is not None
+        and stamp is not None
+        and (constants := _read(calibrated)) is not None
+    ):
+        return constants, "calibrated"
+    if (constants := _shipped(host_kind())) is not None:
+        return constants, "shipped"
     sizes = cache_sizes()
     estimate = CpuChip(
         nearest=sizes.get(1, CpuChip.nearest),
@@ -159,10 +163,10 @@ def parse_constants(text: str, name: str) -> CpuChip | None:
         Of the file, for the message.
     """
     try:
-        found = json.loads(text)["constants"]
-        values = {f.name: _number(f.name, found[f.name]) for f in fields(CpuChip)}
-        if len(found) != len(values):
-            raise ValueError(f"unknown fields {sorted(set(found) - set(values))}")
+        constants = json.loads(text)["constants"]
+        values = {f.name: _number(f.name, constants[f.name]) for f in fields(CpuChip)}
+        if len(constants) != len(values):
+            raise ValueError(f"unknown fields {sorted(set(constants) - set(values))}")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         _LOG.warning(
             "tvm_scan: the constants in %s are not used: expected a positive number for each of "
@@ -186,7 +190,7 @@ def _number(name: str, value: object) -> float | int:
 
 def cache_sizes() -> dict[int, int]:
     """Level of a data cache -> its bytes; empty where the machine does not say."""
-    found = {}
+    sizes = {}
     for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
             kind, level, text = (
@@ -196,8 +200,8 @@ def cache_sizes() -> dict[int, int]:
             continue
         unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 0)
         if kind != "Instruction" and level.isdigit() and text[:-1].isdigit() and unit:
-            found[int(level)] = int(text[:-1]) * unit
-    return found
+            sizes[int(level)] = int(text[:-1]) * unit
+    return sizes
 
 
 @cache

@@ -107,8 +107,8 @@ class Machine:
 
 def _compute_capability(arch: str) -> int:
     """90 of ``sm_90a``; 0 where there is no such name."""
-    found = re.fullmatch(r"sm_(\d+)[a-z]*", arch)
-    return int(found[1]) if found else 0
+    match = re.fullmatch(r"sm_(\d+)[a-z]*", arch)
+    return int(match[1]) if match else 0
 
 
 def _has(target: Target, feature: str) -> bool:
@@ -129,9 +129,11 @@ def host_cores() -> int:
     processor that the process may run on; else one for each, on x86 for every second one (TVM 0.27,
     MaxConcurrency in threading_backend.cc).
     """
-    found = host_processors()
+    processors = host_processors()
     for name in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
         wanted = os.environ.get(name, "")
         if wanted.isdigit() and int(wanted) > 0:
-            return min(int(wanted), found)
-    return max(1, found // 2 if platform.machine().lower() in ("x86_64", "amd64") else found)
+            return min(int(wanted), processors)
+    return max(
+        1, processors // 2 if platform.machine().lower() in ("x86_64", "amd64") else processors
+    )

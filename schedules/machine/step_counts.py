@@ -55,16 +55,16 @@ def step_cost(recurrence: Recurrence) -> StepCost:
 
 def _counts(stmt: Any) -> tuple[float, float, float]:
     """Arithmetic, special functions and accesses of a statement."""
-    found = [0.0, 0.0, 0.0]
+    counts = [0.0, 0.0, 0.0]
     skip = tvm_ffi.WalkResult.SKIP
 
-    def add(place: int, amount: float = 1.0) -> None:
-        found[place] += amount
+    def add(index: int, amount: float = 1.0) -> None:
+        counts[index] += amount
 
     def on_loop(loop: tirx.For) -> Any:
         inner = _counts(loop.body)
-        for place, amount in enumerate(inner):
-            add(place, amount * known_extent(loop.extent))
+        for index, amount in enumerate(inner):
+            add(index, amount * known_extent(loop.extent))
         return skip
 
     def on_call(call: Call) -> None:
@@ -87,7 +87,7 @@ def _counts(stmt: Any) -> tuple[float, float, float]:
         *((kind, lambda _: add(0)) for kind in arithmetic),
     ]
     tvm_ffi.structural_walk(stmt, handlers, order="pre")
-    return found[0], found[1], found[2]
+    return counts[0], counts[1], counts[2]
 
 
 def specials_of(node: Any) -> float:
@@ -140,7 +140,17 @@ def instructions_of(node: Any, *, bare: bool = False) -> float:
         name = (tir.call_name(call) or "").rpartition(".")[2]
         add(1.0 if bare and name == "exp2" else float(_CALLS.get(name, 2)))
 
-    one = (tirx.Mul, tirx.Max, tirx.Min, tirx.Select, tirx.Cast, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+    of_one_instruction = (
+        tirx.Mul,
+        tirx.Max,
+        tirx.Min,
+        tirx.Select,
+        tirx.Cast,
+        tirx.LT,
+        tirx.LE,
+        tirx.GT,
+        tirx.GE,
+    )
     handlers: list[Any] = [
         (tirx.For, on_loop),
         (tirx.BufferStore, on_store),
@@ -149,7 +159,7 @@ def instructions_of(node: Any, *, bare: bool = False) -> float:
         (tirx.Add, on_sum),
         (tirx.Sub, on_sum),
         (tirx.Div, lambda _: add(_DIVISION)),
-        *((kind, lambda _: add(1.0)) for kind in one),
+        *((kind, lambda _: add(1.0)) for kind in of_one_instruction),
     ]
     tvm_ffi.structural_walk(node, handlers, order="pre")
     return total

@@ -41,9 +41,9 @@ class Promise:
     time : int or None
         The dimension that is time, if one is.
     reverse : bool
-        Whether the loop walks it backwards.
-    places : bool
-        Whether finite values and others have the loop's places throughout, and not only before
+        Whether the loop runs over it backwards.
+    finite_alike : bool
+        Whether finite values and others are where the loop has them throughout, and not only before
         the first step of a lane that is not finite.
     gates : frozenset of str
         Inputs whose infinities count as the largest number, so that the scan may leave the loop
@@ -53,32 +53,34 @@ class Promise:
     bound: float
     time: int | None
     reverse: bool
-    places: bool
+    finite_alike: bool
     gates: frozenset[str]
 
 
-def promise(found: Recurrence, output: Var, *, rounds_steps: bool = False) -> Promise:
+def promise(recurrence: Recurrence, output: Var, *, rounds_steps: bool = False) -> Promise:
     """Return what the scan of a recurrence promises of one of its outputs.
 
     Parameters
     ----------
-    found : Recurrence
+    recurrence : Recurrence
     output : Var
         A parameter that is written.
     rounds_steps : bool
         Whether it is compared with a loop that rounds its carry to a half at every step.
     """
     dtype = tir.dtype_of(output)
-    time, reverse = _walk(found, output)
-    algebras = [algebra.innermost for algebra in found.algebras]
-    places = not any(algebra.name in _UNTIL_FINITE for algebra in algebras)
+    time, reverse = _moves_with_time(recurrence, output)
+    algebras = [algebra.innermost for algebra in recurrence.algebras]
+    finite_alike = not any(algebra.name in _UNTIL_FINITE for algebra in algebras)
     gates = {
         str(load.source.name)
         for algebra in algebras
         if isinstance(algebra, BoundedAffine) and algebra.step.gate is not None
         for load in tir.loads(algebra.step.gate)
     }
-    return Promise(_bound(found, dtype, rounds_steps), time, reverse, places, frozenset(gates))
+    return Promise(
+        _bound(recurrence, dtype, rounds_steps), time, reverse, finite_alike, frozenset(gates)
+    )
 
 
 def errors(
@@ -114,7 +116,7 @@ def errors(
         relative = np.where(same, 0.0, apart / np.maximum(terms, _SMALLEST))
     relative = np.where(finite & np.isfinite(got), relative, np.inf)
     relative = np.where(~finite & ~np.isfinite(got), 0.0, relative)
-    if not promised.places:
+    if not promised.finite_alike:
         relative = np.where(_before(~finite, promised), relative, 0.0)
     return relative
 
@@ -125,26 +127,26 @@ _SMALLEST = float(np.finfo("float32").tiny)
 
 def takes_extrema(func: tirx.PrimFunc) -> bool:
     """Return whether a function takes maxima or minima; devices answer differently for NaN."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(func.body, [((tirx.Max, tirx.Min), found.append)])
-    return any(is_float(tir.dtype_of(e)) for e in found)
+    extrema: list[Any] = []
+    tvm_ffi.structural_walk(func.body, [((tirx.Max, tirx.Min), extrema.append)])
+    return any(is_float(tir.dtype_of(e)) for e in extrema)
 
 
-def _walk(found: Recurrence, output: Var) -> tuple[int | None, bool]:
+def _moves_with_time(recurrence: Recurrence, output: Var) -> tuple[int | None, bool]:
     """The dimension of an output that moves with time, and whether it moves backwards."""
-    time, walks = found.time.var, set()
+    time, moves = recurrence.time.var, set()
 
     def on_store(store: tirx.BufferStore) -> None:
         if not store.buffer.same_as(output):
             return
         moving = [d for d, i in enumerate(store.indices) if tir.contains_var(i, [time])]
         if len(moving) == 1:
-            walks.add((moving[0], _stride(store.indices[moving[0]], time)))
+            moves.add((moving[0], _stride(store.indices[moving[0]], time)))
 
-    tvm_ffi.structural_walk(found.body, [(tirx.BufferStore, on_store)])
-    if len(walks) != 1:
+    tvm_ffi.structural_walk(recurrence.body, [(tirx.BufferStore, on_store)])
+    if len(moves) != 1:
         return None, False
-    ((dimension, stride),) = walks
+    ((dimension, stride),) = moves
     return (dimension, stride < 0) if stride else (None, False)
 
 
@@ -180,16 +182,16 @@ def _before(bad: np.ndarray, promised: Promise) -> np.ndarray:
     return out
 
 
-def _bound(found: Recurrence, dtype: str, rounds_steps: bool) -> float:
+def _bound(recurrence: Recurrence, dtype: str, rounds_steps: bool) -> float:
     if not is_float(dtype):
         return 0.0
-    if all(_is_exact(algebra) for algebra in found.algebras) and not _rounds(found):
+    if all(_is_exact(algebra) for algebra in recurrence.algebras) and not _rounds(recurrence):
         return 0.0
     if tir.is_half(dtype):
         # Rounded once, to bfloat16's unit or half of it, beside what a loop's own steps add.
         return (16 if rounds_steps else 4) * 2.0**-8
     # Errors of either sign mostly cancel: 2 k sqrt(t + c) units, k up to 10, of half an eps.
-    length = tir.as_int(found.time.extent) or STEPS
+    length = tir.as_int(recurrence.time.extent) or STEPS
     return 16 * float(np.finfo(dtype).eps) * float(np.sqrt(max(16, length)))
 
 
@@ -198,7 +200,7 @@ def _is_exact(algebra: Algebra) -> bool:
     return inner.name in _EXACT or getattr(inner, "op", "") in _EXACT_OPERATORS
 
 
-def _rounds(found: Recurrence) -> bool:
+def _rounds(recurrence: Recurrence) -> bool:
     """Return whether a step calls functions, which vectors may compute by polynomials."""
     calls: list[str | None] = []
 
@@ -206,7 +208,7 @@ def _rounds(found: Recurrence) -> bool:
         if is_float(tir.dtype_of(call)):
             calls.append(tir.call_name(call))
 
-    tvm_ffi.structural_walk(found.body, [(Call, on_call)])
+    tvm_ffi.structural_walk(recurrence.body, [(Call, on_call)])
     return any(name not in _EXACT_CALLS for name in calls)
 
 

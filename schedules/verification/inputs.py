@@ -58,7 +58,7 @@ class Case:
             yield {name: _changed(array, relative, rng) for name, array in self.arrays.items()}
 
 
-def cases(func: tirx.PrimFunc, found: Recurrence, seed: int) -> Iterator[Case]:
+def cases(func: tirx.PrimFunc, recurrence: Recurrence, seed: int) -> Iterator[Case]:
     """Every kind that means something to the dtypes of a function.
 
     A value that is not finite is put into the middle of one input at a time: together they would
@@ -68,38 +68,38 @@ def cases(func: tirx.PrimFunc, found: Recurrence, seed: int) -> Iterator[Case]:
     ----------
     func : PrimFunc
         Symbolic extents get small odd values, the steps ``STEPS``.
-    found : Recurrence
+    recurrence : Recurrence
         Of it.
     seed : int
         Of the random values.
     """
-    shapes = _shapes(func, found)
-    limits = index_limits(func, found)
+    shapes = _shapes(func, recurrence)
+    limits = index_limits(func, recurrence)
     read = tir.buffers_loaded(func.body)
     floats = [str(p.name) for p in func.params if is_float(tir.dtype_of(p))]
     inputs = [str(p.name) for p in func.params if p in read and str(p.name) in floats]
-    made = {}
+    by_kind = {}
     for kind in CASES[:5] if floats else ("random", "zeros"):
         rng = np.random.default_rng(seed)
         arrays = {
             str(p.name): _values(kind, shape, tir.dtype_of(p), limits.get(p), rng)
             for p, shape in zip(func.params, shapes, strict=True)
         }
-        made[kind] = Case(kind, arrays)
-        yield made[kind]
+        by_kind[kind] = Case(kind, arrays)
+        yield by_kind[kind]
     for name in inputs:
         for kind, bad in (("nan", np.nan), ("infinity", np.inf), ("infinity", -np.inf)):
-            array = made["random"].arrays[name].copy()
+            array = by_kind["random"].arrays[name].copy()
             if array.size:
                 array.flat[array.size // 2] = bad
-                base = made["random"]
+                base = by_kind["random"]
                 yield Case(kind, {**base.arrays, name: array}, base, name)
 
 
-def _sizes(func: tirx.PrimFunc, found: Recurrence) -> tir.VarMap:
+def _sizes(func: tirx.PrimFunc, recurrence: Recurrence) -> tir.VarMap:
     """A number for every extent that is symbolic."""
     sizes = tir.VarMap()
-    for var in tir.variables(found.time.extent).keys():
+    for var in tir.variables(recurrence.time.extent).keys():
         sizes[var] = tirx.IntImm(tir.dtype_of(var), STEPS)
     steps = len(sizes)
     for param in func.params:
@@ -111,8 +111,8 @@ def _sizes(func: tirx.PrimFunc, found: Recurrence) -> tir.VarMap:
     return sizes
 
 
-def _shapes(func: tirx.PrimFunc, found: Recurrence) -> list[list[Any]]:
-    sizes = _sizes(func, found)
+def _shapes(func: tirx.PrimFunc, recurrence: Recurrence) -> list[list[Any]]:
+    sizes = _sizes(func, recurrence)
     return [[_number(extent, sizes) for extent in tir.shape_of(param)] for param in func.params]
 
 
@@ -157,12 +157,12 @@ def _smallest_normal(dtype: str) -> float:
     return float(np.finfo("float32" if dtype == "bfloat16" else dtype).tiny)
 
 
-def index_limits(func: tirx.PrimFunc, found: Recurrence) -> tir.VarMap:
+def index_limits(func: tirx.PrimFunc, recurrence: Recurrence) -> tir.VarMap:
     """Extents that integer inputs must stay below, because they index something.
 
     Every index stays inside of its array, or the loop itself would end the process.
     """
-    limits, sizes = tir.VarMap(), _sizes(func, found)
+    limits, sizes = tir.VarMap(), _sizes(func, recurrence)
     ranges = _ranges(func.body, sizes)
 
     def bound(index: Any, size: int | None) -> None:
@@ -176,7 +176,7 @@ def index_limits(func: tirx.PrimFunc, found: Recurrence) -> tir.VarMap:
     for load in tir.loads(func.body):
         for index, extent in zip(load.indices, tir.shape_of(load.source), strict=True):
             bound(index, _number(extent, sizes))
-    for algebra in found.algebras:
+    for algebra in recurrence.algebras:
         inner = algebra.innermost
         if isinstance(inner, Automaton):
             load = inner.image.value if isinstance(inner.image, tirx.Cast) else inner.image
@@ -188,14 +188,14 @@ def index_limits(func: tirx.PrimFunc, found: Recurrence) -> tir.VarMap:
 
 def _ranges(body: Any, sizes: tir.VarMap) -> list[tuple[Any, Range]]:
     """The ranges of loops and of block axes."""
-    found = []
+    ranges = []
 
     def add(var: Any, start: Any, extent: Any) -> None:
         first, steps = _number(start, sizes), _number(extent, sizes)
         if first is not None and steps is not None:
             kind = tir.dtype_of(var)
             bounds = (tirx.IntImm(kind, first), tirx.IntImm(kind, max(1, steps)))
-            found.append((var, Range.from_min_extent(*bounds)))
+            ranges.append((var, Range.from_min_extent(*bounds)))
 
     def on_block(block: SBlock) -> None:
         for axis in block.iter_vars:
@@ -205,7 +205,7 @@ def _ranges(body: Any, sizes: tir.VarMap) -> list[tuple[Any, Range]]:
         add(loop.loop_var, loop.min, loop.extent)
 
     tvm_ffi.structural_walk(body, [(SBlock, on_block), (tirx.For, on_loop)])
-    return found
+    return ranges
 
 
 def _largest(index: Any, size: int, ranges: list[tuple[Any, Range]]) -> int:

@@ -102,7 +102,7 @@ class _Samples:
 
     def __init__(self) -> None:
         self.inputs: list[Var] = []
-        self.kept: list[Var] = []
+        self.computed: list[Var] = []
         self.stores: list[Any] = []
         self.values = tir.VarMap()
 
@@ -115,8 +115,8 @@ class _Samples:
         """Compute values and keep them, so that expressions stay small."""
         out = []
         for part in parts:
-            buffer = local(f"kept{len(self.kept)}", [_SAMPLES], tir.dtype_of(part), "global")
-            self.kept.append(buffer)
+            buffer = local(f"kept{len(self.computed)}", [_SAMPLES], tir.dtype_of(part), "global")
+            self.computed.append(buffer)
             self.stores.append((buffer, part))
             out.append(tirx.BufferLoad(buffer, [_INDEX]))
         return tuple(out)
@@ -128,27 +128,27 @@ class _Samples:
         which of a hundred take longer to compile than what is computed.
         """
         rows: dict[str, list[Var]] = {}
-        for one in (*self.inputs, *self.kept):
-            rows.setdefault(tir.dtype_of(one), []).append(one)
+        for var in (*self.inputs, *self.computed):
+            rows.setdefault(tir.dtype_of(var), []).append(var)
         tables = {
             dtype: tirx.decl_buffer([len(members), _SAMPLES], dtype, f"all_{dtype}")
             for dtype, members in rows.items()
         }
-        place = tir.VarMap(
-            (one, (tables[dtype], row))
+        samples = tir.VarMap(
+            (var, (tables[dtype], row))
             for dtype, members in rows.items()
-            for row, one in enumerate(members)
+            for row, var in enumerate(members)
         )
 
         def in_table(load: Any) -> Any:
-            table, row = place[load.source]
+            table, row = samples[load.source]
             return tirx.BufferLoad(table, [row, *load.indices])
 
         def body(i: Var) -> Any:
             at = tir.VarMap([(_INDEX, i)])
             stores = []
-            for one, value in self.stores:
-                table, row = place[one]
+            for var, value in self.stores:
+                table, row = samples[var]
                 value = tir.substitute(tir.map_loads(value, in_table), at)
                 stores.append(tirx.BufferStore(table, value, [row, i]))
             return tir.seq(stores)
@@ -158,15 +158,15 @@ class _Samples:
         arrays = {
             dtype: np.zeros((len(members), _SAMPLES), dtype) for dtype, members in rows.items()
         }
-        for one in self.inputs:
-            dtype = tir.dtype_of(one)
-            arrays[dtype][place[one][1]] = _random(rng, dtype, bounds)
+        for var in self.inputs:
+            dtype = tir.dtype_of(var)
+            arrays[dtype][samples[var][1]] = _random(rng, dtype, bounds)
         tensors = {dtype: tvm.runtime.tensor(array) for dtype, array in arrays.items()}
         tvm.compile(func, target="llvm")["laws"](*tensors.values())
-        made = {dtype: tensor.numpy() for dtype, tensor in tensors.items()}
+        arrays_by_dtype = {dtype: tensor.numpy() for dtype, tensor in tensors.items()}
         for dtype, members in rows.items():
-            for row, one in enumerate(members):
-                self.values[one] = made[dtype][row]
+            for row, var in enumerate(members):
+                self.values[var] = arrays_by_dtype[dtype][row]
 
     def read(self, parts: Element) -> list[np.ndarray]:
         """Computed values of the parts of an element."""

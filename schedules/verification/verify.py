@@ -124,12 +124,12 @@ def verify(
     RefusalError
         If the function has no recurrence.
     """
-    found = extract(as_func(func, "verify"))
-    if isinstance(found, Refusal):
-        raise RefusalError(found.message(), found)
+    recurrence = extract(as_func(func, "verify"))
+    if isinstance(recurrence, Refusal):
+        raise RefusalError(recurrence.message(), recurrence)
     choice = as_choice(plan, "verify")
-    one = choice if isinstance(choice, ScanPlan) else None
-    target = target_for(target, one, "verify")
+    same_plan = choice if isinstance(choice, ScanPlan) else None
+    target = target_for(target, same_plan, "verify")
     name = str((func.attrs or {}).get("global_symbol", "main"))
     named = func.with_attr("global_symbol", name)
     scan = build(
@@ -139,11 +139,12 @@ def verify(
     out: dict[tuple[str, str], Comparison] = {}
     for reference in _references(named, name, target):
         promises = {
-            str(p.name): promise(found, p, rounds_steps=reference.rounds_steps) for p in written
+            str(p.name): promise(recurrence, p, rounds_steps=reference.rounds_steps)
+            for p in written
         }
         bound = max(promised.bound for promised in promises.values())
         moved: dict[str, Arrays] = {}
-        for case in cases(func, found, seed):
+        for case in cases(func, recurrence, seed):
             if case.kind not in reference.kinds:
                 continue
             base = case.base or case
@@ -155,16 +156,16 @@ def verify(
             for output, promised in promises.items():
                 key = (case.kind, output)
                 terms = moved[base.kind][output]
-                made = _compare(
+                comparison = _compare(
                     *key, want[output], got[output], terms, promised, touched.get(output)
                 )
-                out[key] = max(out.get(key, made), made, key=_severity)
+                out[key] = max(out.get(key, comparison), comparison, key=_severity)
     return list(out.values())
 
 
-def telling_plan(found: Recurrence, target: Target) -> ScanPlan:
+def telling_plan(recurrence: Recurrence, target: Target) -> ScanPlan:
     """The plan that is used; where that is the loop itself, a tree, which has something to tell."""
-    plan = plan_of(found, target)
+    plan = plan_of(recurrence, target)
     return ThreePhase(chunks=8, lane_block=4) if plan.keeps_loop else plan
 
 
@@ -204,8 +205,8 @@ def _references(named: tirx.PrimFunc, name: str, target: Target) -> list[_Refere
         return [_Reference(loop, tvm.cpu(), ("random", "zeros"), True), wide]
     if extrema:
         plan = Sequential(threads_per_block=32)
-        own = _Reference(*_built(named, name, target, plan), ("nan", "infinity"))
-        return [_Reference(loop, tvm.cpu(), CASES[:5]), own]
+        with_plan = _Reference(*_built(named, name, target, plan), ("nan", "infinity"))
+        return [_Reference(loop, tvm.cpu(), CASES[:5]), with_plan]
     return [_Reference(loop, tvm.cpu(), CASES)]
 
 
@@ -251,9 +252,9 @@ def _touched(
     return {n: out[n] if promises[n].time is not None else out[n] | somewhere for n in out}
 
 
-def _severity(made: Comparison) -> float:
+def _severity(comparison: Comparison) -> float:
     """Nearness of a comparison to its bound; infinite where it does not hold at all."""
-    return made.relative / made.bound if made.bound else made.relative
+    return comparison.relative / comparison.bound if comparison.bound else comparison.relative
 
 
 def _compare(
@@ -269,15 +270,15 @@ def _compare(
         return Comparison(kind, output, 0.0, (), 0.0, 0.0, 0.0, promised.bound)
     left, right = want.astype("float64"), got.astype("float64")
     relative = errors(left, right, moved, promised, touched)
-    place = np.unravel_index(int(np.argmax(relative)), relative.shape)
+    index = np.unravel_index(int(np.argmax(relative)), relative.shape)
     return Comparison(
         kind,
         output,
-        _ulps(left[place], right[place], want.dtype),
-        tuple(int(i) for i in place),
-        float(left[place]),
-        float(right[place]),
-        float(relative[place]),
+        _ulps(left[index], right[index], want.dtype),
+        tuple(int(i) for i in index),
+        float(left[index]),
+        float(right[index]),
+        float(relative[index]),
         promised.bound,
     )
 

@@ -29,7 +29,7 @@ def scan(tree, levels):
     return {"warp": 1, "kogge_stone": levels + 1, "blelloch": 2 * (levels - 5)}[tree]
 
 
-def fold(tree, levels):
+def reduction(tree, levels):
     return max(0, levels - 4) if tree == "blelloch" else scan(tree, levels)
 
 
@@ -48,7 +48,7 @@ SIZES = [
 @pytest.mark.parametrize(("tree", "threads"), SIZES)
 def test_the_count_is_what_the_trees_need(tree, threads):
     levels = threads.bit_length() - 1
-    whole, total = scan(tree, levels), fold(tree, levels)
+    whole, total = scan(tree, levels), reduction(tree, levels)
     assert counts("serial_tiles", tree, threads) == [whole]
     found = extract(library.linear_recurrence(3, 10000))
     tiles = -(-10000 // (2 * threads))

@@ -45,14 +45,14 @@ def test_no_two_threads_meet_in_a_bank(size):
         unit = layout.unit
         for warp in (0, 32, 96):
             for k in range(0, items, unit):
-                places = [layout.place((warp + t) * items + k) * size for t in range(32)]
+                places = [layout.index((warp + t) * items + k) * size for t in range(32)]
                 assert conflicts(places, unit * size) == 1, (items, k)
                 # A unit lies in one piece, aligned to itself.
                 assert all(place % (unit * size) == 0 for place in places)
             for lanes in (1, 2, 4, 8, 16):
                 # Of the widths that a tile of 32 threads is a multiple of.
                 if lanes * size <= 16 and not 32 * items % lanes:
-                    places = [layout.place((warp + t) * lanes) * size for t in range(32)]
+                    places = [layout.index((warp + t) * lanes) * size for t in range(32)]
                     assert conflicts(places, lanes * size) == 1, (items, lanes)
 
 
@@ -172,13 +172,13 @@ WRONG = {
         "one of direct, transposed, got block_load=rotated"
     ),
     "cuda/serial_tiles(threads_per_block=64, items_per_thread=4, stages=2)": (
-        "block_load=transposed for several stages"
+        "block_load=transposed for several buffers"
     ),
     "cuda/three_phase(threads_per_block=64, items_per_thread=4, block_load=transposed, stages=2)": (
         "expected one of .*, got the field 'stages'"
     ),
     "cuda/serial_tiles(threads_per_block=8, items_per_thread=4, block_load=transposed, stages=4)": (
-        "1 to 3 stages, got stages=4"
+        "1 to 3 buffers of a tile, got stages=4"
     ),
     "cuda/serial_tiles(threads_per_block=512, items_per_thread=16, block_load=transposed)": (
         "at most 49152 bytes of shared memory, got 11"
@@ -197,7 +197,7 @@ def test_old_devices_have_one_buffer():
     assert not Machine.of(old).async_copies
     found = extract(library.linear_recurrence(4, 1000))
     TILES.check(old, found)
-    with pytest.raises(PlanError, match="a target of sm_80 or later for several stages"):
+    with pytest.raises(PlanError, match="a target of sm_80 or later for several buffers"):
         TILES.with_(stages=2).check(old, found)
 
 

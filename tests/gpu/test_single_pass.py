@@ -51,7 +51,7 @@ def test_lengths(plan):
 
 @pytest.mark.parametrize("name", ["matrices", "first largest"])
 def test_many_orders(name):
-    """A combine that does not commute; two stages. Several windows."""
+    """A combine that does not commute; two levels. Several windows."""
     family, shape = FAMILIES[name], Shape(3, 700, reverse=True, exclusive=True)
     inputs = inputs_of(family, shape, 7)
     want = twin(family, shape, inputs)

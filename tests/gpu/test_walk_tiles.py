@@ -117,13 +117,13 @@ def test_paddings_of_rows_of_steps(shared, items, threads):
     plan = PLAN.with_(threads_per_block=threads, threads_per_lane=shared, items_per_thread=items)
     part, steps = walk_layout(plan, extract(func)).streams[0], walk_steps(plan)
     lanes = threads // shared
-    places = [[part.place(t, y) for y in range(lanes)] for t in range(steps)]
-    assert len({p for row in places for p in row}) == steps * lanes
-    assert max(p for row in places for p in row) < part.cells
-    assert all(row[0] % part.copies.lanes == 0 for row in places)
-    assert all(row == list(range(row[0], row[0] + lanes)) for row in places)
+    indices = [[part.index(t, y) for y in range(lanes)] for t in range(steps)]
+    assert len({p for row in indices for p in row}) == steps * lanes
+    assert max(p for row in indices for p in row) < part.cells
+    assert all(row[0] % part.copies.lanes == 0 for row in indices)
+    assert all(row == list(range(row[0], row[0] + lanes)) for row in indices)
     for item in range(items):
-        read = {part.place(q * items + item, y) for q in range(shared) for y in range(32 // shared)}
+        read = {part.index(q * items + item, y) for q in range(shared) for y in range(32 // shared)}
         assert len({place % 32 for place in read}) == 32
 
 
@@ -292,7 +292,7 @@ WRONG = {
     ),
     "threads_per_lane=2, block_load=transposed, stages=3": (
         library.selective_scan(1, 128, 64, 16),
-        "at most 49152 bytes of shared memory, got .* use fewer stages",
+        "at most 49152 bytes of shared memory, got .* use fewer buffers of a tile",
     ),
 }
 

@@ -51,7 +51,7 @@ class Exact:
         return evaluate(self.algebra.apply(tuple(symbols), (carry,))[0], values, self.target)
 
 
-def fold(exact, elements):
+def reduce(exact, elements):
     out = exact.identity()
     for element in elements:
         out = exact.combine(out, element)
@@ -65,10 +65,10 @@ def check_laws(exact, steps, start, sequential):
     for step in steps:
         states.append(sequential(states[-1], step))
     for i, j in itertools.combinations(range(len(steps) + 1), 2):
-        assert same(exact.apply(fold(exact, lifted[i:j]), states[i]), states[j])
-    whole = fold(exact, lifted)
+        assert same(exact.apply(reduce(exact, lifted[i:j]), states[i]), states[j])
+    whole = reduce(exact, lifted)
     for i in range(len(steps) + 1):
-        left, right = fold(exact, lifted[:i]), fold(exact, lifted[i:])
+        left, right = reduce(exact, lifted[:i]), reduce(exact, lifted[i:])
         joined = exact.combine(left, right)
         assert all(same(a, b) for a, b in zip(joined, whole, strict=True)), i
         assert same(exact.apply(right, exact.apply(left, start)), states[-1])
@@ -145,7 +145,7 @@ def test_float_max_and_min_with_nan_follow_the_targets_own_loop(op, carry_first,
             for i, step in enumerate(steps):
                 state = sequential(state, step)
                 for cut in range(i + 2):
-                    first, second = fold(exact, lifted[:cut]), fold(exact, lifted[cut : i + 1])
+                    first, second = reduce(exact, lifted[:cut]), reduce(exact, lifted[cut : i + 1])
                     got = exact.apply(exact.combine(first, second), start)
                     assert same(float(got), float(state)), (values, start, i, cut)
 

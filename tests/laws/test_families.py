@@ -1,7 +1,7 @@
 """Every family, from the step expression on: what is proven of it is what it does, exactly.
 
 The step is interpreted as it stands, one time after another; the algebra that was proven from it
-is interpreted on the same numbers, folded and split at every point.
+is interpreted on the same numbers, elements and split at every point.
 """
 
 import itertools
@@ -395,7 +395,7 @@ class Interpreted:
         return self._run(self.case.steps, {**inputs, **olds})
 
 
-def folds(algebra, elements):
+def elements_from(algebra, elements):
     """For every start, the elements from there on: none of them, one, two, ..."""
     starts = range(len(elements) + 1)
     return [
@@ -422,12 +422,12 @@ def test_laws(name, target):
         for step in inputs:
             states.append(algebra.step(states[-1], step))
         lifted = [algebra.lift(step) for step in inputs]
-        folded = folds(algebra, lifted)
+        elements = elements_from(algebra, lifted)
         for i, j in itertools.combinations(range(len(inputs) + 1), 2):
-            made = algebra.apply(folded[i][j - i], states[i])
+            made = algebra.apply(elements[i][j - i], states[i])
             assert agree(case, made, states[j]), (i, j, inputs[i:j], states[i])
         for cut in range(len(inputs) + 1):
-            joined = algebra.combine(folded[0][cut], folded[cut][-1])
+            joined = algebra.combine(elements[0][cut], elements[cut][-1])
             assert agree(case, algebra.apply(joined, case.start), states[-1]), (cut, inputs)
         extended = algebra.identity()
         for element in lifted:

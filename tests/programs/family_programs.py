@@ -346,7 +346,7 @@ def kept_while_above(
         )
 
 
-#: Program, families in order of the stages, range of the inputs, whether rounding may differ.
+#: Program, families in order of the levels, range of the inputs, whether rounding may differ.
 PROGRAMS = {
     "second_order": (second_order, ["matrix affine"], (-1, 2), False),
     "history_of_two": (history_of_two, ["matrix affine"], (-1, 2), False),

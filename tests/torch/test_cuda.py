@@ -145,7 +145,7 @@ cusim.available() and cusim.install()
 import torch, tvm_ffi
 from tvm_scan.torch import store
 from tvm_scan.torch.kernels import cache as kernels
-from tvm_scan.torch.kernels import places
+from tvm_scan.torch.kernels import devices
 from tvm_scan.torch.ops.affine import affine_spec
 from tvm_scan.torch.kernels.runtime import load_runtime
 from tvm_scan.torch.kernels.scratch import shapes_of
@@ -153,7 +153,7 @@ spec = affine_spec(torch.float32, "inclusive", False, False, False, True)
 plan = "cuda/three_phase(threads_per_block=32, items_per_thread=4, block_tree=warp)"
 if len(sys.argv) > 1:
     kernels.build_kernel = None
-library = kernels._load(spec, plan, places.gpu_place("sm_90"))
+library = kernels._load(spec, plan, devices.gpu_device("sm_90"))
 load_runtime("cuda")
 library["main"]
 print(shapes_of(library["scratch"], (1, 3, 1000)))

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
 from tvm_scan import ScanError  # noqa: E402
-from tvm_scan.torch.trace import kept as kept_traces  # noqa: E402
+from tvm_scan.torch.trace import stored_traces  # noqa: E402
 
 
 def affine(p, q):
@@ -296,7 +296,7 @@ def test_a_trace_depends_on_what_torch_is_set_to():
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:
-            return kept_traces.key_of((combine.__code__,), "owner")
+            return stored_traces.key_of((combine.__code__,), "owner")
         finally:
             torch.set_default_dtype(before)
 

@@ -1,6 +1,6 @@
 """Every function on a GPU: built for it, launched there, with scratch that torch allocates.
 
-torch sees no GPU here. The seam is one place: what says where a tensor lies, and what runs a
+torch sees no GPU here. The seam is in one file: what says where a tensor lies, and what runs a
 kernel there. CPU tensors are said to lie on a GPU, and the kernel that is then chosen and built
 runs on copies of them on the simulated CUDA device.
 """
@@ -15,9 +15,9 @@ import tvm_scan.torch as ts  # noqa: E402
 from tests.support import cusim  # noqa: E402
 from tests.torch.oracles import linear_loop, selective_loop  # noqa: E402
 from tvm_scan.torch.kernels import cache as kernels  # noqa: E402
-from tvm_scan.torch.kernels import places  # noqa: E402
+from tvm_scan.torch.kernels import devices  # noqa: E402
 
-GPU = places.gpu_place("sm_90")
+GPU = devices.gpu_device("sm_90")
 
 
 def to_device(value):
@@ -34,8 +34,8 @@ def launches(monkeypatch):
         pytest.skip("expected the simulated device, which CPU tensors are copied to")
     found = []
 
-    def run_at(place, call, arguments):
-        assert place is GPU
+    def run_at(device, call, arguments):
+        assert device is GPU
         found.append(len(arguments))
         copies = [to_device(argument) for argument in arguments]
         call(*copies)
@@ -44,8 +44,8 @@ def launches(monkeypatch):
                 # .data: inputs come back as they were, and count as unchanged.
                 argument.data.copy_(torch.from_dlpack(copy.copyto(tvm.cpu())))
 
-    monkeypatch.setattr(places, "place_of", lambda tensor: GPU)
-    monkeypatch.setattr(places, "run_at", run_at)
+    monkeypatch.setattr(devices, "device_of", lambda tensor: GPU)
+    monkeypatch.setattr(devices, "run_at", run_at)
     return found
 
 
@@ -91,7 +91,7 @@ def test_linear_recurrence(launches, shape):
 def test_scratch_is_given(launches, monkeypatch):
     """A plan in three launches keeps its tiles in tensors that torch allocated."""
     plan = "cuda/three_phase(threads_per_block=32, items_per_thread=4, block_tree=warp)"
-    monkeypatch.setattr(kernels, "_plan_text", lambda spec, bits, place: plan)
+    monkeypatch.setattr(kernels, "_plan_text", lambda spec, bits, device: plan)
     monkeypatch.setattr(kernels, "_calls", {})
     x = torch.rand(3, 1000, generator=torch.Generator().manual_seed(0))
     for length in (1000, 129):  # one library, scratch by the length

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import tvm_scan.torch as ts  # noqa: E402
-from tvm_scan.torch.trace.kept import key_of  # noqa: E402
 from tvm_scan.torch.trace.reads import global_state, state_of  # noqa: E402
+from tvm_scan.torch.trace.stored_traces import key_of  # noqa: E402
 
 K = 2.0
 

@@ -13,7 +13,7 @@ from tvm_scan.torch import entries, store  # noqa: E402
 from tvm_scan.torch.kernels import cache as kernels  # noqa: E402
 from tvm_scan.torch.kernels import digest  # noqa: E402
 from tvm_scan.torch.kernels.spec import KernelSpec  # noqa: E402
-from tvm_scan.torch.trace import kept as kept_traces  # noqa: E402
+from tvm_scan.torch.trace import stored_traces  # noqa: E402
 
 #: Labels that are none, of an entry whose content is there.
 LABELS = [
@@ -134,8 +134,8 @@ def test_one_at_a_time(folder):
 def test_kernels_with_and_without_a_cache(tmp_path, monkeypatch, setting):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    places = {"off": "off", "folder": str(tmp_path / K), "unwritable": str(blocked / K)}
-    monkeypatch.setenv("TVM_SCAN_CACHE", places[setting])
+    folders = {"off": "off", "folder": str(tmp_path / K), "unwritable": str(blocked / K)}
+    monkeypatch.setenv("TVM_SCAN_CACHE", folders[setting])
     options = (("dtype", "float32"), ("exclusive", False), ("op", "add"), ("reverse", False))
     spec = KernelSpec("cumulative", (*options, ("time_last", True)), ("outer", "inner", "length"))
     monkeypatch.setattr(kernels, "_calls", {})
@@ -232,7 +232,7 @@ PLANS = [
 @pytest.mark.parametrize("plan", [*PLANS, "cuda/lanes(threads_per_block=32)", b"\xff\xfe"])
 def test_a_plan_in_the_cache_that_is_none_is_made_anew(folder, plan, monkeypatch):
     import tvm_scan.torch as ts
-    from tvm_scan.torch.kernels.places import CPU
+    from tvm_scan.torch.kernels.devices import CPU
 
     monkeypatch.setattr(kernels, "_calls", {})
     monkeypatch.setattr(kernels, "_libraries", {})
@@ -254,6 +254,6 @@ def test_a_plan_in_the_cache_that_is_none_is_made_anew(folder, plan, monkeypatch
 )
 def test_a_trace_in_the_cache_that_is_none(folder, text):
     entries.insert(K, ".txt", text.encode())
-    assert kept_traces.found_trace(K) is None
-    kept_traces.keep_trace(K, "graph", [1, "a"], "what")
-    assert kept_traces.found_trace(K) == ("graph", [1, "a"])
+    assert stored_traces.stored_trace(K) is None
+    stored_traces.store_trace(K, "graph", [1, "a"], "what")
+    assert stored_traces.stored_trace(K) == ("graph", [1, "a"])

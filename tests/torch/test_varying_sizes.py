@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning
 def traced_anew(monkeypatch):
     """No trace of an earlier test or run stands for one that export or compile makes."""
     monkeypatch.setattr(traced, "_kept", weakref.WeakKeyDictionary())
-    monkeypatch.setattr(traced, "found_trace", lambda _key: None)
+    monkeypatch.setattr(traced, "stored_trace", lambda _key: None)
 
 
 #: All others than those of the table.

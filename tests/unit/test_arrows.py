@@ -233,7 +233,7 @@ ROOMS = {
         "private",
         "entries",
         "store",
-        "kernels.runtime kernels.places kernels.scratch kernels.spec kernels.digest",
+        "kernels.runtime kernels.devices kernels.scratch kernels.spec kernels.digest",
         "arguments",
         "trace",
         "kernels",
@@ -321,7 +321,7 @@ def test_every_module_is_linted():
     ("path", "source"),
     [
         ("schedules/common/ir.py", "from tvm_scan.schedules.plan import ScanPlan"),
-        ("schedules/gpu/thread/place.py", "from tvm_scan.schedules.gpu.lanes import Lanes"),
+        ("schedules/gpu/thread/position.py", "from tvm_scan.schedules.gpu.lanes import Lanes"),
         ("schedules/gpu/block/tile.py", "def f():\n    import tvm_scan.schedules.gpu.grid.carries"),
         ("schedules/choose/default.py", "from tvm_scan.schedules.primitive import build"),
         ("meta/store/files.py", "from tvm_scan.meta.search.loop import Loop"),

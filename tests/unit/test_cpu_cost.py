@@ -19,7 +19,7 @@ from tvm_scan.schedules.calibrate import measured, store_constants
 from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.choose.rules import RULES, factor_of
 from tvm_scan.schedules.cpu.cost.step import step_of
-from tvm_scan.schedules.cpu.cost.vectors import vector_fold
+from tvm_scan.schedules.cpu.cost.vectors import vector_reduction
 from tvm_scan.schedules.cpu.sequential import Sequential
 from tvm_scan.schedules.gpu.lanes import Lanes as GpuLanes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
@@ -102,7 +102,7 @@ def test_a_chunk_that_is_reduced_reads_its_cells_as_the_walk_does():
 
     def reduced(**options):
         step = step_of(found_in(linear_recurrence(1, 1 << 20, **options)))
-        return vector_fold(plan, step, chip, float(step.length))
+        return vector_reduction(plan, step, chip, float(step.length))
 
     assert reduced() < reduced(reverse=True) < 2 * reduced()  # two vectors to reverse
 

@@ -78,12 +78,12 @@ def lagging(lag, step, dtype="float32"):
 
 LAGGING = {
     "maximum": (lambda h, a, x, table: T.max(h, x), {"bound": 0.0}),
-    "clamp": (lambda h, a, x, table: T.max(h + a, x), {"places": False}),
+    "clamp": (lambda h, a, x, table: T.max(h + a, x), {"finite_alike": False}),
     "bounded affine": (
         lambda h, a, x, table: T.min(T.max(a * h + x, T.float32(-1)), T.float32(1)),
         {"gates": frozenset("A")},
     ),
-    "affine": (lambda h, a, x, table: a * h + x, {"places": True, "gates": frozenset()}),
+    "affine": (lambda h, a, x, table: a * h + x, {"finite_alike": True, "gates": frozenset()}),
     "reset of a maximum": (
         lambda h, a, x, table: T.if_then_else(a > T.float32(0), x, T.max(h, x)),
         {"bound": 0.0},

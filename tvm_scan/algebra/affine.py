@@ -94,10 +94,10 @@ class Affine(Forgetting):
         step, old, dtype = system.only
         if dtype == "bool":
             return NotInFamily(step, "affine steps need numbers, found bool")
-        found = coefficients(step, old)
-        if isinstance(found, NotInFamily):
-            return found
-        a, b = found
+        parts = coefficients(step, old)
+        if isinstance(parts, NotInFamily):
+            return parts
+        a, b = parts
         forgets = is_float(dtype) and not tir.contains_var(step, [old])
         return cls(one(dtype) if a is None else a, zero(dtype) if b is None else b, dtype, forgets)
 
@@ -211,10 +211,10 @@ def coefficients(step: Any, old: Var) -> Parts | NotInFamily:
     tuple of (Expr or None) or NotInFamily
         ``a`` is None for exactly one, ``b`` is None for exactly zero.
     """
-    found = _parts(step, old)
-    if isinstance(found, NotInFamily):
-        return found
-    a, b = found
+    parts = _parts(step, old)
+    if isinstance(parts, NotInFamily):
+        return parts
+    a, b = parts
     dtype = tir.dtype_of(step)
     if a is _ZERO:
         a = zero(dtype)

@@ -58,17 +58,17 @@ class Automaton(Algebra):
             return NotInFamily(step, "")
         if not is_integer(tir.dtype_of(load)):
             return NotInFamily(step, "")
-        found = [
+        tables = [
             (dim, index, tir.as_int(extent))
             for dim, (index, extent) in enumerate(
                 zip(load.indices, tir.shape_of(load.source), strict=True)
             )
             if tir.contains_var(index, [old])
         ]
-        if not found:
+        if not tables:
             return NotInFamily(step, "")
-        dim, index, extent = found[0]
-        if len(found) > 1:
+        dim, index, extent = tables[0]
+        if len(tables) > 1:
             return NotInFamily(step, "a table that the carry indexes in two dimensions", _ROWS)
         plain = index.value if isinstance(index, tirx.Cast) else index
         if isinstance(plain, Var) and plain.same_as(old):
@@ -178,10 +178,10 @@ def _row_of(index: Any, old: Var) -> tuple[int, Any] | None:
     carry = old if tir.contains_var(plain, [old]) else state
     if carry is old and tir.contains_var(plain, [state]):
         return None
-    found = coefficients(plain, carry)
-    if isinstance(found, NotInFamily):
+    parts = coefficients(plain, carry)
+    if isinstance(parts, NotInFamily):
         return None
-    width = 1 if found[0] is None else tir.as_int(tir.simplify(found[0]))
+    width = 1 if parts[0] is None else tir.as_int(tir.simplify(parts[0]))
     if width is None or width < 1:
         return None
-    return width, tir.zero_like(index) if found[1] is None else found[1]
+    return width, tir.zero_like(index) if parts[1] is None else parts[1]

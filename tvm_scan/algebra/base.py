@@ -214,9 +214,9 @@ def classify(system: System) -> Algebra | NotInFamily:
     for family in FAMILIES:
         if family.single and len(system.olds) != 1:
             continue
-        found = family.prove(system)
-        if isinstance(found, Algebra):
-            return found
-        if found.reason:
-            reason = found
+        algebra = family.prove(system)
+        if isinstance(algebra, Algebra):
+            return algebra
+        if algebra.reason:
+            reason = algebra
     return reason

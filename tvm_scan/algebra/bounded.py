@@ -53,10 +53,10 @@ class BoundedAffine(Forgetting):
         step, old, dtype = system.only
         if dtype not in _SCALES:
             return NotInFamily(step, "")
-        found = bounded_map(step, old)
-        if found is None or found.is_affine:
+        bounded = bounded_map(step, old)
+        if bounded is None or bounded.is_affine:
             return NotInFamily(step, "")
-        return cls(found, dtype)
+        return cls(bounded, dtype)
 
     @property
     def reuses_parts(self) -> bool:
@@ -121,15 +121,15 @@ class BoundedAffine(Forgetting):
             return unit, offset, unit
         known, (limit, step) = self.step.known_gate, _SCALES[self.dtype]
         if known is not None and abs(known) <= 2.0**limit:
-            turned = nothing - offset if known < 0 else offset
-            return self._const(abs(known)), turned, self._const(-1.0 if known < 0 else 1.0)
+            reflected = nothing - offset if known < 0 else offset
+            return self._const(abs(known)), reflected, self._const(-1.0 if known < 0 else 1.0)
         falls, size = gate < nothing, self._size(gate)
-        turned = tirx.Select(falls, nothing - offset, offset)
+        reflected = tirx.Select(falls, nothing - offset, offset)
         large, down, up = size > self._power(step - 1), self._power(-step), self._power(step)
         finite = tirx.Min(size, tirx.max_value(self.dtype))
         return (
             tirx.Select(large, finite * down, size),
-            tirx.Select(large, turned * down, turned),
+            tirx.Select(large, reflected * down, reflected),
             tirx.Select(
                 falls,
                 tirx.Select(large, nothing - up, nothing - unit),

@@ -69,10 +69,10 @@ class _Side(Bound):
     def at(self, value: Any) -> Any:
         inside = self.inner.at(value)
         pair = (inside, self.limit) if self.first else (self.limit, inside)
-        made = self.kind(*pair)
+        bounded = self.kind(*pair)
         if self.kind in (tirx.Max, tirx.Min):
-            return made
-        return tirx.Select(made, *((inside, self.limit) if self.keeps else (self.limit, inside)))
+            return bounded
+        return tirx.Select(bounded, *((inside, self.limit) if self.keeps else (self.limit, inside)))
 
     def moved(self, gate: float, offset: Any) -> Bound:
         kind = self.kind if gate > 0 else _FALLING[self.kind]
@@ -135,9 +135,9 @@ def bounded_map(e: Any, old: Var) -> BoundedMap | None:
     BoundedMap or None
         None where the step is something else.
     """
-    found = coefficients(e, old)
-    if isinstance(found, tuple):
-        return BoundedMap(*found, _Free())
+    parts = coefficients(e, old)
+    if isinstance(parts, tuple):
+        return BoundedMap(*parts, _Free())
     if isinstance(e, tirx.Max | tirx.Min):
         for inner, limit, first in ((e.a, e.b, True), (e.b, e.a, False)):
             if not tir.contains_var(limit, [old]):
@@ -152,11 +152,11 @@ def bounded_map(e: Any, old: Var) -> BoundedMap | None:
 def _bounded(
     inner: Any, old: Var, limit: Any, kind: Any, first: bool, keeps: bool = True
 ) -> BoundedMap | None:
-    found = bounded_map(inner, old)
-    if found is None:
+    inside = bounded_map(inner, old)
+    if inside is None:
         return None
-    bound = _Side(found.bound, limit, kind, first, keeps)
-    return BoundedMap(found.gate, found.offset, bound)
+    bound = _Side(inside.bound, limit, kind, first, keeps)
+    return BoundedMap(inside.gate, inside.offset, bound)
 
 
 def _compared(cond: Any, yes: Any, no: Any, old: Var) -> BoundedMap | None:
@@ -166,8 +166,8 @@ def _compared(cond: Any, yes: Any, no: Any, old: Var) -> BoundedMap | None:
     for v, x, first in ((cond.a, cond.b, True), (cond.b, cond.a, False)):
         if not tir.contains_var(v, [old]) or tir.contains_var(x, [old]):
             continue
-        for keeps, kept, other in ((True, yes, no), (False, no, yes)):
-            if tir.structurally_equal(kept, v) and tir.structurally_equal(other, x):
+        for keeps, chosen, other in ((True, yes, no), (False, no, yes)):
+            if tir.structurally_equal(chosen, v) and tir.structurally_equal(other, x):
                 return _bounded(v, old, x, type(cond), first, keeps)
     return None
 
@@ -198,20 +198,20 @@ def _around(e: Any, old: Var) -> BoundedMap | None:
     inside = [x for x in (e.a, e.b) if tir.contains_var(x, [old])]
     if len(inside) != 1:
         return None
-    found = bounded_map(inside[0], old)
+    inner = bounded_map(inside[0], old)
     value = Var("v", inside[0].ty)
     left = inside[0].same_as(e.a)
     outer = coefficients(type(e)(value, e.b) if left else type(e)(e.a, value), value)
-    if found is None or not isinstance(outer, tuple):
+    if inner is None or not isinstance(outer, tuple):
         return None
     gate, offset = outer
     known = 1.0 if gate is None else _number(gate)
     if known is None or known == 0 or known != known:
         return None
     return BoundedMap(
-        _product(found.gate, gate),
-        _total(found.offset, known, offset),
-        found.bound.moved(known, offset),
+        _product(inner.gate, gate),
+        _total(inner.offset, known, offset),
+        inner.bound.moved(known, offset),
     )
 
 

@@ -26,18 +26,18 @@ def as_choice(e: Any) -> tuple[Any, Any, Any] | None:
 
 def free_conditions(steps: Sequence[Any], olds: Sequence[Var]) -> list[Any]:
     """Conditions of the choices in ``steps`` that no carry decides, each once."""
-    found: list[Any] = []
+    conditions: list[Any] = []
 
     def visit(e: Any) -> None:
         choice = as_choice(e)
         if choice is None or tir.contains_var(choice[0], olds):
             return
-        if not any(tir.structurally_equal(choice[0], other) for other in found):
-            found.append(choice[0])
+        if not any(tir.structurally_equal(choice[0], other) for other in conditions):
+            conditions.append(choice[0])
 
     for step in steps:
         tvm_ffi.structural_walk(step, [(tirx.Select, visit), (Call, visit)])
-    return found
+    return conditions
 
 
 def decided(e: Any, condition: Any, value: bool) -> Any:
@@ -62,14 +62,14 @@ def opposite(condition: Any) -> Any:
     if isinstance(condition, tirx.And | tirx.Or):
         kind = tirx.Or if isinstance(condition, tirx.And) else tirx.And
         return kind(opposite(condition.a), opposite(condition.b))
-    turned = _TURNED.get(type(condition))
-    if turned is None or not is_float(tir.dtype_of(condition.a)):
+    inverse = _INVERSE.get(type(condition))
+    if inverse is None or not is_float(tir.dtype_of(condition.a)):
         return tirx.Not(condition)
     unordered = tirx.Or(tirx.isnan(condition.a), tirx.isnan(condition.b))
-    return tirx.Or(turned(condition.a, condition.b), unordered)
+    return tirx.Or(inverse(condition.a, condition.b), unordered)
 
 
-_TURNED: dict[Any, Any] = {
+_INVERSE: dict[Any, Any] = {
     tirx.LT: tirx.GE,
     tirx.LE: tirx.GT,
     tirx.GT: tirx.LE,

@@ -71,15 +71,15 @@ class Clamp(Algebra):
             reason = "bounds on a 64-bit integer, whose unbounded sums may overflow,"
             return NotInFamily(bound, reason, "carry an int32, if the bounds fit")
         if is_float(dtype):
-            found = _parts(step, old, dtype)
+            parts = _parts(step, old, dtype)
         else:
             numbers = as_numbers(step, old, dtype, system.start)
             if isinstance(numbers, NotInFamily):
                 return numbers
-            found = _parts(*numbers, "int64")
-        if found is None or (found.low is None and found.high is None):
+            parts = _parts(*numbers, "int64")
+        if parts is None or (parts.low is None and parts.high is None):
             return NotInFamily(step, "")
-        return cls(found.shift, found.low, found.high, dtype, step, old)
+        return cls(parts.shift, parts.low, parts.high, dtype, step, old)
 
     @property
     def _float(self) -> bool:
@@ -186,14 +186,14 @@ class Clamp(Algebra):
 
 def _a_bound(step: Any, old: Var) -> Any:
     """A max, min or choice of the carry in the step, if there is one."""
-    found: list[Any] = []
+    bounds: list[Any] = []
 
     def visit(e: Any) -> None:
         if tir.contains_var(e, [old]) and (isinstance(e, tirx.Max | tirx.Min) or as_choice(e)):
-            found.append(e)
+            bounds.append(e)
 
     tvm_ffi.structural_walk(step, [((tirx.Max, tirx.Min, tirx.Select, Call), visit)])
-    return found[0] if found else None
+    return bounds[0] if bounds else None
 
 
 def _parts(e: Any, old: Var, wide: str) -> _Parts | None:
@@ -211,12 +211,12 @@ def _parts(e: Any, old: Var, wide: str) -> _Parts | None:
         if isinstance(e, tirx.Sub) and in_right:
             return None
         inner, other = (e.a, free(e.b)) if in_left else (e.b, free(e.a))
-        found = _parts(inner, old, wide)
-        if found is None:
+        parts = _parts(inner, old, wide)
+        if parts is None:
             return None
         if isinstance(e, tirx.Add | tirx.Sub):
-            return _shifted(found, other, isinstance(e, tirx.Sub))
-        return _bounded(found, other, isinstance(e, tirx.Max))
+            return _shifted(parts, other, isinstance(e, tirx.Sub))
+        return _bounded(parts, other, isinstance(e, tirx.Max))
     return _chosen(e, old, wide)
 
 
@@ -241,10 +241,10 @@ def _bounded(parts: _Parts, by: Any, from_below: bool) -> _Parts:
 
 def _chosen(e: Any, old: Var, wide: str) -> _Parts | None:
     """A choice, free of the carry, between two steps with the same kinds of bounds."""
-    found = as_choice(e)
-    if found is None or tir.contains_var(found[0], [old]):
+    choice = as_choice(e)
+    if choice is None or tir.contains_var(choice[0], [old]):
         return None
-    cond, yes, no = found
+    cond, yes, no = choice
     if not (tir.contains_var(yes, [old]) and tir.contains_var(no, [old])):
         return None
     left, right = _parts(yes, old, wide), _parts(no, old, wide)

@@ -44,13 +44,13 @@ class Declared(Algebra):
                 return NotInFamily(system.steps[0], f"an operator that does not read {name} once")
             inputs.append(loads[0])
         nothing = [tirx.const(0, tir.dtype_of(load)) for load in inputs]
-        made = cls(system.steps, system.olds, tuple(inputs), system.dtypes)
-        bare = made._operator(system.olds, tuple(nothing))
+        algebra = cls(system.steps, system.olds, tuple(inputs), system.dtypes)
+        bare = algebra._operator(system.olds, tuple(nothing))
         known = tir.VarMap((old, True) for old in system.olds)
         if any(var not in known for value in bare for var in tir.variables(value).keys()):
             # A test on time, say: the operator must be one and the same at every step.
             return NotInFamily(system.steps[0], "")
-        return made
+        return algebra
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -63,11 +63,11 @@ def as_numbers(
     """
     wide = Var(old.name, tir.prim_type(_WIDE))
     numbers = _Numbers(old, wide)
-    found = numbers.of(step)
-    if isinstance(found, NotInFamily):
-        return found
+    number = numbers.of(step)
+    if isinstance(number, NotInFamily):
+        return number
     every = range_of_dtype(dtype)
-    carry = every if starts is None else invariant(found, wide, every, starts, dtype)
+    carry = every if starts is None else invariant(number, wide, every, starts, dtype)
     for exact, operator, narrowed in numbers.held:
         kind = tir.dtype_of(operator)
         if not narrowed and kind in ("int32", "int64"):
@@ -76,7 +76,7 @@ def as_numbers(
         if low < least or high > most:
             reason = f"arithmetic that may wrap in {kind} before it is bounded,"
             return NotInFamily(operator, reason, fix_of(dtype))
-    return found, wide
+    return number, wide
 
 
 class _Numbers:
@@ -114,13 +114,13 @@ class _Numbers:
         return refused or tirx.op.if_then_else(cond, *parts)
 
     def _free(self, e: Any) -> Any:
-        made = e if tir.dtype_of(e) == _WIDE else tirx.Cast(_WIDE, e)
-        low, high = exact_range(made, self.wide, (0, 0))
+        widened = e if tir.dtype_of(e) == _WIDE else tirx.Cast(_WIDE, e)
+        low, high = exact_range(widened, self.wide, (0, 0))
         if low < -_LARGEST or high > _LARGEST:
             return NotInFamily(
                 e, "a bound or a sum with a 64-bit integer, whose sums may overflow,"
             )
-        return made
+        return widened
 
     def _operator(self, kind: Any, left: Any, right: Any, e: Any) -> Any:
         parts = [self.of(x) for x in (left, right)]
@@ -128,8 +128,8 @@ class _Numbers:
         if refused is not None:
             return refused
         both = all(tir.contains_var(x, [self.wide]) for x in parts)
-        made = self._lowered(*parts) if both and kind is tirx.Sub else kind(*parts)
-        return NotInFamily(e, "") if made is None else self._hold(made, e)
+        number = self._lowered(*parts) if both and kind is tirx.Sub else kind(*parts)
+        return NotInFamily(e, "") if number is None else self._hold(number, e)
 
     def _lowered(self, u: Any, taken: Any) -> Any:
         """``u - min(v, x)``, or ``u - max(v, x)``, with the carry once."""
@@ -149,10 +149,10 @@ class _Numbers:
             return other(self.wide + (p - x), p - q)
         return None
 
-    def _hold(self, made: Any, e: Any, *, narrowed: bool = False) -> Any:
-        """``made``, which the operator ``e`` of the loop must hold."""
-        self.held.append((made, e, narrowed))
-        return made
+    def _hold(self, number: Any, e: Any, *, narrowed: bool = False) -> Any:
+        """``number``, which the operator ``e`` of the loop must hold."""
+        self.held.append((number, e, narrowed))
+        return number
 
 
 def fix_of(dtype: str) -> str:

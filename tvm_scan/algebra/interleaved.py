@@ -23,9 +23,9 @@ class Interleaved(Algebra):
 
     Theorem. Let ``h' = f(g)`` for the last carry ``g`` of a line, and let every other carry
     become the one before it. After ``m`` steps each carry is a function of exactly one of the
-    carries before: of the one ``m mod k`` places back, and it is composed of those steps that
+    carries before: of the one ``m mod k`` positions back, and it is composed of those steps that
     it passed. So an element is ``m mod k`` and one inner element per carry, and
-    ``(r1, e1) then (r2, e2)`` has ``r1 + r2`` places and, for carry ``j``, the inner element
+    ``(r1, e1) then (r2, e2)`` has a rotation by ``r1 + r2`` and, for carry ``j``, the inner element
     ``e1[j - r2] then e2[j]``.
 
     A recurrence that reads lag k alone is one of these, for any family of its step.
@@ -45,12 +45,12 @@ class Interleaved(Algebra):
         if count < 2 or system.declared or len(set(system.dtypes)) > 1:
             return NotInFamily(steps[0], "")
         source = [_moved_from(step, system.olds) for step in steps]
-        working = [i for i, found in enumerate(source) if found is None]
+        working = [i for i, origin in enumerate(source) if origin is None]
         if len(working) != 1:
             return NotInFamily(steps[0], "")
         line = [working[0]]
         while len(line) < count:
-            following = [i for i, found in enumerate(source) if found == line[-1]]
+            following = [i for i, origin in enumerate(source) if origin == line[-1]]
             if len(following) != 1:
                 return NotInFamily(steps[0], "")
             line.append(following[0])
@@ -69,7 +69,7 @@ class Interleaved(Algebra):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Places moved, and an inner element per carry."""
+        """The rotation, and an inner element per carry."""
         return (_COUNT, *(self.inner.dtypes * self.count))
 
     @property
@@ -91,7 +91,7 @@ class Interleaved(Algebra):
         size = len(self.inner.dtypes)
         return [element[1 + i * size : 1 + (i + 1) * size] for i in range(self.count)]
 
-    def _turned(self, parts: list[Element], by: Any) -> list[Element]:
+    def _rotated(self, parts: list[Element], by: Any) -> list[Element]:
         """Element ``j`` of the result is ``parts[j - by]``."""
         known = tir.as_int(by)
         if known is not None:
@@ -99,34 +99,34 @@ class Interleaved(Algebra):
         out = []
         for j in range(self.count):
             chosen = parts[j]
-            for places in range(1, self.count):
-                other = parts[(j - places) % self.count]
+            for distance in range(1, self.count):
+                other = parts[(j - distance) % self.count]
                 chosen = tuple(
-                    tirx.Select(tirx.EQ(by, places), o, c)
+                    tirx.Select(tirx.EQ(by, distance), o, c)
                     for o, c in zip(other, chosen, strict=True)
                 )
             out.append(chosen)
         return out
 
     def lift(self) -> Element:
-        """One place, the step for the first carry, and nothing for the others."""
+        """A rotation by one, the step for the first carry, and nothing for the others."""
         nothing = self.inner.identity() * (self.count - 1)
         return (tirx.const(1, _COUNT), *self.inner.lift(), *nothing)
 
     def combine(self, earlier: Element, later: Element) -> Element:
-        """``r1 + r2`` places, and ``e1[j - r2] then e2[j]``."""
+        """A rotation by ``r1 + r2``, and ``e1[j - r2] then e2[j]``."""
         total = earlier[0] + later[0]
-        places = tirx.Select(total >= self.count, total - self.count, total)
-        before = self._turned(self._split(earlier), later[0])
+        distance = tirx.Select(total >= self.count, total - self.count, total)
+        before = self._rotated(self._split(earlier), later[0])
         joined = [self.inner.combine(f, g) for f, g in zip(before, self._split(later), strict=True)]
-        return (places, *(part for element in joined for part in element))
+        return (distance, *(part for element in joined for part in element))
 
     def extend(self, earlier: Element, step: Element) -> Element:
         """Combine; only the carry that was last has one step more."""
-        places = tirx.Select(earlier[0] >= self.count - 1, tirx.const(0, _COUNT), earlier[0] + 1)
+        distance = tirx.Select(earlier[0] >= self.count - 1, tirx.const(0, _COUNT), earlier[0] + 1)
         *rest, last = self._split(earlier)
         first = self.inner.extend(last, self._split(step)[0])
-        return (places, *first, *(part for element in rest for part in element))
+        return (distance, *first, *(part for element in rest for part in element))
 
     def flush(self, element: Element) -> Element:
         """Flush the element of every carry, as the inner family does."""
@@ -134,12 +134,12 @@ class Interleaved(Algebra):
         return (element[0], *parts)
 
     def identity(self) -> Element:
-        """No place, and nothing for every carry."""
+        """No rotation, and nothing for every carry."""
         return (tirx.const(0, _COUNT), *(self.inner.identity() * self.count))
 
     def apply(self, element: Element, carries: Element) -> Element:
-        """The inner elements, each to the carry that is as many places back."""
-        along = self._turned([(carries[i],) for i in self.line], element[0])
+        """The inner elements, each to the carry that is as many positions back."""
+        along = self._rotated([(carries[i],) for i in self.line], element[0])
         out: list[Any] = [zero(self.dtype)] * self.count
         for i, inner, carry in zip(self.line, self._split(element), along, strict=True):
             (out[i],) = self.inner.apply(inner, carry)
@@ -155,7 +155,7 @@ class Interleaved(Algebra):
             "combine": "(r1, e1) then (r2, e2) = (r1 + r2, e1[j - r2] then e2[j]); "
             + inner["combine"],
             "identity": f"(0, {self.count} times {inner['identity']})",
-            "apply": f"e[j] to the carry r places back; {inner['apply']}",
+            "apply": f"e[j] to the carry r positions back; {inner['apply']}",
         }
 
 

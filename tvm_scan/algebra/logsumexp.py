@@ -44,9 +44,9 @@ class LogSumExp(Algebra):
         for first, second in (pair, pair[::-1]):
             if tir.contains_var(second, [old]) or not tir.contains_var(first, [old]):
                 continue
-            found = coefficients(first, old)
-            if isinstance(found, tuple) and found[0] is None:
-                return cls(zero(dtype) if found[1] is None else found[1], second, dtype)
+            parts = coefficients(first, old)
+            if isinstance(parts, tuple) and parts[0] is None:
+                return cls(zero(dtype) if parts[1] is None else parts[1], second, dtype)
         return NotInFamily(step, "a logsumexp in which the carry is not h + a")
 
     @property
@@ -134,12 +134,12 @@ def _plus(x: Any, larger: Any) -> Any:
     return None
 
 
-def _same_pair(found: list[Any], wanted: tuple[Any, Any]) -> bool:
-    if any(x is None for x in found):
+def _same_pair(pair: list[Any], wanted: tuple[Any, Any]) -> bool:
+    if any(x is None for x in pair):
         return False
     return any(
-        tir.structurally_equal(found[i], wanted[0])
-        and tir.structurally_equal(found[1 - i], wanted[1])
+        tir.structurally_equal(pair[i], wanted[0])
+        and tir.structurally_equal(pair[1 - i], wanted[1])
         for i in (0, 1)
     )
 

@@ -64,10 +64,10 @@ class Matrix(Algebra):
                 if rest is None or not tir.contains_var(rest, [old]):
                     row.append(zero(dtype))
                     continue
-                found = coefficients(rest, old)
-                if isinstance(found, NotInFamily):
-                    return found
-                gate, rest = found
+                parts = coefficients(rest, old)
+                if isinstance(parts, NotInFamily):
+                    return parts
+                gate, rest = parts
                 if gate is not None and tir.contains_var(gate, system.olds):
                     return NotInFamily(step, "a product of two carries")
                 row.append(one(dtype) if gate is None else gate)
@@ -182,14 +182,14 @@ class Complex(Algebra):
         """A 2 x 2 matrix whose entries are equal, or equal up to the sign, as expressions."""
         if len(system.olds) != 2:
             return NotInFamily(system.steps[0], "")
-        found = Matrix.prove(system)
-        if isinstance(found, NotInFamily):
-            return found
-        (p, q), (r, s) = found.gates
+        matrix = Matrix.prove(system)
+        if isinstance(matrix, NotInFamily):
+            return matrix
+        (p, q), (r, s) = matrix.gates
         for upper, lower in ((q, r), (r, q)):
-            opposite = tir.structurally_equal(upper, minus(zero(found.dtype), lower))
+            opposite = tir.structurally_equal(upper, minus(zero(matrix.dtype), lower))
             if opposite and tir.structurally_equal(p, s):
-                return cls(p, r, (found.offsets[0], found.offsets[1]), found.dtype)
+                return cls(p, r, (matrix.offsets[0], matrix.offsets[1]), matrix.dtype)
         return NotInFamily(system.steps[0], "")
 
     @property

@@ -55,8 +55,8 @@ class Modular(Algebra):
             return NotInFamily(step, "")
         if modulus > _LARGEST:
             return NotInFamily(step, "a modulus above 2^31, whose products 64 bits do not hold,")
-        found = _parts(value, old, modulus)
-        if found is None:
+        parts = _parts(value, old, modulus)
+        if parts is None:
             return NotInFamily(step, "")
         wrapping = may_wrap(step, old, system.start, modulus)
         if wrapping is not None:
@@ -64,7 +64,7 @@ class Modular(Algebra):
             return NotInFamily(
                 wrapping, f"arithmetic that may wrap in {kind} before its remainder by {modulus},"
             )
-        a, b = (tir.simplify(part) for part in found)
+        a, b = (tir.simplify(part) for part in parts)
         return cls(a, b, modulus, dtype)
 
     @property
@@ -177,9 +177,9 @@ def _parts(e: Any, old: Var, modulus: int) -> tuple[Any, Any] | None:
         for factor, rest in ((e.a, e.b), (e.b, e.a)):
             if tir.contains_var(factor, [old]):
                 continue
-            found = _parts(rest, old, modulus)
-            if found is None:
+            parts = _parts(rest, old, modulus)
+            if parts is None:
                 return None
             scale = _residue(factor, modulus)
-            return _reduced(found[0] * scale, modulus), _reduced(found[1] * scale, modulus)
+            return _reduced(parts[0] * scale, modulus), _reduced(parts[1] * scale, modulus)
     return None

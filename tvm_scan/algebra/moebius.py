@@ -39,10 +39,10 @@ class Moebius(Algebra):
         step, old, dtype = system.only
         if not is_float(dtype):
             return NotInFamily(step, "")
-        found = _fraction(step, old, dtype)
-        if found is None or (is_constant(found[2], 0) and is_constant(found[3], 1)):
+        fraction = _fraction(step, old, dtype)
+        if fraction is None or (is_constant(fraction[2], 0) and is_constant(fraction[3], 1)):
             return NotInFamily(step, "")
-        return cls(found, dtype)
+        return cls(fraction, dtype)
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -45,8 +45,8 @@ def in_own_dtype(step: Any, olds: tuple[Var, ...], dtype: str) -> Any:
         return step
     if bits_of(dtype) > _WRAPPING or not is_integer(tir.dtype_of(step.value)):
         return step
-    found = _low(step.value, olds, dtype)
-    return step if found is None else found
+    narrowed = _low(step.value, olds, dtype)
+    return step if narrowed is None else narrowed
 
 
 _RING = (tirx.Add, tirx.Sub, tirx.Mul)
@@ -68,8 +68,12 @@ def _low(e: Any, olds: tuple[Var, ...], dtype: str) -> Any:
     if isinstance(e, tirx.Cast):
         # A wider integer has the low bits of what was cast; a narrower one has lost some.
         inner = tir.dtype_of(e.value)
-        kept = is_integer(inner) and bits_of(tir.dtype_of(e)) >= bits_of(dtype)
-        return _low(e.value, olds, dtype) if kept and bits_of(inner) >= bits_of(dtype) else None
+        keeps_low_bits = is_integer(inner) and bits_of(tir.dtype_of(e)) >= bits_of(dtype)
+        return (
+            _low(e.value, olds, dtype)
+            if keeps_low_bits and bits_of(inner) >= bits_of(dtype)
+            else None
+        )
     choice = as_choice(e)
     if choice is not None:
         parts = [_low(x, olds, dtype) for x in choice[1:]]

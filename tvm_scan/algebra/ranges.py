@@ -109,23 +109,23 @@ class _Ranges:
         dtype = tir.dtype_of(e)
         if is_float(dtype):
             return range_of_dtype("int64")
-        found, every = self._found(e), range_of_dtype(dtype)
-        if found is None:
+        exact, every = self._found(e), range_of_dtype(dtype)
+        if exact is None:
             return every
-        if every[0] <= found[0] and found[1] <= every[1]:
-            return found
-        return self._wrapped(e, found, every)
+        if every[0] <= exact[0] and exact[1] <= every[1]:
+            return exact
+        return self._wrapped(e, exact, every)
 
-    def _wrapped(self, e: Any, found: Range, every: Range) -> Range:
+    def _wrapped(self, e: Any, exact: Range, every: Range) -> Range:
         """Range of an operator whose exact results do not fit."""
         dtype = tir.dtype_of(e)
         defined = isinstance(e, tirx.Cast) or dtype.startswith("uint") or bits_of(dtype) < 32
         if not tir.contains_var(e, [self.old]):
             return every
         if self.modulus is None:
-            return found
+            return exact
         if not defined:
-            return max(found[0], every[0]), min(found[1], every[1])
+            return max(exact[0], every[0]), min(exact[1], every[1])
         if not self.modulus or (1 << bits_of(dtype)) % self.modulus:
             self.wrapping = e if self.wrapping is None else self.wrapping
         return every

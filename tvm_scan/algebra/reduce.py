@@ -52,9 +52,9 @@ class Reduce(Forgetting):
     def prove(cls, system: System) -> Reduce | NotInFamily:
         """Match the step with one operator of the carry and a value free of it."""
         step, old, dtype = system.only
-        found = None if dtype == "bool" else coefficients(step, old)
-        if isinstance(found, tuple):
-            a, b = found
+        parts = None if dtype == "bool" else coefficients(step, old)
+        if isinstance(parts, tuple):
+            a, b = parts
             if a is None:
                 return cls("add", zero(dtype) if b is None else b, dtype)
             if b is None and not _is_zero(a):

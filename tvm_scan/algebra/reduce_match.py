@@ -110,10 +110,10 @@ def match_operator(e: Any, old: Var) -> tuple[str, Any, bool] | None:
     itself uses. Bool and integer operators commute exactly, so their order is not kept; that of
     floating-point max and min is (they differ on NaN), and a mixture of both orders is refused.
     """
-    found = _operands(e) or _selected(e, old)
-    if found is None:
+    operands = _operands(e) or _selected(e, old)
+    if operands is None:
         return None
-    op, left, right = found
+    op, left, right = operands
     in_left, in_right = tir.contains_var(left, [old]), tir.contains_var(right, [old])
     if in_left == in_right:
         return None
@@ -132,10 +132,10 @@ def match_operator(e: Any, old: Var) -> tuple[str, Any, bool] | None:
 
 def _selected(e: Any, old: Var) -> tuple[str, Any, Any] | None:
     """``select(h > x, h, x)`` and its kin, for integers (floats differ from max on NaN)."""
-    found = as_choice(e)
-    if found is None or is_float(tir.dtype_of(e)):
+    choice = as_choice(e)
+    if choice is None or is_float(tir.dtype_of(e)):
         return None
-    cond, yes, no = found
+    cond, yes, no = choice
     for node, op in ((tirx.GT, "max"), (tirx.GE, "max"), (tirx.LT, "min"), (tirx.LE, "min")):
         if isinstance(cond, node):
             same = tir.structurally_equal(cond.a, yes) and tir.structurally_equal(cond.b, no)
@@ -152,10 +152,10 @@ _TESTS = ((tirx.GT, True), (tirx.GE, True), (tirx.LT, False), (tirx.LE, False))
 
 def match_choice(e: Any, old: Var) -> tuple[str, Any, Choice] | None:
     """``(op, x, choice)`` for a choice between the carry and ``x`` by comparing the two."""
-    found = as_choice(e)
-    if found is None:
+    choice = as_choice(e)
+    if choice is None:
         return None
-    cond, yes, no = found
+    cond, yes, no = choice
     cond, nan_wins = _less_nan(cond, yes)
     for test, greater in _TESTS:
         if not isinstance(cond, test):

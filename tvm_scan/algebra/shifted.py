@@ -25,7 +25,7 @@ class Shifted(Algebra):
 
     Theorem. A shift that fills with zeros commutes with ``&``, ``|``, ``^`` and ``~`` of every
     bit: ``(x op y) << s == (x << s) op (y << s)``. So a step of bitwise operators and of shifts
-    in one direction moves every bit of the carry by the same number of places ``s`` in all, and
+    in one direction moves every bit of the carry by the same number of bits ``s`` in all, and
     then applies a function of one bit to it, which is affine over the field of two elements (as
     in ``Bitwise``): with ``f`` the step, ``b = f(0)`` and ``a = f(0) ^ f(~0)``. Two of them
     compose to ``s = s1 + s2``, ``a = (a1 << s2) & a2``, ``b = ((b1 << s2) & a2) ^ b2``.
@@ -47,23 +47,23 @@ class Shifted(Algebra):
         step, old, dtype = system.only
         if not is_integer(dtype):
             return NotInFamily(step, "")
-        found = _path(step, old, bits_of(dtype))
-        if found is None or found.left is None or not found.bitwise:
+        path = _path(step, old, bits_of(dtype))
+        if path is None or path.left is None or not path.bitwise:
             return NotInFamily(step, "")
         at_zero, at_ones = (
             folded_bits(tir.substitute(step, tir.VarMap([(old, value)])))
             for value in (zero(dtype), all_ones(dtype))
         )
         mask = folded_bits(tirx.bitwise_xor(at_zero, at_ones))
-        return cls(tir.simplify(found.by), mask, at_zero, dtype, found.left)
+        return cls(tir.simplify(path.by), mask, at_zero, dtype, path.left)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Places moved, mask and flips."""
+        """Bits moved, mask and flips."""
         return (_COUNT, self.dtype, self.dtype)
 
     def _moved(self, value: Any, by: Any) -> Any:
-        """``value`` moved by any number of places; nothing is left beyond its width."""
+        """``value`` moved by any number of bits; nothing is left beyond its width."""
         bits, run = bits_of(self.dtype), tirx.op.shift_left if self.left else tirx.op.shift_right
         known = tir.as_int(by)
         if known is not None:
@@ -157,12 +157,12 @@ def _shift(e: Any, old: Var, bits: int) -> _Path | None:
     by = tir.as_int(e.b)
     if by is not None and not 0 <= by < bits:
         return None
-    found = _further(e.a, old, bits, tirx.Cast(_COUNT, e.b), left)
-    return None if found is None else _Path(found.by, found.left, True)
+    path = _further(e.a, old, bits, tirx.Cast(_COUNT, e.b), left)
+    return None if path is None else _Path(path.by, path.left, True)
 
 
 def _further(e: Any, old: Var, bits: int, by: Any, left: bool = True) -> _Path | None:
-    """The path to ``e``, and ``by`` places more."""
+    """The path to ``e``, and ``by`` bits more."""
     inner = _path(e, old, bits)
     if inner is None or inner.left is (not left):
         return None

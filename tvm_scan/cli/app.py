@@ -43,13 +43,15 @@ class _Table(Mapping[str, Any]):
 
     def _build(self, name: str, group: str) -> Any:
         module = import_module(f"tvm_scan.cli.{MODULES.get(name, name)}")
-        own = module.command
-        if not isinstance(own, typer.Typer):  # else it is a group with commands of its own
-            own = typer.Typer(add_completion=False, rich_markup_mode="rich")
-            own.command(name, context_settings=getattr(module, "SETTINGS", None))(module.command)
-        found: Any = typer.main.get_command(own)
-        found.name, found.rich_help_panel = name, group
-        return found
+        typer_app = module.command
+        if not isinstance(typer_app, typer.Typer):  # else it is a group with commands of its own
+            typer_app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+            typer_app.command(name, context_settings=getattr(module, "SETTINGS", None))(
+                module.command
+            )
+        built: Any = typer.main.get_command(typer_app)
+        built.name, built.rich_help_panel = name, group
+        return built
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)

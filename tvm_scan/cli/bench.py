@@ -35,28 +35,28 @@ def command(
 
     Example: tvm-scan bench
     """
-    found = _scripts()
-    if not found:
+    scripts = _scripts()
+    if not scripts:
         raise CommandError(
             f"bench: expected the scripts of tvm_scan's repository in {_FOLDER}, found none; clone "
             "the repository and install it with pip install -e '.[bench]'"
         )
     if name is None:
         if as_json:
-            print_json(found)
+            print_json(scripts)
         else:
-            width = max(map(len, found))
-            for one, line in found.items():
+            width = max(map(len, scripts))
+            for one, line in scripts.items():
                 print(f"{one:<{width}}  {line}")
         return
-    if name not in found:
+    if name not in scripts:
         raise CommandError(
-            f"bench: expected one of {', '.join(found)}, got {name!r}; choose one of them"
+            f"bench: expected one of {', '.join(scripts)}, got {name!r}; choose one of them"
         )
     paths = [str(_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    own = ["--json"] if as_json else []
-    command = [sys.executable, "-m", f"bench.{name}", *own, *context.args]
+    options = ["--json"] if as_json else []
+    command = [sys.executable, "-m", f"bench.{name}", *options, *context.args]
     code = subprocess.call(command, env=environment)
     if code:
         raise typer.Exit(code)
@@ -64,10 +64,10 @@ def command(
 
 def _scripts() -> dict[str, str]:
     """First line of the text of every script that can be run, by name."""
-    found = {}
+    scripts = {}
     for path in sorted(_FOLDER.glob("*.py")):
         text = path.read_text(encoding="utf-8")
         if '__name__ == "__main__"' in text:
             said = ast.get_docstring(ast.parse(text)) or ""
-            found[path.stem] = said.split("\n", 1)[0]
-    return found
+            scripts[path.stem] = said.split("\n", 1)[0]
+    return scripts

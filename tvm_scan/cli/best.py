@@ -34,9 +34,9 @@ def command(
     check_program(what)
     from tvm_scan.cli.support.summaries import row_of
 
-    found = _asked(folder, words_of(what, shape, dtype, target))
-    if found is not None:
-        rows, none = {what.partition(":")[2]: row_of(found)}, None
+    record = _asked(folder, words_of(what, shape, dtype, target))
+    if record is not None:
+        rows, none = {what.partition(":")[2]: row_of(record)}, None
     else:
         rows, none = _looked_up(folder, what, func, shape, dtype, target)
     if as_json:

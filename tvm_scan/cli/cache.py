@@ -39,9 +39,9 @@ def _show(as_json: Json = False) -> None:
     Example: tvm-scan cache show
     """
     store = _store()
-    about, found = _about(store), store.entries()
+    about, stored = _about(store), store.entries()
     if as_json:
-        entries = [vars(entry) for entry in found]
+        entries = [vars(entry) for entry in stored]
         folder = None if about.folder is None else str(about.folder)
         whole = {"folder": folder, "bytes": about.bytes, "limit": about.limit, "entries": entries}
         print_json(whole)
@@ -55,7 +55,7 @@ def _show(as_json: Json = False) -> None:
     count, size = about.entries, about.bytes / 2**20
     print_wrapped(f"{count} entries, {size:.1f} of at most {about.limit >> 20} MiB", 0)
     print_wrapped(visible(about.folder), 0)
-    for entry in found:
+    for entry in stored:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
         print_wrapped(f"{entry.bytes / 1024:>8.1f} KiB  {used}  {visible(entry.what)}", 32)
 

@@ -21,10 +21,10 @@ def command(as_json: Json = False) -> None:
     from tvm_scan.schedules.machine.cpu_constants import machine_constants
 
     path = calibrate()
-    found = asdict(machine_constants()[0])
+    constants = asdict(machine_constants()[0])
     if as_json:
-        print_json({"file": str(path), "constants": found})
+        print_json({"file": str(path), "constants": constants})
         return
-    for name, value in found.items():
+    for name, value in constants.items():
         print(f"{name:<16}{value:>14.6g}")
     print(f"kept in {path}")

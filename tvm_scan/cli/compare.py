@@ -55,12 +55,12 @@ def command(
         )
     ((_, loop),) = program.items()
     find_recurrence(loop)
-    made = [side_of(text, loop, on) for text in dict.fromkeys(sides)]
+    compared = [side_of(text, loop, on) for text in dict.fromkeys(sides)]
     try:
         cases = make_cases(loop)
     except ScanError as error:
         raise CommandError(str(error)) from error
-    rows, wrong = measure_sides(loop, made, on, cases, seconds)
+    rows, wrong = measure_sides(loop, compared, on, cases, seconds)
     report = {"function": what, "rows": [asdict(row) for row in rows], "wrong": wrong}
     print_json(report) if as_json else _show(rows)
     if wrong:

@@ -52,18 +52,18 @@ def compile_file(
     from tvm_scan._files import write_file
     from tvm_scan.cli.draw.compile_page import render
     from tvm_scan.cli.support.load import make_target
-    from tvm_scan.cli.support.models import import_model, noted, stage
+    from tvm_scan.cli.support.models import import_model, noted, timed_step
     from tvm_scan.cli.support.records import open_store
     from tvm_scan.errors import ScanError
 
     target = make_target(target_name)
     records = None if database is None else open_store(database)
     with noted() as notes:
-        mod = stage(f"importing {model.name}", lambda: import_model(model))
+        mod = timed_step(f"importing {model.name}", lambda: import_model(model))
         from tvm_scan.relax import export
 
         try:
-            path = stage(
+            path = timed_step(
                 f"compiling for {target_name}",
                 lambda: export(mod, target, output, database=records),
             )

@@ -61,38 +61,44 @@ def command(
 
     on = load.make_target(target)
     loop = load.load_func(what, func)
-    found = extract(loop)
-    if isinstance(found, Refusal):
+    recurrence = extract(loop)
+    if isinstance(recurrence, Refusal):
         if as_json:
-            print_json({"refused": found.kind.value, "detail": found.detail, "fix": found.fix})
-        raise CommandError(f"refused\n{found.message()}", REFUSED)
-    chosen = load.plan_for(plan, on, found)
+            print_json(
+                {
+                    "refused": recurrence.kind.value,
+                    "detail": recurrence.detail,
+                    "fix": recurrence.fix,
+                }
+            )
+        raise CommandError(f"refused\n{recurrence.message()}", REFUSED)
+    chosen = load.plan_for(plan, on, recurrence)
     if svg is not None:
-        write_file(svg, tree_svg(found, chosen))
+        write_file(svg, tree_svg(recurrence, chosen))
     report = {
-        **describe(found),
+        **describe(recurrence),
         "plan": str(chosen),
-        "shared_memory_bytes": chosen.smem_bytes(found),
-        "tree": tree_text(found, chosen),
-        "laws": [asdict(law) for law in check_laws(found)],
-        "decision": (decision := _decision(on, found, chosen)),
+        "shared_memory_bytes": chosen.smem_bytes(recurrence),
+        "tree": tree_text(recurrence, chosen),
+        "laws": [asdict(law) for law in check_laws(recurrence)],
+        "decision": (decision := _decision(on, recurrence, chosen)),
         # What no record knows is chosen by prediction, and a plan that is given is neither.
         "shipped": plan is None and decision is None,
     }
-    certificate = _proof(found) if prove else None
+    certificate = _proof(recurrence) if prove else None
     if certificate is not None:
         report["proof"] = certificate.as_data()
     if cost:
         report["cost"] = {
-            **chosen.cost(found, Machine.of(on)).as_data(),
-            **asdict(arithmetic_of(chosen, on, found)),
+            **chosen.cost(recurrence, Machine.of(on)).as_data(),
+            **asdict(arithmetic_of(chosen, on, recurrence)),
         }
     if source:
         report["source"] = _source(loop, on, load.Choice(on) if plan is None else chosen)
     if as_json:
         print_json(report)
     else:
-        _show(report, found, chosen)
+        _show(report, recurrence, chosen)
         if certificate is not None:
             print(certificate)
         if svg is not None:
@@ -105,11 +111,11 @@ def command(
         )
 
 
-def _proof(found: Recurrence) -> Certificate:
+def _proof(recurrence: Recurrence) -> Certificate:
     from tvm_scan.proof import MissingSolverError, prove
 
     try:
-        return prove(found)
+        return prove(recurrence)
     except MissingSolverError as error:
         raise CommandError(f"explain --{error}") from error
 
@@ -125,12 +131,12 @@ def _source(func: Any, target: Any, plan: ScanPlan | Choice) -> str:
     return str(compiled.mod.inspect_source("ll"))
 
 
-def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
+def _show(report: dict[str, Any], recurrence: Recurrence, plan: ScanPlan) -> None:
     from tvm_scan.cli.draw.equation import number
 
-    lanes = ", ".join(f"{a.var.name} < {number(a.extent)}" for a in found.lanes) or "one"
+    lanes = ", ".join(f"{a.var.name} < {number(a.extent)}" for a in recurrence.lanes) or "one"
     print(f"function  {report['function']}")
-    print(f"time      {found.time.var.name} < {number(found.time.extent)}")
+    print(f"time      {recurrence.time.var.name} < {number(recurrence.time.extent)}")
     print(f"lanes     {lanes}")
     print("step")
     for line in report["equations"]:
@@ -140,8 +146,8 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
         print(
             f"carry     {carry['name']}: {carry['dtype']}{f', {cells} per lane' if cells else ''}"
         )
-        stage = f", stage {carry['stage']}" if carry["stage"] else ""
-        print(f"family    {carry['family']}{stage}")
+        level = f", level {carry['level']}" if carry["level"] else ""
+        print(f"family    {carry['family']}{level}")
         for key, text in carry["formulas"].items():
             print(f"    {key:<9} {text}")
     print("laws, on random steps")
@@ -169,18 +175,18 @@ def _show(report: dict[str, Any], found: Recurrence, plan: ScanPlan) -> None:
         print(report["source"])
 
 
-def _decision(target: Any, found: Recurrence, plan: ScanPlan) -> dict[str, Any] | None:
+def _decision(target: Any, recurrence: Recurrence, plan: ScanPlan) -> dict[str, Any] | None:
     """The comparison that made a plan the default; None where the default is another one."""
     from tvm_scan.schedules.choose.default import decide
 
-    made = decide(target, found)
-    if made.chosen.plan != plan:
+    decision = decide(target, recurrence)
+    if decision.chosen.plan != plan:
         return None
-    shown = [made.chosen, *made.others[:_OTHERS]]
-    loop = [one for one in made.others if one.plan.keeps_loop and one not in shown]
+    shown = [decision.chosen, *decision.others[:_OTHERS]]
+    loop = [one for one in decision.others if one.plan.keeps_loop and one not in shown]
     return {
-        "candidates": 1 + len(made.others),
-        "why_sequential": _why_sequential(made) if plan.keeps_loop else None,
+        "candidates": 1 + len(decision.others),
+        "why_sequential": _why_sequential(decision) if plan.keeps_loop else None,
         "nearest": [
             {
                 "plan": str(one.plan),
@@ -192,16 +198,16 @@ def _decision(target: Any, found: Recurrence, plan: ScanPlan) -> dict[str, Any] 
     }
 
 
-def _why_sequential(made: Decision) -> str:
+def _why_sequential(decision: Decision) -> str:
     """The reason, by the predictions, that the loop stays as it was written."""
     from tvm_scan.meta.measure.duration import duration
 
-    loop = duration(made.chosen.seconds)
-    count = len(made.others)
+    loop = duration(decision.chosen.seconds)
+    count = len(decision.others)
     if not count:
         return f"the loop as it was written, predicted to take {loop}: no other plan fits"
-    other = min(made.others, key=lambda one: one.seconds)
-    if other.seconds >= made.chosen.seconds:
+    other = min(decision.others, key=lambda one: one.seconds)
+    if other.seconds >= decision.chosen.seconds:
         said = "none of them is predicted to be faster"
     else:
         said = "it is left only for what is clearly faster"
@@ -211,13 +217,14 @@ def _why_sequential(made: Decision) -> str:
     )
 
 
-def _show_decision(made: dict[str, Any]) -> None:
-    if made["why_sequential"] is not None:
-        print_wrapped(f"default   {made['why_sequential']}", 10)
+def _show_decision(decision: dict[str, Any]) -> None:
+    if decision["why_sequential"] is not None:
+        print_wrapped(f"default   {decision['why_sequential']}", 10)
     else:
         print(
-            f"default   the least prediction of {made['candidates']} plans, with the nearest others"
+            f"default   the least prediction of {decision['candidates']} plans, with the nearest "
+            "others"
         )
-    for one in made["nearest"]:
+    for one in decision["nearest"]:
         rules = f"  ({'; '.join(one['rules'])})" if one["rules"] else ""
         print_wrapped(f"    {one['seconds'] * 1e6:>12,.1f} us  {one['plan']}{rules}", 21)

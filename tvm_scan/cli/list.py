@@ -18,18 +18,18 @@ def command(folder: Folder = DATABASE, as_json: Json = False) -> None:
     from tvm_scan.cli.support.summaries import read_listing, row_of
     from tvm_scan.meta.measure.duration import duration
 
-    found = read_listing(folder)
+    listing = read_listing(folder)
     if as_json:
-        rows = [row_of(record) for record in found.records]
-        print_json({"records": rows, "rejected": found.rejected, "bad_lines": found.bad_lines})
+        rows = [row_of(record) for record in listing.records]
+        print_json({"records": rows, "rejected": listing.rejected, "bad_lines": listing.bad_lines})
         return
-    for record in found.records:
+    for record in listing.records:
         row = row_of(record)
         about = f"{duration(row['seconds']):>8}  {row['date'][:10]:<10}  {row['target']}"
         what = f"{row['function']} {row['shapes']}"
         plan = " + ".join(row["plans"]) if record.reason is None else f"({record.reason})"
         print_wrapped(visible(f"{row['id'][:8]}  {about}  {what}"), 12)
         print_wrapped(f"{'':10}{visible(plan)}", 12)
-    good = sum(record.reason is None for record in found.records)
-    others = len(found.records) - good
-    print(f"{good} usable records, {others} others, {found.bad_lines} bad lines")
+    good = sum(record.reason is None for record in listing.records)
+    others = len(listing.records) - good
+    print(f"{good} usable records, {others} others, {listing.bad_lines} bad lines")

@@ -51,10 +51,10 @@ def command(
     passed = [(entry.digest[:8], reason) for entry, reason in others]
     passed += [("line", visible(text)) for text in store.rejected]
     here = Target.from_device("cpu")
-    made = Report(str(folder), {"tvm": tvm_version(), "tvm_scan": __version__}, functions, passed)
+    report = Report(str(folder), {"tvm": tvm_version(), "tvm_scan": __version__}, functions, passed)
     if roof and any(machine_key(e.target) == machine_key(here) for e in good):
-        made.roof = measured_roof(here)
-    write_file(output, render(made))
+        report.roof = measured_roof(here)
+    write_file(output, render(report))
     if as_json:
         rows = [
             {"function": f.name, "shapes": f.shapes, "trials": len(f.trials), "best": f.best.plan}

@@ -120,11 +120,11 @@ def _details(folder: Path, digest: str, svg: Path | None) -> dict[str, Any]:
 
     entry = find_entry(open_store(folder), digest)
     parts = []
-    for plan, found in zip(entry.plans, analyse(entry.func).recurrences, strict=False):
-        costs = plan.cost(found, Machine.of(entry.target)).as_data()
-        parts.append({"plan": str(plan), "costs": costs, "tree": tree_text(found, plan)})
+    for plan, recurrence in zip(entry.plans, analyse(entry.func).recurrences, strict=False):
+        costs = plan.cost(recurrence, Machine.of(entry.target)).as_data()
+        parts.append({"plan": str(plan), "costs": costs, "tree": tree_text(recurrence, plan)})
         if svg is not None:
-            write_file(svg, tree_svg(found, plan))
+            write_file(svg, tree_svg(recurrence, plan))
     return {"recurrences": parts, "trace": str(entry.record.trace)}
 
 

@@ -180,24 +180,26 @@ def _report(result: TuningResult) -> dict[str, Any]:
 
 def _lines(result: TuningResult) -> list[str]:
     lines = []
-    for found in result.functions:
-        lines.append(f"function    {found.name}")
-        recorded = len(found.trials) - found.measured
+    for of_function in result.functions:
+        lines.append(f"function    {of_function.name}")
+        recorded = len(of_function.trials) - of_function.measured
         beside = f", beside {recorded} on record" if recorded else ""
-        lines.append(f"trials      {found.measured} of a space of {found.space}{beside}")
-        lines.append(f"sequential  {_time(found, found.sequential)}")
-        lines.append(f"default     {_time(found, found.default)}")
-        lines.append(f"best        {_time(found, found.best)}")
+        lines.append(
+            f"trials      {of_function.measured} of a space of {of_function.space}{beside}"
+        )
+        lines.append(f"sequential  {_time(of_function, of_function.sequential)}")
+        lines.append(f"default     {_time(of_function, of_function.default)}")
+        lines.append(f"best        {_time(of_function, of_function.best)}")
     lines.append(f"records     {result.database}")
     return lines
 
 
-def _time(found: FunctionResult, trial: Any) -> str:
+def _time(of_function: FunctionResult, trial: Any) -> str:
     if trial is None or trial.seconds is None:
         return "not measured"
     from tvm_scan.meta.measure.duration import duration
 
-    loop = found.sequential
+    loop = of_function.sequential
     gain = ""
     if loop is not None and loop.seconds is not None and loop is not trial:
         gain = f"  {loop.seconds / trial.seconds:.2f}x the loop"

@@ -50,31 +50,36 @@ def command(
 
     on = load.make_target(target)
     loop = load.load_func(what, func)
-    found = load.find_recurrence(loop)
-    kept: list[str] = []
+    recurrence = load.find_recurrence(loop)
+    kept_loops: list[str] = []
 
-    def telling(found: Recurrence, where: TVMTarget) -> ScanPlan:
-        used = plan_of(found, where)  # as explain has it
+    def telling(recurrence: Recurrence, where: TVMTarget) -> ScanPlan:
+        used = plan_of(recurrence, where)  # as explain has it
         if used.keeps_loop:
-            kept.append(str(used))
-        return telling_plan(found, where)
+            kept_loops.append(str(used))
+        return telling_plan(recurrence, where)
 
     chosen = load.Choice(on, telling) if plan is None else load.read_plan(plan)
     try:
         comparisons = verify(loop, on, chosen)
     except ScanError as error:
         raise CommandError(str(error)) from error
-    laws = check_laws(found)
+    laws = check_laws(recurrence)
     if as_json:
         rows = [{**asdict(c), "holds": c.holds} for c in comparisons]
-        about = {"plan": str(chosen), "instead_of": kept, "laws": [asdict(law) for law in laws]}
+        about = {
+            "plan": str(chosen),
+            "instead_of": kept_loops,
+            "laws": [asdict(law) for law in laws],
+        }
         print_json({**about, "runs": rows})
     else:
         _show(str(chosen), comparisons)
-        if kept:
+        if kept_loops:
             print_wrapped(
-                f"The plan that is used is {kept[0]}, the loop as it was written: there is nothing "
-                "to compare (tvm-scan explain says why it is used). A tree was compared instead.",
+                f"The plan that is used is {kept_loops[0]}, the loop as it was written: there is "
+                "nothing to compare (tvm-scan explain says why it is used). A tree was compared "
+                "instead.",
                 0,
             )
     wrong = [c for c in comparisons if not c.holds]

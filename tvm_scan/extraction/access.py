@@ -192,15 +192,15 @@ def _check_around(
         indices = list(access.indices)
         if box.time_dim is not None:
             expected = box.base[box.time_dim] + step * box.time_step
-            found = indices[box.time_dim]
-            back = layouts.steps_back(buffer, found, step)
+            index = indices[box.time_dim]
+            back = layouts.steps_back(buffer, index, step)
             if back is None or not 0 <= back < max(box.lags, 1):
                 return Refusal(
                     RefusalKind.CROSS_LANE if last else RefusalKind.NO_INITIAL_STATE,
                     access.origin,
                     f"expected {buffer.name} {'after' if last else 'before'} the time loop at "
                     f"index {as_text(tir.simplify(expected))} of its time dimension, found "
-                    f"{as_text(found)}",
+                    f"{as_text(index)}",
                     "read only the last step after the loop; write only the initial state before",
                 )
             indices[box.time_dim] = box.base[box.time_dim] + time.var * box.time_step

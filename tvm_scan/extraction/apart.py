@@ -44,14 +44,14 @@ def _is_apart_in(loop: Loop, accesses: list[Access], dim: int) -> bool:
     base = None
     for access in accesses:
         index = access.indices[dim]
-        found = linear_in(index, loop.var)
-        if found is None or not found[0] or tir.loads(index):
+        linear = linear_in(index, loop.var)
+        if linear is None or not linear[0] or tir.loads(index):
             return False
         if base is None:
-            step, base = found[0], tir.substitute(found[1], still)
-        if found[0] != step:
+            step, base = linear[0], tir.substitute(linear[1], still)
+        if linear[0] != step:
             return False
-        bound = analyzer.const_int_bound(analyzer.simplify(found[1] - base))
+        bound = analyzer.const_int_bound(analyzer.simplify(linear[1] - base))
         lowest = min(lowest, int(bound.min_value))
         highest = max(highest, int(bound.max_value))
     return highest - lowest < abs(step)

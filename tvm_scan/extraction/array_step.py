@@ -60,25 +60,25 @@ def map_known(node: Any, fn: Callable[[TensorLoad], Any]) -> Any:
 
 @dataclass(eq=False)
 class Known:
-    """The known contents of a buffer: ``buffer[place] = value`` for all values of the loops."""
+    """The known contents of a buffer: ``buffer[indices] = value`` for all values of the loops."""
 
-    place: list[Any]
+    indices: list[Any]
     loops: list[Loop]
     value: Any
 
     def at(self, indices: list[Any], around: list[Loop]) -> Any | None:
-        """The value at ``indices``, None where the place may be another one."""
+        """The value at ``indices``, None where the cell may be another one."""
         table = tir.VarMap()
-        for mine, wanted in zip(self.place, indices, strict=True):
-            own = loop_of(mine, self.loops)
-            if own is None:
+        for mine, wanted in zip(self.indices, indices, strict=True):
+            loop = loop_of(mine, self.loops)
+            if loop is None:
                 if not tir.structurally_equal(mine, wanted):
                     return None
                 continue
             other = loop_of(wanted, around)
-            if other is None or not _same_extent(own, other):
+            if other is None or not _same_extent(loop, other):
                 return None
-            table[own.var] = other.var
+            table[loop.var] = other.var
         return tir.substitute(self.value, table)
 
 
@@ -104,7 +104,7 @@ class ArrayStep:
         The buffer that is read before it is stored to: the state.
     versions : list of (Var, Known)
         The state before the step, without a value, and after each of its stores: a symbol that
-        stands for it, indexed by the loops of its place, and what was stored.
+        stands for it, indexed by the loops of its indices, and what was stored.
     sums : list of Sum
         Every sum, in order.
     """
@@ -114,7 +114,7 @@ class ArrayStep:
     carried: Var | None = None
     versions: list[tuple[Var, Known]] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
-    #: Stores of a buffer at more than one place, and values that only a last iteration left.
+    #: Stores of a buffer at more than one index, and values that only a last iteration left.
     _lost: tir.VarMap = field(default_factory=tir.VarMap)
     _fresh: tir.VarMap = field(default_factory=tir.VarMap)
     _lets: tir.VarMap = field(default_factory=tir.VarMap)
@@ -132,7 +132,7 @@ class ArrayStep:
         self._block(stmts, [], None)
 
     def value_of(self, buffer: Var) -> Known | None:
-        """The present contents of a buffer; None where they are not known for all of its places."""
+        """The present contents of a buffer; None where they are not known for all of its cells."""
         return None if buffer in self._lost else self.known.get(buffer)
 
     def _block(self, stmts: list[Any], around: list[Loop], over: Loop | None) -> None:
@@ -173,13 +173,13 @@ class ArrayStep:
             term = self._resolved(added, around, store.origin)
             if any(s.symbol in tir.variables(term) for s in self.sums):
                 raise NotUnderstood("a sum of sums", store.origin)
-            kept = [l for l in around if l is not over]
-            shape = [int(tir.as_int(l.extent) or 0) for l in kept] or [1]
+            outer = [l for l in around if l is not over]
+            shape = [int(tir.as_int(l.extent) or 0) for l in outer] or [1]
             symbol = tirx.decl_buffer(shape, tir.dtype_of(buffer), f"sum{len(self.sums)}")
-            self.sums.append(Sum(symbol, kept, over, term))
-            at = [l.var for l in kept] or [tirx.IntImm("int32", 0)]
+            self.sums.append(Sum(symbol, outer, over, term))
+            at = [l.var for l in outer] or [tirx.IntImm("int32", 0)]
             value = before + tirx.BufferLoad(symbol, at)
-            around = kept
+            around = outer
         else:
             value = self._resolved(store.value, around, store.origin)
         self._put(buffer, indices, value, around, store.origin)
@@ -194,25 +194,25 @@ class ArrayStep:
         rest = [i for i in indices if loop_of(i, around) is None]
         if tir.contains_var(rest, [l.var for l in around]):
             raise NotUnderstood(f"an index of {buffer.name} that is not a bare loop", origin)
-        made = Known(indices, used, value)
+        known = Known(indices, used, value)
         earlier = self.known.get(buffer)
-        if earlier is not None and not _same_place(earlier, made):
-            raise NotUnderstood(f"stores to several places of {buffer.name} in one step", origin)
+        if earlier is not None and not _same_indices(earlier, known):
+            raise NotUnderstood(f"stores to several cells of {buffer.name} in one step", origin)
         if self.carried is not None and buffer.same_as(self.carried):
             if len(used) != len(self.known[buffer].loops):
                 raise NotUnderstood(f"a store to a part of {buffer.name}", origin)
-            made = self._version(buffer, made)
-        self.known[buffer] = made
+            known = self._version(buffer, known)
+        self.known[buffer] = known
         if buffer in self._lost:
             # Known again, within the iteration that stored it.
             self._lost = tir.VarMap((b, True) for b in self._lost.keys() if not b.same_as(buffer))
 
-    def _version(self, buffer: Var, made: Known) -> Known:
-        shape = [int(tir.as_int(l.extent) or 0) for l in made.loops] or [1]
+    def _version(self, buffer: Var, known: Known) -> Known:
+        shape = [int(tir.as_int(l.extent) or 0) for l in known.loops] or [1]
         symbol = tirx.decl_buffer(shape, tir.dtype_of(buffer), f"state{len(self.versions)}")
-        self.versions.append((symbol, made))
-        at = [l.var for l in made.loops] or [tirx.IntImm("int32", 0)]
-        return Known(made.place, made.loops, tirx.BufferLoad(symbol, at))
+        self.versions.append((symbol, known))
+        at = [l.var for l in known.loops] or [tirx.IntImm("int32", 0)]
+        return Known(known.indices, known.loops, tirx.BufferLoad(symbol, at))
 
     def _resolved(self, expr: Any, around: list[Loop], origin: Any) -> Any:
         expr = tir.substitute(expr, self._lets)
@@ -232,7 +232,7 @@ class ArrayStep:
             known = self._begin(buffer, indices, around, origin)
         value = known.at(indices, around)
         if value is None:
-            raise NotUnderstood(f"a read of {buffer.name} at a place that moved", origin)
+            raise NotUnderstood(f"a read of {buffer.name} at an index that moved", origin)
         return value
 
     def _begin(self, buffer: Var, indices: list[Any], around: list[Loop], origin: Any) -> Known:
@@ -255,8 +255,8 @@ def _same_extent(left: Loop, right: Loop) -> bool:
     return extent is not None and extent == tir.as_int(right.extent)
 
 
-def _same_place(left: Known, right: Known) -> bool:
-    for mine, other in zip(left.place, right.place, strict=True):
+def _same_indices(left: Known, right: Known) -> bool:
+    for mine, other in zip(left.indices, right.indices, strict=True):
         one, two = loop_of(mine, left.loops), loop_of(other, right.loops)
         if (one is None) != (two is None):
             return False

@@ -69,10 +69,10 @@ def extract(func: tirx.PrimFunc) -> Recurrence | Refusal:
     func = as_func(func, "extract")
     refusals: list[Refusal] = []
     for nest in root_nests(func):
-        found = extract_nest(func, nest)
-        if isinstance(found, Recurrence):
-            return found
-        refusals.append(found)
+        recurrence = extract_nest(func, nest)
+        if isinstance(recurrence, Recurrence):
+            return recurrence
+        refusals.append(recurrence)
     plain = (RefusalKind.NO_RECURRENCE, RefusalKind.REDUCTION)
     telling = [r for r in refusals if r.kind not in plain]
     return (telling or refusals)[0]
@@ -92,10 +92,10 @@ def extract_nest(func: tirx.PrimFunc, nest: Any) -> Recurrence | Refusal:
     -------
     Recurrence or Refusal
     """
-    found = _extract(func, nest)
-    if isinstance(found, Refusal):
-        return Refusal(found.kind, found.expr, found.detail, found.fix, func)
-    return found
+    recurrence = _extract(func, nest)
+    if isinstance(recurrence, Refusal):
+        return Refusal(recurrence.kind, recurrence.expr, recurrence.detail, recurrence.fix, func)
+    return recurrence
 
 
 def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
@@ -103,13 +103,13 @@ def _extract(func: tirx.PrimFunc, stmt: Any) -> Recurrence | Refusal:
     if isinstance(tree, Refusal):
         return tree
     external = buffers_outside(func, stmt)
-    found = _of_tree(func, stmt, tree.body, tree.reduced, external)
-    if isinstance(found, Refusal) and found.kind is not RefusalKind.REDUCTION:
+    recurrence = _of_tree(func, stmt, tree.body, tree.reduced, external)
+    if isinstance(recurrence, Refusal) and recurrence.kind is not RefusalKind.REDUCTION:
         # One step per iteration is the form to judge, and to speak of in a refusal.
         rolled = one_loop_of_time(tree.body, external, tree.reduced, Extents(func))
         if rolled is not None:
             return _of_tree(func, stmt, rolled, tree.reduced, external)
-    return found
+    return recurrence
 
 
 def _of_tree(
@@ -118,12 +118,12 @@ def _of_tree(
     nest = find_nest(body, reduced, external)
     if isinstance(nest, Refusal):
         return nest
-    found = _of_nest(func, stmt, nest, external)
-    if isinstance(found, Refusal) and nest.interchanged:
+    recurrence = _of_nest(func, stmt, nest, external)
+    if isinstance(recurrence, Refusal) and nest.interchanged:
         nest = find_nest(body, reduced, external, interchange=False)
         again = nest if isinstance(nest, Refusal) else _of_nest(func, stmt, nest, external)
-        return found if isinstance(again, Refusal) else again
-    return found
+        return recurrence if isinstance(again, Refusal) else again
+    return recurrence
 
 
 def _of_nest(
@@ -132,16 +132,16 @@ def _of_nest(
     refusal = check_preconditions(func, nest)
     if refusal is not None:
         return refusal
-    found = _step(func, stmt, nest, external)
+    recurrence = _step(func, stmt, nest, external)
     names = None if func.attrs is None else func.attrs.get(DECLARED)
-    if isinstance(found, Refusal) and names is not None:
+    if isinstance(recurrence, Refusal) and names is not None:
         return _step(func, stmt, nest, external, tuple(str(name) for name in names))
-    if isinstance(found, Refusal) and found.kind in _BY_NAME:
+    if isinstance(recurrence, Refusal) and recurrence.kind in _BY_NAME:
         body = unrolled_body(nest.time.body)
         if body is not None:
             again = _step(func, stmt, replace(nest, time=replace(nest.time, body=body)), external)
-            return again if isinstance(again, Recurrence) else found
-    return found
+            return again if isinstance(again, Recurrence) else recurrence
+    return recurrence
 
 
 #: Refusals that small loops over named cells may cause.
@@ -201,16 +201,16 @@ def _assemble(
     groups: list[Group] = []
     start: list[Any] = []
     body = writer.step()
-    for component, stage in components:
+    for component, level in components:
         members = [drafts[i] for i in component]
-        made = make_group(members, nest, layouts, state, writer, declared)
-        if isinstance(made, Refusal):
-            return made
+        group = make_group(members, nest, layouts, state, writer, declared)
+        if isinstance(group, Refusal):
+            return group
         positions = tuple(range(len(carries), len(carries) + len(component)))
-        carries += made.carries
-        groups.append(Group(positions, made.algebra, stage))
-        start += made.start
-        for carry, init in zip(made.carries, made.inits, strict=True):
+        carries += group.carries
+        groups.append(Group(positions, group.algebra, level))
+        start += group.start
+        for carry, init in zip(group.carries, group.inits, strict=True):
             if init is not None:
                 time = nest.time
                 body = without_time_tests(body, carry.state, init, time.var, time.extent)

@@ -130,15 +130,15 @@ def joint_initial_values(
     """
     inits: list[Any] = []
     for old in olds:
-        found = [
+        values = [
             init
             for step in steps
             for init in _initial_values(step, old, time, extent)
             if not tir.contains_var(init, olds)
         ]
-        if not found:
+        if not values:
             return None
-        inits.append(found[0])
+        inits.append(values[0])
     table = tir.VarMap(zip(olds, inits, strict=True))
     later = [decide_time_tests(step, time, extent, at=None) for step in steps]
     for step, rest in zip(steps, later, strict=True):
@@ -201,15 +201,15 @@ def without_time_tests(body: Any, held: Any, init: Any, time: Var, extent: Any) 
     """
 
     def choose(whole: Any, yes: Any, no: Any) -> Any:
-        for kept, other in ((yes, no), (no, yes)):
-            if not (isinstance(kept, TensorLoad) and kept.source.same_as(held)):
+        for chosen, other in ((yes, no), (no, yes)):
+            if not (isinstance(chosen, TensorLoad) and chosen.source.same_as(held)):
                 continue
             if not tir.structurally_equal(other, init):
                 continue
             early = decide_time_tests(whole, time, extent, at=0)
             late = decide_time_tests(whole, time, extent, at=None)
-            if early.same_as(other) and late.same_as(kept):
-                return kept
+            if early.same_as(other) and late.same_as(chosen):
+                return chosen
         return whole
 
     def on_call(e: Call) -> Any:
@@ -229,12 +229,12 @@ def _initial_values(step: Any, old: Var, time: Var, extent: Any) -> list[Any]:
 
 def _beside(step: Any, old: Var) -> list[Any]:
     """Alternatives of the carry in choices such as ``if_then_else(t > 0, old, c)``."""
-    found: list[Any] = []
+    others: list[Any] = []
 
     def pair(yes: Any, no: Any) -> None:
         for one, other in ((yes, no), (no, yes)):
             if isinstance(one, Var) and one.same_as(old):
-                found.append(other)
+                others.append(other)
 
     def on_call(e: Call) -> None:
         if tir.call_name(e) == "prim.if_then_else":
@@ -243,4 +243,4 @@ def _beside(step: Any, old: Var) -> list[Any]:
     tvm_ffi.structural_walk(
         step, [(tirx.Select, lambda e: pair(e.true_value, e.false_value)), (Call, on_call)]
     )
-    return found
+    return others

@@ -35,11 +35,11 @@ from tvm_scan.extraction.wording import in_own_words
 from tvm_scan.recurrence import Carry, Refusal, RefusalKind, Register
 from tvm_scan.text import as_text
 
-__all__ = ["MadeGroup", "make_group"]
+__all__ = ["JointGroup", "make_group"]
 
 
 @dataclass(eq=False)
-class MadeGroup:
+class JointGroup:
     """Carries of one group, its algebra, the statements that start it, and initial values."""
 
     carries: list[Carry]
@@ -55,7 +55,7 @@ def make_group(
     state: StepState,
     writer: BodyWriter,
     declared: tuple[str, ...] = (),
-) -> MadeGroup | Refusal:
+) -> JointGroup | Refusal:
     """Decide the first step of a group, prove its family, and start it.
 
     Parameters
@@ -75,7 +75,7 @@ def make_group(
 
     Returns
     -------
-    MadeGroup or Refusal
+    JointGroup or Refusal
     """
     needed = [_needs_memory(draft, nest, layouts, state) for draft in drafts]
     if len(drafts) == 1:
@@ -114,7 +114,7 @@ def make_group(
         if isinstance(begin, Refusal):
             return begin
         start.append(begin)
-    return MadeGroup(carries, algebra, start, [boundary.init for boundary in boundaries])
+    return JointGroup(carries, algebra, start, [boundary.init for boundary in boundaries])
 
 
 def _classify(
@@ -190,23 +190,23 @@ def _single_boundary(draft: Draft, needed: bool, nest: Nest, state: StepState) -
 
 def _joint_boundaries(drafts: list[Draft], needed: bool, nest: Nest) -> list[Boundary]:
     steps, olds = [d.step for d in drafts], [d.cell.old for d in drafts]
-    found = None
+    values = None
     if not needed:
         around = nest.time.var, nest.time.extent
-        found = joint_initial_values(steps, olds, *around)
-        found = found or lag_initial_values(steps, olds, *around)
-    if found is None:
+        values = joint_initial_values(steps, olds, *around)
+        values = values or lag_initial_values(steps, olds, *around)
+    if values is None:
         # The tests on time stay in the step: as coefficients that vary with time.
         return [Boundary(step) for step in steps]
-    return [Boundary(step, init=init) for step, init in zip(*found, strict=True)]
+    return [Boundary(step, init=init) for step, init in zip(*values, strict=True)]
 
 
 def _carry(draft: Draft, boundary: Boundary, layouts: Layouts) -> Carry:
     cell = draft.cell
-    place = [tirx.IntImm("int32", k) if isinstance(k, int) else k for k in cell.place]
+    indices = [tirx.IntImm("int32", k) if isinstance(k, int) else k for k in cell.indices]
     return Carry(
         register=layouts.registers[cell.buffer],
-        cell=tuple(place),
+        cell=tuple(indices),
         state_axes=tuple(draft.axes),
         old=cell.old,
         before=cell.before,
@@ -241,16 +241,16 @@ def _locate(expr: Any, carries: list[Carry]) -> Any:
     store = carries[0].origin
     if not isinstance(store, tirx.BufferStore):
         return store
-    found: list[Any] = []
+    nodes: list[Any] = []
 
     def visit(node: Any) -> None:
         if type(node) is type(expr) and tir.call_name(node) == tir.call_name(expr):
             reads = [load.source for load in tir.loads(node)]
             if any(source.same_as(c.register.buffer) for source in reads for c in carries):
-                found.append(node)
+                nodes.append(node)
 
     tvm_ffi.structural_walk(store.value, [(type(expr), visit)])
-    return found[0] if found else store
+    return nodes[0] if nodes else store
 
 
 # ---- the state before time --------------------------------------------------------------------
@@ -299,8 +299,8 @@ def _from_memory(carry: Carry, nest: Nest, layouts: Layouts, writer: BodyWriter)
             "guard the first step with T.if_then_else(t > 0, ..., initial value)",
         )
     earlier = tirx.IntImm(tir.dtype_of(nest.time.var), -lag)
-    place = [tirx.IntImm("int32", 0)] * len(register.extents)
-    index = writer.memory_index(register, place, earlier)
+    origin = [tirx.IntImm("int32", 0)] * len(register.extents)
+    index = writer.memory_index(register, origin, earlier)
     exists = None
     if not _in_bounds(index, register.buffer, nest):
         # The loop reads it at step 0, if there is one.
@@ -373,12 +373,12 @@ def _runs_through(access: Access, register: Register) -> bool:
     return True
 
 
-def _in_bounds(index: list[Any], buffer: Var, nest: Nest, given: Any = None) -> bool:
-    """Return whether a cell lies inside its buffer, ``given`` a condition."""
+def _in_bounds(index: list[Any], buffer: Var, nest: Nest, condition: Any = None) -> bool:
+    """Return whether a cell lies inside its buffer, ``condition`` a condition."""
     analyzer = Analyzer()
     for lane in nest.lanes:
         analyzer.bind(lane.var, Range.from_min_extent(tir.zero_like(lane.var), lane.extent))
-    with analyzer.constraint_scope(tirx.const(True, "bool") if given is None else given):
+    with analyzer.constraint_scope(tirx.const(True, "bool") if condition is None else condition):
         for value, extent in zip(index, tir.shape_of(buffer), strict=True):
             # Lane indices are the user's own; only the time dimension is in question.
             if tir.contains_var(value, [lane.var for lane in nest.lanes]):

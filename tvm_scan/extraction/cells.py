@@ -17,27 +17,27 @@ Key = tuple[Any, ...]
 
 
 class Cell:
-    """A carried cell: its buffer, its place in the register array, the variable before a step.
+    """A carried cell: its buffer, its indices in the register array, the variable before a step.
 
     While the body is executed, the value before the step is a load of ``before`` at the index
-    that the body used; ``resolve`` turns loads of the cell's own place into ``old``.
+    that the body used; ``resolve`` turns loads at the cell's own indices into ``old``.
     """
 
     def __init__(
-        self, buffer: Var, key: Key, lag: int, old: Var, before: Var, place: list[Any]
+        self, buffer: Var, key: Key, lag: int, old: Var, before: Var, indices: list[Any]
     ) -> None:
         self.buffer = buffer
         self.key = key
         self.lag = lag
         self.old = old
         self.before = before
-        self.place = place
+        self.indices = indices
 
     def is_read_by(self, load: Any) -> bool:
-        """Return whether ``load`` is the value of this cell before the step, at its own place."""
+        """Return whether ``load`` is the value of this cell before the step, at its own indices."""
         return bool(load.source.same_as(self.before)) and all(
             tir.as_int(a) == b if isinstance(b, int) else tir.structurally_equal(a, b)
-            for a, b in zip(load.indices, self.place, strict=True)
+            for a, b in zip(load.indices, self.indices, strict=True)
         )
 
 
@@ -76,15 +76,16 @@ class Cells:
         key: list[Any] = []
         pairs: list[tuple[Var, Var]] = []
         for dim, offset in enumerate(offsets):
-            place = tir.simplify(offset - box.lower[dim])
-            constant = tir.as_int(place)
+            within = tir.simplify(offset - box.lower[dim])
+            constant = tir.as_int(within)
             if box.extents[dim] == 1:
                 key.append(0)
             elif constant is not None:
                 key.append(constant)
             else:
                 loop = next(
-                    (l for l in self.inner if isinstance(place, Var) and place.same_as(l.var)), None
+                    (l for l in self.inner if isinstance(within, Var) and within.same_as(l.var)),
+                    None,
                 )
                 if loop is None or tir.as_int(loop.extent) != box.extents[dim]:
                     return None
@@ -112,7 +113,7 @@ class Cells:
         """The cells ``key`` as they were ``lag`` steps ago, at the loop variables of ``pairs``."""
         for each in range(1, lag + 1):  # what was two steps ago was one step ago, a step ago
             cell = self._cell(buffer, key, each)
-        load = tirx.BufferLoad(cell.before, cell.place)
+        load = tirx.BufferLoad(cell.before, cell.indices)
         return tir.substitute(load, tir.VarMap((s, n) for n, s in pairs))
 
     def _cell(self, buffer: Var, key: Key, lag: int) -> Cell:
@@ -124,11 +125,11 @@ class Cells:
                 extents = self.layouts.boxes[buffer].extents
                 before = tirx.decl_buffer(extents, dtype, f"{buffer.name}_before{late}")
                 self.befores[(ident, lag)] = before
-            place = [self.state_var(buffer, d) if k == "s" else k for d, k in enumerate(key)]
+            indices = [self.state_var(buffer, d) if k == "s" else k for d, k in enumerate(key)]
             suffix = "".join(f"_{k}" for k in key if isinstance(k, int) and k)
             old = tirx.Var(f"{buffer.name}{suffix}{late}", dtype)
             before = self.befores[(ident, lag)]
-            self.cells[(ident, key, lag)] = Cell(buffer, key, lag, old, before, place)
+            self.cells[(ident, key, lag)] = Cell(buffer, key, lag, old, before, indices)
         return self.cells[(ident, key, lag)]
 
     def resolve(self, expr: Any, cell: Cell) -> Any:

@@ -41,7 +41,7 @@ def rounded_on_purpose(
     Parameters
     ----------
     drafts : sequence of Draft
-        The steps of all carries: of a compensated sum the compensation may be a later stage.
+        The steps of all carries: of a compensated sum the compensation may be a later level.
     state : StepState
         One executed step.
     writer : BodyWriter
@@ -55,9 +55,9 @@ def rounded_on_purpose(
     carried = tir.VarMap((var, True) for cell in cells for var in (cell.old, cell.before))
     for draft in drafts:
         if is_float(tir.dtype_of(draft.step)):
-            found = _Sums(carried).first_cancelled(draft.step)
-            if found is not None:
-                return _refusal(draft, found, in_own_words(found, state, writer))
+            cancelled = _Sums(carried).first_cancelled(draft.step)
+            if cancelled is not None:
+                return _refusal(draft, cancelled, in_own_words(cancelled, state, writer))
     return None
 
 
@@ -135,12 +135,12 @@ class _Sums:
         if len(left) + len(right) > _MOST_TERMS:
             return self._factor(e)
         reads = any(self.with_carry[at] for key in (*left, *right) for at in key)
-        kept = 2.0 ** (-_BITS.get(tir.dtype_of(e), 24) / 2)
+        least = 2.0 ** (-_BITS.get(tir.dtype_of(e), 24) / 2)
         out = dict(left)
         for key, value in right.items():
             before = left.get(key, 0.0)
             total = before + value
-            if reads and abs(total) < kept * (abs(before) + abs(value)):
+            if reads and abs(total) < least * (abs(before) + abs(value)):
                 self.cancelled = e if self.cancelled is None else self.cancelled
             out[key] = total
         return {key: value for key, value in out.items() if value}

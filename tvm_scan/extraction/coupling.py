@@ -1,9 +1,9 @@
 """Groups of carries that must be scanned together, in the order in which they feed one another.
 
-Theorem (stages). Let the step of a carry depend on carries of other groups only as they were
+Theorem (levels). Let the step of a carry depend on carries of other groups only as they were
 before the step. Once those are known at the head of every chunk, replaying them through the
 chunk makes them inputs, and the carry is a recurrence of its own. Groups are the strongly
-connected components of "feeds", so that the stages are well founded.
+connected components of "feeds", so that the levels are well founded.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def draft_steps(nest: Nest, layouts: Layouts, state: StepState) -> list[Draft] |
     -------
     list of Draft or Refusal
         ``feeds`` holds the positions of the cells that a step reads, its own left out unless it
-        reads another place of itself.
+        reads another cell of itself.
     """
     cells = list(state.cells.values())
     drafts: list[Draft] = []
     for number, cell in enumerate(cells):
-        found = _step(cell, nest, state)
-        if isinstance(found, Refusal):
-            return found
-        step, origin = found
+        drafted = _step(cell, nest, state)
+        if isinstance(drafted, Refusal):
+            return drafted
+        step, origin = drafted
         step = state.resolve(step, cell)
         feeds = {
             i
@@ -79,7 +79,7 @@ def draft_steps(nest: Nest, layouts: Layouts, state: StepState) -> list[Draft] |
 
 
 def _may_meet(load: Any, cell: Cell) -> bool:
-    """Return whether ``load`` of the cell's buffer may be of one of the cell's places."""
+    """Return whether ``load`` of the cell's buffer may be of one of the cell's indices."""
     for index, key in zip(load.indices, cell.key, strict=True):
         constant = tir.as_int(index)
         if key != "s" and constant is not None and constant != key:
@@ -94,7 +94,7 @@ def _step(cell: Cell, nest: Nest, state: StepState) -> tuple[Any, Any] | Refusal
     name = cell.buffer.name
     if cell.lag > 1:
         newer = state.cells[(ident, cell.key, cell.lag - 1)]
-        return tirx.BufferLoad(newer.before, newer.place), origin
+        return tirx.BufferLoad(newer.before, newer.indices), origin
     step = state.values.get(slot)
     if step is None:
         return Refusal(
@@ -140,9 +140,9 @@ def one_group(drafts: list[Draft]) -> list[tuple[list[int], int]] | Refusal:
 
 
 def find_groups(drafts: list[Draft]) -> list[tuple[list[int], int]] | Refusal:
-    """Strongly connected components, and the stage of each.
+    """Strongly connected components, and the level of each.
 
-    Steps and places of a group of several carries are renamed to the state axes of its first
+    Steps and indices of a group of several carries are renamed to the state axes of its first
     one, and its own carries appear in its steps as their ``old``.
 
     Parameters
@@ -153,7 +153,7 @@ def find_groups(drafts: list[Draft]) -> list[tuple[list[int], int]] | Refusal:
     Returns
     -------
     list of (list of int, int) or Refusal
-        Positions and stage, in order of the stages.
+        Positions and level, in order of the levels.
     """
     reach = [set(draft.feeds) for draft in drafts]
     for via in range(len(drafts)):
@@ -169,17 +169,17 @@ def find_groups(drafts: list[Draft]) -> list[tuple[list[int], int]] | Refusal:
             ]
             seen |= set(component)
             components.append(component)
-    stage: dict[int, int] = {}
+    level: dict[int, int] = {}
 
-    def stage_of(component: list[int]) -> int:
-        if component[0] not in stage:
+    def level_of(component: list[int]) -> int:
+        if component[0] not in level:
             fed_by = set().union(*(drafts[i].feeds for i in component)) - set(component)
-            before = [stage_of(next(c for c in components if j in c)) for j in fed_by]
+            before = [level_of(next(c for c in components if j in c)) for j in fed_by]
             value = 1 + max(before, default=-1)
-            stage.update(dict.fromkeys(component, value))
-        return stage[component[0]]
+            level.update(dict.fromkeys(component, value))
+        return level[component[0]]
 
-    out = sorted(((c, stage_of(c)) for c in components), key=lambda pair: pair[1])
+    out = sorted(((c, level_of(c)) for c in components), key=lambda pair: pair[1])
     for component, _ in out:
         if len(component) > 1 and (refused := _join(component, drafts)) is not None:
             return refused
@@ -187,7 +187,7 @@ def find_groups(drafts: list[Draft]) -> list[tuple[list[int], int]] | Refusal:
 
 
 def _join(component: list[int], drafts: list[Draft]) -> Refusal | None:
-    """Bring the carries of a component to common axes; refuse reads of other places."""
+    """Bring the carries of a component to common axes; refuse reads of other cells."""
     first = drafts[component[0]]
     members = [drafts[i] for i in component]
     for draft in members:
@@ -198,8 +198,8 @@ def _join(component: list[int], drafts: list[Draft]) -> Refusal | None:
             (own.var, common.var) for own, common in zip(draft.axes, first.axes, strict=True)
         )
         draft.step = tir.substitute(draft.step, table)
-        draft.cell.place = [
-            k if isinstance(k, int) else tir.substitute(k, table) for k in draft.cell.place
+        draft.cell.indices = [
+            k if isinstance(k, int) else tir.substitute(k, table) for k in draft.cell.indices
         ]
         draft.axes = first.axes
     for draft in members:

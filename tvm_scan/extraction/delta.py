@@ -60,9 +60,9 @@ def extract_delta(func: tirx.PrimFunc, stmt: Any) -> DeltaRule | Refusal:
         nest = find_nest(tree.body, tree.reduced, external, interchange=interchange)
         if isinstance(nest, Refusal):
             return nest
-        found = check_preconditions(func, nest)
-        if found is not None:
-            return found
+        refusal = check_preconditions(func, nest)
+        if refusal is not None:
+            return refusal
         try:
             return _rule(func, stmt, nest, external)
         except NotUnderstood as reason:
@@ -89,7 +89,7 @@ def _rule(func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap) -> D
     step = ArrayStep(written)
     step.run(nest.time.body)
     matrix = matrix_state(nest, step, external)
-    if tir.contains_var(matrix.place, [nest.time.var]):
+    if tir.contains_var(matrix.indices, [nest.time.var]):
         raise NotUnderstood("a state that is indexed by time")
     proof = _Proof(matrix, nest)
     gate, into, source, rate, drive = proof.update()
@@ -104,7 +104,7 @@ def _rule(func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap) -> D
     return DeltaRule(
         func, stmt, tuple(matrix.lanes), matrix.rows, matrix.columns,
         Axis(nest.time.var, nest.time.extent),
-        matrix.buffer, tuple(matrix.place), initial, matrix.buffer in external,
+        matrix.buffer, tuple(matrix.indices), initial, matrix.buffer in external,
         gate, into, source, rate, drive, tuple(reads), tuple(stores), final, tuple(finish),
         tuple(read.keys()), tuple(b for b in written.keys() if b in external),
     )  # fmt: skip
@@ -124,23 +124,23 @@ class _Proof:
         """Gate, vector, read vector, rate and drive."""
         matrix, total = self.matrix, tirx.Var("total", self.dtype)
         row, column = matrix.rows.var, matrix.columns.var
-        found: list[MatrixSum] = []
+        sums: list[MatrixSum] = []
 
         def on_load(load: Any) -> Any:
             one_sum = matrix.sum_of(load)
             if one_sum is None:
                 return load
-            if one_sum not in found:
-                found.append(one_sum)
+            if one_sum not in sums:
+                sums.append(one_sum)
             for loop, index in zip(one_sum.loops, load.indices, strict=False):
                 if loop is not None or not (isinstance(index, Var) and index.same_as(column)):
                     raise NotUnderstood("a sum of another column than the step's own")
             return total
 
         step = map_known(self._over_first(matrix.cells[-1]), on_load)
-        if len(found) != 1:
-            raise NotUnderstood(f"{len(found)} sums over the state in its update")
-        source, after = self._weight(found[0])
+        if len(sums) != 1:
+            raise NotUnderstood(f"{len(sums)} sums over the state in its update")
+        source, after = self._weight(sums[0])
         if after:
             raise NotUnderstood("an update by a sum over the state that it updates")
         cell = matrix.cells[0]
@@ -207,7 +207,7 @@ def _in(var: Var, among: list[Var]) -> bool:
 
 
 def _affine(expr: Any, var: Var) -> tuple[Any, Any]:
-    found = coefficients(expr, var)
-    if isinstance(found, NotInFamily):
-        raise NotUnderstood(f"{found.reason}: {found.expr}")
-    return found
+    parts = coefficients(expr, var)
+    if isinstance(parts, NotInFamily):
+        raise NotUnderstood(f"{parts.reason}: {parts.expr}")
+    return parts

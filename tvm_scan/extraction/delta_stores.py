@@ -64,8 +64,8 @@ def step_stores(
         if known is None:
             raise NotUnderstood(f"a store to {buffer.name} that only the last iteration leaves")
         _check_output(buffer, known, nest, matrix)
-        for place, value in _instances(known, matrix):
-            stores.append(Written(buffer, tuple(place), _over(value, matrix, read, reads)))
+        for indices, value in _instances(known, matrix):
+            stores.append(Written(buffer, tuple(indices), _over(value, matrix, read, reads)))
     return stores
 
 
@@ -75,18 +75,18 @@ def _stored(stmts: list[Any]) -> list[Var]:
 
 def _check_output(buffer: Var, known: Known, nest: Nest, matrix: MatrixState) -> None:
     """Every step of every lane and column has a cell of its own: bare indices, each once."""
-    own = [lane.var for lane in matrix.lanes]
-    own += [matrix.columns.var] if matrix.column_is_lane else []
-    for var in own:
-        if sum(1 for i in known.place if tir.contains_var(i, [var])) != 1 or not any(
-            isinstance(i, Var) and i.same_as(var) for i in known.place
+    axes = [lane.var for lane in matrix.lanes]
+    axes += [matrix.columns.var] if matrix.column_is_lane else []
+    for var in axes:
+        if sum(1 for i in known.indices if tir.contains_var(i, [var])) != 1 or not any(
+            isinstance(i, Var) and i.same_as(var) for i in known.indices
         ):
             raise NotUnderstood(f"{buffer.name} stored by several lanes")
     time = nest.time.var
-    moves = [linear_in(i, time) for i in known.place if tir.contains_var(i, [time])]
+    moves = [linear_in(i, time) for i in known.indices if tir.contains_var(i, [time])]
     if len(moves) != 1 or moves[0] is None or abs(moves[0][0]) != 1:
-        raise NotUnderstood(f"{buffer.name} stored without a place for every step")
-    if tir.contains_var(moves[0][1], own):
+        raise NotUnderstood(f"{buffer.name} stored without a cell for every step")
+    if tir.contains_var(moves[0][1], axes):
         raise NotUnderstood(f"{buffer.name} stored along a diagonal")
 
 
@@ -94,8 +94,8 @@ def _column_loops(known: Known, matrix: MatrixState) -> list[Loop]:
     """Loops of a store that stand for the column, by the sums that its value reads."""
     out: list[Loop] = []
     for load in tir.loads(known.value):
-        found = matrix.sum_of(load)
-        for loop, index in zip(found.loops if found else [], load.indices, strict=False):
+        one_sum = matrix.sum_of(load)
+        for loop, index in zip(one_sum.loops if one_sum else [], load.indices, strict=False):
             mine = loop_of(index, known.loops)
             if loop is None and mine is not None and mine not in out:
                 out.append(mine)
@@ -107,20 +107,20 @@ def _instances(known: Known, matrix: MatrixState) -> list[tuple[list[Any], Any]]
     columns = [] if matrix.column_is_lane else _column_loops(known, matrix)
     if len(columns) != (0 if matrix.column_is_lane else 1):
         raise NotUnderstood("an output that does not have the state's columns")
-    found = [(known.place, known.value)]
+    instances = [(known.indices, known.value)]
     for loop in known.loops:
         count = tir.as_int(loop.extent) or 0
         values = [tirx.IntImm(tir.dtype_of(loop.var), n) for n in range(count)]
         values = [matrix.columns.var] if loop in columns else values
-        if len(values) * len(found) > _MOST:
+        if len(values) * len(instances) > _MOST:
             raise NotUnderstood(f"an output of more than {_MOST} cells for each step and column")
         tables = [tir.VarMap([(loop.var, value)]) for value in values]
-        found = [
-            ([tir.substitute(i, table) for i in place], tir.substitute(value, table))
-            for place, value in found
+        instances = [
+            ([tir.substitute(i, table) for i in indices], tir.substitute(value, table))
+            for indices, value in instances
             for table in tables
         ]
-    return found
+    return instances
 
 
 def _over(
@@ -129,25 +129,25 @@ def _over(
     """``value`` over reads; sums that differ in their loops only are reads of their own."""
 
     def on_load(load: Any) -> Any:
-        found = matrix.sum_of(load)
-        if found is None:
+        one_sum = matrix.sum_of(load)
+        if one_sum is None:
             if any(load.source.same_as(symbol) for symbol, _ in matrix.symbols):
                 raise NotUnderstood("an output that is the state itself")
             return load
-        made, table = read(found), tir.VarMap()
-        for loop, index in zip(found.loops, load.indices, strict=False):
+        summed, table = read(one_sum), tir.VarMap()
+        for loop, index in zip(one_sum.loops, load.indices, strict=False):
             if loop is not None:
                 table[loop.var] = index
             elif not (isinstance(index, Var) and index.same_as(matrix.columns.var)):
                 raise NotUnderstood("an output of another column than its own")
-        weight = tir.substitute(made.weight, table)
+        weight = tir.substitute(summed.weight, table)
         for other in reads:
-            if other.after == made.after and tir.structurally_equal(other.weight, weight):
+            if other.after == summed.after and tir.structurally_equal(other.weight, weight):
                 return other.value
         if tir.contains_var(weight, [matrix.columns.var]):
             raise NotUnderstood("a read vector that depends on the column")
-        reads.append(Read(made.value, weight, made.after))
-        return made.value
+        reads.append(Read(summed.value, weight, summed.after))
+        return summed.value
 
     return map_known(value, on_load)
 
@@ -176,7 +176,7 @@ def around_time(
         known = begin.value_of(matrix.buffer)
         if known is None or begin.carried is not None or len(_stored(nest.before)) != 1:
             raise NotUnderstood("more than the state set before time")
-        value = known.at(state.place, state.loops)
+        value = known.at(state.indices, state.loops)
         if value is None:
             raise NotUnderstood("a state that is set in part before time")
         initial = tir.substitute(value, matrix.canonical(state))
@@ -208,12 +208,12 @@ def _copied(buffer: Var, known: Known, symbol: Var, matrix: MatrixState, final: 
         for index, here in zip(reads[0].indices, matrix.symbols[-1][1], strict=True)
         if loop_of(index, known.loops) is not None
     )
-    place = [tir.substitute(i, table) for i in known.place]
-    own = [*(lane.var for lane in matrix.lanes), matrix.rows.var, matrix.columns.var]
-    for var in own:
-        bare = [i for i in place if isinstance(i, Var) and i.same_as(var)]
-        if len(bare) != 1 or sum(1 for i in place if tir.contains_var(i, [var])) != 1:
+    indices = [tir.substitute(i, table) for i in known.indices]
+    axes = [*(lane.var for lane in matrix.lanes), matrix.rows.var, matrix.columns.var]
+    for var in axes:
+        bare = [i for i in indices if isinstance(i, Var) and i.same_as(var)]
+        if len(bare) != 1 or sum(1 for i in indices if tir.contains_var(i, [var])) != 1:
             raise NotUnderstood(f"a store to {buffer.name} after time shared by cells")
     cell = matrix.cells[-1]
     value = matrix.at_cell(tir.substitute(known.value, table))
-    return Written(buffer, tuple(place), tir.substitute(value, tir.VarMap([(cell, final)])))
+    return Written(buffer, tuple(indices), tir.substitute(value, tir.VarMap([(cell, final)])))

@@ -26,11 +26,13 @@ def lanes_apart(buffer: Var, layouts: Layouts, extra_steps: int = 0) -> bool:
     while len(undetermined) and progress:
         progress = False
         for dim in range(len(box.base)):
-            found = _determined_by(dim, box, nest, undetermined, extra_steps)
-            if found:
+            determined = _determined_by(dim, box, nest, undetermined, extra_steps)
+            if determined:
                 progress = True
                 undetermined = tir.VarMap(
-                    (v, e) for v, e in undetermined.items() if not any(v.same_as(f) for f in found)
+                    (v, e)
+                    for v, e in undetermined.items()
+                    if not any(v.same_as(f) for f in determined)
                 )
     return not len(undetermined)
 

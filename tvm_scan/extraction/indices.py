@@ -36,10 +36,10 @@ def tidy_indices(stmts: list[Any], ranges: Ranges | None = None) -> list[Any]:
     def index(expr: Any) -> Any:
         return tir.simplify(expr, known) if _divides(expr) else expr
 
-    def load(found: TensorLoad) -> Any:
-        if not any(_divides(i) for i in found.indices):
-            return found
-        return tirx.BufferLoad(found.source, [index(i) for i in found.indices])
+    def load(read: TensorLoad) -> Any:
+        if not any(_divides(i) for i in read.indices):
+            return read
+        return tirx.BufferLoad(read.source, [index(i) for i in read.indices])
 
     def tidy(expr: Any) -> Any:
         return tir.map_loads(expr, load) if tir.loads(expr) else expr
@@ -64,6 +64,6 @@ def tidy_indices(stmts: list[Any], ranges: Ranges | None = None) -> list[Any]:
 
 
 def _divides(expr: Any) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, [((tirx.FloorDiv, tirx.FloorMod), found.append)])
-    return bool(found)
+    divisions: list[Any] = []
+    tvm_ffi.structural_walk(expr, [((tirx.FloorDiv, tirx.FloorMod), divisions.append)])
+    return bool(divisions)

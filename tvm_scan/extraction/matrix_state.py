@@ -52,7 +52,7 @@ class MatrixState:
         Independent matrices.
     rows, columns : Axis
         The axis that sums run over, and the other one.
-    place : list of Expr
+    indices : list of Expr
         Index of the cell.
     column_is_lane : bool
         Whether the column is a loop around time.
@@ -68,7 +68,7 @@ class MatrixState:
     lanes: list[Axis]
     rows: Axis
     columns: Axis
-    place: list[Any]
+    indices: list[Any]
     column_is_lane: bool
     cells: list[Var]
     steps: list[Any]
@@ -93,7 +93,7 @@ class MatrixState:
         """Row and column for the loops of a store to the state, or to a buffer of its shape."""
         return tir.VarMap(
             (index, here)
-            for index, here in zip(known.place, self.place, strict=True)
+            for index, here in zip(known.indices, self.indices, strict=True)
             if loop_of(index, known.loops) is not None
         )
 
@@ -128,10 +128,10 @@ def matrix_state(nest: Nest, step: ArrayStep, external: tir.VarMap) -> MatrixSta
         raise NotUnderstood("no state that a step updates")
     if tir.dtype_of(buffer) not in ("float32", "float64"):
         raise NotUnderstood(f"a state of {tir.dtype_of(buffer)}")
-    place = step.versions[0][1].place
-    inner = {d: l for d, i in enumerate(place) if (l := loop_of(i, step.versions[0][1].loops))}
-    held = {d: l for d, i in enumerate(place) if d not in inner and (l := loop_of(i, nest.lanes))}
-    for d, index in enumerate(place):
+    indices = step.versions[0][1].indices
+    inner = {d: l for d, i in enumerate(indices) if (l := loop_of(i, step.versions[0][1].loops))}
+    held = {d: l for d, i in enumerate(indices) if d not in inner and (l := loop_of(i, nest.lanes))}
+    for d, index in enumerate(indices):
         if d not in inner and d not in held and tir.as_int(index) is None:
             raise NotUnderstood(f"a state at {index}")
     missing = [l for l in nest.lanes if l not in held.values()]
@@ -141,7 +141,7 @@ def matrix_state(nest: Nest, step: ArrayStep, external: tir.VarMap) -> MatrixSta
     over = _sums_over_state(step)
     if not over:
         raise NotUnderstood("no sum over the state")
-    dims = {d for _, found in over for d in found}
+    dims = {d for _, dimensions in over for d in dimensions}
     if len(dims) != 1 or not dims <= set(inner):
         raise NotUnderstood("sums over different axes of the state")
     row_dim = dims.pop()
@@ -157,9 +157,11 @@ def matrix_state(nest: Nest, step: ArrayStep, external: tir.VarMap) -> MatrixSta
         raise NotUnderstood(f"a state of {row_loop.extent} x {column_loop.extent}")
     row = tirx.Var("row", tir.dtype_of(row_loop.var))
     column = tirx.Var("column", tir.dtype_of(column_loop.var)) if others else column_loop.var
-    here = [row if d == row_dim else column if d == column_dim else i for d, i in enumerate(place)]
+    here = [
+        row if d == row_dim else column if d == column_dim else i for d, i in enumerate(indices)
+    ]
     dtype = tir.dtype_of(buffer)
-    made = MatrixState(
+    matrix = MatrixState(
         buffer,
         [Axis(l.var, l.extent) for l in nest.lanes if l is not column_loop],
         Axis(row, row_loop.extent),
@@ -169,20 +171,20 @@ def matrix_state(nest: Nest, step: ArrayStep, external: tir.VarMap) -> MatrixSta
         [tirx.Var(f"cell{n}", dtype) for n in range(len(step.versions))],
         [],
         [],
-        [(symbol, _places(known, here)) for symbol, known in step.versions],
+        [(symbol, _indices_at(known, here)) for symbol, known in step.versions],
     )
-    made.steps = [
-        made.at_cell(tir.substitute(known.value, made.canonical(known)))
+    matrix.steps = [
+        matrix.at_cell(tir.substitute(known.value, matrix.canonical(known)))
         for _, known in step.versions[1:]
     ]
-    made.sums = [_matrix_sum(made, step, one_sum, row_dim, column_dim) for one_sum, _ in over]
-    return made
+    matrix.sums = [_matrix_sum(matrix, step, one_sum, row_dim, column_dim) for one_sum, _ in over]
+    return matrix
 
 
-def _places(known: Known, here: list[Any]) -> list[Any]:
+def _indices_at(known: Known, here: list[Any]) -> list[Any]:
     """Index of a version's symbol at which it is the cell ``here``."""
     return [
-        here[next(d for d, i in enumerate(known.place) if loop_of(i, [l]))] for l in known.loops
+        here[next(d for d, i in enumerate(known.indices) if loop_of(i, [l]))] for l in known.loops
     ]
 
 
@@ -200,7 +202,7 @@ def _sums_over_state(step: ArrayStep) -> list[tuple[Sum, set[int]]]:
                     if len(at) != 1:
                         raise NotUnderstood("a sum that does not run over the state")
                     loop = known.loops[at[0]]
-                    dims.add(next(d for d, i in enumerate(known.place) if loop_of(i, [loop])))
+                    dims.add(next(d for d, i in enumerate(known.indices) if loop_of(i, [loop])))
         if reads:
             out.append((one_sum, dims))
     return out
@@ -215,26 +217,26 @@ def _lane_of_columns(lanes: list[Loop], sums: list[Sum]) -> Loop:
 
 
 def _matrix_sum(
-    made: MatrixState, step: ArrayStep, one_sum: Sum, row_dim: int, column_dim: int
+    matrix: MatrixState, step: ArrayStep, one_sum: Sum, row_dim: int, column_dim: int
 ) -> MatrixSum:
-    if tir.dtype_of(one_sum.symbol) != tir.dtype_of(made.buffer):
+    if tir.dtype_of(one_sum.symbol) != tir.dtype_of(matrix.buffer):
         raise NotUnderstood("a sum in another dtype than the state")
-    if tir.as_int(one_sum.over.extent) != tir.as_int(made.rows.extent):
+    if tir.as_int(one_sum.over.extent) != tir.as_int(matrix.rows.extent):
         raise NotUnderstood("a sum over a part of the state")
-    table = tir.VarMap([(one_sum.over.var, made.rows.var)])
+    table = tir.VarMap([(one_sum.over.var, matrix.rows.var)])
     loops: list[Loop | None] = list(one_sum.loops)
     for load in tir.loads(one_sum.term):
         for symbol, known in step.versions:
-            if not load.source.same_as(symbol) or made.column_is_lane:
+            if not load.source.same_as(symbol) or matrix.column_is_lane:
                 continue
             position = next(
-                n for n, l in enumerate(known.loops) if loop_of(known.place[column_dim], [l])
+                n for n, l in enumerate(known.loops) if loop_of(known.indices[column_dim], [l])
             )
             column = loop_of(load.indices[position], one_sum.loops)
             if column is not None:
-                table[column.var] = made.columns.var
+                table[column.var] = matrix.columns.var
                 loops = [None if l is column else l for l in loops]
-    term = made.at_cell(tir.substitute(one_sum.term, table))
+    term = matrix.at_cell(tir.substitute(one_sum.term, table))
     return MatrixSum(one_sum.symbol, loops, term)
 
 

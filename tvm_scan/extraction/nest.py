@@ -59,13 +59,13 @@ def linear_in(expr: Any, var: Var) -> tuple[int, Any] | None:
     """``(c, r)`` with ``expr == c var + r``, ``c`` a constant and ``r`` free of ``var``."""
     if not tir.contains_var(expr, [var]):
         return 0, expr
-    found = detect_linear_equation(expr, [var])
-    if len(found) != 2:
+    coefficients = detect_linear_equation(expr, [var])
+    if len(coefficients) != 2:
         return None
-    coefficient = tir.as_int(tir.simplify(found[0]))
-    if coefficient is None or tir.contains_var(found[1], [var]):
+    coefficient = tir.as_int(tir.simplify(coefficients[0]))
+    if coefficient is None or tir.contains_var(coefficients[1], [var]):
         return None
-    return coefficient, found[1]
+    return coefficient, coefficients[1]
 
 
 def is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
@@ -74,7 +74,7 @@ def is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
     written = tir.VarMap(
         (store.buffer, True) for store in stores_in(body) if store.buffer not in private
     )
-    found: tir.VarMap = tir.VarMap()
+    shapes: tir.VarMap = tir.VarMap()
     spread: dict[tuple[int, int], list[int]] = {}
     for access in accesses_of(body):
         if access.buffer not in written:
@@ -86,11 +86,11 @@ def is_lane(loop: Loop, body: list[Any], external: tir.VarMap) -> bool:
             if part is None:
                 return False
             shape.append(part)
-        earlier = found.get(access.buffer)
+        earlier = shapes.get(access.buffer)
         if earlier is None:
             if all(c == 0 for c, _ in shape):
                 return False
-            found[access.buffer] = shape
+            shapes[access.buffer] = shape
             continue
         for dim, ((c0, r0), (c1, r1)) in enumerate(zip(earlier, shape, strict=True)):
             if c0 != c1:
@@ -169,8 +169,8 @@ def find_nest(
         if not loops:
             if ordered:
                 return overwritten(ordered[0])
-            found = path or without_allocs(body)
-            origin = found[0].origin if found else None
+            loops_or_stmts = path or without_allocs(body)
+            origin = loops_or_stmts[0].origin if loops_or_stmts else None
             return Refusal(
                 RefusalKind.NO_RECURRENCE,
                 origin,

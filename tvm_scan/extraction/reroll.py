@@ -48,9 +48,9 @@ def rolled_up(loop: Loop, extents: Extents) -> Loop | None:
         for copies in range(min(len(body), _LARGEST), 1, -1):
             if len(body) % copies:
                 continue
-            found = _rolled(loop, body, copies, extents)
-            if found is not None:
-                return found
+            rolled = _rolled(loop, body, copies, extents)
+            if rolled is not None:
+                return rolled
     return None
 
 
@@ -99,10 +99,10 @@ def _count(loop: Loop, lists: list[list[Guarded]], copies: int) -> Any:
             unguarded.append(k)
             continue
         for cond in guards:
-            found = None if cond is None else below(cond, loop.var)
-            if found is None or found[0] != copies:
+            bound = None if cond is None else below(cond, loop.var)
+            if bound is None or bound[0] != copies:
                 return None
-            here = tir.simplify(found[1] + k)
+            here = tir.simplify(bound[1] + k)
             if limit is not None and not tir.structurally_equal(here, limit):
                 return None
             limit = here
@@ -125,11 +125,11 @@ def below(cond: Any, var: Var) -> tuple[int, Any] | None:
         return None
     if tir.loads(cond) or not tir.dtype_of(cond.a).startswith("int"):
         return None
-    found = linear_in(tir.simplify(difference), var)
-    if found is None or found[0] < 1:
+    linear = linear_in(tir.simplify(difference), var)
+    if linear is None or linear[0] < 1:
         return None
     more = 1 if isinstance(cond, tirx.LE | tirx.GE) else 0
-    return found[0], tir.simplify(tir.zero_like(found[1]) - found[1] + more)
+    return linear[0], tir.simplify(tir.zero_like(linear[1]) - linear[1] + more)
 
 
 _SCALED = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -139,19 +139,19 @@ def _first(var: Var, time: Var, stmts: list[Any], copies: int) -> list[Any]:
     """Statements over ``time`` that are ``stmts`` at ``time = copies var``."""
 
     def integer(e: Any) -> Any:
-        found = linear_in(e, var) if tir.contains_var(e, [var]) else None
-        if found is None or found[0] % copies:
+        linear = linear_in(e, var) if tir.contains_var(e, [var]) else None
+        if linear is None or linear[0] % copies:
             return e
-        return tir.simplify(time * (found[0] // copies) + found[1])
+        return tir.simplify(time * (linear[0] // copies) + linear[1])
 
     def comparison(e: Any) -> Any:
         # ``c var + r < 0`` is ``c time + U r < 0``: boundaries may lie between two multiples.
         if not tir.dtype_of(e.a).startswith("int") or tir.loads(e):
             return e
-        found = linear_in(e.a - e.b, var)
-        if found is None or not found[0]:
+        linear = linear_in(e.a - e.b, var)
+        if linear is None or not linear[0]:
             return e
-        return type(e)(tir.simplify(time * found[0]), tir.simplify(found[1] * -copies))
+        return type(e)(tir.simplify(time * linear[0]), tir.simplify(linear[1] * -copies))
 
     def tests(s: Any) -> Any:
         return tvm_ffi.structural_map(s, [(_SCALED, comparison)])
@@ -176,8 +176,8 @@ def _decided(stmts: list[Any], loop: Loop) -> list[Any]:
         )
 
     def choose(e: Any, cond: Any, yes: Any, no: Any) -> Any:
-        made = known(cond)
-        return e if made is None else yes if made else no
+        decided = known(cond)
+        return e if decided is None else yes if decided else no
 
     def on_select(e: tirx.Select) -> Any:
         return choose(e, e.condition, e.true_value, e.false_value)
@@ -192,13 +192,13 @@ def _decided(stmts: list[Any], loop: Loop) -> list[Any]:
         out: list[Any] = []
         for s in body:
             if isinstance(s, Condition):
-                made = known(s.cond)
-                if made is None:
+                decided = known(s.cond)
+                if decided is None:
                     out.append(
                         Condition(s.cond, conditions(s.then), conditions(s.orelse), s.origin)
                     )
                 else:
-                    out += conditions(s.then if made else s.orelse)
+                    out += conditions(s.then if decided else s.orelse)
             elif isinstance(s, Loop):
                 out.append(Loop(s.var, s.extent, conditions(s.body), s.origin, s.thread))
             else:

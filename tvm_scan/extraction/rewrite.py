@@ -55,8 +55,8 @@ class BodyWriter:
 
     def registers(self) -> list[Register]:
         """Register arrays that the rewritten statements use."""
-        kept = [r for b, r in self.layouts.registers.items() if b not in self.direct]
-        return kept + self.scratch
+        in_registers = [r for b, r in self.layouts.registers.items() if b not in self.direct]
+        return in_registers + self.scratch
 
     # ---- statements ---------------------------------------------------------------------
 
@@ -108,30 +108,30 @@ class BodyWriter:
         memory = Store(buffer, stmt.indices, self._narrow(value, buffer), stmt.origin)
         if buffer in self.direct:
             return [memory]
-        place = self._place(buffer, stmt.indices, inner, around)
+        cell = self._cell_of(buffer, stmt.indices, inner, around)
         target = (
             self._held(register, stmt.indices, around) if around is not None else register.local
         )
-        kept = Store(target, place, value, stmt.origin)
+        stored = Store(target, cell, value, stmt.origin)
         if buffer in self.unseen:
-            return [kept]
+            return [stored]
         if register.timed and (buffer not in self.deferred or around is not None):
-            again = tirx.BufferLoad(target, place)
-            return [kept, Store(buffer, stmt.indices, self._narrow(again, buffer), stmt.origin)]
-        return [kept]
+            again = tirx.BufferLoad(target, cell)
+            return [stored, Store(buffer, stmt.indices, self._narrow(again, buffer), stmt.origin)]
+        return [stored]
 
     @staticmethod
     def _narrow(value: Any, buffer: Var) -> Any:
         dtype = tir.dtype_of(buffer)
         return value if tir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
 
-    def _place(self, buffer: Var, indices: Any, inner: list[Loop], around: Any) -> list[Any]:
+    def _cell_of(self, buffer: Var, indices: Any, inner: list[Loop], around: Any) -> list[Any]:
         box = self.layouts.boxes[buffer]
         indices = list(indices)
         if around is not None and box.time_dim is not None:
             here = box.base[box.time_dim] + self.layouts.nest.time.var * box.time_step
             indices[box.time_dim] = here
-        return self._place_of(buffer, self._split(buffer, indices, inner))
+        return self._register_index(buffer, self._split(buffer, indices, inner))
 
     def expr(self, expr: Any, inner: list[Loop], around: Any = None) -> Any:
         """``expr`` with loads of written buffers taken from registers."""
@@ -142,12 +142,12 @@ class BodyWriter:
                 return load
             register: Register = self.layouts.registers[buffer]
             if around is not None:
-                place = self._place(buffer, load.indices, inner, around)
-                return tirx.BufferLoad(self._held(register, load.indices, around), place)
+                cell = self._cell_of(buffer, load.indices, inner, around)
+                return tirx.BufferLoad(self._held(register, load.indices, around), cell)
             split = self._split(buffer, list(load.indices), inner)
-            place = self._place_of(buffer, split)
+            cell = self._register_index(buffer, split)
             source = register.previous[split.lag - 1] if split.lag else register.local
-            return tirx.BufferLoad(source, place)
+            return tirx.BufferLoad(source, cell)
 
         if self.half:
             return widen(expr, on_load, self.names)
@@ -178,18 +178,18 @@ class BodyWriter:
         assert split is not None, "classify_accesses lets no other access through"
         return split
 
-    def _place_of(self, buffer: Var, split: Split) -> list[Any]:
+    def _register_index(self, buffer: Var, split: Split) -> list[Any]:
         box = self.layouts.boxes[buffer]
         return [tir.simplify(o - low) for o, low in zip(split.offsets, box.lower, strict=True)]
 
     # ---- memory -------------------------------------------------------------------------
 
-    def memory_index(self, register: Register, place: list[Any], step: Any) -> list[Any]:
-        """Index into the user's buffer of cell ``place`` at time ``step``."""
+    def memory_index(self, register: Register, cell: list[Any], step: Any) -> list[Any]:
+        """Index into the user's buffer of ``cell`` at time ``step``."""
         box = self.layouts.boxes[register.buffer]
         out = []
         for dim, base in enumerate(box.base):
-            index = base + box.lower[dim] + place[dim]
+            index = base + box.lower[dim] + cell[dim]
             if dim == box.time_dim:
                 index = base + step * box.time_step
             out.append(tir.simplify(index))
@@ -199,33 +199,33 @@ class BodyWriter:
         """Fill the register array of ``lag`` steps back from memory at ``step``, if it exists."""
         target = register.states[lag - 1] if lag else register.local
 
-        def one(place: list[Any]) -> Any:
-            load = tirx.BufferLoad(register.buffer, self.memory_index(register, place, step))
+        def copy(cell: list[Any]) -> Any:
+            load = tirx.BufferLoad(register.buffer, self.memory_index(register, cell, step))
             dtype = tir.dtype_of(target)
             value = load if tir.dtype_of(load) == dtype else tirx.Cast(dtype, load)
             if exists is not None:
                 value = tirx.op.if_then_else(exists, value, tirx.const(0, dtype))
-            return tirx.BufferStore(target, value, place)
+            return tirx.BufferStore(target, value, cell)
 
-        return _each_cell(register, one)
+        return _each_cell(register, copy)
 
     def copy_out(self, register: Register, step: Any) -> Any:
         """Write a register array to memory."""
 
-        def one(place: list[Any]) -> Any:
-            value = self._narrow(tirx.BufferLoad(register.local, place), register.buffer)
-            index = self.memory_index(register, place, step)
+        def copy(cell: list[Any]) -> Any:
+            value = self._narrow(tirx.BufferLoad(register.local, cell), register.buffer)
+            index = self.memory_index(register, cell, step)
             return tirx.BufferStore(register.buffer, value, index)
 
-        return _each_cell(register, one)
+        return _each_cell(register, copy)
 
 
 def _copy(to: Var, source: Var) -> Any:
-    return lambda place: tirx.BufferStore(to, tirx.BufferLoad(source, place), place)
+    return lambda cell: tirx.BufferStore(to, tirx.BufferLoad(source, cell), cell)
 
 
 def _each_cell(register: Register, make: Any) -> Any:
-    """``make(place)`` for every cell of the register array."""
+    """``make(cell)`` for every cell of the register array."""
     variables = [
         tirx.Var(f"c{dim}", "int32") if extent > 1 else None
         for dim, extent in enumerate(register.extents)

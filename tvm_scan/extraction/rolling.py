@@ -85,21 +85,21 @@ def _level(stmts: list[Any], scope: _Scope, outer: list[Var]) -> tuple[list[Any]
     out: list[Any] = [s for s in stmts if isinstance(s, Alloc)]
     changed = False
     for s in without_allocs(stmts):
-        made = False
+        is_changed = False
         if isinstance(s, Condition):
-            then, made = _level(s.then, scope, outer)
+            then, is_changed = _level(s.then, scope, outer)
             s = Condition(s.cond, then, s.orelse, s.origin)
         elif isinstance(s, Loop) and has_own_cells(s, scope.external):
-            body, made = _level(s.body, scope, [*outer, s.var])
+            body, is_changed = _level(s.body, scope, [*outer, s.var])
             s = Loop(s.var, s.extent, body, s.origin, s.thread)
         elif isinstance(s, Loop):
             whole = allocated_in([s])
-            s, made = _one_loop(s, scope, outer)
+            s, is_changed = _one_loop(s, scope, outer)
             # What lived as long as a tile lives as long as the loop.
-            kept = tir.VarMap((buffer, True) for buffer in allocated_in([s]))
-            out += [Alloc(buffer) for buffer in whole if buffer not in kept]
+            allocated = tir.VarMap((buffer, True) for buffer in allocated_in([s]))
+            out += [Alloc(buffer) for buffer in whole if buffer not in allocated]
         out.append(s)
-        changed |= made
+        changed |= is_changed
     joined = _joined(out, scope.external)
     return (joined or out, True) if joined or changed else (stmts, False)
 
@@ -107,15 +107,17 @@ def _level(stmts: list[Any], scope: _Scope, outer: list[Var]) -> tuple[list[Any]
 def _one_loop(loop: Loop, scope: _Scope, outer: list[Var]) -> tuple[Loop, bool]:
     changed = False
     while True:
-        found = _tile(loop, scope.external)
-        made = None if found is None else _fused(loop, *found)
-        parts = [loop] if made is None or found is None else [loop, found[1]]
-        made = made or _without_tail(loop, scope.extents, outer) or rolled_up(loop, scope.extents)
-        if made is None:
+        tile = _tile(loop, scope.external)
+        rolled = None if tile is None else _fused(loop, *tile)
+        parts = [loop] if rolled is None or tile is None else [loop, tile[1]]
+        rolled = (
+            rolled or _without_tail(loop, scope.extents, outer) or rolled_up(loop, scope.extents)
+        )
+        if rolled is None:
             return loop, changed
         if any(part.var in scope.reduced for part in parts):
-            scope.reduced[made.var] = True
-        loop, changed = made, True
+            scope.reduced[rolled.var] = True
+        loop, changed = rolled, True
 
 
 # ---- tiles --------------------------------------------------------------------------------------
@@ -151,14 +153,14 @@ def _fused(outer: Loop, between: Sequence[Any], inner: Loop) -> Loop | None:
     dtype = tir.dtype_of(outer.var)
     time = Var(outer.var.name, outer.var.ty)
     size = tirx.IntImm(dtype, width)
-    place = tirx.floormod(time, size)
+    remainder = tirx.floormod(time, size)
     if tir.dtype_of(inner.var) != dtype:
-        place = tirx.Cast(tir.dtype_of(inner.var), place)
-    table = tir.VarMap([(outer.var, tirx.floordiv(time, size)), (inner.var, place)])
+        remainder = tirx.Cast(tir.dtype_of(inner.var), remainder)
+    table = tir.VarMap([(outer.var, tirx.floordiv(time, size)), (inner.var, remainder)])
     extent = tir.simplify(outer.extent * size)
     body = simplified(rename(body, table), [(time, extent)])
-    places = [i for a in accesses_of(body) if a.is_store for i in a.indices]
-    if any(_is_divided(index, time) for index in places):
+    indices = [i for a in accesses_of(body) if a.is_store for i in a.indices]
+    if any(_is_divided(index, time) for index in indices):
         return None  # a loop over rows, not over tiles
     # The product must be a number of the variable's own dtype. Where only the user's own index
     # ``o K + i`` is left of the two, it is one already.
@@ -186,14 +188,14 @@ def _width(inner: Loop) -> tuple[int | None, Any]:
 
 
 def _is_divided(node: Any, time: Var) -> bool:
-    found: list[Any] = []
+    divisions: list[Any] = []
 
     def visit(e: Any) -> None:
         if tir.contains_var(e, [time]):
-            found.append(e)
+            divisions.append(e)
 
     tvm_ffi.structural_walk(node, [((tirx.FloorDiv, tirx.FloorMod), visit)])
-    return bool(found)
+    return bool(divisions)
 
 
 # ---- tails --------------------------------------------------------------------------------------
@@ -204,10 +206,10 @@ def _without_tail(loop: Loop, extents: Extents, outer: list[Var]) -> Loop | None
     body = without_allocs(loop.body)
     if len(body) != 1 or not isinstance(body[0], Condition) or body[0].orelse:
         return None
-    found = below(body[0].cond, loop.var)
-    if found is None or tir.contains_var(found[1], outer):
+    bound = below(body[0].cond, loop.var)
+    if bound is None or tir.contains_var(bound[1], outer):
         return None
-    step, limit = found
+    step, limit = bound
     if step > 1:
         limit = tirx.floordiv(limit + (step - 1), step)
     short = Analyzer().can_prove(limit <= loop.extent)
@@ -226,10 +228,10 @@ def _joined(stmts: list[Any], external: tir.VarMap) -> list[Any] | None:
     while rest:
         s = rest.pop(0)
         while isinstance(s, Loop) and not has_own_cells(s, external):
-            found = _longer(s, rest)
-            if found is None:
+            longer = _longer(s, rest)
+            if longer is None:
                 break
-            s, used = found
+            s, used = longer
             rest = rest[used:]
             changed = True
         out.append(s)

@@ -1,4 +1,4 @@
-"""A flattened loop nest: its statements, and walks over them."""
+"""A flattened loop nest: its statements, and visits of them."""
 
 from __future__ import annotations
 
@@ -132,11 +132,11 @@ def map_expressions(
     values_only : bool
         Whether indices and extents stay.
     """
-    place = (lambda e: e) if values_only else run
+    run_index = (lambda e: e) if values_only else run
     out: list[Any] = []
     for s in stmts:
         if isinstance(s, Store):
-            out.append(Store(s.buffer, [place(i) for i in s.indices], run(s.value), s.origin))
+            out.append(Store(s.buffer, [run_index(i) for i in s.indices], run(s.value), s.origin))
         elif isinstance(s, Let):
             out.append(Let(s.var, run(s.value), s.origin))
         elif isinstance(s, Condition):
@@ -145,7 +145,7 @@ def map_expressions(
             out.append(Condition(run(s.cond), then, orelse, s.origin))
         elif isinstance(s, Loop):
             body = map_expressions(s.body, run, values_only=values_only)
-            out.append(Loop(s.var, place(s.extent), body, s.origin, s.thread))
+            out.append(Loop(s.var, run_index(s.extent), body, s.origin, s.thread))
         else:
             out.append(s)
     return out

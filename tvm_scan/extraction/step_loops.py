@@ -44,8 +44,8 @@ def check_own(buffer: Var, loop: Loop) -> None:
     for access in accesses_of(loop.body):
         if not access.buffer.same_as(buffer):
             continue
-        own = {d for d, i in enumerate(access.indices) if loop_of(i, [loop]) is not None}
-        dims = own if not dims else dims & own
+        dimensions = {d for d, i in enumerate(access.indices) if loop_of(i, [loop]) is not None}
+        dims = dimensions if not dims else dims & dimensions
         if not dims:
             raise NotUnderstood(
                 f"{buffer.name} read or stored at another {loop.var.name} than the loop's own",
@@ -65,11 +65,11 @@ def addend(store: Store) -> Any | None:
     value = store.value
     if not isinstance(value, tirx.Add):
         return None
-    for own, rest in ((value.a, value.b), (value.b, value.a)):
-        if isinstance(own, TensorLoad) and own.source.same_as(store.buffer):
+    for dimensions, rest in ((value.a, value.b), (value.b, value.a)):
+        if isinstance(dimensions, TensorLoad) and dimensions.source.same_as(store.buffer):
             same = all(
                 tir.structurally_equal(i, j)
-                for i, j in zip(own.indices, store.indices, strict=True)
+                for i, j in zip(dimensions.indices, store.indices, strict=True)
             )
             if same and not any(l.source.same_as(store.buffer) for l in tir.loads(rest)):
                 return rest

@@ -40,7 +40,7 @@ def surroundings(
     # write back what it found.
     zero = tir.zero_like(nest.time.var)
     extent = tir.as_int(nest.time.extent)
-    kept = [
+    stores = [
         tirx.IfThenElse(nest.time.extent <= zero, writer.copy_in(register, None), None)
         for register in writer.registers()
         if register.visible
@@ -54,7 +54,7 @@ def surroundings(
         if register.visible and not register.timed:
             finish.append(writer.copy_out(register, None))
     return (
-        tir.seq([*kept, rebuild(plain)]) if kept or stores_in(plain) else None,
+        tir.seq([*stores, rebuild(plain)]) if stores or stores_in(plain) else None,
         _statement(keep_stores(before, lambda b: b in states)),
         _statement(keep_stores(before, lambda b: b in layouts.boxes)),
         tir.seq(finish) if finish else None,

@@ -44,10 +44,10 @@ class StepState(Cells):
         buffer = load.source
         split = self.layouts.split(buffer, list(load.indices), self.inner)
         dtype = tir.wide_dtype(tir.dtype_of(buffer))
-        found = None if split is None else self._key(buffer, split.offsets)
-        if split is None or found is None:
+        key_and_pairs = None if split is None else self._key(buffer, split.offsets)
+        if split is None or key_and_pairs is None:
             return self.new_opaque(dtype, self._everything(buffer))
-        key, pairs = found
+        key, pairs = key_and_pairs
         if self._overlaps(buffer, key) or self._half_written(buffer, pairs):
             return self.new_opaque(dtype, self._everything(buffer))
         box = self.layouts.boxes[buffer]
@@ -137,11 +137,11 @@ class StepState(Cells):
         buffer = stmt.buffer
         value = self.evaluate(stmt.value)
         split = self.layouts.split(buffer, stmt.indices, self.inner)
-        found = None if split is None else self._key(buffer, split.offsets)
-        if found is None or self._overlaps(buffer, found[0]):
+        key_and_pairs = None if split is None else self._key(buffer, split.offsets)
+        if key_and_pairs is None or self._overlaps(buffer, key_and_pairs[0]):
             self._forget(buffer, [value])
             return
-        key, pairs = found
+        key, pairs = key_and_pairs
         slot = (self._id(buffer), key)
         self.values[slot] = tir.substitute(value, tir.VarMap(pairs))
         self.stored_by[slot] = pairs

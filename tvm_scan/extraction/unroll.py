@@ -30,22 +30,22 @@ def unrolled_body(body: list[Any]) -> list[Any] | None:
     list or None
         None where there is no such loop, or the result would be long.
     """
-    out, found = _unroll(body)
-    return out if found and _size(out) <= _LARGEST_BODY else None
+    out, is_changed = _unroll(body)
+    return out if is_changed and _size(out) <= _LARGEST_BODY else None
 
 
 def _unroll(stmts: list[Any]) -> tuple[list[Any], bool]:
     out: list[Any] = []
-    found = False
+    is_changed = False
     for stmt in stmts:
         if isinstance(stmt, Loop):
             inner, inside = _unroll(stmt.body)
             extent = tir.as_int(stmt.extent)
             if extent is None or extent > _LARGEST_EXTENT or _size(inner) * extent > _LARGEST_BODY:
                 out.append(Loop(stmt.var, stmt.extent, inner, stmt.origin, stmt.thread))
-                found |= inside
+                is_changed |= inside
                 continue
-            found = True
+            is_changed = True
             for i in range(extent):
                 value = tirx.IntImm(tir.dtype_of(stmt.var), i)
                 out += _renamed_lets(rename(inner, tir.VarMap([(stmt.var, value)])))
@@ -53,10 +53,10 @@ def _unroll(stmts: list[Any]) -> tuple[list[Any], bool]:
             then, in_then = _unroll(stmt.then)
             orelse, in_else = _unroll(stmt.orelse)
             out.append(Condition(stmt.cond, then, orelse, stmt.origin))
-            found |= in_then or in_else
+            is_changed |= in_then or in_else
         else:
             out.append(stmt)
-    return out, found
+    return out, is_changed
 
 
 def _renamed_lets(stmts: list[Any]) -> list[Any]:

@@ -26,8 +26,8 @@ def in_own_words(expr: Any, state: StepState, writer: BodyWriter) -> str:
     for cell in state.cells.values():
         if tir.dtype_of(cell.old) == tir.dtype_of(cell.buffer):
             befores[cell.before] = cell
-            if all(isinstance(part, int) for part in cell.place):
-                values[cell.old] = _load(cell, cell.place, writer, time)
+            if all(isinstance(part, int) for part in cell.indices):
+                values[cell.old] = _load(cell, cell.indices, writer, time)
 
     def on_load(load: Any) -> Any:
         cell = befores.get(load.source)
@@ -36,6 +36,6 @@ def in_own_words(expr: Any, state: StepState, writer: BodyWriter) -> str:
     return as_text(tir.map_loads(tir.substitute(expr, values), on_load))
 
 
-def _load(cell: Any, place: list[Any], writer: BodyWriter, time: Any) -> Any:
+def _load(cell: Any, cell_index: list[Any], writer: BodyWriter, time: Any) -> Any:
     register = writer.layouts.registers[cell.buffer]
-    return tirx.BufferLoad(cell.buffer, writer.memory_index(register, place, time - cell.lag))
+    return tirx.BufferLoad(cell.buffer, writer.memory_index(register, cell_index, time - cell.lag))

@@ -1,6 +1,6 @@
 """A library of recurrences: plain sequential TensorIR loops, each with a NumPy twin.
 
-Each factory returns a ``tirx.PrimFunc`` that walks time one step after another; nothing here is
+Each factory returns a ``tirx.PrimFunc`` that takes time one step after another; nothing here is
 parallel. `LIBRARY` lists them by name. The twin of each is its oracle: a sequential loop in
 float64, or in the integers' own dtype with their wrap-around.
 """

@@ -212,7 +212,7 @@ def cumsum(
     axis : int
         Where time lies: -1 or 1 for arrays of shape (rows, length), 0 for (length, rows).
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
     exclusive : bool
         Emit the value before the update: the first emitted element is the identity.
 

@@ -93,8 +93,8 @@ def ema(
         # Rounded once here, from float64, rather than at every step.
         return tirx.const(1 - alpha, dtype) * before + tirx.const(alpha, dtype) * x
 
-    def start(first: Expr, given: Expr) -> Expr:
-        return {"zero": tirx.const(0, dtype), "first": first, "buffer": given}[initial]
+    def start(first: Expr, buffer: Expr) -> Expr:
+        return {"zero": tirx.const(0, dtype), "first": first, "buffer": buffer}[initial]
 
     @T.prim_func(s_tir=True)
     def lane_major(

@@ -71,7 +71,7 @@ def linear_recurrence(
         Also write the last state, which lives in that buffer during the loop. At length 0 it is
         the initial state.
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
     exclusive : bool
         Emit the state before the update instead of after it.
 
@@ -126,7 +126,7 @@ def linear_recurrence(
         "H": True,
         "HN": final_state,
     }
-    return keep_parameters(func, [name for name, kept in present.items() if kept])
+    return keep_parameters(func, [name for name, is_there in present.items() if is_there])
 
 
 def linear_recurrence_reference(

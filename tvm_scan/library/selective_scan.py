@@ -59,7 +59,7 @@ def selective_scan(
         ``"bdl"``: u, delta, z and out have shape (batch, channels, length), B and C (batch,
         states, length). ``"bld"``: (batch, length, channels) and (batch, length, states).
     form : str
-        ``"blocks"``: one block per stage (step size, state, contraction, output);
+        ``"blocks"``: one block per formula (step size, state, contraction, output);
         ``"step"``: one block per time step. They compute the same.
     has_bias, softplus, has_D, has_z : bool
         Whether delta has a bias, goes through softplus, and whether there are a skip connection

@@ -91,7 +91,7 @@ class SelectiveScanForm:
 
 
 def blocks_loop(form: SelectiveScanForm) -> tirx.PrimFunc:
-    """Build the nest with one block per stage: step size, state, contraction, output."""
+    """Build the nest with one block per formula: step size, state, contraction, output."""
     nb, nd, nl, nn, dtype = form.batch, form.channels, form.length, form.states, form.dtype
     at, attrs, final_state = form.at, form.attrs, form.final_state
     step_size, initial, finish = form.step_size, form.initial, form.finish

@@ -66,7 +66,7 @@ def extremum_gradient(frame: Frame, *, dtype: str) -> tirx.PrimFunc:
     """Build ``extremum_gradient(G, I, Y)``: gradients, added up where `I` says.
 
     A running extremum is taken at one step until it is taken at a later one, and first at that
-    step itself. So the walk against the extremum's adds up gradients, until it meets a step that
+    step itself. So the scan against the extremum's adds up gradients, until it meets a step that
     names itself: that one gets the sum. The frame is that of the extremum.
     """
     back, wide = replace(frame, reverse=not frame.reverse), tir.wide_dtype(dtype)

@@ -95,18 +95,18 @@ class LinearAttention:
     def heads_of(self) -> dict[str, tuple[int, ...]]:
         """Extents of a token by head, of every input that there is and of the output, in order."""
         group = self.query_heads // self.heads
-        found = {
+        shapes = {
             "query": (self.heads, group, self.keys),
             "key": (self.heads, self.keys),
             "value": (self.heads, self.values),
         }
         if self.has_past:
-            found["past_state"] = ()
+            shapes["past_state"] = ()
         if self.decays:
-            found["decay"] = (self.heads, self.decays // self.heads)
+            shapes["decay"] = (self.heads, self.decays // self.heads)
         if self.betas:
-            found["beta"] = (self.betas,)
-        return found | {"output": (self.heads, group, self.values)}
+            shapes["beta"] = (self.betas,)
+        return shapes | {"output": (self.heads, group, self.values)}
 
     def _token(
         self, loop: Loop, arrays: dict[str, Cells], state: Cells, token: Any, h: Expr, v: Expr

@@ -14,7 +14,7 @@ from tvm_scan.loops.writer import Cells, Loop, unless
 
 __all__ = ["LANES", "STEPS", "outer_gates"]
 
-#: Steps between states that are kept, and lanes that are walked together.
+#: Steps between states that are kept, and lanes that are scanned together.
 STEPS = LANES = 16
 
 
@@ -34,8 +34,8 @@ def outer_gates(
     """Build ``outer_gates(w, a, x, c, dy, [reset,] first, last, starts, gradient)``.
 
     Arrays are those of `outer_products`, with the gradients `dy` of its output and `last` of its
-    last state. A walk forward leaves the states that chunks begin with in `starts` (chunks, batch,
-    heads, lanes, states); then each chunk is walked forward once more, which leaves the states
+    last state. A pass forward leaves the states that chunks begin with in `starts` (chunks, batch,
+    heads, lanes, states); then each chunk is passed forward once more, which leaves the states
     before the gates, and back with the adjoint of the state. `gradient` (blocks, batch, length,
     heads, states), or without the last axis for a gate of the head, has the gradients by blocks of
     lanes.
@@ -82,7 +82,7 @@ class _Gates:
         self.gradient = array("gradient", self.blocks, *gates)
 
     def write(self, r: Expr) -> None:
-        """Write the three walks of one block of lanes."""
+        """Write the three passes over one block of lanes."""
         loop, row = self.loop, LANES * self.states
         self.b, self.h = r // (self.heads * self.blocks), r // self.blocks % self.heads
         self.block = r % self.blocks
@@ -105,7 +105,7 @@ class _Gates:
             self.back(k)
 
     def forward(self, k: Expr) -> None:
-        """Walk a chunk."""
+        """Scan a chunk."""
         state = self.state
         with self.loop.over(self.steps(k), "s") as s:
             here = self.at(k, s)
@@ -117,7 +117,7 @@ class _Gates:
                     state[cell] = self.gated(here, n, state[cell]) + added
 
     def again(self, k: Expr) -> None:
-        """Walk a chunk and keep the states before the gates."""
+        """Scan a chunk and keep the states before the gates."""
         history, row = self.history, LANES * self.states
         with self.loop.over(self.steps(k), "s") as s:
             here = self.at(k, s)
@@ -131,7 +131,7 @@ class _Gates:
                     history[old + row] = after if self.emit == "late" else after + added
 
     def back(self, k: Expr) -> None:
-        """Walk a chunk back with the adjoint of the state, and leave the gradients."""
+        """Scan a chunk back with the adjoint of the state, and leave the gradients."""
         loop, state, total, row = self.loop, self.state, self.total, LANES * self.states
         with loop.over(self.steps(k), "z") as z:
             s = self.steps(k) - 1 - z

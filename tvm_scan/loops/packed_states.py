@@ -26,7 +26,7 @@ def states_of_sequences(
     """Build ``states_of_sequences(gates, drive, B, [first, reset,] offsets, last)``.
 
     ``h = exp(gates) h + drive B'`` over the steps from one of the `ends` offsets to the next; over
-    the others the state stays. So each sequence walks the whole row, and each is a lane of one
+    the others the state stays. So each sequence takes the whole row, and each is a lane of one
     affine recurrence. Only the sequence that begins with the row begins with `first`, if it has
     steps.
     """

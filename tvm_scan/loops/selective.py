@@ -27,7 +27,7 @@ class Selective:
     lanes : tuple of Expr
         Extents (batch, groups, channels); the channels of a group share B and C.
     length, steps : Expr
-        Extent of time, and how many steps the loop walks.
+        Extent of time, and how many steps the loop takes.
     states : int
         States of a channel.
     dtype : str
@@ -36,7 +36,7 @@ class Selective:
         Whether sequences are (batch, groups, channels, length), B and C (batch, groups, states,
         length), or (batch, groups, length, channels) and (batch, groups, length, states).
     softplus, reverse : bool
-        Whether the step size goes through softplus; whether to walk from the last step.
+        Whether the step size goes through softplus; whether to scan from the last step.
     has_bias, has_D, has_z, has_reset : bool
         Whether there is such a parameter.
     fixed_B, fixed_C : bool
@@ -70,8 +70,8 @@ class Selective:
         self.projection = self.at((batch, groups, states), length)
         self.start, self.steps = loop.number("start"), loop.number("steps", steps)
 
-        def array(name: str, shape: Any, dtype: str, given: bool = True) -> Any:
-            return loop.array(name, shape, dtype, wide) if given else None
+        def array(name: str, shape: Any, dtype: str, present: bool = True) -> Any:
+            return loop.array(name, shape, dtype, wide) if present else None
 
         self.u, self.delta = (array(name, sequence, dtype) for name in ("u", "delta"))
         self.A = array("A", (groups, channels, states), wide)
@@ -133,25 +133,25 @@ def selective_forward(
     """
     lanes, states = (batch, groups, channels), options["states"]
     with Loop() as loop:
-        given = Selective(loop, lanes, length, steps, time_last=True, **options)
-        u, A, wide = given.u, given.A, given.wide
+        arrays = Selective(loop, lanes, length, steps, time_last=True, **options)
+        u, A, wide = arrays.u, arrays.A, arrays.wide
         head = loop.array("head", (*lanes, states), wide)
-        out = loop.array("out", given.sequence, options["dtype"], wide)
+        out = loop.array("out", arrays.sequence, options["dtype"], wide)
         tail = loop.array("tail", (*lanes, states), wide)
         with loop.lanes("bgd", *lanes):
             with loop.begin() as lane, loop.over(states) as n:
                 tail[lane, n] = head[lane, n]
             with loop.steps(steps, "step") as (lane, step):
-                time = given.time(step)
-                at, (_, g, d) = given.at(lane, time), lane
+                time = arrays.time(step)
+                at, (_, g, d) = arrays.at(lane, time), lane
                 dt, y = loop.cell("dt", wide), loop.cell("y", wide)
-                dt[0] = given.step_size(lane, time)
+                dt[0] = arrays.step_size(lane, time)
                 y[0] = 0
                 with loop.over(states) as n:
                     state = (*lane, n)
-                    decayed = given.passed(lane, time, tirx.exp(dt[0] * A[g, d, n]) * tail[state])
-                    tail[state] = decayed + dt[0] * given.projected("B", lane, n, time) * u[at]
-                    y[0] = y[0] + tail[state] * given.projected("C", lane, n, time)
-                total = y[0] if given.D is None else y[0] + given.D[g, d] * u[at]
-                out[at] = total if given.z is None else total * silu_expr(given.z[at], wide)
+                    decayed = arrays.passed(lane, time, tirx.exp(dt[0] * A[g, d, n]) * tail[state])
+                    tail[state] = decayed + dt[0] * arrays.projected("B", lane, n, time) * u[at]
+                    y[0] = y[0] + tail[state] * arrays.projected("C", lane, n, time)
+                total = y[0] if arrays.D is None else y[0] + arrays.D[g, d] * u[at]
+                out[at] = total if arrays.z is None else total * silu_expr(arrays.z[at], wide)
     return loop.func

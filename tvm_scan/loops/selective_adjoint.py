@@ -36,8 +36,8 @@ def selective_backward_chunk(
     groups, length, states): channels a page of memory apart would evict each other from the
     cache. B or C that are fixed in time are (groups, channels, states).
 
-    The first recurrence walks forward from the state `head` and fills ``history`` with the states
-    of this chunk alone; the second walks back, with the adjoint of the state in ``carry``, from
+    The first recurrence runs forward from the state `head` and fills ``history`` with the states
+    of this chunk alone; the second runs back, with the adjoint of the state in ``carry``, from
     after this chunk to before it, and the gradient of A, to which every chunk adds. Of each step
     it leaves ``adjoint`` (that of the state), ``step`` (dt), ``drive`` (dt u) and ``gated`` (that
     of the output before the gate). Sums over channels of these are the gradients of B and C, sums
@@ -70,23 +70,23 @@ class _Chunk:
     ) -> None:
         self.loop, self.lanes, self.steps = loop, lanes, steps
         self.states, self.dtype = options["states"], options["dtype"]
-        self.given = Selective(loop, lanes, length, steps, time_last=False, **options)
+        self.forward = Selective(loop, lanes, length, steps, time_last=False, **options)
         batch, groups, channels = lanes
-        states, sequence = (*lanes, self.states), self.given.sequence
-        walked, rows = (batch, groups, steps, channels), (self.states, channels)
+        states, sequence = (*lanes, self.states), self.forward.sequence
+        per_step, rows = (batch, groups, steps, channels), (self.states, channels)
 
-        def array(name: str, shape: Any, given: bool = True) -> Any:
-            return loop.array(name, shape, self.dtype) if given else None
+        def array(name: str, shape: Any, present: bool = True) -> Any:
+            return loop.array(name, shape, self.dtype) if present else None
 
         self.head, self.g_out = array("head", states), array("g_out", sequence)
         self.carry = array("carry", states)
         self.history = array("history", (batch, groups, steps + 1, *rows))
         self.adjoint = array("adjoint", (batch, groups, steps, *rows))
-        self.step, self.drive = array("step", walked), array("drive", walked)
-        self.gated, self.g_A = array("gated", walked), array("g_A", states)
+        self.step, self.drive = array("step", per_step), array("drive", per_step)
+        self.gated, self.g_A = array("gated", per_step), array("g_A", states)
         self.g_u, self.g_delta = array("g_u", sequence), array("g_delta", sequence)
         self.g_z: Cells | None = array("g_z", sequence, options["has_z"])
-        projection, fixed = self.given.projection, self.given.fixed
+        projection, fixed = self.forward.projection, self.forward.fixed
         self.g_B, self.g_C = (
             array(f"g_{name}", states if fixed[name] else projection, sums or fixed[name])
             for name in "BC"
@@ -96,8 +96,8 @@ class _Chunk:
         self.g_bias: Cells | None = array("g_bias", (groups, channels), has_bias)
 
     def again(self) -> None:
-        """Walk forward and keep the states."""
-        loop, given, u, A = self.loop, self.given, self.given.u, self.given.A
+        """Scan forward and keep the states."""
+        loop, forward, u, A = self.loop, self.forward, self.forward.u, self.forward.A
         state, history = loop.state((*self.lanes, self.states), self.dtype), self.history
         with loop.lanes("bgd", *self.lanes):
             with loop.begin("head") as (b, g, d), loop.over(self.states) as n:
@@ -105,72 +105,72 @@ class _Chunk:
                 history[b, g, 0, n, d] = self.head[b, g, d, n]
             with loop.steps(self.steps, "again") as (lane, k):
                 b, g, d = lane
-                dt, time = loop.cell("dt", self.dtype), given.time(k)
-                at = given.at(lane, time)
-                dt[0] = given.step_size(lane, time)
+                dt, time = loop.cell("dt", self.dtype), forward.time(k)
+                at = forward.at(lane, time)
+                dt[0] = forward.step_size(lane, time)
                 self.step[b, g, k, d] = dt[0]
                 self.drive[b, g, k, d] = dt[0] * u[at]
                 with loop.over(self.states) as n:
                     decayed = tirx.exp(dt[0] * A[g, d, n]) * state[b, g, d, n]
-                    added = dt[0] * given.projected("B", lane, n, time) * u[at]
-                    state[b, g, d, n] = given.passed(lane, time, decayed) + added
+                    added = dt[0] * forward.projected("B", lane, n, time) * u[at]
+                    state[b, g, d, n] = forward.passed(lane, time, decayed) + added
                     history[b, g, k + 1, n, d] = state[b, g, d, n]
 
     def back(self) -> None:
-        """Walk back with the adjoint of the state."""
-        loop, given, history = self.loop, self.given, self.history
+        """Scan back with the adjoint of the state."""
+        loop, forward, history = self.loop, self.forward, self.history
         with (
             loop.lanes("bgd", *self.lanes),
             loop.steps(self.steps, "back") as (lane, step),
         ):
             (b, g, d), k = lane, self.steps - 1 - step
-            time, dt = given.time(k), self.step[b, g, k, d]
-            at = given.at(lane, time)
+            time, dt = forward.time(k), self.step[b, g, k, d]
+            at = forward.at(lane, time)
             names = ("grad", "to_u", "to_dt", "y", "total", "back", "passed")
             grad, to_u, to_dt, y, total, back, passed = (
                 loop.cell(name, self.dtype) for name in names
             )
-            z, g_out = given.z, self.g_out
+            z, g_out = forward.z, self.g_out
             grad[0] = g_out[at] if z is None else g_out[at] * silu_expr(z[at], self.dtype)
             self.gated[b, g, k, d] = grad[0]
             to_u[0], to_dt[0], y[0] = 0, 0, 0
             with loop.over(self.states) as n:
                 state, B, C = (
                     (*lane, n),
-                    given.projected("B", lane, n, time),
-                    given.projected("C", lane, n, time),
+                    forward.projected("B", lane, n, time),
+                    forward.projected("C", lane, n, time),
                 )
                 # Values in cells of their own, or every use would compute them again.
                 total[0] = self.carry[state] + grad[0] * C
-                back[0] = given.passed(lane, time, total[0] * tirx.exp(dt * given.A[g, d, n]))
+                back[0] = forward.passed(lane, time, total[0] * tirx.exp(dt * forward.A[g, d, n]))
                 # Not zero times the history, which is another sequence's.
-                passed[0] = given.passed(lane, time, back[0] * history[b, g, k, n, d])
+                passed[0] = forward.passed(lane, time, back[0] * history[b, g, k, n, d])
                 self.adjoint[b, g, k, n, d] = total[0]
                 self.g_A[state] = self.g_A[state] + passed[0] * dt
-                if given.fixed["B"]:
+                if forward.fixed["B"]:
                     self.g_B[state] = self.g_B[state] + total[0] * self.drive[b, g, k, d]
-                if given.fixed["C"]:
+                if forward.fixed["C"]:
                     self.g_C[state] = self.g_C[state] + history[b, g, k + 1, n, d] * grad[0]
                 to_u[0] = to_u[0] + total[0] * B
-                to_dt[0] = to_dt[0] + passed[0] * given.A[g, d, n]
+                to_dt[0] = to_dt[0] + passed[0] * forward.A[g, d, n]
                 if z is not None:
                     y[0] = y[0] + history[b, g, k + 1, n, d] * C
                 self.carry[state] = back[0]
             self.g_u[at] = to_u[0] * dt + self._skip(lane, grad[0])
-            self.g_delta[at] = (to_dt[0] + to_u[0] * given.u[at]) * given.slope(lane, time)
+            self.g_delta[at] = (to_dt[0] + to_u[0] * forward.u[at]) * forward.slope(lane, time)
             if z is not None and self.g_z is not None:
                 one = const(1, self.dtype)
                 open_ = one / (one + tirx.exp(-z[at]))
-                out = y[0] + self._skip(lane, given.u[at])
+                out = y[0] + self._skip(lane, forward.u[at])
                 self.g_z[at] = g_out[at] * out * open_ * (one + z[at] * (one - open_))
 
     def _skip(self, lane: Lane, value: Expr) -> Expr:
-        D = self.given.D
+        D = self.forward.D
         return const(0, self.dtype) if D is None else D[lane[1:]] * value
 
     def sums_over_channels(self) -> None:
         """Sum up the gradients of B and C, of each step."""
-        loop, given = self.loop, self.given
+        loop, forward = self.loop, self.forward
         batch, groups, channels = self.lanes
         with loop.parallel(batch * groups * self.steps, "sums_over_channels") as r:
             parts = [loop.cell(name, self.dtype, _LANES) for name in ("at_B", "at_C")]
@@ -193,22 +193,22 @@ class _Chunk:
                 with loop.over(channels % _LANES, "c") as c:
                     add(0, channels - 1 - c)
                 for name, sums, part in zip("BC", (self.g_B, self.g_C), parts, strict=True):
-                    if not given.fixed[name]:
-                        sums[given.at((b, g, n), given.time(k))] = _total(part)
+                    if not forward.fixed[name]:
+                        sums[forward.at((b, g, n), forward.time(k))] = _total(part)
 
     def sums_over_time(self) -> None:
         """Add to the gradients of D and the bias."""
-        loop, given = self.loop, self.given
+        loop, forward = self.loop, self.forward
         batch, groups, channels = self.lanes
         with (
             loop.parallel(groups, "sums_over_time") as g,
             T.grid(batch, self.steps, channels) as (b, k, d),
         ):
-            at = given.at((b, g, d), given.time(k))
+            at = forward.at((b, g, d), forward.time(k))
             if self.g_bias is not None:
                 self.g_bias[g, d] = self.g_bias[g, d] + self.g_delta[at]
             if self.g_D is not None:
-                self.g_D[g, d] = self.g_D[g, d] + self.gated[b, g, k, d] * given.u[at]
+                self.g_D[g, d] = self.g_D[g, d] + self.gated[b, g, k, d] * forward.u[at]
 
 
 def _total(lanes: Cells) -> Expr:

@@ -107,7 +107,7 @@ class Certificate:
     function : str
         The function it was found in.
     groups : tuple of GroupProof
-        One for each group, in order of the stages.
+        One for each group, in order of the levels.
     solver : str
         Name and version of the solver.
     seconds : float

@@ -55,7 +55,7 @@ class Unknowns:
 
     parts: tuple[Var, ...]
     terms: tuple[Term, ...]
-    given: list[Bool]
+    assumed: list[Bool]
     steps: Any
 
 
@@ -64,7 +64,7 @@ def unknown_element(
 ) -> Unknowns:
     """An element of which the facts hold, over an unknown number of steps."""
     steps = z3.Int(f"steps of {name}")
-    given: list[Bool] = [steps >= 0] if any(fact.each for fact in facts) else []
+    assumed: list[Bool] = [steps >= 0] if any(fact.each for fact in facts) else []
     parts, terms = [], []
     for i, (dtype, fact) in enumerate(zip(dtypes, facts, strict=True)):
         label = f"{name} {i}"  # as no input is named
@@ -74,7 +74,7 @@ def unknown_element(
             value = z3.Bool(label)
         elif is_integer(dtype):
             value = arithmetic.variable(label, dtype)
-            given.append(arithmetic.within(value, dtype))
+            assumed.append(arithmetic.within(value, dtype))
         elif images:
             value = Fraction(z3.Real(label))
         else:
@@ -83,11 +83,11 @@ def unknown_element(
                 for flag, word in (("nan", "nan"), ("up", "inf"), ("down", "-inf"))
             }
             value = Real(z3.Real(label), **flags)
-            given.append(neg(conj(value.up, value.down)))
-            given.append(implies(value.nan, neg(value.infinite)))
+            assumed.append(neg(conj(value.up, value.down)))
+            assumed.append(implies(value.nan, neg(value.infinite)))
         terms.append(Term(value))
-        given.append(holds_of(fact, value, dtype, steps, arithmetic, images))
-    return Unknowns(tuple(parts), tuple(terms), given, steps)
+        assumed.append(holds_of(fact, value, dtype, steps, arithmetic, images))
+    return Unknowns(tuple(parts), tuple(terms), assumed, steps)
 
 
 def holds_of(fact: Fact, value: Any, dtype: str, steps: Any, arithmetic: Any, images: bool) -> Bool:
@@ -111,7 +111,7 @@ def holds_of(fact: Fact, value: Any, dtype: str, steps: Any, arithmetic: Any, im
 
 
 def candidates(
-    made: list[tuple[Any, ...]],
+    elements: list[tuple[Any, ...]],
     terms: list[list[Term]],
     combine: Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]],
     dtypes: tuple[str, ...],
@@ -122,7 +122,7 @@ def candidates(
 
     Parameters
     ----------
-    made : list of tuple of Expr
+    elements : list of tuple of Expr
         The elements that are made of no other ones: the lifted one first, the identity last.
     terms : list of list of Term
         The same as terms.
@@ -136,14 +136,14 @@ def candidates(
         Whether floats stand for their images under ``exp``.
     """
     integers = [i for i, dtype in enumerate(dtypes) if is_integer(dtype)]
-    joined = {i: _joined([_bounds(e[i], dtypes[i]) for e in made]) for i in integers}
+    joined = {i: _joined([_bounds(e[i], dtypes[i]) for e in elements]) for i in integers}
     f, g = (tuple(tirx.Var(f"{n}{i}", d) for i, d in enumerate(dtypes)) for n in "fg")
     analyzer = Analyzer()
     for i in integers:
         for var in (f[i], g[i]):
             analyzer.update(var, ConstIntBound(*joined[i]))
     both = combine(f, g)
-    lifted = [_bounds(made[0][i], dtypes[i]) for i in integers if _wide(dtypes[i])]
+    lifted = [_bounds(elements[0][i], dtypes[i]) for i in integers if _wide(dtypes[i])]
     # How far one step can move a part: one of the numbers of a lifted element.
     moves = sorted({max(map(abs, pair)) for pair in lifted} - {0})
     out = []
@@ -152,13 +152,13 @@ def candidates(
             out.append(_without_bounds([t[i] for t in terms], dtype, images))
             continue
         grown = _joined([joined[i], _bounds(both[i], dtype, analyzer)])
-        kept = _bounds(made[-1][i], dtype)
+        last = _bounds(elements[-1][i], dtype)
         facts = [Fact(*joined[i]), Fact(*grown)]
         # Where a composition compares with a constant, that is where its parts turn around or stop.
-        ends = {max(n, kept[1]) for c in _constants(both[i], dtype) for n in (c - 1, c)}
-        facts = sorted({*facts, *(Fact(kept[0], end) for end in ends)}, key=_size)
+        ends = {max(n, last[1]) for c in _constants(both[i], dtype) for n in (c - 1, c)}
+        facts = sorted({*facts, *(Fact(last[0], end) for end in ends)}, key=_size)
         if counted and _wide(dtype):
-            facts += [Fact(*start, by) for by in moves for start in (kept, joined[i])]
+            facts += [Fact(*start, by) for by in moves for start in (last, joined[i])]
         out.append([*dict.fromkeys(facts), Fact()])
     return out
 
@@ -184,14 +184,14 @@ def _size(fact: Fact) -> tuple[int, int]:
 
 def _constants(e: Any, dtype: str) -> set[int]:
     """The constants of a dtype in an expression."""
-    found: set[int] = set()
+    constants: set[int] = set()
 
     def visit(node: Any) -> None:
         if tir.dtype_of(node) == dtype:
-            found.add(int(node.value))
+            constants.add(int(node.value))
 
     tvm_ffi.structural_walk(e, [(tirx.IntImm, visit)])
-    return found
+    return constants
 
 
 def _joined(bounds: list[tuple[int, int]]) -> tuple[int, int]:

@@ -29,16 +29,16 @@ _LOGARITHMS = {"exp", "log", "log1p"}
 
 def mentions_logarithms(exprs: Any, names: tir.VarMap) -> bool:
     """Return whether a logarithm or an exponential is taken of any of the variables."""
-    found = False
+    mentioned = False
 
     def visit(call: Call) -> None:
-        nonlocal found
+        nonlocal mentioned
         word = (tir.call_name(call) or "").rpartition(".")[2]
-        found = found or (word in _LOGARITHMS and tir.contains_var(call, names.keys()))
+        mentioned = mentioned or (word in _LOGARITHMS and tir.contains_var(call, names.keys()))
 
     for e in exprs:
         tvm_ffi.structural_walk(e, [(Call, visit)])
-    return found
+    return mentioned
 
 
 class ExponentialTranslator(Translator):

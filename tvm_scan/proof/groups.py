@@ -10,7 +10,7 @@ __all__ = ["problems_of"]
 
 
 def problems_of(recurrence: Recurrence) -> list[Problem]:
-    """Problems to be proven, one for every group, in order of the stages.
+    """Problems to be proven, one for every group, in order of the levels.
 
     Carries of other groups are inputs of a group's step: they are replayed before it.
     """

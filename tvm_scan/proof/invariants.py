@@ -54,14 +54,14 @@ def _broken(
 ) -> tuple[int | None, float]:
     """The first part of which a fact does not hold, if any."""
     cases: list[tuple[list[Term], Any, list[Bool]]] = [
-        *((each.terms, each.steps, each.given) for each in alone),
+        *((each.terms, each.steps, each.assumed) for each in alone),
         questions.combined(facts),
         questions.extended(facts),
     ]
     spent = 0.0
-    for terms, steps, given in cases:
+    for terms, steps, assumed in cases:
         for i, goal in enumerate(questions.holds(facts, terms, steps)):
-            answer = ask(given, goal, seconds)
+            answer = ask(assumed, goal, seconds)
             spent += answer.seconds
             if not answer.holds:
                 return i, spent

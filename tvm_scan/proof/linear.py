@@ -49,17 +49,17 @@ class Linear:
 
     Parameters
     ----------
-    given : list of z3.BoolRef
+    assumed : list of z3.BoolRef
         Where ranges of factors are read.
     """
 
-    def __init__(self, given: list[Any]) -> None:
+    def __init__(self, assumed: list[Any]) -> None:
         #: What is known of the unknowns that stand for products.
         self.facts: list[Any] = []
         self._known: dict[int, tuple[Any, Any]] = {}
         self._products: dict[tuple[int, ...], tuple[list[Any], Any]] = {}
         self._ranges: dict[int, tuple[Any, _Range]] = {}
-        for term in given:
+        for term in assumed:
             self._learn(monomials(term))
 
     def __call__(self, term: Any) -> Any:
@@ -87,10 +87,10 @@ class Linear:
             return
         bound = Fraction(str(right))
         # ``not x <= 0`` is ``x > 0``.
-        found = (
+        interval = (
             _Range(high=bound) if at_most != is_not else _Range(bound, None, is_not and bound >= 0)
         )
-        self._ranges[left.get_id()] = (left, self._range(left) & found)
+        self._ranges[left.get_id()] = (left, self._range(left) & interval)
 
     def _range(self, e: Any) -> _Range:
         if z3.is_mod(e) and _is_number(e.arg(1)):
@@ -121,15 +121,15 @@ class Linear:
         return unknown if number is None else number * unknown
 
     def _bound(self, unknown: Any, factors: list[Any]) -> None:
-        found = self._range(factors[0])
+        interval = self._range(factors[0])
         for factor in factors[1:]:
-            found = found * self._range(factor)
+            interval = interval * self._range(factor)
         number = (lambda n: z3.IntVal(int(n))) if z3.is_int(unknown) else _real
-        if found.low is not None:
-            self.facts.append(unknown >= number(found.low))
-        if found.high is not None:
-            self.facts.append(unknown <= number(found.high))
-        if found.positive:
+        if interval.low is not None:
+            self.facts.append(unknown >= number(interval.low))
+        if interval.high is not None:
+            self.facts.append(unknown <= number(interval.high))
+        if interval.positive:
             self.facts.append(unknown > 0)
 
 

@@ -35,9 +35,9 @@ def neg(part: Bool) -> Bool:
     return part.arg(0) if z3.is_not(part) else z3.Not(part)
 
 
-def implies(given: Bool, then: Bool) -> Bool:
-    """The condition that ``then`` holds where ``given`` does."""
-    return disj(neg(given), then)
+def implies(condition: Bool, then: Bool) -> Bool:
+    """The condition that ``then`` holds where ``condition`` does."""
+    return disj(neg(condition), then)
 
 
 def equal(left: Bool, right: Bool) -> Bool:

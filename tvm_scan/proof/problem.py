@@ -181,7 +181,7 @@ class Theory:
 
     def carries(self) -> tuple[tir.VarMap, list[Bool]]:
         """Unknown carries before a step, and what is assumed of them."""
-        names, given = tir.VarMap(), []
+        names, assumed = tir.VarMap(), []
         carries = zip(self.problem.olds, self.problem.dtypes, strict=True)
         for i, (old, dtype) in enumerate(carries):
             label = f"carry {i}"  # no input has a blank in its name; the same in every problem
@@ -190,14 +190,14 @@ class Theory:
                 value = z3.Bool(label)
             elif is_integer(dtype):
                 value = self.arithmetic.variable(label, dtype)
-                given.append(self.arithmetic.within(value, dtype))
+                assumed.append(self.arithmetic.within(value, dtype))
             else:
                 unknown = z3.Real(label)
                 value = Fraction(unknown) if self.images else Real(unknown)
                 if self.images:  # a finite number, or minus infinity
-                    given.append(unknown >= 0)
+                    assumed.append(unknown >= 0)
             names[old] = Term(value)
-        return names, given
+        return names, assumed
 
     def indexed(self, translator: Translator, carries: Element) -> Bool:
         """The condition that such carries index their tables inside, as at the loop's next step."""
@@ -254,14 +254,14 @@ class Theory:
 
 def _finds(expr: Any, kind: Any, test: Callable[[Any], bool]) -> bool:
     """Return whether a node of the kind passes the test."""
-    found = False
+    passes = False
 
     def visit(node: Any) -> None:
-        nonlocal found
-        found = found or test(node)
+        nonlocal passes
+        passes = passes or test(node)
 
     tvm_ffi.structural_walk(expr, [(kind, visit)])
-    return found
+    return passes
 
 
 def _widens(cast: Any) -> bool:

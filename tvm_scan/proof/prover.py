@@ -59,7 +59,7 @@ def prove_group(problem: Problem, seconds: float) -> GroupProof:
         Work for each question.
     """
     attempts: list[_Attempt] = []
-    found: _Refutation | None = None
+    refutation: _Refutation | None = None
     for theory in _theories(problem):
         # That an operator of a user's is associative modulo 2^n is rare, and seen soon.
         first_look = problem.is_declared and not theory.exact
@@ -68,10 +68,10 @@ def prove_group(problem: Problem, seconds: float) -> GroupProof:
             return _proof(attempt, seconds)
         attempts.append(attempt)
         if len(attempts) == 1:
-            found = _counterexample(problem, 0.05 * seconds, glance=True)
-            if found is not None:
+            refutation = _counterexample(problem, 0.05 * seconds, glance=True)
+            if refutation is not None:
                 break
-    return _refuted(problem, attempts, found or _counterexample(problem, seconds))
+    return _refuted(problem, attempts, refutation or _counterexample(problem, seconds))
 
 
 def _theories(problem: Problem) -> list[Theory]:
@@ -109,7 +109,7 @@ def _ask_all(attempt: _Attempt, questions: Questions, seconds: float) -> None:
     def asked(name: str, question: Question | None) -> bool:
         if question is None:
             return True
-        answer = ask(question.given, question.goal, seconds)
+        answer = ask(question.assumed, question.goal, seconds)
         if not answer.holds:
             attempt.fault = f"{name} is {'wrong' if answer.holds is False else 'undecided'}"
             return False
@@ -166,7 +166,7 @@ def _numbers(questions: Questions, facts: tuple[Fact, ...], seconds: float) -> S
         if of_words and question.goal is not True and multiplies(question.goal):
             # Products of any two words overflow; there is nothing to ask.
             return Statement("numbers", CLAIMS["numbers"], Verdict.ASSUMED, spent)
-        answer = ask(question.given, question.goal, seconds)
+        answer = ask(question.assumed, question.goal, seconds)
         spent += answer.seconds
         if not answer.holds:
             if answer.model is not None:
@@ -176,17 +176,19 @@ def _numbers(questions: Questions, facts: tuple[Fact, ...], seconds: float) -> S
     return Statement("numbers", CLAIMS["numbers"], Verdict.PROVEN, spent)
 
 
-def _refuted(problem: Problem, attempts: list[_Attempt], found: _Refutation | None) -> GroupProof:
+def _refuted(
+    problem: Problem, attempts: list[_Attempt], refutation: _Refutation | None
+) -> GroupProof:
     """A counterexample of inputs of the loop; or what remained undecided, and why."""
     best = max(attempts, key=lambda attempt: len(attempt.statements))
-    if found is None:
+    if refutation is None:
         reasons = "; ".join(f"{a.theory.name}: {a.fault}" for a in attempts)
         name = best.fault.partition(" is ")[0]
         name = name if name in CLAIMS else "step"
         last = Statement(name, CLAIMS[name], Verdict.UNDECIDED, 0.0, note=reasons)
         theory = best.theory
     else:
-        last, theory = found.statement, found.theory
+        last, theory = refutation.statement, refutation.theory
     statements = [said for said in best.statements if said.name != last.name]
     return GroupProof(
         carries=tuple(str(old.name) for old in problem.olds),
@@ -225,7 +227,7 @@ def _counterexample(problem: Problem, seconds: float, glance: bool = False) -> _
         for name, make in asked.items():
             try:
                 question = make()
-                answer = ask(question.given, question.values, seconds, glance)
+                answer = ask(question.assumed, question.values, seconds, glance)
             except UntranslatableError:
                 continue
             if answer.holds is not False or theory.is_guess(question.atoms):

@@ -36,7 +36,7 @@ class Question:
         Inputs that occur.
     """
 
-    given: list[Bool]
+    assumed: list[Bool]
     goal: Bool
     values: Bool = True
     shown: list[tuple[str, str, Any]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Alone:
     parts: Element
     terms: list[Term]
     steps: int
-    given: list[Bool]
+    assumed: list[Bool]
 
 
 class Questions:
@@ -72,15 +72,15 @@ class Questions:
     def step(self) -> Question:
         """The lifted element applied to the carries is the step."""
         theory, p = self.theory, self.problem
-        names, given = theory.carries()
+        names, assumed = theory.carries()
         atoms = theory.atoms()
         run = theory.translator(atoms, names)
         after = [run(step) for step in p.steps]
         got = [run(part) for part in self.algebra.apply(self.algebra.lift(), p.olds)]
-        given += [theory.loop_defined(all_checks(after)), theory.indexed(run, p.olds)]
-        given.append(theory.indexed(run, p.steps))
+        assumed += [theory.loop_defined(all_checks(after)), theory.indexed(run, p.olds)]
+        assumed.append(theory.indexed(run, p.steps))
         goal = (theory.meant(all_checks(got)), theory.same(got, after, self.dtypes))
-        return self._asked(given, goal, names, [atoms], {"the loop": after, "the element": got})
+        return self._asked(assumed, goal, names, [atoms], {"the loop": after, "the element": got})
 
     def first(self) -> Question | None:
         """The element of step 0 applied to the neutral carries is what step 0 sets."""
@@ -90,16 +90,16 @@ class Questions:
         atoms = theory.atoms()
         run = theory.translator(atoms, tir.VarMap())
         after = [run(self.problem.first)]
-        made = self.algebra.constant((self.problem.first,))
-        got = [run(part) for part in self.algebra.apply(made, neutral)]
-        given = [theory.loop_defined(all_checks(after))]
+        constant = self.algebra.constant((self.problem.first,))
+        got = [run(part) for part in self.algebra.apply(constant, neutral)]
+        assumed = [theory.loop_defined(all_checks(after))]
         goal = (theory.meant(all_checks(got)), theory.same(got, after, self.dtypes))
-        return self._asked(given, goal, tir.VarMap(), [atoms], {})
+        return self._asked(assumed, goal, tir.VarMap(), [atoms], {})
 
     def two_steps(self) -> Question:
         """The elements of two steps, combined and applied, are two steps of the loop."""
         theory, p = self.theory, self.problem
-        names, given = theory.carries()
+        names, assumed = theory.carries()
         atoms = theory.atoms()
         later = theory.atoms(atoms)
         run = theory.translator(atoms, names)
@@ -107,8 +107,8 @@ class Questions:
         moved = tir.VarMap(zip(p.olds, once, strict=True))
         again = theory.translator(later, moved)
         twice = [again(step) for step in p.steps]
-        given += [theory.loop_defined(all_checks(twice)), theory.indexed(run, p.olds)]
-        given += [theory.indexed(again, p.olds), theory.indexed(again, p.steps)]
+        assumed += [theory.loop_defined(all_checks(twice)), theory.indexed(run, p.olds)]
+        assumed += [theory.indexed(again, p.olds), theory.indexed(again, p.steps)]
         f, g = self._named("f", run), self._named("g", again)
         for var, term in (*f, *g):
             names[var] = term
@@ -116,11 +116,11 @@ class Questions:
         combined = theory.translator(atoms, names)
         got = [combined(part) for part in self.algebra.apply(both, p.olds)]
         if theory.promised:
-            given.append(theory.meant(all_checks(got)))
+            assumed.append(theory.meant(all_checks(got)))
         goal = (theory.meant(all_checks(got)), theory.same(got, twice, self.dtypes))
         shown = {"the loop": twice, "the scan": got}
         known = tir.VarMap((old, names[old]) for old in p.olds)
-        return self._asked(given, goal, known, [atoms, later], shown)
+        return self._asked(assumed, goal, known, [atoms, later], shown)
 
     def _named(self, name: str, run: Translator) -> list[tuple[Any, Term]]:
         lifted = zip(self.algebra.lift(), self.algebra.dtypes, strict=True)
@@ -146,46 +146,46 @@ class Questions:
     def pair(self, facts: tuple[Fact, ...]) -> tuple[Unknowns, Unknowns, tir.VarMap, list[Bool]]:
         """Two unknown elements of one lane, and carries before them."""
         f, g = self.element("f", facts), self.element("g", facts)
-        names, given = self.theory.carries()
+        names, assumed = self.theory.carries()
         for var, term in zip((*f.parts, *g.parts), (*f.terms, *g.terms), strict=True):
             names[var] = term
-        given += [*f.given, *g.given]
+        assumed += [*f.assumed, *g.assumed]
         if any(fact.each for fact in facts):
-            given.append(f.steps + g.steps <= self.problem.most_steps)
-        return f, g, names, given
+            assumed.append(f.steps + g.steps <= self.problem.most_steps)
+        return f, g, names, assumed
 
     def composition(self, facts: tuple[Fact, ...]) -> Question:
         """``apply(combine(f, g), h) == apply(g, apply(f, h))``."""
         theory, p = self.theory, self.problem
-        f, g, names, given = self.pair(facts)
+        f, g, names, assumed = self.pair(facts)
         atoms = theory.atoms()
         run = theory.translator(atoms, names)
         between = self.algebra.apply(f.parts, p.olds)
         want = [run(part) for part in self.algebra.apply(g.parts, between)]
-        given += [theory.meant(all_checks([*want, *(run(part) for part in between)]))]
-        given += [theory.indexed(run, p.olds), theory.indexed(run, between)]
+        assumed += [theory.meant(all_checks([*want, *(run(part) for part in between)]))]
+        assumed += [theory.indexed(run, p.olds), theory.indexed(run, between)]
         both = self.algebra.combine(f.parts, g.parts)
         parts = [run(part) for part in both]
         got = [run(part) for part in self.algebra.apply(both, p.olds)]
         # A part that is of no use, such as the value of a reset that was not, may be anything.
         if theory.promised:
-            given.append(theory.meant(all_checks([*parts, *got])))
+            assumed.append(theory.meant(all_checks([*parts, *got])))
         checks = conj(all_checks(parts).defined, theory.meant(all_checks(got)))
         goal = (checks, theory.same(got, want, self.dtypes))
         shown = {"one after the other": want, "combined": got}
-        return self._asked(given, goal, names, [atoms], shown)
+        return self._asked(assumed, goal, names, [atoms], shown)
 
     def identity(self) -> Question:
         """``apply(identity, h) == h``."""
         theory, p = self.theory, self.problem
-        names, given = theory.carries()
+        names, assumed = theory.carries()
         atoms = theory.atoms()
         run = theory.translator(atoms, names)
-        given.append(theory.indexed(run, p.olds))
+        assumed.append(theory.indexed(run, p.olds))
         got = [run(part) for part in self.algebra.apply(self.algebra.identity(), p.olds)]
         want = [names[old] for old in p.olds]
         goal = (theory.meant(all_checks(got)), theory.same(got, want, self.dtypes))
-        return self._asked(given, goal, names, [atoms], {"applied": got})
+        return self._asked(assumed, goal, names, [atoms], {"applied": got})
 
     def extension(self, facts: tuple[Fact, ...]) -> Question | None:
         """``extend(f, step)`` acts as ``f`` followed by the lifted step.
@@ -201,18 +201,18 @@ class Questions:
         if all(tir.structurally_equal(left, right) for left, right in pairs):
             return None
         theory, p = self.theory, self.problem
-        f, _, names, given = self.pair(facts)
+        f, _, names, assumed = self.pair(facts)
         atoms = theory.atoms()
         run = theory.translator(atoms, names)
         lifted = self.algebra.lift()
         between = self.algebra.apply(f.parts, p.olds)
         want = [run(part) for part in self.algebra.apply(lifted, between)]
-        given += [theory.meant(all_checks([*want, *(run(part) for part in between)]))]
-        given += [theory.indexed(run, p.olds), theory.indexed(run, between)]
+        assumed += [theory.meant(all_checks([*want, *(run(part) for part in between)]))]
+        assumed += [theory.indexed(run, p.olds), theory.indexed(run, between)]
         extended = self.algebra.extend(f.parts, lifted)
         got = [run(part) for part in self.algebra.apply(extended, p.olds)]
         goal = (theory.meant(all_checks(got)), theory.same(got, want, self.dtypes))
-        return self._asked(given, goal, names, [atoms], {"want": want, "extended": got})
+        return self._asked(assumed, goal, names, [atoms], {"want": want, "extended": got})
 
     def plain(self, facts: tuple[Fact, ...]) -> Question | None:
         """The cheaper formulas are the same where their condition says so."""
@@ -220,60 +220,60 @@ class Questions:
         if cheaper is None:
             return None
         theory, p = self.theory, self.problem
-        f, g, names, given = self.pair(facts)
+        f, g, names, assumed = self.pair(facts)
         atoms = theory.atoms()
         run = theory.translator(atoms, names)
         want = [
             run(part) for part in self.algebra.apply(self.algebra.combine(f.parts, g.parts), p.olds)
         ]
-        given.append(theory.meant(all_checks(want)))
+        assumed.append(theory.meant(all_checks(want)))
         total = cheaper.combine(f.parts, g.parts)
         got = [run(part) for part in cheaper.apply(total, p.olds)]
         exact: Bool = True if cheaper.exact is None else run(cheaper.exact(total)).value
-        kept = [run(part) for part in cheaper.apply(cheaper.identity, p.olds)]
+        after_identity = [run(part) for part in cheaper.apply(cheaper.identity, p.olds)]
         before = [names[old] for old in p.olds]
         same = implies(exact, theory.same(got, want, self.dtypes))
-        goal = (True, conj(same, theory.same(kept, before, self.dtypes)))
-        return self._asked(given, goal, names, [atoms], {"combined": want, "plainly": got})
+        goal = (True, conj(same, theory.same(after_identity, before, self.dtypes)))
+        return self._asked(assumed, goal, names, [atoms], {"combined": want, "plainly": got})
 
     def numbers_of_step(self) -> Question:
         """Nothing of 32 or 64 bits overflows in an element and its application but in the loop."""
         theory, p = self.theory, self.problem
-        names, given = theory.carries()
+        names, assumed = theory.carries()
         atoms = theory.atoms()
         run = theory.translator(atoms, names)
         loop = all_checks([run(step) for step in p.steps])
-        given += [theory.loop_defined(loop), loop.stays]
+        assumed += [theory.loop_defined(loop), loop.stays]
         lifted = self.algebra.lift()
-        made: Element = (*lifted, *self.algebra.apply(lifted, p.olds))
-        goal = all_checks([run(part) for part in made]).stays
-        return self._asked(given, (goal, True), names, [atoms], {})
+        values: Element = (*lifted, *self.algebra.apply(lifted, p.olds))
+        goal = all_checks([run(part) for part in values]).stays
+        return self._asked(assumed, (goal, True), names, [atoms], {})
 
     def numbers(self, facts: tuple[Fact, ...]) -> Question:
         """Nothing of 32 or 64 bits overflows in a combination that does not one after the other."""
         theory, p = self.theory, self.problem
-        f, g, names, given = self.pair(facts)
+        f, g, names, assumed = self.pair(facts)
         atoms = theory.atoms()
         run = theory.translator(atoms, names)
         between = self.algebra.apply(f.parts, p.olds)
         want = all_checks([run(part) for part in self.algebra.apply(g.parts, between)])
-        given += [theory.meant(want), want.stays]
+        assumed += [theory.meant(want), want.stays]
         both = self.algebra.combine(f.parts, g.parts)
-        made: Element = (*both, *self.algebra.apply(both, p.olds))
-        goal = all_checks([run(part) for part in made]).stays
-        return self._asked(given, (goal, True), names, [atoms], {})
+        values: Element = (*both, *self.algebra.apply(both, p.olds))
+        goal = all_checks([run(part) for part in values]).stays
+        return self._asked(assumed, (goal, True), names, [atoms], {})
 
     # ---- facts --------------------------------------------------------------------------------
 
     def alone(self) -> list[Alone]:
         """Elements that are made of no other: of a step, of step 0, of no steps."""
         theory = self.theory
-        made: list[tuple[Element, int]] = [(self.algebra.lift(), 1)]
+        elements: list[tuple[Element, int]] = [(self.algebra.lift(), 1)]
         if theory.neutral is not None and isinstance(self.algebra, Forgetting):
-            made.append((self.algebra.constant((self.problem.first,)), 1))
-        made.append((self.algebra.identity(), 0))
+            elements.append((self.algebra.constant((self.problem.first,)), 1))
+        elements.append((self.algebra.identity(), 0))
         out = []
-        for parts, steps in made:
+        for parts, steps in elements:
             atoms = theory.atoms()
             run = theory.translator(atoms, tir.VarMap())
             terms = [run(part) for part in parts]
@@ -282,27 +282,27 @@ class Questions:
 
     def combined(self, facts: tuple[Fact, ...]) -> tuple[list[Term], Any, list[Bool]]:
         """The combination of two elements of which the facts hold, its steps, assumptions."""
-        f, g, names, given = self.pair(facts)
+        f, g, names, assumed = self.pair(facts)
         atoms = self.theory.atoms()
         run = self.theory.translator(atoms, names)
         terms = [run(part) for part in self.algebra.combine(f.parts, g.parts)]
-        return terms, f.steps + g.steps, [*given, *atoms.facts]
+        return terms, f.steps + g.steps, [*assumed, *atoms.facts]
 
     def extended(self, facts: tuple[Fact, ...]) -> tuple[list[Term], Any, list[Bool]]:
         """The element that ``combined`` gives, made of an element and a step."""
-        f, _, names, given = self.pair(facts)
+        f, _, names, assumed = self.pair(facts)
         atoms = self.theory.atoms()
         run = self.theory.translator(atoms, names)
         lifted = self.algebra.lift()
-        given.append(self.theory.meant(all_checks([run(part) for part in lifted])))
+        assumed.append(self.theory.meant(all_checks([run(part) for part in lifted])))
         terms = [run(part) for part in self.algebra.extend(f.parts, lifted)]
         if any(fact.each for fact in facts):
-            given.append(f.steps + 1 <= self.problem.most_steps)
-        return terms, f.steps + 1, [*given, *atoms.facts]
+            assumed.append(f.steps + 1 <= self.problem.most_steps)
+        return terms, f.steps + 1, [*assumed, *atoms.facts]
 
     def _asked(
         self,
-        given: list[Bool],
+        assumed: list[Bool],
         goal: tuple[Bool, Bool],
         names: tir.VarMap,
         atoms: list[Atoms],
@@ -316,4 +316,4 @@ class Questions:
             dtypes = self.dtypes
             shown += [(name, d, t.value) for t, d in zip(terms, dtypes, strict=True)]
         checks, values = goal
-        return Question([*given, *facts], conj(checks, values), values, shown, atoms)
+        return Question([*assumed, *facts], conj(checks, values), values, shown, atoms)

@@ -46,12 +46,12 @@ class Answer:
 _known: OrderedDict[int, tuple[Any, float, Answer]] = OrderedDict()
 
 
-def ask(given: list[Bool], goal: Bool, seconds: float, glance: bool = False) -> Answer:
-    """Ask whether ``goal`` follows from ``given``.
+def ask(assumed: list[Bool], goal: Bool, seconds: float, glance: bool = False) -> Answer:
+    """Ask whether ``goal`` follows from ``assumed``.
 
     Parameters
     ----------
-    given : list of (bool or z3.BoolRef)
+    assumed : list of (bool or z3.BoolRef)
         Assumptions.
     goal : bool or z3.BoolRef
         What is to follow.
@@ -65,9 +65,9 @@ def ask(given: list[Bool], goal: Bool, seconds: float, glance: bool = False) -> 
     Answer
         The same object for the same question.
     """
-    if goal is True or any(g is False for g in given):
+    if goal is True or any(g is False for g in assumed):
         return Answer(True, 0.0)
-    terms = [g for g in given if g is not True]
+    terms = [g for g in assumed if g is not True]
     goal = z3.BoolVal(False) if goal is False else goal
     question = z3.Implies(z3.And(*terms), goal) if terms else goal
     key = question.get_id()
@@ -84,34 +84,34 @@ def ask(given: list[Bool], goal: Bool, seconds: float, glance: bool = False) -> 
     return answer
 
 
-def _decide(given: list[Any], goal: Any, seconds: float) -> tuple[bool | None, Any]:
+def _decide(assumed: list[Any], goal: Any, seconds: float) -> tuple[bool | None, Any]:
     """Try what is quick first: what is equal as polynomials, what is linear, then by cases."""
     if z3.is_true(monomials(goal)):
         return True, None
-    simple = is_linear([*given, goal])
+    simple = is_linear([*assumed, goal])
     if simple:
-        holds, model = _check(given, goal, 0.2 * seconds)
+        holds, model = _check(assumed, goal, 0.2 * seconds)
         if holds is not None:
             return holds, model
-    linear = Linear(given)
-    for terms in ([*given, goal], unknown_choices([*given, goal])):
+    linear = Linear(assumed)
+    for terms in ([*assumed, goal], unknown_choices([*assumed, goal])):
         known = [linear(term) for term in terms]
         if _check([*known[:-1], *linear.facts], known[-1], 0.1 * seconds)[0]:
             return True, None
     # What is given is decided with the goal, so that its choices are, too.
-    whole = z3.Implies(z3.And(*given), goal) if given else goal
-    if _Cases(given, seconds, linear).holds(whole):
+    whole = z3.Implies(z3.And(*assumed), goal) if assumed else goal
+    if _Cases(assumed, seconds, linear).holds(whole):
         return True, None
     # Products of reals count little and take long.
-    return _check(given, goal, (0.5 if simple else 0.1) * seconds)
+    return _check(assumed, goal, (0.5 if simple else 0.1) * seconds)
 
 
-def _check(given: list[Any], goal: Any, seconds: float) -> tuple[bool | None, Any]:
+def _check(assumed: list[Any], goal: Any, seconds: float) -> tuple[bool | None, Any]:
     solver = z3.Solver()
     solver.set("rlimit", int(seconds * _WORK) + 1)
     # Some of z3's algebra is not counted as work; no answer depends on this unless it is stuck.
     solver.set("timeout", _STUCK)
-    solver.add(*given, z3.Not(goal))
+    solver.add(*assumed, z3.Not(goal))
     said = solver.check()
     if said == z3.unsat:
         return True, None
@@ -124,10 +124,10 @@ class _Cases:
     Products of unknowns are unknowns of their own, so that only proofs are found, but quickly.
     """
 
-    def __init__(self, given: list[Any], seconds: float, linear: Linear) -> None:
+    def __init__(self, assumed: list[Any], seconds: float, linear: Linear) -> None:
         self.work, self.linear = int(seconds * _WORK), linear
         self.solver = z3.Solver()
-        self.solver.add(*(linear(term) for term in given))
+        self.solver.add(*(linear(term) for term in assumed))
 
     def holds(self, goal: Any) -> bool:
         """Return whether the goal follows from what is given, and from the case at hand."""

@@ -20,24 +20,24 @@ def legalized(call: relax.Call) -> tuple[relax.Call, IRModule] | None:
     if legalize is None or not isinstance(call.ty, relax.TensorType):
         return None
     builder = relax.BlockBuilder()
-    made = legalize(builder, call)
-    if not isinstance(made, relax.Call) or made.op != Op.get("relax.call_tir"):
+    legal = legalize(builder, call)
+    if not isinstance(legal, relax.Call) or legal.op != Op.get("relax.call_tir"):
         return None
-    return builder.normalize(made), builder.get()
+    return builder.normalize(legal), builder.get()
 
 
 def global_vars(mod: IRModule) -> list[GlobalVar]:
     """Functions that the Relax functions of a module name, each as often."""
-    found: list[GlobalVar] = []
+    names: list[GlobalVar] = []
 
     def visit(expr: Any) -> None:
         if isinstance(expr, GlobalVar):
-            found.append(expr)
+            names.append(expr)
 
     for _, func in mod.functions_items():
         if isinstance(func, relax.Function):
             relax.analysis.post_order_visit(func, visit)
-    return found
+    return names
 
 
 def constant_extent(value: relax.Expr, axis: int, operator: str, what: str) -> int:
@@ -86,13 +86,13 @@ def call_loop(
     """
     sizes = tir.VarMap()
     for arg, param in zip(args, loop.params, strict=False):
-        extents, found = tir.shape_of(param), list(arg.ty.shape.values)
-        if len(extents) != len(found) or str(arg.ty.dtype) != tir.dtype_of(param):
+        extents, extents_of_arg = tir.shape_of(param), list(arg.ty.shape.values)
+        if len(extents) != len(extents_of_arg) or str(arg.ty.dtype) != tir.dtype_of(param):
             raise ValueError(
                 f"{name}: expected {param.name} as {tir.dtype_of(param)} of {len(extents)} "
                 f"dimensions, got {arg.ty}; give the loop what it declares"
             )
-        for extent, value in zip(extents, found, strict=True):
+        for extent, value in zip(extents, extents_of_arg, strict=True):
             if isinstance(extent, tirx.Var) and extent not in sizes:
                 sizes[extent] = value
     types = []

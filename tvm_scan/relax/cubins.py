@@ -70,17 +70,17 @@ def compiled_kernels(target: Target) -> Callable[..., str]:
         path = Path(workspace) / f"{prefix}devc.ll"
         packed.write_to_file(str(path))
         text = path.read_text(encoding="latin-1")
-        found = re.search(rf'(@\S*{_SYMBOL}\S* = [^\[]*)\[(\d+) x i8\] c"([^"]*)"', text)
-        if found is None:
+        match = re.search(rf'(@\S*{_SYMBOL}\S* = [^\[]*)\[(\d+) x i8\] c"([^"]*)"', text)
+        if match is None:
             raise ScanError(
                 f"export: expected TVM's library data as {_SYMBOL}, found none; this version of "
                 "TVM packs modules in another way"
             )
-        blob = _unescaped(found[3])
+        blob = _unescaped(match[3])
         for source in _texts(mod):
             blob = _replaced(blob, source.encode(), _cubin(source, target))
-        constant = f'{found[1]}[{len(blob)} x i8] c"{_escaped(blob)}"'
-        path.write_text(text[: found.start()] + constant + text[found.end() :], encoding="latin-1")
+        constant = f'{match[1]}[{len(blob)} x i8] c"{_escaped(blob)}"'
+        path.write_text(text[: match.start()] + constant + text[match.end() :], encoding="latin-1")
         out = str(path.with_suffix(".o"))
         tvm.runtime.load_module(str(path)).write_to_file(out)
         return out
@@ -101,18 +101,18 @@ def _compiler() -> str:
 def _cubin(source: str, target: Target) -> bytes:
     arch = str(target.attrs.get("arch", "sm_50"))
     with exact_math(), target:
-        made = nvcc.compile_cuda(source, target_format="cubin", arch=arch, compiler=_compiler())
-    return bytes(made)
+        binary = nvcc.compile_cuda(source, target_format="cubin", arch=arch, compiler=_compiler())
+    return bytes(binary)
 
 
 def _texts(module: Any) -> list[str]:
     """CUDA text of every module that has not been compiled yet."""
-    found: list[str] = []
+    texts: list[str] = []
     if module.kind == "cuda" and not module.is_runnable():
-        found.append(str(module.inspect_source()))
+        texts.append(str(module.inspect_source()))
     for inner in module.imports:
-        found += _texts(inner)
-    return list(dict.fromkeys(found))
+        texts += _texts(inner)
+    return list(dict.fromkeys(texts))
 
 
 def _count(module: Any) -> int:
@@ -139,8 +139,8 @@ def _replaced(blob: bytes, source: bytes, code: bytes) -> bytes:
         )
     table = blob[form + len(_sized(_TEXT)) : body]
     module = _sized(_BINARY) + table + _sized(code)
-    made = blob[:length_at] + _sized(module) + blob[end:]
-    return struct.pack("<Q", len(made) - 8) + made[8:]
+    content = blob[:length_at] + _sized(module) + blob[end:]
+    return struct.pack("<Q", len(content) - 8) + content[8:]
 
 
 def _sized(content: bytes) -> bytes:

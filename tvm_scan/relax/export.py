@@ -153,10 +153,10 @@ def _write(built: Any, folder: Path, target: Target, linker: str | None, form: s
 def _kernels(module: Any) -> list[str]:
     """Names of the CUDA kernels in a built module, at whatever depth."""
     text = str(module.inspect_source()) if module.kind == "cuda" else ""
-    found = re.findall(r"__global__ void (?:__launch_bounds__\([\d, ]+\) )?(\w+)\(", text)
+    names = re.findall(r"__global__ void (?:__launch_bounds__\([\d, ]+\) )?(\w+)\(", text)
     for inner in module.imports:
-        found += _kernels(inner)
-    return sorted(set(found))
+        names += _kernels(inner)
+    return sorted(set(names))
 
 
 def _signature(name: str, func: relax.Function) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _signature(name: str, func: relax.Function) -> dict[str, Any]:
 
 
 def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]:
-    found = []
+    scans = []
     for report in FindScans(mod):
         func = mod[report.name]
         tuned = None if database is None else tuned_function(database, func, target)
@@ -200,10 +200,10 @@ def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]
                 if tir.as_int(recurrence.time.extent) is None
                 else (tir.as_int(recurrence.time.extent))
             )
-            found.append(
+            scans.append(
                 {"function": report.name, "families": families, "steps": steps, "plan": plan}
             )
-        found += [
+        scans += [
             {
                 "function": report.name,
                 "families": ["delta"],
@@ -212,8 +212,8 @@ def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]
             }
             for rule in report.deltas
         ]
-        found += [
+        scans += [
             {"function": report.name, "refused": refusal.kind.value, "detail": refusal.detail}
             for refusal in report.refused
         ]
-    return found
+    return scans

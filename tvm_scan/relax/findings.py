@@ -77,12 +77,12 @@ def _size(extent: Any) -> str:
 
 def called_functions(mod: IRModule) -> list[GlobalVar]:
     """Functions that Relax functions name, and public ones that nobody scheduled, each once."""
-    found = {str(name.name_hint): name for name in global_vars(mod)}
+    by_name = {str(name.name_hint): name for name in global_vars(mod)}
     for name, func in mod.functions_items():
         attrs = func.attrs or {}
         if "global_symbol" in attrs and not attrs.get(IS_SCHEDULED, False):
-            found.setdefault(str(name.name_hint), name)
-    return list(found.values())
+            by_name.setdefault(str(name.name_hint), name)
+    return list(by_name.values())
 
 
 def reports_of(mod: IRModule) -> list[ScanReport]:

@@ -1,7 +1,7 @@
 """Gradients of ``relax.cumsum`` and ``relax.cumprod``.
 
 TVM's own gradient of a sum subtracts one cumulative sum from the total, which cancels, and takes
-no notice of ``exclusive``; of a product it has none. These send the gradient back by a walk from
+no notice of ``exclusive``; of a product it has none. These send the gradient back by a scan from
 the end, and never divide: a factor of 0 has the gradient that it should.
 """
 
@@ -46,7 +46,7 @@ def cumsum_gradient(
 ) -> list[relax.Expr]:
     """``dx = flip(cumsum(flip(dy)))``, exclusive where the sum was.
 
-    ``LegalizeScans`` makes one walk from the end of it.
+    ``LegalizeScans`` makes one scan from the end of it.
     """
     axis = 0 if call.attrs.axis is None else int(call.attrs.axis)
     backwards = builder.emit(flip(gradient, axis))

@@ -42,7 +42,7 @@ def emit_along_axis(
     args : sequence of relax.Expr
         The inputs, of one shape, each extent of which is known or symbolic.
     axis : int or None
-        The axis of time, negative from the end; None walks over all elements, and makes the
+        The axis of time, negative from the end; None is over all elements, and makes the
         results vectors.
     name : str
         Name of the function.
@@ -121,7 +121,7 @@ def viewed(builder: relax.BlockBuilder, value: relax.Expr, shape: list[Any]) -> 
 def LegalizeScans() -> tvm.ir.transform.Pass:
     """Turn ``relax.cumsum`` and ``relax.cumprod`` into sequential loops of TensorIR.
 
-    A ``flip`` before and after one of them becomes a walk from the end. Calls on arrays of
+    A ``flip`` before and after one of them becomes a scan from the end. Calls on arrays of
     unknown shape, or of a dtype without arithmetic (bool), are left to TVM, as is all else.
 
     Returns
@@ -151,11 +151,11 @@ def _operator(expr: Any) -> str | None:
 
 
 def _has_operator(func: relax.Function) -> bool:
-    found: list[bool] = []
+    matches: list[bool] = []
     relax.analysis.post_order_visit(
-        func, lambda e: found.append(True) if _operator(e) in _OPERATORS else None
+        func, lambda e: matches.append(True) if _operator(e) in _OPERATORS else None
     )
-    return bool(found)
+    return bool(matches)
 
 
 def _axis(call: relax.Call) -> int | None:

@@ -43,7 +43,7 @@ def ParallelizeScans(
     Put it in front of TVM's own schedule rules: a function that it scheduled carries
     ``tirx.is_scheduled`` and is left alone by them. Every other function stays as it is, and the
     reason of a refusal is logged to ``tvm_scan`` at INFO. On CUDA, where TVM's rules raise on an
-    ordered loop, a refused one walks time in one thread for each independent lane.
+    ordered loop, a refused one is a serial scan in one thread for each independent lane.
 
     Parameters
     ----------
@@ -126,8 +126,8 @@ def _schedule(
         return None
     try:
         scheduled = parallelize(func, target)
-        found: list[Recurrence | DeltaRule] = [*report.recurrences, *report.deltas]
-        return keep_for_one_step(func, scheduled, found, target) if done else scheduled
+        findings: list[Recurrence | DeltaRule] = [*report.recurrences, *report.deltas]
+        return keep_for_one_step(func, scheduled, findings, target) if done else scheduled
     except (RefusalError, PlanError) as error:
         _LOG.info("%s is left sequential: %s", report.name, error)
         return None if done or report.recurrences else _one_thread_per_lane(func, target, report)

@@ -103,11 +103,11 @@ def _plain(loop: tirx.For) -> tirx.For:
 
 
 def _is_bound(stmt: Any) -> bool:
-    found: list[Any] = []
+    bound: list[Any] = []
 
     def visit(loop: tirx.For) -> None:
         if loop.kind == ForKind.THREAD_BINDING:
-            found.append(loop)
+            bound.append(loop)
 
     tvm_ffi.structural_walk(stmt, [(tirx.For, visit)])
-    return bool(found)
+    return bool(bound)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels.places import is_placed
+from tvm_scan.torch.kernels.devices import has_kernels
 
 __all__ = [
     "INTEGERS",
@@ -52,10 +52,10 @@ def check_tensors(
     Every function has all its tensors checked here: torch itself takes some mixtures, and gives
     memory that nobody wrote. Those of `optional` may be None.
     """
-    given = tensors | {name: value for name, value in optional.items() if value is not None}
-    for name, tensor in given.items():
+    present = tensors | {name: value for name, value in optional.items() if value is not None}
+    for name, tensor in present.items():
         _check_tensor(owner, name, tensor)
-    check_devices(owner, given)  # type: ignore[arg-type]
+    check_devices(owner, present)  # type: ignore[arg-type]
 
 
 def check_devices(owner: str, tensors: Mapping[str, Tensor]) -> None:
@@ -73,7 +73,7 @@ def _check_tensor(owner: str, name: str, value: object) -> None:
         found = "None" if value is None else type(value).__name__
         fix = "pass one" if value is None else "convert it with torch.as_tensor"
         check(False, owner, f"{name} to be a tensor", found, fix)
-    elif not is_placed(value) and value.device.type != "meta":
+    elif not has_kernels(value) and value.device.type != "meta":
         check(False, owner, f"{name} on a CPU or GPU", value.device, "move it with .cpu()")
     elif value.dtype not in _DTYPES:
         expected = f"{name} of floats of 16 bits or more, of complex64, integers or bool"
@@ -121,6 +121,6 @@ def wide(tensor: Tensor) -> Tensor:
 
 def widened(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Convert to the one dtype to which they are promoted, float32 at least."""
-    made = [wide(tensor) for tensor in tensors]
-    common = functools.reduce(torch.promote_types, (tensor.dtype for tensor in made))
-    return tuple(tensor.to(common) for tensor in made)
+    wide_tensors = [wide(tensor) for tensor in tensors]
+    common = functools.reduce(torch.promote_types, (tensor.dtype for tensor in wide_tensors))
+    return tuple(tensor.to(common) for tensor in wide_tensors)

@@ -48,12 +48,12 @@ def mamba_chunk_scan_combined(
     chunk_size : int
         Ignored: the plan of the kernel says how time is cut.
     initial_states : Tensor, optional
-        The state before the walk, (batch, heads, features, states).
+        The state before the scan, (batch, heads, features, states).
     seq_idx : Tensor, optional
         (batch, length), integers from 0: where the number changes, another sequence begins.
         `initial_states` belong to number 0.
     return_final_states : bool
-        Also return the state after the walk.
+        Also return the state after the scan.
     return_varlen_states : bool
         Also return the state after each sequence that `cu_seqlens` packs into one row,
         (sequences, heads, features, states); of an empty one it is 0. This reads `cu_seqlens`,
@@ -97,8 +97,8 @@ def mamba_chunk_scan_combined(
         else:
             x, dt, A, B = widened(x, dt, A, B)
             gates, drive = terms(x, dt, A, dt_bias, dt_softplus, dt_limit)
-            given = (gates, drive, B, initial_states, reset, cu_seqlens)
-            results.append(states_of_sequences(*given))
+            operands = (gates, drive, B, initial_states, reset, cu_seqlens)
+            results.append(states_of_sequences(*operands))
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -121,7 +121,7 @@ def selective_scan_fn(
     u, delta, A, B, C, D, z, delta_bias, delta_softplus
         As in `selective_scan`.
     return_last_state : bool
-        Also return the state after the walk.
+        Also return the state after the scan.
 
     Returns
     -------

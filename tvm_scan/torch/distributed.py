@@ -30,8 +30,8 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(tensor: Tensor, group: Any, timeout: float | None) -> Tensor:
         parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
-        given = tensor.contiguous()
-        _wait(lambda: dist.all_gather(parts, given, group=group, async_op=True), group, timeout)
+        sent = tensor.contiguous()
+        _wait(lambda: dist.all_gather(parts, sent, group=group, async_op=True), group, timeout)
         return torch.stack(parts)
 
     @staticmethod
@@ -101,7 +101,7 @@ def sequence_parallel(
     Notes
     -----
     One all-gather of a state and its total gate per process (of `cummax` and `cummin`, one of
-    values and one of indices), and one all-reduce in the backward pass. Linear recurrences walk
+    values and one of indices), and one all-reduce in the backward pass. Linear recurrences scan
     their slice twice; of the cumulative functions the carry is one more element before the slice.
     """
     owner = "sequence_parallel"
@@ -117,17 +117,17 @@ def sequence_parallel(
     def parallel(*arguments: Any, **named: Any) -> Any:
         bound = signature.bind(*arguments, **named)
         bound.apply_defaults()
-        given = dict(bound.arguments)
-        offsets = given.get("cu_seqlens")
+        by_name = dict(bound.arguments)
+        offsets = by_name.get("cu_seqlens")
         fix = "mark the first step of each sequence with reset"
         check(offsets is None, owner, "no cu_seqlens", "some", fix)
         exchange = Exchange(
             lambda tensor: _gathered(tensor, group, timeout),
             dist.get_rank(group),
             dist.get_world_size(group),
-            bool(given.get("reverse")),
+            bool(by_name.get("reverse")),
         )
-        return CARRIES[str(name)](fn, given, exchange)
+        return CARRIES[str(name)](fn, by_name, exchange)
 
     return parallel
 

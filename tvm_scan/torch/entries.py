@@ -193,10 +193,10 @@ def _label(content: bytes, what: str) -> dict[str, object]:
 def label_at(path: Path) -> dict[str, Any]:
     """Return the text of a label as data; empty where it says nothing that can be read."""
     try:
-        found = json.loads(path.read_bytes())
+        label = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return label if isinstance(label, dict) else {}
 
 
 def stored(folder: Path) -> list[tuple[float, int, list[Path]]]:
@@ -207,15 +207,15 @@ def stored(folder: Path) -> list[tuple[float, int, list[Path]]]:
             named = _NAME.fullmatch(file.name)
             if named is not None:
                 groups.setdefault(named[1], []).append(file)
-    found = []
+    entries = []
     for key, members in groups.items():
         members.sort(key=lambda file: file.name != f"{key}.json")
         if members[0].name == f"{key}.json":
             with contextlib.suppress(OSError):
                 sizes = [file.stat().st_size for file in members]
                 paths = [Path(file.path) for file in members]
-                found.append((members[0].stat().st_mtime, sum(sizes), paths))
-    return sorted(found, key=lambda entry: entry[0])
+                entries.append((members[0].stat().st_mtime, sum(sizes), paths))
+    return sorted(entries, key=lambda entry: entry[0])
 
 
 def evict(folder: Path, keep: str) -> int:

@@ -92,22 +92,22 @@ def patch_transformers() -> Patch:
     global _patches
     with _lock:
         if not _originals:
-            found = {
+            patched = {
                 (model, name): original
                 for name, models in _FAMILIES.items()
                 for model in models
                 if (original := getattr(_module(model), name, None)) is not None
             }
-            if not found:
+            if not patched:
                 raise RuntimeError(
                     "tvm_scan.torch.patch_transformers: expected a function "
                     f"{' or '.join(_FAMILIES)} in the Mamba models of transformers, found none in "
                     f"{metadata.version('transformers')}; install transformers>=5.23,<6"
                 )
-            for (model, name), original in found.items():
+            for (model, name), original in patched.items():
                 make = _selective if name == "mamba_selective_scan" else _chunked
                 setattr(_module(model), name, make(original))
-            _originals.update(found)
+            _originals.update(patched)
         _patches += 1
         return Patch(tuple(model for model, _ in _originals))
 

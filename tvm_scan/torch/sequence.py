@@ -54,11 +54,11 @@ class Exchange:
         return carry
 
     def order(self) -> Sequence[int]:
-        """The processes in the order of the walk."""
+        """The processes in the order of the scan."""
         return range(self.size)[::-1] if self.reverse else range(self.size)
 
     def is_before(self, other: int) -> bool:
-        """Return whether the walk reaches the slice of another process before this one."""
+        """Return whether the scan reaches the slice of another process before this one."""
         return other > self.rank if self.reverse else other < self.rank
 
 
@@ -73,18 +73,18 @@ def local_name(fn: object) -> str | None:
 def _linear(total_of: Callable[[dict[str, Any]], Tensor], *unread: str) -> Callable[..., Any]:
     """Make the runner of a function with `h0` and `return_last`; last states read no `unread`."""
 
-    def run(fn: Callable[..., Any], given: dict[str, Any], exchange: Exchange) -> Any:
-        h0, without = given["h0"], dict.fromkeys(("h0", *unread))
+    def run(fn: Callable[..., Any], arguments: dict[str, Any], exchange: Exchange) -> Any:
+        h0, without = arguments["h0"], dict.fromkeys(("h0", *unread))
         # First: the function itself checks the arguments.
-        _, last = fn(**{**given, **without, "return_last": True})
+        _, last = fn(**{**arguments, **without, "return_last": True})
         start = torch.zeros_like(last) if h0 is None else _start(str(fn.__name__), h0, last)
-        total = total_of(given).to(start.dtype).expand(last.shape)
+        total = total_of(arguments).to(start.dtype).expand(last.shape)
         stops = torch.zeros_like(total)
-        if given.get("reset") is not None:
-            stops = stops.masked_fill(_stopped(given, last), 1)
+        if arguments.get("reset") is not None:
+            stops = stops.masked_fill(_stopped(arguments, last), 1)
         own = torch.stack((total, last.to(start.dtype), stops))
         carry = exchange.carry(own, start, _entered)
-        return fn(**{**given, "h0": carry})
+        return fn(**{**arguments, "h0": carry})
 
     return run
 
@@ -95,11 +95,11 @@ def _entered(state: Tensor, part: Tensor) -> Tensor:
     return total * torch.where(stops == 0, state, 0) + last
 
 
-def _stopped(given: dict[str, Any], last: Tensor) -> Tensor:
+def _stopped(arguments: dict[str, Any], last: Tensor) -> Tensor:
     """Mask of where a slice has a reset, in a shape that broadcasts to that of the state."""
-    reset: Tensor = given["reset"].bool()
-    if "dim" in given:  # of any shape that broadcasts to the inputs'
-        return reset.expand(given["x"].shape).any(given["dim"])
+    reset: Tensor = arguments["reset"].bool()
+    if "dim" in arguments:  # of any shape that broadcasts to the inputs'
+        return reset.expand(arguments["x"].shape).any(arguments["dim"])
     return reset.any(1).reshape(-1, *(1,) * (last.dim() - 1))
 
 
@@ -113,51 +113,53 @@ def _start(owner: str, h0: Tensor, last: Tensor) -> Tensor:
     return h0.to(torch.promote_types(last.dtype, h0.dtype))
 
 
-def _linear_total(given: dict[str, Any]) -> Tensor:
-    a, x, reset = given["a"], given["x"], given["reset"]
+def _linear_total(arguments: dict[str, Any]) -> Tensor:
+    a, x, reset = arguments["a"], arguments["x"], arguments["reset"]
     if not isinstance(a, Tensor):
         a = number_like(x, a)
     gates = a.expand(x.shape)
     if reset is not None:
-        gates = gates.masked_fill(_stopped(given, gates).unsqueeze(given["dim"]), 1)
+        gates = gates.masked_fill(_stopped(arguments, gates).unsqueeze(arguments["dim"]), 1)
     # A product of many halves is one of float32.
-    return (gates.float() if gates.dtype in _HALVES else gates).prod(given["dim"])
+    return (gates.float() if gates.dtype in _HALVES else gates).prod(arguments["dim"])
 
 
-def _rglru_total(given: dict[str, Any]) -> Tensor:
-    gate = wide(given["recurrence_gate"]).sigmoid()
-    log_a = -given["scale"] * F.softplus(wide(given["decay"])) * gate
-    return _unread(log_a, given["reset"]).sum(1).exp()
+def _rglru_total(arguments: dict[str, Any]) -> Tensor:
+    gate = wide(arguments["recurrence_gate"]).sigmoid()
+    log_a = -arguments["scale"] * F.softplus(wide(arguments["decay"])) * gate
+    return _unread(log_a, arguments["reset"]).sum(1).exp()
 
 
-def _hgrn_total(given: dict[str, Any]) -> Tensor:
-    bound = given["lower_bound"]
+def _hgrn_total(arguments: dict[str, Any]) -> Tensor:
+    bound = arguments["lower_bound"]
     bound = wide(bound) if isinstance(bound, Tensor) else bound
-    return (bound + (1 - bound) * wide(given["forget_gate"]).sigmoid()).prod(1)
+    return (bound + (1 - bound) * wide(arguments["forget_gate"]).sigmoid()).prod(1)
 
 
-def _selective_total(given: dict[str, Any]) -> Tensor:
+def _selective_total(arguments: dict[str, Any]) -> Tensor:
     """``exp(A sum(dt))``: no product of gates is formed."""
-    u, delta, A, bias = (given[name] for name in ("u", "delta", "A", "delta_bias"))
+    u, delta, A, bias = (arguments[name] for name in ("u", "delta", "A", "delta_bias"))
     delta, *_ = widened(delta, u)
     dt = delta if bias is None else delta + bias.to(delta.dtype).unsqueeze(1)
-    dt = F.softplus(dt) if given["delta_softplus"] else dt
-    total: Tensor = A * _unread(dt, given["reset"]).sum(2).unsqueeze(2)
+    dt = F.softplus(dt) if arguments["delta_softplus"] else dt
+    total: Tensor = A * _unread(dt, arguments["reset"]).sum(2).unsqueeze(2)
     return total.exp()
 
 
-def _gla_total(given: dict[str, Any]) -> Tensor:
-    return wide(given["g"]).sum(1).exp().unsqueeze(3)
+def _gla_total(arguments: dict[str, Any]) -> Tensor:
+    return wide(arguments["g"]).sum(1).exp().unsqueeze(3)
 
 
-def _rwkv6_total(given: dict[str, Any]) -> Tensor:
-    return wide(given["w"]).sum(1).exp().unsqueeze(3)
+def _rwkv6_total(arguments: dict[str, Any]) -> Tensor:
+    return wide(arguments["w"]).sum(1).exp().unsqueeze(3)
 
 
-def _ssd_total(given: dict[str, Any]) -> Tensor:
-    x, dt, A = widened(*(given[name] for name in ("x", "dt", "A")))
-    gates, _ = terms(x, dt, A, *(given[name] for name in ("dt_bias", "dt_softplus", "dt_limit")))
-    return _unread(gates, given["reset"]).sum(1).exp()[..., None, None]
+def _ssd_total(arguments: dict[str, Any]) -> Tensor:
+    x, dt, A = widened(*(arguments[name] for name in ("x", "dt", "A")))
+    gates, _ = terms(
+        x, dt, A, *(arguments[name] for name in ("dt_bias", "dt_softplus", "dt_limit"))
+    )
+    return _unread(gates, arguments["reset"]).sum(1).exp()[..., None, None]
 
 
 def _unread(logarithms: Tensor, reset: Tensor | None) -> Tensor:
@@ -171,8 +173,8 @@ def _unread(logarithms: Tensor, reset: Tensor | None) -> Tensor:
 _run_selective = _linear(_selective_total, "D", "z")
 
 
-def _run_selective_fn(fn: Callable[..., Any], given: dict[str, Any], exchange: Exchange) -> Any:
-    named = {**given, "return_last": given["return_last_state"], "h0": None, "reset": None}
+def _run_selective_fn(fn: Callable[..., Any], arguments: dict[str, Any], exchange: Exchange) -> Any:
+    named = {**arguments, "return_last": arguments["return_last_state"], "h0": None, "reset": None}
     del named["return_last_state"]
     return _run_selective(selective_scan, named, exchange)
 
@@ -183,11 +185,11 @@ def _run_selective_fn(fn: Callable[..., Any], given: dict[str, Any], exchange: E
 def _cumulative(
     name: str, total_of: Callable[[Tensor, int], Tensor], neutral: float, combine: Any
 ) -> Callable[..., Any]:
-    def run(fn: Callable[..., Any], given: dict[str, Any], exchange: Exchange) -> Any:
-        check_tensors(name, x=given["x"])
-        x, dim = given["x"], axis_of(name, given["x"], given["dim"])
+    def run(fn: Callable[..., Any], arguments: dict[str, Any], exchange: Exchange) -> Any:
+        check_tensors(name, x=arguments["x"])
+        x, dim = arguments["x"], axis_of(name, arguments["x"], arguments["dim"])
         check(x.dim() > 0, name, "x with a time axis", "a scalar", "unsqueeze it")
-        x = x if given.get("dtype") is None else x.to(given["dtype"])
+        x = x if arguments.get("dtype") is None else x.to(arguments["dtype"])
         if name == "logcumsumexp":
             check(x.is_floating_point(), name, "floats", x.dtype, "convert it")
         elif not (x.is_floating_point() or x.is_complex()):
@@ -196,7 +198,7 @@ def _cumulative(
         work = x.float() if x.dtype in _HALVES else x
         own = total_of(work, dim)
         carry = exchange.carry(own, torch.full_like(own, neutral), combine)
-        options = {n: given[n] for n in ("reverse", "exclusive") if n in given}
+        options = {n: arguments[n] for n in ("reverse", "exclusive") if n in arguments}
         more = _with_carry(carry, work, dim, exchange.reverse)
         return _without_carry(fn(more, dim, **options), dim, exchange.reverse).to(x.dtype)
 
@@ -212,13 +214,15 @@ def _without_carry(y: Tensor, dim: int, reverse: bool) -> Tensor:
     return y.narrow(dim, 0 if reverse else 1, y.shape[dim] - 1)
 
 
-def _run_extremum(fn: Callable[..., Any], given: dict[str, Any], exchange: Exchange) -> Extremum:
-    """Run a cumulative extremum: of equal values, in all slices, the latest of the walk counts."""
-    name, x, reverse = str(fn.__name__), given["x"], exchange.reverse
+def _run_extremum(
+    fn: Callable[..., Any], arguments: dict[str, Any], exchange: Exchange
+) -> Extremum:
+    """Run a cumulative extremum: of equal values, in all slices, the latest of the scan counts."""
+    name, x, reverse = str(fn.__name__), arguments["x"], exchange.reverse
     is_max, kind = name == "cummax", x.dtype
     x = x.to(torch.int32) if kind in SMALL_INTEGERS else x
-    values, indices = fn(x, given["dim"], reverse=reverse)
-    dim = axis_of(name, x, given["dim"])
+    values, indices = fn(x, arguments["dim"], reverse=reverse)
+    dim = axis_of(name, x, arguments["dim"])
     check(x.dim() > 0, name, "x with a time axis", "a scalar", "unsqueeze it")
     if x.is_floating_point():
         worst = float("-inf") if is_max else float("inf")
@@ -236,20 +240,20 @@ def _run_extremum(fn: Callable[..., Any], given: dict[str, Any], exchange: Excha
     else:
         last, where = x.sum(dim).to(x.dtype), indices.sum(dim)
     length = torch.full_like(where, x.shape[dim])
-    places, lasts = exchange.gather(torch.stack((where, length))), exchange.gather(last)
-    lengths = places[:, 1]
+    where_and_length, lasts = exchange.gather(torch.stack((where, length))), exchange.gather(last)
+    lengths = where_and_length[:, 1]
     starts = lengths.cumsum(0) - lengths
-    top, place = torch.full_like(last, worst), torch.full_like(where, -1)
+    top, index = torch.full_like(last, worst), torch.full_like(where, -1)
     for other in exchange.order():
         newer = is_newer(lasts[other], top) & (lengths[other] > 0)
         newer = newer & exchange.is_before(other)
         top = torch.where(newer, lasts[other], top)
-        place = torch.where(newer, places[other, 0] + starts[other], place)
-    top, place = top.unsqueeze(dim), place.unsqueeze(dim)
+        index = torch.where(newer, where_and_length[other, 0] + starts[other], index)
+    top, index = top.unsqueeze(dim), index.unsqueeze(dim)
     newer = is_newer(values, top)
     indices = indices + starts[exchange.rank].unsqueeze(dim)
     values = torch.where(newer, values, top).to(kind)
-    return Extremum(values, torch.where(newer, indices, place))
+    return Extremum(values, torch.where(newer, indices, index))
 
 
 def _log_total(x: Tensor, dim: int) -> Tensor:

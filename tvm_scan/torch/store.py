@@ -103,13 +103,13 @@ def entries() -> list[CacheEntry]:
     list of CacheEntry
         The latest used first; empty where the cache is off.
     """
-    folder, found = cache_folder(), []
+    folder, listed = cache_folder(), []
     for used, size, files in stored(folder) if folder is not None else []:
         what = ""
         with contextlib.suppress(OSError):
             what = str(label_at(files[0]).get("what", ""))
-        found.append(CacheEntry(files[0].stem, what, size, used))
-    return found[::-1]
+        listed.append(CacheEntry(files[0].stem, what, size, used))
+    return listed[::-1]
 
 
 def clear() -> int:
@@ -123,14 +123,14 @@ def clear() -> int:
     folder = cache_folder()
     if folder is None:
         return 0
-    found = stored(folder)
-    for _, _, files in found:
+    stored_entries = stored(folder)
+    for _, _, files in stored_entries:
         delete(*files)
     for path in filter(is_part, folder.iterdir()):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > LOCK_TIMEOUT:
                 delete(path)
-    return len(found)
+    return len(stored_entries)
 
 
 def set_limit(megabytes: int) -> None:

@@ -17,7 +17,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Step
-from tvm_scan.schedules.cpu.cost.vectors import vector_fold, vector_walk
+from tvm_scan.schedules.cpu.cost.vectors import vector_reduction, vector_scan
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
@@ -40,11 +40,11 @@ def three_phase_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     reduce = max(width * (scalar_cycles(extend, chip) + loads / chip.issue), chain)
     replay = max(width * step_cycles(step, chip), latency_of(step.chain, chip))
     apply = sum((scalar_cycles(p.apply, chip) + 10) * p.cells for p in step.parts)
-    stages = 3.0 * len(step.parts)
+    joins = 3.0 * len(step.parts)
     reduce += width * jump_cycles(step, chip, 1)
     replay += width * jump_cycles(step, chip, 1)
     memory = with_more(memory_of(step, chip, 0.0, 2.0), 2 * fetched_again(step, chip, 1.0))
-    work = CpuWork(tasks * (length * (reduce + replay) + 60.0), tasks, stages, **memory)
+    work = CpuWork(tasks * (length * (reduce + replay) + 60.0), tasks, joins, **memory)
     return replace(work, alone=step.rows * chunks * apply / max(1.0, min(step.rows, chip.cores)))
 
 
@@ -52,10 +52,10 @@ def _vector_chunks(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     chunks = plan.chunks
     tiles = max(1, step.length // plan.cache_steps) if plan.cache_steps else 1
     unit = step.length / tiles / (2 * chunks + 1)
-    walk = vector_walk(plan, step, chip, unit)
-    fold = vector_fold(plan, step, chip, 2 * unit)
-    first = max(walk, fold)
-    replay = vector_walk(plan, step, chip, 2 * unit)
+    scan = vector_scan(plan, step, chip, unit)
+    reduce = vector_reduction(plan, step, chip, 2 * unit)
+    first = max(scan, reduce)
+    replay = vector_scan(plan, step, chip, 2 * unit)
     tasks = step.rows * chunks
     cycles = step.rows * tiles * (chunks * first + chunks * replay + 60.0 * chunks)
     apply = sum((scalar_cycles(p.apply, chip) + 10) * p.cells for p in step.parts)

@@ -135,7 +135,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     known : set of int, optional
         Hashes of the expressions that were counted before, which are not counted again.
     """
-    found = [0.0, 0.0, 0.0, 0.0, 0.0]
+    counts = [0.0, 0.0, 0.0, 0.0, 0.0]
     inside: list[Counts] = []
     skip = tvm_ffi.WalkResult.SKIP
 
@@ -151,8 +151,8 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         return lambda node: skip if is_known(node) else handler(node)
 
     def add(amount: float, size: int) -> None:
-        found[0] += amount
-        found[1] += amount * size
+        counts[0] += amount
+        counts[1] += amount * size
 
     def on_loop(loop: tirx.For) -> Any:
         inside.append(count(loop.body).times(known_extent(loop.extent)))
@@ -175,7 +175,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         floats = is_float(tir.dtype_of(node))
         if isinstance(node, tirx.Mul) and not floats:
             # Two halves of a product of 32 bits in a vector, three of 64, on one port.
-            found[1] += 3.0 * size_of(node)
+            counts[1] += 3.0 * size_of(node)
         dear = isinstance(node, tirx.Cast) and _has_half(node)
         add(3.0 if dear else 1.0, size_of(node))
 
@@ -187,16 +187,16 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         return skip
 
     def on_quotient(node: Any) -> None:
-        found[3] += 1.0
+        counts[3] += 1.0
         add(1.0, size_of(node))
 
     def on_call(call: Call) -> None:
         name = (tir.call_name(call) or "").rpartition(".")[2]
         if name == "if_then_else":
-            found[4] += 1.0
+            counts[4] += 1.0
             add(1.0, tir.byte_size(tir.dtype_of(call)))
         elif name in _CALLS:
-            found[2] += _CALLS[name]
+            counts[2] += _CALLS[name]
 
     handlers: list[Any] = [
         (tirx.For, on_loop),
@@ -210,7 +210,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         *((kind, once(on_choice)) for kind in _SIMPLE),
     ]
     tvm_ffi.structural_walk(node, handlers, order="pre")
-    return sum(inside, Counts(*found))
+    return sum(inside, Counts(*counts))
 
 
 def chain_of(node: Any, starts: Any) -> Path:
@@ -218,8 +218,8 @@ def chain_of(node: Any, starts: Any) -> Path:
     begin = tir.VarMap((var, True) for var in starts)
     known: dict[Any, Path | None] = {}
 
-    def longest_of(found: list[Path]) -> Path | None:
-        return max(found, key=lambda c: c.weight) if found else None
+    def longest_of(paths: list[Path]) -> Path | None:
+        return max(paths, key=lambda c: c.weight) if paths else None
 
     def longest(parts: Any) -> Path | None:
         return longest_of([c for c in map(path, parts) if c is not None])

@@ -24,7 +24,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Step
-from tvm_scan.schedules.cpu.cost.vectors import vector_walk
+from tvm_scan.schedules.cpu.cost.vectors import vector_scan
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
@@ -44,8 +44,8 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     """Lanes over cores: one by one, interleaved, in vectors, in tiles, or by vectors of time."""
     if plan.time_vector:
         joins = 0.0 if step.rows == 1 else 1.0
-        walk = vector_walk(plan, step, chip, step.length)
-        cycles = step.rows * (walk + contested_cycles(step, chip))
+        scan = vector_scan(plan, step, chip, step.length)
+        cycles = step.rows * (scan + contested_cycles(step, chip))
         memory = memory_of(step, chip, past_share(plan, step))
         return CpuWork(cycles, float(step.rows), joins, **memory)
     width = min(plan.lane_block, step.lanes)
@@ -94,7 +94,7 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a task: ``size`` lanes over all steps."""
     overhead = 10.0 + 2.0 * size
     chain = latency_of(step.chain, chip)
-    own = instructions_of(step)
+    instructions = instructions_of(step)
     if size == 1 or not plan.vectorize or not step.in_vectors:
         if step.state:
             chain /= max(1, sum(part.cells for part in step.parts))
@@ -102,7 +102,7 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
         if short is not None and size == 1:
             return short
         issued = size * step_cycles(step, chip)
-        ahead = 1.0 + chip.window / max(1.0, step.length * size * own)
+        ahead = 1.0 + chip.window / max(1.0, step.length * size * instructions)
         each = max(issued + LOOP / chip.issue, chain / ahead)
         return overhead + step.length * (each + jump_cycles(step, chip, size))
     chain = latency_of(step.chain, chip, not plan.library_math)

@@ -44,14 +44,14 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     if short is not None:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)
     chain = latency_of(step.chain, chip) + (FORWARD if step.guarded else 0.0)
-    own = instructions_of(step)
+    instructions = instructions_of(step)
     loops = 0.0 if step.length <= _UNROLLED else LOOP
     issued = step_cycles(step, chip) + loops / chip.issue
     if step.state:
         cells = sum(part.cells for part in step.parts)
         chain = chain / max(1, cells)
     # The rows after this one begin while it waits, as far as the processor looks ahead.
-    ahead = 1.0 + chip.window / max(1.0, step.length * (own + loops))
+    ahead = 1.0 + chip.window / max(1.0, step.length * (instructions + loops))
     ahead = min(ahead, float(step.rows))
     each = max(issued, chain / ahead)
     surprises = 0.0

@@ -275,19 +275,19 @@ def _accesses(recurrence: Recurrence) -> list[Access]:
 
 def _is_guarded(body: Any) -> bool:
     """Return whether a value that was read chooses what is read."""
-    found: list[bool] = []
+    guarded: list[bool] = []
 
     def on_call(call: Call) -> None:
         if tir.call_name(call) == "prim.if_then_else":
-            found.append(any(str(x.source.scope()) != "local" for x in tir.loads(call.args[0])))
+            guarded.append(any(str(x.source.scope()) != "local" for x in tir.loads(call.args[0])))
 
     tvm_ffi.structural_walk(body, [(Call, on_call)])
-    return any(found)
+    return any(guarded)
 
 
 def _stays_in_vectors(recurrence: Recurrence) -> bool:
     """Return whether the builder makes a vector loop of a step: without a choice between reads."""
-    own: list[Var] = []
+    registers: list[Var] = []
     for register in recurrence.registers:
-        own += [register.local, *register.previous]
-    return not branches(choices_as_selects(hoist_first_iteration(recurrence.body), own))
+        registers += [register.local, *register.previous]
+    return not branches(choices_as_selects(hoist_first_iteration(recurrence.body), registers))

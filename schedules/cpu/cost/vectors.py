@@ -18,7 +18,7 @@ from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import REVERSED_BYTES
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
-__all__ = ["block_counts", "vector_fold", "vector_walk"]
+__all__ = ["block_counts", "vector_reduction", "vector_scan"]
 
 #: Cycles of a cell that a vector of time reads, and writes, where steps lie apart.
 _GATHERED, _SCATTERED = 1.0, 2.8
@@ -32,7 +32,7 @@ _AROUND, _PASSED = 1.7, 3.0
 _SPILLED = 1.5
 
 
-def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
+def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
     """Cycles of some steps of one lane: vectors of them, and what is left one by one."""
     width = plan.time_vector
     full, rest = divmod(length, width)
@@ -45,12 +45,12 @@ def vector_walk(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     short = short_row(step, chip) if not full and length == step.length else None
     if short is not None:
         return short
-    own = instructions_of(step)
+    instructions = instructions_of(step)
     single = step_cycles(step, chip)
     busy = full * block + rest * single + 8.0
     waits = full * max(block, chain) + rest * max(single, latency_of(step.chain, chip)) + 8.0
     # The next row begins while this one waits, as far as the processor looks ahead.
-    inside = full * (issued + shuffles) + rest * own + 20.0
+    inside = full * (issued + shuffles) + rest * instructions + 20.0
     return max(busy, waits / (1.0 + chip.window / inside))
 
 
@@ -109,7 +109,7 @@ def _run_scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
     return operations, shuffles
 
 
-def vector_fold(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
+def vector_reduction(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
     """The element of some steps: pairs of neighbours, batches of vectors at once."""
     width = plan.time_vector
     operations, shuffles = 0.0, 0.0

@@ -10,12 +10,12 @@ paddings more than the one before, and comes round after ``N^2 / d`` of them. A 
 1024 threads, so that the second padding is for parts of 8 bytes alone.
 
 For T threads: work 2 (T - 1) combines, span 2 log2 T - 1 levels, the root's being one for both
-sweeps: it leaves the aggregate in a place of its own, and the prefixes of its two halves.
+sweeps: it leaves the aggregate in memory of its own, and the prefixes of its two halves.
 
 *Barriers.* Theorem. No element is accessed by two threads of a level. So one barrier between levels
 is enough, and where all threads of the levels before and after it are of the first warp, that of
 the warp (``__syncwarp``). A scan takes ``2 max(0, log2 T - 5)`` barriers of the block; its
-aggregate alone, half as many and one. TVM's pass that places barriers cannot see that threads keep
+aggregate alone, half as many and one. TVM's pass that puts barriers cannot see that threads keep
 apart within a level, and would put another one into each: the tree's accesses are hidden from it
 (``barriers``).
 """
@@ -39,18 +39,18 @@ _MOST_THREADS = 1024
 
 
 def padded(index: Any, dtype: str) -> Any:
-    """Place of element ``index`` in padded shared memory, in a part of a dtype."""
+    """Index of element ``index`` in padded shared memory, in a part of a dtype."""
     size = tir.byte_size(dtype)
     period, unit = LINE // size, max(1, WORD // size)
-    places, every = index, period
+    at, every = index, period
     while every < _MOST_THREADS:
         if isinstance(index, int):
-            places += index // every * unit
+            at += index // every * unit
         else:
             paddings = index // int_const(every, index)
-            places = places + (paddings * int_const(unit, index) if unit > 1 else paddings)
+            at = at + (paddings * int_const(unit, index) if unit > 1 else paddings)
         every *= period
-    return places
+    return at
 
 
 class BlellochTree(BlockTree):
@@ -62,100 +62,100 @@ class BlellochTree(BlockTree):
         self.sum = self.keep("sum", self.row.lead, "shared")
         self.left, self.right = self.keep("left", [], "local"), self.keep("right", [], "local")
 
-    def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+    def scan(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""
-        stmts = [*self._up(stage, mine), self._level(stage, self._levels - 1, self._root)]
-        for level in reversed(range(self._levels)):
+        stmts = [*self._up(level, mine), self._nodes(level, self._height - 1, self._root)]
+        for height in reversed(range(self._height)):
             # As many threads go on as a level below this one has; below the leaves, all.
-            stmts.append(wait(self.threads >> level))
-            if level:
-                stmts.append(self._level(stage, level - 1, self._down))
-        return [*stmts, self._read_sum(stage, total)]
+            stmts.append(wait(self.threads >> height))
+            if height:
+                stmts.append(self._nodes(level, height - 1, self._down))
+        return [*stmts, self._read_sum(level, total)]
 
-    def fold(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+    def reduce(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
         """Statements of a scan of which only the aggregate is wanted: the upsweep."""
-        root = self._level(stage, self._levels - 1, self._root_sum)
-        return [*self._up(stage, mine), root, wait(self.threads), self._read_sum(stage, total)]
+        root = self._nodes(level, self._height - 1, self._root_sum)
+        return [*self._up(level, mine), root, wait(self.threads), self._read_sum(level, total)]
 
-    def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
+    def prefix(self, level: int, mine: Elements) -> tuple[Elements, list[Any]]:
         """Return the prefix, which lies in shared memory."""
-        return self.shared[stage], self._own
+        return self.shared[level], self._index
 
     @property
-    def _levels(self) -> int:
+    def _height(self) -> int:
         return self.threads.bit_length() - 1
 
     @property
-    def _own(self) -> list[Any]:
-        """Place of the thread's element."""
+    def _index(self) -> list[Any]:
+        """Index of the thread's element."""
         return [*self.row.at, self.thread]
 
-    def _up(self, stage: int, mine: Elements) -> list[Any]:
+    def _up(self, level: int, mine: Elements) -> list[Any]:
         """Sums of spans that double, up to the two halves; ready for the root."""
-        own = self.replica.copy(self.shared[stage], self._own, mine, [])
-        stmts = [hidden(own), wait(self.threads)]
-        for level in range(self._levels - 1):
-            stmts += [self._level(stage, level, self._sum), wait(self.threads >> level + 1)]
+        store = self.replica.copy(self.shared[level], self._index, mine, [])
+        stmts = [hidden(store), wait(self.threads)]
+        for height in range(self._height - 1):
+            stmts += [self._nodes(level, height, self._sum), wait(self.threads >> height + 1)]
         return stmts
 
-    def _read_sum(self, stage: int, total: Elements) -> Any:
-        return hidden(self.replica.copy(total, [], self.sum[stage], self.row.at))
+    def _read_sum(self, level: int, total: Elements) -> Any:
+        return hidden(self.replica.copy(total, [], self.sum[level], self.row.at))
 
-    def _level(self, stage: int, level: int, node: Any) -> Any:
-        """One level, of threads each with a node that spans ``2 << level`` elements.
+    def _nodes(self, level: int, height: int, node: Any) -> Any:
+        """The nodes of one height, a thread for each, which spans ``2 << height`` elements.
 
         ``node(group, cell, low, high)`` is what the thread does with the last elements of its
         left and right halves, which it has in registers.
         """
-        span, end = 2 << level, self.thread + 1
+        span, end = 2 << height, self.thread + 1
         high = [*self.row.at, end * span - 1]
         low = [*self.row.at, end * span - 1 - (span >> 1)]
-        shared, left, right = self.shared[stage], self.left[stage], self.right[stage]
+        shared, left, right = self.shared[level], self.left[level], self.right[level]
 
-        def one(i: int, cell: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             reads = [
                 left.store(i, [], cell, shared.load(i, low, cell)),
                 right.store(i, [], cell, shared.load(i, high, cell)),
             ]
-            return tir.seq([*reads, node(stage, i, cell, low, high)])
+            return tir.seq([*reads, node(level, i, cell, low, high)])
 
-        chosen = self.thread < int_const(self.threads >> (level + 1), self.thread)
-        stmt = tirx.IfThenElse(chosen, self.replica.for_each_element(stage, one), None)
+        chosen = self.thread < int_const(self.threads >> (height + 1), self.thread)
+        stmt = tirx.IfThenElse(chosen, self.replica.for_each_element(level, of_cell), None)
         return hidden(stmt)
 
-    def _operands(self, stage: int, i: int, cell: list[Any]) -> tuple[Any, Any, Any]:
+    def _operands(self, level: int, i: int, cell: list[Any]) -> tuple[Any, Any, Any]:
         """The group's combine, and the elements of the two halves."""
         combine = self.replica.recurrence.groups[i].algebra.combine
-        return combine, self.left[stage].load(i, [], cell), self.right[stage].load(i, [], cell)
+        return combine, self.left[level].load(i, [], cell), self.right[level].load(i, [], cell)
 
-    def _sum(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
+    def _sum(self, level: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
         """Store, on the way up, the sum of both halves at the end of the right one."""
-        combine, left, right = self._operands(stage, i, cell)
-        return self.shared[stage].store(i, high, cell, combine(left, right))
+        combine, left, right = self._operands(level, i, cell)
+        return self.shared[level].store(i, high, cell, combine(left, right))
 
-    def _root_sum(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
+    def _root_sum(self, level: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
         """Store the aggregate at the root."""
-        combine, left, right = self._operands(stage, i, cell)
-        return self.sum[stage].store(i, self.row.at, cell, combine(left, right))
+        combine, left, right = self._operands(level, i, cell)
+        return self.sum[level].store(i, self.row.at, cell, combine(left, right))
 
-    def _root(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
+    def _root(self, level: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
         """Store the aggregate at the root, and the prefixes of the halves."""
-        shared, left = self.shared[stage], self.left[stage].load(i, [], cell)
+        shared, left = self.shared[level], self.left[level].load(i, [], cell)
         identity = self.replica.recurrence.groups[i].algebra.identity()
         return tir.seq(
             [
-                self._root_sum(stage, i, cell, low, high),
+                self._root_sum(level, i, cell, low, high),
                 shared.store(i, low, cell, identity),
                 shared.store(i, high, cell, left),
             ]
         )
 
-    def _down(self, stage: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
+    def _down(self, level: int, i: int, cell: list[Any], low: Any, high: Any) -> Any:
         """Store, on the way down, the prefix of each half.
 
         The left half inherits the prefix, the right one gets the prefix, then the left sum.
         """
-        shared = self.shared[stage]
-        combine, left, prefix = self._operands(stage, i, cell)
+        shared = self.shared[level]
+        combine, left, prefix = self._operands(level, i, cell)
         inherit = shared.store(i, low, cell, prefix)
         return tir.seq([inherit, shared.store(i, high, cell, combine(prefix, left))])

@@ -26,7 +26,7 @@ class TileCounts:
         Tiles of a lane; words of an element.
     barriers : float
         That a block passes for one tile.
-    one, exchange_cycles : float
+    cycles, exchange_cycles : float
         Cycles of one tile, waits for memory included; of its levels alone.
     issued, shared, lines : float
         Instructions of warps, their accesses to shared memory, and lines of memory that they
@@ -38,7 +38,7 @@ class TileCounts:
     tiles: float
     words: float
     barriers: float
-    one: float
+    cycles: float
     exchange_cycles: float
     issued: float
     shared: float
@@ -65,9 +65,9 @@ def tile_counts(plan: TreePlan, recurrence: Recurrence, rows: float, length: flo
     # Lifting costs about what the step costs, and a combine two operations per word.
     each = 2 * (step.flops + step.specials * AROUND) + 2 * words
     width = 4.0 if plan.vector_loads else 1.0
-    made = rows * tiles * plan.tile
+    steps_made = rows * tiles * plan.tile
     staged = shared_accesses(plan, recurrence)
-    issued = made * (each + 3 * step.accesses / width + staged + exchange / items) / 32
+    issued = steps_made * (each + 3 * step.accesses / width + staged + exchange / items) / 32
     if plan.block_load == "transposed":
         barriers += 2.0
     at_memory = MEMORY if not step.specials else MEMORY + 2 * EXP * items
@@ -81,10 +81,10 @@ def tile_counts(plan: TreePlan, recurrence: Recurrence, rows: float, length: flo
         tiles=tiles,
         words=words,
         barriers=barriers,
-        one=at_memory + items * each + exchange_cycles,
+        cycles=at_memory + items * each + exchange_cycles,
         exchange_cycles=exchange_cycles,
         issued=issued,
-        shared=made * (staged + passed / items) / 32,
+        shared=steps_made * (staged + passed / items) / 32,
         lines=steps * lines_of_step(plan, recurrence),
         moved=steps * step.bytes * coalesced,
         specials=steps * step.specials,

@@ -6,7 +6,7 @@ class of recurrence equations", IEEE Trans. Computers C-22, 1973.
 For T threads: work T log2 T combines, span log2 T, one barrier per level and one for the exclusive
 prefix: a level reads one buffer and the next one writes the other, and so do scans that follow one
 another. Up to a warp of threads need its own barriers alone. Neighbouring threads access
-neighbouring places, so that no two of a warp meet in a bank.
+neighbouring cells, so that no two of a warp meet in a bank.
 """
 
 from __future__ import annotations
@@ -35,61 +35,63 @@ class KoggeStoneTree(BlockTree):
         self.shared = self.keep("shared", [*self.row.lead, 2, self.threads], "shared")
         self.left = self.keep("left", [], "local")
 
-    def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+    def scan(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""
-        before = self._at(self._levels, turn, self.thread - 1)
+        before = self._at(self._doublings, number, self.thread - 1)
         exclusive = tirx.IfThenElse(
             tirx.EQ(self.thread, tir.zero_like(self.thread)),
             self.replica.set_identity(mine, []),
-            self.replica.copy(mine, [], self.shared[stage], before),
+            self.replica.copy(mine, [], self.shared[level], before),
         )
-        return [*self.fold(stage, mine, total, turn), hidden(exclusive)]
+        return [*self.reduce(level, mine, total, number), hidden(exclusive)]
 
-    def fold(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+    def reduce(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
         """Statements of a scan of which only the aggregate is wanted."""
         stmts: list[Any] = []
-        for level in range(self._levels):
-            stmts += self._show(stage, mine, level, turn)
-            stmts.append(hidden(self._combine(stage, mine, level, turn)))
+        for doubling in range(self._doublings):
+            stmts += self._show(level, mine, doubling, number)
+            stmts.append(hidden(self._combine(level, mine, doubling, number)))
         end = int_const(self.threads - 1, self.thread)
-        last = self._at(self._levels, turn, end)
-        known = hidden(self.replica.copy(total, [], self.shared[stage], last))
-        return [*stmts, *self._show(stage, mine, self._levels, turn), known]
+        last = self._at(self._doublings, number, end)
+        known = hidden(self.replica.copy(total, [], self.shared[level], last))
+        return [*stmts, *self._show(level, mine, self._doublings, number), known]
 
     @property
-    def _levels(self) -> int:
+    def _doublings(self) -> int:
         return self.threads.bit_length() - 1
 
-    def _at(self, level: int, turn: Any, thread: Any) -> list[Any]:
-        """Index of a thread's element before a level; a scan writes once more than its levels."""
-        writes = self._levels + 1
-        if isinstance(turn, int):
-            number = turn * writes + level
+    def _at(self, doubling: int, number: Any, thread: Any) -> list[Any]:
+        """Index of a thread's element before a doubling; a scan writes once more than that."""
+        writes = self._doublings + 1
+        if isinstance(number, int):
+            write = number * writes + doubling
         else:
-            number = turn + int_const(level, turn) if writes % 2 else level
-        return [*self.row.at, parity(number), thread]
+            write = number + int_const(doubling, number) if writes % 2 else doubling
+        return [*self.row.at, parity(write), thread]
 
-    def _show(self, stage: int, mine: Elements, level: int, turn: Any) -> list[Any]:
+    def _show(self, level: int, mine: Elements, doubling: int, number: Any) -> list[Any]:
         """The threads' elements where all of them can see them."""
-        here = self._at(level, turn, self.thread)
-        return [hidden(self.replica.copy(self.shared[stage], here, mine, [])), wait(self.threads)]
+        here = self._at(doubling, number, self.thread)
+        return [hidden(self.replica.copy(self.shared[level], here, mine, [])), wait(self.threads)]
 
-    def _combine(self, stage: int, mine: Elements, level: int, turn: Any) -> Any:
-        """The element of the thread ``2 ** level`` below, followed by the thread's own."""
-        replica, left = self.replica, self.left[stage]
+    def _combine(self, level: int, mine: Elements, doubling: int, number: Any) -> Any:
+        """The element of the thread ``2 ** doubling`` below, followed by the thread's own."""
+        replica, left = self.replica, self.left[level]
 
-        def one(i: int, place: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             algebra = replica.recurrence.groups[i].algebra
-            earlier, later = left.load(i, [], place), mine.load(i, [], place)
-            return mine.store(i, [], place, algebra.combine(earlier, later))
+            earlier, later = left.load(i, [], cell), mine.load(i, [], cell)
+            return mine.store(i, [], cell, algebra.combine(earlier, later))
 
-        far = int_const(1 << level, self.thread)
+        far = int_const(1 << doubling, self.thread)
         body = [
-            replica.copy(left, [], self.shared[stage], self._at(level, turn, self.thread - far)),
-            replica.for_each_element(stage, one),
+            replica.copy(
+                left, [], self.shared[level], self._at(doubling, number, self.thread - far)
+            ),
+            replica.for_each_element(level, of_cell),
         ]
         return tirx.IfThenElse(self.thread >= far, tir.seq(body), None)
 
-    def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
+    def prefix(self, level: int, mine: Elements) -> tuple[Elements, list[Any]]:
         """Return the prefix, which lies in the thread's registers."""
         return mine, []

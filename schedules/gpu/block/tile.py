@@ -17,8 +17,8 @@ from tvm_scan.schedules.gpu.shared.items import SharedItems
 from tvm_scan.schedules.gpu.shared.layout import streams_of
 from tvm_scan.schedules.gpu.shared.staging import StagedItems
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
-from tvm_scan.schedules.gpu.thread.place import Place
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
+from tvm_scan.schedules.gpu.thread.position import ThreadPosition
 
 __all__ = ["Tile"]
 
@@ -31,17 +31,17 @@ class Tile:
         recurrence: Recurrence,
         plan: TreePlan,
         lanes: list[Any],
-        place: Place,
+        position: ThreadPosition,
         guard: Any,
     ) -> None:
-        thread = self.thread = place.thread
+        thread = self.thread = position.thread
         self.recurrence, self.plan, self.guard = recurrence, plan, guard
         threads = plan.threads_per_block
         self.replica = Replica(recurrence, lanes, unroll=True)
         self.running = Replica(recurrence, lanes, unroll=True, tag="_run")
         self.mine = self._elements("mine")
         self.total = self._elements("total")
-        row = place.row_in_block
+        row = position.row_in_block
         self.tree = make_tree(plan.block_tree, self.replica, thread, threads, row)
         self.staged = StagedItems(
             recurrence,
@@ -51,12 +51,12 @@ class Tile:
             streams=streams_of(plan, recurrence),
         )
         self.shared = SharedItems(
-            recurrence, plan, self.replica, place, self.staged.by_block, self.valid
+            recurrence, plan, self.replica, position, self.staged.by_block, self.valid
         )
 
     def _elements(self, name: str) -> list[Elements]:
-        """Registers for one element of every stage."""
-        return Elements.of_stages(self.recurrence, name, [], "local")
+        """Registers for one element of every level."""
+        return Elements.of_levels(self.recurrence, name, [], "local")
 
     @property
     def allocs(self) -> list[Var]:
@@ -68,7 +68,7 @@ class Tile:
             *self.staged.buffers,
             *self.shared.buffers,
             *self.tree.buffers,
-            *(b for stages in parts for elements in stages for b in elements.buffers),
+            *(b for levels in parts for elements in levels for b in elements.buffers),
         ]
 
     def valid(self, time: Any) -> Any:
@@ -91,7 +91,7 @@ class Tile:
         def at(k: Any) -> Any:
             return start + as_dtype(k, dtype)
 
-        def one(g: Any) -> Any:
+        def of_group(g: Any) -> Any:
             first = g if group == 1 else g * int_const(group, g)
 
             def step(j: Any) -> Any:
@@ -104,7 +104,7 @@ class Tile:
             return when(self.valid(at(first)), tir.seq([steps, ending]))
 
         kind = tirx.ForKind.UNROLLED if self.staged.buffers else tirx.ForKind.SERIAL
-        return loop("k", self.plan.items_per_thread // group, one, kind)
+        return loop("k", self.plan.items_per_thread // group, of_group, kind)
 
     def load(self, tile: Any) -> Any:
         """Inputs of the thread's items into registers."""
@@ -117,43 +117,43 @@ class Tile:
         return self.shared.use(self.staged.use(stmt, item, time), tile, item, time)
 
     def scan(self, tile: Any) -> list[Any]:
-        """All stages: elements of the items, and the tree over the threads.
+        """All levels: elements of the items, and the tree over the threads.
 
         Afterwards the tree holds the exclusive prefix of every thread and ``total`` the
         aggregate of the tile.
         """
-        stages = range(self.recurrence.stages)
-        return [stmt for stage in stages for stmt in self._stage(stage, tile)]
+        levels = range(self.recurrence.levels)
+        return [stmt for level in levels for stmt in self._level(level, tile)]
 
-    def fold(self, tile: Any, stage: int) -> list[Any]:
-        """The aggregate of one stage, in ``total``: no prefix of the last tree is made."""
-        before = [stmt for earlier in range(stage) for stmt in self._stage(earlier, tile)]
-        return [*before, *self._stage(stage, tile, fold=True)]
+    def reduce(self, tile: Any, level: int) -> list[Any]:
+        """The aggregate of one level, in ``total``: no prefix of the last tree is made."""
+        before = [stmt for earlier in range(level) for stmt in self._level(earlier, tile)]
+        return [*before, *self._level(level, tile, reduce=True)]
 
-    def _stage(self, stage: int, tile: Any, fold: bool = False) -> list[Any]:
-        mine, tree = self.mine[stage], self.tree.fold if fold else self.tree.scan
+    def _level(self, level: int, tile: Any, reduce: bool = False) -> list[Any]:
+        mine, tree = self.mine[level], self.tree.reduce if reduce else self.tree.scan
 
-        # Where a block walks over tiles, the next one follows without a barrier.
-        turn = tile if self.plan.walks_tiles else 0
+        # Where a block takes tile after tile, the next one follows without a barrier.
+        number = tile if self.plan.walks_tiles else 0
 
         def extend(k: Any, time: Any) -> Any:
             return self._use(tile, self.replica.extend(mine, [], time), k, time)
 
         return [
-            # Earlier stages walk through the items with the reduction.
-            *(self._restore(earlier) for earlier in range(stage)),
+            # Earlier levels are replayed over the items with the reduction.
+            *(self._restore(earlier) for earlier in range(level)),
             self.replica.set_identity(mine, []),
             self.items(tile, extend),
-            *tree(stage, mine, self.total[stage], turn),
+            *tree(level, mine, self.total[level], number),
         ]
 
-    def _restore(self, stage: int) -> Any:
-        prefix, place = self.tree.prefix(stage, self.mine[stage])
-        return self.replica.apply(prefix, place, source=self.running)
+    def _restore(self, level: int) -> Any:
+        prefix, index = self.tree.prefix(level, self.mine[level])
+        return self.replica.apply(prefix, index, source=self.running)
 
     def restore(self) -> Any:
         """The carries before the thread's first item."""
-        return tir.seq([self._restore(stage) for stage in range(self.recurrence.stages)])
+        return tir.seq([self._restore(level) for level in range(self.recurrence.levels)])
 
     def move_on(self) -> Any:
         """The carries after the tile, in ``running``."""
@@ -162,7 +162,7 @@ class Tile:
     def replay(self, tile: Any) -> Any:
         """The loop body over the thread's items, and the end of the lane by its last step."""
 
-        def one(k: Any, time: Any) -> Any:
+        def of_item(k: Any, time: Any) -> Any:
             step = self._use(tile, self.replica.step(time), k, time)
             finish = self.replica.finish()
             if finish is None:
@@ -170,7 +170,7 @@ class Tile:
             last = tirx.EQ(time, self.recurrence.time.extent - 1)
             return tir.seq([step, tirx.IfThenElse(last, finish, None)])
 
-        steps = self.items(tile, one, self.staged.empty if self.staged.stores_alone else None)
+        steps = self.items(tile, of_item, self.staged.empty if self.staged.stores_alone else None)
         return tir.seq([steps, self.shared.store(tile)])
 
     def empty(self) -> list[Any]:

@@ -1,6 +1,6 @@
 """The middle kernel of three phases: from the tiles' elements of a lane to the tiles' carries.
 
-Few tiles: one thread per lane walks them, in order. Many: one block per lane takes chunks of
+Few tiles: one thread per lane scans them, in order. Many: one block per lane takes chunks of
 them, several to a thread, and scans those over its threads as a tile scans steps. A lane of T
 tiles then costs T / (threads * items) round trips to memory instead of T.
 """
@@ -40,7 +40,7 @@ def carry_threads(plan: TreePlan, recurrence: Recurrence) -> int:
 
 
 class CarryScan:
-    """One block's walk over the tiles of a lane.
+    """One block's scan over the tiles of a lane.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class CarryScan:
     lanes : list of Expr
         The lane of the block.
     elements : Elements
-        Of every tile, in global memory: those of one stage.
+        Of every tile, in global memory: those of one level.
     carries : list of Var
         Scratch for the carry of every tile.
     row, tiles, thread : Expr
@@ -70,23 +70,23 @@ class CarryScan:
         thread: Var,
     ) -> None:
         self.elements, self.carries, self.row = elements, carries, row
-        self.stage, self.tiles, self.thread = elements.stage, tiles, thread
+        self.level, self.tiles, self.thread = elements.level, tiles, thread
         self.threads = carry_threads(plan, recurrence)
         self.replica = Replica(recurrence, lanes, unroll=True)
         self.running = Replica(recurrence, lanes, unroll=True, tag="_run")
-        self.mine = Elements(recurrence, "mine", [], "local", self.stage)
-        self.total = Elements(recurrence, "total", [], "local", self.stage)
+        self.mine = Elements(recurrence, "mine", [], "local", self.level)
+        self.total = Elements(recurrence, "total", [], "local", self.level)
         self.tree = make_tree(plan.block_tree, self.replica, thread, self.threads)
 
     @property
     def buffers(self) -> list[Var]:
-        """Everything that the walk keeps; of the tree, what this stage uses."""
-        of_stage = [e for e in self.tree.elements if e.stage == self.stage]
-        own = [*self.replica.buffers, *self.running.buffers]
-        kept = [self.mine, self.total, *of_stage]
-        return [*own, *(buffer for elements in kept for buffer in elements.buffers)]
+        """Everything that the scan keeps; of the tree, what this level uses."""
+        of_level = [e for e in self.tree.elements if e.level == self.level]
+        registers = [*self.replica.buffers, *self.running.buffers]
+        elements_used = [self.mine, self.total, *of_level]
+        return [*registers, *(buffer for elements in elements_used for buffer in elements.buffers)]
 
-    def walk(self) -> Any:
+    def scan(self) -> Any:
         """All tiles; afterwards ``carries`` holds what each of them begins with."""
         dtype = tir.dtype_of(self.tiles)
         chunk = int_const(self.threads * _ITEMS, dtype)
@@ -99,19 +99,19 @@ class CarryScan:
         first = first + as_dtype(self.thread, dtype) * int_const(_ITEMS, dtype)
 
         def each(make: Any) -> Any:
-            def one(k: Any) -> Any:
+            def of_tile(k: Any) -> Any:
                 tile = first + as_dtype(k, dtype)
                 return when(tile < self.tiles, make([self.row, tile]))
 
-            return loop("k", _ITEMS, one)
+            return loop("k", _ITEMS, of_tile)
 
-        prefix, place = self.tree.prefix(self.stage, self.mine)
+        prefix, index = self.tree.prefix(self.level, self.mine)
         return tir.seq(
             [
                 self.replica.set_identity(self.mine, []),
                 each(self._extend),
-                *self.tree.scan(self.stage, self.mine, self.total, number),
-                self.replica.apply(prefix, place, source=self.running),
+                *self.tree.scan(self.level, self.mine, self.total, number),
+                self.replica.apply(prefix, index, source=self.running),
                 each(self._keep),
                 self.running.apply(self.total, []),
             ]
@@ -120,16 +120,16 @@ class CarryScan:
     def _extend(self, lead: list[Any]) -> Any:
         """The thread's element, followed by that of a tile."""
 
-        def one(i: int, place: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             algebra = self.replica.recurrence.groups[i].algebra
-            earlier, later = self.mine.load(i, [], place), self.elements.load(i, lead, place)
-            return self.mine.store(i, [], place, algebra.combine(earlier, later))
+            earlier, later = self.mine.load(i, [], cell), self.elements.load(i, lead, cell)
+            return self.mine.store(i, [], cell, algebra.combine(earlier, later))
 
-        return self.replica.for_each_element(self.stage, one)
+        return self.replica.for_each_element(self.level, of_cell)
 
     def _keep(self, lead: list[Any]) -> Any:
-        kept = self.replica.keep(self.carries, lead, self.stage)
-        return tir.seq([kept, self.replica.apply(self.elements, lead)])
+        keep = self.replica.keep(self.carries, lead, self.level)
+        return tir.seq([keep, self.replica.apply(self.elements, lead)])
 
     def is_owner(self) -> Any:
         """Condition that holds for one thread of the block."""

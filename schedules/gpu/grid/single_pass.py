@@ -46,8 +46,8 @@ from tvm_scan.schedules.gpu.thread.ordered_memory import (
     take_ticket,
     word_of,
 )
-from tvm_scan.schedules.gpu.thread.place import Place, lane_exists, tile_count
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
+from tvm_scan.schedules.gpu.thread.position import ThreadPosition, lane_exists, tile_count
 
 __all__ = ["build_single_pass"]
 
@@ -57,8 +57,8 @@ _ZERO = int_const(0, "int32")
 
 def build_single_pass(recurrence: Recurrence, plan: TreePlan) -> Built:
     """Two kernels: clear the flags, and the pass; see the module."""
-    made = _Pass(recurrence, plan)
-    return Built([made.reset(), made.walk()], made.scratch)
+    kernels = _Pass(recurrence, plan)
+    return Built([kernels.reset(), kernels.scan()], kernels.scratch)
 
 
 class _Pass:
@@ -72,13 +72,13 @@ class _Pass:
         self.tiles = at_least_one(as_dtype(tile_count(recurrence, plan), self.dtype))
         self.window = int_const(plan.threads_per_block, self.dtype)
         windows = (self.tiles + self.window - int_const(1, self.dtype)) // self.window
-        tiles, stages = [self.count, self.tiles], range(recurrence.stages)
+        tiles, levels = [self.count, self.tiles], range(recurrence.levels)
         windows = [self.count, tir.simplify(windows)]
         self.ticket = local("ticket", [1], "int32", "global")
-        self.has_tile = [local(f"has_tile{s}", tiles, "int32", "global") for s in stages]
-        self.has_carry = [local(f"has_carry{s}", windows, "int32", "global") for s in stages]
+        self.has_tile = [local(f"has_tile{s}", tiles, "int32", "global") for s in levels]
+        self.has_carry = [local(f"has_carry{s}", windows, "int32", "global") for s in levels]
         self.elements = [
-            _as_words(Elements(recurrence, "tile", tiles, "global", s)) for s in stages
+            _as_words(Elements(recurrence, "tile", tiles, "global", s)) for s in levels
         ]
         self.carries = [_word(buffer) for buffer in carry_scratch(recurrence, windows)]
 
@@ -109,11 +109,11 @@ class _Pass:
 
         return threads_over(kernel, point, total, _RESET_THREADS)
 
-    def walk(self) -> Any:
+    def scan(self) -> Any:
         """The pass: a block per tile."""
         recurrence = self.recurrence
-        place = Place(self.rows, self.plan)
-        block, thread = tirx.Var("v_block", self.dtype), place.thread
+        position = ThreadPosition(self.rows, self.plan)
+        block, thread = tirx.Var("v_block", self.dtype), position.thread
         shared, own = (
             local("ticket_shared", [1], "int32", "shared"),
             local("ticket_own", [1], "int32"),
@@ -123,7 +123,7 @@ class _Pass:
         row, number = task % self.count, task // self.count
         lanes = decode_lanes(recurrence, row)
         guard = lane_exists(recurrence, lanes, row, self.rows)
-        tile = _LookBackTile(recurrence, self.plan, lanes, place, guard)
+        tile = _LookBackTile(recurrence, self.plan, lanes, position, guard)
         taken = tirx.BufferStore(shared, take_ticket(self.ticket), [_ZERO])
         is_owner = tirx.EQ(thread, tir.zero_like(thread))
         first = tirx.And(is_owner, tirx.EQ(number, tir.zero_like(number)))
@@ -136,8 +136,8 @@ class _Pass:
                 tile.load(number),
                 *(
                     stmt
-                    for stage in range(recurrence.stages)
-                    for stmt in self._stage(tile, stage, row, number, thread)
+                    for level in range(recurrence.levels)
+                    for stmt in self._level(tile, level, row, number, thread)
                 ),
                 tile.restore(),
                 tile.replay(number),
@@ -151,7 +151,7 @@ class _Pass:
             [shared, own, *tile.allocs],
         )
         blocks = tir.simplify(self.count * self.tiles)
-        return place.grid(kernel, blocks, block)
+        return position.grid(kernel, blocks, block)
 
     def _begin(self, tile: _LookBackTile, guard: Any, row: Any) -> Any:
         """One thread of a lane: writes before the first step, and the carry of the first window.
@@ -164,34 +164,34 @@ class _Pass:
         constant, finish = tir.as_int(extent), running.finish()
         if finish is not None and (constant is None or constant <= 0):
             writes.append(when(extent <= tir.zero_like(extent), finish))
-        lead, stages = [row, tir.zero_like(row)], range(self.recurrence.stages)
+        lead, levels = [row, tir.zero_like(row)], range(self.recurrence.levels)
         known = when(guard, tir.seq([running.begin(), *writes]))
-        hand_over = [self._hand_over(running, lead, stage) for stage in stages]
+        hand_over = [self._hand_over(running, lead, level) for level in levels]
         return tir.seq([known, *hand_over])
 
-    def _hand_over(self, replica: Replica, lead: list[Any], stage: int) -> Any:
-        """The carries of a stage with which a window begins."""
+    def _hand_over(self, replica: Replica, lead: list[Any], level: int) -> Any:
+        """The carries of a level with which a window begins."""
 
-        def one(i: int, place: list[Any]) -> Any:
-            return put_word(self.carries[i], [*lead, *place], replica.get_carry(i, place))
+        def of_cell(i: int, cell: list[Any]) -> Any:
+            return put_word(self.carries[i], [*lead, *cell], replica.get_carry(i, cell))
 
-        put = replica.for_carries(range(stage, stage + 1), one)
-        return tir.seq([put, announce(self.has_carry[stage], lead)])
+        put = replica.for_carries(range(level, level + 1), of_cell)
+        return tir.seq([put, announce(self.has_carry[level], lead)])
 
-    def _stage(
-        self, tile: _LookBackTile, stage: int, row: Any, number: Any, thread: Var
+    def _level(
+        self, tile: _LookBackTile, level: int, row: Any, number: Any, thread: Var
     ) -> list[Any]:
         """Reduce the tile, publish it, and find the carry before it."""
         replica, flag = tile.replica, tile.flag
-        elements, total, look = self.elements[stage], tile.total[stage], tile.look[stage]
-        place = number % self.window
+        elements, total, look = self.elements[level], tile.total[level], tile.look[level]
+        in_window = number % self.window
         lead, window = [row, number], [row, number // self.window]
         is_owner = tirx.EQ(thread, tir.zero_like(thread))
-        publish = [_put(replica, elements, lead, total), announce(self.has_tile[stage], lead)]
+        publish = [_put(replica, elements, lead, total), announce(self.has_tile[level], lead)]
         mine = as_dtype(thread, self.dtype)
-        theirs = [row, number - place + mine]
+        theirs = [row, number - in_window + mine]
         await_theirs = [
-            await_flag(flag, self.has_tile[stage], theirs),
+            await_flag(flag, self.has_tile[level], theirs),
             _get(replica, look, elements, theirs),
         ]
 
@@ -200,24 +200,24 @@ class _Pass:
             return get_word(target, cell, self.carries[i], [*window, *at])
 
         one = int_const(1, self.dtype)
-        ends = tirx.EQ(place, self.window - one)
+        ends = tirx.EQ(in_window, self.window - one)
         ends = tirx.And(is_owner, tirx.And(ends, number + one < self.tiles))
         following = [row, number // self.window + one]
         return [
-            *tile.scan_stage(stage, number),
+            *tile.scan_level(level, number),
             tirx.IfThenElse(is_owner, tir.seq(publish), None),
             replica.set_identity(look, []),
-            tirx.IfThenElse(mine < place, tir.seq(await_theirs), None),
-            *tile.tree.fold(stage, look, tile.folded[stage], 1),
-            await_flag(flag, self.has_carry[stage], window),
-            tile.running.for_carries(range(stage, stage + 1), fetch),
-            tile.running.apply(tile.folded[stage], []),
+            tirx.IfThenElse(mine < in_window, tir.seq(await_theirs), None),
+            *tile.tree.reduce(level, look, tile.reduced[level], 1),
+            await_flag(flag, self.has_carry[level], window),
+            tile.running.for_carries(range(level, level + 1), fetch),
+            tile.running.apply(tile.reduced[level], []),
             tirx.IfThenElse(
                 ends,
                 tir.seq(
                     [
                         tile.after.apply(total, [], source=tile.running),
-                        self._hand_over(tile.after, following, stage),
+                        self._hand_over(tile.after, following, level),
                     ]
                 ),
                 None,
@@ -233,31 +233,31 @@ class _LookBackTile(Tile):
         recurrence: Recurrence,
         plan: TreePlan,
         lanes: list[Any],
-        place: Place,
+        position: ThreadPosition,
         guard: Any,
     ) -> None:
-        super().__init__(recurrence, plan, lanes, place, guard)
+        super().__init__(recurrence, plan, lanes, position, guard)
         self.after = Replica(recurrence, lanes, unroll=True, tag="_after")
-        self.kept = self._elements("kept")
+        self.prefixes = self._elements("kept")
         self.look = self._elements("look")
-        self.folded = self._elements("fold")
+        self.reduced = self._elements("fold")
         self.flag = local("flag", [1], "int32")
 
     @property
     def allocs(self) -> list[Var]:
         """Everything that the tile's code keeps."""
-        parts = (self.kept, self.look, self.folded)
-        own = [b for stages in parts for elements in stages for b in elements.buffers]
-        return [*super().allocs, *self.after.buffers, *own, self.flag]
+        parts = (self.prefixes, self.look, self.reduced)
+        elements_used = [b for levels in parts for elements in levels for b in elements.buffers]
+        return [*super().allocs, *self.after.buffers, *elements_used, self.flag]
 
-    def scan_stage(self, stage: int, number: Any) -> list[Any]:
-        """The scan of a stage over the threads, whose prefixes are then kept in registers."""
-        prefix, place = self.tree.prefix(stage, self.mine[stage])
-        keep = self.replica.copy(self.kept[stage], [], prefix, place)
-        return [*self._stage(stage, number), keep]
+    def scan_level(self, level: int, number: Any) -> list[Any]:
+        """The scan of a level over the threads, whose prefixes are then kept in registers."""
+        prefix, index = self.tree.prefix(level, self.mine[level])
+        keep = self.replica.copy(self.prefixes[level], [], prefix, index)
+        return [*self._level(level, number), keep]
 
-    def _restore(self, stage: int) -> Any:
-        return self.replica.apply(self.kept[stage], [], source=self.running)
+    def _restore(self, level: int) -> Any:
+        return self.replica.apply(self.prefixes[level], [], source=self.running)
 
 
 def _word(buffer: Var) -> Var:
@@ -274,20 +274,20 @@ def _as_words(elements: Elements) -> Elements:
 def _put(replica: Replica, elements: Elements, lead: list[Any], source: Elements) -> Any:
     """``elements[lead] = source``."""
 
-    def one(i: int, place: list[Any]) -> Any:
-        values = source.load(i, [], place)
+    def of_cell(i: int, cell: list[Any]) -> Any:
+        values = source.load(i, [], cell)
         parts = zip(elements.parts[i], values, strict=True)
-        return tir.seq([put_word(b, [*lead, *place], value) for b, value in parts])
+        return tir.seq([put_word(b, [*lead, *cell], value) for b, value in parts])
 
-    return replica.for_each_element(elements.stage, one)
+    return replica.for_each_element(elements.level, of_cell)
 
 
 def _get(replica: Replica, target: Elements, elements: Elements, lead: list[Any]) -> Any:
     """``target = elements[lead]``."""
 
-    def one(i: int, place: list[Any]) -> Any:
+    def of_cell(i: int, cell: list[Any]) -> Any:
         parts = zip(target.parts[i], elements.parts[i], strict=True)
-        index = place or [_ZERO]
-        return tir.seq([get_word(t, index, b, [*lead, *place]) for t, b in parts])
+        index = cell or [_ZERO]
+        return tir.seq([get_word(t, index, b, [*lead, *cell]) for t, b in parts])
 
-    return replica.for_each_element(elements.stage, one)
+    return replica.for_each_element(elements.level, of_cell)

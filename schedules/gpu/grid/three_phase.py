@@ -24,8 +24,8 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.gpu.block.tile import Tile
 from tvm_scan.schedules.gpu.grid.carries import FEW_TILES, CarryScan
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
-from tvm_scan.schedules.gpu.thread.place import Place, grid_of, lane_exists, tile_count
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
+from tvm_scan.schedules.gpu.thread.position import ThreadPosition, grid_of, lane_exists, tile_count
 
 __all__ = ["build_three_phase"]
 
@@ -52,102 +52,102 @@ class _Tiles(Phases):
         self.tiles = at_least_one(as_dtype(tile_count(recurrence, plan), self.dtype))
         self.allocate("tile", *[[self.rows, self.tiles]] * 2)
 
-    def _task(self) -> tuple[Var, Place, list[Any], Tile]:
-        """Block variable and threads of one tile, its place in scratch, and its code."""
-        task, place = tirx.Var("v_task", self.dtype), Place(self.rows, self.plan)
+    def _task(self) -> tuple[Var, ThreadPosition, list[Any], Tile]:
+        """Block variable and threads of one tile, its index in scratch, and its code."""
+        task, position = tirx.Var("v_task", self.dtype), ThreadPosition(self.rows, self.plan)
         group, number = task // self.tiles, task % self.tiles
-        row = place.row(group)
+        row = position.row(group)
         lanes = decode_lanes(self.recurrence, row)
         together = self.plan.lanes_per_block
         guard = lane_exists(self.recurrence, lanes, row, self.rows, together)
-        tile = Tile(self.recurrence, self.plan, lanes, place, guard)
-        return task, place, [row, number], tile
+        tile = Tile(self.recurrence, self.plan, lanes, position, guard)
+        return task, position, [row, number], tile
 
-    def _launch(self, kernel: Kernel, task: Var, place: Place) -> Any:
-        return place.grid(kernel, tir.simplify(place.blocks * self.tiles), task)
+    def _launch(self, kernel: Kernel, task: Var, position: ThreadPosition) -> Any:
+        return position.grid(kernel, tir.simplify(position.blocks * self.tiles), task)
 
-    def reduce(self, stage: int) -> Any:
+    def reduce(self, level: int) -> Any:
         """Kernel 1: the element of every tile."""
-        task, place, lead, tile = self._task()
-        save = tile.replica.copy(self.elements[stage], lead, tile.total[stage], [])
+        task, position, lead, tile = self._task()
+        save = tile.replica.copy(self.elements[level], lead, tile.total[level], [])
         body = tir.seq(
             [
                 when(tile.guard, tile.replica.prologue()),
-                when(tile.guard, tile.running.fetch(self.carries, lead, range(stage))),
+                when(tile.guard, tile.running.fetch(self.carries, lead, range(level))),
                 tile.load(lead[1]),
-                *tile.fold(lead[1], stage),
+                *tile.reduce(lead[1], level),
                 tirx.IfThenElse(tile.is_owner(), save, None),
             ]
         )
         kernel = Kernel(
             "scan_reduce",
-            [*self.recurrence.inputs, *self.carries_of(range(stage))],
-            self.elements[stage].buffers,
+            [*self.recurrence.inputs, *self.carries_of(range(level))],
+            self.elements[level].buffers,
             body,
             tile.allocs,
         )
-        return self._launch(kernel, task, place)
+        return self._launch(kernel, task, position)
 
-    def scan(self, stage: int) -> Any:
+    def scan(self, level: int) -> Any:
         """Kernel 2: the tiles' carries; see ``carries``."""
         known = tir.as_int(self.tiles)
         if known is None or known > FEW_TILES:
-            return self._scan_in_blocks(stage)
+            return self._scan_in_blocks(level)
 
-        def walk(replica: Replica, row: Var) -> Any:
-            return loop("c", self.tiles, lambda c: self.pass_part(replica, stage, [row, c]))
+        def serial(replica: Replica, row: Var) -> Any:
+            return loop("c", self.tiles, lambda c: self.pass_part(replica, level, [row, c]))
 
-        row, kernel = self.scan_in_order(stage, walk, lambda r: self._without_steps(r, stage))
+        row, kernel = self.scan_in_order(level, serial, lambda r: self._without_steps(r, level))
         return threads_over(kernel, row, self.rows, _CARRY_THREADS)
 
-    def _without_steps(self, replica: Replica, stage: int) -> Any:
+    def _without_steps(self, replica: Replica, level: int) -> Any:
         """The end of a lane that has no steps, after its last scan; None where there is none."""
-        finish = replica.finish() if self.is_last(stage) else None
+        finish = replica.finish() if self.is_last(level) else None
         extent = self.recurrence.time.extent
         known = tir.as_int(extent)
         if finish is None or (known is not None and known > 0):
             return None
         return when(extent <= tir.zero_like(extent), finish)
 
-    def _scan_in_blocks(self, stage: int) -> Any:
+    def _scan_in_blocks(self, level: int) -> Any:
         """Kernel 2 by one block per lane."""
         recurrence = self.recurrence
         row, thread = tirx.Var("v_row", self.dtype), tirx.Var("v_tx", "int32")
         lanes = decode_lanes(recurrence, row)
         guard = lane_exists(recurrence, lanes, row, self.rows)
-        walk = CarryScan(
+        scan = CarryScan(
             recurrence,
             self.plan,
             lanes,
-            self.elements[stage],
+            self.elements[level],
             self.carries,
             row,
             # Of a lane that does not exist, no tile does.
             self.tiles if guard is None else tirx.Select(guard, self.tiles, self.tiles * 0),
             thread,
         )
-        boundary = walk.running.boundary() if self.is_last(stage) else None
-        ends = self._without_steps(walk.running, stage)
+        boundary = scan.running.boundary() if self.is_last(level) else None
+        ends = self._without_steps(scan.running, level)
         has_outputs = boundary is not None or ends is not None
-        owner = walk.is_owner() if guard is None else tirx.And(guard, walk.is_owner())
+        owner = scan.is_owner() if guard is None else tirx.And(guard, scan.is_owner())
         # Every thread has read its initial state before one of them writes.
         writes = [all_wait(), tirx.IfThenElse(owner, tir.seq([boundary, ends]), None)]
         body = tir.seq(
-            [when(guard, walk.running.begin()), *(writes if has_outputs else []), walk.walk()]
+            [when(guard, scan.running.begin()), *(writes if has_outputs else []), scan.scan()]
         )
-        kernel = self.scan_kernel(stage, body, walk.buffers, has_outputs=has_outputs)
-        alone = self.plan.with_(threads_per_block=walk.threads, lanes_per_block=1)
+        kernel = self.scan_kernel(level, body, scan.buffers, has_outputs=has_outputs)
+        alone = self.plan.with_(threads_per_block=scan.threads, lanes_per_block=1)
         return grid_of(kernel, self.rows, row, thread, alone)
 
     def replay(self) -> Any:
         """Kernel 3: the loop body over every tile, from the tile's carry."""
-        task, place, lead, tile = self._task()
+        task, position, lead, tile = self._task()
         body = tir.seq(
             [
                 when(tile.guard, tile.replica.prologue()),
                 when(
                     tile.guard,
-                    tile.running.fetch(self.carries, lead, range(self.recurrence.stages)),
+                    tile.running.fetch(self.carries, lead, range(self.recurrence.levels)),
                 ),
                 tile.load(lead[1]),
                 *tile.scan(lead[1]),
@@ -162,4 +162,4 @@ class _Tiles(Phases):
             body,
             tile.allocs,
         )
-        return self._launch(kernel, task, place)
+        return self._launch(kernel, task, position)

@@ -25,8 +25,8 @@ from tvm_scan.schedules.gpu.shared.layout import Stream
 from tvm_scan.schedules.gpu.shared.staged import Copiers, SharedTile
 from tvm_scan.schedules.gpu.shared.tables import tables_of
 from tvm_scan.schedules.gpu.thread import async_copy
-from tvm_scan.schedules.gpu.thread.place import Place
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
+from tvm_scan.schedules.gpu.thread.position import ThreadPosition
 
 __all__ = ["SharedItems"]
 
@@ -42,7 +42,7 @@ class SharedItems:
         Threads, items and buffers.
     replica : Replica
         Gives the lane.
-    place : Place
+    position : ThreadPosition
         Lane of the block, and thread within it.
     parts : list of (Stream, Var)
         What is moved, and the registers of a thread's items.
@@ -55,16 +55,18 @@ class SharedItems:
         recurrence: Recurrence,
         plan: TreePlan,
         replica: Replica,
-        place: Place,
+        position: ThreadPosition,
         parts: list[tuple[Stream, Var]],
         valid: Callable[[Any], Any],
     ) -> None:
         self.recurrence, self.plan, self.replica = recurrence, plan, replica
-        self.thread, self.valid = place.thread, valid
-        row, threads = place.row_in_block, plan.threads_per_block
-        own = Copiers(threads, self.thread, self._time, lambda _: replica, self._guarded, row)
-        self.inputs = [(SharedTile(s, own, plan.stages), s, r) for s, r in parts if not s.stored]
-        self.outputs = [(SharedTile(s, own, 1), s, r) for s, r in parts if s.stored]
+        self.thread, self.valid = position.thread, valid
+        row, threads = position.row_in_block, plan.threads_per_block
+        each_lane = Copiers(threads, self.thread, self._time, lambda _: replica, self._guarded, row)
+        self.inputs = [
+            (SharedTile(s, each_lane, plan.stages), s, r) for s, r in parts if not s.stored
+        ]
+        self.outputs = [(SharedTile(s, each_lane, 1), s, r) for s, r in parts if s.stored]
         self.tables = []
         for table in tables_of(plan, recurrence):
             number = row.index * int_const(threads, "int32") + self.thread
@@ -95,7 +97,7 @@ class SharedItems:
         """The first of the thread's items, how many there are, and how many move at once."""
         layout = stream.layout
         # A thread's items never lie on both sides of a padding.
-        first = layout.place(self.thread * int_const(layout.items, "int32"))
+        first = layout.index(self.thread * int_const(layout.items, "int32"))
         return first, layout.items, layout.unit
 
     def begin(self) -> Any:
@@ -130,7 +132,7 @@ class SharedItems:
             for table, shared in self.tables:
                 if table.reads(load, self.replica, time):
                     state = as_dtype(load.indices[table.dim], "int32")
-                    return shared.load(tile, table.place(step, state=state))
+                    return shared.load(tile, table.index(step, state=state))
             return load
 
         return tir.map_loads(stmt, on_load)

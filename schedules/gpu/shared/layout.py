@@ -1,14 +1,14 @@
-"""Places of a tile's items in shared memory, such that no two threads meet in a bank.
+"""Indices of a tile's items in shared memory, such that no two threads meet in a bank.
 
 A block moves a tile between global and shared memory in whole lines: neighbouring threads take
 neighbouring vectors. Between shared memory and registers every thread moves its own consecutive
 items, ``unit`` elements at once. Both orders must be free of bank conflicts.
 
 Theorem. Shared memory serves 128 bytes at once: the units (of ``b`` bytes) of ``N = 128 / b``
-threads, in different banks if their places differ modulo ``N``. Threads that begin ``U`` units
+threads, in different banks if their indices differ modulo ``N``. Threads that begin ``U`` units
 apart visit, of the multiples of ``d = gcd(U, N)``, every one after ``N / d`` threads; one more unit
 of padding after every ``lcm(U, N)`` units moves each following run of ``N / d`` threads to
-another residue modulo ``d``, so that the ``N`` places differ. The period is a multiple of ``N``:
+another residue modulo ``d``, so that the ``N`` indices differ. The period is a multiple of ``N``:
 neighbouring threads that take neighbouring vectors, aligned to ``N`` of them, see no padding
 between them, and differ as well.
 """
@@ -40,15 +40,15 @@ __all__ = [
     "PaddedLayout",
     "Stream",
     "along_time",
+    "cell_size",
     "direction_of",
-    "element_size",
     "streams_of",
 ]
 
 
 @dataclass(frozen=True)
 class PaddedLayout:
-    """Places of the elements of a tile.
+    """Indices of the elements of a tile.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class PaddedLayout:
 
     @property
     def fits(self) -> bool:
-        """Return whether a unit fills a word: two threads in one word of a bank have no places."""
+        """Return whether a unit fills a word; no padding parts two threads that share one."""
         return self.unit * self.size >= WORD
 
     @property
@@ -83,8 +83,8 @@ class PaddedLayout:
         threads, apart = LINE // (self.unit * self.size), self.items // self.unit
         return lcm(threads, apart) * self.unit if gcd(threads, apart) > 1 else 0
 
-    def place(self, index: Any) -> Any:
-        """Place of an element, a number or an expression."""
+    def index(self, index: Any) -> Any:
+        """Index of an element, a number or an expression."""
         if not self.period:
             return index
         if isinstance(index, int):
@@ -94,7 +94,7 @@ class PaddedLayout:
 
     def cells(self, count: int) -> int:
         """Elements of shared memory for ``count`` elements, a multiple of a vector."""
-        used: int = self.place(count - 1) + 1
+        used: int = self.index(count - 1) + 1
         vector = VECTOR // self.size
         return -(-used // vector) * vector
 
@@ -111,9 +111,9 @@ class Stream(Staged):
 
     layout: PaddedLayout
 
-    def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
-        """Place of a step."""
-        return self.layout.place(step)
+    def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
+        """Index of a step."""
+        return self.layout.index(step)
 
 
 def streams_of(plan: TreePlan, recurrence: Recurrence) -> tuple[Stream, ...]:
@@ -137,24 +137,24 @@ def along_time(plan: TreePlan, recurrence: Recurrence) -> tuple[Stream, ...]:
 def _streams(
     recurrence: Recurrence, items: int, tile: int, vectors: bool, ahead: bool
 ) -> tuple[Stream, ...]:
-    found = []
+    streams = []
     loads = steady_loads(recurrence.body, recurrence, [recurrence.time.var])[:MAX_STAGED]
     for access in (*loads, *steady_stores(recurrence)):
         stored = not isinstance(access, TensorLoad)
         buffer = access.buffer if stored else access.source
         direction = direction_of(list(access.indices), recurrence)
-        layout = PaddedLayout(items, element_size(buffer))
+        layout = PaddedLayout(items, cell_size(buffer))
         if direction == 0 or not layout.fits:
             continue
         copies = VectorAccess(1, direction > 0)
         if vectors:
-            # Of memory that is walked backwards, a vector turns round within a thread's items.
+            # Of memory that is read backwards, a vector is reversed within a thread's items.
             whole = tile if direction > 0 else items
             wide = vector_access(buffer, list(access.indices), recurrence, whole)
             copies = wide if wide.lanes > 1 else copies
         if copies.lanes == items and (stored or not ahead):
             continue  # Neighbouring threads' items are neighbouring vectors as it is.
-        found.append(
+        streams.append(
             Stream(
                 access=access,
                 copies=copies,
@@ -164,11 +164,11 @@ def _streams(
                 layout=layout,
             )
         )
-    return tuple(found)
+    return tuple(streams)
 
 
-def element_size(buffer: Var) -> int:
-    """Bytes of an element; a boolean takes one."""
+def cell_size(buffer: Var) -> int:
+    """Bytes of a cell of an array; a boolean takes one."""
     digits = re.sub(r"\D", "", tir.dtype_of(buffer))
     return max(1, int(digits or 8) // 8)
 

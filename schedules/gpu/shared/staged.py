@@ -1,7 +1,7 @@
 """Tiles that a block keeps in shared memory: one layer for trees and for walks.
 
 In: the threads of the block copy a tile from global memory, whole lines at a time, and leave it in
-a padded place; after a barrier every thread takes what it needs into registers. Out: the same way
+a padded index; after a barrier every thread takes what it needs into registers. Out: the same way
 back. Bytes of a line that other threads need are then never fetched twice, and a warp's access is
 as few transactions as there are lines.
 
@@ -61,8 +61,8 @@ class Staged(ABC):
     counter: Var | None = None
 
     @abstractmethod
-    def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
-        """Place of an element in a tile, given numbers or expressions."""
+    def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
+        """Index of an element in a tile, given numbers or expressions."""
 
     @property
     def vectors(self) -> VectorAccess:
@@ -138,29 +138,29 @@ class SharedTile:
         shape = [*copiers.row.lead, buffers, staged.cells]
         self.memory = local(name, shape, dtype, "shared")
 
-    def _at(self, tile: Any, place: Any, lanes: int = 1) -> list[Any]:
+    def _at(self, tile: Any, index: Any, lanes: int = 1) -> list[Any]:
         """Indices of neighbours in the buffer that a tile has."""
         tile = as_dtype(tile, "int32") if isinstance(tile, int) else tile
         slot = int_const(0, "int32")
         if self.buffers > 1:
             slot = as_dtype(tile % int_const(self.buffers, tile), "int32")
-        return [*self.copiers.row.at, slot, ramp(place, lanes)]
+        return [*self.copiers.row.at, slot, ramp(index, lanes)]
 
-    def load(self, tile: Any, place: Any, lanes: int = 1) -> Any:
+    def load(self, tile: Any, index: Any, lanes: int = 1) -> Any:
         """Neighbours of a tile."""
-        return tirx.BufferLoad(self.memory, self._at(tile, place, lanes))
+        return tirx.BufferLoad(self.memory, self._at(tile, index, lanes))
 
     # ---- between global and shared memory -----------------------------------------------------
 
     def _copies(self, tile: Any, make: Callable[[Any, list[Any]], Any]) -> Any:
-        """``make(place, indices)`` for the thread's vectors of a tile, those that exist."""
+        """``make(index, indices)`` for the thread's vectors of a tile, those that exist."""
         staged, by = self.staged, self.copiers
         *outer, (inner, extent) = staged.axes
         lanes, threads = int_const(staged.copies.lanes, "int32"), int_const(by.threads, "int32")
         in_row = extent // staged.copies.lanes
         total = in_row * prod(n for _, n in outer)
 
-        def one(r: Any) -> Any:
+        def of_round(r: Any) -> Any:
             number = as_dtype(r, "int32") * threads + by.thread
             if outer:
                 each = int_const(in_row, "int32")
@@ -175,70 +175,70 @@ class SharedTile:
                 state = as_dtype(at["state"], tir.dtype_of(staged.counter))
                 table = tir.VarMap([(staged.counter, state)])
                 indices = [tir.substitute(index, table) for index in indices]
-            indices = [replica.place(index, None, time) for index in indices]
+            indices = [replica.instantiate(index, None, time) for index in indices]
             if staged.copies.lanes > 1:
                 indices = staged.copies.ramp(indices)
             return by.guarded(
-                inside if total % by.threads else None, time, make(staged.place(**at), indices)
+                inside if total % by.threads else None, time, make(staged.index(**at), indices)
             )
 
-        return loop("r", -(-total // by.threads), one, _UNROLLED)
+        return loop("r", -(-total // by.threads), of_round, _UNROLLED)
 
     def fetch(self, tile: Any) -> Any:
         """Begin to copy a tile to its buffer."""
         staged = self.staged
         by_itself = self.buffers > 1 and async_copy.can_copy(staged.copied_bytes)
 
-        def one(place: Any, indices: list[Any]) -> Any:
+        def copy(index: Any, indices: list[Any]) -> Any:
             if by_itself:
                 first = [i.base if isinstance(i, tirx.Ramp) else i for i in indices]
-                to = self._at(tile, place)
+                to = self._at(tile, index)
                 return async_copy.copy(self.memory, to, staged.buffer, first, staged.copied_bytes)
             value = tirx.BufferLoad(staged.buffer, indices)
-            return tirx.BufferStore(self.memory, value, self._at(tile, place, staged.copies.lanes))
+            return tirx.BufferStore(self.memory, value, self._at(tile, index, staged.copies.lanes))
 
-        return self._copies(tile, one)
+        return self._copies(tile, copy)
 
     def put(self, tile: Any) -> Any:
         """Copy a tile from its buffer; a barrier must stand before it."""
 
-        def one(place: Any, indices: list[Any]) -> Any:
-            value = self.load(tile, place, self.staged.copies.lanes)
+        def copy(index: Any, indices: list[Any]) -> Any:
+            value = self.load(tile, index, self.staged.copies.lanes)
             return tirx.BufferStore(self.staged.buffer, value, indices)
 
-        return self._copies(tile, one)
+        return self._copies(tile, copy)
 
     # ---- between shared memory and registers --------------------------------------------------
 
     def take(
         self, registers: Var, tile: Any, first: Any, items: int, unit: int, apart: int = 1
     ) -> Any:
-        """A thread's items into registers: ``unit`` at once, ``apart`` places from each other."""
+        """A thread's items into registers: ``unit`` at once, ``apart`` cells from each other."""
 
-        def one(item: Any, place: Any) -> Any:
-            value = self.load(tile, place, unit)
+        def of_unit(item: Any, index: Any) -> Any:
+            value = self.load(tile, index, unit)
             return tirx.BufferStore(registers, value, [ramp(item, unit)])
 
-        return _units(items, unit, first, one, apart)
+        return _units(items, unit, first, of_unit, apart)
 
     def leave(self, registers: Var, tile: Any, first: Any, items: int, unit: int) -> Any:
         """A thread's results from registers."""
 
-        def one(item: Any, place: Any) -> Any:
+        def of_unit(item: Any, index: Any) -> Any:
             value = tirx.BufferLoad(registers, [ramp(item, unit)])
-            return tirx.BufferStore(self.memory, value, self._at(tile, place, unit))
+            return tirx.BufferStore(self.memory, value, self._at(tile, index, unit))
 
-        return _units(items, unit, first, one)
+        return _units(items, unit, first, of_unit)
 
 
 def _units(
     items: int, unit: int, first: Any, make: Callable[[Any, Any], Any], apart: int = 1
 ) -> Any:
-    def one(u: Any) -> Any:
+    def of_unit(u: Any) -> Any:
         item = u * int_const(unit, "int32")
         return make(item, first + item * int_const(apart, "int32"))
 
-    return loop("u", items // unit, one, _UNROLLED)
+    return loop("u", items // unit, of_unit, _UNROLLED)
 
 
 def ramp(first: Any, lanes: int) -> Any:

@@ -103,10 +103,12 @@ class StagedItems:
             if stream.access.same_as(access):
                 self.by_block.append((stream, registers))
                 return _InRegisters(access, registers, stream.vectors, stream)
-        found = VectorAccess()
+        access_vectors = VectorAccess()
         if vectors:
-            found = vector_access(buffer, list(access.indices), self.recurrence, self.items)
-        return _InRegisters(access, registers, found)
+            access_vectors = vector_access(
+                buffer, list(access.indices), self.recurrence, self.items
+            )
+        return _InRegisters(access, registers, access_vectors)
 
     @property
     def buffers(self) -> list[Var]:
@@ -152,18 +154,18 @@ class StagedItems:
         if vectors.lanes == 1:
             return tirx.BufferStore(staged.registers, load, [item])
         value = tirx.BufferLoad(load.source, vectors.ramp(list(load.indices)))
-        place = tirx.Ramp(item, int_const(1, item), vectors.lanes)
-        return tirx.BufferStore(staged.registers, value, [place])
+        items = tirx.Ramp(item, int_const(1, item), vectors.lanes)
+        return tirx.BufferStore(staged.registers, value, [items])
 
     def _store(self, staged: _InRegisters, item: Any, time: Any) -> Any:
         vectors = staged.vectors
-        place = tirx.Ramp(item, int_const(1, item), vectors.lanes)
-        indices = [self.replica.place(index, None, time) for index in staged.access.indices]
-        value = tirx.BufferLoad(staged.registers, [place])
+        items = tirx.Ramp(item, int_const(1, item), vectors.lanes)
+        indices = [self.replica.instantiate(index, None, time) for index in staged.access.indices]
+        value = tirx.BufferLoad(staged.registers, [items])
         return tirx.BufferStore(staged.access.buffer, value, vectors.ramp(indices))
 
     def _at(self, load: TensorLoad, time: Any) -> Any:
-        return self.replica.place(load, None, time)
+        return self.replica.instantiate(load, None, time)
 
     def use(self, stmt: Any, item: Any, time: Any) -> Any:
         """``stmt`` with the staged accesses made to registers."""
@@ -171,8 +173,8 @@ class StagedItems:
         outputs = tir.VarMap((s.access.buffer, s) for s in self.stores)
 
         def on_load(load: TensorLoad) -> Any:
-            for placed, staged in table:
-                if load.source.same_as(placed.source) and tir.structurally_equal(load, placed):
+            for pattern, staged in table:
+                if load.source.same_as(pattern.source) and tir.structurally_equal(load, pattern):
                     return tirx.BufferLoad(staged.registers, [staged.vectors.slot(item)])
             return load
 
@@ -203,7 +205,7 @@ def steady_loads(
     allowed = tir.VarMap((lane.var, True) for lane in recurrence.lanes)
     for var in over:
         allowed[var] = True
-    found: list[TensorLoad] = []
+    loads: list[TensorLoad] = []
     skip = tvm_ffi.WalkResult.SKIP
 
     def on_load(load: TensorLoad) -> None:
@@ -212,9 +214,9 @@ def steady_loads(
             return
         inside = all(v in allowed or v in symbols for v in names)
         moves = all(any(v.same_as(o) for v in names) for o in over)
-        new = not any(tir.structurally_equal(load, other) for other in found)
+        new = not any(tir.structurally_equal(load, other) for other in loads)
         if inside and moves and new and not any(v.same_as(f) for v in names for f in free_of):
-            found.append(load)
+            loads.append(load)
 
     symbols = tir.VarMap()
     for axis in (*recurrence.lanes, recurrence.time):
@@ -237,4 +239,4 @@ def steady_loads(
         ],
         order="pre",
     )
-    return found
+    return loads

@@ -37,7 +37,7 @@ class StateLoads:
         As the walk has them.
     owner : Expr
         Number of the thread among those of its lane.
-    own : int
+    states_each : int
         States of a thread.
     tiles : WalkTiles
         Loads that the block has brought to shared memory.
@@ -52,11 +52,11 @@ class StateLoads:
         split: StateSplit,
         replica: Replica,
         owner: Any,
-        own: int,
+        states_each: int,
         tiles: WalkTiles,
         scale: Callable[[TensorLoad, Any], Any],
     ) -> None:
-        self.split, self.replica, self.owner, self.own = split, replica, owner, own
+        self.split, self.replica, self.owner, self.states_each = split, replica, owner, states_each
         self.tiles, self.scale = tiles, scale
         time, items = recurrence.time.var, plan.items_per_thread
         self._timed: list[tuple[TensorLoad, Var, VectorAccess]] = []
@@ -68,11 +68,13 @@ class StateLoads:
                     continue
                 vectors = vector_access(load.source, list(load.indices), recurrence, items)
                 if plan.vector_loads and vectors.lanes > 1:
-                    name, shape = f"{load.source.name}_step", [own, vectors.lanes]
+                    name, shape = f"{load.source.name}_step", [states_each, vectors.lanes]
                     self._timed.append((load, local(name, shape, tir.dtype_of(load)), vectors))
             for load in steady_loads(part.body, recurrence, [counter], free_of=[time]):
                 name = f"{load.source.name}_fixed"
-                self._fixed.append((load, local(name, [own], tir.dtype_of(scale(load, load)))))
+                self._fixed.append(
+                    (load, local(name, [states_each], tir.dtype_of(scale(load, load))))
+                )
 
     @property
     def buffers(self) -> list[Var]:
@@ -82,26 +84,28 @@ class StateLoads:
     def begin(self) -> list[Any]:
         """Load, before the first step, what does not move with time."""
 
-        def one(load: TensorLoad, buffer: Var) -> Any:
-            return loop("s", self.own, lambda s: self._copied(load, buffer, [s], s, None, None))
+        def of_load(load: TensorLoad, buffer: Var) -> Any:
+            return loop(
+                "s", self.states_each, lambda s: self._copied(load, buffer, [s], s, None, None)
+            )
 
-        return [one(*entry) for entry in self._fixed]
+        return [of_load(*entry) for entry in self._fixed]
 
     def fill(self, k: int, time: Any) -> list[Any]:
         """Load, before an owner's ``k``-th step at ``time``, the vectors that begin with it."""
-        found = []
+        fills = []
         for load, buffer, vectors in self._timed:
             if k % vectors.lanes == 0:
-                found.append(self._vector(load, buffer, time, vectors))
-        return found
+                fills.append(self._vector(load, buffer, time, vectors))
+        return fills
 
     def _vector(self, load: TensorLoad, buffer: Var, time: Any, vectors: VectorAccess) -> Any:
-        def one(s: Any) -> Any:
+        def of_state(s: Any) -> Any:
             zero = int_const(0, "int32")
-            place = tirx.Ramp(zero, int_const(1, zero), vectors.lanes)
-            return self._copied(load, buffer, [s, place], s, time, vectors)
+            lanes = tirx.Ramp(zero, int_const(1, zero), vectors.lanes)
+            return self._copied(load, buffer, [s, lanes], s, time, vectors)
 
-        return loop("s", self.own, one, _UNROLLED)
+        return loop("s", self.states_each, of_state, _UNROLLED)
 
     def _copied(
         self, load: TensorLoad, buffer: Var, to: list[Any], s: Any, time: Any, v: Any
@@ -111,10 +115,13 @@ class StateLoads:
             part.loop_var for part in self.split.loops if tir.contains_var(load, [part.loop_var])
         )
         dtype = tir.dtype_of(counter)
-        state = as_dtype(self.owner, dtype) * int_const(self.own, dtype) + as_dtype(s, dtype)
+        state = as_dtype(self.owner, dtype) * int_const(self.states_each, dtype) + as_dtype(
+            s, dtype
+        )
         table = tir.VarMap([(counter, state)])
         indices = [
-            self.replica.place(tir.substitute(index, table), None, time) for index in load.indices
+            self.replica.instantiate(tir.substitute(index, table), None, time)
+            for index in load.indices
         ]
         value = tirx.BufferLoad(load.source, v.ramp(indices) if v else indices)
         return tirx.BufferStore(buffer, value if v else self.scale(load, value), to)

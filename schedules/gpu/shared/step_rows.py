@@ -9,7 +9,7 @@ without ``y``, and the other indices to terms without ``y``. Then a step of the 
 ``n`` neighbours in memory. If ``n`` divides the number of lanes, every block has all its lanes.
 
 *Banks.* Threads that share a lane read steps ``k`` apart, and those of a warp read neighbouring
-lanes: thread ``q`` of lane ``y`` reads place ``q (k n + p) + y`` and a constant, with ``p``
+lanes: thread ``q`` of lane ``y`` reads cell ``q (k n + p) + y`` and a constant, with ``p``
 elements of padding after every ``k`` steps, which is chosen so that the fewest threads of a warp
 meet in a bank.
 """
@@ -29,7 +29,7 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
-from tvm_scan.schedules.gpu.shared.layout import element_size
+from tvm_scan.schedules.gpu.shared.layout import cell_size
 from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
 from tvm_scan.schedules.gpu.thread.banks import LINE, WORD, meetings
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess
@@ -58,8 +58,8 @@ class StepRows(Staged):
         """The map without vectors: those of a copy are of lanes."""
         return VectorAccess()
 
-    def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
-        """Place of a lane's element of a step, numbers or expressions."""
+    def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
+        """Index of a lane's element of a step, numbers or expressions."""
         if isinstance(step, int):
             return step * self.lanes + step // self.items * self.padding + lane
         row = step * int_const(self.lanes, step)
@@ -99,9 +99,9 @@ def step_rows(
     -------
     StepRows or None
     """
-    size, total = element_size(load.source), lane_count(recurrence)
-    placed, within, analyzer = placed_in_block(load, recurrence, lanes)
-    *outer, last = [analyzer.simplify(index) for index in placed]
+    size, total = cell_size(load.source), lane_count(recurrence)
+    indices, within, analyzer = placed_in_block(load, recurrence, lanes)
+    *outer, last = [analyzer.simplify(index) for index in indices]
     part = linear_in(last, within)
     if part is None or part[0] != 1 or any(tir.contains_var(index, [within]) for index in outer):
         return None

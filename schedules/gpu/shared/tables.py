@@ -5,7 +5,7 @@ depend on which lane of the block it is (theorem of ``walk_layout``): B and C of
 All threads of the block copy its tile, each element once; every thread then reads the elements of
 its own steps from shared memory.
 
-Element ``(state, step)`` lies in row ``state`` at the padded place of ``step``, so that threads
+Element ``(state, step)`` lies in row ``state`` at the padded index of ``step``, so that threads
 whose steps are ``items`` apart meet in no bank; rows have an odd pitch, so that neighbouring
 states, which arrive together where they are neighbours in memory, do not either.
 """
@@ -24,7 +24,7 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.replica import Replica
-from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, element_size
+from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, cell_size
 from tvm_scan.schedules.gpu.shared.staged import Staged
 from tvm_scan.schedules.gpu.shared.staging import steady_loads
 from tvm_scan.schedules.gpu.shared.walk_layout import is_common
@@ -56,13 +56,13 @@ class TreeTable(Staged):
     pitch: int
     layout: PaddedLayout
 
-    def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
-        """Place of a state and step."""
-        return state * int_const(self.pitch, "int32") + self.layout.place(step)
+    def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
+        """Index of a state and step."""
+        return state * int_const(self.pitch, "int32") + self.layout.index(step)
 
     def reads(self, load: TensorLoad, replica: Replica, time: Any) -> bool:
         """Return whether a load of the step at ``time`` is of the table."""
-        indices = [replica.place(index, None, time) for index in self.access.indices]
+        indices = [replica.instantiate(index, None, time) for index in self.access.indices]
         return _same_but(load, tirx.BufferLoad(self.buffer, indices), self.dim)
 
 
@@ -75,7 +75,7 @@ def tables_of(plan: TreePlan, recurrence: Recurrence) -> tuple[TreeTable, ...]:
 
 @lru_cache(maxsize=128)
 def _tables(recurrence: Recurrence, lanes: int, items: int, steps: int) -> tuple[TreeTable, ...]:
-    found: list[TreeTable] = []
+    tables: list[TreeTable] = []
     loops: list[tirx.For] = []
     tvm_ffi.structural_walk(recurrence.body, [(tirx.For, loops.append)])
     for part in loops:
@@ -83,15 +83,15 @@ def _tables(recurrence: Recurrence, lanes: int, items: int, steps: int) -> tuple
         for load in steady_loads(part.body, recurrence, [recurrence.time.var, counter]):
             dims = [i for i, index in enumerate(load.indices) if index.same_as(counter)]
             uses = [i for i, index in enumerate(load.indices) if tir.contains_var(index, [counter])]
-            size = element_size(load.source)
-            new = not any(_same_but(load, t.access, t.dim) for t in found)
+            size = cell_size(load.source)
+            new = not any(_same_but(load, t.access, t.dim) for t in tables)
             if states is None or dims != uses or len(dims) != 1 or size < _LEAST or not new:
                 continue
             if is_common(load, recurrence, lanes):
                 layout = PaddedLayout(items, size, size)
                 axes = (("state", states), ("step", steps))
-                used: int = layout.place(steps - 1) + 1
-                found.append(
+                used: int = layout.index(steps - 1) + 1
+                tables.append(
                     TreeTable(
                         access=load,
                         copies=VectorAccess(),
@@ -105,7 +105,7 @@ def _tables(recurrence: Recurrence, lanes: int, items: int, steps: int) -> tuple
                         layout=layout,
                     )
                 )
-    return tuple(found)
+    return tuple(tables)
 
 
 def _same_but(load: TensorLoad, other: TensorLoad, dim: int) -> bool:

@@ -25,7 +25,7 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
-from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, direction_of, element_size
+from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, cell_size, direction_of
 from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
 from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, steady_loads
 from tvm_scan.schedules.gpu.shared.step_rows import StepRows, placed_in_block, step_rows
@@ -52,14 +52,14 @@ class LaneRows(Staged):
     pitch : int
         Elements from one row to the next.
     taken : tuple of int
-        Items of a thread, how many it takes at once, places from one to the next.
+        Items of a thread, how many it takes at once, cells from one to the next.
     """
 
     pitch: int
     taken: tuple[int, int, int]
 
-    def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
-        """Place of a lane's element of a step."""
+    def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
+        """Index of a lane's element of a step."""
         return lane * int_const(self.pitch, lane) + step
 
 
@@ -75,22 +75,22 @@ class Table(Staged):
         Elements that a thread reads at once: of steps, or of its own states.
     pitch : int
         Elements from one row to the next.
-    own, shared : int
+    states_each, shared : int
         States of a thread, and threads of a lane.
     """
 
     along_time: bool
     width: int
     pitch: int
-    own: int
+    states_each: int
     shared: int
 
-    def place(self, step: Any, lane: Any = None, state: Any = None) -> Any:
+    def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
         """Rows of the states that the threads of a lane use at once are neighbours."""
         if not self.along_time:
             return step * int_const(self.pitch, step) + state
-        own, shared = int_const(self.own, state), int_const(self.shared, state)
-        row = state % own * shared + state // own
+        states_each, shared = int_const(self.states_each, state), int_const(self.shared, state)
+        row = state % states_each * shared + state // states_each
         return row * int_const(self.pitch, row) + step
 
 
@@ -140,10 +140,10 @@ def walk_layout(
         return WalkLayout((), ())
     if split.states % shared:
         return WalkLayout((), ())
-    found = _layout(
+    layout = _layout(
         recurrence, split, shared, plan.items_per_thread, lanes, walk_steps(plan), plan.vector_loads
     )
-    return found.within(_MOST_BYTES // plan.stages)
+    return layout.within(_MOST_BYTES // plan.stages)
 
 
 @lru_cache(maxsize=128)
@@ -174,7 +174,7 @@ def _layout(
         copies = VectorAccess()
         if vectors and direction > 0:
             copies = vector_access(load.source, list(load.indices), recurrence, steps)
-        layout = PaddedLayout(items, element_size(load.source))
+        layout = PaddedLayout(items, cell_size(load.source))
         pitch = _row_pitch(steps, layout, shared)
         row = LaneRows(
             access=load,
@@ -217,10 +217,10 @@ def _table(
     steps: int,
     vectors: bool,
 ) -> Table | None:
-    indices, size = list(load.indices), element_size(load.source)
+    indices, size = list(load.indices), cell_size(load.source)
     most, along_time = VECTOR // size, direction_of(indices, recurrence)
     axes, width = (("state", split.states), ("step", steps)), most
-    own = split.states // shared
+    states_each = split.states // shared
     if along_time:
         lanes = 1
         if vectors and along_time > 0:
@@ -238,7 +238,7 @@ def _table(
         lanes = most if vectors and len(known) == 2 else 1
         while lanes > 1 and any(n % lanes for n in (split.states, *known)):
             lanes //= 2
-        while own % width:
+        while states_each % width:
             width //= 2
         vector = max(1, min(most, width))
         pitch = -(-split.states // vector) * vector
@@ -252,12 +252,12 @@ def _table(
         along_time=bool(along_time),
         width=width,
         pitch=pitch,
-        own=own,
+        states_each=states_each,
         shared=shared,
     )
 
 
 def is_common(load: TensorLoad, recurrence: Recurrence, lanes: int) -> bool:
     """Return whether all lanes of a block load the same; see the theorem."""
-    placed, within, analyzer = placed_in_block(load, recurrence, lanes)
-    return not any(tir.contains_var(analyzer.simplify(index), [within]) for index in placed)
+    indices, within, analyzer = placed_in_block(load, recurrence, lanes)
+    return not any(tir.contains_var(analyzer.simplify(index), [within]) for index in indices)

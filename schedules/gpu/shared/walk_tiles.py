@@ -55,13 +55,13 @@ class WalkTiles:
         self.recurrence, self.plan = recurrence, plan
         self.end = recurrence.time.extent if end is None else end
         self.steps, self.shared = walk_steps(plan), plan.threads_per_lane
-        self.own = split.states // self.shared
+        self.states_each = split.states // self.shared
         threads = int_const(plan.threads_per_block, slot)
         self.thread = as_dtype(slot % threads, "int32")
         self.first_row = slot // threads * int_const(plan.threads_per_block // self.shared, slot)
-        found = walk_layout(plan, recurrence, split)
-        self.streams = [(part, self._tile(part)) for part in found.streams]
-        self.tables = [(part, self._tile(part), self._now(part)) for part in found.tables]
+        layout = walk_layout(plan, recurrence, split)
+        self.streams = [(part, self._tile(part)) for part in layout.streams]
+        self.tables = [(part, self._tile(part), self._now(part)) for part in layout.tables]
         self.tiles = [*(tile for _, tile in self.streams), *(tile for _, tile, _ in self.tables)]
 
     def _tile(self, part: Staged) -> SharedTile:
@@ -73,7 +73,7 @@ class WalkTiles:
 
     def _now(self, part: Table) -> Var:
         """A thread's registers of a table."""
-        shape = [self.own, part.width] if part.along_time else [self.own]
+        shape = [self.states_each, part.width] if part.along_time else [self.states_each]
         return local(f"{part.buffer.name}_now", shape, tir.dtype_of(part.buffer))
 
     @property
@@ -142,7 +142,7 @@ class WalkTiles:
             shared.take(
                 next(r for stream, r in parts if stream is part),
                 tile,
-                part.place(first, y),
+                part.index(first, y),
                 *part.taken,
             )
             for part, shared in self.streams
@@ -164,8 +164,8 @@ class WalkTiles:
     ) -> Any:
         width, pitch = self._width(part), int_const(part.pitch, "int32")
         if not part.along_time:
-            first = step * pitch + owner * int_const(self.own, "int32")
-            return shared.take(registers, tile, first, self.own, width)
+            first = step * pitch + owner * int_const(self.states_each, "int32")
+            return shared.take(registers, tile, first, self.states_each, width)
         if k % width:
             return None
 
@@ -174,7 +174,7 @@ class WalkTiles:
             value = shared.load(tile, row * pitch + step, width)
             return tirx.BufferStore(registers, value, [s, ramp(int_const(0, "int32"), width)])
 
-        return loop("s", self.own, of_state, _UNROLLED)
+        return loop("s", self.states_each, of_state, _UNROLLED)
 
     def _width(self, part: Table) -> int:
         """Elements that a thread reads at once, no more than its own steps."""

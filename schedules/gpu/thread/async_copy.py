@@ -43,30 +43,30 @@ def copy(target: Var, to: list[Any], source: Var, where: list[Any], count: int) 
     return tirx.Evaluate(T.ptx[name](to_address, from_address, int_const(count, "int32")))
 
 
-def begin_ahead(stages: int, fetch: Callable[[Any], Any], first: Any) -> Any:
+def begin_ahead(buffers: int, fetch: Callable[[Any], Any], first: Any) -> Any:
     """Start, before the first tile, the copies that are under way while it is computed.
 
     Parameters
     ----------
-    stages : int
-        Buffers.
+    buffers : int
+        Of a tile.
     fetch : callable
         ``fetch(tile)`` begins to copy a tile to its buffer; nothing beyond the last one.
     first : Expr
         Number of the first tile.
     """
-    parts = [[fetch(first + int_const(tile, first)), _commit()] for tile in range(stages - 1)]
+    parts = [[fetch(first + int_const(tile, first)), _commit()] for tile in range(buffers - 1)]
     return tir.seq([stmt for part in parts for stmt in part])
 
 
-def next_tile(stages: int, fetch: Callable[[Any], Any], tile: Any) -> Any:
+def next_tile(buffers: int, fetch: Callable[[Any], Any], tile: Any) -> Any:
     """Wait until a tile lies in its buffer, with the next ones on their way.
 
     The one barrier of several buffers says that every thread's copies of this tile have arrived,
     and that the buffer which is filled next, that of the tile before, is no longer read. Around
     a single buffer TVM puts the barriers.
     """
-    ahead = stages - 1
+    ahead = buffers - 1
     if ahead == 0:
         return fetch(tile)
     return tir.seq([_wait(ahead - 1), all_wait(), fetch(tile + int_const(ahead, tile)), _commit()])

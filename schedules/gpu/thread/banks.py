@@ -15,15 +15,15 @@ __all__ = ["LINE", "WARP", "WORD", "meetings"]
 LINE, WORD, WARP = 128, 4, 32
 
 
-def meetings(place: Callable[[int], int], size: int) -> int:
+def meetings(index_of: Callable[[int], int], size: int) -> int:
     """The most words of one bank that threads which are served together ask for.
 
     Parameters
     ----------
-    place : callable
-        ``place(thread)``: where the access of a thread of a warp begins, in bytes.
+    index_of : callable
+        ``index_of(thread)``: where the access of a thread of a warp begins, in bytes.
     size : int
-        Bytes of an access, of which ``place`` is a multiple.
+        Bytes of an access, of which ``index_of`` is a multiple.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def meetings(place: Callable[[int], int], size: int) -> int:
     for first in range(0, WARP, together):
         banks: dict[int, set[int]] = {}
         for thread in range(first, first + together):
-            begin = place(thread)
+            begin = index_of(thread)
             for word in range(begin // WORD, (begin + size - 1) // WORD + 1):
                 banks.setdefault(word % (LINE // WORD), set()).add(word)
         worst = max(worst, *map(len, banks.values()))

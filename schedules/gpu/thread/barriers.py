@@ -1,9 +1,9 @@
-"""Barriers that builders place themselves, and what TVM's pass that places them is not to see.
+"""Barriers that builders put themselves, and what TVM's pass that puts them is not to see.
 
 That pass compares accesses to a buffer by their indices as texts: of two that differ it believes
 that threads meet there, and puts a barrier between a write and a read. Where a builder knows
-better, it hides the accesses from the pass and places the barriers. TVM must not lend the memory of
-a hidden buffer to another one whose barriers it places, nor the other way round: see
+better, it hides the accesses from the pass and puts the barriers there. TVM must not lend the
+memory of a hidden buffer to another one whose barriers it puts, nor the other way round: see
 ``Kernel.block``.
 """
 
@@ -27,11 +27,11 @@ def hidden(stmt: Any) -> Any:
     return tirx.AttrStmt(int_const(0, "int32"), _HIDDEN, int_const(1, "int32"), stmt)
 
 
-def parity(turn: Any) -> Any:
-    """0 and 1 by turns; ``turn`` is a number, or an expression that is not negative."""
-    if isinstance(turn, int):
-        return int_const(turn % 2, "int32")
-    return as_dtype(turn % int_const(2, turn), "int32")
+def parity(number: Any) -> Any:
+    """0 of an even number, 1 of an odd one: of an integer, or an expression not below 0."""
+    if isinstance(number, int):
+        return int_const(number % 2, "int32")
+    return as_dtype(number % int_const(2, number), "int32")
 
 
 def all_wait() -> Any:

@@ -17,7 +17,7 @@ __all__ = ["BlockTree"]
 
 
 class BlockTree(ABC):
-    """An exclusive scan over the threads of a lane, of the elements of every stage.
+    """An exclusive scan over the threads of a lane, of the elements of every level.
 
     Parameters
     ----------
@@ -50,12 +50,12 @@ class BlockTree(ABC):
         name: str,
         lead: Sequence[Any],
         scope: str,
-        place: Callable[[Any, str], Any] | None = None,
+        layout: Callable[[Any, str], Any] | None = None,
     ) -> list[Elements]:
-        """Elements of every stage."""
-        made = Elements.of_stages(self.replica.recurrence, name, lead, scope, place)
-        self.elements += made
-        return made
+        """Elements of every level."""
+        elements = Elements.of_levels(self.replica.recurrence, name, lead, scope, layout)
+        self.elements += elements
+        return elements
 
     @property
     def has_barriers(self) -> bool:
@@ -68,19 +68,19 @@ class BlockTree(ABC):
         return [buffer for elements in self.elements for buffer in elements.buffers]
 
     @abstractmethod
-    def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+    def scan(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
         """Statements of one scan.
 
         Given: ``mine`` (registers) holds the element of the thread. Result: ``prefix`` says
         where the exclusive prefix of the thread is, and ``total`` (registers of every thread)
-        holds the aggregate of the block. The tree places its own barriers; of scans that follow
-        one another in one kernel, two in a row have a ``turn`` of different parities.
+        holds the aggregate of the block. The tree puts its own barriers; of scans that follow
+        one another in one kernel, two in a row have a ``number`` of different parities.
         """
 
     @abstractmethod
-    def fold(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+    def reduce(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
         """Statements of one scan that leaves no prefixes, only ``total``."""
 
     @abstractmethod
-    def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
-        """The prefix of the thread: its elements, and the place in them."""
+    def prefix(self, level: int, mine: Elements) -> tuple[Elements, list[Any]]:
+        """The prefix of the thread: its elements, and the index in them."""

@@ -73,17 +73,17 @@ def put_word(buffer: Var, index: Sequence[Any], value: Any) -> Any:
     return _store("relaxed", buffer, index, value)
 
 
-def get_word(target: Var, place: Sequence[Any], buffer: Var, index: Sequence[Any]) -> Any:
-    """``target[place] = buffer[index]``, which another block has announced; into registers."""
+def get_word(target: Var, cell: Sequence[Any], buffer: Var, index: Sequence[Any]) -> Any:
+    """``target[cell] = buffer[index]``, which another block has announced; into registers."""
     word, dtype = tir.dtype_of(buffer), tir.dtype_of(target)
     if word == dtype:
-        return _load("relaxed", tirx.BufferLoad(target, list(place)), buffer, index)
+        return _load("relaxed", tirx.BufferLoad(target, list(cell)), buffer, index)
     # The registers hold what was there before: it is written over.
     through = local("word", [1], word)
     zero = int_const(0, "int32")
     read = _load("relaxed", tirx.BufferLoad(through, [zero]), buffer, index)
     value = tirx.Cast(dtype, tirx.BufferLoad(through, [zero]))
-    return tir.seq([tirx.AllocBuffer(through), read, tirx.BufferStore(target, value, list(place))])
+    return tir.seq([tirx.AllocBuffer(through), read, tirx.BufferStore(target, value, list(cell))])
 
 
 def announce(flags: Var, index: Sequence[Any]) -> Any:

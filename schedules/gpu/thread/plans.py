@@ -46,7 +46,7 @@ VECTOR_BITS = 128
 #: TVM aligns every shared array to this many bytes.
 _ALIGNMENT = 64
 #: Most buffers for the inputs of a tile.
-_MOST_STAGES = 3
+_MOST_BUFFERS = 3
 #: Steps that the tiles or chunks of a row may have beyond its end.
 _BEYOND = 1 << 24
 
@@ -139,8 +139,8 @@ class GpuPlan(ScanPlan):
             "leave block_load at its default",
         )
         self.require(
-            1 <= self.stages <= _MOST_STAGES,
-            f"1 to {_MOST_STAGES} stages",
+            1 <= self.stages <= _MOST_BUFFERS,
+            f"1 to {_MOST_BUFFERS} buffers of a tile",
             f"stages={self.stages}",
             "use 2",
         )
@@ -148,19 +148,19 @@ class GpuPlan(ScanPlan):
             return
         self.require(
             self.block_load == "transposed",
-            "block_load=transposed for several stages",
+            "block_load=transposed for several buffers of a tile",
             f"block_load={self.block_load}, stages={self.stages}",
             "use stages=1",
         )
         self.require(
             machine.device.async_copies,
-            "a device with asynchronous copies to shared memory for several stages",
+            "a device with asynchronous copies to shared memory for several buffers of a tile",
             f"{machine.device.name}, which has none",
             "use stages=1",
         )
         self.require(
             machine.async_copies,
-            "a target of sm_80 or later for several stages",
+            "a target of sm_80 or later for several buffers of a tile",
             "an older one, or one that does not say",
             'use stages=1, or name the target\'s "arch"',
         )
@@ -168,11 +168,11 @@ class GpuPlan(ScanPlan):
     def check_shuffles(self, machine: Machine, kinds: Iterable[str], what: str, fix: str) -> None:
         """Check that threads of a warp can exchange what is said, by shuffles."""
         device, wanted = machine.device, ", ".join(f"tvm_warp_shuffle{kind}" for kind in kinds)
-        found = [f"tvm_warp_shuffle{kind}" for kind in sorted(device.shuffles)]
+        has = [f"tvm_warp_shuffle{kind}" for kind in sorted(device.shuffles)]
         self.require(
             shuffles(machine, kinds),
             f"a device with shuffles in warps of {WARP} threads ({wanted}) for {what}",
-            f"{device.name} with {', '.join(found) or 'no shuffles'}, in warps of {machine.warp}",
+            f"{device.name} with {', '.join(has) or 'no shuffles'}, in warps of {machine.warp}",
             fix,
         )
 
@@ -182,7 +182,7 @@ class GpuPlan(ScanPlan):
         Time holds less than 2^31 steps. Symbolic extents are taken as fitting.
         """
         used = self.shared_bytes(recurrence)
-        fewer = "fewer stages, or " if self.stages > 1 else ""
+        fewer = "fewer buffers of a tile (stages), or " if self.stages > 1 else ""
         self.require(
             used <= machine.shared_bytes,
             f"at most {machine.shared_bytes} bytes of shared memory",

@@ -100,7 +100,7 @@ def vector_access(
 
 def steady_stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
     """Stores to outputs that every step makes once, to a buffer that it does nothing else with."""
-    found: list[tirx.BufferStore] = []
+    stores: list[tirx.BufferStore] = []
     counts = tir.VarMap()
 
     def count(store: tirx.BufferStore) -> None:
@@ -120,7 +120,7 @@ def steady_stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
         if str(buffer.scope()) == "local" or counts[buffer] > 1:
             return
         if buffer not in read and buffer not in ending:
-            found.append(store)
+            stores.append(store)
 
     tvm_ffi.structural_walk(
         recurrence.body,
@@ -132,7 +132,7 @@ def steady_stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
         ],
         order="pre",
     )
-    return found
+    return stores
 
 
 @lru_cache(maxsize=64)

@@ -39,15 +39,15 @@ _THREADS = 128
 _UNROLLED = tirx.ForKind.UNROLLED
 
 
-def carries_of_lanes(phases: Phases, stage: int, count: int) -> Any:
+def carries_of_lanes(phases: Phases, level: int, count: int) -> Any:
     """A thread per lane, for any family; ``count`` chunks, the last without an element."""
-    recurrence, elements = phases.recurrence, phases.elements[stage]
+    recurrence, elements = phases.recurrence, phases.elements[level]
     ahead = max(1, min(AHEAD, _WORDS * 4 // max(1, element_bytes(recurrence))))
-    now = Elements(recurrence, "now", [ahead], "local", stage)
+    now = Elements(recurrence, "now", [ahead], "local", level)
 
-    def walk(replica: Replica, row: Var) -> Any:
+    def serial(replica: Replica, row: Var) -> Any:
         def keep(chunk: Any) -> Any:
-            return replica.keep(phases.carries, [chunk, row], stage)
+            return replica.keep(phases.carries, [chunk, row], level)
 
         def fetch(u: Any, chunk: Any) -> Any:
             return replica.copy(now, [u], elements, [chunk, row])
@@ -58,7 +58,7 @@ def carries_of_lanes(phases: Phases, stage: int, count: int) -> Any:
         batches = _in_batches(count - 1, ahead, fetch, pass_on)
         return tir.seq([batches, keep(int_const(count - 1, "int32"))])
 
-    row, kernel = phases.scan_in_order(stage, walk, more=now.buffers)
+    row, kernel = phases.scan_in_order(level, serial, more=now.buffers)
     return threads_over(kernel, row, phases.rows, _THREADS)
 
 
@@ -88,15 +88,15 @@ def carries_of_states(phases: Phases, split: StateSplit, count: int) -> Any:
         )
 
     def carry(index: int) -> tuple[Var, list[Any]]:
-        found = recurrence.carries[index]
-        place = tir.VarMap((axis.var, tir.zero_like(axis.var)) for axis in found.state_axes)
-        return registers[found.state], [tir.substitute(c, place) for c in found.cell]
+        carried = recurrence.carries[index]
+        first_state = tir.VarMap((axis.var, tir.zero_like(axis.var)) for axis in carried.state_axes)
+        return registers[carried.state], [tir.substitute(c, first_state) for c in carried.cell]
 
     def keep(chunk: Any) -> Any:
-        kept = [tirx.BufferLoad(*carry(i)) for i, _ in enumerate(recurrence.carries)]
+        values = [tirx.BufferLoad(*carry(i)) for i, _ in enumerate(recurrence.carries)]
         return tir.seq(
             tirx.BufferStore(buffer, value, [chunk, row, state])
-            for buffer, value in zip(carries, kept, strict=True)
+            for buffer, value in zip(carries, values, strict=True)
         )
 
     def pass_on(u: Any, chunk: Any) -> Any:
@@ -110,7 +110,9 @@ def carries_of_states(phases: Phases, split: StateSplit, count: int) -> Any:
         return tir.seq([keep(chunk), *applied])
 
     parts = [recurrence.prologue, recurrence.start]
-    begin = [replica.place(split.part(p, state, 1, registers)) for p in parts if p is not None]
+    begin = [
+        replica.instantiate(split.part(p, state, 1, registers)) for p in parts if p is not None
+    ]
     end = keep(int_const(count - 1, "int32"))
     body = tir.seq([*begin, _in_batches(count - 1, AHEAD, fetch, pass_on), end])
 

@@ -40,7 +40,7 @@ __all__ = ["build_chunks"]
 
 
 def build_chunks(recurrence: Recurrence, plan: WalkPlan, cut: TimeCut) -> Built:
-    """Three kernels for each stage of the carries, the replay last; see the module."""
+    """Three kernels for each level of the carries, the replay last; see the module."""
     kind = _SharedChunks if plan.threads_per_lane > 1 else _Chunks
     return kind(recurrence, plan, cut).build()
 
@@ -56,7 +56,9 @@ class _Chunks(Phases):
     def _is_last(self, chunk: Var) -> Any:
         return tirx.EQ(chunk, int_const(self.cut.count - 1, chunk))
 
-    def _walk(self, name: str, chunks: int, parts: Any, reads: list[Var], writes: list[Var]) -> Any:
+    def _kernel_of(
+        self, name: str, chunks: int, parts: Any, reads: list[Var], writes: list[Var]
+    ) -> Any:
         """A kernel with ``parts(replica, row, chunk)``, a thread per lane and chunk."""
         row, chunk = tirx.Var("v_row", self.dtype), tirx.Var("v_chunk", "int32")
         lanes = decode_lanes(self.recurrence, row)
@@ -70,48 +72,48 @@ class _Chunks(Phases):
         threads = self.plan.threads_per_block
         return chunks_over(kernel, row, self.rows, chunk, chunks, threads)
 
-    def reduce(self, stage: int) -> Any:
+    def reduce(self, level: int) -> Any:
         """Kernel 1: the element of every chunk but the last."""
 
         def parts(replica: Replica, row: Var, chunk: Var) -> tuple[list[Any], list[Var]]:
             held, first = (
-                Elements(self.recurrence, "held", [], "local", stage),
+                Elements(self.recurrence, "held", [], "local", level),
                 self.cut.first(chunk),
             )
             steps = self.cut.steps_of(chunk, not_last=True)
             body = [
                 replica.prologue(),
-                replica.fetch(self.carries, [chunk, row], range(stage)),
+                replica.fetch(self.carries, [chunk, row], range(level)),
                 replica.set_identity(held, []),
                 loop("t", steps, lambda t: replica.extend(held, [], first + t)),
-                replica.copy(self.elements[stage], [chunk, row], held, []),
+                replica.copy(self.elements[level], [chunk, row], held, []),
             ]
             return body, held.buffers
 
-        reads = [*self.recurrence.inputs, *self.carries_of(range(stage))]
-        writes = self.elements[stage].buffers
-        return self._walk("scan_reduce", self.cut.count - 1, parts, reads, writes)
+        reads = [*self.recurrence.inputs, *self.carries_of(range(level))]
+        writes = self.elements[level].buffers
+        return self._kernel_of("scan_reduce", self.cut.count - 1, parts, reads, writes)
 
-    def scan(self, stage: int) -> Any:
+    def scan(self, level: int) -> Any:
         """Kernel 2: the carry before every chunk."""
-        return carries_of_lanes(self, stage, self.cut.count)
+        return carries_of_lanes(self, level, self.cut.count)
 
     def replay(self) -> Any:
         """Kernel 3: the loop body over every chunk, from its carry."""
 
         def parts(replica: Replica, row: Var, chunk: Var) -> tuple[list[Any], list[Var]]:
-            first, stages = self.cut.first(chunk), range(self.recurrence.stages)
+            first, levels = self.cut.first(chunk), range(self.recurrence.levels)
             finish = replica.finish()
             body = [
                 replica.prologue(),
-                replica.fetch(self.carries, [chunk, row], stages),
+                replica.fetch(self.carries, [chunk, row], levels),
                 loop("t", self.cut.steps_of(chunk), lambda t: replica.step(first + t)),
                 None if finish is None else when(self._is_last(chunk), finish),
             ]
             return body, []
 
         reads = [*self.recurrence.inputs, *self.carries]
-        return self._walk(
+        return self._kernel_of(
             "scan_replay", self.cut.count, parts, reads, list(self.recurrence.outputs)
         )
 
@@ -122,11 +124,11 @@ class _SharedChunks(_Chunks):
     def __init__(self, recurrence: Recurrence, plan: WalkPlan, cut: TimeCut) -> None:
         super().__init__(recurrence, plan, cut)
         self.split = split_states(recurrence)
-        found = reduction_of(recurrence)
-        assert isinstance(found, StateReduction), "WalkPlan.check refuses other steps"
-        self.reduction = found
+        reduction = reduction_of(recurrence)
+        assert isinstance(reduction, StateReduction), "WalkPlan.check refuses other steps"
+        self.reduction = reduction
 
-    def _shared_walk(
+    def _shared_kernel(
         self,
         name: str,
         chunks: int,
@@ -154,7 +156,7 @@ class _SharedChunks(_Chunks):
         block = self.plan.threads_per_block
         return chunks_over(kernel, threads.slot, threads.count, chunk, chunks, block)
 
-    def reduce(self, stage: int) -> Any:
+    def reduce(self, level: int) -> Any:
         def parts(walk: Walk, row: Any, chunk: Var) -> tuple[Any, Any]:
             begin, after = [], []
             for i, group in enumerate(self.recurrence.groups):
@@ -164,29 +166,29 @@ class _SharedChunks(_Chunks):
                 cells = [self._own(walk, index, product), self._own(walk, index, old)]
                 for (register, at), value in zip(cells, group.algebra.identity(), strict=True):
                     begin.append(
-                        walk.own_states(
+                        walk.each_state(
                             lambda s, r=register, a=at, v=value: tirx.BufferStore(r, v, a(s))
                         )
                     )
 
                 def save(s: Any, i: int = i, cells: Any = cells) -> Any:
                     element = [tirx.BufferLoad(r, at(s)) for r, at in cells]
-                    return self.elements[stage].store(i, [chunk, row], [walk.state(s)], element)
+                    return self.elements[level].store(i, [chunk, row], [walk.state(s)], element)
 
-                after.append(walk.own_states(save))
+                after.append(walk.each_state(save))
             return tir.seq(begin), tir.seq(after)
 
-        return self._shared_walk(
+        return self._shared_kernel(
             "scan_reduce",
             self.cut.count - 1,
             self.reduction.split,
             parts,
-            self.elements[stage].buffers,
+            self.elements[level].buffers,
             list(self.reduction.gates),
         )
 
     def _own(self, walk: Walk, index: int, old: Var) -> tuple[Var, Any]:
-        """The thread's registers of a carry (or what is as large), and the place of a state."""
+        """The thread's registers of a carry (or what is as large), and the index of a state."""
         carry = self.recurrence.carries[index]
 
         def at(s: Any) -> list[Any]:
@@ -195,7 +197,7 @@ class _SharedChunks(_Chunks):
 
         return walk.states[old], at
 
-    def scan(self, stage: int) -> Any:
+    def scan(self, level: int) -> Any:
         return carries_of_states(self, self.split, self.cut.count)
 
     def replay(self) -> Any:
@@ -209,9 +211,9 @@ class _SharedChunks(_Chunks):
                         r, tirx.BufferLoad(of, [chunk, row, walk.state(s)]), a(s)
                     )
 
-                begin.append(walk.own_states(fetch))
+                begin.append(walk.each_state(fetch))
             finish = walk.part(self.recurrence.finish)
             return tir.seq(begin), when(self._is_last(chunk), finish) if finish else None
 
         outputs = list(self.recurrence.outputs)
-        return self._shared_walk("scan_replay", self.cut.count, self.split, parts, outputs, [])
+        return self._shared_kernel("scan_replay", self.cut.count, self.split, parts, outputs, [])

@@ -76,8 +76,8 @@ class WalkCounts:
 def walk_counts(plan: WalkPlan, recurrence: Recurrence, reduces: bool = False) -> WalkCounts:
     """Count a walk of ``lanes``; with ``reduces`` the one that makes a chunk's element."""
     if plan.threads_per_lane > 1:
-        found = reduction_of(recurrence) if reduces else None
-        split = found.split if isinstance(found, StateReduction) else split_of(recurrence)
+        reduction = reduction_of(recurrence) if reduces else None
+        split = reduction.split if isinstance(reduction, StateReduction) else split_of(recurrence)
         assert isinstance(split, StateSplit), "WalkPlan.check refuses other steps"
         return _shared(plan, recurrence, split)
     return _alone(recurrence, reduces)
@@ -85,9 +85,9 @@ def walk_counts(plan: WalkPlan, recurrence: Recurrence, reduces: bool = False) -
 
 def _alone(recurrence: Recurrence, reduces: bool) -> WalkCounts:
     """A thread per lane."""
-    found = reduction_of(recurrence) if reduces else None
-    if isinstance(found, StateReduction):
-        body: Any = tir.seq([*found.split.before, *found.split.loops])
+    reduction = reduction_of(recurrence) if reduces else None
+    if isinstance(reduction, StateReduction):
+        body: Any = tir.seq([*reduction.split.before, *reduction.split.loops])
         parts = [body]
     elif reduces:
         algebras = [group.algebra for group in recurrence.groups]
@@ -96,12 +96,12 @@ def _alone(recurrence: Recurrence, reduces: bool) -> WalkCounts:
         parts = [recurrence.body]
     stores = [] if reduces else _stores(recurrence)
     loads = _moving_loads(parts, recurrence)
-    made = sum(instructions_of(part) for part in parts)
+    computed = sum(instructions_of(part) for part in parts)
     read = sum(count for _, count in loads)
     lines = sum(count * _lines(list(load.indices), recurrence) for load, count in loads)
     lines += sum(_lines(indices, recurrence) for indices in stores)
     buffers = [load.source for load, _ in loads] + ([] if reduces else list(recurrence.outputs))
-    total = made + read + len(stores) + _LOOP
+    total = computed + read + len(stores) + _LOOP
     specials = sum(specials_of(part) for part in parts)
     moved = array_bytes(buffers, recurrence)
     return WalkCounts(total, total, lines / _WARP, specials, moved)
@@ -110,7 +110,7 @@ def _alone(recurrence: Recurrence, reduces: bool) -> WalkCounts:
 def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCounts:
     """Several threads share the states of a lane."""
     shared = plan.threads_per_lane
-    own, levels = split.states // shared, log2(shared)
+    states_each, levels = split.states // shared, log2(shared)
     loops = in_base_two(split.loops, recurrence).loops
     loop_body = tir.seq([part.body for part in loops])
     outside = tir.seq([*split.before, *split.after])
@@ -128,14 +128,14 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     poly = plan.exp_share / OF * exps
     of_state = instructions_of(loop_body, bare=True) + poly * (_POLYNOMIAL - 1)
     exchanged = sent + sums * (2 * levels + 1)
-    thread = own * (of_state + read) + exchanged + _LOOP
+    thread = states_each * (of_state + read) + exchanged + _LOOP
     stored = len(_stores(recurrence)) if split.after else 0
     moved = len(steady) + len(alike) + stored
     width = 4.0 if plan.vector_loads else 1.0
     copies = 2.0 if plan.block_load == "transposed" else 1.0
     once = instructions_of(outside) + copies * moved / width + _KEEP
     group = min(_WARP, shared * plan.items_per_thread)
-    lines = own * own_lines + sent + sums * levels
+    lines = states_each * own_lines + sent + sums * levels
     once_lines = copies * moved / group * _WARP / shared
     buffers = [load.source for load, *_ in (*steady, *alike)] + [load.source for load, *_ in reads]
     buffers += list(recurrence.outputs) if split.after else []
@@ -151,11 +151,11 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
 
 def _shared_accesses(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> float:
     """Accesses to tiles: written by whole lines, read by vectors of a thread's items or states."""
-    found = walk_layout(plan, recurrence, split)
+    layout = walk_layout(plan, recurrence, split)
     lanes = plan.threads_per_block // plan.threads_per_lane
-    streams = sum(2 * part.size for part in found.streams) / _LINE
-    copied = sum(split.states * part.size for part in found.tables) / _LINE / lanes
-    return streams + copied + sum(split.states / part.width for part in found.tables) / _WARP
+    streams = sum(2 * part.size for part in layout.streams) / _LINE
+    copied = sum(split.states * part.size for part in layout.tables) / _LINE / lanes
+    return streams + copied + sum(split.states / part.width for part in layout.tables) / _WARP
 
 
 def _varies(load: TensorLoad, loops: tuple[Any, ...]) -> bool:
@@ -175,13 +175,13 @@ def _state_reads(
 ) -> list[tuple[TensorLoad, int, float]]:
     """Loads for every state and step: elements taken at once, and lines that a warp touches."""
     tables = walk_layout(plan, recurrence, split).tables
-    found = []
+    reads = []
     for load, _ in _moving_loads([tir.seq([part.body for part in loops])], recurrence):
         if not _varies(load, loops):
             continue
         table = next((t for t in tables if tir.structurally_equal(t.access, load)), None)
         if table is not None:
-            found.append((load, table.width, 1.0))
+            reads.append((load, table.width, 1.0))
             continue
         width, lines = 1, float(plan.threads_per_lane)
         if plan.vector_loads:
@@ -190,13 +190,13 @@ def _state_reads(
         if _varies(load.indices[-1], loops):
             size = tir.byte_size(tir.dtype_of(load))
             lines = max(1.0, split.states * size / _LINE)
-        found.append((load, width, lines))
-    return found
+        reads.append((load, width, lines))
+    return reads
 
 
 def _moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorLoad, float]]:
     """Different loads of memory that move with time, and how often a step makes each."""
-    found: list[tuple[TensorLoad, float]] = []
+    moving: list[tuple[TensorLoad, float]] = []
     skip, time = tvm_ffi.WalkResult.SKIP, recurrence.time.var
 
     def walk(node: Any, times: float) -> None:
@@ -207,14 +207,14 @@ def _moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[Tensor
         def on_load(load: TensorLoad) -> None:
             if str(load.source.scope()) == "local" or not tir.contains_var(load, [time]):
                 return
-            if not any(tir.structurally_equal(load, other) for other, _ in found):
-                found.append((load, times))
+            if not any(tir.structurally_equal(load, other) for other, _ in moving):
+                moving.append((load, times))
 
         tvm_ffi.structural_walk(node, [(tirx.For, on_loop), (TensorLoad, on_load)], order="pre")
 
     for part in parts:
         walk(part, 1.0)
-    return found
+    return moving
 
 
 def _lines(indices: list[Any], recurrence: Recurrence) -> float:
@@ -227,11 +227,11 @@ def _lines(indices: list[Any], recurrence: Recurrence) -> float:
 
 def _stores(recurrence: Recurrence) -> list[list[Any]]:
     """Indices of what a step writes to memory."""
-    found: list[list[Any]] = []
+    stores: list[list[Any]] = []
 
     def on_store(store: tirx.BufferStore) -> None:
         if any(store.buffer.same_as(out) for out in recurrence.outputs):
-            found.append(list(store.indices))
+            stores.append(list(store.indices))
 
     tvm_ffi.structural_walk(recurrence.body, [(tirx.BufferStore, on_store)])
-    return found
+    return stores

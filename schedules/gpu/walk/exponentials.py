@@ -68,7 +68,7 @@ class BaseTwo:
 
 def in_base_two(loops: Sequence[tirx.For], recurrence: Recurrence) -> BaseTwo:
     """``exp(x a)`` as ``exp2(x a)`` where ``a`` does not change with time and is used so only."""
-    made, scaled = [], []
+    parts_in_base_two, scaled = [], []
     for part in loops:
         time = [recurrence.time.var]
         for load in steady_loads(part.body, recurrence, [part.loop_var], free_of=time):
@@ -79,8 +79,8 @@ def in_base_two(loops: Sequence[tirx.For], recurrence: Recurrence) -> BaseTwo:
             if folded is not None:
                 part = folded
                 scaled.append(load)
-        made.append(part)
-    return BaseTwo(tuple(made), tuple(scaled))
+        parts_in_base_two.append(part)
+    return BaseTwo(tuple(parts_in_base_two), tuple(scaled))
 
 
 def _as_used(part: tirx.For, load: TensorLoad) -> Any:
@@ -109,14 +109,14 @@ def exponentials_in_base_two(recurrence: Recurrence) -> int:
 
 
 def _count(stmt: Any) -> int:
-    found: list[Call] = []
+    calls: list[Call] = []
 
     def visit(call: Call) -> None:
         if _is_exp2(call):
-            found.append(call)
+            calls.append(call)
 
     tvm_ffi.structural_walk(stmt, [(Call, visit)])
-    return len(found)
+    return len(calls)
 
 
 def _is_exp2(call: Call) -> bool:
@@ -140,9 +140,9 @@ def with_share(loop: tirx.For, step: int, share: int, pool: Pool) -> Any:
     pool : Pool
         Registers for intermediate values.
     """
-    own = int(loop.extent)
-    chosen = (step + 1) * own * share // OF - step * own * share // OF
-    parts = [_run(loop, 0, chosen, pool), _run(loop, chosen, own, None)]
+    count = int(loop.extent)
+    chosen = (step + 1) * count * share // OF - step * count * share // OF
+    parts = [_run(loop, 0, chosen, pool), _run(loop, chosen, count, None)]
     return tir.seq([part for part in parts if part is not None])
 
 
@@ -151,8 +151,8 @@ def _run(loop: tirx.For, first: int, end: int, pool: Pool | None) -> Any:
     if first == end:
         return None
     var = tirx.Var(loop.loop_var.name, tir.dtype_of(loop.loop_var))
-    place = var + tirx.IntImm(tir.dtype_of(var), first)
-    body = tir.substitute(tir.fresh_copy(loop.body), tir.VarMap([(loop.loop_var, place)]))
+    index = var + tirx.IntImm(tir.dtype_of(var), first)
+    body = tir.substitute(tir.fresh_copy(loop.body), tir.VarMap([(loop.loop_var, index)]))
     body = _by_instructions(body) if pool is None else _by_polynomials(body, pool)
     zero, extent = tir.zero_like(var), tirx.IntImm(tir.dtype_of(var), end - first)
     return tirx.For(var, zero, extent, loop.kind, body)

@@ -54,36 +54,36 @@ class WalkRegisters:
         self.recurrence, self.plan, self.owner = recurrence, plan, owner
         self.base_two = in_base_two(split.loops, recurrence)
         self.split, self.pool = replace(split, loops=self.base_two.loops), Pool(1)
-        self.own = self.split.states // plan.threads_per_lane
+        self.states_each = self.split.states // plan.threads_per_lane
         self.replica = Replica(recurrence, lanes, unroll=True)
         items, time = plan.items_per_thread, recurrence.time.var
         #: The thread's part of every array that the states count.
         self.states = tir.VarMap()
         for old, dim in self.split.dims.items():
-            shape = [self.own if i == dim else e for i, e in enumerate(tir.shape_of(old))]
+            shape = [self.states_each if i == dim else e for i, e in enumerate(tir.shape_of(old))]
             self.states[old] = local(f"{old.name}_own", shape, tir.dtype_of(old))
         self.tiles = WalkTiles(recurrence, plan, slot, split, end)
         outside = tir.seq([*self.split.before, *self.split.after])
-        found = steady_loads(outside, recurrence, [time])
+        steady = steady_loads(outside, recurrence, [time])
         for part in self.split.loops:
             for load in steady_loads(part.body, recurrence, [time]):
-                if not any(tir.structurally_equal(load, other) for other in found):
-                    found.append(load)
+                if not any(tir.structurally_equal(load, other) for other in steady):
+                    steady.append(load)
         self.staged = StagedItems(
             recurrence,
             self.replica,
             items,
             plan.vector_loads,
-            found,
+            steady,
             [part for part, _ in self.tiles.streams],
             writes=bool(self.split.after),
         )
         # What the loops read that the steps' owners know: registers, and loads.
         read = tir.buffers_loaded(tir.seq(self.split.loops))
         written = tir.buffers_stored(tir.seq(self.split.before)).keys()
-        self.kept = [(old, self._kept_items(old, items)) for old in written]
+        self.item_registers = [(old, self._item_registers(old, items)) for old in written]
         sums = tir.VarMap((cell.source, True) for cell in self.split.sums)
-        self.sent = [(o, k) for o, k in self.kept if o in read and o not in sums]
+        self.sent = [(o, k) for o, k in self.item_registers if o in read and o not in sums]
         # Of loads in the loops: those that every state of a step shares.
         self.current = [
             (s, local(f"{s.access.source.name}_now", [1], tir.dtype_of(s.access)))
@@ -96,7 +96,7 @@ class WalkRegisters:
             self.split,
             self.replica,
             owner,
-            self.own,
+            self.states_each,
             self.tiles,
             self.base_two.scale,
         )
@@ -105,7 +105,7 @@ class WalkRegisters:
             for cell in self.split.sums
         ]
 
-    def _kept_items(self, old: Var, items: int) -> Var:
+    def _item_registers(self, old: Var, items: int) -> Var:
         return local(f"{old.name}_kept", [items, *tir.shape_of(old)], tir.dtype_of(old))
 
     @property
@@ -114,14 +114,14 @@ class WalkRegisters:
         states = [new for _, new in self.states.items()]
         split = tir.VarMap((self.replica.register(c.state), True) for c in self.recurrence.carries)
         rest = [b for b in self.replica.buffers if b not in split]
-        kept = [buffer for _, buffer in self.kept]
+        kept_items = [buffer for _, buffer in self.item_registers]
         now = [buffer for _, buffer in self.current]
         loaded = [*self.loads.buffers, *self.tiles.buffers]
         return [
             *states,
             *rest,
             *self.pool.buffers,
-            *kept,
+            *kept_items,
             *now,
             *loaded,
             *self.results,
@@ -132,21 +132,23 @@ class WalkRegisters:
         """A part of the recurrence over the thread's own states."""
         if stmt is None:
             return None
-        return self.replica.place(self.split.part(stmt, self.owner, self.own, self.states))
+        return self.replica.instantiate(
+            self.split.part(stmt, self.owner, self.states_each, self.states)
+        )
 
-    def own_states(self, make: Any) -> Any:
+    def each_state(self, make: Any) -> Any:
         """``make(s)`` for each of the thread's states."""
-        return each([self.own], lambda place: make(place[0]), True)
+        return each([self.states_each], lambda index: make(index[0]), True)
 
     def state(self, s: Any) -> Any:
         """Number in the lane of the thread's state ``s``."""
-        return self.owner * int_const(self.own, "int32") + s
+        return self.owner * int_const(self.states_each, "int32") + s
 
     def for_cells(self, old: Var, make: Any) -> Any:
-        """``make(register, place)`` for every cell of a register array."""
+        """``make(register, cell)`` for every cell of a register array."""
         new = self.replica.register(old)
         shape = [int(e) for e in tir.shape_of(new)]
-        return each(shape, lambda place: make(new, place), True)
+        return each(shape, lambda cell: make(new, cell), True)
 
     def set_sum(self, cell: TensorLoad, value: Any) -> Any:
         """The cell of a sum := ``value``."""

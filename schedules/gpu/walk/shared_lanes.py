@@ -123,11 +123,11 @@ class Walk(WalkRegisters):
             )
 
         def of_tile(tile: Any) -> Any:
-            def one(g: Any) -> Any:
+            def of_group(g: Any) -> Any:
                 number = tile * int_const(in_tile, tile) + as_dtype(g, dtype)
                 return group(number, tile, as_dtype(g, "int32"))
 
-            return tir.seq([self.tiles.load(tile), loop("g", in_tile, one)])
+            return tir.seq([self.tiles.load(tile), loop("g", in_tile, of_group)])
 
         if not tir.is_true(any_lane):
             units = tirx.Select(any_lane, units, tir.zero_like(units))
@@ -150,25 +150,25 @@ class Walk(WalkRegisters):
     def _items(self, first: Any, make: Any, step: int = 1) -> list[Any]:
         """``make(item, time)`` for the steps from ``first`` on, every ``step``-th, that exist."""
         count = self.plan.items_per_thread
-        found = [
+        steps = [
             (make(int_const(k, "int32"), first + int_const(k, first)), first + int_const(k, first))
             for k in range(0, count, step)
         ]
         if (tir.as_int(self.recurrence.time.extent) or 1) % count == 0:
             # All steps of a thread exist, or none of them.
-            return [when(self._valid(first), tir.seq([stmt for stmt, _ in found]))]
-        return [when(self._valid(time), stmt) for stmt, time in found]
+            return [when(self._valid(first), tir.seq([stmt for stmt, _ in steps]))]
+        return [when(self._valid(time), stmt) for stmt, time in steps]
 
     def _before(self, mine: Any, tile: Any, start: Any) -> Any:
-        def one(k: Any, time: Any) -> Any:
-            placed = self.replica.place(tir.seq(self.split.before), None, time)
-            stmts = [self.staged.use(placed, k, time)]
-            for old, kept in self.kept:
+        def of_item(k: Any, time: Any) -> Any:
+            statement = self.replica.instantiate(tir.seq(self.split.before), None, time)
+            stmts = [self.staged.use(statement, k, time)]
+            for old, items_of_old in self.item_registers:
                 stmts.append(
                     self.for_cells(
                         old,
-                        lambda new, at, kept=kept: tirx.BufferStore(
-                            kept, tirx.BufferLoad(new, at), [k, *at]
+                        lambda new, at, items=items_of_old: tirx.BufferStore(
+                            items, tirx.BufferLoad(new, at), [k, *at]
                         ),
                     )
                 )
@@ -177,9 +177,9 @@ class Walk(WalkRegisters):
         loads: list[Any] = []
         if self.staged.loads_alone:
             loads = self._items(mine, self.staged.fill, self.staged.group)
-        own = start + self.owner * int_const(self.plan.items_per_thread, "int32")
-        taken = self.tiles.take(self.staged.by_block, tile, own)
-        return tir.seq([*loads, *taken, *self._items(mine, one)])
+        first_item = start + self.owner * int_const(self.plan.items_per_thread, "int32")
+        taken = self.tiles.take(self.staged.by_block, tile, first_item)
+        return tir.seq([*loads, *taken, *self._items(mine, of_item)])
 
     def _steps(self, first: Any, tile: Any, within: Any) -> Any:
         """All steps of the group: those of one owner after the other."""
@@ -187,24 +187,24 @@ class Walk(WalkRegisters):
 
         def of_owner(q: Any) -> Any:
             start = first + as_dtype(q, tir.dtype_of(first)) * int_const(items, first)
-            place = within + as_dtype(q, "int32") * int_const(items, "int32")
+            first_step = within + as_dtype(q, "int32") * int_const(items, "int32")
 
-            def one(item: Any, time: Any) -> Any:
+            def of_item(item: Any, time: Any) -> Any:
                 k = int(item)
-                staged = self.tiles.fill(k, self.owner, tile, place + item)
+                staged = self.tiles.fill(k, self.owner, tile, first_step + item)
                 return self._step(q, k, time, [*self.loads.fill(k, time), *staged])
 
-            return tir.seq(self._items(start, one))
+            return tir.seq(self._items(start, of_item))
 
         return loop("q", self.plan.threads_per_lane, of_owner)
 
     def _step(self, q: Any, k: int, time: Any, loads: list[Any]) -> Any:
         stmts: list[Any] = [stmt for stmt in loads if stmt is not None]
         width = self.plan.threads_per_lane
-        for old, kept in self.sent:
+        for old, items_of_old in self.sent:
 
-            def receive(new: Var, at: list[Any], kept: Var = kept) -> Any:
-                value = tirx.BufferLoad(kept, [int_const(k, "int32"), *at])
+            def receive(new: Var, at: list[Any], items_of_old: Var = items_of_old) -> Any:
+                value = tirx.BufferLoad(items_of_old, [int_const(k, "int32"), *at])
                 return tirx.BufferStore(new, shuffled("", value, q, width), at)
 
             stmts.append(self.for_cells(old, receive))
@@ -217,10 +217,10 @@ class Walk(WalkRegisters):
         for cell, result in zip(self.split.sums, self.results, strict=True):
             distance = 1
             while distance < width:
-                part = self.replica.place(cell)
+                part = self.replica.instantiate(cell)
                 stmts.append(self.set_sum(cell, part + shuffled("_xor", part, distance)))
                 distance *= 2
-            keep = tirx.BufferStore(result, self.replica.place(cell), [int_const(k, "int32")])
+            keep = tirx.BufferStore(result, self.replica.instantiate(cell), [int_const(k, "int32")])
             stmts.append(tirx.IfThenElse(tirx.EQ(self.owner, q), keep, None))
         return tir.seq(stmts)
 
@@ -238,33 +238,33 @@ class Walk(WalkRegisters):
             return self.loads.read(load, part.loop_var, k)
 
         split = self.split.with_dims(dims)
-        stmt = split.part(tir.map_loads(part, on_load), self.owner, self.own, registers)
+        stmt = split.part(tir.map_loads(part, on_load), self.owner, self.states_each, registers)
         stmt = with_share(stmt, k, self.plan.exp_share, self.pool)
-        return self.replica.place(stmt, None, time)
+        return self.replica.instantiate(stmt, None, time)
 
     def _after(self, mine: Any) -> Any:
-        def one(k: Any, time: Any) -> Any:
+        def of_item(k: Any, time: Any) -> Any:
             stmts: list[Any] = []
-            for old, kept in self.kept:
+            for old, items_of_old in self.item_registers:
                 stmts.append(
                     self.for_cells(
                         old,
-                        lambda new, at, kept=kept: tirx.BufferStore(
-                            new, tirx.BufferLoad(kept, [k, *at]), at
+                        lambda new, at, items=items_of_old: tirx.BufferStore(
+                            new, tirx.BufferLoad(items, [k, *at]), at
                         ),
                     )
                 )
             for cell, result in zip(self.split.sums, self.results, strict=True):
-                total = self.replica.place(cell) + tirx.BufferLoad(result, [k])
+                total = self.replica.instantiate(cell) + tirx.BufferLoad(result, [k])
                 stmts.append(self.set_sum(cell, total))
-            placed = self.replica.place(tir.seq(self.split.after), None, time)
-            stmts.append(self.staged.use(placed, k, time))
+            statement = self.replica.instantiate(tir.seq(self.split.after), None, time)
+            stmts.append(self.staged.use(statement, k, time))
             return tir.seq(stmts)
 
         stores: list[Any] = []
         if self.staged.stores:
             stores = self._items(mine, self.staged.empty, self.staged.group)
-        return tir.seq([*self._items(mine, one), *stores])
+        return tir.seq([*self._items(mine, of_item), *stores])
 
 
 def _sum(first: Any, number: Any) -> Any:

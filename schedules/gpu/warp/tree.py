@@ -3,9 +3,9 @@
 For T threads: each one makes 5 combines in its warp, log2(T / 32) over the totals (every warp
 scans all of them, so that nothing goes back through memory) and one for its prefix. The only
 barrier stands between the warps' totals and their readers: scans that follow one another leave
-them in two places by turns, and between two scans of one turn stands the barrier of the other. At
-every level the earlier operand is
-the one that came from the lower thread: the combine need not commute.
+them in two arrays by the parity of their number, and between two scans of one parity stands the
+barrier of the other. At every doubling the earlier operand is the one that came from the lower
+thread: the combine need not commute.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def takes_warp_tree(recurrence: Recurrence) -> bool:
     return all(can_shuffle(dtype) for _, dtype in element_parts(recurrence))
 
 
-def shuffled(kind: str, value: Any, lane: Any, width: int = WARP) -> Any:
+def shuffled(kind: str, value: Any, other: Any, width: int = WARP) -> Any:
     """``value`` of another thread of the warp; all 32 threads must take part.
 
     Parameters
     ----------
     kind : {"", "_up", "_xor"}
-        Whether ``lane`` is the number of the thread within ``width``, how far below it is, or
+        Whether ``other`` is the number of the thread within ``width``, how far below it is, or
         what its number differs by.
     value : Expr
         Of a dtype that ``can_shuffle``, or a half.
-    lane : Expr or int
+    other : Expr or int
         Which thread.
     width : int
         Threads of a group; groups do not see each other.
@@ -68,7 +68,7 @@ def shuffled(kind: str, value: Any, lane: Any, width: int = WARP) -> Any:
         f"tirx.tvm_warp_shuffle{kind}",
         tirx.IntImm("uint32", _ALL),
         value if word == dtype else tirx.Cast(word, value),
-        int_const(lane, "int32") if isinstance(lane, int) else lane,
+        int_const(other, "int32") if isinstance(other, int) else other,
         int_const(width, "int32"),
         int_const(WARP, "int32"),
     )
@@ -84,24 +84,24 @@ class WarpTree(BlockTree):
     def allocate(self) -> None:
         """Registers, and the warps' totals if there are several."""
         self.warps = self.threads // WARP
-        self.lane = self.thread % int_const(WARP, self.thread)
+        self.lane_in_warp = self.thread % int_const(WARP, self.thread)
         self.warp = self.thread // int_const(WARP, self.thread)
         self.left = self.keep("left", [], "local")
         if self.warps > 1:
             self.shared = self.keep("warps", [*self.row.lead, 2, self.warps], "shared")
             self.sums = self.keep("sums", [], "local")
 
-    def scan(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+    def scan(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""
-        left = self.left[stage]
+        left = self.left[level]
         stmts = self._inclusive(mine, left, WARP)
         if self.warps == 1:
             stmts.append(self._shuffle(total, mine, "", WARP - 1))
             return [*stmts, *self._exclusive(mine, left)]
-        sums = self.sums[stage]
-        stmts.append(self._keep_total(stage, mine, turn))
+        sums = self.sums[level]
+        stmts.append(self._keep_total(level, mine, number))
         stmts += self._exclusive(mine, left)
-        stmts += self._scan_totals(stage, total, turn)
+        stmts += self._scan_totals(level, total, number)
         # The totals of the warps before this one; the first warp has none, and asks for any.
         one = int_const(1, self.warp)
         stmts.append(self._shuffle(left, sums, "", tirx.Max(self.warp - one, one - one)))
@@ -109,34 +109,34 @@ class WarpTree(BlockTree):
         stmts.append(tirx.IfThenElse(after_first, self._combine(left, mine), None))
         return stmts
 
-    def fold(self, stage: int, mine: Elements, total: Elements, turn: Any = 0) -> list[Any]:
+    def reduce(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
         """Statements of a scan of which only the aggregate is wanted."""
-        left = self.left[stage]
+        left = self.left[level]
         stmts = self._inclusive(mine, left, WARP)
         if self.warps == 1:
             return [*stmts, self._shuffle(total, mine, "", WARP - 1)]
-        stmts.append(self._keep_total(stage, mine, turn))
-        return [*stmts, *self._scan_totals(stage, total, turn)]
+        stmts.append(self._keep_total(level, mine, number))
+        return [*stmts, *self._scan_totals(level, total, number)]
 
-    def _at(self, turn: Any, warp: Any) -> list[Any]:
+    def _at(self, number: Any, warp: Any) -> list[Any]:
         """The index of the total of a warp."""
-        return [*self.row.at, parity(turn), warp]
+        return [*self.row.at, parity(number), warp]
 
-    def _keep_total(self, stage: int, mine: Elements, turn: Any) -> Any:
+    def _keep_total(self, level: int, mine: Elements, number: Any) -> Any:
         """The last thread of every warp leaves the warp's total in shared memory."""
         last = int_const(WARP - 1, self.thread)
-        store = self.replica.copy(self.shared[stage], self._at(turn, self.warp), mine, [])
-        return hidden(tirx.IfThenElse(tirx.EQ(self.lane, last), store, None))
+        store = self.replica.copy(self.shared[level], self._at(number, self.warp), mine, [])
+        return hidden(tirx.IfThenElse(tirx.EQ(self.lane_in_warp, last), store, None))
 
-    def _scan_totals(self, stage: int, total: Elements, turn: Any) -> list[Any]:
+    def _scan_totals(self, level: int, total: Elements, number: Any) -> list[Any]:
         """Every warp scans the totals of all of them, the last of which is the block's."""
-        sums = self.sums[stage]
+        sums = self.sums[level]
         # Threads beyond the warps' number repeat totals that nobody asks them for.
-        place = self.lane % int_const(self.warps, self.lane)
+        warp = self.lane_in_warp % int_const(self.warps, self.lane_in_warp)
         return [
             all_wait(),
-            hidden(self.replica.copy(sums, [], self.shared[stage], self._at(turn, place))),
-            *self._inclusive(sums, self.left[stage], self.warps),
+            hidden(self.replica.copy(sums, [], self.shared[level], self._at(number, warp))),
+            *self._inclusive(sums, self.left[level], self.warps),
             self._shuffle(total, sums, "", self.warps - 1),
         ]
 
@@ -146,14 +146,14 @@ class WarpTree(BlockTree):
         distance = 1
         while distance < count:
             stmts.append(self._shuffle(left, mine, "_up", distance))
-            reached = self.lane >= int_const(distance, self.lane)
+            reached = self.lane_in_warp >= int_const(distance, self.lane_in_warp)
             stmts.append(tirx.IfThenElse(reached, self._combine(left, mine), None))
             distance *= 2
         return stmts
 
     def _exclusive(self, mine: Elements, left: Elements) -> list[Any]:
-        """Turn the inclusive prefixes of a warp into exclusive ones."""
-        first = tirx.EQ(self.lane, tir.zero_like(self.lane))
+        """Make the inclusive prefixes of a warp exclusive."""
+        first = tirx.EQ(self.lane_in_warp, tir.zero_like(self.lane_in_warp))
         return [
             self._shuffle(left, mine, "_up", 1),
             tirx.IfThenElse(
@@ -163,23 +163,23 @@ class WarpTree(BlockTree):
             ),
         ]
 
-    def _shuffle(self, target: Elements, source: Elements, kind: str, lane: Any) -> Any:
-        def one(i: int, place: list[Any]) -> Any:
-            parts = [shuffled(kind, part, lane) for part in source.load(i, [], place)]
-            return target.store(i, [], place, parts)
+    def _shuffle(self, target: Elements, source: Elements, kind: str, other: Any) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
+            parts = [shuffled(kind, part, other) for part in source.load(i, [], cell)]
+            return target.store(i, [], cell, parts)
 
-        return self.replica.for_each_element(source.stage, one)
+        return self.replica.for_each_element(source.level, of_cell)
 
     def _combine(self, left: Elements, mine: Elements) -> Any:
         """``mine = left`` followed by ``mine``."""
 
-        def one(i: int, place: list[Any]) -> Any:
+        def of_cell(i: int, cell: list[Any]) -> Any:
             algebra = self.replica.recurrence.groups[i].algebra
-            earlier, later = left.load(i, [], place), mine.load(i, [], place)
-            return mine.store(i, [], place, algebra.combine(earlier, later))
+            earlier, later = left.load(i, [], cell), mine.load(i, [], cell)
+            return mine.store(i, [], cell, algebra.combine(earlier, later))
 
-        return self.replica.for_each_element(mine.stage, one)
+        return self.replica.for_each_element(mine.level, of_cell)
 
-    def prefix(self, stage: int, mine: Elements) -> tuple[Elements, list[Any]]:
+    def prefix(self, level: int, mine: Elements) -> tuple[Elements, list[Any]]:
         """Return the prefix, which lies in the thread's registers."""
         return mine, []

@@ -37,7 +37,7 @@ class Program:
     func : PrimFunc
         The sequential loop.
     families : str
-        Families of its stages in order, separated by ``", "``.
+        Families of its levels in order, separated by ``", "``.
     inputs : mapping
         Ranges of the inputs by name: of integers, upper end excluded, or of a uniform
         distribution where the ends are floats. -1, 0 and 1 where nothing is said, with which

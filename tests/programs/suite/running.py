@@ -59,7 +59,7 @@ def run_scan(
 
 
 def families_of(found: Recurrence) -> str:
-    """Families of the stages in order, reductions with their operator."""
+    """Families of the levels in order, reductions with their operator."""
     names = [
         f"reduce {group.algebra.op}" if group.algebra.name == "reduce" else group.algebra.name
         for group in found.groups

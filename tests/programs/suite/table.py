@@ -28,7 +28,7 @@ def table() -> str:
     out = [_HEAD.format(accepted=len(ACCEPTED), refused=len(REFUSED))]
     for title, programs in CLASSES.items():
         out.append(
-            f"\n## {title}\n\n| program | answer | families of the stages |\n|---|---|---|\n"
+            f"\n## {title}\n\n| program | answer | families of the levels |\n|---|---|---|\n"
         )
         for program in programs:
             found = extract(program.func)

@@ -22,51 +22,51 @@ def lane_counts(recurrence: Recurrence) -> str:
     return " x ".join(number(axis.extent) for axis in recurrence.lanes) or "1"
 
 
-def equations(found: Recurrence) -> list[str]:
+def equations(recurrence: Recurrence) -> list[str]:
     """One line per carry: the carry after the step, over the carry before it and the inputs."""
     lines = []
-    for carry in found.carries:
+    for carry in recurrence.carries:
         if carry.lag > 1:
             lines.append(f"    and {carry.old.name} is {carry.name} at t - {carry.lag}")
             continue
-        where = _place(carry)
+        where = _state_indices(carry)
         lines.append(f"{carry.name}{where} at t  =  {as_text(carry.step)}")
         if carry.first is not None:
             lines.append(f"{carry.name}{where} at 0  =  {as_text(carry.first)}")
         lines.append(f"    where {carry.old.name} on the right is the carry at t - 1")
-        for other in found.carries:
+        for other in recurrence.carries:
             if tir.contains_var(carry.step, [other.before]):
                 lines.append(f"    and {other.before.name} is {other.name} at t - {other.lag}")
     return lines
 
 
-def _place(carry: Carry) -> str:
+def _state_indices(carry: Carry) -> str:
     return f"[{', '.join(axis.var.name for axis in carry.state_axes)}]" if carry.state_axes else ""
 
 
-def _families(found: Recurrence) -> list[tuple[Carry, Group]]:
-    """Every carry with its group, in the order of the stages."""
-    return [(found.carries[i], group) for group in found.groups for i in group.carries]
+def _families(recurrence: Recurrence) -> list[tuple[Carry, Group]]:
+    """Every carry with its group, in the order of the levels."""
+    return [(recurrence.carries[i], group) for group in recurrence.groups for i in group.carries]
 
 
-def describe(found: Recurrence) -> dict[str, Any]:
+def describe(recurrence: Recurrence) -> dict[str, Any]:
     """Return a recurrence as plain data."""
     return {
-        "function": str((found.func.attrs or {}).get("global_symbol", "main")),
-        "time": {"axis": found.time.var.name, "extent": number(found.time.extent)},
-        "lanes": [{"axis": a.var.name, "extent": number(a.extent)} for a in found.lanes],
-        "equations": equations(found),
+        "function": str((recurrence.func.attrs or {}).get("global_symbol", "main")),
+        "time": {"axis": recurrence.time.var.name, "extent": number(recurrence.time.extent)},
+        "lanes": [{"axis": a.var.name, "extent": number(a.extent)} for a in recurrence.lanes],
+        "equations": equations(recurrence),
         "carries": [
             {
                 "name": carry.name,
                 "dtype": carry.dtype,
                 "cells_per_lane": [int(axis.extent) for axis in carry.state_axes],
                 "family": group.algebra.name,
-                "stage": group.stage,
+                "level": group.level,
                 "formulas": group.algebra.formulas(),
             }
-            for carry, group in _families(found)
+            for carry, group in _families(recurrence)
         ],
-        "emits": sorted({str(emit.buffer.name) for emit in found.emits}),
-        "inputs": [str(b.name) for b in found.inputs],
+        "emits": sorted({str(emit.buffer.name) for emit in recurrence.emits}),
+        "inputs": [str(b.name) for b in recurrence.inputs],
     }

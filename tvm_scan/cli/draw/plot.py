@@ -102,11 +102,11 @@ def chart(title: str, across: Axis, up: Axis, series: Sequence[Series]) -> str:
 
 
 def _drawn(one: Series, xs: _Scale, ys: _Scale) -> list[str]:
-    places = [(xs.at(x), ys.at(y)) for x, y in one.points]
+    points = [(xs.at(x), ys.at(y)) for x, y in one.points]
     if one.kind == "dots":
         out = []
         labels, marks = chain(one.labels, repeat("")), chain(one.marks, repeat(""))
-        for (x, y), label, mark in zip(places, labels, marks, strict=False):
+        for (x, y), label, mark in zip(points, labels, marks, strict=False):
             tip = f"<title>{escape(label)}</title>" if label else ""
             out.append(
                 f'<circle class="c{one.colour}" cx="{x:.1f}" cy="{y:.1f}" r="5">{tip}</circle>'
@@ -118,10 +118,10 @@ def _drawn(one: Series, xs: _Scale, ys: _Scale) -> list[str]:
                     f'text-anchor="{"end" if end else "start"}">{escape(mark)}</text>'
                 )
         return out
-    if not places:
+    if not points:
         return []
-    path = f"M{places[0][0]:.1f} {places[0][1]:.1f}"
-    for x, y in places[1:]:
+    path = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
+    for x, y in points[1:]:
         path += f"H{x:.1f}V{y:.1f}" if one.kind == "steps" else f"L{x:.1f} {y:.1f}"
     return [f'<path class="l{one.colour}" d="{path}"/>']
 
@@ -138,8 +138,8 @@ class _Scale:
             self.low, self.high = min(0.0, low), high * 1.05 or 1.0
 
     def at(self, value: float) -> float:
-        place = log10(value) if self.log else value
-        return self.start + (place - self.low) / (self.high - self.low) * (self.end - self.start)
+        mapped = log10(value) if self.log else value
+        return self.start + (mapped - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
         """Values and texts: powers of ten, or of a step of 1, 2 or 5."""

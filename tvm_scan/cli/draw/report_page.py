@@ -170,15 +170,15 @@ def _roofline(report: Report) -> str:
         "table above."
     )
     if report.roof is not None:
-        moved, made = (value / 1e9 for value in report.roof)
+        moved, computed = (value / 1e9 for value in report.roof)
         low = min(0.05, *(x for x, _ in points)) / 2
-        ridge, high = made / moved, max(2 * made / moved, *(2 * x for x, _ in points))
-        roof = [(low, low * moved), (ridge, made), (high, made)]
+        ridge, high = computed / moved, max(2 * computed / moved, *(2 * x for x, _ in points))
+        roof = [(low, low * moved), (ridge, computed), (high, computed)]
         series.insert(0, Series("this machine's limits", roof, "line", 4))
         text += (
             f" The limits are those of the machine that wrote this page: {moved:.1f} GB/s in a "
-            f"parallel copy, {made:.0f} GFLOP/s in a matrix product. A working set that fits into "
-            "the caches can lie above the slope."
+            f"parallel copy, {computed:.0f} GFLOP/s in a matrix product. A working set that fits "
+            "into the caches can lie above the slope."
         )
     across = Axis("operations to a byte of main memory", log=True)
     drawn = chart("Roofline", across, Axis("GFLOP/s", log=True), series)

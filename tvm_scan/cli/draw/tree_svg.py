@@ -71,12 +71,12 @@ class _Canvas:
         )
 
 
-def tree_svg(found: Recurrence, plan: ScanPlan) -> str:
+def tree_svg(recurrence: Recurrence, plan: ScanPlan) -> str:
     """Draw how the plan runs one lane.
 
     Parameters
     ----------
-    found : Recurrence
+    recurrence : Recurrence
         What runs.
     plan : ScanPlan
         How.
@@ -87,13 +87,13 @@ def tree_svg(found: Recurrence, plan: ScanPlan) -> str:
         An SVG document.
     """
     canvas = _Canvas()
-    lanes = lane_counts(found)
-    name = str((found.func.attrs or {}).get("global_symbol", "recurrence"))
-    canvas.text(24, 34, f"{name}: {lanes} lanes of {number(found.time.extent)} steps", "title")
+    lanes = lane_counts(recurrence)
+    name = str((recurrence.func.attrs or {}).get("global_symbol", "recurrence"))
+    canvas.text(24, 34, f"{name}: {lanes} lanes of {number(recurrence.time.extent)} steps", "title")
     canvas.text(24, 58, str(plan), "small")
     y: float = _TOP
-    for drawing in plan.picture(found).drawings:
-        y = _draw(canvas, drawing, number(found.time.extent), y) + _ROW * 0.8
+    for drawing in plan.picture(recurrence).drawings:
+        y = _draw(canvas, drawing, number(recurrence.time.extent), y) + _ROW * 0.8
     return canvas.render(f"{name} by {plan}")
 
 

@@ -19,12 +19,12 @@ __all__ = ["tree_text"]
 _SHOWN, _CHUNKS = 8, 6
 
 
-def tree_text(found: Recurrence, plan: ScanPlan) -> str:
+def tree_text(recurrence: Recurrence, plan: ScanPlan) -> str:
     """Draw how the plan runs one lane.
 
     Parameters
     ----------
-    found : Recurrence
+    recurrence : Recurrence
         What runs.
     plan : ScanPlan
         How.
@@ -34,9 +34,9 @@ def tree_text(found: Recurrence, plan: ScanPlan) -> str:
     str
         Several lines.
     """
-    length = number(found.time.extent)
-    lanes = lane_counts(found)
-    picture = plan.picture(found)
+    length = number(recurrence.time.extent)
+    lanes = lane_counts(recurrence)
+    picture = plan.picture(recurrence)
     rows = [f"{lanes} lane(s) of {length} steps"]
     rows += [f"{level:<8}{what}" for level, what in picture.lines]
     for drawing in picture.drawings:
@@ -91,7 +91,7 @@ def _vector(drawing: VectorScan) -> list[str]:
 
 
 def _tile(lanes: int) -> list[str]:
-    """Rows of several lanes, read along time and turned into vectors of lanes."""
+    """Rows of several lanes, read along time and transposed into vectors of lanes."""
     shown = min(lanes, 4)
     rows = ["", "memory  lane by lane, along time      registers  step by step, across lanes"]
     for i in range(shown):

@@ -30,14 +30,14 @@ class Bound:
     written: tuple[str, ...]
 
 
-def bind(func: PrimFunc, given: Mapping[str, np.ndarray]) -> Bound:
+def bind(func: PrimFunc, by_name: Mapping[str, np.ndarray]) -> Bound:
     """Match arrays with parameters; allocate what the function only writes.
 
     Parameters
     ----------
     func : PrimFunc
         The function.
-    given : mapping of str to ndarray
+    by_name : mapping of str to ndarray
         Arrays by parameter name. Symbolic extents are solved from their shapes.
 
     Returns
@@ -52,7 +52,7 @@ def bind(func: PrimFunc, given: Mapping[str, np.ndarray]) -> Bound:
     params = {str(p.name): p for p in func.params}
     stores = tir.buffers_stored(func.body)
     written = tuple(name for name, p in params.items() if p in stores)
-    unknown = sorted(set(given) - set(params))
+    unknown = sorted(set(by_name) - set(params))
     if unknown:
         raise CommandError(
             f"expected arrays named {', '.join(params)}, got also {', '.join(unknown)}; "
@@ -60,14 +60,14 @@ def bind(func: PrimFunc, given: Mapping[str, np.ndarray]) -> Bound:
         )
     sizes = tir.VarMap()
     arrays: dict[str, np.ndarray] = {}
-    for name, array in given.items():
+    for name, array in by_name.items():
         arrays[name] = _checked(name, array, params[name], sizes)
     for name, param in params.items():
         if name in arrays:
             continue
         if name not in written:
             raise CommandError(
-                f"expected an array for the input {name}, got only {', '.join(given) or 'none'}; "
+                f"expected an array for the input {name}, got only {', '.join(by_name) or 'none'}; "
                 "add it to the .npz file"
             )
         shape = [_extent(e, sizes, name) for e in tir.shape_of(param)]
@@ -85,13 +85,13 @@ def _checked(name: str, array: np.ndarray, param: Any, sizes: tir.VarMap) -> np.
         raise CommandError(
             f"expected {name} with {len(shape)} dimensions, got shape {array.shape}; reshape it"
         )
-    for dim, (extent, found) in enumerate(zip(shape, array.shape, strict=True)):
+    for dim, (extent, size) in enumerate(zip(shape, array.shape, strict=True)):
         constant = tir.as_int(extent)
         if constant is None and extent not in sizes and isinstance(extent, tvm.ir.Var):
-            sizes[extent] = found
+            sizes[extent] = size
             continue
         wanted = _extent(extent, sizes, name)
-        if wanted != found:
+        if wanted != size:
             raise CommandError(
                 f"expected {name} with {wanted} in dimension {dim}, got shape {array.shape}; "
                 "give every array the extents of the function"

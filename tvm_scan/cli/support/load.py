@@ -60,21 +60,25 @@ def load_file(path: Path, name: str | None) -> PrimFunc:
         If there is no such file or function, or the file fails.
     """
     module = _executed(path)
-    found = {key: value for key, value in vars(module).items() if isinstance(value, PrimFunc)}
+    functions = {key: value for key, value in vars(module).items() if isinstance(value, PrimFunc)}
     if name is not None:
-        if name not in found:
+        if name not in functions:
             raise CommandError(
                 f"expected a primfunc named {name} in {path.name}, found "
-                f"{', '.join(sorted(found)) or 'none'}; pass one of these as --func"
+                f"{', '.join(sorted(functions)) or 'none'}; pass one of these as --func"
             )
-        return found[name]
-    if len(found) != 1:
+        return functions[name]
+    if len(functions) != 1:
         raise CommandError(
             f"expected exactly one primfunc in {path.name}, found "
-            f"{', '.join(sorted(found)) or 'none'}; "
-            + ("choose one with --func" if found else "define one with @T.prim_func(s_tir=True)")
+            f"{', '.join(sorted(functions)) or 'none'}; "
+            + (
+                "choose one with --func"
+                if functions
+                else "define one with @T.prim_func(s_tir=True)"
+            )
         )
-    return next(iter(found.values()))
+    return next(iter(functions.values()))
 
 
 def load_module(path: Path) -> IRModule:
@@ -95,13 +99,14 @@ def load_module(path: Path) -> IRModule:
         If there is not exactly one IRModule in it, or the file fails.
     """
     module = _executed(path)
-    found = {key: value for key, value in vars(module).items() if isinstance(value, IRModule)}
-    if len(found) != 1:
+    modules = {key: value for key, value in vars(module).items() if isinstance(value, IRModule)}
+    if len(modules) != 1:
         raise CommandError(
             f"expected exactly one IRModule in {path.name}, found "
-            f"{', '.join(sorted(found)) or 'none'}; leave one, from @I.ir_module or a BlockBuilder"
+            f"{', '.join(sorted(modules)) or 'none'}; leave one, from @I.ir_module "
+            "or a BlockBuilder"
         )
-    return next(iter(found.values()))
+    return next(iter(modules.values()))
 
 
 def _executed(path: Path) -> ModuleType:
@@ -184,13 +189,13 @@ def find_recurrence(func: PrimFunc) -> Recurrence:
     CommandError
         With the refusal as text and the exit code for refusals.
     """
-    found = extract(func)
-    if isinstance(found, Refusal):
-        raise CommandError(f"refused\n{found.message()}", REFUSED)
-    return found
+    recurrence = extract(func)
+    if isinstance(recurrence, Refusal):
+        raise CommandError(f"refused\n{recurrence.message()}", REFUSED)
+    return recurrence
 
 
-def plan_for(text: str | None, target: Target, found: Recurrence) -> ScanPlan:
+def plan_for(text: str | None, target: Target, recurrence: Recurrence) -> ScanPlan:
     """Read a plan, or choose the one that is used; check it.
 
     Raises
@@ -198,9 +203,9 @@ def plan_for(text: str | None, target: Target, found: Recurrence) -> ScanPlan:
     CommandError
         If the text is no plan, or the plan does not fit.
     """
-    plan = plan_of(found, target) if text is None else read_plan(text)
+    plan = plan_of(recurrence, target) if text is None else read_plan(text)
     try:
-        plan.check(target, found)
+        plan.check(target, recurrence)
     except ScanError as error:
         raise CommandError(str(error)) from error
     return plan
@@ -227,9 +232,9 @@ class Choice:
         self._target, self._choose = target, choose
         self._plans: list[ScanPlan] = []
 
-    def __call__(self, found: Recurrence) -> ScanPlan:
+    def __call__(self, recurrence: Recurrence) -> ScanPlan:
         """Choose, and remember it."""
-        self._plans.append(self._choose(found, self._target))
+        self._plans.append(self._choose(recurrence, self._target))
         return self._plans[-1]
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cli.support.load import load_module
 from tvm_scan.errors import ScanError
 
-__all__ = ["import_model", "noted", "stage"]
+__all__ = ["import_model", "noted", "timed_step"]
 
 _Result = TypeVar("_Result")
 
@@ -37,7 +37,7 @@ def noted() -> Iterator[list[str]]:
         logger.setLevel(level)
 
 
-def stage(label: str, work: Callable[[], _Result]) -> _Result:
+def timed_step(label: str, work: Callable[[], _Result]) -> _Result:
     """Do a part of the work, and say on the terminal how long it took."""
     print(f"{label} ...", end=" ", file=sys.stderr, flush=True)
     start = perf_counter()

@@ -47,12 +47,12 @@ def measured_roof(target: Target, tries: int = 5) -> tuple[float, float]:
     source = tvm.runtime.tensor(np.ones((_ROWS, _COLUMNS), "float32"))
     sink = tvm.runtime.tensor(np.ones((_ROWS, _COLUMNS), "float32"))
     left = np.ones((_SIDE, _SIDE), "float32")
-    moved, made = [], []
+    moved, multiplied = [], []
     for _ in range(tries):
         begin = perf_counter()
         built(source, sink)
         moved.append(perf_counter() - begin)
         begin = perf_counter()
         left @ left
-        made.append(perf_counter() - begin)
-    return 2 * 4 * _ROWS * _COLUMNS / min(moved), 2 * _SIDE**3 / min(made)
+        multiplied.append(perf_counter() - begin)
+    return 2 * 4 * _ROWS * _COLUMNS / min(moved), 2 * _SIDE**3 / min(multiplied)

@@ -68,7 +68,10 @@ def side_of(text: str, func: PrimFunc, target: Target) -> Side:
         return Side(text, "the loop as it stands", func)
     if text == _DEFAULT:
         return _scheduled(
-            text, func, target, Choice(target, lambda found, where: default_plan(where, found))
+            text,
+            func,
+            target,
+            Choice(target, lambda recurrence, where: default_plan(where, recurrence)),
         )
     folder, _, digest = text.rpartition("@")
     if not folder and Path(text).is_dir():
@@ -83,7 +86,7 @@ def side_of(text: str, func: PrimFunc, target: Target) -> Side:
             ) from error
     store = open_store(Path(folder))
     if digest:
-        return _scheduled(text, func, target, Choice(target, _in_turn(store, digest)))
+        return _scheduled(text, func, target, Choice(target, _plans_in_order(store, digest)))
     tuned = tuned_function(store, func, target)
     if tuned is None:
         raise CommandError(
@@ -95,7 +98,7 @@ def side_of(text: str, func: PrimFunc, target: Target) -> Side:
     return Side(text, shown, tuned.func)
 
 
-def _in_turn(store: RecordStore, digest: str) -> Choose:
+def _plans_in_order(store: RecordStore, digest: str) -> Choose:
     """The plans of a record, one for each recurrence in order."""
     plans = find_entry(store, digest).plans
     remaining = iter(plans)

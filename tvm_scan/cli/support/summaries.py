@@ -50,15 +50,15 @@ def read_listing(folder: Path) -> Listing:
         If there is no database in it.
     """
     check_database(folder)
-    found, rejected, bad_lines = read_summaries(folder), list[str](), 0
-    if found is None:
+    summaries, rejected, bad_lines = read_summaries(folder), list[str](), 0
+    if summaries is None:
         from tvm_scan.cli.support.records import open_store
 
         store = open_store(folder)
-        found = store.summaries()
+        summaries = store.summaries()
         rejected, bad_lines = store.rejected, store.bad_lines
-    found.sort(key=lambda r: (r.name, str(r.target.get("kind")), r.shapes, r.seconds))
-    return Listing(found, rejected, bad_lines)
+    summaries.sort(key=lambda r: (r.name, str(r.target.get("kind")), r.shapes, r.seconds))
+    return Listing(summaries, rejected, bad_lines)
 
 
 def row_of(record: Summary) -> dict[str, Any]:

@@ -20,8 +20,8 @@ def functions_of(entries: list[Entry]) -> list[Function]:
     groups: dict[tuple[int, str], list[Entry]] = {}
     for entry in entries:
         groups.setdefault((canonical(entry.func)[0], str(entry.target)), []).append(entry)
-    found = [_function(group) for group in groups.values()]
-    return sorted(found, key=lambda one: (one.name, one.shapes, one.target))
+    functions = [_function(group) for group in groups.values()]
+    return sorted(functions, key=lambda one: (one.name, one.shapes, one.target))
 
 
 def _function(group: list[Entry]) -> Function:
@@ -31,7 +31,7 @@ def _function(group: list[Entry]) -> Function:
     shown = f"{machine['kind']} {machine['processor']}".strip()
     name = visible((best.facts or {}).get("function", "?"))
     out = Function(name, shapes_text(best.func), shown)
-    defaults = [default_plan(target, found) for found in recurrences]
+    defaults = [default_plan(target, recurrence) for recurrence in recurrences]
     for entry in group:
         facts = entry.facts or {}
         plan = " + ".join(str(p) for p in entry.plans)
@@ -41,8 +41,8 @@ def _function(group: list[Entry]) -> Function:
             out.loop = min(entry.seconds, out.loop or entry.seconds)
         if entry.plans == defaults:
             out.default = min(entry.seconds, out.default or entry.seconds)
-    for applied, found in zip(best.plans, recurrences, strict=False):
-        out.bytes += applied.cost(found, Machine.of(target)).bytes
-        out.flops += arithmetic_of(applied, target, found).flops
-        out.trees.append(tree_svg(found, applied))
+    for applied, recurrence in zip(best.plans, recurrences, strict=False):
+        out.bytes += applied.cost(recurrence, Machine.of(target)).bytes
+        out.flops += arithmetic_of(applied, target, recurrence).flops
+        out.trees.append(tree_svg(recurrence, applied))
     return out

@@ -47,8 +47,8 @@ class Dataflow:
 
     def value(self, var: Any) -> relax.Expr | None:
         """The expression bound to a variable; None where that is not known or was removed."""
-        found = self._values.get(var) if isinstance(var, relax.Var) else None
-        return None if found is None else found[1]
+        numbered = self._values.get(var) if isinstance(var, relax.Var) else None
+        return None if numbered is None else numbered[1]
 
     def uses(self, var: relax.Var) -> int:
         """Number of times that a variable is read."""
@@ -64,15 +64,15 @@ class Dataflow:
         """Variables that alone hold one output of a call each, with its number."""
         if count == 1:
             return [(0, var)]
-        found = [
+        items = [
             (int(value.index), item)
             for item, (_, value) in self._live()
             if isinstance(value, relax.TupleGetItem) and var.same_as(value.tuple_value)
         ]
-        if self.uses(var) != len(found):
+        if self.uses(var) != len(items):
             return []  # someone takes the tuple as a whole
-        numbers = [index for index, _ in found]
-        return [(index, item) for index, item in found if numbers.count(index) == 1]
+        numbers = [index for index, _ in items]
+        return [(index, item) for index, item in items if numbers.count(index) == 1]
 
     def only_reader(self, var: relax.Var) -> relax.Var | None:
         """The binding that reads a variable, if there is one only, in the same block."""
@@ -141,13 +141,13 @@ class Dataflow:
 
     def _sorted(self, bindings: list[Any]) -> Iterator[Any]:
         """Depth first from every binding in its old order: what it reads comes before it."""
-        made, done = VarMap((b.var, b) for b in bindings), VarMap()
+        bound, done = VarMap((b.var, b) for b in bindings), VarMap()
         for var, (home, value) in self._live():
-            if home == id(bindings) and var not in made:
-                made[var] = relax.VarBinding(var, value)
+            if home == id(bindings) and var not in bound:
+                bound[var] = relax.VarBinding(var, value)
         order: list[Any] = []
 
-        def place(binding: Any) -> None:
+        def append(binding: Any) -> None:
             if binding.var in done:
                 return
             done[binding.var] = True
@@ -160,21 +160,21 @@ class Dataflow:
                 value = substitute(binding.value, self._names)
                 binding = relax.MatchCast(binding.var, value, binding.ty)
             for var in _reads(binding.value):
-                if var in made:
-                    place(made[var])
+                if var in bound:
+                    append(bound[var])
             order.append(binding)
 
         for binding in bindings:
-            place(binding)
+            append(binding)
         return iter(order)
 
 
 def _reads(value: relax.Expr) -> list[relax.Var]:
-    found: list[relax.Var] = []
+    read: list[relax.Var] = []
 
     def visit(expr: Any) -> None:
         if isinstance(expr, relax.Var):
-            found.append(expr)
+            read.append(expr)
 
     relax.analysis.post_order_visit(value, visit)
-    return found
+    return read

@@ -55,7 +55,7 @@ class _Scan:
     args: list[relax.Expr]
     types: list[relax.TensorType]
     plan: ScanPlan
-    #: The type of the largest array that it walked before anything was fused.
+    #: The type of the largest array that it read before anything was fused.
     largest: relax.TensorType
     taken: list[str]
     #: Whether it is a tuple of other types than it was, which is only taken apart.
@@ -109,9 +109,9 @@ class _Fuser:
         self.mod, self.target, self.database = mod, target, database
         self.builder: relax.BlockBuilder | None = None
         self.replaced: set[str] = set()
-        self.made: dict[str, tirx.PrimFunc] = {}
+        self.fused: dict[str, tirx.PrimFunc] = {}
         self.plans: dict[int, list[tuple[tirx.PrimFunc, ScanPlan | None]]] = {}
-        self.neighbours = Neighbours(mod, self.made)
+        self.neighbours = Neighbours(mod, self.fused)
 
     def rewrite(self, name: GlobalVar, func: relax.Function) -> None:
         """Fuse what one Relax function calls."""
@@ -139,16 +139,16 @@ class _Fuser:
             return self.mod
         mod = self.builder.get()
         used = {str(g.name_hint) for g in global_vars(mod)}
-        kept = {}
+        functions = {}
         for name, func in mod.functions_items():
             if name.name_hint in self.replaced and name.name_hint not in used:
                 if not (func.attrs and "global_symbol" in func.attrs):
                     continue
                 # Someone may call it by its name; later passes look at what Relax calls only.
                 func = parallelize(func, self.target)
-            kept[name] = func
-        made = IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)
-        return relax.transform.Normalize()(made)
+            functions[name] = func
+        module = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+        return relax.transform.Normalize()(module)
 
     # ---- what is fused --------------------------------------------------------------------
 
@@ -186,8 +186,8 @@ class _Fuser:
 
     def _work(self, func: tirx.PrimFunc) -> float:
         """Steps of all lanes; infinite where that is not known."""
-        (found,) = analyse(func).recurrences
-        extents = [tir.as_int(axis.extent) for axis in (*found.lanes, found.time)]
+        (recurrence,) = analyse(func).recurrences
+        extents = [tir.as_int(axis.extent) for axis in (*recurrence.lanes, recurrence.time)]
         return inf if None in extents else prod(e for e in extents if e is not None)
 
     def _take_producer(self, flow: Dataflow, scan: _Scan) -> bool:
@@ -196,45 +196,51 @@ class _Fuser:
         for at, arg in enumerate(scan.args):
             if not isinstance(arg, relax.Var) or flow.uses(arg) != 1:
                 continue
-            made = self._neighbour(flow.value(arg), scan)
-            made = made and self.neighbours.in_order(flow, made, scan.largest)
-            if made is None:
+            producer = self._neighbour(flow.value(arg), scan)
+            producer = producer and self.neighbours.in_order(flow, producer, scan.largest)
+            if producer is None:
                 continue
-            shared = [position(other, scan.args) for other in made.args]
-            func = with_producer(scan.func, at, len(scan.types), made.part, shared)
+            shared = [position(other, scan.args) for other in producer.args]
+            func = with_producer(scan.func, at, len(scan.types), producer.part, shared)
             if func is None or not self._accepts(func, scan):
                 continue
-            for var in (arg, *made.removed):
+            for var in (arg, *producer.removed):
                 flow.remove(var)
-            for var in made.dropped:
+            for var in producer.dropped:
                 flow.drop_use(var)
-            added = self._joined(flow, made, shared)
+            added = self._joined(flow, producer, shared)
             scan.args = [*scan.args[:at], *scan.args[at + 1 :], *added]
             scan.func = func
-            scan.taken += made.names
+            scan.taken += producer.names
             return True
         return False
 
     def _take_consumer(self, flow: Dataflow, scan: _Scan) -> bool:
         for at, out in flow.results(scan.var, len(scan.types)):
             reader = flow.only_reader(out)
-            made = None if reader is None else self._neighbour(flow.value(reader), scan)
-            if reader is None or made is None or not self._may_follow(made, scan.types[at], scan):
+            consumer = None if reader is None else self._neighbour(flow.value(reader), scan)
+            if (
+                reader is None
+                or consumer is None
+                or not self._may_follow(consumer, scan.types[at], scan)
+            ):
                 continue
-            reads = [i for i, arg in enumerate(made.args) if same_var(arg, out)]
-            others = [arg for arg in made.args if not same_var(arg, out)]
+            reads = [i for i, arg in enumerate(consumer.args) if same_var(arg, out)]
+            others = [arg for arg in consumer.args if not same_var(arg, out)]
             if len(reads) != 1 or any(flow.depends(arg, scan.var) for arg in others):
                 continue
-            shared = [position(other, scan.args) for other in made.args]
-            place = len(scan.args) + at
-            func = with_consumer(scan.func, place, len(scan.types), made.part, reads[0], shared)
+            shared = [position(other, scan.args) for other in consumer.args]
+            number = len(scan.args) + at
+            func = with_consumer(
+                scan.func, number, len(scan.types), consumer.part, reads[0], shared
+            )
             if func is None or not self._accepts(func, scan):
                 continue
-            added = self._joined(flow, made, shared)
+            added = self._joined(flow, consumer, shared)
             scan.args += [arg for arg in added if not same_var(arg, out)]
             scan.types[at] = reader.ty
             scan.func = func
-            scan.taken += made.names
+            scan.taken += consumer.names
             if len(scan.types) == 1:
                 flow.move(scan.var, reader)
                 scan.var = reader
@@ -245,24 +251,26 @@ class _Fuser:
         return False
 
     def _neighbour(self, value: Any, scan: _Scan) -> Neighbour | None:
-        made = self.neighbours.of(value)
-        if made is not None and made.part.is_costly and scan.plan.keeps_loop:
+        neighbour = self.neighbours.of(value)
+        if neighbour is not None and neighbour.part.is_costly and scan.plan.keeps_loop:
             return None  # a loop of its own is vectorised, the time loop is not
-        return made
+        return neighbour
 
     @staticmethod
-    def _may_follow(made: Neighbour, output: relax.TensorType, scan: _Scan) -> bool:
-        """Return whether accesses out of order are little beside what the scan walks."""
-        strays = [made.args[i].ty for i in made.strays]
+    def _may_follow(consumer: Neighbour, output: relax.TensorType, scan: _Scan) -> bool:
+        """Return whether accesses out of order are little beside what the scan reads."""
+        strays = [consumer.args[i].ty for i in consumer.strays]
         return not strays or all(is_small(kind, scan.largest) for kind in (*strays, output))
 
     @staticmethod
-    def _joined(flow: Dataflow, made: Neighbour, shared: Sequence[int | None]) -> list[relax.Expr]:
+    def _joined(
+        flow: Dataflow, neighbour: Neighbour, shared: Sequence[int | None]
+    ) -> list[relax.Expr]:
         """The arguments that the scan lacks; those that it has are read once less."""
-        for other, k in zip(made.args, shared, strict=True):
+        for other, k in zip(neighbour.args, shared, strict=True):
             if k is not None:
                 flow.drop_use(other)
-        return [arg for arg, k in zip(made.args, shared, strict=True) if k is None]
+        return [arg for arg, k in zip(neighbour.args, shared, strict=True) if k is None]
 
     def _accepts(self, func: tirx.PrimFunc, scan: _Scan) -> bool:
         """Return whether it still is one recurrence, and in parallel if it was."""
@@ -280,7 +288,7 @@ class _Fuser:
             flow.replace(scan.var, value)
         else:
             flow.replace_tuple(scan.var, value, relax.TupleType(scan.types))
-        self.made[str(function.name_hint)] = scan.func
+        self.fused[str(function.name_hint)] = scan.func
         self.replaced.add(scan.name)
 
 
@@ -289,9 +297,9 @@ def _likely_plan(target: Target, recurrence: Recurrence) -> ScanPlan:
 
     What a scan takes in is work that it shares over cores and vectors, and the loop does not.
     """
-    made = decide(target, recurrence)
-    if made.chosen.plan.keeps_loop:
-        for one in made.others:
-            if not one.plan.keeps_loop and one.seconds <= _BY_LITTLE * made.chosen.seconds:
+    decision = decide(target, recurrence)
+    if decision.chosen.plan.keeps_loop:
+        for one in decision.others:
+            if not one.plan.keeps_loop and one.seconds <= _BY_LITTLE * decision.chosen.seconds:
                 return one.plan
-    return made.chosen.plan
+    return decision.chosen.plan

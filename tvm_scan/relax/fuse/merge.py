@@ -24,9 +24,9 @@ def with_producer(
 ) -> tirx.PrimFunc | None:
     """Compute an input where it is read.
 
-    Legal because the input is a function of its place: the element that a step reads is the
-    element that the producer would have stored there. What several places of a step read, and is
-    dear to compute or made of several arrays, a step computes once, in front of all of them.
+    Legal because the input is a function of its index: the element that a step reads is the
+    element that the producer would have stored there. What several statements of a step read,
+    and is dear to compute or made of several arrays, a step computes once, in front of all.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def with_producer(
     if sizes is None or (again and producer.is_costly and first is None):
         return None
     names = _renamed(producer, scan, sizes, {i: scan.params[k] for i, k in _known(shared)})
-    value = Pointwise(producer.inputs, old, producer.place, tir.substitute(producer.value, names))
+    value = Pointwise(producer.inputs, old, producer.axes, tir.substitute(producer.value, names))
 
     def on_load(load: TensorLoad) -> Any:
         return value.at(list(load.indices)) if load.source.same_as(old) else load
@@ -90,17 +90,17 @@ def _with_body(loop: tirx.For, body: Any) -> tirx.For:
     )
 
 
-def _filled(buffer: Var, place: Sequence[Any], value: Pointwise) -> Any:
-    """The elements of a buffer at a place; an index of None runs over its extent."""
+def _filled(buffer: Var, outer: Sequence[Any], value: Pointwise) -> Any:
+    """The elements of a buffer at the indices ``outer``; an index of None runs over its extent."""
     extents = tir.shape_of(buffer)
     free = {
         i: tirx.Var(f"i{i}", tir.dtype_of(extent))
         for i, extent in enumerate(extents)
-        if place[i] is None and tir.as_int(extent) != 1
+        if outer[i] is None and tir.as_int(extent) != 1
     }
     indices = [
         free.get(i, tir.zero_like(extents[i]) if index is None else index)
-        for i, index in enumerate(place)
+        for i, index in enumerate(outer)
     ]
     stmt: Any = tirx.BufferStore(buffer, value.at(indices), indices)
     for i, var in reversed(free.items()):
@@ -153,10 +153,10 @@ def with_consumer(
     where = _inverted(reads_at, consumer)
     if where is None:
         return None
-    given = {i: scan.params[k] for i, k in _known(shared)} | {reads: old}
-    names = _renamed(consumer, scan, sizes, given)
+    known = {i: scan.params[k] for i, k in _known(shared)} | {reads: old}
+    names = _renamed(consumer, scan, sizes, known)
     value = Pointwise(
-        consumer.inputs, consumer.output, consumer.place, tir.substitute(consumer.value, names)
+        consumer.inputs, consumer.output, consumer.axes, tir.substitute(consumer.value, names)
     )
     shape = [tir.simplify(tir.substitute(e, sizes)) for e in tir.shape_of(consumer.output)]
     result = tirx.decl_buffer(
@@ -165,8 +165,8 @@ def with_consumer(
 
     def made(indices: Sequence[Any]) -> Any:
         zeros = [tir.zero_like(extent) for extent in shape]
-        place = [zeros[i] if at is None else indices[at] for i, at in enumerate(where)]
-        return tirx.BufferStore(result, value.at(place), place)
+        indices_of_result = [zeros[i] if at is None else indices[at] for i, at in enumerate(where)]
+        return tirx.BufferStore(result, value.at(indices_of_result), indices_of_result)
 
     added = [
         names[b]
@@ -205,13 +205,13 @@ def _unified(theirs: Var, ours: Var) -> tir.VarMap | None:
 
 
 def _renamed(
-    part: Pointwise, scan: tirx.PrimFunc, sizes: tir.VarMap, given: dict[int, Var]
+    part: Pointwise, scan: tirx.PrimFunc, sizes: tir.VarMap, known: dict[int, Var]
 ) -> tir.VarMap:
     """Map a part's extents and buffers to those of the merged function."""
     names = sizes.copy()
     for i, buffer in enumerate(part.inputs):
-        if i in given:
-            names[buffer] = given[i]
+        if i in known:
+            names[buffer] = known[i]
             continue
         shape = [tir.substitute(extent, sizes) for extent in tir.shape_of(buffer)]
         names[buffer] = tirx.decl_buffer(
@@ -241,10 +241,10 @@ def _inverted(reads: Sequence[TensorLoad], consumer: Pointwise) -> list[int | No
     indices = list(reads[0].indices)
     shape = tir.shape_of(reads[0].source)
     where: list[int | None] = []
-    for var in consumer.place:
-        found = [i for i, index in enumerate(indices) if var is not None and var.same_as(index)]
-        if len(found) != (0 if var is None else 1):
+    for var in consumer.axes:
+        matches = [i for i, index in enumerate(indices) if var is not None and var.same_as(index)]
+        if len(matches) != (0 if var is None else 1):
             return None
-        where.append(found[0] if found else None)
+        where.append(matches[0] if matches else None)
     rest = [tir.as_int(shape[i]) for i in range(len(indices)) if i not in where]
     return where if all(extent == 1 for extent in rest) else None

@@ -21,7 +21,7 @@ from tvm_scan.schedules.common.branches import branches
 __all__ = ["Neighbour", "Neighbours", "is_small", "largest", "position", "same_var"]
 
 #: Elements of a scan's largest array for one of an array that may be read or written in another
-#: order than the scan walks: the copy that would turn it costs about as much for each element.
+#: order than the scan reads it: the copy that would transpose it costs about as much for each.
 _SPREAD = 4
 #: Stand-in for an extent that is not known until run time.
 _UNKNOWN = 4096
@@ -54,8 +54,8 @@ class Neighbour:
     @property
     def strays(self) -> list[int]:
         """Arguments that are read in another order than the result's."""
-        found = self.part.strays
-        return [i for i, b in enumerate(self.part.inputs) if any(b.same_as(s) for s in found)]
+        sources = self.part.strays
+        return [i for i, b in enumerate(self.part.inputs) if any(b.same_as(s) for s in sources)]
 
     def large_strays(self, whole: relax.TensorType) -> list[int]:
         """Arguments in another order that are not small beside an array of type ``whole``."""
@@ -69,12 +69,12 @@ class Neighbours:
     ----------
     mod : IRModule
         That holds the functions.
-    made : mapping of str to PrimFunc
+    fused : mapping of str to PrimFunc
         Functions that it does not hold yet, by name.
     """
 
-    def __init__(self, mod: IRModule, made: Mapping[str, tirx.PrimFunc]) -> None:
-        self._mod, self._made = mod, made
+    def __init__(self, mod: IRModule, fused: Mapping[str, tirx.PrimFunc]) -> None:
+        self._mod, self._fused = mod, fused
         self._known: dict[int, tuple[Any, Neighbour | None]] = {}
 
     def function(self, call: relax.Call) -> tirx.PrimFunc | None:
@@ -85,7 +85,7 @@ class Neighbours:
         callee = call.args[0]
         if not isinstance(callee, GlobalVar) or len(call.args) > 2:
             return None
-        func = self._made.get(str(callee.name_hint)) if mod.same_as(self._mod) else None
+        func = self._fused.get(str(callee.name_hint)) if mod.same_as(self._mod) else None
         func = func or mod[callee]
         return func if isinstance(func, tirx.PrimFunc) else None
 
@@ -116,7 +116,7 @@ class Neighbours:
         return Neighbour((str(callee.name_hint),), part, tuple(call.args[1].fields))
 
     def in_order(
-        self, flow: Dataflow, made: Neighbour, whole: relax.TensorType
+        self, flow: Dataflow, neighbour: Neighbour, whole: relax.TensorType
     ) -> Neighbour | None:
         """Take what makes the inputs, too, until all that is read out of order is small.
 
@@ -127,10 +127,10 @@ class Neighbours:
         ----------
         flow : Dataflow
             Where the inputs are bound.
-        made : Neighbour
+        neighbour : Neighbour
             What computes an input of a scan.
         whole : relax.TensorType
-            The largest array that the scan walks.
+            The largest array that the scan reads.
 
         Returns
         -------
@@ -138,69 +138,69 @@ class Neighbours:
             None where a large array is left that would be read out of order: reading it along
             other strides would cost the scan more than the copy does.
         """
-        while large := made.large_strays(whole):
-            taken = self._taken(flow, made, large[0])
+        while large := neighbour.large_strays(whole):
+            taken = self._taken(flow, neighbour, large[0])
             if taken is None:
                 return None
-            made = taken
+            neighbour = taken
         at = 0
-        while at < len(made.args):
-            taken = self._taken(flow, made, at, only_moved=True)
+        while at < len(neighbour.args):
+            taken = self._taken(flow, neighbour, at, only_moved=True)
             if taken is None or taken.large_strays(whole):
                 at += 1
             else:
-                made = taken
-        return made
+                neighbour = taken
+        return neighbour
 
     def _taken(
-        self, flow: Dataflow, made: Neighbour, at: int, *, only_moved: bool = False
+        self, flow: Dataflow, neighbour: Neighbour, at: int, *, only_moved: bool = False
     ) -> Neighbour | None:
         """Take in the producer of an input, which is then computed where it is read."""
-        arg = made.args[at]
+        arg = neighbour.args[at]
         if not isinstance(arg, relax.Var) or flow.uses(arg) != 1:
             return None
         inner = self.of(flow.value(arg))
         if inner is None or (only_moved and not isinstance(inner.part.value, TensorLoad)):
             return None
-        if inner.part.is_costly and not _reads_each_once(made.part, at):
+        if inner.part.is_costly and not _reads_each_once(neighbour.part, at):
             return None
-        kept = [*made.args[:at], *made.args[at + 1 :]]
-        shared = [position(other, made.args) for other in inner.args]
+        others = [*neighbour.args[:at], *neighbour.args[at + 1 :]]
+        shared = [position(other, neighbour.args) for other in inner.args]
         added = [a for a, k in zip(inner.args, shared, strict=True) if k is None]
         again = [a for a, k in zip(inner.args, shared, strict=True) if k is not None]
         return Neighbour(
-            (*inner.names, *made.names),
-            composed(made.part, inner.part, at, shared),
-            (*kept, *added),
-            (*made.removed, arg),
-            (*made.dropped, *again),
+            (*inner.names, *neighbour.names),
+            composed(neighbour.part, inner.part, at, shared),
+            (*others, *added),
+            (*neighbour.removed, arg),
+            (*neighbour.dropped, *again),
         )
 
 
 def _reads_each_once(part: Pointwise, at: int) -> bool:
-    """Return whether no element of an input is read at two places."""
+    """Return whether no element of an input is read at two indices."""
     source = part.inputs[at]
     reads = [load for load in tir.loads(part.value) if load.source.same_as(source)]
     if len(reads) != 1:
         return False
     return all(
-        var is None or any(var.same_as(index) for index in reads[0].indices) for var in part.place
+        var is None or any(var.same_as(index) for index in reads[0].indices) for var in part.axes
     )
 
 
-def _elements(kind: relax.TensorType) -> int:
+def _cells(kind: relax.TensorType) -> int:
     known = [tir.as_int(extent) for extent in kind.shape.values]
     return prod(_UNKNOWN if n is None else n for n in known)
 
 
 def largest(types: Sequence[relax.TensorType]) -> relax.TensorType:
     """The type with the most elements."""
-    return max(types, key=_elements)
+    return max(types, key=_cells)
 
 
 def is_small(kind: relax.TensorType, whole: relax.TensorType) -> bool:
-    """Return whether an array may be walked out of order beside one of type ``whole``."""
-    return _elements(kind) * _SPREAD <= _elements(whole)
+    """Return whether an array may be read out of order beside one of type ``whole``."""
+    return _cells(kind) * _SPREAD <= _cells(whole)
 
 
 def same_var(left: relax.Expr, right: relax.Expr) -> bool:

@@ -20,26 +20,26 @@ from tvm_scan.recurrence import Refusal
 __all__ = ["Last", "first_reads", "is_read_once", "last_stores"]
 
 
-def _walk(stmts: list[Any], loops: list[Loop], found: list[tuple[Any, list[Loop]]]) -> None:
+def _collect(stmts: list[Any], loops: list[Loop], stores: list[tuple[Any, list[Loop]]]) -> None:
     """Every store and condition, with the loops around it."""
     for stmt in stmts:
         if isinstance(stmt, Loop):
-            _walk(stmt.body, [*loops, stmt], found)
+            _collect(stmt.body, [*loops, stmt], stores)
         elif isinstance(stmt, Condition):
-            found.append((stmt, loops))
-            _walk(stmt.then, loops, found)
-            _walk(stmt.orelse, loops, found)
+            stores.append((stmt, loops))
+            _collect(stmt.then, loops, stores)
+            _collect(stmt.orelse, loops, stores)
         else:
-            found.append((stmt, loops))
+            stores.append((stmt, loops))
 
 
 def _statements(scan: tirx.PrimFunc) -> list[tuple[Any, list[Loop]]]:
-    found: list[tuple[Any, list[Loop]]] = []
+    stores: list[tuple[Any, list[Loop]]] = []
     for nest in root_nests(scan):
         tree = flatten(scan, nest)
         if not isinstance(tree, Refusal):
-            _walk(tree.body, [], found)
-    return found
+            _collect(tree.body, [], stores)
+    return stores
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +79,8 @@ class Last:
 def last_stores(scan: tirx.PrimFunc, buffer: Var) -> Last | None:
     """Find where the elements of an output are done.
 
-    One store is, if no loop comes by its place more than once. Several are behind the outermost
-    loop that does, if they all lie in it and write the same place: what it sums up.
+    One store is, if no loop comes by its cell more than once. Several are behind the outermost
+    loop that does, if they all lie in it and write the same cell: what it sums up.
 
     Parameters
     ----------
@@ -94,23 +94,23 @@ def last_stores(scan: tirx.PrimFunc, buffer: Var) -> Last | None:
     Last or None
         None where neither is so.
     """
-    found = [
+    stores = [
         (stmt, loops)
         for stmt, loops in _statements(scan)
         if isinstance(stmt, Store) and stmt.buffer.same_as(buffer)
     ]
-    if not found:
+    if not stores:
         return None
-    first, around = found[0]
+    first, around = stores[0]
     idle = [loop for loop in around if is_idle([loop], first.indices)]
     if not idle:
-        return Last(buffer, None, ()) if len(found) == 1 else None
+        return Last(buffer, None, ()) if len(stores) == 1 else None
     loop = idle[0]
     at = around.index(loop)
-    inside = all(len(loops) > at and loops[at].var.same_as(loop.var) for _, loops in found)
+    inside = all(len(loops) > at and loops[at].var.same_as(loop.var) for _, loops in stores)
     same = all(
         tir.structurally_equal(index, other)
-        for stmt, _ in found
+        for stmt, _ in stores
         for index, other in zip(stmt.indices, first.indices, strict=True)
     )
     idle_inside = all(is_idle([inner], first.indices) for inner in around[at:])
@@ -121,38 +121,38 @@ def last_stores(scan: tirx.PrimFunc, buffer: Var) -> Last | None:
 
 def _is_plain(scan: tirx.PrimFunc, var: Var) -> bool:
     """Return whether the loop of a variable stands in the function, without blocks inside."""
-    found: list[bool] = []
+    plain: list[bool] = []
 
     def on_for(loop: tirx.For) -> None:
         if loop.loop_var.same_as(var):
             blocks: list[Any] = []
             tvm_ffi.structural_walk(loop.body, [(SBlock, blocks.append)])
-            found.append(not blocks)
+            plain.append(not blocks)
 
     tvm_ffi.structural_walk(scan.body, [(tirx.For, on_for)])
-    return found == [True]
+    return plain == [True]
 
 
 def is_idle(loops: list[Loop], indices: Sequence[Any]) -> bool:
-    """Return whether a loop comes by one place more than once."""
+    """Return whether a loop comes by a cell more than once."""
     used = tir.VarMap((var, True) for index in indices for var in tir.variables(index).keys())
     return any(loop.var not in used and tir.as_int(loop.extent) != 1 for loop in loops)
 
 
 def _reads(scan: tirx.PrimFunc, buffer: Var) -> list[tuple[Any, list[Loop]]]:
     """Every load of a buffer, with the loops around it."""
-    found = []
+    reads = []
     for stmt, loops in _statements(scan):
         parts = [stmt.cond] if isinstance(stmt, Condition) else [getattr(stmt, "value", None)]
         parts += list(getattr(stmt, "indices", []))
         values = [part for part in parts if part is not None]
         all_loads = [load for part in values for load in tir.loads(part)]
-        found += [(load, loops) for load in all_loads if load.source.same_as(buffer)]
-    return found
+        reads += [(load, loops) for load in all_loads if load.source.same_as(buffer)]
+    return reads
 
 
 def is_read_once(scan: tirx.PrimFunc, buffer: Var) -> bool:
-    """Return whether no element of an input is read in two places or in two iterations."""
+    """Return whether no element of an input is read in two statements or in two iterations."""
     reads = _reads(scan, buffer)
     return not any(is_idle(loops, load.indices) for load, loops in reads) and all(
         tir.structurally_equal(index, first)
@@ -190,16 +190,16 @@ def first_reads(scan: tirx.PrimFunc, buffer: Var) -> tuple[Var, list[Any]] | Non
     if not common or not _is_plain(scan, common[-1].var):
         return None
     outer = [loop.var for loop in common]
-    place: list[Any] = []
+    read_at: list[Any] = []
     for dim, index in enumerate(indices):
         others = [load.indices[dim] for load, _ in reads]
         if not any(tir.contains_var(other, outer) for other in others):
-            place.append(None)
+            read_at.append(None)
             continue
         known = tir.VarMap((var, True) for var in outer)
         if any(var not in known for var in tir.variables(index).keys()):
             return None
         if not all(tir.structurally_equal(index, other) for other in others):
             return None
-        place.append(index)
-    return outer[-1], place
+        read_at.append(index)
+    return outer[-1], read_at

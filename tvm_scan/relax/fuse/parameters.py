@@ -84,7 +84,7 @@ def with_unit_axes(func: tirx.PrimFunc, shapes: Sequence[Sequence[Any]]) -> tirx
         full = [extent if tir.as_int(extent) == 1 else next(extents) for extent in shape]
         buffers[old] = tirx.decl_buffer(full, tir.dtype_of(old), name=str(old.name), layout=None)
 
-    def place(buffer: Var, indices: Sequence[Any]) -> tuple[Var, list[Any]]:
+    def indexed(buffer: Var, indices: Sequence[Any]) -> tuple[Var, list[Any]]:
         if buffer not in buffers:
             return buffer, list(indices)
         rest = iter(indices)
@@ -94,10 +94,12 @@ def with_unit_axes(func: tirx.PrimFunc, shapes: Sequence[Sequence[Any]]) -> tirx
         ]
 
     def on_store(store: tirx.BufferStore) -> Any:
-        buffer, indices = place(store.buffer, store.indices)
+        buffer, indices = indexed(store.buffer, store.indices)
         return tirx.BufferStore(buffer, store.value, indices)
 
     func = ensure_blocks(func)
-    body = tir.map_loads(func.body, lambda load: tirx.BufferLoad(*place(load.source, load.indices)))
+    body = tir.map_loads(
+        func.body, lambda load: tirx.BufferLoad(*indexed(load.source, load.indices))
+    )
     body = tvm_ffi.structural_map(body, (tirx.BufferStore, on_store))
     return rebuilt(func, [b for _, b in buffers.items()], body, [])

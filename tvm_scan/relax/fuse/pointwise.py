@@ -1,4 +1,4 @@
-"""Functions that compute each element of their output from elements at known places."""
+"""Functions that compute each element of their output from elements at known indices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Pointwise", "composed", "pointwise"]
 
 @dataclass(frozen=True, eq=False)
 class Pointwise:
-    """``output[place] = value``, with nothing carried from place to place.
+    """``output[axes] = value``, with nothing carried from cell to cell.
 
     Attributes
     ----------
@@ -32,21 +32,21 @@ class Pointwise:
         Buffers that are read, as the function declares them.
     output : Var
         The buffer that is written, all of it.
-    place : tuple of Var or None
+    axes : tuple of Var or None
         One variable for each dimension of the output; None where its extent is 1.
     value : Expr
-        Over loads of the inputs and the variables of ``place``.
+        Over loads of the inputs and the variables of ``axes``.
     """
 
     inputs: tuple[Var, ...]
     output: Var
-    place: tuple[Var | None, ...]
+    axes: tuple[Var | None, ...]
     value: Any
 
     def at(self, indices: list[Any]) -> Any:
-        """The value at one place."""
+        """The value at one cell."""
         table = tir.VarMap()
-        for var, index in zip(self.place, indices, strict=True):
+        for var, index in zip(self.axes, indices, strict=True):
             if var is not None:
                 same = tir.dtype_of(index) == tir.dtype_of(var)
                 table[var] = index if same else tirx.Cast(tir.dtype_of(var), index)
@@ -55,15 +55,15 @@ class Pointwise:
     @property
     def strays(self) -> tuple[Var, ...]:
         """Inputs that are read in another order than the output's: permuted, cut or reshaped."""
-        found = [load.source for load in tir.loads(self.value) if not _in_order(load, self.place)]
-        return tuple(b for b in self.inputs if any(b.same_as(source) for source in found))
+        sources = [load.source for load in tir.loads(self.value) if not _in_order(load, self.axes)]
+        return tuple(b for b in self.inputs if any(b.same_as(source) for source in sources))
 
     @property
     def is_costly(self) -> bool:
         """Return whether it is worth keeping rather than computing again: it calls a function."""
-        found: list[Any] = []
-        tvm_ffi.structural_walk(self.value, [(Call, found.append), (tirx.Div, found.append)])
-        return any(tir.call_name(node) != "prim.if_then_else" for node in found)
+        costly: list[Any] = []
+        tvm_ffi.structural_walk(self.value, [(Call, costly.append), (tirx.Div, costly.append)])
+        return any(tir.call_name(node) != "prim.if_then_else" for node in costly)
 
 
 def _with_plain_indices(load: TensorLoad) -> Any:
@@ -81,9 +81,9 @@ def _is_widened(index: Any) -> bool:
 def pointwise(func: tirx.PrimFunc) -> Pointwise | None:
     """Recognise a function of one output whose elements are independent.
 
-    Theorem. A perfect nest of loops over all of a buffer, with one store to the place that the
-    loops name, computes a function of the place, if what it reads is not written by it. A later
-    nest that reads an earlier one at a place computes the composition there.
+    Theorem. A perfect nest of loops over all of a buffer, with one store to the cell that the
+    loops name, computes a function of its indices, if what it reads is not written by it. A later
+    nest that reads an earlier one at a cell computes the composition there.
 
     Parameters
     ----------
@@ -94,23 +94,23 @@ def pointwise(func: tirx.PrimFunc) -> Pointwise | None:
     -------
     Pointwise or None
         None for every other function. Inputs may be read anywhere; ``strays`` are those whose
-        reader would walk memory otherwise than the function does.
+        reader would pass memory otherwise than the function does.
     """
     func = renew_defs(func)
     *inputs, output = func.params
-    made = tir.VarMap()
-    found = None
+    known = tir.VarMap()
+    part = None
     for nest in root_nests(func):
         tree = flatten(func, nest)
-        found = None if isinstance(tree, Refusal) else _of_nest(tree.body, made)
-        if found is None or found.output in made:
+        part = None if isinstance(tree, Refusal) else _of_nest(tree.body, known)
+        if part is None or part.output in known:
             return None
-        made[found.output] = Pointwise(tuple(inputs), found.output, found.place, found.value)
-    given = tir.VarMap((buffer, True) for buffer in inputs)
-    last: Pointwise | None = made.get(output)
-    if last is None or found is None or not found.output.same_as(output):
+        known[part.output] = Pointwise(tuple(inputs), part.output, part.axes, part.value)
+    is_input = tir.VarMap((buffer, True) for buffer in inputs)
+    last: Pointwise | None = known.get(output)
+    if last is None or part is None or not part.output.same_as(output):
         return None
-    if not all(load.source in given for load in tir.loads(last.value)):
+    if not all(load.source in is_input for load in tir.loads(last.value)):
         return None
     return last
 
@@ -138,18 +138,18 @@ def composed(
     names = tir.VarMap(
         (b, outer.inputs[k]) for b, k in zip(inner.inputs, shared, strict=True) if k is not None
     )
-    part = Pointwise(inner.inputs, old, inner.place, tir.substitute(inner.value, names))
+    part = Pointwise(inner.inputs, old, inner.axes, tir.substitute(inner.value, names))
 
     def on_load(load: Any) -> Any:
         return part.at(list(load.indices)) if load.source.same_as(old) else load
 
     value = _tidy(tir.map_loads(outer.value, on_load), outer)
     added = [b for b, k in zip(inner.inputs, shared, strict=True) if k is None]
-    kept = [b for b in outer.inputs if not b.same_as(old)]
-    return Pointwise((*kept, *added), outer.output, outer.place, value)
+    others = [b for b in outer.inputs if not b.same_as(old)]
+    return Pointwise((*others, *added), outer.output, outer.axes, value)
 
 
-def _of_nest(stmts: list[Any], made: tir.VarMap) -> Pointwise | None:
+def _of_nest(stmts: list[Any], known: tir.VarMap) -> Pointwise | None:
     """The pointwise function of a nest, without inputs yet."""
     loops = []
     while len(real := without_allocs(stmts)) == 1 and isinstance(real[0], Loop):
@@ -159,39 +159,39 @@ def _of_nest(stmts: list[Any], made: tir.VarMap) -> Pointwise | None:
         return None
     store = real[0]
     extents = tir.VarMap((loop.var, loop.extent) for loop in loops)
-    place: list[Var | None] = []
+    axes: list[Var | None] = []
     units = tir.VarMap((v, tir.zero_like(v)) for v, n in extents.items() if tir.as_int(n) == 1)
     for index, extent in zip(store.indices, tir.shape_of(store.buffer), strict=True):
         if isinstance(index, Var) and index in units:
             index = units[index]
         if isinstance(index, Var) and index in extents:
-            if any(index.same_as(var) for var in place if var is not None):
+            if any(index.same_as(var) for var in axes if var is not None):
                 return None
             if not runs_through(extents[index], extent):
                 return None
-            place.append(index)
+            axes.append(index)
         elif tir.as_int(index) == 0 and tir.as_int(extent) == 1:
-            place.append(None)
+            axes.append(None)
         else:
             return None
-    if len(loops) - len(units) != sum(var is not None for var in place):
+    if len(loops) - len(units) != sum(var is not None for var in axes):
         return None
     if any(load.source.same_as(store.buffer) for load in tir.loads(store.value)):
         return None
 
     def earlier(load: Any) -> Any:
-        source = made.get(load.source)
+        source = known.get(load.source)
         return load if source is None else source.at(list(load.indices))
 
     value = tir.map_loads(tir.substitute(store.value, units), earlier)
-    part = Pointwise((), store.buffer, tuple(place), value)
-    return Pointwise((), part.output, part.place, _tidy(value, part))
+    part = Pointwise((), store.buffer, tuple(axes), value)
+    return Pointwise((), part.output, part.axes, _tidy(value, part))
 
 
 def _tidy(value: Any, part: Pointwise) -> Any:
-    """Indices without the divisions of reshapes that the extents of the place decide."""
+    """Indices without the divisions of reshapes that the extents of the axes decide."""
     shape = tir.shape_of(part.output)
-    ranges = [(v, n) for v, n in zip(part.place, shape, strict=True) if v is not None]
+    ranges = [(v, n) for v, n in zip(part.axes, shape, strict=True) if v is not None]
 
     def on_load(load: Any) -> Any:
         sizes = tir.shape_of(load.source)
@@ -204,9 +204,9 @@ def _tidy(value: Any, part: Pointwise) -> Any:
     return tir.map_loads(value, on_load)
 
 
-def _in_order(load: Any, place: tuple[Var | None, ...]) -> bool:
-    """Return whether a load walks memory as the place does: its indices are some of the place's."""
-    rest = [var for var in place if var is not None]
+def _in_order(load: Any, axes: tuple[Var | None, ...]) -> bool:
+    """Return whether a load passes memory in the order of the axes, some of which it reads at."""
+    rest = [var for var in axes if var is not None]
     for index in load.indices:
         if tir.as_int(index) is not None:
             continue

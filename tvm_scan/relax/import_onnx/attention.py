@@ -45,31 +45,31 @@ def linear_attention(
     ScanError
         If the inputs do not fit the attributes.
     """
-    given = dict(zip(_INPUTS, [*inputs, None, None, None], strict=False))
-    op = _described(given, attrs)
-    query = _shape(given, "query")
+    by_name = dict(zip(_INPUTS, [*inputs, None, None, None], strict=False))
+    op = _described(by_name, attrs)
+    query = _shape(by_name, "query")
     matrices = [query[0], *map(_wide, (op.heads, op.keys, op.values))]
     args = []
     for name, split in op.heads_of.items():
         if name == "past_state":
-            args.append(fitted(builder, _OPERATOR, name, given[name], matrices))
+            args.append(fitted(builder, _OPERATOR, name, by_name[name], matrices))
         elif name != "output":
             # A view looks at memory alone: tokens of another number would be read askew.
             tokens = [*query[:2], _wide(math.prod(split))]
-            arg = fitted(builder, _OPERATOR, name, given[name], tokens, op.dtype)
+            arg = fitted(builder, _OPERATOR, name, by_name[name], tokens, op.dtype)
             args.append(viewed(builder, arg, [*query[:2], *map(_wide, split)]))
     output, present = call_loop(builder, op.loop(), args, "linear_attention")
     packed = [*query[:2], _wide(op.query_heads * op.values)]
     return relax.Tuple([viewed(builder, output, packed), present])
 
 
-def _described(given: dict[str, Any], attrs: dict[str, Any]) -> LinearAttention:
+def _described(by_name: dict[str, Any], attrs: dict[str, Any]) -> LinearAttention:
     rule = attrs.get("update_rule", "gated_delta")
     rule = rule.decode() if isinstance(rule, bytes) else str(rule)
     if rule not in _RULES:
         raise _wrong(f"an update_rule of {', '.join(_RULES)}", rule, "name one of them")
     for name, wanted in (("decay", "gated" in rule), ("beta", "delta" in rule)):
-        if (given[name] is not None) != wanted:
+        if (by_name[name] is not None) != wanted:
             found = "one" if not wanted else "none"
             raise _wrong(
                 f"{'a' if wanted else 'no'} {name} with update_rule {rule}", found, "see ONNX 27"
@@ -81,23 +81,23 @@ def _described(given: dict[str, Any], attrs: dict[str, Any]) -> LinearAttention:
             f"{query_heads} and {heads}",
             "give both",
         )
-    query, key, value = (_shape(given, name) for name in ("query", "key", "value"))
+    query, key, value = (_shape(by_name, name) for name in ("query", "key", "value"))
     sizes = {n: tir.as_int(s[2]) for n, s in (("query", query), ("key", key), ("value", value))}
     keys, values = (sizes["query"] or 0) // query_heads, (sizes["value"] or 0) // heads
     if sizes != {"query": keys * query_heads, "key": keys * heads, "value": values * heads}:
         raise _wrong("heads that divide queries, keys and values", str(sizes), "check the heads")
     widths = {
-        n: 0 if given[n] is None else tir.as_int(_shape(given, n)[2]) for n in ("decay", "beta")
+        n: 0 if by_name[n] is None else tir.as_int(_shape(by_name, n)[2]) for n in ("decay", "beta")
     }
     for name, allowed in (("decay", (heads, heads * keys)), ("beta", (heads, 1))):
-        if given[name] is not None and widths[name] not in allowed:
+        if by_name[name] is not None and widths[name] not in allowed:
             raise _wrong(
                 f"{name} with a last extent of {allowed[0]} or {allowed[1]}",
                 str(widths[name]),
                 "check the heads",
             )
-    dtype = str(given["query"].ty.dtype)
-    past = given["past_state"]
+    dtype = str(by_name["query"].ty.dtype)
+    past = by_name["past_state"]
     scale = float(attrs.get("scale", 0.0)) or keys**-0.5
     return LinearAttention(
         rule, query_heads, heads, keys, values, scale,
@@ -107,8 +107,8 @@ def _described(given: dict[str, Any], attrs: dict[str, Any]) -> LinearAttention:
     )  # fmt: skip
 
 
-def _shape(given: dict[str, Any], name: str) -> list[Any]:
-    shape = None if given[name] is None else given[name].ty.shape
+def _shape(by_name: dict[str, Any], name: str) -> list[Any]:
+    shape = None if by_name[name] is None else by_name[name].ty.shape
     if not isinstance(shape, relax.ShapeExpr) or len(shape.values) != 3:
         raise _wrong(f"{name} of three known extents", str(shape), "give its shape")
     return list(shape.values)

@@ -75,8 +75,8 @@ def causal_conv(
     if activation != "none":
         wide = builder.emit(relax.op.astype(y, "float32"))
         y = builder.emit(relax.op.astype(builder.emit(relax.op.nn.silu(wide)), str(x.ty.dtype)))
-    kept = builder.emit(relax.op.strided_slice(padded, [2], [length], [length + width - 1]))
-    return relax.Tuple([y, kept])
+    state = builder.emit(relax.op.strided_slice(padded, [2], [length], [length + width - 1]))
+    return relax.Tuple([y, state])
 
 
 def _extents(name: str, value: relax.Expr) -> list[Any]:

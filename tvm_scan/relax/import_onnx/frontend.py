@@ -23,7 +23,7 @@ def from_onnx(model: Any, shapes: dict[str, list[int]] | None = None) -> IRModul
 
     Beyond what TVM 0.27 imports: ``Scan`` (opset 9 and later, every axis and direction, values of
     the enclosing graph), ``CumProd``, ``LinearAttention`` and ``CausalConvWithState`` (opset 27);
-    ``CumSum`` walks from the end where it is told to.
+    ``CumSum`` runs from the end where it is told to.
 
     Parameters
     ----------
@@ -142,8 +142,8 @@ def _importer_class() -> type:
             if op_name == "Scan":
                 return scan(self, list(inputs), attrs, opset)
             if op_name in _STATEFUL:
-                given = [None if v is None else self.bb.normalize(v) for v in inputs]
-                return _STATEFUL[op_name](self.bb, given, attrs)
+                operands = [None if v is None else self.bb.normalize(v) for v in inputs]
+                return _STATEFUL[op_name](self.bb, operands, attrs)
             axis = get_constant(inputs[1], [self._nodes, self._params])
             if not isinstance(axis, GenericConst):
                 raise ScanError(
@@ -194,7 +194,7 @@ def _cumulative(
             "name an axis of the array"
         )
     backwards = bool(attrs.get("reverse", 0))
-    if backwards:  # LegalizeScans makes one walk from the end of the three
+    if backwards:  # LegalizeScans makes one scan from the end of the three
         x = builder.emit(relax.op.flip(x, axis))
     x = builder.emit(operator(x, axis, exclusive=bool(attrs.get("exclusive", 0))))
     return builder.emit(relax.op.flip(x, axis)) if backwards else x

@@ -57,13 +57,13 @@ def scan(
         )
 
     def listed(name: str, count: int) -> list[int]:
-        found = [int(v) for v in attrs.get(name, [0] * count)]
-        if len(found) != count:
-            raise _wrong(f"{name} of {count} elements", f"{found}", "give one for each array")
-        return found
+        numbers = [int(v) for v in attrs.get(name, [0] * count)]
+        if len(numbers) != count:
+            raise _wrong(f"{name} of {count} elements", f"{numbers}", "give one for each array")
+        return numbers
 
-    given = [builder.normalize(value) for value in inputs]
-    inits, xs = given[:carries], given[carries:]
+    operands = [builder.normalize(value) for value in inputs]
+    inits, xs = operands[:carries], operands[carries:]
     axes, directions = (listed(f"scan_input_{n}", slices) for n in ("axes", "directions"))
     names = [value.name for value in body.input]
     for i, (axis, back) in enumerate(zip(axes, directions, strict=True)):
@@ -140,8 +140,8 @@ def _check_states(step: LoweredStep, inits: Sequence[relax.Expr], names: list[st
 def _captured(importer: Any, body: Any) -> dict[str, relax.Expr]:
     """Values of the enclosing graph that the body reads, also in the bodies inside of it."""
     names = dict.fromkeys(_free_names(body))
-    found = {name: importer._nodes[name] for name in names if name in importer._nodes}
-    for name, value in found.items():
+    captured = {name: importer._nodes[name] for name in names if name in importer._nodes}
+    for name, value in captured.items():
         is_open = isinstance(value, relax.ShapeExpr) and any(
             tir.as_int(n) is None for n in value.values
         )
@@ -151,7 +151,7 @@ def _captured(importer: Any, body: Any) -> dict[str, relax.Expr]:
                 f"{name} as {value.ty}",
                 "compute what depends on a dynamic shape outside of the body",
             )
-    return found
+    return captured
 
 
 def _free_names(graph: Any) -> Iterator[str]:

@@ -46,8 +46,8 @@ def fitted(
     ScanError
         If it is known not to fit.
     """
-    found = getattr(value.ty, "shape", None)
-    extents = list(found.values) if isinstance(found, relax.ShapeExpr) else None
+    known_shape = getattr(value.ty, "shape", None)
+    extents = list(known_shape.values) if isinstance(known_shape, relax.ShapeExpr) else None
     kind = str(value.ty.dtype)
     known = None if extents is None else [tir.as_int(n) for n in extents]
     wanted = [tir.as_int(n) for n in shape]

@@ -64,10 +64,10 @@ def declared(loop: tirx.PrimFunc, parts: int) -> tirx.PrimFunc:
     if isinstance(extract(loop), Recurrence):
         return loop
     named = loop.with_attr(DECLARED, [str(buffer.name) for buffer in loop.params[:parts]])
-    found = extract(named)
-    if isinstance(found, Refusal):
+    recurrence = extract(named)
+    if isinstance(recurrence, Refusal):
         return loop
-    worst = max(check_laws(found), key=lambda law: law.largest_error)
+    worst = max(check_laws(recurrence), key=lambda law: law.largest_error)
     if worst.largest_error > _LARGEST_ERROR:
         _LOG.info(
             "associative_scan stays a loop: expected an associative operator, found %s off by "

@@ -32,58 +32,62 @@ __all__ = ["OWN"]
 
 
 def _affine(node: Any, importer: Any) -> relax.Expr:
-    given = arguments_of(node, importer)
-    frame, initial = Frame(importer, given["x"]), given["h0"]
+    arguments = arguments_of(node, importer)
+    frame, initial = Frame(importer, arguments["x"]), arguments["h0"]
     loop = loops.affine(
         *frame.sizes,
         time_last=frame.time_last,
-        dtype=dtype_of(given["x"]),
-        emit=given["emit"],
-        reverse=given["reverse"],
+        dtype=dtype_of(arguments["x"]),
+        emit=arguments["emit"],
+        reverse=arguments["reverse"],
         has_initial=initial is not None,
-        has_reset=given["reset"] is not None,
+        has_reset=arguments["reset"] is not None,
     )
-    inputs = [frame.array(given[name]) for name in ("a", "x", "reset") if given[name] is not None]
+    inputs = [
+        frame.array(arguments[name]) for name in ("a", "x", "reset") if arguments[name] is not None
+    ]
     inputs += [] if initial is None else [frame.state(initial)]
     (out,) = call_loop(importer.block_builder, loop, inputs, "affine_scan")
     return frame.whole(out)
 
 
 def _cumulative(node: Any, importer: Any) -> relax.Expr:
-    given = arguments_of(node, importer)
-    options = {key: given[key] for key in ("op", "exclusive", "reverse")}
-    make = partial(loops.cumulative, dtype=dtype_of(given["x"]), **options)
-    name = "cumsum" if given["op"] == "add" else "cumprod"
-    return emit_along_axis(importer.block_builder, make, [given["x"]], 1, name)[0]
+    arguments = arguments_of(node, importer)
+    options = {key: arguments[key] for key in ("op", "exclusive", "reverse")}
+    make = partial(loops.cumulative, dtype=dtype_of(arguments["x"]), **options)
+    name = "cumsum" if arguments["op"] == "add" else "cumprod"
+    return emit_along_axis(importer.block_builder, make, [arguments["x"]], 1, name)[0]
 
 
 def _log_sum_exp(node: Any, importer: Any) -> relax.Expr:
-    given = arguments_of(node, importer)
-    return emit_log_sum_exp(importer.block_builder, given["x"], 1, reverse=given["reverse"])
+    arguments = arguments_of(node, importer)
+    return emit_log_sum_exp(importer.block_builder, arguments["x"], 1, reverse=arguments["reverse"])
 
 
 def _positions(node: Any, importer: Any) -> relax.Expr:
-    given = arguments_of(node, importer)
-    return emit_extremum(importer.block_builder, given.pop("x"), 1, has_values=False, **given)[0]
+    arguments = arguments_of(node, importer)
+    return emit_extremum(
+        importer.block_builder, arguments.pop("x"), 1, has_values=False, **arguments
+    )[0]
 
 
 def _extremum(node: Any, importer: Any) -> list[relax.Expr]:
-    given = arguments_of(node, importer)
-    return emit_extremum(importer.block_builder, given.pop("x"), 1, **given)
+    arguments = arguments_of(node, importer)
+    return emit_extremum(importer.block_builder, arguments.pop("x"), 1, **arguments)
 
 
 def _selective(node: Any, importer: Any) -> list[relax.Expr]:
-    given = arguments_of(node, importer)
+    arguments = arguments_of(node, importer)
     if any(user.args[1] == 2 and user.users for user in node.users):
         raise ScanError(
             "from_exported: expected the output and the last state of a selective scan, found a "
             "use of what is kept for its gradient; export the forward pass alone"
         )
-    builder, u = importer.block_builder, given["u"]
+    builder, u = importer.block_builder, arguments["u"]
     batch, groups, channels, length = sizes_of(u, ("batch", "groups", "channels", "length"))
-    options = {f"has_{name}": given[name] is not None for name in ("D", "z", "bias", "reset")}
-    options |= {f"fixed_{name}": len(given[name].ty.shape.values) == 3 for name in "BC"}
-    states = constant_extent(given["A"], 2, "selective_scan", "states")
+    options = {f"has_{name}": arguments[name] is not None for name in ("D", "z", "bias", "reset")}
+    options |= {f"fixed_{name}": len(arguments[name].ty.shape.values) == 3 for name in "BC"}
+    states = constant_extent(arguments["A"], 2, "selective_scan", "states")
     loop = loops.selective_forward(
         batch,
         groups,
@@ -92,15 +96,15 @@ def _selective(node: Any, importer: Any) -> list[relax.Expr]:
         length,
         states=states,
         dtype=dtype_of(u),
-        softplus=given["softplus"],
-        reverse=given["reverse"],
+        softplus=arguments["softplus"],
+        reverse=arguments["reverse"],
         **options,
     )
-    initial = given["h0"]
+    initial = arguments["h0"]
     if initial is None:
         shape = relax.ShapeExpr([*u.ty.shape.values[:3], states])
-        initial = builder.emit(relax.op.zeros(shape, dtype_of(given["A"])))
-    tensors = [given[name] for name in ("u", "delta", "A", "B", "C", "D", "z", "bias", "reset")]
+        initial = builder.emit(relax.op.zeros(shape, dtype_of(arguments["A"])))
+    tensors = [arguments[name] for name in ("u", "delta", "A", "B", "C", "D", "z", "bias", "reset")]
     inputs = [*(t for t in tensors if t is not None), initial]
     out, last = call_loop(builder, _from_the_start(loop), inputs, "selective_scan")
     # The third result is for gradients alone; nothing reads it.
@@ -108,7 +112,7 @@ def _selective(node: Any, importer: Any) -> list[relax.Expr]:
 
 
 def _from_the_start(loop: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`loop` without its scalar parameters: it starts at step 0 and walks all steps."""
+    """`loop` without its scalar parameters: it starts at step 0 and takes all steps."""
     start, *others = loop.params
     tensors = [p for p in others if tirx.is_buffer_var(p)]
     body = tir.substitute(loop.body, {start: tirx.IntImm("int64", 0)})
@@ -116,23 +120,23 @@ def _from_the_start(loop: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _outer(node: Any, importer: Any) -> list[relax.Expr]:
-    given = arguments_of(node, importer)
-    builder, x = importer.block_builder, given["x"]
+    arguments = arguments_of(node, importer)
+    builder, x = importer.block_builder, arguments["x"]
     batch, length, heads, lanes = sizes_of(x, ("batch", "length", "heads", "lanes"))
     loop = loops.outer_products(
         batch,
         heads,
         lanes,
         length,
-        states=constant_extent(given["a"], 3, "outer_scan", "states"),
+        states=constant_extent(arguments["a"], 3, "outer_scan", "states"),
         dtype=dtype_of(x),
-        gate=given["gate"],
-        emit=given["emit"],
-        reverse=given["reverse"],
-        has_reset=given["reset"] is not None,
+        gate=arguments["gate"],
+        emit=arguments["emit"],
+        reverse=arguments["reverse"],
+        has_reset=arguments["reset"] is not None,
     )
-    decay = builder.emit(relax.op.exp(given["g"]))
-    tensors = [given[name] for name in ("a", "x", "c", "reset", "h0")]
+    decay = builder.emit(relax.op.exp(arguments["g"]))
+    tensors = [arguments[name] for name in ("a", "x", "c", "reset", "h0")]
     inputs = [decay, *(t for t in tensors if t is not None)]
     last, y = call_loop(builder, loop, inputs, "outer_scan")
     return [y, last]
@@ -141,18 +145,18 @@ def _outer(node: Any, importer: Any) -> list[relax.Expr]:
 def _steps(node: Any, importer: Any) -> list[relax.Expr]:
     from tvm_scan.torch.trace.lowered import pointwise_step
 
-    given = arguments_of(node, importer)
-    tensors, prefix, carries = given["tensors"], given["prefix"], given["carries"]
+    arguments = arguments_of(node, importer)
+    tensors, prefix, carries = arguments["tensors"], arguments["prefix"], arguments["carries"]
     frame = Frame(importer, tensors[-1])
     dtypes = tuple(dtype_of(t) for t in tensors)
     loop = pointwise_step(
         *frame.sizes,
-        graph=given["graph"],
+        graph=arguments["graph"],
         dtypes=dtypes + dtypes if prefix else dtypes,
         time_last=frame.time_last,
         carries=carries,
         prefix=prefix,
-        reverse=given["reverse"],
+        reverse=arguments["reverse"],
     )
     starts = 0 if prefix else carries
     inputs = [frame.state(t) for t in tensors[:starts]] + [frame.array(t) for t in tensors[starts:]]
@@ -163,9 +167,9 @@ def _steps(node: Any, importer: Any) -> list[relax.Expr]:
 def _slices(node: Any, importer: Any) -> list[relax.Expr]:
     from tvm_scan.torch.trace.lowered import sliced_step
 
-    given = arguments_of(node, importer)
-    tensors, prefix, carries = given["tensors"], given["prefix"], given["carries"]
-    inits, count = 0 if prefix else carries, given["slices"]
+    arguments = arguments_of(node, importer)
+    tensors, prefix, carries = arguments["tensors"], arguments["prefix"], arguments["carries"]
+    inits, count = 0 if prefix else carries, arguments["slices"]
 
     def kind(tensor: relax.Expr, sliced: bool) -> tuple[tuple[int, ...], str]:
         extents = [tir.as_int(n) for n in tensor.ty.shape.values[1 if sliced else 0 :]]
@@ -181,20 +185,20 @@ def _slices(node: Any, importer: Any) -> list[relax.Expr]:
     given_kinds = [*starts, *xs, *(kind(t, False) for t in tensors[inits + count :])]
     loop = sliced_step(
         extent(tensors[inits].ty.shape.values[0], "length"),
-        graph=given["graph"],
+        graph=arguments["graph"],
         dtypes=tuple(dtype for _, dtype in given_kinds),
         shapes=tuple(shape for shape, _ in given_kinds),
         carries=carries,
         slices=count,
         prefix=prefix,
-        reverse=given["reverse"],
+        reverse=arguments["reverse"],
     )
     return call_loop(importer.block_builder, _believed(loop, carries, prefix), tensors, "scan")
 
 
 def _states_of_sequences(node: Any, importer: Any) -> relax.Expr:
-    given = arguments_of(node, importer)
-    drive, B, offsets, first = (given[name] for name in ("drive", "B", "offsets", "first"))
+    arguments = arguments_of(node, importer)
+    drive, B, offsets, first = (arguments[name] for name in ("drive", "B", "offsets", "first"))
     _, length, heads, features = sizes_of(drive, ("one", "length", "heads", "features"))
     _, _, groups, states = sizes_of(B, ("one", "length", "groups", "states"))
     loop = loops.states_of_sequences(
@@ -203,10 +207,10 @@ def _states_of_sequences(node: Any, importer: Any) -> relax.Expr:
         dtype=dtype_of(drive),
         offsets_dtype=dtype_of(offsets),
         has_first=first is not None,
-        has_reset=given["reset"] is not None,
+        has_reset=arguments["reset"] is not None,
     )
-    optional = [t for t in (first, given["reset"]) if t is not None]
-    inputs = [given["gates"], drive, B, *optional, offsets]
+    optional = [t for t in (first, arguments["reset"]) if t is not None]
+    inputs = [arguments["gates"], drive, B, *optional, offsets]
     return call_loop(importer.block_builder, loop, inputs, "states_of_sequences")[0]
 
 

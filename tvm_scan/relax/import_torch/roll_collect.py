@@ -61,7 +61,7 @@ class Collected:
     first : int
         Where along the axis the first step of a chain was written.
     stride : int
-        Places from one step to the next; -1 also of a list that was filled from its end.
+        Indices from one step to the next; -1 also of a list that was filled from its end.
     """
 
     anchor: Any
@@ -146,11 +146,11 @@ def collected(anchor: Any, aten: Any) -> Collected | None:
     if not _is_write(anchor, aten) or any(_is_write(user, aten) for user in anchor.users):
         return None  # no chain, or not the last one of it
     chain = [anchor]
-    axis, last = _place(anchor)
+    axis, last = _axis_and_step(anchor)
     stride: int | None = None
     while _is_write(chain[-1].args[0], aten):
         before = chain[-1].args[0]
-        dim, index = _place(before)
+        dim, index = _axis_and_step(before)
         pace = last - index
         if dim != axis or pace == 0 or (stride is not None and pace != stride):
             break
@@ -180,22 +180,22 @@ def forward_reads(graph: Any, aten: Any) -> None:
     for node in list(graph.nodes):
         if node.target is not aten.select.int or not _is_write(node.args[0], aten):
             continue
-        axis, index = _place(node)
-        source, found = node.args[0], None
-        while found is None and _is_write(source, aten):
-            dim, at = _place(source)
+        axis, index = _axis_and_step(node)
+        source, value = node.args[0], None
+        while value is None and _is_write(source, aten):
+            dim, at = _axis_and_step(source)
             if dim != axis:
                 break
             if at == index:
-                found = _written_value(source, aten)
+                value = _written_value(source, aten)
             else:
                 source = source.args[0]
-        if found is None and source is not node.args[0]:
+        if value is None and source is not node.args[0]:
             with graph.inserting_before(node):
-                found = graph.call_function(aten.select.int, (source, axis, index))
-            found.meta = dict(node.meta)
-        if found is not None:
-            node.replace_all_uses_with(found)
+                value = graph.call_function(aten.select.int, (source, axis, index))
+            value.meta = dict(node.meta)
+        if value is not None:
+            node.replace_all_uses_with(value)
             graph.erase_node(node)
 
 
@@ -245,7 +245,7 @@ def _is_write(node: Any, aten: Any) -> bool:
     return isinstance(node.args[3], int) and isinstance(extent, int)
 
 
-def _place(node: Any) -> tuple[int, int]:
+def _axis_and_step(node: Any) -> tuple[int, int]:
     """Axis and step of ``select`` and ``select_scatter``, from the front."""
     axis, index = node.args[-2:]
     shape = node.args[0].meta["val"].shape

@@ -175,9 +175,9 @@ class LoopRoller:
         like = value.select(axis, 0) if is_kept else value
         step = self._placeholder(self.slices, key, "x", like)
         if is_kept and key not in self.unsqueezed:
-            kept = self.graph.call_function(self.aten.unsqueeze.default, (step, axis))
-            kept.meta = {"val": value}
-            self.unsqueezed[key] = kept
+            unsqueezed = self.graph.call_function(self.aten.unsqueeze.default, (step, axis))
+            unsqueezed.meta = {"val": value}
+            self.unsqueezed[key] = unsqueezed
         return self.unsqueezed[key] if is_kept else step
 
     def _placeholder(self, table: dict[Any, Any], key: Any, label: str, like: Any) -> Any:

@@ -221,18 +221,18 @@ class _Counted:
             body = graph.get_attr(label)
             operands = (body, inits, xs, tuple(self.operands[i] for i in shared))
             scan = graph.call_function(self.torch.ops.higher_order.scan, operands)
-            found: dict[int, Any] = {}
+            results: dict[int, Any] = {}
             for k, i in enumerate(self.states):
-                found[i] = graph.call_function(operator.getitem, (scan, k))
+                results[i] = graph.call_function(operator.getitem, (scan, k))
             for k, (i, axis) in enumerate(self.arrays.items(), len(self.states)):
                 stacked = graph.call_function(operator.getitem, (scan, k))
                 order = list(range(1, len(self.holders[i].meta["val"].shape)))
                 order.insert(axis, 0)
-                found[i] = graph.call_function(aten.permute.default, (stacked, order))
-            found[self.counter] = graph.call_function(aten.full.default, ([], stop))
-            found[self.counter].kwargs = {"dtype": self.torch.int64}
+                results[i] = graph.call_function(aten.permute.default, (stacked, order))
+            results[self.counter] = graph.call_function(aten.full.default, ([], stop))
+            results[self.counter].kwargs = {"dtype": self.torch.int64}
         for user in list(self.node.users):
-            user.replace_all_uses_with(found[user.args[1]])
+            user.replace_all_uses_with(results[user.args[1]])
             graph.erase_node(user)
         graph.erase_node(self.node)
 

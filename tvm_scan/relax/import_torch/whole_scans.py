@@ -59,10 +59,10 @@ def _of_one_step(operator: Any) -> Any:
     """The operator on single elements; torch maps it over a batch of steps."""
     mapped = getattr(operator, "keywords", {}).get("combine_fn")
     # torch.vmap names what it maps in ``__wrapped__``, except while it is traced.
-    own = getattr(mapped, "__wrapped__", None)
-    if own is None and inspect.isfunction(mapped):
-        own = inspect.getclosurevars(mapped).nonlocals.get("func")
-    if own is None:
+    inner = getattr(mapped, "__wrapped__", None)
+    if inner is None and inspect.isfunction(mapped):
+        inner = inspect.getclosurevars(mapped).nonlocals.get("func")
+    if inner is None:
         raise ScanError(
             "whole_scans: expected an operator that torch.vmap maps over steps, found none in this "
             "version of torch; export without whole_scans, which decomposes the scan"
@@ -70,7 +70,7 @@ def _of_one_step(operator: Any) -> Any:
     import torch.utils._pytree as pytree
 
     def flat(earlier: Any, later: Any) -> list[Any]:
-        return pytree.tree_leaves(own(earlier, later))
+        return pytree.tree_leaves(inner(earlier, later))
 
     return functools.partial(
         operator.func, *operator.args, **{**operator.keywords, "combine_fn": flat}

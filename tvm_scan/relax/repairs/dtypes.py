@@ -27,7 +27,7 @@ _LOGICAL: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     "relax.minimum": relax.op.logical_and,
 }
 #: What a truth value is left by.
-_KEPT = ("relax.square", "relax.nn.relu")
+_IDENTITY_ON_BOOL = ("relax.square", "relax.nn.relu")
 _COMPARISONS = "equal not_equal less less_equal greater greater_equal"
 _FUNCTIONS = "acos acosh asin asinh atan atan2 atanh cosh sinh"
 _SORTS = ("relax.sort", "relax.argsort", "relax.topk")
@@ -83,17 +83,24 @@ def RepairOperators() -> tvm.ir.transform.Pass:
 
 
 def _has_any(func: relax.Function) -> bool:
-    found: list[bool] = []
+    matches: list[bool] = []
     relax.analysis.post_order_visit(
-        func, lambda e: found.append(True) if _is_concerned(e) else None
+        func, lambda e: matches.append(True) if _is_concerned(e) else None
     )
-    return bool(found)
+    return bool(matches)
 
 
 def _is_concerned(expr: Any) -> bool:
     name, dtype = _about(expr)
     if dtype == "bool":
-        names = (*_LOGICAL, *_KEPT, *_COUNTED, *_NOT_OF_BOOL, *_CUMULATIVE, "relax.atan2")
+        names = (
+            *_LOGICAL,
+            *_IDENTITY_ON_BOOL,
+            *_COUNTED,
+            *_NOT_OF_BOOL,
+            *_CUMULATIVE,
+            "relax.atan2",
+        )
         return name in names
     return _wider(name, dtype) is not None or _is_refused(name, dtype)
 
@@ -149,7 +156,7 @@ class _Repairer(PyExprMutator):
             )
         if dtype == "bool" and name in _LOGICAL:
             return _LOGICAL[name](*call.args)
-        if dtype == "bool" and name in _KEPT:
+        if dtype == "bool" and name in _IDENTITY_ON_BOOL:
             return call.args[0]
         if dtype == "bool" and name in _CUMULATIVE and _result(call) == "bool":
             return _CUMULATIVE[name](self.builder_, call)
@@ -168,14 +175,14 @@ class _Repairer(PyExprMutator):
 
         operands = [cast(arg) for arg in call.args]
         if call.op.name == "relax.matmul":  # it may name the dtype of its result
-            made = relax.op.matmul(*operands)
+            computed = relax.op.matmul(*operands)
         else:
-            made = relax.Call(call.op, operands, call.attrs)
-        made = self.builder_.emit(made)
+            computed = relax.Call(call.op, operands, call.attrs)
+        computed = self.builder_.emit(computed)
         if not isinstance(call.ty, relax.TupleType):
-            return _as(made, str(call.ty.dtype))
+            return _as(computed, str(call.ty.dtype))
         parts = [
-            _as(self.builder_.emit(relax.TupleGetItem(made, i)), str(field.dtype))
+            _as(self.builder_.emit(relax.TupleGetItem(computed, i)), str(field.dtype))
             for i, field in enumerate(call.ty.fields)
         ]
         return relax.Tuple([self.builder_.emit(part) for part in parts])
@@ -194,8 +201,8 @@ def _all_so_far(builder: relax.BlockBuilder, call: relax.Call, x: relax.Expr) ->
     narrow = builder.emit(relax.op.astype(x, "int8"))
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
     exclusive = bool(call.attrs.exclusive)
-    found = builder.emit(relax.op.cumprod(narrow, axis, "int8", exclusive))
-    return relax.op.astype(found, "bool")
+    products = builder.emit(relax.op.cumprod(narrow, axis, "int8", exclusive))
+    return relax.op.astype(products, "bool")
 
 
 def _any_so_far(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

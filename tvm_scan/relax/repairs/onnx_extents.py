@@ -62,17 +62,17 @@ def computed(
     operands = [_integers(value) for value in inputs]
     if operator not in _ARITHMETIC or None in operands or attributes.get("fmod"):
         return None
-    given = [operand for operand in operands if operand is not None]
-    count = max(map(len, given))
-    if any(len(operand) not in (1, count) for operand in given):
+    present = [operand for operand in operands if operand is not None]
+    count = max(map(len, present))
+    if any(len(operand) not in (1, count) for operand in present):
         return None  # as tensors they are refused by their shapes
     divides = operator in ("Div", "Mod")
-    if divides and any(tir.as_int(divisor) == 0 for divisor in given[1]):
+    if divides and any(tir.as_int(divisor) == 0 for divisor in present[1]):
         raise ScanError(
-            f"from_onnx: expected {operator} of extents by what is not zero, got {given[1]}; "
+            f"from_onnx: expected {operator} of extents by what is not zero, got {present[1]}; "
             "correct the divisor"
         )
-    wide = [operand * (count // len(operand)) for operand in given]
+    wide = [operand * (count // len(operand)) for operand in present]
     step = _ARITHMETIC[operator]
     return relax.ShapeExpr([reduce(step, column) for column in zip(*wide, strict=True)])
 

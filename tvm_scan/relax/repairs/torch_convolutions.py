@@ -44,30 +44,30 @@ def convert_convolution(node: Any, importer: Any) -> relax.Expr:
         In the dtype of the operands.
     """
     builder, schema = importer.block_builder, node.target._schema
-    given: dict[str, Any] = {a.name: a.default_value for a in schema.arguments}
-    given |= {a.name: value for a, value in zip(schema.arguments, node.args, strict=False)}
-    given |= node.kwargs
-    x, weight = importer.env[given["input"]], importer.env[given["weight"]]
+    arguments: dict[str, Any] = {a.name: a.default_value for a in schema.arguments}
+    arguments |= {a.name: value for a, value in zip(schema.arguments, node.args, strict=False)}
+    arguments |= node.kwargs
+    x, weight = importer.env[arguments["input"]], importer.env[arguments["weight"]]
     dtype, spatial = str(x.ty.dtype), len(x.ty.shape.values) - 2
-    transposed = given.get("transposed", "output_padding" in given)
+    transposed = arguments.get("transposed", "output_padding" in arguments)
     operator = _OPERATORS.get(spatial, (None, None))[bool(transposed)]
     if dtype == "float32" or operator is None:
         return importer.create_convert_map()[node.target.__name__](node)
     wide = tir.wide_dtype(dtype)
-    options = {"output_padding": given["output_padding"]} if transposed else {}
+    options = {"output_padding": arguments["output_padding"]} if transposed else {}
     result = operator(
         x,
         weight,
-        strides=given["stride"],
-        padding=given["padding"],
-        dilation=given["dilation"],
-        groups=given["groups"],
+        strides=arguments["stride"],
+        padding=arguments["padding"],
+        dilation=arguments["dilation"],
+        groups=arguments["groups"],
         out_dtype=wide,
         **options,
     )
     result = builder.emit(result)
-    if given["bias"] is not None:
-        bias = builder.emit(relax.op.astype(importer.env[given["bias"]], wide))
+    if arguments["bias"] is not None:
+        bias = builder.emit(relax.op.astype(importer.env[arguments["bias"]], wide))
         bias = builder.emit(relax.op.reshape(bias, (1, -1, *[1] * spatial)))
         result = builder.emit(relax.op.add(result, bias))
     return result if wide == dtype else builder.emit(relax.op.astype(result, dtype))

@@ -36,11 +36,11 @@ def _retyped(name: str, wanted: Callable[[str, str], str]) -> Converter:
                 if isinstance(getattr(value, "ty", None), relax.TensorType):
                     dtype = wanted(str(value.ty.dtype), kinds[0])
                     env[operand] = as_dtype(builder, value, dtype)
-            made = importer.create_convert_map()[name](node)
+            converted = importer.create_convert_map()[name](node)
         finally:
             env.update(before)
         # Of the results of a normalisation TVM gives the first alone, in a tuple.
-        parts = list(made.fields) if isinstance(made, relax.Tuple) else [made]
+        parts = list(converted.fields) if isinstance(converted, relax.Tuple) else [converted]
         parts = [as_dtype(builder, part, dtype) for part, dtype in zip(parts, kinds, strict=False)]
         return parts[0] if is_one else relax.Tuple(parts)
 

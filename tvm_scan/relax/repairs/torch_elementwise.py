@@ -78,8 +78,8 @@ def _any(node: Any, importer: Any) -> relax.Expr:
         x = _is_not(builder, relax.op.equal(x, relax.const(0, dtype)))
     axes, keep = argument(node, 1, "dim"), bool(argument(node, 2, "keepdim"))
     axes = [axes] if isinstance(axes, int) else None if axes is None else list(axes)
-    found = builder.emit(relax.op.max(as_dtype(builder, x, "int8"), axes, keep))
-    return as_dtype(builder, found, "bool")
+    largest = builder.emit(relax.op.max(as_dtype(builder, x, "int8"), axes, keep))
+    return as_dtype(builder, largest, "bool")
 
 
 def _is_not(builder: relax.BlockBuilder, truth: relax.Expr) -> relax.Expr:
@@ -127,8 +127,8 @@ def _elu(node: Any, importer: Any) -> relax.Expr:
     """TVM leaves out the scales, with which ``selu`` is an ``elu``."""
     x, builder = importer.env[node.args[0]], importer.block_builder
     names = ("alpha", "scale", "input_scale")
-    given = [argument(node, i, name) for i, name in enumerate(names, 1)]
-    alpha, scale, inner = (1 if value is None else value for value in given)
+    factors = [argument(node, i, name) for i, name in enumerate(names, 1)]
+    alpha, scale, inner = (1 if value is None else value for value in factors)
     if scale == 1 and inner == 1:
         return importer.create_convert_map()["elu.default"](node)
     dtype = str(x.ty.dtype)

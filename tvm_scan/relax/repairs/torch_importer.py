@@ -54,7 +54,7 @@ def _named(convert: Callable[..., Any], importer: Any) -> Callable[..., Any]:
     @functools.wraps(convert)
     def converted(node: Any, *within: Any) -> Any:
         try:
-            made = convert(node, *within)
+            result = convert(node, *within)
         except ScanError:
             raise
         except Exception as error:
@@ -62,22 +62,22 @@ def _named(convert: Callable[..., Any], importer: Any) -> Callable[..., Any]:
                 raise  # of a function inside of this operator
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise _unsupported(node, importer, lines[-1]) from error
-        return _checked(node, made, importer)
+        return _checked(node, result, importer)
 
     return converted
 
 
-def _checked(node: Any, made: Any, importer: Any) -> Any:
+def _checked(node: Any, result: Any, importer: Any) -> Any:
     """Cast what was made to the dtype that torch says it has."""
     value = node.meta.get("val")
-    if not hasattr(value, "dtype") or not isinstance(getattr(made, "ty", None), relax.TensorType):
-        return made
-    wanted, found = dtype_of(value), str(made.ty.dtype)
-    if found == wanted or not found:
-        return made
-    if is_float(found) != is_float(wanted) or "bool" in (found, wanted):
-        raise _unsupported(node, importer, f"it would be {found}, not {wanted}")
-    return importer.block_builder.emit(relax.op.astype(made, wanted))
+    if not hasattr(value, "dtype") or not isinstance(getattr(result, "ty", None), relax.TensorType):
+        return result
+    wanted, dtype = dtype_of(value), str(result.ty.dtype)
+    if dtype == wanted or not dtype:
+        return result
+    if is_float(dtype) != is_float(wanted) or "bool" in (dtype, wanted):
+        raise _unsupported(node, importer, f"it would be {dtype}, not {wanted}")
+    return importer.block_builder.emit(relax.op.astype(result, wanted))
 
 
 def _unsupported(node: Any, importer: Any, said: str) -> ScanError:

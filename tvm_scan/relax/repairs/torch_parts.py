@@ -36,11 +36,11 @@ def _select_scatter(node: Any, importer: Any) -> relax.Expr:
 def _cat(node: Any, importer: Any) -> relax.Expr:
     """TVM joins vectors of no elements too, which torch leaves out: caches begin with one."""
     parts = [importer.env[part] for part in node.args[0]]
-    kept = [p for p in parts if [tir.as_int(n) for n in p.ty.shape.values] != [0]] or parts[:1]
+    not_empty = [p for p in parts if [tir.as_int(n) for n in p.ty.shape.values] != [0]] or parts[:1]
     axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))
-    if len(kept) == 1:
-        return kept[0]
-    return importer.block_builder.emit(relax.op.concat(kept, axis=axis))
+    if len(not_empty) == 1:
+        return not_empty[0]
+    return importer.block_builder.emit(relax.op.concat(not_empty, axis=axis))
 
 
 PARTS: dict[str, Converter] = {

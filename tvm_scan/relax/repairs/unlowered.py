@@ -25,7 +25,7 @@ def unlowered(mod: IRModule) -> list[str]:
     list of str
         Each operator that fails, with its operands and what TVM says of it.
     """
-    found: dict[str, None] = {}
+    operators: dict[str, None] = {}
 
     def visit(expr: Any) -> None:
         if not isinstance(expr, relax.Call) or not isinstance(expr.op, Op):
@@ -33,12 +33,12 @@ def unlowered(mod: IRModule) -> list[str]:
         said = _complaint(expr)
         if said is not None:
             operands = ", ".join(str(arg.ty) for arg in expr.args if hasattr(arg, "ty"))
-            found[f"{expr.op.name}({operands}): {said}"] = None
+            operators[f"{expr.op.name}({operands}): {said}"] = None
 
     for _, func in mod.functions_items():
         if isinstance(func, relax.Function):
             relax.analysis.post_order_visit(func, visit)
-    return list(found)
+    return list(operators)
 
 
 def _complaint(call: relax.Call) -> str | None:

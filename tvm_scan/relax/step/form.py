@@ -38,9 +38,9 @@ def without_copies(
         source = _copied(copies[0], output) if len(copies) == 1 else None
         if source is None or not any(source[0].same_as(buffer) for buffer in allocs):
             continue
-        buffer, places = source
+        buffer, order = source
         nests = [nest for nest in nests if not nest.same_as(copies[0])]
-        nests = [_renamed(nest, buffer, output, places) for nest in nests]
+        nests = [_renamed(nest, buffer, output, order) for nest in nests]
         allocs = [other for other in allocs if not other.same_as(buffer)]
     return nests, allocs
 
@@ -56,24 +56,24 @@ def _copied(nest: Any, output: Var) -> tuple[Var, list[int | None]] | None:
     load = nest.value
     if not isinstance(load, TensorLoad):
         return None
-    places: list[int | None] = []
+    order: list[int | None] = []
     for stored, extent in zip(nest.indices, tir.shape_of(output), strict=True):
         is_unit = tir.as_int(extent) == 1
         at = [] if is_unit else [i for i, x in enumerate(load.indices) if stored.same_as(x)]
         if len(at) != (0 if is_unit else 1):
             return None
-        places.append(at[0] if at else None)
+        order.append(at[0] if at else None)
     for i, extent in enumerate(tir.shape_of(load.source)):
-        if i not in places and not (tir.as_int(load.indices[i]) == 0 and tir.as_int(extent) == 1):
+        if i not in order and not (tir.as_int(load.indices[i]) == 0 and tir.as_int(extent) == 1):
             return None
-    return load.source, places
+    return load.source, order
 
 
-def _renamed(nest: Any, buffer: Var, output: Var, places: list[int | None]) -> Any:
+def _renamed(nest: Any, buffer: Var, output: Var, order: list[int | None]) -> Any:
     zero = tirx.IntImm("int64", 0)
 
     def moved(indices: Any) -> list[Any]:
-        return [zero if at is None else indices[at] for at in places]
+        return [zero if at is None else indices[at] for at in order]
 
     def on_load(load: TensorLoad) -> Any:
         if not load.source.same_as(buffer):

@@ -153,7 +153,7 @@ def time_loop(
         The loop is a scan of an operator: the carries start as the first slices, one each, the
         step holds from step 1 on, and what is emitted is the carries.
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
 
     Returns
     -------
@@ -218,16 +218,16 @@ def _like(buffer: Var, name: str, *lead: Any) -> Var:
 def _moved(nest: Any, moved: tir.VarMap, timed: tir.VarMap, at: Any) -> Any:
     """`nest` on other buffers: states, and with time as leading index inputs and emits."""
 
-    def place(buffer: Var, indices: Any) -> tuple[Var, list[Any]]:
+    def indexed(buffer: Var, indices: Any) -> tuple[Var, list[Any]]:
         if buffer in timed:
             return timed[buffer], [at, *indices]
         return moved.get(buffer, buffer), list(indices)
 
     def on_load(load: TensorLoad) -> Any:
-        return tirx.BufferLoad(*place(load.source, load.indices))
+        return tirx.BufferLoad(*indexed(load.source, load.indices))
 
     def on_store(store: BufferStore) -> Any:
-        buffer, indices = place(store.buffer, store.indices)
+        buffer, indices = indexed(store.buffer, store.indices)
         return BufferStore(buffer, store.value, indices)
 
     nest = tvm_ffi.structural_map(nest, (TensorLoad, on_load))
@@ -260,13 +260,13 @@ def _stores(target: Var, lead: list[Any], value: Callable[[list[Any]], Any]) -> 
     """Store a value in every element."""
     zero = tirx.IntImm("int64", 0)
     extents = tir.shape_of(target)[len(lead) :]
-    # No loops over one place: the steps have none, and loops that differ are not seen as lanes.
-    place = [
+    # No loops over a single cell: the steps have none, and loops that differ are not seen as lanes.
+    indices = [
         zero if tir.as_int(extent) == 1 else tirx.Var(f"i{k}", "int64")
         for k, extent in enumerate(extents)
     ]
-    stmt = BufferStore(target, value(place), [*lead, *place])
-    for var, extent in zip(reversed(place), reversed(extents), strict=True):
+    stmt = BufferStore(target, value(indices), [*lead, *indices])
+    for var, extent in zip(reversed(indices), reversed(extents), strict=True):
         if var is not zero:
             stmt = tirx.For(var, zero, extent, tirx.ForKind.SERIAL, stmt)
     return stmt

@@ -61,7 +61,7 @@ def fused_step(mod: IRModule, step: GlobalVar) -> FusedStep:
     # TVM fuses a function only where it holds no tensors.
     lifter = _Constants()
     body = lifter.visit_expr(mod[step].body)
-    params = [*mod[step].params, *(var for _, var in lifter.found)]
+    params = [*mod[step].params, *(var for _, var in lifter.constants)]
     lifted = relax.Function(params, body, mod[step].ret_ty, mod[step].is_pure, mod[step].attrs)
     del mod[step]
     builder = relax.BlockBuilder(mod)
@@ -76,7 +76,7 @@ def fused_step(mod: IRModule, step: GlobalVar) -> FusedStep:
     if not isinstance(call, relax.Call) or call.op.name != "relax.call_tir":
         raise _wrong(mod.script())
     reads = tuple(int(str(arg.name).removeprefix("p")) for arg in call.args[1].fields)
-    return FusedStep(mod[call.args[0]], reads, tuple(constant for constant, _ in lifter.found))
+    return FusedStep(mod[call.args[0]], reads, tuple(constant for constant, _ in lifter.constants))
 
 
 def _fused(mod: IRModule) -> IRModule:
@@ -98,16 +98,16 @@ def _wrong(found: str) -> ScanError:
 class _Constants(PyExprMutator):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[GenericConst, relax.Var]] = []
+        self.constants: list[tuple[GenericConst, relax.Var]] = []
 
     def visit_generic_const_(self, op: GenericConst) -> Any:
         if not isinstance(op.ty, relax.TensorType):
             return op
-        for constant, var in self.found:
+        for constant, var in self.constants:
             if constant.same_as(op):
                 return var
-        var = relax.Var(f"constant{len(self.found)}", op.ty)
-        self.found.append((op, var))
+        var = relax.Var(f"constant{len(self.constants)}", op.ty)
+        self.constants.append((op, var))
         return var
 
 

@@ -19,7 +19,7 @@ from tvm_scan.schedules import ScanPlan, parallelize
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.torch.compiled.signature import Signature, extents_of
 from tvm_scan.torch.compiled.small import SMALL, Small
-from tvm_scan.torch.kernels import places, runtime
+from tvm_scan.torch.kernels import devices, runtime
 from tvm_scan.torch.kernels.building import build_for_gpu
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, prepared
 from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
@@ -84,9 +84,9 @@ class CompiledScan:
         symbolic = bool(extents_of(signature.params))
         on_cpu = not signature.device.is_gpu
         self._small = Small(func) if symbolic and plan is None and on_cpu else None
-        self._places = [i for i, name in enumerate(self.names) if name in self.outputs]
+        self._output_indices = [i for i, name in enumerate(self.names) if name in self.outputs]
         self._count = len(self.names)
-        self._given, self._recipes = signature.recipes()
+        self._input_count, self._recipes = signature.recipes()
         # The input that the only output is like: the commonest case, at every call.
         only = self._recipes[0] if len(self._recipes) == 1 else None
         self._like = only if type(only) is int else None
@@ -126,7 +126,7 @@ class CompiledScan:
             call, small = self._call, self._small
             if small is not None and tensors[0].numel() < SMALL:
                 call = small.call or small
-            if count != self._given:
+            if count != self._input_count:
                 if count != self._count or not self._quick or self._meet(tensors, pointers):
                     return self._careful(tensors)
                 call(*tensors)
@@ -136,7 +136,7 @@ class CompiledScan:
                 call(*tensors, out)
                 return out
             fresh = [
-                _empty_like(tensors[r]) if type(r) is int else _made(r, tensors)
+                _empty_like(tensors[r]) if type(r) is int else _from_recipe(r, tensors)
                 for r in self._recipes
             ]
             call(*tensors, *fresh)
@@ -147,7 +147,7 @@ class CompiledScan:
 
     def _meet(self, tensors: tuple[torch.Tensor, ...], pointers: list[int]) -> bool:
         """Return whether an output shares memory with another argument; all are contiguous."""
-        for i in self._places:
+        for i in self._output_indices:
             start = pointers[i]
             end = start + tensors[i].nbytes
             for j, other in enumerate(pointers):
@@ -159,20 +159,20 @@ class CompiledScan:
         self, tensors: tuple[torch.Tensor, ...]
     ) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
         signature = self._signature
-        given = signature.match(tensors)
+        by_name = signature.match(tensors)
         sizes: dict[int, tuple[Any, int]] = {}
         for name, param in zip(self.names, signature.params, strict=True):
-            if name in given:
-                signature.check(name, param, given[name], sizes)
+            if name in by_name:
+                signature.check(name, param, by_name[name], sizes)
         fresh = {
             name: signature.allocate(param, sizes, tensors[0].device)
             for name, param in zip(self.names, signature.params, strict=True)
-            if name not in given
+            if name not in by_name
         }
-        signature.check_overlap(given)
+        signature.check_overlap(by_name)
         arguments, copies_back = [], []
         for name in self.names:
-            tensor = fresh[name] if name in fresh else given[name]
+            tensor = fresh[name] if name in fresh else by_name[name]
             usable = prepared(tensor.detach() if tensor.requires_grad else tensor)
             if usable.data_ptr() != tensor.data_ptr() and name in self.outputs:
                 copies_back.append((tensor, usable))
@@ -182,7 +182,7 @@ class CompiledScan:
             shapes = shapes_of(self._scratch, known)
             device = arguments[-1].device
             arguments += [torch.empty(shape, dtype=kind, device=device) for shape, kind in shapes]
-        places.run_at(places.place_of(arguments[-1]), self._call, arguments)
+        devices.run_at(devices.device_of(arguments[-1]), self._call, arguments)
         for target, source in copies_back:
             target.copy_(source)
         if not fresh:
@@ -191,7 +191,7 @@ class CompiledScan:
         return results[0] if len(results) == 1 else results
 
 
-def _made(
+def _from_recipe(
     recipe: tuple[torch.dtype, list[tuple[int | None, int]]], tensors: tuple[torch.Tensor, ...]
 ) -> torch.Tensor:
     dtype, extents = recipe

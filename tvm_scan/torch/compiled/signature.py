@@ -41,21 +41,21 @@ class Signature:
         first = len(self.names) - len(self.optional)
         if self.device.is_gpu or not first or self.names[first:] != self.optional:
             return -1, []
-        given = [tir.shape_of(p) for p in self.params[:first]]
+        shapes = [tir.shape_of(p) for p in self.params[:first]]
         recipes: list[Any] = []
         for output in self.params[first:]:
             extents = []
             for extent in tir.shape_of(output):
                 constant = tir.as_int(extent)
-                places = ((i, d) for i, shape in enumerate(given) for d, n in enumerate(shape))
-                same = ((i, d) for i, d in places if tir.structurally_equal(given[i][d], extent))
+                axes = ((i, d) for i, shape in enumerate(shapes) for d, n in enumerate(shape))
+                same = ((i, d) for i, d in axes if tir.structurally_equal(shapes[i][d], extent))
                 extents.append((None, constant) if constant is not None else next(same, None))
             if None in extents:
                 return -1, []
             dtype = tir.dtype_of(output)
             like = (
                 i
-                for i, shape in enumerate(given)
+                for i, shape in enumerate(shapes)
                 if len(shape) == len(extents) and tir.dtype_of(self.params[i]) == dtype
                 if all(map(tir.structurally_equal, shape, tir.shape_of(output)))
             )
@@ -130,18 +130,18 @@ class Signature:
         dtype = getattr(torch, tir.dtype_of(param))
         return aligned_empty(shape, dtype, device)
 
-    def check_overlap(self, given: dict[str, torch.Tensor]) -> None:
+    def check_overlap(self, by_name: dict[str, torch.Tensor]) -> None:
         """Raise if an output shares memory with another tensor or with itself."""
         for name in self.outputs:
-            if name not in given:
+            if name not in by_name:
                 continue
-            for other, tensor in given.items():
-                if other != name and overlap(given[name], tensor):
+            for other, tensor in by_name.items():
+                if other != name and overlap(by_name[name], tensor):
                     raise ScanError(
                         f"tvm_scan.torch: expected {name} and {other} in separate memory, got "
                         "tensors that overlap; clone one of them"
                     )
-            if self_overlap(given[name]):
+            if self_overlap(by_name[name]):
                 raise ScanError(
                     f"tvm_scan.torch: expected an output {name} with one element per place, got "
                     "an expanded tensor; pass .contiguous()"
@@ -155,12 +155,12 @@ def _states(func: PrimFunc) -> tir.VarMap:
 
     analysis = analyse(func)
     needed = tir.VarMap()
-    for nest, found in zip(analysis.nests, analysis.scans, strict=True):
-        if not isinstance(found, Recurrence):
+    for nest, scan in zip(analysis.nests, analysis.scans, strict=True):
+        if not isinstance(scan, Recurrence):
             for buffer in tir.buffers_loaded(nest).keys():
                 needed[buffer] = True
             continue
-        for stmt in (found.start, found.prologue, found.body):
+        for stmt in (scan.start, scan.prologue, scan.body):
             if stmt is not None:
                 for buffer in tir.buffers_loaded(stmt).keys():
                     needed[buffer] = True
@@ -169,9 +169,9 @@ def _states(func: PrimFunc) -> tir.VarMap:
 
 def extents_of(params: list[Any]) -> list[Any]:
     """Return the symbolic extents that shapes are made of, each once."""
-    found = tir.VarMap()
+    extents = tir.VarMap()
     for param in params:
         for extent in tir.shape_of(param):
             for var in tir.variables(extent).keys():
-                found[var] = True
-    return found.keys()
+                extents[var] = True
+    return extents.keys()

@@ -52,8 +52,8 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
         owner = function.__name__
         sizes: dict[str, int] = {}
-        given = {**dict(zip(names, arguments, strict=False)), **named}
-        tensors: dict[str, Any] = {name: given[name] for name in takes if name in given}
+        by_name = {**dict(zip(names, arguments, strict=False)), **named}
+        tensors: dict[str, Any] = {name: by_name[name] for name in takes if name in by_name}
         for name, value in tensors.copy().items():
             if float in may_be[name] and not isinstance(value, Tensor):
                 check_number(owner, name, tensors.pop(name))

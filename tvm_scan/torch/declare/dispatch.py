@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch.autograd import forward_ad
 
-from tvm_scan.torch.kernels.places import is_placed
+from tvm_scan.torch.kernels.devices import has_kernels
 from tvm_scan.torch.private import (
     dual_level_is_open,
     is_watched,
@@ -108,7 +108,7 @@ def is_plain(arguments: Iterable[Any]) -> bool:
     recorded = torch.is_grad_enabled()
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
-            if type(argument) not in _PLAIN or not is_placed(argument):
+            if type(argument) not in _PLAIN or not has_kernels(argument):
                 return False
             if recorded and argument.requires_grad:
                 return False

@@ -118,9 +118,9 @@ class Operator(Generic[Result]):
         count = len(self._parameters)
 
         def padded(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-            found = backward(ctx, *grads)
-            found = found if isinstance(found, tuple) else (found,)
-            return (*found, *[None] * (count - len(found)))
+            gradients = backward(ctx, *grads)
+            gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+            return (*gradients, *[None] * (count - len(gradients)))
 
         torch.library.register_autograd(self.name, padded, setup_context=setup, lib=library)
         self._transformed = transformed(self.name, self._overload, padded, setup, self._map)
@@ -129,16 +129,16 @@ class Operator(Generic[Result]):
         def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             named = dict(zip(self._parameters, inputs, strict=True))
             named["results"] = output
-            kept: list[Tensor | None] = []
+            saved: list[Tensor | None] = []
             for name in saves:
                 value = named[name]
-                kept += value if isinstance(value, (list, tuple)) else [value]
+                saved += value if isinstance(value, (list, tuple)) else [value]
             for name, value in zip(self._parameters, inputs, strict=True):
                 if isinstance(value, (bool, int, float, str)):
                     setattr(ctx, name, value)
             if not zeros:
                 ctx.set_materialize_grads(False)
-            ctx.save_for_backward(*kept)
+            ctx.save_for_backward(*saved)
 
         return setup
 
@@ -158,11 +158,11 @@ class Operator(Generic[Result]):
     def _like_arguments(self, *arguments: Any) -> Any:
         named = dict(zip(self._parameters, arguments, strict=True))
         dtype = torch.int64 if self._discrete else None
-        made = tuple(
+        results = tuple(
             torch.empty_like(named[name], dtype=dtype, memory_format=torch.contiguous_format)
             for name in self._like
         )
-        return made if len(made) > 1 else made[0]
+        return results if len(results) > 1 else results[0]
 
 
 def _devices(arguments: Iterable[Any]) -> Iterable[torch.device]:

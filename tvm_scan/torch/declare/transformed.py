@@ -24,13 +24,13 @@ class _Layout:
 
     def flat(self, values: Sequence[Any]) -> list[Any]:
         """The items of all lists among the values one by one; None stands for a list of None."""
-        found: list[Any] = []
+        tensors: list[Any] = []
         for value, count in zip(values, self.counts, strict=True):
             if count is None:
-                found.append(value)
+                tensors.append(value)
             else:
-                found += [None] * count if value is None else value
-        return found
+                tensors += [None] * count if value is None else value
+        return tensors
 
     def whole(self, flat: Sequence[Any]) -> tuple[Any, ...]:
         """Group flat items into lists again."""
@@ -88,8 +88,8 @@ def transformed(
         setup(ctx, ctx.layout.whole(inputs[:-1]), output)
 
     def pull(ctx: Any, *grads: Any) -> Any:
-        found = backward(ctx, list(grads)) if gives_list else backward(ctx, *grads)
-        return (*ctx.layout.flat(found), None)
+        gradients = backward(ctx, list(grads)) if gives_list else backward(ctx, *grads)
+        return (*ctx.layout.flat(gradients), None)
 
     # How torch wants them; mypy holds them to the signatures of the base class.
     Function.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]

@@ -116,13 +116,13 @@ def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> Extremum:
     dim : int
         The time axis.
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
 
     Returns
     -------
     Extremum
         ``values`` and ``indices`` (int64), both of the shape of `x`. As in torch the index of
-        equal values is the latest of the walk, and a NaN lasts. Gradients flow to the elements
+        equal values is the latest of the scan, and a NaN lasts. Gradients flow to the elements
         that the indices name.
 
     Raises
@@ -160,7 +160,7 @@ def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     dim : int
         The time axis.
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
 
     Returns
     -------

@@ -96,9 +96,9 @@ def lfilter(waveform: Tensor, a_coeffs: Tensor, b_coeffs: Tensor, clamp: bool = 
     ValueError
         If the arguments do not fit, or the order is above 4.
     """
-    owner, given = "lfilter", {"waveform": waveform, "a_coeffs": a_coeffs, "b_coeffs": b_coeffs}
-    check_tensors(owner, **given)
-    for name, tensor in given.items():
+    owner, tensors = "lfilter", {"waveform": waveform, "a_coeffs": a_coeffs, "b_coeffs": b_coeffs}
+    check_tensors(owner, **tensors)
+    for name, tensor in tensors.items():
         check(tensor.is_floating_point(), owner, f"floats in {name}", tensor.dtype, "convert it")
     check(waveform.dim() > 0, owner, "a waveform with a time axis", "a scalar", "unsqueeze it")
     taps, other = a_coeffs.shape, b_coeffs.shape
@@ -116,6 +116,6 @@ def lfilter(waveform: Tensor, a_coeffs: Tensor, b_coeffs: Tensor, clamp: bool = 
     outer = math.prod(waveform.shape[: -a_coeffs.dim()])  # -1 would not do for 0 elements
     folded = common.reshape(outer, a.shape[0], waveform.shape[-1])
     out = _lfilter(folded, a, b).reshape(waveform.shape)
-    dtypes = (t.dtype for t in given.values())
+    dtypes = (t.dtype for t in tensors.values())
     out = out.to(functools.reduce(torch.promote_types, dtypes))
     return out.clamp(-1.0, 1.0) if clamp else out

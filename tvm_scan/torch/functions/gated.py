@@ -42,16 +42,16 @@ def rglru(
     decay : Tensor
         (channels,): the parameter Lambda of the paper.
     h0 : Tensor, optional
-        The state before the walk, (batch, channels); 0 if None.
+        The state before the scan, (batch, channels); 0 if None.
     scale : float
         The constant c of the paper.
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
     reset : Tensor, optional
         (batch, length), bool: where it is True the state starts anew, and ``h[t]`` is the gated
         input, not scaled.
     return_last : bool
-        Also return the state after the walk.
+        Also return the state after the scan.
 
     Returns
     -------
@@ -101,13 +101,13 @@ def hgrn(
     x, forget_gate : Tensor
         (batch, length, channels), floating point; the gate before its sigmoid.
     h0 : Tensor, optional
-        The state before the walk, (batch, channels); 0 if None.
+        The state before the scan, (batch, channels); 0 if None.
     lower_bound : Tensor or float
         Least value of the forget gate: a number, or (channels,), in [0, 1).
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
     return_last : bool
-        Also return the state after the walk.
+        Also return the state after the scan.
 
     Returns
     -------

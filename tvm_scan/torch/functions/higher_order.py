@@ -94,14 +94,14 @@ def associative_scan(
     )
     if elementwise:
         arrays = [framed(leaf, dim) for leaf in wide]
-        found = step_scan(arrays, graph, len(leaves), True, reverse)
-        results = [f.view(leaf.shape) for f, leaf in zip(found, leaves, strict=True)]
+        scanned = step_scan(arrays, graph, len(leaves), True, reverse)
+        results = [f.view(leaf.shape) for f, leaf in zip(scanned, leaves, strict=True)]
     else:
         _refuse_gradient(owner, (*wide, *shared))
         moved = [leaf.movedim(dim, 0).contiguous() for leaf in wide]
         count = len(leaves)
-        found = scan_slices([*moved, *shared], graph, count, count, True, reverse)
-        results = [f.movedim(0, dim) for f in found]
+        scanned = scan_slices([*moved, *shared], graph, count, count, True, reverse)
+        results = [f.movedim(0, dim) for f in scanned]
     results = [r.to(leaf.dtype) for r, leaf in zip(results, leaves, strict=True)]
     return pytree.tree_unflatten(results, spec)
 
@@ -121,18 +121,18 @@ def scan(
         Takes the carry and one step of `xs` (without `dim`); returns the next carry, of the same
         shapes and dtypes, and what to emit.
     init : pytree of Tensor
-        The carry before the walk.
+        The carry before the scan.
     xs : pytree of Tensor
         Leaves with the same extent along `dim`.
     dim : int
         The time axis of every leaf.
     reverse : bool
-        Walk from the last step to the first; what is emitted stays at its step.
+        Scan from the last step to the first; what is emitted stays at its step.
 
     Returns
     -------
     carry : pytree of Tensor
-        After the walk.
+        After the scan.
     ys : pytree of Tensor
         What is emitted, with time at `dim`, as torch's ``scan`` stacks it.
 
@@ -156,8 +156,8 @@ def scan(
     _check_numbers(owner, {"init": starts, "xs": leaves})
     kinds = tuple((tuple(s.shape), s.dtype) for s in starts)
     patterns = (_pattern(carry_spec), _pattern(spec))
-    found = traced_step(f, patterns, kinds, _kinds(leaves, dim), leaves[0].device)
-    graph, elementwise, emitted, shared = found
+    traced = traced_step(f, patterns, kinds, _kinds(leaves, dim), leaves[0].device)
+    graph, elementwise, emitted, shared = traced
     _check_numbers(owner, {"xs": leaves, "the function's tensor": shared})
     count = len(starts)
     if elementwise:
@@ -168,9 +168,9 @@ def scan(
         inner = math.prod(shape)  # -1 would not do for 0 elements
         flat = [t.reshape(1, length, inner) for t in whole]
         inits = [s.reshape(1, inner) for s in starts]
-        walked = step_scan([*inits, *flat], graph, count, False, reverse)
-        results = [r.view(shape) for r in walked[:count]]
-        results += [r.view(length, *shape) for r in walked[count:]]
+        scanned = step_scan([*inits, *flat], graph, count, False, reverse)
+        results = [r.view(shape) for r in scanned[:count]]
+        results += [r.view(length, *shape) for r in scanned[count:]]
     else:
         _refuse_gradient(owner, (*starts, *leaves, *shared))
         moved = [leaf.movedim(dim, 0).contiguous() for leaf in leaves]
@@ -195,14 +195,14 @@ def _check_leaves(owner: str, leaves: Sequence[Any], dim: int) -> int:
     _check_numbers(owner, {"xs": leaves})
     for leaf in leaves:
         expect(leaf.dim() > 0, owner, "xs with a time axis", "a scalar", "unsqueeze it")
-    places = {axis_of(owner, leaf, dim) for leaf in leaves}
-    expect(len(places) == 1, owner, "one time axis", sorted(places), "give dim from the front")
-    place = places.pop()
-    lengths = [leaf.shape[place] for leaf in leaves]
+    axes = {axis_of(owner, leaf, dim) for leaf in leaves}
+    expect(len(axes) == 1, owner, "one time axis", sorted(axes), "give dim from the front")
+    axis = axes.pop()
+    lengths = [leaf.shape[axis] for leaf in leaves]
     for length in lengths:  # one by one: a length may be symbolic, which no set takes
         if length != lengths[0]:
             expect(False, owner, "leaves of one length", lengths, "cut them to one length")
-    return place
+    return axis
 
 
 def _check_numbers(owner: str, groups: dict[str, Sequence[Any]]) -> None:

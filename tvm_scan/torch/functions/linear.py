@@ -41,15 +41,15 @@ def linear_recurrence(
         The inputs, any shape: floats, complex or int32/int64. All tensors are
         promoted to one dtype; halves carry in float32.
     h0 : Tensor, optional
-        The state before the walk, broadcast to the shape of `x` without `dim`; 0 if None.
+        The state before the scan, broadcast to the shape of `x` without `dim`; 0 if None.
     dim : int
         The time axis.
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
     exclusive : bool
         Emit the state before each step instead of after it.
     return_last : bool
-        Also return the state after the walk.
+        Also return the state after the scan.
     reset : Tensor, optional
         bool, broadcast to the shape of `x`: where it is True the state starts anew from 0 before
         the step, so that ``h[t] = x[t]`` whatever was before it, NaN and infinity included. With

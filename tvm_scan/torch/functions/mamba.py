@@ -55,7 +55,7 @@ def selective_scan(
     B, C : Tensor
         (batch, states, length), or (batch, groups, states, length) where the channels of a group
         share them, or (channels, states), constant in time. With a complex `A`, those that vary
-        in time have length 2 L: real and imaginary parts in turns.
+        in time have length 2 L: real and imaginary parts alternating.
     D, delta_bias : Tensor, optional
         (channels,). Without `D` there is no skip connection.
     z : Tensor, optional
@@ -63,17 +63,17 @@ def selective_scan(
     delta_softplus : bool
         Whether delta goes through softplus.
     h0 : Tensor, optional
-        The state before the walk, (batch, channels, states); 0 if None.
+        The state before the scan, (batch, channels, states); 0 if None.
     reset : Tensor, optional
         (batch, length), bool: where it is True the state starts anew from 0 before the step.
     cu_seqlens : Tensor, optional
         (sequences + 1,), integers: offsets of sequences packed into one row, from 0 to the
-        length; batch must be 1. `h0` is the state before the one that is walked first, the others
+        length; batch must be 1. `h0` is the state before the one that is scanned first, the others
         start from 0.
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
     return_last : bool
-        Also return the state after the walk.
+        Also return the state after the scan.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def selective_scan(
 
     Notes
     -----
-    There are first and second derivatives. They walk each chunk of 32 steps again, and store no
+    There are first and second derivatives. They scan each chunk of 32 steps again, and store no
     history of states: memory is that of the inputs, and a few times ``length / 32`` states. With
     a complex `A`, and in second derivatives, a chunk is made of torch's operators, which takes
     longer than a kernel.
@@ -119,8 +119,8 @@ def selective_scan(
     carry = wide if not A.is_complex() else torch.promote_types(wide, torch.complex64)
 
     def grouped(tensor: Tensor, dtype: torch.dtype, axis: int) -> Tensor:
-        found: Tensor = tensor.to(dtype).unflatten(axis, split)
-        return found
+        in_groups: Tensor = tensor.to(dtype).unflatten(axis, split)
+        return in_groups
 
     tensors = SelectiveTensors(
         grouped(u, common, 1),
@@ -194,7 +194,7 @@ def _packed_resets(owner: str, cu_seqlens: Tensor, length: int, reverse: bool) -
             "give the start of every sequence, and the length",
         )
     # One place more than there are steps: a sequence that is empty has no first or last one. The
-    # walk itself begins with the first sequence (or the last), whose state may be given.
+    # scan itself begins with the first sequence (or the last), whose state may be given.
     mask = torch.zeros((1, length + 1), dtype=torch.bool, device=offsets.device)
     mask = mask.index_fill(1, offsets[1:-1], True)
     return mask[:, 1:] if reverse else mask[:, :-1]

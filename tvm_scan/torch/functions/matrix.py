@@ -40,13 +40,13 @@ def gla(
     v : Tensor
         (batch, length, heads, values).
     h0 : Tensor, optional
-        The state before the walk, (batch, heads, keys, values); 0 if None.
+        The state before the scan, (batch, heads, keys, values); 0 if None.
     scale : float, optional
         ``keys ** -0.5`` by default.
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
     return_last : bool
-        Also return the state after the walk.
+        Also return the state after the scan.
 
     Returns
     -------

@@ -81,11 +81,11 @@ def _states(
     B = B[0].repeat_interleave(heads // B.shape[2], 1)
     states = []
     for start, stop in _bounds(reset, offsets):
-        own = gates[0, start:stop]
-        since = cumsum(own, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
+        gates_of_sequence = gates[0, start:stop]
+        since = cumsum(gates_of_sequence, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
         state = torch.einsum("lhd,lhn->hdn", since * drive[0, start:stop], B[start:stop])
         if first is not None and _is_first(reset, start, stop):
-            state = state + own.sum(0).exp()[:, None, None] * first[0]
+            state = state + gates_of_sequence.sum(0).exp()[:, None, None] * first[0]
         states.append(state)
     if not states:
         return drive.new_zeros((0, *drive.shape[2:], B.shape[2]))
@@ -120,8 +120,8 @@ def _(
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     gates, drive, B, first, reset, offsets = ctx.saved_tensors
-    found = sequence_states_backward(grad, gates, drive, B, first, reset, offsets)
-    return *found[:3], None if first is None else found[3]
+    gradients = sequence_states_backward(grad, gates, drive, B, first, reset, offsets)
+    return *gradients[:3], None if first is None else gradients[3]
 
 
 sequence_states.gradient(_backward, "gates drive B first reset offsets")
@@ -140,23 +140,23 @@ def sequence_states_backward(
     """Gradients of all that is not None, but the resets and the offsets."""
     groups = B.shape[2]
     shared = drive.shape[2] // groups
-    found = [torch.zeros_like(t) for t in (gates, drive, B, first) if t is not None]
+    gradients = [torch.zeros_like(t) for t in (gates, drive, B, first) if t is not None]
     for above, (start, stop) in zip(grad, _bounds(reset, offsets), strict=True):
         here = slice(start, stop)
-        own, added = gates[0, here], drive[0, here]
+        gates_of_sequence, added = gates[0, here], drive[0, here]
         row = B[0, here].repeat_interleave(shared, 1)
-        since = cumsum(own, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
+        since = cumsum(gates_of_sequence, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
         into = since * torch.einsum("hdn,lhn->lhd", above, row)
-        found[1][0, here] = into
+        gradients[1][0, here] = into
         of_row = torch.einsum("hdn,lhd->lhn", above, since * added)
-        found[2][0, here] = of_row.unflatten(1, (groups, shared)).sum(2)
+        gradients[2][0, here] = of_row.unflatten(1, (groups, shared)).sum(2)
         # A gate acts on what was added before it.
-        found[0][0, here] = cumsum((into * added).sum(2), 0, exclusive=True)
+        gradients[0][0, here] = cumsum((into * added).sum(2), 0, exclusive=True)
         if first is not None and _is_first(reset, start, stop):
-            whole = own.sum(0).exp()[:, None, None] * above
-            found[0][0, here] += (whole * first[0]).sum((1, 2))
-            found[3][0] = whole
-    return found
+            whole = gates_of_sequence.sum(0).exp()[:, None, None] * above
+            gradients[0][0, here] += (whole * first[0]).sum((1, 2))
+            gradients[3][0] = whole
+    return gradients
 
 
 @sequence_states_backward.fake
@@ -169,5 +169,5 @@ def _(
     reset: Tensor | None,
     offsets: Tensor,
 ) -> list[Tensor]:
-    given = (gates, drive, B, first)
-    return [torch.empty_like(t) for t in given if t is not None]
+    operands = (gates, drive, B, first)
+    return [torch.empty_like(t) for t in operands if t is not None]

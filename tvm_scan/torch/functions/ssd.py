@@ -69,17 +69,17 @@ def ssd(
     dt_limit : pair of float
         The least and greatest d.
     h0 : Tensor, optional
-        The state before the walk, (batch, heads, features, states); 0 if None.
+        The state before the scan, (batch, heads, features, states); 0 if None.
     reset : Tensor, optional
         (batch, length), bool: where it is True the state starts anew from 0 before the step.
     cu_seqlens : Tensor, optional
         (sequences + 1,), integers: offsets of sequences packed into one row, from 0 to the
-        length; batch must be 1. `h0` is the state before the one that is walked first, the others
+        length; batch must be 1. `h0` is the state before the one that is scanned first, the others
         start from 0.
     reverse : bool
-        Walk from the last step to the first.
+        Scan from the last step to the first.
     return_last : bool
-        Also return the state after the walk.
+        Also return the state after the scan.
 
     Returns
     -------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_scan._files import check_room
-from tvm_scan.torch.kernels.places import Place, target_of
+from tvm_scan.torch.kernels.devices import Device, target_of
 from tvm_scan.torch.kernels.spec import KernelSpec
 
 __all__ = ["SERIAL", "build_for_gpu", "build_kernel", "exported", "loop_at", "loop_of"]
@@ -18,7 +18,7 @@ __all__ = ["SERIAL", "build_for_gpu", "build_kernel", "exported", "loop_at", "lo
 SERIAL = "serial"
 
 
-def build_kernel(spec: KernelSpec, plan: str, place: Place) -> Any:
+def build_kernel(spec: KernelSpec, plan: str, device: Device) -> Any:
     """Build a kernel with symbolic extents; an executable with a function ``main``.
 
     On a GPU it also has the function that `tvm_scan.torch.kernels.workspace` asks.
@@ -27,14 +27,14 @@ def build_kernel(spec: KernelSpec, plan: str, place: Place) -> Any:
 
     from tvm_scan.schedules import ScanPlan, parallelize
 
-    target = target_of(place)
+    target = target_of(device)
     loop = _symbolic_loop(spec)
     if plan != SERIAL:
         scheduled = parallelize(loop, target, ScanPlan.parse(plan))
     else:
-        scheduled = _one_thread_a_lane(loop) if place.is_gpu else loop
+        scheduled = _one_thread_a_lane(loop) if device.is_gpu else loop
     scheduled = scheduled.with_attr("global_symbol", "main")
-    if not place.is_gpu:
+    if not device.is_gpu:
         return tvm.compile(scheduled, target=target)
     return build_for_gpu(scheduled, target, spec.sizes)
 
@@ -75,14 +75,14 @@ def loop_of(spec: KernelSpec, extents: tuple[int | None, ...]) -> Any:
     """Return the sequential loop of a kernel; extents that are None are symbolic."""
     from tvm_scan.library.arguments import make_extent
 
-    made = {
+    arguments = {
         name: make_extent(spec.factory, name, extent)
         for name, extent in zip(spec.sizes, extents, strict=True)
     }
     # A user's own step needs TVM's importers and the passes of Relax, which no other loop does.
     is_step = spec.factory in ("pointwise_step", "sliced_step")
     home = import_module("tvm_scan.torch.trace.lowered" if is_step else "tvm_scan.loops")
-    return getattr(home, spec.factory)(**made, **dict(spec.options))
+    return getattr(home, spec.factory)(**arguments, **dict(spec.options))
 
 
 def loop_at(spec: KernelSpec, sizes: tuple[int, ...]) -> Any:

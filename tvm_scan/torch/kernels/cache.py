@@ -19,10 +19,10 @@ import torch
 
 from tvm_scan._locks import ForkSafeLock
 from tvm_scan.torch import entries
-from tvm_scan.torch.kernels import places
+from tvm_scan.torch.kernels import devices
 from tvm_scan.torch.kernels.building import SERIAL, build_kernel, exported, loop_at, loop_of
+from tvm_scan.torch.kernels.devices import CPU, Device
 from tvm_scan.torch.kernels.digest import environment
-from tvm_scan.torch.kernels.places import CPU, Place
 from tvm_scan.torch.kernels.records import plan_sources, user_records
 from tvm_scan.torch.kernels.runtime import load_runtime, prepared
 from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
@@ -46,10 +46,10 @@ _CUDA_VARIABLES = ("TVM_CUDA_", "TVM_SCAN_FAST_MATH")
 class _Built:
     """A kernel that may be called: its function, and on a GPU what it needs beside it."""
 
-    def __init__(self, library: Any, place: Place) -> None:
+    def __init__(self, library: Any, device: Device) -> None:
         self.call: Callable[..., Any] = library["main"]
         self._question: Callable[..., int] | None
-        self._question = library[QUESTION] if place.is_gpu else None
+        self._question = library[QUESTION] if device.is_gpu else None
         self._shapes: dict[tuple[int, ...], list[tuple[tuple[int, ...], torch.dtype]]] = {}
 
     def scratch(self, sizes: tuple[int, ...], device: torch.device) -> list[torch.Tensor]:
@@ -63,9 +63,9 @@ class _Built:
         return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
 
 
-_CallKey = tuple[KernelSpec, tuple[int, ...], Place]
+_CallKey = tuple[KernelSpec, tuple[int, ...], Device]
 _calls: dict[_CallKey, _Built] = {}
-_libraries: dict[tuple[KernelSpec, str, Place], _Built] = {}
+_libraries: dict[tuple[KernelSpec, str, Device], _Built] = {}
 _building = ForkSafeLock()
 
 
@@ -82,16 +82,16 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
         The parameters of the loop in order, a tensor last. Inputs may be strided or misaligned
         and are copied then; outputs must be contiguous and aligned.
     """
-    place = places.place_of(arguments[-1])
-    built = kernel_at(call_key(spec, sizes, place))
+    device = devices.device_of(arguments[-1])
+    built = kernel_at(call_key(spec, sizes, device))
     usable = []
     for one in arguments:
         if isinstance(one, torch.Tensor):
             one = prepared(one.detach() if one.requires_grad else one)
         usable.append(one)
-    if place is not CPU:
+    if device is not CPU:
         usable += built.scratch(sizes, arguments[-1].device)
-    places.run_at(place, built.call, usable)
+    devices.run_at(device, built.call, usable)
 
 
 @contextlib.contextmanager
@@ -124,25 +124,25 @@ def least_sizes(bits: tuple[int, ...]) -> tuple[int, ...]:
     return tuple([1 << (b - 1) for b in bits])
 
 
-def call_key(spec: KernelSpec, sizes: tuple[int, ...], place: Place) -> _CallKey:
+def call_key(spec: KernelSpec, sizes: tuple[int, ...], device: Device) -> _CallKey:
     """Return what `kernel_at` knows a kernel by; sizes up to a factor of two share it."""
-    return spec, tuple([size.bit_length() for size in sizes]), place
+    return spec, tuple([size.bit_length() for size in sizes]), device
 
 
 def kernel_at(key: _CallKey) -> _Built:
     """Return a kernel, built if it is asked for the first time."""
     built = _calls.get(key)
     if built is None:
-        spec, _, place = key
-        places.check_not_capturing(place, spec.text())
+        spec, _, device = key
+        devices.check_not_capturing(device, spec.text())
         with _building:
             built = _calls.get(key) or _calls.setdefault(key, _obtain(*key))
     return built
 
 
-def _obtain(spec: KernelSpec, bits: tuple[int, ...], place: Place) -> _Built:
+def _obtain(spec: KernelSpec, bits: tuple[int, ...], device: Device) -> _Built:
     try:
-        return _planned(spec, _plan_text(spec, bits, place), place)
+        return _planned(spec, _plan_text(spec, bits, device), device)
     except Exception as error:
         from tvm_scan.errors import (
             PlanError,
@@ -151,42 +151,42 @@ def _obtain(spec: KernelSpec, bits: tuple[int, ...], place: Place) -> _Built:
         if spec.no_scan or not isinstance(error, PlanError):
             raise
         # What the cache had under this name is no plan, or none of this loop: planned anew, once.
-        entries.remove(_plan_key(spec, bits, place))
-        return _planned(spec, _plan_text(spec, bits, place), place)
+        entries.remove(_plan_key(spec, bits, device))
+        return _planned(spec, _plan_text(spec, bits, device), device)
 
 
-def _planned(spec: KernelSpec, plan: str, place: Place) -> _Built:
-    if (spec, plan, place) not in _libraries:
-        _libraries[spec, plan, place] = _Built(_load(spec, plan, place), place)
-    return _libraries[spec, plan, place]
+def _planned(spec: KernelSpec, plan: str, device: Device) -> _Built:
+    if (spec, plan, device) not in _libraries:
+        _libraries[spec, plan, device] = _Built(_load(spec, plan, device), device)
+    return _libraries[spec, plan, device]
 
 
-def _load(spec: KernelSpec, plan: str, place: Place) -> Any:
+def _load(spec: KernelSpec, plan: str, device: Device) -> Any:
     """The library of a kernel, from the cache where it is there."""
     import tvm_ffi
 
-    key = _key("library", spec, plan, place)
+    key = _key("library", spec, plan, device)
     with entries.locked(key):
         path = entries.fetch(key, ".so")
         if path is None:
-            executable = build_kernel(spec, plan, place)
+            executable = build_kernel(spec, plan, device)
             content = exported(executable) if entries.cache_folder() is not None else None
             path = entries.insert(key, ".so", content, spec.text()) if content else None
             if path is None:
                 return executable
-    load_runtime(place.kind if place.is_gpu else "")
+    load_runtime(device.kind if device.is_gpu else "")
     try:
         return tvm_ffi.load_module(str(path))
     except RuntimeError:  # no library, or another process made room in the cache meanwhile
         entries.remove(key)
-        return build_kernel(spec, plan, place)
+        return build_kernel(spec, plan, device)
 
 
-def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> str:
+def _plan_text(spec: KernelSpec, bits: tuple[int, ...], device: Device = CPU) -> str:
     """Return the plan of a range of sizes, from the cache where it is there."""
     if spec.no_scan:
         return SERIAL
-    key = _plan_key(spec, bits, place)
+    key = _plan_key(spec, bits, device)
     path = entries.fetch(key, ".txt")
     with contextlib.suppress(FileNotFoundError):  # another process made room meanwhile
         if path is not None:
@@ -196,27 +196,27 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], place: Place = CPU) -> s
     from tvm_scan.recurrence import Refusal
     from tvm_scan.schedules.choose.plan_of import plan_of
 
-    found = extract(loop_at(spec, least_sizes(bits)))
-    if not isinstance(found, Refusal):
-        target = places.target_of(place)
-        text = str(plan_of(found, target, user_records()))
+    recurrence = extract(loop_at(spec, least_sizes(bits)))
+    if not isinstance(recurrence, Refusal):
+        target = devices.target_of(device)
+        text = str(plan_of(recurrence, target, user_records()))
     elif spec.or_serial:
-        _LOG.info("one step after another: %s", found.message())
+        _LOG.info("one step after another: %s", recurrence.message())
         text = SERIAL
     else:
-        raise RefusalError(found.message(), found)
+        raise RefusalError(recurrence.message(), recurrence)
     tops = ", ".join(str(1 << b) for b in bits)
     entries.insert(key, ".txt", text.encode(), f"plan of {spec.text()} for sizes below {tops}")
     return text
 
 
-def _plan_key(spec: KernelSpec, bits: tuple[int, ...], place: Place) -> str:
-    return _key("plan", spec, [bits, *plan_sources()], place)
+def _plan_key(spec: KernelSpec, bits: tuple[int, ...], device: Device) -> str:
+    return _key("plan", spec, [bits, *plan_sources()], device)
 
 
-def _key(kind: str, spec: KernelSpec, detail: Any, place: Place = CPU) -> str:
+def _key(kind: str, spec: KernelSpec, detail: Any, device: Device = CPU) -> str:
     """Hash of everything that a built kernel depends on."""
-    parts = [kind, spec.factory, spec.options, spec.sizes, detail, str(place), environment()]
-    if place is not CPU:
+    parts = [kind, spec.factory, spec.options, spec.sizes, detail, str(device), environment()]
+    if device is not CPU:
         parts.append(sorted(i for i in os.environ.items() if i[0].startswith(_CUDA_VARIABLES)))
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:40]

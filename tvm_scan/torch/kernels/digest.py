@@ -38,7 +38,7 @@ KERNEL_SOURCES = (
     "schedules/**/*.py",
     "torch/private.py",
     "torch/kernels/building.py",
-    "torch/kernels/places.py",
+    "torch/kernels/devices.py",
     "torch/kernels/runtime.py",
     "torch/kernels/scratch.py",
     "torch/kernels/spec.py",
@@ -75,12 +75,12 @@ def package_files(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
     schedules = util.find_spec("tvm_scan.schedules")
     if schedules is not None and schedules.origin:
         homes["schedules/"] = Path(schedules.origin).parent
-    found: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for pattern in patterns:
         prefix = "schedules/" if pattern.startswith("schedules/") else ""
         for path in homes[prefix].glob(pattern.removeprefix(prefix)):
-            found[prefix + str(path.relative_to(homes[prefix]))] = path
-    return sorted(found.items())
+            by_name[prefix + str(path.relative_to(homes[prefix]))] = path
+    return sorted(by_name.items())
 
 
 def _processor() -> str:

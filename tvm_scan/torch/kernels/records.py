@@ -25,7 +25,7 @@ __all__ = ["loops_of", "plan_sources", "use_records", "user_records"]
 _VARIABLE = "TVM_SCAN_RECORDS"
 _MANIFEST = "manifest.json"
 #: The number that stands for a kernel's arguments which are numbers, such as the step at which a
-#: walk begins: with 0 the loop would be another one.
+#: scan begins: with 0 the loop would be another one.
 _NUMBER = 32
 
 
@@ -89,12 +89,12 @@ def loops_of(function: Callable[..., Any], *arguments: Any) -> dict[str, tirx.Pr
 
     with kernels_asked_for() as asked:
         function(*arguments)
-    found = {}
+    by_name = {}
     for spec, sizes in asked:
         if not spec.no_scan:
             name = f"{spec.text()} {'x'.join(map(str, sizes))}"
-            found[name] = without_numbers(loop_at(spec, sizes))
-    return found
+            by_name[name] = without_numbers(loop_at(spec, sizes))
+    return by_name
 
 
 def without_numbers(loop: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -123,13 +123,13 @@ def plan_sources() -> tuple[str, ...]:
     if folder is None:
         return os.environ.get(_VARIABLE, ""), shipped
     try:
-        own = hashlib.sha256((folder / _MANIFEST).read_bytes()).hexdigest()
+        digest = hashlib.sha256((folder / _MANIFEST).read_bytes()).hexdigest()
     except OSError as error:
         raise ValueError(
             f"tvm_scan.torch: expected records in the folder that {_VARIABLE} names, got {error}; "
             "name the folder that tvm_scan.meta.tune wrote, or unset it"
         ) from None
-    return own, shipped
+    return digest, shipped
 
 
 def user_records() -> RecordStore | None:

@@ -20,9 +20,9 @@ def shapes_of(
     question: Callable[..., int], sizes: tuple[int, ...]
 ) -> list[tuple[tuple[int, ...], torch.dtype]]:
     """Ask a built library for the shapes and dtypes of the parameters at its end."""
-    found: list[tuple[tuple[int, ...], torch.dtype]] = []
-    while rank := question(len(found), 0, *sizes):
-        extents = tuple(question(len(found), 2 + axis, *sizes) for axis in range(rank))
-        name = DTYPES[question(len(found), 1, *sizes)]
-        found.append((extents, getattr(torch, name)))
-    return found
+    shapes: list[tuple[tuple[int, ...], torch.dtype]] = []
+    while rank := question(len(shapes), 0, *sizes):
+        extents = tuple(question(len(shapes), 2 + axis, *sizes) for axis in range(rank))
+        name = DTYPES[question(len(shapes), 1, *sizes)]
+        shapes.append((extents, getattr(torch, name)))
+    return shapes

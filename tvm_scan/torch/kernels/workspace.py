@@ -38,7 +38,7 @@ def with_scratch(func: tirx.PrimFunc, sizes: tuple[str, ...]) -> Any:
     realize = func.body
     root = realize.block
     lifted = [b for b in root.alloc_buffers if str(b.scope()) == "global"]
-    kept = [b for b in root.alloc_buffers if not any(b.same_as(o) for o in lifted)]
+    local_buffers = [b for b in root.alloc_buffers if not any(b.same_as(o) for o in lifted)]
     block = SBlock(
         root.iter_vars,
         root.reads,
@@ -46,7 +46,7 @@ def with_scratch(func: tirx.PrimFunc, sizes: tuple[str, ...]) -> Any:
         root.name_hint,
         root.body,
         root.init,
-        kept,
+        local_buffers,
         root.match_buffers,
         root.annotations,
     )
@@ -57,23 +57,23 @@ def with_scratch(func: tirx.PrimFunc, sizes: tuple[str, ...]) -> Any:
 
 def _question(buffers: list[Any], sizes: tuple[str, ...], func: tirx.PrimFunc) -> tirx.PrimFunc:
     """``scratch(buffer, item, *sizes)``: item 0 is the rank, 1 the dtype, then the extents."""
-    given = {name: tirx.Var(name, "int64") for name in sizes}
+    size_vars = {name: tirx.Var(name, "int64") for name in sizes}
     table = tir.VarMap()
     for param in func.params:
         extents = tir.shape_of(param) if tirx.is_buffer_var(param) else [param]
         for var in (v for extent in extents for v in tir.variables(extent).keys()):
-            if str(var.name) in given:
-                table[var] = given[str(var.name)]
+            if str(var.name) in size_vars:
+                table[var] = size_vars[str(var.name)]
     which, item = tirx.Var("which", "int64"), tirx.Var("item", "int64")
     answer: Any = tirx.IntImm("int64", 0)
-    for place, buffer in enumerate(buffers):
+    for position, buffer in enumerate(buffers):
         shape = tir.shape_of(buffer)
         facts = [len(shape), DTYPES.index(tir.dtype_of(buffer)), *shape]
         for number, fact in enumerate(facts):
             value = tirx.IntImm("int64", fact) if isinstance(fact, int) else fact
-            asked = tirx.And(which.equal(place), item.equal(number))
+            asked = tirx.And(which.equal(position), item.equal(number))
             answer = tirx.Select(asked, tirx.Cast("int64", tir.substitute(value, table)), answer)
-    params = [which, item, *given.values()]
+    params = [which, item, *size_vars.values()]
     return tirx.PrimFunc(params, tirx.Return(answer)).with_attrs(
         {"global_symbol": QUESTION, "tirx.is_scheduled": True}
     )

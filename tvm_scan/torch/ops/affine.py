@@ -1,7 +1,7 @@
 """The affine scan as a torch operator, differentiable any number of times.
 
 On arrays (outer, length, inner), time in the middle, there are three scans: with ``c = h0`` at
-first, and for each step in the order of the walk,
+first, and for each step in the order of the scan,
 
 - ``inclusive``: ``c = a c + x; y = c``
 - ``exclusive``: ``y = c; c = a c + x``
@@ -10,7 +10,7 @@ first, and for each step in the order of the walk,
 Where there is a reset, the product with the gate is 0, whatever the carry is: what was before it
 is forgotten, a NaN or an infinity too.
 
-For fixed gates each is linear in x, and its adjoint is one of the three, walked the other way:
+For fixed gates each is linear in x, and its adjoint is one of the three, scanned the other way:
 that of ``exclusive`` is ``exclusive``; those of ``inclusive`` and ``late`` are each other. So no
 gate is ever shifted in memory, and every derivative is made of the same operator.
 """
@@ -79,8 +79,12 @@ def _complex(
     )
     unit = torch.polar(torch.ones_like(phases), phases)
     if emit == "exclusive":  # x enters at the phase after its own gate
-        own = torch.polar(torch.ones_like(phases), a.to(torch.complex128).angle())
-        entering = torch.where(reset.bool(), own, unit * own) if reset is not None else unit * own
+        gate_phase = torch.polar(torch.ones_like(phases), a.to(torch.complex128).angle())
+        entering = (
+            torch.where(reset.bool(), gate_phase, unit * gate_phase)
+            if reset is not None
+            else unit * gate_phase
+        )
     else:
         entering = unit
     # No view with a bit: below a dispatch mode torch does not resolve it.
@@ -88,13 +92,13 @@ def _complex(
     initial = None if h0 is None else torch.view_as_real(h0).flatten(1)
     gates = a.abs().repeat_interleave(2, dim=2)
     both = None if reset is None else reset.repeat_interleave(2, dim=2)
-    turned = affine_scan(gates, real, initial, both, emit, reverse)
-    turned = torch.view_as_complex(turned.view(*x.shape, 2))
-    return (turned * unit).to(x.dtype)
+    rotated = affine_scan(gates, real, initial, both, emit, reverse)
+    rotated = torch.view_as_complex(rotated.view(*x.shape, 2))
+    return (rotated * unit).to(x.dtype)
 
 
 def first(tensor: Tensor, reverse: bool) -> Tensor:
-    """Return what lies where the walk starts, (outer, inner)."""
+    """Return what lies where the scan starts, (outer, inner)."""
     return tensor[:, -1] if reverse else tensor[:, 0]
 
 

@@ -56,9 +56,9 @@ def adjoint(
     for index in reversed(range(len(heads))):
         part = _wide(_chunk(with_upstream, length, index, reverse))
         bundle = _bundle(part, heads[index])
-        found = expanded_adjoint(part["g_out"], carry, bundle, softplus, reverse)
-        carry = found.pop("h0")
-        sums.add(index, found)
+        gradients = expanded_adjoint(part["g_out"], carry, bundle, softplus, reverse)
+        carry = gradients.pop("h0")
+        sums.add(index, gradients)
     return {**sums.totals(), "h0": carry}
 
 
@@ -87,8 +87,8 @@ def second(
         for index in reversed(range(1, count)):
             part = _wide(_chunk(with_upstream, length, index, reverse))
             bundle = _bundle(part, heads[index])
-            found = expanded_adjoint(part["g_out"], tails[index], bundle, softplus, reverse)
-            tails[index - 1] = found["h0"]
+            gradients = expanded_adjoint(part["g_out"], tails[index], bundle, softplus, reverse)
+            tails[index - 1] = gradients["h0"]
     sums = _Sums(with_upstream, reverse)
     weight = wanted.get("h0", torch.zeros_like(g_last))
     to_heads = []
@@ -96,19 +96,19 @@ def second(
         part = _wide(_chunk(with_upstream, length, index, reverse))
         part |= {"g_last": tails[index], "h0": heads[index]}
         weights = {**_chunk(wanted, length, index, reverse), "h0": weight}
-        found = _weighted_gradient(part, weights, softplus, reverse)
-        to_heads.append(found.pop("h0"))
-        weight = found.pop("g_last")
-        sums.add(index, found)
+        gradients = _weighted_gradient(part, weights, softplus, reverse)
+        to_heads.append(gradients.pop("h0"))
+        weight = gradients.pop("g_last")
+        sums.add(index, gradients)
     carry = None
     with torch.no_grad():
         for index in reversed(range(count)):
             if carry is not None:
                 bundle = _bundle(_wide(_chunk(named, length, index, reverse)), heads[index])
                 zero = torch.zeros_like(bundle.u)
-                found = expanded_adjoint(zero, carry, bundle, softplus, reverse)
-                to_heads[index] = to_heads[index] + found.pop("h0")
-                sums.add(index, found)
+                gradients = expanded_adjoint(zero, carry, bundle, softplus, reverse)
+                to_heads[index] = to_heads[index] + gradients.pop("h0")
+                sums.add(index, gradients)
             carry = to_heads[index]
     carry = torch.zeros_like(g_last) if carry is None else carry
     return {**sums.totals(), "g_last": weight, "h0": carry}
@@ -130,19 +130,19 @@ def _weighted_gradient(
     def like(grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(w.to(g.dtype) for w, g in zip(asked.values(), grads, strict=True))
 
-    given = [part[n] for n in names]
+    inputs = [part[n] for n in names]
     if transforms_active():  # which forbid autograd.grad
-        transformed: Any = torch.func.vjp(weighted, *given)  # three only of one with has_aux
+        transformed: Any = torch.func.vjp(weighted, *inputs)  # three only of one with has_aux
         grads, pull = transformed
-        found = pull(like(grads))
+        gradients = pull(like(grads))
     else:
         with torch.enable_grad():
-            leaves = [t.detach().requires_grad_() for t in given]
+            leaves = [t.detach().requires_grad_() for t in inputs]
             grads = weighted(*leaves)
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 grads, leaves, like(grads), allow_unused=True, materialize_grads=True
             )
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, gradients, strict=True))
 
 
 def _count(length: int) -> int:
@@ -150,7 +150,7 @@ def _count(length: int) -> int:
 
 
 def _chunk(named: Named, length: int, index: int, reverse: bool) -> dict[str, Tensor]:
-    """Arguments' parts that belong to a chunk; `index` counts as the walk goes."""
+    """Arguments' parts that belong to a chunk; `index` counts as the scan goes."""
     steps = min(CHUNK, length - index * CHUNK)
     start = length - index * CHUNK - steps if reverse else index * CHUNK
     return {
@@ -177,7 +177,7 @@ def _bundle(named: Mapping[str, Any], h0: Tensor) -> SelectiveTensors:
 
 
 def _joined(parts: Sequence[Tensor], like: Tensor, reverse: bool) -> Tensor:
-    """Chunks in the order of the walk, as one tensor."""
+    """Chunks in the order of the scan, as one tensor."""
     if not parts:
         return torch.zeros_like(like)
     return torch.cat(tuple(parts[::-1] if reverse else parts), -1)
@@ -191,9 +191,9 @@ class _Sums:
         self._parts: dict[tuple[str, int], Tensor] = {}
         self._count = _count(named["u"].shape[3])
 
-    def add(self, index: int, found: Named) -> None:
+    def add(self, index: int, gradients: Named) -> None:
         """Add the gradients of one chunk."""
-        for name, part in found.items():
+        for name, part in gradients.items():
             timed = _varies(name, self._named[name])
             # What is added up over chunks stays in the dtype of the state.
             key = (name, index if timed else 0)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.declare.dispatch import sees_nothing
-from tvm_scan.torch.kernels import places, runtime
+from tvm_scan.torch.kernels import devices, runtime
 from tvm_scan.torch.kernels.cache import call_key, kernel_at
-from tvm_scan.torch.kernels.places import CPU
+from tvm_scan.torch.kernels.devices import CPU
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, compact_strides
 from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.ops.frame import frame_of
@@ -76,7 +76,7 @@ def run_direct(
         way = _remember(key)
     kernel, frame, strides = way
     # In a forked child another thread runs the kernels, and a GPU needs its stream.
-    if runtime.substitute is not None or places.place_of(x) is not CPU:
+    if runtime.substitute is not None or devices.device_of(x) is not CPU:
         return None
     arrays = []
     for tensor in inputs:
@@ -101,9 +101,9 @@ def run_direct(
 
 def _remember(key: tuple[Any, ...]) -> Any:
     make, options, dim, shape, dtype = key
-    place = dim % len(shape)
+    axis = dim % len(shape)
     sizes, time_last, frame = frame_of(
-        (math.prod(shape[:place]), shape[place], math.prod(shape[place + 1 :]))
+        (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
     )
     kernel = call_key(make(dtype, *options, time_last), sizes, CPU)
     if len(_ways) > 4096:

@@ -24,7 +24,7 @@ def wide_of(dtype: torch.dtype) -> torch.dtype:
 
 def expanded(t: SelectiveTensors, softplus: bool, reverse: bool) -> tuple[Tensor, Tensor]:
     """Return the output, in the dtype of the state, and the last state, of at least one step."""
-    *_, states = _walk(t, softplus, reverse)
+    *_, states = _terms_and_states(t, softplus, reverse)
     y = _read(states, t)
     y = y if t.z is None else y * F.silu(t.z.to(y.dtype))
     # A copy, which holds no other states.
@@ -39,7 +39,7 @@ def expanded_adjoint(
     With ``p[t]`` the adjoint of the state of a step, ``p[t] = g_y[t] conj(C[t]) +
     conj(decay[t+1]) p[t+1]``: a scan of its own. Everything else is a sum over one axis.
     """
-    v, dt, decay, drive, states = _walk(t, softplus, reverse)
+    v, dt, decay, drive, states = _terms_and_states(t, softplus, reverse)
     _, _, A, B, C, D, z, bias, reset, h0 = t
     assert h0 is not None  # the state at the head of a chunk is always there
     real = dt.dtype
@@ -57,7 +57,7 @@ def expanded_adjoint(
     passed = p * (decay * before).conj_physical()  # the adjoint of the exponent dt A
     g_drive = _real(p * _spread(B, states.dtype).conj_physical()).sum(3)
     g_dt = _real(passed * A.unsqueeze(-1).conj_physical()).sum(3) + g_drive * u
-    found = {
+    gradients = {
         "u": g_drive * dt,
         "delta": g_dt * v.sigmoid() if softplus else g_dt,
         "A": (passed * dt.unsqueeze(3)).sum((0, 4)),
@@ -66,18 +66,18 @@ def expanded_adjoint(
         "h0": unless(at_first, gates[..., start]) * unless(at_first, p[..., start]),
     }
     if D is not None:
-        found["u"] = found["u"] + D.unsqueeze(-1) * g_y
-        found["D"] = (g_y * u).sum((0, 3))
+        gradients["u"] = gradients["u"] + D.unsqueeze(-1) * g_y
+        gradients["D"] = (g_y * u).sum((0, 3))
     if z is not None:
         sigmoid = z.to(real).sigmoid()
         slope = sigmoid * (1 + z.to(real) * (1 - sigmoid))
-        found["z"] = g_out * _read(states, t) * slope
+        gradients["z"] = g_out * _read(states, t) * slope
     if bias is not None:
-        found["bias"] = found["delta"].sum((0, 3))
-    return found
+        gradients["bias"] = gradients["delta"].sum((0, 3))
+    return gradients
 
 
-def _walk(
+def _terms_and_states(
     t: SelectiveTensors, softplus: bool, reverse: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Delta with its bias, dt, the decays, dt u, and the states after every step."""

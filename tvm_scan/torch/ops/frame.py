@@ -43,8 +43,8 @@ def framed_kernel(factory: str, *options: str) -> Callable[..., KernelSpec]:
 
     @functools.cache
     def named(dtype: torch.dtype, *values: Any) -> KernelSpec:
-        given = dict(zip((*options, "time_last"), values, strict=True))
-        return KernelSpec.of(factory, SIZES, dtype=dtype_name(dtype), **given)
+        by_name = dict(zip((*options, "time_last"), values, strict=True))
+        return KernelSpec.of(factory, SIZES, dtype=dtype_name(dtype), **by_name)
 
     return named
 

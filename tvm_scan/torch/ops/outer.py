@@ -78,8 +78,8 @@ def _backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]
     da, _ = outer_scan(g, dy, c, x, d_last.mT, reset, other, back, not reverse)
     dg = None
     if ctx.needs_input_grad[0]:
-        given = (g, a, x, c, dy, h0, d_last, reset)
-        dg = gate_gradient(*(t if t is None else t.detach() for t in given), gate, emit, reverse)
+        operands = (g, a, x, c, dy, h0, d_last, reset)
+        dg = gate_gradient(*(t if t is None else t.detach() for t in operands), gate, emit, reverse)
         if torch.is_grad_enabled():
             # That has no derivative: it is the derivative of the same in another form.
             pairs = (y, dy), (x, dx), (c, dc), (a, da), (last, d_last), (h0, d_h0)

@@ -6,7 +6,7 @@ what the step's output gains and its input loses; to add up those differences is
 most digits where gates are small or sequences long. So nothing is subtracted here, and time is
 cut into chunks, so that the states of one alone are in memory, and those that chunks begin with.
 
-On a CPU a kernel walks each chunk again, with the state and back with its adjoint, whose product
+On a CPU a kernel scans each chunk again, with the state and back with its adjoint, whose product
 is the gradient. On a GPU, where that would be a thread for each head, a chunk's pairs are
 formed by products of matrices; what enters it is the state at its head, and what leaves it meets
 the adjoint of the state at its tail.
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tvm_scan.torch.declare.operator import operator
-from tvm_scan.torch.kernels import places
+from tvm_scan.torch.kernels import devices
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
@@ -27,7 +27,7 @@ from tvm_scan.torch.ops.affine import unless
 
 __all__ = ["gate_gradient"]
 
-#: Steps in a chunk, and lanes that are walked together: those of the kernel.
+#: Steps in a chunk, and lanes that are scanned together: those of the kernel.
 _STEPS = _LANES = 16
 #: Entries of pairs that are formed at once, unless one chunk has more.
 _AT_ONCE = 1 << 20
@@ -60,7 +60,7 @@ def gate_gradient(
         return torch.zeros_like(g, memory_format=torch.contiguous_format)
     if gate == "lane":  # the same, with lanes and states swapped
         a, x, c, dy, h0, d_last, gate = x, a, dy, c, h0.mT, d_last.mT, "state"
-    run = _by_kernel if places.place_of(g) is places.CPU else _by_products
+    run = _by_kernel if devices.device_of(g) is devices.CPU else _by_products
     return run((g, a, x, c, dy, h0, d_last, reset, gate, emit, reverse))
 
 
@@ -76,11 +76,11 @@ def _by_kernel(asked: _Asked) -> Tensor:
         ("states", a.shape[3]),
     )
     spec = KernelSpec("outer_gates", options, ("batch", "heads", "lanes", "length"), no_scan=True)
-    kept = aligned_empty((-(-length // _STEPS), *h0.shape), h0.dtype, h0.device)
-    found = aligned_empty((-(-lanes // _LANES), *g.shape), g.dtype, g.device)
-    given = (g.exp(), a, x, c, dy, *(() if reset is None else (reset,)), h0, d_last)
-    run_kernel(spec, (batch, heads, lanes, length), *given, kept, found)
-    total: Tensor = found[0] if len(found) == 1 else found.sum(0)
+    checkpoints = aligned_empty((-(-length // _STEPS), *h0.shape), h0.dtype, h0.device)
+    partial_sums = aligned_empty((-(-lanes // _LANES), *g.shape), g.dtype, g.device)
+    operands = (g.exp(), a, x, c, dy, *(() if reset is None else (reset,)), h0, d_last)
+    run_kernel(spec, (batch, heads, lanes, length), *operands, checkpoints, partial_sums)
+    total: Tensor = partial_sums[0] if len(partial_sums) == 1 else partial_sums.sum(0)
     return total
 
 
@@ -102,9 +102,9 @@ def _by_products(asked: _Asked) -> Tensor:
     timed = ((gates, late), (a, 0), (x, 0), (c, ahead), (dy, ahead))
     resets = None if reset is None else laid(reset[..., None, None], late)
     operands = [laid(*pair) for pair in timed]
-    found = _by_chunks(operands, resets, h0, d_last)
-    found = found.permute(0, 2, 3, 1, 4).flatten(1, 2).narrow(1, late, g.shape[1])
-    return (found.flip(1) if reverse else found).reshape(g.shape).contiguous()
+    gradient = _by_chunks(operands, resets, h0, d_last)
+    gradient = gradient.permute(0, 2, 3, 1, 4).flatten(1, 2).narrow(1, late, g.shape[1])
+    return (gradient.flip(1) if reverse else gradient).reshape(g.shape).contiguous()
 
 
 def _by_chunks(
@@ -151,12 +151,12 @@ def _carried(
     state: Tensor, whole: Tensor, ended: Tensor | None, added: Tensor, backward: bool
 ) -> Tensor:
     """The states, or their adjoints, that chunks begin with."""
-    found = torch.empty_like(added)
+    states = torch.empty_like(added)
     for n in range(added.shape[2])[:: -1 if backward else 1]:
-        found[:, :, n] = state
-        kept = unless(None if ended is None else ended[:, :, n], whole[:, :, n] * state)
-        state = kept + added[:, :, n]
-    return found
+        states[:, :, n] = state
+        decayed = unless(None if ended is None else ended[:, :, n], whole[:, :, n] * state)
+        state = decayed + added[:, :, n]
+    return states
 
 
 def _of_pairs(

@@ -44,11 +44,11 @@ def selective_scan_grouped(
     if not out.numel():
         return out, last.copy_(first), heads
     if not tensors.is_kernel:
-        found, state, kept = chunked.forward(tensors.named(), first, softplus, reverse)
+        result, state, chunk_heads = chunked.forward(tensors.named(), first, softplus, reverse)
         heads.zero_()  # between the heads, too, so that equal calls have equal results
-        for head, value in zip(heads_of(heads, shape), kept, strict=False):
+        for head, value in zip(heads_of(heads, shape), chunk_heads, strict=False):
             head.copy_(value)
-        return out.copy_(found), last.copy_(state), heads
+        return out.copy_(result), last.copy_(state), heads
     options = tensors.options() | {"softplus": softplus, "reverse": reverse}
     spec = spec_of("selective_forward", u, shape[3], **options)
     inputs = [t.contiguous() for t in tensors.named().values()]
@@ -91,10 +91,10 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
 def _backward(
     ctx: Any, g_out: Tensor | None, g_last: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    *given, heads = ctx.saved_tensors
-    tensors = SelectiveTensors(*given)
+    *saved, heads = ctx.saved_tensors
+    tensors = SelectiveTensors(*saved)
     _, _, _, _, _, D, z, bias, _, h0 = tensors
-    if not heads.shape[0]:  # not kept, but differentiated after all: walk forward once more
+    if not heads.shape[0]:  # not kept, but differentiated after all: scan forward once more
         heads = selective_scan_grouped(*tensors, ctx.softplus, ctx.reverse, True)[2]
     g_out = torch.zeros_like(tensors.u) if g_out is None else g_out
     grads = selective_scan_backward(g_out, g_last, *tensors, heads, ctx.softplus, ctx.reverse)

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from tvm_scan.torch.declare.mapped import one_by_one
 from tvm_scan.torch.declare.operator import operator
-from tvm_scan.torch.kernels import places
+from tvm_scan.torch.kernels import devices
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import chunked
 from tvm_scan.torch.ops.chunked import CHUNK
 from tvm_scan.torch.ops.selective_tensors import DIFFERENTIABLE, SelectiveTensors
-from tvm_scan.torch.ops.transpose import turned
+from tvm_scan.torch.ops.transpose import transposed
 from tvm_scan.torch.private import transforms_active
 
 __all__ = ["CHUNK", "head_of", "head_width", "selective_scan_backward", "spec_of"]
@@ -74,19 +74,19 @@ def selective_scan_backward(
     options = tensors.options() | {"softplus": softplus, "reverse": reverse}
     fixed = {"B": options["fixed_B"], "C": options["fixed_C"]}
     # On a GPU torch's products of matrices add up faster than a thread a sum would.
-    options["sums"] = fused = places.place_of(u) is places.CPU
+    options["sums"] = fused = devices.device_of(u) is devices.CPU
     spec = spec_of("selective_backward_chunk", u, states, **options, dtype=dtype_name(wide))
     # All sequences with time before channels, in the carry's dtype.
-    z_turned = None if z is None else turned(z, wide)
-    u_turned, g_turned = turned(u, wide), turned(g_out, wide)
-    B, C = (t.to(wide) if t.dim() == 3 else turned(t, wide) for t in (B, C))
-    given = (u_turned, turned(delta, wide), A, B, C, D, z_turned, bias, reset)
-    inputs = [t.contiguous() for t in given if t is not None]
-    grads = {n: _like(u_turned) for n in ("u", "delta", *(["z"] if z is not None else []))}
+    z_transposed = None if z is None else transposed(z, wide)
+    u_transposed, g_transposed = transposed(u, wide), transposed(g_out, wide)
+    B, C = (t.to(wide) if t.dim() == 3 else transposed(t, wide) for t in (B, C))
+    operands = (u_transposed, transposed(delta, wide), A, B, C, D, z_transposed, bias, reset)
+    inputs = [t.contiguous() for t in operands if t is not None]
+    grads = {n: _like(u_transposed) for n in ("u", "delta", *(["z"] if z is not None else []))}
     every = tensors.state_shape
-    # Of no channels, no step is walked.
-    made = _like if u.numel() else torch.zeros_like
-    of_steps = {n: made(t) for n, t in (("B", B), ("C", C)) if not fixed[n]}
+    # Of no channels, no step is taken.
+    allocate = _like if u.numel() else torch.zeros_like
+    of_steps = {n: allocate(t) for n, t in (("B", B), ("C", C)) if not fixed[n]}
     of_states = {n: _zeros(every, u, wide) for n in ("A", *(n for n in fixed if fixed[n]))}
     small = {n: torch.zeros_like(t) for n, t in (("D", D), ("bias", bias)) if t is not None}
     carry = aligned_empty(every, wide, u.device)
@@ -103,16 +103,16 @@ def selective_scan_backward(
         written += [projected[n] for n in ("B", "C") if n in projected]
         if fused:
             written += small.values()
-        run_kernel(spec, (*u.shape, steps), start, steps, *inputs, head, g_turned, *written)
+        run_kernel(spec, (*u.shape, steps), start, steps, *inputs, head, g_transposed, *written)
         if not fused:
             first = length - start - steps if reverse else start
             _add_up(scratch, first, steps, reverse, of_steps)
     if not fused and D is not None:
-        g_y = g_turned if z_turned is None else F.silu(z_turned).mul_(g_turned)
-        small["D"] = g_y.mul(u_turned).sum((0, 2))
+        g_y = g_transposed if z_transposed is None else F.silu(z_transposed).mul_(g_transposed)
+        small["D"] = g_y.mul(u_transposed).sum((0, 2))
     if not fused and bias is not None:
         small["bias"] = grads["delta"].sum((0, 2))
-    results = {n: turned(g, u.dtype) for n, g in (grads | of_steps).items()}
+    results = {n: transposed(g, u.dtype) for n, g in (grads | of_steps).items()}
     absent = u.new_empty(0, dtype=wide)
     results = {"z": absent.to(u.dtype), "D": absent, "bias": absent, **results, **small}
     for name, total in of_states.items():
@@ -129,8 +129,8 @@ def _add_up(
     factors = {"B": (adjoint, drive), "C": (history[:, :, 1:], gated)}
     for name, grad in grads.items():
         states, weights = factors[name]
-        found = (states @ weights.unsqueeze(-1)).squeeze(-1)
-        grad.narrow(2, first, steps).copy_(found.flip(2) if reverse else found)
+        added = (states @ weights.unsqueeze(-1)).squeeze(-1)
+        grad.narrow(2, first, steps).copy_(added.flip(2) if reverse else added)
 
 
 def _like(tensor: Tensor) -> Tensor:
@@ -153,12 +153,12 @@ def _by_chunks(
     u, A, shape = tensors.u, tensors.A, tensors.state_shape
     # A copy: an operator returns none of its arguments.
     carry = A.new_zeros(shape) if g_last is None else g_last.clone()
-    found = chunked.adjoint(
+    gradients = chunked.adjoint(
         tensors.named(), g_out, carry, heads_of(heads, shape), softplus, reverse
     )
     absent = A.real.new_empty(0) if A.is_complex() else A.new_empty(0)
-    found = {"z": absent.to(u.dtype), "D": absent, "bias": absent.clone(), **found}
-    return cast(_Gradients, tuple(found[name] for name in DIFFERENTIABLE))
+    gradients = {"z": absent.to(u.dtype), "D": absent, "bias": absent.clone(), **gradients}
+    return cast(_Gradients, tuple(gradients[name] for name in DIFFERENTIABLE))
 
 
 def _scratch(u: Tensor, states: int, steps: int, wide: torch.dtype) -> list[Tensor]:
@@ -195,8 +195,8 @@ def _(
 
 def _second(ctx: Any, *weights: Tensor | None) -> tuple[Tensor | None, ...]:
     """Differentiate the gradients, by torch's operators, one chunk after another."""
-    g_out, g_last, *given, heads = ctx.saved_tensors
-    tensors = SelectiveTensors(*given)
+    g_out, g_last, *saved, heads = ctx.saved_tensors
+    tensors = SelectiveTensors(*saved)
     named, shape = tensors.named(), tensors.state_shape
     carry = tensors.A.new_zeros(shape) if g_last is None else g_last
     known = (*named, "h0")
@@ -205,12 +205,12 @@ def _second(ctx: Any, *weights: Tensor | None) -> tuple[Tensor | None, ...]:
         for name, weight in zip(DIFFERENTIABLE, weights, strict=True)
         if name in known and weight is not None
     }
-    found = chunked.second(
+    gradients = chunked.second(
         named, g_out, carry, heads_of(heads, shape), wanted, ctx.softplus, ctx.reverse
     )
-    results = [found["g_out"], None if g_last is None else found["g_last"]]
-    results += [found.get(name) for name in DIFFERENTIABLE[:8]]
-    results += [None, None if tensors.h0 is None else found["h0"]]
+    results = [gradients["g_out"], None if g_last is None else gradients["g_last"]]
+    results += [gradients.get(name) for name in DIFFERENTIABLE[:8]]
+    results += [None, None if tensors.h0 is None else gradients["h0"]]
     return _once(results, (*ctx.saved_tensors, *weights))
 
 

@@ -36,8 +36,8 @@ def scan_slices(
         # There is nothing to carry, and so no recurrence: each step stands alone.
         step, shared = graph_module(graph, str(xs[0].device)), tensors[inits + slices :]
         for t in range(0 if prefix else len(xs[0])):
-            made = step(*tensors[:inits], *(x[t] for x in xs), *shared)[carries:]
-            for emitted, value in zip(out[carries:], made, strict=True):
+            emitted_values = step(*tensors[:inits], *(x[t] for x in xs), *shared)[carries:]
+            for emitted, value in zip(out[carries:], emitted_values, strict=True):
                 emitted[t] = value
         return out
     kinds = _slice_types(tensors, carries, slices, prefix)
@@ -74,10 +74,10 @@ def _slice_types(
 def _slice_outputs(
     tensors: Sequence[Tensor], graph: str, carries: int, slices: int, prefix: bool, make: Any
 ) -> list[Tensor]:
-    found = result_types(graph, _slice_types(tensors, carries, slices, prefix))
+    types = result_types(graph, _slice_types(tensors, carries, slices, prefix))
     x = tensors[0 if prefix else carries]
-    lasts = [] if prefix else found[:carries]
-    emits = found if prefix else found[carries:]
+    lasts = [] if prefix else types[:carries]
+    emits = types if prefix else types[carries:]
     return [make(shape, dtype, x.device) for shape, dtype in lasts] + [
         make((x.shape[0], *shape), dtype, x.device) for shape, dtype in emits
     ]

@@ -1,7 +1,7 @@
 """The adjoint of a recurrence whose step is a graph of elementwise operators.
 
 With ``c[t] = f(c[t-1], x[t])`` the adjoint of the carries is the recurrence ``p[t] = s[t] +
-J[t+1]' p[t+1]``, walked the other way, where J is the derivative of the step with respect to the
+J[t+1]' p[t+1]``, scanned the other way, where J is the derivative of the step with respect to the
 carries: as many numbers per element as there are pairs of carries. Which of them are zero is
 read off the graph. Carries that do not depend on each other in a circle are one affine scan each,
 in order; those that do are one scan of a step of their own.
@@ -74,7 +74,7 @@ def solve_adjoint(
     sources : sequence of Tensor
         ``s`` of each carry.
     reverse : bool
-        Whether the recurrence itself walks backward.
+        Whether the recurrence itself runs backward.
 
     Returns
     -------
@@ -104,8 +104,8 @@ def solve_adjoint(
         pairs = [(j, i) for i in group for j in feeds[i] if j in group]
         step = _circle_step(tuple(group), tuple(pairs))
         starts = [torch.zeros_like(term[:, 0]) for term in terms]
-        found = run([*starts, *terms, *(rows[p] for p in pairs)], step, len(group), not reverse)
-        for i, value in zip(group, found[len(group) :], strict=True):
+        scanned = run([*starts, *terms, *(rows[p] for p in pairs)], step, len(group), not reverse)
+        for i, value in zip(group, scanned[len(group) :], strict=True):
             solved[i] = value
     return solved
 
@@ -138,8 +138,8 @@ def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[[
 
     def pull(cotangents: Any) -> tuple[Tensor, ...]:
         single = isinstance(values, Tensor)
-        given = [(values, cotangents)] if single else zip(values, cotangents, strict=True)
-        pairs = [(value, cotangent) for value, cotangent in given if value.requires_grad]
+        in_pairs = [(values, cotangents)] if single else zip(values, cotangents, strict=True)
+        pairs = [(value, cotangent) for value, cotangent in in_pairs if value.requires_grad]
         if not pairs:
             return tuple(torch.zeros_like(primal) for primal in primals)
         with torch.enable_grad():
@@ -157,7 +157,7 @@ def _jacobian(
     needs: tuple[frozenset[int], ...],
 ) -> dict[tuple[int, int], Tensor]:
     """The derivatives of the new carries by the old ones, where they may not be zero."""
-    module, found = graph_module(graph), {}
+    module, entries = graph_module(graph), {}
     for j in live:
         wanted = [i for i in live if i in needs[j]]
         if not wanted:
@@ -172,8 +172,8 @@ def _jacobian(
 
         value, pull = vjp(new, *(inputs[i] for i in wanted))
         for i, part in zip(wanted, pull(torch.ones_like(value)), strict=True):
-            found[j, i] = part
-    return found
+            entries[j, i] = part
+    return entries
 
 
 def _circles(live: list[int], feeds: dict[int, list[int]]) -> list[list[int]]:
@@ -204,9 +204,9 @@ def _circle_step(group: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> 
     new = []
     for i in group:
         total = ""
-        for place, (j, to) in enumerate(pairs):
+        for number, (j, to) in enumerate(pairs):
             if to == i:
-                term = call("mul", f"p{2 * count + place}", sums[j])
+                term = call("mul", f"p{2 * count + number}", sums[j])
                 total = call("add", total, term) if total else term
         new.append(total)
     whole = {"inputs": 2 * count + len(pairs), "calls": calls, "outputs": [*new, *sums.values()]}

@@ -30,10 +30,10 @@ def _outputs(
 ) -> list[Tensor]:
     """The last states (none for a prefix), then what is emitted, made by `make(shape, dtype)`."""
     kinds = tuple(((1,), dtype) for dtype in _element_types(tensors, prefix))
-    found = [dtype for _, dtype in result_types(graph, kinds)]
+    dtypes = [dtype for _, dtype in result_types(graph, kinds)]
     x = tensors[-1]
-    lasts = [] if prefix else [make((x.shape[0], x.shape[2]), d) for d in found[:carries]]
-    return lasts + [make(x.shape, d) for d in (found if prefix else found[carries:])]
+    lasts = [] if prefix else [make((x.shape[0], x.shape[2]), d) for d in dtypes[:carries]]
+    return lasts + [make(x.shape, d) for d in (dtypes if prefix else dtypes[carries:])]
 
 
 @operator
@@ -42,8 +42,8 @@ def step_scan(
 ) -> list[Tensor]:
     """Scan an elementwise step over arrays (outer, length, inner).
 
-    `tensors` are the states before the walk (outer, inner), then the inputs; with `prefix` there
-    are no states, and the inputs are as many as the carries. Returns the states after the walk
+    `tensors` are the states before the scan (outer, inner), then the inputs; with `prefix` there
+    are no states, and the inputs are as many as the carries. Returns the states after the scan
     and what is emitted; with `prefix` the carries at every step.
     """
     x = tensors[-1]
@@ -66,8 +66,8 @@ def step_scan(
     small = [t.reshape(sizes[:2]) for t in (*inits, *out[: len(inits)])]
     large = [t.reshape(shape) for t in (*tensors[len(inits) :], *out[len(inits) :])]
     starts, lasts = small[: len(inits)], small[len(inits) :]
-    given = len(tensors) - len(inits)
-    arguments = (*starts, *large[:given], *lasts, *large[given:])
+    count = len(tensors) - len(inits)
+    arguments = (*starts, *large[:count], *lasts, *large[count:])
     run_kernel(
         KernelSpec("pointwise_step", options, SIZES, prefix or may_be_serial(graph)),
         sizes,
@@ -114,8 +114,8 @@ def _adjoint(
     direct = _pull(graph, inputs, [None] * carries + list(emitted))[:carries]
     sources = [shifted(d, g, not reverse) for d, g in zip(direct, lasts, strict=True)]
     carried = solve_adjoint(run, graph, carries, inputs, sources, reverse)
-    found = _pull(graph, inputs, [*carried, *emitted])
-    return [first(g, reverse) for g in found[:carries]] + found[carries:]
+    gradients = _pull(graph, inputs, [*carried, *emitted])
+    return [first(g, reverse) for g in gradients[:carries]] + gradients[carries:]
 
 
 def _prefix_adjoint(
@@ -142,12 +142,12 @@ def _prefix_adjoint(
     inputs = [*(before(r) for r in results), *(rest(t) for t in tensors)]
     sources = [rest(g) for g in upstream]
     carried = solve_adjoint(run, graph, carries, inputs, sources, reverse)
-    found = _pull(graph, inputs, carried)
+    gradients = _pull(graph, inputs, carried)
     heads = [
         head + first(g, reverse).unsqueeze(1)
-        for head, g in zip(heads, found[:carries], strict=True)
+        for head, g in zip(heads, gradients[:carries], strict=True)
     ]
-    parts = zip(heads, found[carries:], strict=True)
+    parts = zip(heads, gradients[carries:], strict=True)
     return [torch.cat((tail, head) if reverse else (head, tail), 1) for head, tail in parts]
 
 
@@ -164,17 +164,17 @@ def _pull(
             every[i] = value
         # Results that do not depend on every input may be smaller.
         pairs = zip(module(*every), cotangents, strict=True)
-        kept = [r for r, c in pairs if c is not None and r.is_floating_point()]
-        return tuple(r.expand(inputs[-1].shape) for r in kept)
+        wanted = [r for r, c in pairs if c is not None and r.is_floating_point()]
+        return tuple(r.expand(inputs[-1].shape) for r in wanted)
 
     values, pull = vjp(call, *(inputs[i] for i in live))
     wanted = [c for c in cotangents if c is not None and c.is_floating_point()]
-    found = [torch.zeros_like(t) for t in inputs]
+    gradients = [torch.zeros_like(t) for t in inputs]
     if values:
         pairs = zip(wanted, values, strict=True)
         for i, g in zip(live, pull(tuple(c.to(v.dtype) for c, v in pairs)), strict=True):
-            found[i] = g
-    return found
+            gradients[i] = g
+    return gradients
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
@@ -187,8 +187,8 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
 def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     saved = ctx.saved_tensors
     tensors, results = saved[: ctx.count], saved[ctx.count :]
-    found = _adjoint(tensors, results, grads, ctx.graph, ctx.carries, ctx.prefix, ctx.reverse)
-    return [g if t.is_floating_point() else None for g, t in zip(found, tensors, strict=True)]
+    gradients = _adjoint(tensors, results, grads, ctx.graph, ctx.carries, ctx.prefix, ctx.reverse)
+    return [g if t.is_floating_point() else None for g, t in zip(gradients, tensors, strict=True)]
 
 
 step_scan.gradient(_backward, setup=_setup)

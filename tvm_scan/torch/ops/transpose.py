@@ -8,12 +8,12 @@ import math
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels import places
+from tvm_scan.torch.kernels import devices
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec
 
-__all__ = ["turned"]
+__all__ = ["transposed"]
 
 
 @functools.cache
@@ -23,13 +23,13 @@ def _spec(dtype: torch.dtype, result: torch.dtype) -> KernelSpec:
     return KernelSpec("transpose", options, ("outer", "rows", "columns"), no_scan=True)
 
 
-def turned(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def transposed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a contiguous ``tensor.transpose(-1, -2)`` of another dtype."""
     *outer, rows, columns = tensor.shape
     out = aligned_empty((*outer, columns, rows), dtype, tensor.device)
     if not out.numel():
         return out
-    if places.place_of(tensor) is not places.CPU:
+    if devices.device_of(tensor) is not devices.CPU:
         return out.copy_(tensor.transpose(-1, -2))
     count = math.prod(outer)
     flat = tensor.reshape(count, rows, columns)

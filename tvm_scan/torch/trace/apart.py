@@ -40,13 +40,13 @@ def held(owner: str, function: Callable[..., Any], *arguments: Any) -> tuple[Any
     varies = any(map(has_names, arguments[2:-1]))
     try:
         call = (_quietly, function) if varies else (function,)
-        *found, shared = _apart(*call, *arguments)
+        *parts, shared = _apart(*call, *arguments)
     except Exception:
         if varies:  # tried again with the sizes as they are, and reported there
             return None
         raise
     _expect_none(owner, shared)
-    return None if varies and not found[1] else tuple(found)
+    return None if varies and not parts[1] else tuple(parts)
 
 
 def apart_from_transforms(
@@ -76,10 +76,10 @@ def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def _quietly(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call without torch's log of what its operators refuse."""
-    log, own = logging.getLogger(FAKE_TENSOR_LOG), threading.get_ident()
+    log, thread = logging.getLogger(FAKE_TENSOR_LOG), threading.get_ident()
 
     def is_of_others(record: logging.LogRecord) -> bool:
-        return record.thread != own
+        return record.thread != thread
 
     log.addFilter(is_of_others)
     try:

@@ -103,8 +103,8 @@ def _with_symbols(stand_ins: Sequence[Tensor], kinds: Kinds) -> tuple[list[Tenso
         # Symbols are shared where the numbers are the same, and so the names.
         dims = [DimDynamic.DUCK if n < 0 else DimDynamic.STATIC for n in shape]
         context: Any = StatelessSymbolicContext(dynamic_sizes=dims)
-        made: Tensor = mode.from_tensor(tensor, symbolic_context=context)
-        return made
+        symbolic: Tensor = mode.from_tensor(tensor, symbolic_context=context)
+        return symbolic
 
     return [fake(t, shape) for t, (shape, _) in zip(stand_ins, kinds, strict=True)], sizes
 
@@ -187,10 +187,10 @@ def _resolved(target: str) -> Any:
         import operator
 
         return operator.getitem
-    found: Any = torch.ops
+    resolved: Any = torch.ops
     for part in target.split("."):
-        found = getattr(found, part)
-    return found
+        resolved = getattr(resolved, part)
+    return resolved
 
 
 @functools.lru_cache(maxsize=512)

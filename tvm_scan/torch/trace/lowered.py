@@ -67,7 +67,7 @@ def pointwise_step(
 ) -> tirx.PrimFunc:
     """Build a loop of a step that treats every element alike, over the arrays of a `Frame`.
 
-    Parameters are the states before the walk (none for a `prefix`, whose states start as the
+    Parameters are the states before the scan (none for a `prefix`, whose states start as the
     first elements), and the inputs; then the states after it (none for a `prefix`), and what is
     emitted (for a `prefix`, the states).
     """

@@ -125,15 +125,15 @@ def _of_torch() -> dict[int, str]:
     """Torch's functions on tensors, and those of `_OF_TORCH`, by identity."""
     from torch.overrides import get_overridable_functions, resolve_name
 
-    found = {f"torch.{name}": getattr(torch, name) for name in _OF_TORCH.split()}
+    functions = {f"torch.{name}": getattr(torch, name) for name in _OF_TORCH.split()}
     for group in get_overridable_functions().values():
-        found |= {resolve_name(function) or "": function for function in group}
+        functions |= {resolve_name(function) or "": function for function in group}
 
     def is_own(function: Any) -> bool:
         """Return whether nobody has put another one in its place."""
         return (getattr(function, "__module__", None) or "torch").partition(".")[0] == "torch"
 
-    return {id(f): name for name, f in found.items() if name and is_own(f)}
+    return {id(f): name for name, f in functions.items() if name and is_own(f)}
 
 
 @functools.lru_cache(maxsize=512)
@@ -142,7 +142,7 @@ def _reads(code: types.CodeType) -> tuple[tuple[bool, str, tuple[str, ...]], ...
 
     Functions inside of it are a part of it.
     """
-    found: list[tuple[bool, str, tuple[str, ...]]] = []
+    reads: list[tuple[bool, str, tuple[str, ...]]] = []
     instructions = list(dis.get_instructions(code))
     for position, instruction in enumerate(instructions):
         kind, name = instruction.opname, instruction.argval
@@ -152,11 +152,11 @@ def _reads(code: types.CodeType) -> tuple[tuple[bool, str, tuple[str, ...]], ...
             raise _UnknownError
         if kind in ("LOAD_GLOBAL", "LOAD_DEREF"):
             path = tuple(_attributes(instructions[position + 1 :]))
-            found.append((kind == "LOAD_DEREF", name, path))
+            reads.append((kind == "LOAD_DEREF", name, path))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found += _reads(constant)
-    return tuple(dict.fromkeys(found))
+            reads += _reads(constant)
+    return tuple(dict.fromkeys(reads))
 
 
 #: Instructions that read or change what is outside of a function in other ways.

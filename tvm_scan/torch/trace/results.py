@@ -7,7 +7,7 @@ import functools
 import torch
 
 from tvm_scan.torch.trace.graph import graph_module
-from tvm_scan.torch.trace.kept import found_trace, keep_trace, key_of
+from tvm_scan.torch.trace.stored_traces import key_of, store_trace, stored_trace
 
 __all__ = ["result_types"]
 
@@ -19,12 +19,12 @@ def result_types(
     """Shapes and dtypes of a graph's results, given those of its inputs."""
     # torch's meta kernels import its compiler; what they said once is on disk.
     key = key_of((graph,), types)
-    kept = found_trace(key) if key is not None else None
-    if kept is not None:
-        return tuple((tuple(shape), getattr(torch, name)) for shape, name in kept[1])
+    trace = stored_trace(key) if key is not None else None
+    if trace is not None:
+        return tuple((tuple(shape), getattr(torch, name)) for shape, name in trace[1])
     inputs = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in types]
-    found = tuple((tuple(r.shape), r.dtype) for r in graph_module(graph, "meta")(*inputs))
+    result = tuple((tuple(r.shape), r.dtype) for r in graph_module(graph, "meta")(*inputs))
     if key is not None:
-        names = [(list(shape), str(dtype).removeprefix("torch.")) for shape, dtype in found]
-        keep_trace(key, "", names, "result types")
-    return found
+        names = [(list(shape), str(dtype).removeprefix("torch.")) for shape, dtype in result]
+        store_trace(key, "", names, "result types")
+    return result

@@ -39,15 +39,15 @@ def named_sizes(kinds: Kinds) -> Kinds:
     named = []
     for shape, dtype in kinds:
         sizes = []
-        for place, size in enumerate(reversed(shape)):
+        for axis, size in enumerate(reversed(shape)):
             if not has_static_value(size):
                 number = 0
                 while number < len(known):
-                    if known[number][0] == place and known[number][1] == size:
+                    if known[number][0] == axis and known[number][1] == size:
                         break
                     number += 1
                 if number == len(known):
-                    known.append((place, size))
+                    known.append((axis, size))
                 size = -1 - number
             sizes.append(size)
         named.append((tuple(reversed(sizes)), dtype))

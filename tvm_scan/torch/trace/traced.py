@@ -17,15 +17,15 @@ from tvm_scan.torch.arguments import check
 from tvm_scan.torch.private import assumed_constant, pytree, transforms_active
 from tvm_scan.torch.trace.apart import apart_from_transforms, held
 from tvm_scan.torch.trace.graph import is_pointwise, trace
-from tvm_scan.torch.trace.kept import found_trace, keep_trace, key_of
 from tvm_scan.torch.trace.reads import global_state, state_of
 from tvm_scan.torch.trace.results import result_types
 from tvm_scan.torch.trace.sizes import Kinds, constant_sizes, named_sizes, sized
+from tvm_scan.torch.trace.stored_traces import key_of, store_trace, stored_trace
 
 __all__ = ["traced_operator", "traced_step"]
 
 _LIMIT = 64
-_kept: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Any, ...]]] = weakref.WeakKeyDictionary()
+_traces: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Any, ...]]] = weakref.WeakKeyDictionary()
 
 
 def traced_operator(
@@ -60,11 +60,11 @@ def traced_operator(
     """
     if not torch.compiler.is_compiling():
         return _operator(combine_fn, pattern, slices, device)
-    found = _constant_operator(combine_fn, pattern, named_sizes(slices), device)
-    if found is None:
-        found = _constant_operator(combine_fn, pattern, constant_sizes(slices), device)
-    assert found is not None  # constant sizes raise instead
-    return *found, []
+    traced = _constant_operator(combine_fn, pattern, named_sizes(slices), device)
+    if traced is None:
+        traced = _constant_operator(combine_fn, pattern, constant_sizes(slices), device)
+    assert traced is not None  # constant sizes raise instead
+    return *traced, []
 
 
 @assumed_constant
@@ -81,16 +81,22 @@ def _operator(
     def combine(*flat: Tensor) -> list[Tensor]:
         sides = (list(flat[:count]), list(flat[count:]))
         result = combine_fn(*(pytree.tree_unflatten(side, spec) for side in sides))
-        found, structure = pytree.tree_flatten(result)
+        leaves, structure = pytree.tree_flatten(result)
         if structure != spec:
             text = f"an operand {_line(spec)}"
             check(False, owner, text, _line(structure), "return one like it")
-        return found
+        return leaves
 
-    graph, shared, _ = _kept_trace(combine_fn, pattern, combine, (*slices, *slices), owner, device)
-    given = sized(slices)
-    made = result_types(graph, (*given, *given, *_kinds(shared)))
-    check(made == given, owner, f"an operand of {given}", made, "keep shapes and dtypes")
+    graph, shared, _ = _traced_once(combine_fn, pattern, combine, (*slices, *slices), owner, device)
+    operand_types = sized(slices)
+    result_kinds = result_types(graph, (*operand_types, *operand_types, *_kinds(shared)))
+    check(
+        result_kinds == operand_types,
+        owner,
+        f"an operand of {operand_types}",
+        result_kinds,
+        "keep shapes and dtypes",
+    )
     return graph, not shared and _is_elementwise(graph, slices, ()), shared
 
 
@@ -134,12 +140,12 @@ def traced_step(
         return _step(f, patterns, starts, slices, device)
     count = len(starts)
     named = named_sizes((*starts, *slices))
-    found = _constant_step(f, patterns, named[:count], named[count:], device)
-    if found is None:
+    traced = _constant_step(f, patterns, named[:count], named[count:], device)
+    if traced is None:
         fixed = constant_sizes((*starts, *slices))
-        found = _constant_step(f, patterns, fixed[:count], fixed[count:], device)
-    assert found is not None  # constant sizes raise instead
-    return *found, []
+        traced = _constant_step(f, patterns, fixed[:count], fixed[count:], device)
+    assert traced is not None  # constant sizes raise instead
+    return *traced, []
 
 
 @assumed_constant
@@ -172,15 +178,19 @@ def _step(
         structure[:] = [pytree.tree_unflatten(list(range(len(emitted))), emitted_spec)]
         return [*new, *emitted]
 
-    graph, shared, kept = _kept_trace(
+    graph, shared, constants = _traced_once(
         f, patterns, step, (*starts, *slices), owner, device, structure
     )
-    given = sized((*starts, *slices))
-    made = result_types(graph, (*given, *_kinds(shared)))[:count]
+    carry_types = sized((*starts, *slices))
+    result_carry = result_types(graph, (*carry_types, *_kinds(shared)))[:count]
     check(
-        made == given[:count], owner, f"a carry of {given[:count]}", made, "keep shapes and dtypes"
+        result_carry == carry_types[:count],
+        owner,
+        f"a carry of {carry_types[:count]}",
+        result_carry,
+        "keep shapes and dtypes",
     )
-    return graph, _is_elementwise(graph, starts, (*slices, *_kinds(shared))), kept[0], shared
+    return graph, _is_elementwise(graph, starts, (*slices, *_kinds(shared))), constants[0], shared
 
 
 def _line(spec: Any) -> str:
@@ -205,7 +215,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return len(shape) <= len(to) and all(have in (1, want) for have, want in pairs)
 
 
-def _kept_trace(
+def _traced_once(
     function: Callable[..., Any],
     pattern: Any,
     flat: Callable[..., Sequence[Tensor]],
@@ -220,10 +230,10 @@ def _kept_trace(
     key = (str(pattern), kinds, state, device.type, global_state())
     written: str | None = None
     if state is not None:
-        entry = _kept.get(function, {}).get(key)
+        entry = _traces.get(function, {}).get(key)
         if entry is None:
             written = key_of(state, pattern, kinds, owner, device.type)
-            entry = found_trace(written) if written is not None else None
+            entry = stored_trace(written) if written is not None else None
             if entry is not None:
                 _remember(function, key, entry)
         if entry is not None:
@@ -235,12 +245,12 @@ def _kept_trace(
     if state is not None and not shared:
         _remember(function, key, (text, list(structure)))
         if written is not None:
-            keep_trace(written, text, list(structure), getattr(function, "__qualname__", owner))
+            store_trace(written, text, list(structure), getattr(function, "__qualname__", owner))
     return text, shared, list(structure)
 
 
 def _remember(function: Any, key: Any, entry: tuple[str, list[Any]]) -> None:
-    entries = _kept.setdefault(function, {})
+    entries = _traces.setdefault(function, {})
     if len(entries) >= _LIMIT:
         entries.clear()
     entries[key] = entry

@@ -21,7 +21,7 @@ from tvm_scan.torch import entries
 from tvm_scan.torch.kernels.digest import KERNEL_SOURCES, source_digest
 from tvm_scan.torch.trace.reads import global_state
 
-__all__ = ["found_trace", "keep_trace", "key_of"]
+__all__ = ["key_of", "store_trace", "stored_trace"]
 
 
 def key_of(state: tuple[Any, ...], *details: Any) -> str | None:
@@ -35,7 +35,7 @@ def key_of(state: tuple[Any, ...], *details: Any) -> str | None:
     return hashlib.sha256(json.dumps(["trace", *parts]).encode()).hexdigest()[:40]
 
 
-def found_trace(key: str) -> tuple[str, list[Any]] | None:
+def stored_trace(key: str) -> tuple[str, list[Any]] | None:
     """Return the graph and the structure of an earlier trace, of this process or another."""
     path = entries.fetch(key, ".txt")
     try:
@@ -49,7 +49,7 @@ def found_trace(key: str) -> tuple[str, list[Any]] | None:
     return None
 
 
-def keep_trace(key: str, graph: str, structure: list[Any], what: str) -> None:
+def store_trace(key: str, graph: str, structure: list[Any], what: str) -> None:
     """Keep a trace, if what goes with it can be written down."""
     try:
         same = ast.literal_eval(repr(structure)) == structure

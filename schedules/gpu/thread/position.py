@@ -14,7 +14,7 @@ from tvm_scan.schedules.common.lanes import guard_of
 from tvm_scan.schedules.common.rows import Row
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
-__all__ = ["Place", "grid_of", "lane_exists", "tile_count"]
+__all__ = ["ThreadPosition", "grid_of", "lane_exists", "tile_count"]
 
 
 def tile_count(recurrence: Recurrence, plan: TreePlan) -> Any:
@@ -47,7 +47,7 @@ def lane_exists(
     return inside if guard is None else tirx.And(inside, guard)
 
 
-class Place:
+class ThreadPosition:
     """The lane that a thread of a tree kernel works on, and the thread's number in the lane.
 
     Parameters

@@ -13,10 +13,10 @@ from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.ir import as_dtype, int_const
 
-__all__ = ["Places"]
+__all__ = ["MemoryMap"]
 
 
-class Places:
+class MemoryMap:
     """One task: a matrix, and its columns from ``origin`` on.
 
     Parameters
@@ -49,28 +49,28 @@ class Places:
         if row is not None:
             table[rule.rows.var] = as_dtype(row, tir.dtype_of(rule.rows.var))
         if column is not None:
-            place = as_dtype(self.origin + column, tir.dtype_of(rule.columns.var))
-            table[rule.columns.var] = place
+            index = as_dtype(self.origin + column, tir.dtype_of(rule.columns.var))
+            table[rule.columns.var] = index
         return tir.substitute(expr, table)
 
     def first(self, row: Any, column: Any) -> Any:
         """A cell of the state before time."""
         value = self.rule.initial
         if value is None:
-            value = tirx.BufferLoad(self.rule.state, list(self.rule.place))
+            value = tirx.BufferLoad(self.rule.state, list(self.rule.indices))
         return self.at(value, row=row, column=column)
 
     def last(self, row: Any, column: Any, value: Any) -> Any:
         """Store a cell of the state after time, wherever it is wanted."""
         rule, stmts = self.rule, []
         if rule.is_kept:
-            place = [self.at(index, row=row, column=column) for index in rule.place]
-            stmts.append(tirx.BufferStore(rule.state, value, place))
+            indices = [self.at(index, row=row, column=column) for index in rule.indices]
+            stmts.append(tirx.BufferStore(rule.state, value, indices))
         for store in rule.finish:
             stored = self.at(store.value, row=row, column=column)
             stored = tir.substitute(stored, tir.VarMap([(rule.final, value)]))
-            place = [self.at(index, row=row, column=column) for index in store.index]
-            stmts.append(tirx.BufferStore(store.buffer, stored, place))
+            indices = [self.at(index, row=row, column=column) for index in store.index]
+            stmts.append(tirx.BufferStore(store.buffer, stored, indices))
         return tir.seq(stmts)
 
     def emit(self, time: Any, column: Any, reads: list[Any]) -> Any:

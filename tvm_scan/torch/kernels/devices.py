@@ -1,4 +1,4 @@
-"""The place of a tensor: its kernel, and what has to be set while that kernel runs."""
+"""The device of a tensor: its kernel, and what has to be set while that kernel runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from torch import Tensor
 
 from tvm_scan.torch.kernels.runtime import launch
 
-__all__ = ["CPU", "Place", "check_not_capturing", "is_placed", "place_of", "run_at", "target_of"]
+__all__ = [
+    "CPU",
+    "Device",
+    "check_not_capturing",
+    "device_of",
+    "has_kernels",
+    "run_at",
+    "target_of",
+]
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Device:
     """A kind of device that kernels are built for; equal GPUs share one object.
 
     Attributes
@@ -40,29 +48,29 @@ class Place:
         return self.kind != "cpu"
 
     def __str__(self) -> str:
-        """Name the place in keys of the cache."""
+        """Name the device in keys of the cache."""
         if not self.is_gpu:
             return self.kind
         return f"{self.kind}/{self.arch}/{self.threads}/{self.shared_bytes}"
 
 
-CPU = Place("cpu")
+CPU = Device("cpu")
 
 
-def is_placed(tensor: Tensor) -> bool:
+def has_kernels(tensor: Tensor) -> bool:
     """Return whether there are kernels for tensors like this one."""
     return tensor.is_cpu or tensor.is_cuda
 
 
-def place_of(tensor: Tensor) -> Place:
-    """Return the place of a tensor on a CPU or a GPU."""
+def device_of(tensor: Tensor) -> Device:
+    """Return the device of a tensor on a CPU or a GPU."""
     return CPU if tensor.is_cpu else _gpu(tensor.device.index)
 
 
 @functools.cache
-def _gpu(index: int) -> Place:
+def _gpu(index: int) -> Device:
     about = torch.cuda.get_device_properties(index)
-    return gpu_place(
+    return gpu_device(
         f"sm_{about.major}{about.minor}",
         int(getattr(about, "max_threads_per_block", 1024)),
         int(getattr(about, "shared_memory_per_block", 49152)),
@@ -70,31 +78,31 @@ def _gpu(index: int) -> Place:
 
 
 @functools.cache
-def gpu_place(arch: str, threads: int = 1024, shared_bytes: int = 49152) -> Place:
-    """Return the place of GPUs with these properties."""
-    return Place("cuda", arch, threads, shared_bytes)
+def gpu_device(arch: str, threads: int = 1024, shared_bytes: int = 49152) -> Device:
+    """Return the device of GPUs with these properties."""
+    return Device("cuda", arch, threads, shared_bytes)
 
 
-def target_of(place: Place) -> Any:
-    """Return the target of TVM that kernels of a place are built for."""
+def target_of(device: Device) -> Any:
+    """Return the target of TVM that kernels of a device are built for."""
     from tvm.target import Target
 
-    if not place.is_gpu:
+    if not device.is_gpu:
         return Target.from_device("cpu")
     return Target(
         {
-            "kind": place.kind,
-            "arch": place.arch,
-            "max_threads_per_block": place.threads,
-            "max_shared_memory_per_block": place.shared_bytes,
+            "kind": device.kind,
+            "arch": device.arch,
+            "max_threads_per_block": device.threads,
+            "max_shared_memory_per_block": device.shared_bytes,
         },
         host=Target.from_device("cpu"),
     )
 
 
-def check_not_capturing(place: Place, what: str) -> None:
+def check_not_capturing(device: Device, what: str) -> None:
     """Raise if a kernel would have to be built or loaded while a CUDA graph is captured."""
-    if place.is_gpu and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+    if device.is_gpu and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         from tvm_scan.errors import ScanError  # which imports TVM
 
         raise ScanError(
@@ -103,13 +111,13 @@ def check_not_capturing(place: Place, what: str) -> None:
         )
 
 
-def run_at(place: Place, call: Callable[..., Any], arguments: list[Any]) -> None:
+def run_at(device: Device, call: Callable[..., Any], arguments: list[Any]) -> None:
     """Run a kernel where its tensors lie; on a GPU, on torch's current stream, and not wait.
 
     TVM launches on the stream that tvm-ffi holds for the device. Both that and the current
     device are put back, since other kernels of the process may rely on them.
     """
-    if not place.is_gpu:
+    if not device.is_gpu:
         launch(call, *arguments)
         return
     import tvm_ffi

@@ -1,4 +1,4 @@
-"""The element of many steps of time, folded pair by pair with steps as the lanes of vectors."""
+"""The element of many steps of time, reduced pair by pair with steps as the cells of vectors."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tvm_scan import tir
 from tvm_scan.algebra.base import Combine
 from tvm_scan.recurrence import Group
 from tvm_scan.schedules.common.elements import Elements
-from tvm_scan.schedules.cpu.vector_values import Lanes, names, on_vectors
+from tvm_scan.schedules.cpu.vector_values import Vector, names, on_vectors
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.cpu.time_vector import TimeVector
 
-__all__ = ["TimeFold"]
+__all__ = ["TimeReduction"]
 
-#: Vectors that are folded together: enough of them make the narrow last steps rare.
+#: Vectors that are reduced together: enough of them make the narrow last steps rare.
 _BATCH = 4
 
 
-class TimeFold:
-    """Folds of batches of vectors of time.
+class TimeReduction:
+    """Reductions of batches of vectors of time.
 
     Neighbouring vectors meet first: the even steps of both are the left operands, the odd ones
     the right operands of one vector operation, so that the order of time is kept for operators
-    that do not commute. The last vector is folded by halves.
+    that do not commute. The last vector is reduced by halves.
 
     Parameters
     ----------
@@ -37,21 +37,21 @@ class TimeFold:
 
     def __init__(self, vectors: TimeVector) -> None:
         self.vectors, self.width = vectors, vectors.width
-        #: Steps of one fold.
+        #: Steps of a batch.
         self.steps = _BATCH * self.width
-        self._held: dict[tuple[int, str], list[Lanes]] = {}
+        self._held: dict[tuple[int, str], list[Vector]] = {}
 
     @property
     def buffers(self) -> list[Var]:
         """Registers to allocate."""
         return [part.buffer for parts in self._held.values() for part in parts]
 
-    def _registers(self, group: int, name: str, width: int) -> list[Lanes]:
+    def _registers(self, group: int, name: str, width: int) -> list[Vector]:
         dtypes = self.vectors.recurrence.groups[group].algebra.dtypes
-        made = [Lanes(f"f{name}_{group}{j}", width, d) for j, d in enumerate(dtypes)]
-        return self._held.setdefault((group, name), made)
+        registers = [Vector(f"f{name}_{group}{j}", width, d) for j, d in enumerate(dtypes)]
+        return self._held.setdefault((group, name), registers)
 
-    def fold(self, held: Elements, lead: list[Any], first: Any) -> Any:
+    def reduce(self, held: Elements, lead: list[Any], first: Any) -> Any:
         """``held[lead]`` followed by the steps of a batch from ``first`` on."""
         groups = self.vectors.recurrence.groups
         return tir.seq([self._group(i, g, held, lead, first) for i, g in enumerate(groups)])
@@ -87,21 +87,21 @@ class TimeFold:
         begin: int,
         count: int,
         out: list[Any],
-    ) -> list[Lanes]:
-        """One vector of elements for ``count`` vectors of steps, each lane a run of steps."""
+    ) -> list[Vector]:
+        """One vector of elements for ``count`` vectors of steps, each cell a run of steps."""
         parts = self._registers(i, f"{begin}x{count}", self.width)
         if count == 1:
             out.append(self.vectors.lift(i, parts, first + begin * self.width))
             return parts
         half = count // 2
-        one = self._pairs(i, group, combine, first, begin, half, out)
-        two = self._pairs(i, group, combine, first, begin + half, half, out)
-        sources = [[a.load(), b.load()] for a, b in zip(one, two, strict=True)]
+        earlier = self._pairs(i, group, combine, first, begin, half, out)
+        later = self._pairs(i, group, combine, first, begin + half, half, out)
+        sources = [[a.load(), b.load()] for a, b in zip(earlier, later, strict=True)]
         self._meet(group, combine, sources, parts, self.width, out)
         return parts
 
     def _halves(
-        self, i: int, group: Group, combine: Combine, parts: list[Lanes], out: list[Any]
+        self, i: int, group: Group, combine: Combine, parts: list[Vector], out: list[Any]
     ) -> tuple[Any, ...]:
         width = self.width
         while width > 2:
@@ -116,11 +116,11 @@ class TimeFold:
         group: Group,
         combine: Combine,
         sources: list[list[Any]],
-        targets: list[Lanes],
+        targets: list[Vector],
         width: int,
         out: list[Any],
     ) -> None:
-        """``targets``: the even lanes of the sources followed by the odd ones."""
+        """``targets``: the even cells of the sources followed by the odd ones."""
         left, right, _ = names(group.algebra, [])
         table = tir.VarMap()
         for parity, variables in enumerate((left, right)):
