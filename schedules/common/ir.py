@@ -24,6 +24,7 @@ __all__ = [
     "for_one_block",
     "int_const",
     "interleaved_chains",
+    "like_register",
     "local",
     "loop",
     "threads_over",
@@ -158,9 +159,14 @@ def when(cond: Any, stmt: Any) -> Any:
 
 
 def local(name: str, shape: Sequence[Any], dtype: str, scope: str = "local") -> Var:
-    """A buffer of a block."""
+    """A buffer of a block, of one cell at least: its indices are never empty."""
+    return like_register(name, [*shape] or [1], dtype, scope)
+
+
+def like_register(name: str, shape: Sequence[Any], dtype: str, scope: str = "local") -> Var:
+    """A buffer of a block that stands for a register: where that has no axes, it has no indices."""
     # As the parser declares them: s_tir knows no layouts.
-    return tirx.decl_buffer([*shape] or [1], dtype, name, scope=scope, layout=None)
+    return tirx.decl_buffer([*shape], dtype, name, scope=scope, layout=None)
 
 
 def whole(buffer: Var) -> Any:
@@ -224,7 +230,7 @@ class Kernel:
                 if old in pooled:
                     cells = prod(int(extent) for extent in shape) * tir.byte_size(tir.dtype_of(old))
                     shape[0] = int(shape[0]) * (_LARGEST_SLOT // cells + 1)
-                table[old] = local(old.name, shape, tir.dtype_of(old), "global")
+                table[old] = like_register(old.name, shape, tir.dtype_of(old), "global")
         allocs = [table.get(old, old) for old in self.allocs]
         body = tir.substitute(self.body, table)
         return Kernel(self.name, self.reads, self.writes, body, allocs)

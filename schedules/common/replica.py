@@ -22,7 +22,7 @@ from tvm_scan.algebra import Algebra
 from tvm_scan.algebra.base import Element
 from tvm_scan.recurrence import Axis, Carry, Group, Recurrence
 from tvm_scan.schedules.common.elements import Elements, store_all
-from tvm_scan.schedules.common.ir import each, local
+from tvm_scan.schedules.common.ir import each, like_register
 
 __all__ = ["Replica"]
 
@@ -69,7 +69,8 @@ class Replica:
         for register in recurrence.registers:
             for old in (register.local, *register.previous):
                 shape = [*tir.shape_of(old), width] if width > 1 else tir.shape_of(old)
-                self._registers[old] = local(f"{old.name}{tag}", shape, tir.dtype_of(old))
+                name = f"{old.name}{tag}"
+                self._registers[old] = like_register(name, shape, tir.dtype_of(old))
         self._befores = tir.VarMap((c.before, c.state) for c in recurrence.carries)
 
     @property

@@ -119,7 +119,7 @@ def _shipped(kind: str) -> CpuChip | None:
     name = f"machine/data/{kind}.json"
     path = files("tvm_scan.schedules").joinpath(name)
     # A name of LLVM's has no slash; what else a target says names no file of ours.
-    if not re.fullmatch(r"[\w.+-]+", kind) or not path.is_file():
+    if not re.fullmatch(r"[\w.+-]{1,40}", kind) or not path.is_file():
         return None
     return parse_constants(path.read_text(encoding="utf-8"), name)
 

@@ -26,6 +26,7 @@ FOLDER = Folder(
         "test_families.py::test_nan_as_in_the_loop_on_cuda",
         "test_integer_families.py::test_cuda",
         "test_random_plans.py::test_cuda",
+        "test_scalar_buffers.py::test_cuda",
         "test_serving_loops.py::test_cuda",
         "test_several_loops.py::test_cuda",
     ),

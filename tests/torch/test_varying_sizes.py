@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning
 @pytest.fixture(autouse=True)
 def traced_anew(monkeypatch):
     """No trace of an earlier test or run stands for one that export or compile makes."""
-    monkeypatch.setattr(traced, "_kept", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(traced, "_traces", weakref.WeakKeyDictionary())
     monkeypatch.setattr(traced, "stored_trace", lambda _key: None)
 
 

@@ -1,5 +1,6 @@
 """The cost model of CPU plans: its counts, the constants it reads, and what is chosen by it."""
 
+import io
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ import pytest
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from tests import ROOT
 from tvm_scan import Recurrence, ScanPlan, extract
 from tvm_scan.library import cumsum, ema, linear_recurrence, selective_scan
 from tvm_scan.schedules import default_plan
@@ -22,11 +24,13 @@ from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.cost.vectors import vector_reduction
 from tvm_scan.schedules.cpu.sequential import Sequential
 from tvm_scan.schedules.gpu.lanes import Lanes as GpuLanes
+from tvm_scan.schedules.machine import cpu_constants
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import (
     chip_of,
     machine_constants,
     parse_constants,
+    processor_name,
     with_features,
 )
 from tvm_scan.schedules.machine.machine import Machine
@@ -191,6 +195,41 @@ def test_a_calibration_is_stored_and_used(tmp_path, monkeypatch):
     assert machine_constants()[1] != "calibrated"
     monkeypatch.setenv("TVM_SCAN_MACHINE", "off")
     assert chip_of(target).cycle != chip.cycle
+
+
+KINDS = sorted((ROOT / "schedules" / "machine" / "data").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", KINDS, ids=lambda path: path.stem)
+def test_a_kind_that_was_measured_has_its_constants_on_every_machine(path, monkeypatch):
+    """A target that names another kind than the host gets that kind's, features and all."""
+    measured_there = parse_constants(path.read_text(), path.name)
+    target = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": path.stem})
+    monkeypatch.setattr(cpu_constants, "host_kind", lambda: "another")
+    chip = chip_of(target)
+    assert chip.cycle == measured_there.cycle and chip.memory_rates == measured_there.memory_rates
+    assert chip.vector_bytes in (16, 32, 64)
+    # A masked target is this machine under other instructions.
+    masked = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
+    assert chip_of(masked).cycle == machine_constants()[0].cycle
+
+
+def test_there_are_kinds_that_were_measured():
+    assert KINDS
+
+
+def test_generations_of_one_name_are_told_apart(monkeypatch):
+    names = set()
+    for model in (1, 17):
+        text = f"processor: 0\ncpu family: 25\nmodel: {model}\nmodel name: AMD EPYC\n"
+        monkeypatch.setattr("builtins.open", lambda *_, text=text, **__: io.StringIO(text))
+        names.add(processor_name.__wrapped__())
+    assert names == {"amd-epyc-25-1", "amd-epyc-25-17"}
+
+
+def test_what_a_target_calls_itself_names_no_other_file():
+    for kind in ("", "../znver4", "znver4/../znver4", "a" * 300, "nothing"):
+        assert cpu_constants._shipped(kind) is None
 
 
 def test_this_machine_is_measured():
