@@ -45,12 +45,18 @@ def files(tmp_path_factory):
     return folder
 
 
+def loaded(path):
+    """The arrays of a file, which is closed."""
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
 def test_run_writes_what_the_loop_computes(command, files):
     out = files / "out.npz"
     code, text, _ = command("run", files / "decay.py", files / "inputs.npz", "-o", out)
     assert code == 0
     assert "largest error to the loop" in text
-    inputs, outputs = np.load(files / "inputs.npz"), np.load(out)
+    inputs, outputs = loaded(files / "inputs.npz"), loaded(out)
     state = np.zeros(3)
     for t in range(50):
         state = inputs["A"][:, t] * state + inputs["X"][:, t]
