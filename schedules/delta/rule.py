@@ -8,6 +8,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.delta import extract_delta
 from tvm_scan.recurrence import Refusal, RefusalKind
 from tvm_scan.schedules.common.result import Built
@@ -15,8 +16,9 @@ from tvm_scan.schedules.common.wrapping import with_wrapping
 from tvm_scan.schedules.delta.cpu import CHUNK, build_delta
 from tvm_scan.schedules.delta.gpu import build_delta_blocks, fits_block
 from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["as_delta", "build_chunks", "delta_plan", "describe_delta"]
+__all__ = ["as_delta", "build_chunks", "delta_plan", "describe_delta", "runs_in_chunks"]
 
 #: Refusals of a scan that a delta rule has: its cells depend on each other.
 _COUPLED = (RefusalKind.COUPLED_CARRIES, RefusalKind.UNSUPPORTED_BODY, RefusalKind.CROSS_LANE)
@@ -43,6 +45,15 @@ def as_delta(func: tirx.PrimFunc, nest: Any, refusal: Refusal) -> DeltaRule | Re
         return refusal
     delta = extract_delta(func, nest)
     return delta if isinstance(delta, DeltaRule) else refusal
+
+
+def runs_in_chunks(func: tirx.PrimFunc, target: Target) -> bool:
+    """Return whether a nest of a function is a delta rule that a target runs in chunks."""
+    blocked = ensure_blocks(func)
+    rules = [extract_delta(blocked, nest) for nest in root_nests(blocked)]
+    found = [rule for rule in rules if isinstance(rule, DeltaRule)]
+    is_gpu = device_of(target).is_gpu
+    return any(not is_gpu or fits_block(rule, target) > 0 for rule in found)
 
 
 def build_chunks(rule: DeltaRule, target: Target) -> Built | None:

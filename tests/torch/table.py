@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
 from tests.torch.oracles import selective_loop  # noqa: E402
+from tests.torch.test_delta import delta_loop  # noqa: E402
 from tests.torch.test_gated import matrix_loop  # noqa: E402
 from tests.torch.test_ssd import loop as ssd_loop  # noqa: E402
 
@@ -63,6 +64,20 @@ def rwkv6_loop(r, k, v, w, u, h0):
     return matrix_loop(r, k, v, w, h0, u)
 
 
+def delta_of(function):
+    """With the states after time, as the other functions have them."""
+    return lambda **given: function(**given, output_final_state=True)
+
+
+def gated_loop(initial_state, **given):
+    scale = max(given["q"].shape[3], 1) ** -0.5
+    return delta_loop(**given, scale=scale, state=initial_state)
+
+
+def rwkv7_loop(r, w, initial_state, **given):
+    return delta_loop(q=r, g=w, **given, state=initial_state)
+
+
 def mamba_loop(u, delta, A, B, C, D, z, delta_bias, h0, reset):
     options = {"softplus": True, "h0": h0, "reset": reset}
     return selective_loop(u, delta, A, B, C, D, z, delta_bias, **options)
@@ -79,6 +94,8 @@ MAMBA |= {"D": "c", "z": "b c t", "delta_bias": "c", "h0": "b c n"}
 MAMBA2 = {"x": "b t h p", "dt": "b t h", "A": "h -", "B": "b t g n", "C": "b t g n"}
 MAMBA2 |= {"D": "h", "z": "b t h p", "dt_bias": "h"}
 MATRICES = {"k": "b t h k", "v": "b t h v", "h0": "b h k v"}
+DELTA = {"q": "b t g k", "k": "b t g k", "v": "b t h v", "beta": "b t h"}
+DELTA |= {"initial_state": "b h k v"}
 
 FUNCTIONS = {
     "cumsum": cumulative("cumsum"),
@@ -119,6 +136,30 @@ FUNCTIONS = {
         {"r": "b t h k", "w": "b t h k -", "u": "h k", **MATRICES},
         ("b t h v", "b h k v"),
         loop=rwkv6_loop,
+    ),
+    "delta_rule": Entry(delta_of(ts.delta_rule), DELTA, ("b t h v", "b h k v"), loop=gated_loop),
+    "gated_delta_rule": Entry(
+        delta_of(ts.gated_delta_rule),
+        {**DELTA, "g": "b t h -"},
+        ("b t h v", "b h k v"),
+        loop=gated_loop,
+    ),
+    "packed gated_delta_rule": Entry(
+        delta_of(ts.gated_delta_rule),
+        {n: s for n, s in DELTA.items() if n != "initial_state"}
+        | {"g": "b t h -", "cu_seqlens": "s #"},
+        ("b t h v", "s-1 h k v"),
+        (("b", 1),),
+    ),
+    "kda": Entry(
+        delta_of(ts.kda), {**DELTA, "g": "b t h k -"}, ("b t h v", "b h k v"), loop=gated_loop
+    ),
+    "rwkv7": Entry(
+        delta_of(ts.rwkv7),
+        dict.fromkeys(("r", "k", "a", "b"), "b t h k")
+        | {"w": "b t h k -", "v": "b t h v", "initial_state": "b h k v"},
+        ("b t h v", "b h k v"),
+        loop=rwkv7_loop,
     ),
     "ssd": Entry(
         ssd_of(return_last=True),

@@ -41,6 +41,18 @@ FUNCTIONS = {
     # Keys, values and states are as many as in the files of these functions: kernels are shared.
     "gla": ([KEYS, KEYS, VALUES, KEYS], "+++-", ts.gla),
     "rwkv6": ([KEYS, KEYS, VALUES, KEYS, (1, 3)], "+++-+", ts.rwkv6),
+    "delta_rule": ([KEYS, KEYS, VALUES, KEYS[:3]], "++++", lambda *t: ts.delta_rule(*t)[0]),
+    "gated_delta_rule": (
+        [KEYS, KEYS, (1, None, 2, 4), (1, None, 2), (1, None, 2)],
+        "+++-+",
+        lambda *t: ts.gated_delta_rule(*t)[0],
+    ),
+    "kda": ([KEYS, KEYS, VALUES, KEYS, KEYS[:3]], "+++-+", lambda *t: ts.kda(*t)[0]),
+    "rwkv7": (
+        [KEYS, KEYS, KEYS, VALUES, KEYS, KEYS],
+        "+-++-+",
+        lambda *t: ts.rwkv7(*t)[0],
+    ),
     "ssd": (
         [(1, None, 2, 3), (1, None, 2), (2,), (1, None, 1, 2), (1, None, 1, 2)],
         "++-++",

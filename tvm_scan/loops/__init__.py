@@ -8,6 +8,9 @@ the form from are in ``tvm_scan.library``.
 
 from .affine import affine
 from .cumulative import cumulative, logcumsumexp
+from .delta import delta_rule
+from .delta_adjoint import delta_adjoint
+from .delta_walk import delta_walk
 from .extremum import extremum, extremum_gradient
 from .lfilter import lfilter
 from .outer import outer_products
@@ -20,6 +23,9 @@ from .transpose import transpose
 __all__ = [
     "affine",
     "cumulative",
+    "delta_adjoint",
+    "delta_rule",
+    "delta_walk",
     "extremum",
     "extremum_gradient",
     "lfilter",

@@ -9,6 +9,7 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from tvm_scan.library.arguments import make_extent
+from tvm_scan.loops.delta import Matrix, Step, single, write_read, write_step
 from tvm_scan.loops.writer import Cells, Loop
 
 __all__ = ["LinearAttention"]
@@ -116,24 +117,20 @@ class LinearAttention:
         def read(name: str, *index: Expr) -> Expr:
             return arrays[name][token, index]
 
-        def decayed(i: Expr) -> Expr:
-            cell = state[token[0], h, i, v]
-            if not self.decays:
-                return cell
-            return tirx.exp(read("decay", h, zero if self.decays == self.heads else i)) * cell
+        def gate(i: Expr) -> Expr:
+            return tirx.exp(read("decay", h, zero if self.decays == self.heads else i))
 
-        update = read("value", h, v)
-        if self.betas:
-            known = loop.cell("known", _WIDE, scope="local")
-            known[0] = 0
-            with loop.over(keys, "i") as i:
-                known[0] = known[0] + decayed(i) * read("key", h, i)
-            update = read("beta", zero if self.betas == 1 else h) * (update - known[0])
-        with loop.over(keys, "i") as i:
-            state[token[0], h, i, v] = decayed(i) + read("key", h, i) * update
+        step = Step(
+            into=lambda i: read("key", h, i),
+            drive=lambda v: read("value", h, v),
+            gate=gate if self.decays else None,
+            rate=read("beta", zero if self.betas == 1 else h) if self.betas else None,
+        )
+        known, update, total = (
+            loop.cell(name, _WIDE, scope="local") for name in ("known", "update", "total")
+        )
+        matrix, column = Matrix(state, lambda i, _, v: (token[0], h, i, v)), single(v)
+        write_step(loop, keys, column, step, (matrix, matrix), known, update)
         with loop.over(tirx.IntImm("int64", self.query_heads // self.heads), "r") as r:
-            total = loop.cell("total", _WIDE, scope="local")
-            total[0] = 0
-            with loop.over(keys, "i") as i:
-                total[0] = total[0] + read("query", h, r, i) * state[token[0], h, i, v]
+            write_read(loop, keys, column, lambda i: read("query", h, r, i), matrix, total)
             arrays["output"][token, h, r, v] = total[0] * tirx.const(self.scale, _WIDE)

@@ -211,9 +211,9 @@ class Loop:
             yield var
 
     @contextmanager
-    def parallel(self, extent: Any, name: str) -> Iterator[Var]:
+    def parallel(self, extent: Any, name: str, kind: Any = T.parallel) -> Iterator[Var]:
         """Write a block whose executions are independent, given its index."""
-        with T.parallel(extent) as loop, T.sblock(name):
+        with kind(extent) as loop, T.sblock(name):
             IRBuilder.name("r", loop)
             index = T.axis.spatial(extent, loop)
             IRBuilder.name("vr", index)

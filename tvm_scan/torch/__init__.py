@@ -22,6 +22,7 @@ from tvm_scan.torch.functions.cumulative import (
     cumsum,
     logcumsumexp,
 )
+from tvm_scan.torch.functions.delta import delta_rule, gated_delta_rule, kda, rwkv7
 from tvm_scan.torch.functions.gated import hgrn, rglru
 from tvm_scan.torch.functions.higher_order import associative_scan, scan
 from tvm_scan.torch.functions.linear import linear_recurrence
@@ -51,9 +52,12 @@ __all__ = [
     "cummin",
     "cumprod",
     "cumsum",
+    "delta_rule",
     "distributed",
+    "gated_delta_rule",
     "gla",
     "hgrn",
+    "kda",
     "lfilter",
     "linear_recurrence",
     "logcumsumexp",
@@ -62,6 +66,7 @@ __all__ = [
     "patch_transformers",
     "rglru",
     "rwkv6",
+    "rwkv7",
     "scan",
     "selective_scan",
     "ssd",

@@ -142,6 +142,34 @@ def _outer(node: Any, importer: Any) -> list[relax.Expr]:
     return [y, last]
 
 
+def _delta(node: Any, importer: Any) -> list[relax.Expr]:
+    arguments = arguments_of(node, importer)
+    if arguments["offsets"] is not None:
+        raise ScanError(
+            "from_exported: expected rows of one sequence each, found a delta rule with "
+            "cu_seqlens; export it with a row for each sequence"
+        )
+    builder, q, v, g = (importer.block_builder, *(arguments[name] for name in "qvg"))
+    batch, length, heads, _ = sizes_of(q, ("batch", "length", "heads", "keys"))
+    group = constant_extent(v, 2, "delta_scan", "value heads")
+    loop = loops.delta_rule(
+        batch,
+        heads,
+        length,
+        keys=constant_extent(q, 3, "delta_scan", "keys"),
+        values=constant_extent(v, 3, "delta_scan", "values"),
+        dtype=dtype_of(v),
+        rule="general" if arguments["beta"] is None else "delta",
+        gate="none" if g is None else ("head" if len(g.ty.shape.values) == 3 else "key"),
+        group=group // constant_extent(q, 2, "delta_scan", "heads"),
+    )
+    gate = None if g is None else builder.emit(relax.op.exp(g))
+    tensors = [q, arguments["k"], v, gate, *(arguments[n] for n in ("beta", "a", "b", "h0"))]
+    inputs = [t for t in tensors if t is not None]
+    last, y = call_loop(builder, loop, inputs, "delta_scan")
+    return [y, last]
+
+
 def _steps(node: Any, importer: Any) -> list[relax.Expr]:
     from tvm_scan.torch.trace.lowered import pointwise_step
 
@@ -230,6 +258,8 @@ def _believed(loop: tirx.PrimFunc, parts: int, prefix: bool) -> tirx.PrimFunc:
 OWN: Mapping[str, Converter] = {
     "affine_scan.default": _affine,
     "cumulative.default": _cumulative,
+    "delta_scan.default": _delta,
+    "delta_scan_backward.default": _of_a_gradient,
     "extremum.default": _extremum,
     "extremum_gradient.default": _of_a_gradient,
     "gate_gradient.default": _of_a_gradient,

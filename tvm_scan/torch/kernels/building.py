@@ -12,10 +12,12 @@ from tvm_scan._files import check_room
 from tvm_scan.torch.kernels.devices import Device, target_of
 from tvm_scan.torch.kernels.spec import KernelSpec
 
-__all__ = ["SERIAL", "build_for_gpu", "build_kernel", "exported", "loop_at", "loop_of"]
+__all__ = ["CHUNKS", "SERIAL", "build_for_gpu", "build_kernel", "exported", "loop_at", "loop_of"]
 
 #: Stands for the plan of a loop that runs as it is.
 SERIAL = "serial"
+#: Stands for that of a delta rule, which has one way to run on a device.
+CHUNKS = "chunks"
 
 
 def build_kernel(spec: KernelSpec, plan: str, device: Device) -> Any:
@@ -30,7 +32,7 @@ def build_kernel(spec: KernelSpec, plan: str, device: Device) -> Any:
     target = target_of(device)
     loop = _symbolic_loop(spec)
     if plan != SERIAL:
-        scheduled = parallelize(loop, target, ScanPlan.parse(plan))
+        scheduled = parallelize(loop, target, None if plan == CHUNKS else ScanPlan.parse(plan))
     else:
         scheduled = _one_thread_a_lane(loop) if device.is_gpu else loop
     scheduled = scheduled.with_attr("global_symbol", "main")

@@ -20,7 +20,7 @@ import torch
 from tvm_scan._locks import ForkSafeLock
 from tvm_scan.torch import entries
 from tvm_scan.torch.kernels import devices
-from tvm_scan.torch.kernels.building import SERIAL, build_kernel, exported, loop_at, loop_of
+from tvm_scan.torch.kernels.building import CHUNKS, SERIAL, build_kernel, exported, loop_at, loop_of
 from tvm_scan.torch.kernels.devices import CPU, Device
 from tvm_scan.torch.kernels.digest import environment
 from tvm_scan.torch.kernels.records import plan_sources, user_records
@@ -195,11 +195,14 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], device: Device = CPU) ->
     from tvm_scan.errors import RefusalError
     from tvm_scan.recurrence import Refusal
     from tvm_scan.schedules.choose.plan_of import plan_of
+    from tvm_scan.schedules.delta.rule import runs_in_chunks
 
-    recurrence = extract(loop_at(spec, least_sizes(bits)))
+    loop, target = loop_at(spec, least_sizes(bits)), devices.target_of(device)
+    recurrence = extract(loop)
     if not isinstance(recurrence, Refusal):
-        target = devices.target_of(device)
         text = str(plan_of(recurrence, target, user_records()))
+    elif runs_in_chunks(loop, target):
+        text = CHUNKS
     elif spec.or_serial:
         _LOG.info("one step after another: %s", recurrence.message())
         text = SERIAL

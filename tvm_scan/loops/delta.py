@@ -1,0 +1,281 @@
+"""Delta rules: their arrays and their step, told once, and the plain loop over tokens.
+
+A state is a matrix of ``keys`` rows and ``values`` columns, and each step changes it by products of
+two vectors::
+
+    S' = diag(w) S + k u'        u = beta (v - k . (w S))        rule "delta"
+    S' = diag(w) S + k v' + b d'         d = a . S               rule "general"
+
+The first is the delta rule (Yang et al. 2024, arXiv 2406.06484), with a gate `w` of a head (gated
+delta net, arXiv 2412.06464) or of each row (Kimi delta attention, arXiv 2510.26692), the second has
+two vectors to write with and two to erase with (RWKV-7, arXiv 2503.14456). `delta_walk` has the
+form of the same steps that CPUs run, and `delta_adjoint` the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Expr
+
+from tvm_scan.loops.writer import Cells, Loop
+
+__all__ = [
+    "Arrays",
+    "Columns",
+    "Matrix",
+    "Step",
+    "delta_rule",
+    "single",
+    "write_read",
+    "write_step",
+]
+
+#: A loop over columns that yields where each stands in the block, and which it is.
+Columns = Callable[[], AbstractContextManager[tuple[Any, Any]]]
+OfRow = Callable[[Any], Expr]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A state: cells, and the index of a row, and of a column as `Columns` yields it."""
+
+    cells: Cells
+    where: Callable[[Any, Any, Any], Any]
+
+    def __getitem__(self, at: tuple[Any, Any, Any]) -> Expr:
+        return self.cells[self.where(*at)]
+
+    def __setitem__(self, at: tuple[Any, Any, Any], value: Expr) -> None:
+        self.cells[self.where(*at)] = value
+
+
+@dataclass(frozen=True)
+class Step:
+    """The terms of a step.
+
+    Attributes
+    ----------
+    into : callable
+        What is written with, of a row.
+    drive : callable
+        What is written, of a column.
+    gate : callable, optional
+        What the state is multiplied by before, of a row.
+    rate : Expr, optional
+        Writes ``rate`` times what the drive has beyond what the state has for ``into`` already.
+    erase : pair of callable, optional
+        The vector that reads the state before the step, and the one that what it read is added
+        with.
+    """
+
+    into: OfRow
+    drive: OfRow
+    gate: OfRow | None = None
+    rate: Expr | None = None
+    erase: tuple[OfRow, OfRow] | None = None
+
+    @property
+    def source(self) -> OfRow | None:
+        """The vector that reads the state before the step, of a row."""
+        if self.erase is not None:
+            return self.erase[0]
+        if self.rate is None:
+            return None
+        gate = self.gate
+        return self.into if gate is None else lambda i: gate(i) * self.into(i)
+
+    def passed(self, i: Any, cell: Expr) -> Expr:
+        """Return what the gate leaves of a cell in a row."""
+        return cell if self.gate is None else self.gate(i) * cell
+
+
+def write_step(
+    loop: Loop,
+    keys: Any,
+    columns: Columns,
+    step: Step,
+    states: tuple[Matrix, Matrix],
+    known: Cells,
+    update: Cells,
+    row: Callable[[Any], None] | None = None,
+) -> None:
+    """Write a step of some columns from one state to another, which may be the same.
+
+    Parameters
+    ----------
+    loop : Loop
+        Is written.
+    keys : Expr or int
+        Rows of the state.
+    columns : callable
+        Loops over the columns.
+    step : Step
+        Its terms.
+    states : pair of Matrix
+        The state before the step and after it.
+    known, update : Cells
+        A cell for each column: what the state has before the step, and what is written.
+    row : callable, optional
+        Writes what reads a row as soon as it is there.
+    """
+    before, after = states
+    source = step.source
+    if source is not None:
+        with columns() as (j, _):
+            known[j] = 0
+        with loop.over(keys, "i") as i, columns() as (j, v):
+            known[j] = known[j] + source(i) * before[i, j, v]
+    if step.rate is not None:
+        with columns() as (j, v):
+            update[j] = step.rate * (step.drive(v) - known[j])
+    with loop.over(keys, "i") as i:
+        with columns() as (j, v):
+            amount = step.drive(v) if step.rate is None else update[j]
+            written = step.passed(i, before[i, j, v]) + step.into(i) * amount
+            if step.erase is not None:
+                written = written + step.erase[1](i) * known[j]
+            after[i, j, v] = written
+        if row is not None:
+            row(i)
+
+
+def write_read(
+    loop: Loop, keys: Any, columns: Columns, query: OfRow, state: Matrix, total: Cells
+) -> None:
+    """Write the product of a vector and a state into a cell for each column."""
+    with columns() as (j, _):
+        total[j] = 0
+    with loop.over(keys, "i") as i, columns() as (j, v):
+        total[j] = total[j] + query(i) * state[i, j, v]
+
+
+def single(v: Any) -> Columns:
+    """Return the loop over the columns of a lane, which is one."""
+
+    @contextmanager
+    def column() -> Iterator[tuple[Any, Any]]:
+        yield 0, v
+
+    return column
+
+
+class Arrays:
+    """The parameters ``q, k, v, [w,] [beta | a, b]`` of a loop, and the terms of a step.
+
+    Parameters
+    ----------
+    loop : Loop
+        To which they are added.
+    batch, heads, length : Expr
+        Extents; heads are those of `q`, `k`, `a` and `b`.
+    keys, values : int
+        Rows and columns of a state.
+    dtype : str
+        Of everything.
+    rule : str
+        ``delta`` or ``general``.
+    gate : str
+        Whether `w` belongs to a ``head`` or to each ``key``; without it, ``none``.
+    group : int
+        Heads of `v`, `w` and `beta`, and states, for each of `q` and `k`.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        batch: Expr,
+        heads: Expr,
+        length: Expr,
+        *,
+        keys: int,
+        values: int,
+        dtype: str,
+        rule: str,
+        gate: str,
+        group: int,
+    ) -> None:
+        self.gate, self.rule, self.group, self.dtype = gate, rule, group, dtype
+        self.keys, self.values = keys, values
+        self.heads = heads if group == 1 else heads * group
+
+        def array(name: str, *shape: Any) -> Cells:
+            return loop.array(name, (batch, length, *shape), dtype)
+
+        self.q, self.k = array("q", heads, keys), array("k", heads, keys)
+        self.v = array("v", self.heads, values)
+        if gate != "none":
+            self.w = array("w", self.heads, *((keys,) if gate == "key" else ()))
+        if rule == "delta":
+            self.beta = array("beta", self.heads)
+        else:
+            self.a, self.b = array("a", heads, keys), array("b", heads, keys)
+
+    def row(self, name: str, token: Any, h: Expr) -> OfRow:
+        """Return an array of keys at a token and head, as a function of the row."""
+        array: Cells = getattr(self, name)
+        head = h if self.group == 1 else h // self.group
+        return lambda i: array[token, head, i]
+
+    def gate_at(self, token: Any, h: Expr) -> OfRow | None:
+        """Return the gate at a token and head, as a function of the row."""
+        if self.gate == "none":
+            return None
+        return lambda i: self.w[(token, h, i) if self.gate == "key" else (token, h)]
+
+    def step(self, token: Any, h: Expr) -> Step:
+        """Return the terms of a token for a head."""
+        into, gate = self.row("k", token, h), self.gate_at(token, h)
+
+        def drive(v: Any) -> Expr:
+            return self.v[token, h, v]
+
+        if self.rule == "delta":
+            return Step(into, drive, gate, self.beta[token, h])
+        return Step(into, drive, gate, None, (self.row("a", token, h), self.row("b", token, h)))
+
+
+def delta_rule(
+    batch: Expr,
+    heads: Expr,
+    length: Expr,
+    *,
+    keys: int,
+    values: int,
+    dtype: str,
+    rule: str,
+    gate: str,
+    group: int = 1,
+) -> tirx.PrimFunc:
+    """Build ``delta_rule(q, k, v, [w,] [beta | a, b,] first, last, y)``.
+
+    A column of the state of a head is a lane. The options are those of `Arrays`; arrays are
+    (batch, length, heads, .), states (batch, heads, keys, values).
+    """
+    with Loop() as loop:
+        arrays = Arrays(
+            loop, batch, heads, length,
+            keys=keys, values=values, dtype=dtype, rule=rule, gate=gate, group=group,
+        )  # fmt: skip
+        matrices = (batch, arrays.heads, keys, values)
+        first, last = (loop.array(name, matrices, dtype) for name in ("first", "last"))
+        y = loop.array("y", (batch, length, arrays.heads, values), dtype)
+        with loop.lanes("bhkv", *matrices), loop.begin("start") as cell:
+            last[cell] = first[cell]
+        with (
+            loop.lanes("bhv", batch, arrays.heads, values),
+            loop.steps(length, "token") as ((b, h, v), t),
+        ):
+            known, update, total = (
+                loop.cell(name, dtype, scope="local") for name in ("known", "update", "total")
+            )
+            column = single(v)
+            state = Matrix(last, lambda i, _, v: (b, h, i, v))
+            write_step(loop, keys, column, arrays.step((b, t), h), (state, state), known, update)
+            write_read(loop, keys, column, arrays.row("q", (b, t), h), state, total)
+            y[b, t, h, v] = total[0]
+    return loop.func

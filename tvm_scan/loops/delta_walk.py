@@ -1,0 +1,209 @@
+"""Delta rules one step after another, in blocks of columns that a core's first cache holds.
+
+A column of the state needs no other one, so a task walks time with some columns of one head: rows
+of it are vectors in registers, the state stays in the first cache, and everything that is read of
+a step is read once. On a CPU that does three operations for each cell, which no form by chunks
+does with less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.script.ir_builder import tirx as T
+
+from tvm_scan.loops.delta import Arrays, Matrix, write_step
+from tvm_scan.loops.writer import Cells, Loop
+
+__all__ = ["Block", "Walk", "delta_walk"]
+
+#: Most columns of a task: 128 rows of them in float32 fill two thirds of a cache of 48 KiB.
+_COLUMNS = 64
+#: Cells of a vector, widest first.
+_VECTORS = (16, 8, 4, 2, 1)
+
+
+class Block:
+    """Columns of a state that a task has, in vectors.
+
+    Parameters
+    ----------
+    loop : Loop
+        Is written.
+    values : int
+        Columns of the state.
+
+    Attributes
+    ----------
+    width, vector : int
+        Columns of the block, and of a vector.
+    count : int
+        Blocks of a state.
+    first : Expr
+        The first column of the block; to be set.
+    """
+
+    first: Expr
+
+    def __init__(self, loop: Loop, values: int) -> None:
+        self.loop = loop
+        divisors = [n for n in range(1, min(values, _COLUMNS) + 1) if values % n == 0]
+        vectors = {n: next(x for x in _VECTORS if n % x == 0) for n in divisors}
+        self.width = max(divisors, key=lambda n: (vectors[n], n))
+        self.vector, self.count = vectors[self.width], values // self.width
+
+    @contextmanager
+    def columns(self) -> Iterator[tuple[Any, Any]]:
+        """Loop over the columns: where each stands in the block, and which it is."""
+        over = self.loop.over
+        with (
+            over(self.width // self.vector, "m", T.unroll) as m,
+            over(self.vector, "x", T.vectorized) as x,
+        ):
+            j = m * self.vector + x
+            yield j, self.first + j
+
+    def sum(self, part: Cells, term: Callable[[Any, Any], Expr]) -> Expr:
+        """Add up a term of all columns in a fixed order: the vectors, then halves of the sum.
+
+        `part` has a cell for each of a vector.
+        """
+        self.gather(part, term)
+        return self.halved(part)
+
+    def gather(self, part: Cells, term: Callable[[Any, Any], Expr]) -> None:
+        """Add up a term of all vectors of columns, cell by cell."""
+        for m in range(0, self.width, self.vector):
+            with self.loop.over(self.vector, "x", T.vectorized) as x:
+                value = term(m + x, self.first + (m + x))
+                part[x] = part[x] + value if m else value
+
+    def halved(self, part: Cells) -> Expr:
+        """Add up the cells of a vector, which it changes."""
+        half = self.vector // 2
+        while half:
+            with self.loop.over(half, "x", T.vectorized) as x:
+                part[x] = part[x] + part[half + x]
+            half //= 2
+        return part[0]
+
+
+class Walk:
+    """The parameters of a walk over time, and where a task stands in them.
+
+    Parameters
+    ----------
+    loop : Loop
+        To which the parameters ``q, k, v, [w,] [beta | a, b,] first, [offsets]`` are added.
+    batch, heads, length : Expr
+        Extents: sequences, heads of the keys, and tokens of a sequence, or of all if `packed`.
+    packed : bool
+        Whether the sequences lie in one row, each from one of the `offsets` (batch + 1,) to the
+        next.
+    **options
+        Those of `Arrays`.
+    """
+
+    def __init__(
+        self, loop: Loop, batch: Expr, heads: Expr, length: Expr, packed: bool, **options: Any
+    ) -> None:
+        self.loop, self.batch, self.length, self.packed = loop, batch, length, packed
+        #: Extent of the first axis of the arrays.
+        self.rows: Any = tirx.IntImm("int64", 1) if packed else batch
+        self.arrays = Arrays(loop, self.rows, heads, length, **options)
+        self.heads, self.dtype = self.arrays.heads, self.arrays.dtype
+        self.keys, self.values = self.arrays.keys, self.arrays.values
+        self.first = self.states("first")
+        self.offsets = loop.array("offsets", (batch + 1,), "int64") if packed else None
+        self.block = Block(loop, self.values)
+
+    def states(self, name: str) -> Matrix:
+        """Add an array of states, of which the task has one."""
+        shape = (self.batch, self.heads, self.keys, self.values)
+        cells = self.loop.array(name, shape, self.dtype)
+        return Matrix(cells, lambda i, _, v: (self.s, self.h, i, v))
+
+    def array(self, name: str, *shape: Any) -> Cells:
+        """Add an array of tokens and heads."""
+        return self.loop.array(name, (self.rows, self.length, self.heads, *shape), self.dtype)
+
+    def at(self, s: Expr, h: Expr, block: Expr) -> None:
+        """Set the sequence, the head and the block of columns of the task."""
+        self.s, self.h = s, h
+        self.block.first = block * self.block.width
+
+    @property
+    def steps(self) -> Expr:
+        """Return the number of tokens of the sequence."""
+        if self.offsets is None:
+            return self.length
+        return self.offsets[self.s + 1] - self.offsets[self.s]
+
+    def token(self, step: Expr) -> tuple[Expr, Expr]:
+        """Return the indices of a token of the sequence."""
+        if self.offsets is None:
+            return self.s, step
+        return tirx.IntImm("int64", 0), self.offsets[self.s] + step
+
+    def part(self, cells: Cells, start: Any = 0) -> Matrix:
+        """Return a state of the block alone, from a cell on."""
+        return Matrix(cells, lambda i, j, _: start + (i * self.block.width + j))
+
+    def scratch(self, name: str, count: Any = 1) -> Cells:
+        """Allocate cells for a task, `count` for each of the block's columns."""
+        return self.loop.cell(name, self.dtype, self.block.width * count)
+
+    def copy(self, target: Matrix, source: Matrix) -> None:
+        """Write a state of the block to another place."""
+        with self.loop.over(self.keys, "i") as i, self.block.columns() as (j, v):
+            target[i, j, v] = source[i, j, v]
+
+
+def delta_walk(
+    batch: Expr,
+    heads: Expr,
+    length: Expr,
+    *,
+    packed: bool = False,
+    in_place: bool = False,
+    threads: bool = True,
+    **options: Any,
+) -> tirx.PrimFunc:
+    """Build ``delta_walk(q, k, v, [w,] [beta | a, b,] first, [offsets,] [last,] y)``.
+
+    With `in_place` the states after time are left in `first`, and no task copies its own. Without
+    `threads` the calling one does all. The other options are those of `Walk`.
+    """
+    with Loop() as loop:
+        walk = Walk(loop, batch, heads, length, packed, **options)
+        arrays, block, keys = walk.arrays, walk.block, walk.keys
+        last = None if in_place else walk.states("last")
+        y = walk.array("y", walk.values)
+        kind = T.parallel if threads else T.serial
+        with loop.parallel(batch * walk.heads * block.count, "walk", kind) as r:
+            walk.at(r // (walk.heads * block.count), r // block.count % walk.heads, r % block.count)
+            known, update, total = (walk.scratch(name) for name in ("known", "update", "total"))
+            state = walk.first
+            if last is not None:
+                state = walk.part(walk.scratch("state", keys))
+                walk.copy(state, walk.first)
+            with loop.over(walk.steps, "t") as t:
+                token, h = walk.token(t), walk.h
+                step, query = arrays.step(token, h), arrays.row("q", token, h)
+
+                def read(i: Any) -> None:
+                    with block.columns() as (j, v):
+                        total[j] = total[j] + query(i) * state[i, j, v]
+
+                with block.columns() as (j, _):
+                    total[j] = 0
+                write_step(loop, keys, block.columns, step, (state, state), known, update, read)
+                with block.columns() as (j, v):
+                    y[token, h, v] = total[j]
+            if last is not None:
+                walk.copy(last, state)
+    return loop.func

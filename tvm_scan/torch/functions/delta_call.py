@@ -1,0 +1,147 @@
+"""A call of a function of the delta rule: its options, and the states of sequences."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tvm_scan.torch.arguments import check, wide, widened
+from tvm_scan.torch.ops.delta import delta_scan, delta_step
+from tvm_scan.torch.ops.delta_tensors import DeltaTensors
+
+__all__ = ["DeltaCall"]
+
+#: What is added to the sum of squares that a key is divided by the root of.
+_LEAST = 1e-6
+
+
+class DeltaCall:
+    """One call, whose arguments are gathered first.
+
+    Parameters
+    ----------
+    owner : str
+        The function.
+    q, k, v : Tensor
+        As it takes them.
+    scale : float or None
+        Of the queries.
+    normalise : bool
+        Whether queries and keys are divided by their norm.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None,
+        normalise: bool,
+    ) -> None:
+        self.owner, self.v = owner, v
+        heads, values = q.shape[2], v.shape[2]
+        if values % heads if heads else values:
+            expected = f"heads of q that divide the {values} of v into groups"
+            check(False, owner, expected, heads, "repeat or drop heads")
+        if normalise:
+            q, k = (_normalised(wide(t)) for t in (q, k))
+        if scale is None:
+            scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
+        self.q, self.k, self.scale = q, k, scale
+        self.g: Tensor | None = None
+        self.beta: Tensor | None = None
+        self.a: Tensor | None = None
+        self.b: Tensor | None = None
+
+    def rate(self, beta: Tensor, sigmoid: bool, negative: bool) -> None:
+        """Set how much of what the state has for a key is replaced."""
+        if negative and not sigmoid:
+            fix = "pass use_beta_sigmoid_in_kernel, or beta as it shall be"
+            check(False, self.owner, "beta's logits with allow_neg_eigval", "beta itself", fix)
+        if sigmoid:
+            beta = wide(beta).sigmoid()
+        self.beta = beta * 2 if negative else beta
+
+    def gate(
+        self,
+        g: Tensor,
+        compute: bool,
+        A_log: Tensor | None,
+        bias: Tensor | None,
+        bound: float | None = None,
+    ) -> None:
+        """Set the logarithms of the gates."""
+        names = {"A_log": A_log, "dt_bias": bias, "lower_bound": bound}
+        unused = [name for name, value in names.items() if value is not None]
+        if not compute:
+            fix = "pass use_gate_in_kernel"
+            check(not unused, self.owner, "gates that are computed", " and ".join(unused), fix)
+            self.g = g
+            return
+        g = wide(g)
+        if bias is not None:
+            g = g + wide(bias)
+        rate = None
+        if A_log is not None:
+            rate = wide(A_log).exp()
+            rate = rate.unsqueeze(1) if g.dim() == 4 else rate
+        if bound is not None:
+            self.g = bound * (g if rate is None else rate * g).sigmoid()
+        elif rate is None:
+            check(False, self.owner, "an A_log with use_gate_in_kernel", None, "pass one")
+        else:
+            self.g = -rate * F.softplus(g)
+
+    def between(self, state: Tensor | None, offsets: Tensor | None, v_first: bool) -> None:
+        """Set the states before time, and where sequences begin."""
+        batch = self.q.shape[0]
+        if offsets is not None:
+            found = tuple(self.q.shape[:2])
+            check(batch == 1, self.owner, "one row of packed sequences", found, "pack them")
+            check(offsets.shape[0] > 0, self.owner, "cu_seqlens with a 0 first", "none", "give it")
+        sequences = batch if offsets is None else offsets.shape[0] - 1
+        keys, (_, _, heads, values) = self.q.shape[3], self.v.shape
+        shape = (sequences, heads, *((values, keys) if v_first else (keys, values)))
+        if state is not None and tuple(state.shape) != shape:
+            expected = f"initial_state of shape {shape}"
+            check(False, self.owner, expected, tuple(state.shape), "reshape it")
+        self.shape, self.given, self.v_first = shape, state, v_first
+        self.offsets = None if offsets is None else offsets.to(torch.int64)
+
+    def run(self, wants_state: bool, in_place: bool) -> tuple[Tensor, Tensor | None]:
+        """Return the outputs, and the states after time where they are wanted."""
+        timed = {n: getattr(self, n) for n in ("q", "k", "v", "g", "beta", "a", "b")}
+        present = [n for n, t in timed.items() if t is not None]
+        timed |= dict(zip(present, widened(*(timed[n] for n in present)), strict=True))
+        q, like = timed.pop("q") * self.scale, timed["v"]
+        state = self.given
+        if state is None:
+            check(not in_place, self.owner, "an initial_state to write to", None, "pass one")
+            state = like.new_zeros(self.shape)
+        first = state.to(like.dtype)
+        first = first.mT if self.v_first else first
+        tensors = DeltaTensors(q, **timed, h0=first, offsets=self.offsets)
+        if in_place:
+            y = self._in_place(tensors, state)
+            return y.to(self.v.dtype), state
+        y, last = delta_scan(*tensors)
+        last = last.mT if self.v_first else last
+        return y.to(self.v.dtype), (last if wants_state else None)
+
+    def _in_place(self, tensors: DeltaTensors, state: Tensor) -> Tensor:
+        recorded = torch.is_grad_enabled() and any(
+            t is not None and t.requires_grad for t in tensors
+        )
+        fix = "call it under torch.no_grad()"
+        check(not recorded, self.owner, "no derivative of inplace_final_state", "one", fix)
+        y = delta_step(tensors) if tensors.h0 is state else None
+        if y is None:
+            y, last = delta_scan(*tensors)
+            state.copy_(last.mT if self.v_first else last)
+        return y
+
+
+def _normalised(tensor: Tensor) -> Tensor:
+    return tensor * (tensor.square().sum(-1, keepdim=True) + _LEAST).rsqrt()

@@ -1,0 +1,70 @@
+"""The tensors of a delta rule, in the order in which the operators take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+__all__ = ["DeltaTensors"]
+
+
+class DeltaTensors(NamedTuple):
+    """The tensors that a delta rule reads, all of one wide dtype.
+
+    Attributes
+    ----------
+    q, k : Tensor
+        (batch, length, heads, keys).
+    v : Tensor
+        (batch, length, value heads, values).
+    g : Tensor or None
+        Logarithms of the gates, (batch, length, value heads) or with an axis of keys.
+    beta : Tensor or None
+        (batch, length, value heads): the rate of a delta rule with one vector.
+    a, b : Tensor or None
+        Like `k`, of the rule with two vectors, that has no rate: what reads the state, and what
+        is added with what it read.
+    h0 : Tensor
+        States before time, (sequences, value heads, keys, values).
+    offsets : Tensor or None
+        (sequences + 1,), int64: where sequences begin that are packed into one row.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    g: Tensor | None
+    beta: Tensor | None
+    a: Tensor | None
+    b: Tensor | None
+    h0: Tensor
+    offsets: Tensor | None
+
+    @property
+    def timed(self) -> dict[str, Tensor]:
+        """The tensors that have tokens, by name."""
+        named = self._asdict()
+        return {n: named[n] for n in TIMED if named[n] is not None}
+
+    @property
+    def group(self) -> int:
+        """Number of heads of values for each of keys."""
+        heads = self.q.shape[2]
+        return self.v.shape[2] // heads if heads else 1
+
+    def options(self) -> Mapping[str, object]:
+        """Return constants of the loops."""
+        gate = "none" if self.g is None else ("head" if self.g.dim() == 3 else "key")
+        return {
+            "gate": gate,
+            "group": self.group,
+            "keys": self.q.shape[3],
+            "rule": "general" if self.beta is None else "delta",
+            "values": self.v.shape[3],
+        }
+
+
+#: Names of what has tokens.
+TIMED = ("q", "k", "v", "g", "beta", "a", "b")
