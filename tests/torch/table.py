@@ -196,6 +196,18 @@ FUNCTIONS = {
     "packed selective_scan": Entry(
         ts.selective_scan, {**MAMBA, "cu_seqlens": "s #"}, ("b c t",), (("b", 1),)
     ),
+    "causal_conv1d": Entry(
+        last(ts.causal_conv1d, activation="silu"),
+        {"x": "b c t", "weight": "c s", "bias": "c", "initial_state": "b c s-1"},
+        ("b c t", "b c s-1"),
+        bound="s",
+    ),
+    "packed causal_conv1d": Entry(
+        ts.causal_conv1d,
+        {"x": "b c t", "weight": "c s", "bias": "c", "seq_idx": "b t #"},
+        ("b c t",),
+        bound="s",
+    ),
     "associative_scan": Entry(
         lambda a, x: ts.associative_scan(pair, (a, x)), {"a": "t b c", "x": "t b c"}, ("t b c",) * 2
     ),
@@ -224,7 +236,8 @@ FUNCTIONS = {
 def sizes_of(name, **other):
     """The sizes that a function has, by name."""
     entry = FUNCTIONS[name]
-    used = {n for spec in entry.given.values() for n in spec.split() if n[0].isalpha()}
+    named = {n for spec in entry.given.values() for n in spec.split() if n[0].isalpha()}
+    used = {n.removesuffix("-1") for n in named}
     return {n: {**SIZES, **dict(entry.sizes), **other}[n] for n in sorted(used)}
 
 

@@ -70,7 +70,7 @@ def test_one_parameter_on_another_device(layer):
             layer(x, given)
 
 
-OPTIONAL = {"h0", "reset", "D", "z", "delta_bias", "dt_bias", "cu_seqlens", "seq_idx"}
+OPTIONAL = {"h0", "reset", "D", "z", "delta_bias", "dt_bias", "bias", "cu_seqlens", "seq_idx"}
 
 
 @pytest_each

@@ -36,6 +36,7 @@ FUNCTIONS = {
     "logcumsumexp": ([(2, None)], "+", lambda x: ts.logcumsumexp(x, -1)),
     "linear_recurrence": ([(2, None), (2, None)], "++", ts.linear_recurrence),
     "lfilter": ([(2, None), (2,), (2,)], "+++", lambda x, a, b: ts.lfilter(x, 2 + a, b)),
+    "causal_conv1d": ([(2, 3, None), (3, 2), (3,)], "+++", ts.causal_conv1d),
     "rglru": ([(1, None, 2)] * 3 + [(2,)], "++++", ts.rglru),
     "hgrn": ([(1, None, 2)] * 2, "++", ts.hgrn),
     # Keys, values and states are as many as in the files of these functions: kernels are shared.

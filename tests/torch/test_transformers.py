@@ -7,16 +7,32 @@ pytest.importorskip("transformers", reason="transformers is missing: its models 
 
 import tvm_scan.torch as ts  # noqa: E402
 from tests.support.tiers import SEED, longer  # noqa: E402
-from tvm_scan.torch import huggingface  # noqa: E402
+from tvm_scan.torch import huggingface, replacements  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2}
 ATTENTION = {"intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+SCANS = ("selective_scan", "mamba_chunk_scan_combined", "gated_delta_rule", "kda")
 HEADS = {
     **{"mamba_n_heads": 4, "mamba_d_head": 12, "mamba_n_groups": 2, "mamba_d_state": 4},
     **{"mamba_expand": 2, "mamba_chunk_size": 8},
 }
 MIXED = SIZES | ATTENTION
+DELTA = {
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6},
+    **{"linear_value_head_dim": 5, "layer_types": ["linear_attention", "full_attention"]},
+    **{"head_dim": 12},
+}
+EXPERTS = {
+    **{"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16},
+    **{"shared_expert_intermediate_size": 16},
+}
+KIMI = {
+    **{"layer_types": ["linear_attention", "full_attention"], "kv_lora_rank": 8},
+    **{"mlp_layer_types": ["dense", "dense"], "moe_intermediate_size": 16, "num_local_experts": 2},
+    **{"num_experts_per_tok": 1, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 6},
+    **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
+}
 #: Model type -> the beginning of its names, options, and how many scans a forward pass has.
 KINDS = {
     "mamba": ("Mamba", SIZES | {"state_size": 4}, 2),
@@ -66,7 +82,34 @@ KINDS = {
         | {"num_mem_blocks": 1, "use_shared_attention_adapter": False, "adapter_rank": 2},
         2,
     ),
+    "qwen3_next": ("Qwen3Next", MIXED | DELTA | EXPERTS, 1),
+    "qwen3_5": ("Qwen3_5", MIXED | DELTA, 1),
+    "qwen3_5_moe": ("Qwen3_5Moe", MIXED | DELTA | EXPERTS, 1),
+    "qwen4_exp": (
+        "Qwen4Exp",
+        {k: v for k, v in MIXED.items() if k != "intermediate_size"}
+        | DELTA
+        | EXPERTS
+        | {"hc_count": 2, "hc_lowrank": 4, "indexer_n_heads": 2, "indexer_kv_heads": 1}
+        | {"indexer_head_dim": 12, "indexer_budget": 64, "indexer_compress_ratio": 4},
+        1,
+    ),
+    "olmo_hybrid": (
+        "OlmoHybrid",
+        {k: v for k, v in (MIXED | DELTA).items() if k != "head_dim"}
+        | {"linear_num_key_heads": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+        1,
+    ),
+    "kimi_linear": ("KimiLinear", MIXED | KIMI | {"linear_num_heads": 2, "linear_head_dim": 6}, 1),
+    "bailing_hybrid": (
+        "BailingHybrid",
+        MIXED | KIMI | {"head_dim": 6, "n_group": 1, "topk_group": 1},
+        1,
+    ),
 }
+#: Those whose single steps of decoding run here, too.
+STEPPED = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "olmo_hybrid", "kimi_linear")
+STEPPED += ("bailing_hybrid",)
 
 
 def model_of(kind):
@@ -75,9 +118,10 @@ def model_of(kind):
 
     torch.manual_seed(0)
     name, options, _ = KINDS[kind]
-    if not hasattr(transformers, f"{name}Config"):
+    configs = [c for c in (f"{name}TextConfig", f"{name}Config") if hasattr(transformers, c)]
+    if not configs:
         pytest.skip(f"this version of transformers has no {name}")
-    config = getattr(transformers, f"{name}Config")(**options)
+    config = getattr(transformers, configs[0])(**options)
     model = getattr(transformers, f"{name}ForCausalLM")(config)
     with torch.no_grad():
         for weight in model.parameters():
@@ -120,8 +164,8 @@ def calls(monkeypatch):
     def counted(scan):
         return lambda *arguments, **options: found.append(1) or scan(*arguments, **options)
 
-    for name in ("selective_scan", "mamba_chunk_scan_combined"):
-        monkeypatch.setattr(huggingface, name, counted(getattr(ts, name)))
+    for name in SCANS:
+        monkeypatch.setattr(replacements, name, counted(getattr(replacements, name)))
     return found
 
 
@@ -135,7 +179,8 @@ def test_outputs_gradients_and_generation(kind, calls):
         got, got_grads = run(model, given)
         assert len(calls) == scans
         got_tokens = generated(model, given)
-    assert len(calls) == 2 * scans
+    after = 2 * scans + (5 * scans if kind in STEPPED else 0)
+    assert len(calls) == after
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     assert got_grads.keys() == want_grads.keys()
     for name, grad in got_grads.items():
@@ -143,7 +188,7 @@ def test_outputs_gradients_and_generation(kind, calls):
     assert torch.equal(got_tokens[0], want_tokens[0])
     torch.testing.assert_close(got_tokens[1], want_tokens[1], rtol=1e-4, atol=1e-4)
     again, _ = run(model, given)
-    assert len(calls) == 2 * scans
+    assert len(calls) == after
     assert torch.equal(again, want)
 
 
@@ -161,13 +206,20 @@ def test_gradients_have_as_many_digits(kind):
         assert error <= 3 * other + 1e-6 * float(grad.abs().max()), name
 
 
-@pytest.mark.parametrize("kind", ["mamba", "mamba2"])
+def zeros(q, k, v, *_, **__):
+    """Of a delta rule: outputs and states."""
+    return torch.zeros_like(v), v.new_zeros(v.shape[0], v.shape[2], k.shape[3], v.shape[3])
+
+
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "qwen3_next", "kimi_linear"])
 def test_the_scan_matters(kind, monkeypatch):
     """A wrong scan would be seen by the test above."""
     model, given = model_of(kind), prompt()
     want, _ = run(model, given)
     for name in ("selective_scan", "mamba_chunk_scan_combined"):
-        monkeypatch.setattr(huggingface, name, lambda x, *_, **__: torch.zeros_like(x))
+        monkeypatch.setattr(replacements, name, lambda x, *_, **__: torch.zeros_like(x))
+    for name in ("gated_delta_rule", "kda"):
+        monkeypatch.setattr(replacements, name, zeros)
     with ts.patch_transformers():
         got, _ = run(model, given)
     assert (got - want).abs().max() > 0.1
@@ -195,6 +247,98 @@ def test_a_prompt_in_pieces():
         first = model(ids[:, :12], use_cache=True)
         rest = model(ids[:, 12:], cache_params=first.cache_params, use_cache=True).logits
     torch.testing.assert_close(torch.cat((first.logits, rest), 1), whole, rtol=1e-4, atol=1e-4)
+
+
+def packed(lengths, generator):
+    """One row of sequences, and what transformers' collator says of where they begin."""
+    ids = torch.randint(3, 50, (1, sum(lengths)), generator=generator)
+    ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    numbers = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    return {
+        "input_ids": ids,
+        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
+        "cu_seq_lens_q": ends,
+        "cu_seq_lens_k": ends,
+        "max_length_q": max(lengths),
+        "max_length_k": max(lengths),
+        "seq_idx": numbers[None].to(torch.int32),
+    }
+
+
+#: Without attention, which keeps packed sequences apart by kernels of its own alone. The models
+#: named Mamba do not hand on what they are told of packed sequences.
+RECURRENT = {
+    "bamba": {"attn_layer_indices": []},
+    "qwen3_next": {"layer_types": ["linear_attention"] * 2},
+    "kimi_linear": {"layer_types": ["linear_attention"] * 2},
+}
+
+
+@pytest.mark.parametrize("named", ["both", "offsets"])
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_packed_sequences(kind, named, monkeypatch):
+    """Logits and gradients of sequences in one row are those of each by itself."""
+    name, options, scans = KINDS[kind]
+    monkeypatch.setitem(KINDS, kind, (name, options | RECURRENT[kind], scans))
+    model, lengths = model_of(kind), [7, 1, 11]
+    given = packed(lengths, torch.Generator().manual_seed(0))
+    if named == "offsets":
+        del given["seq_idx"]
+    weights = torch.linspace(-1, 1, 50)
+    with ts.patch_transformers():
+        got = model(**given, use_cache=False).logits[0]
+        (got * weights).sum().backward()
+        got_grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        model.zero_grad()
+        rows = given["input_ids"].split(lengths, 1)
+        parts = [model(ids, use_cache=False).logits[0] for ids in rows]
+        (torch.cat(parts) * weights).sum().backward()
+    torch.testing.assert_close(got, torch.cat(parts), rtol=1e-4, atol=1e-4)
+    for parameter, grad in got_grads.items():
+        want = dict(model.named_parameters())[parameter].grad
+        assert (grad - want).abs().max() <= 1e-4 * want.abs().max() + 1e-6, parameter
+
+
+def test_numbers_of_sequences_without_offsets_are_refused():
+    model = model_of("qwen3_next")
+    given = packed([7, 12], torch.Generator().manual_seed(0))
+    with ts.patch_transformers(), pytest.raises(ValueError, match="pass the model cu_seq_lens_q"):
+        model(input_ids=given["input_ids"], seq_idx=given["seq_idx"])
+
+
+@pytest.mark.parametrize("wants_state", [False, True])
+def test_a_layer_of_glm5_next(wants_state, calls):
+    """Of a model for images and text, so that the layer alone is run."""
+    module = huggingface._module("glm5_next")
+    transformers = pytest.importorskip("transformers")
+    if module is None or not hasattr(transformers, "Glm5NextTextConfig"):
+        pytest.skip("this version of transformers has no GLM5-Next")
+    torch.manual_seed(0)
+    config = transformers.Glm5NextTextConfig(
+        hidden_size=24, linear_head_dim=6, linear_num_heads=2, num_hidden_layers=1,
+        layer_types=["linear_attention"], mlp_layer_types=["dense"],
+    )  # fmt: skip
+    layer = module.Glm5NextTextLinearAttention(config, 0)
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.normal_(std=weight[0].numel() ** -0.5 if weight.dim() > 1 else 0.5)
+    x = torch.randn(2, 19, 24)
+    cache = (lambda: transformers.DynamicCache(config=config)) if wants_state else (lambda: None)
+
+    def outcome():
+        layer.zero_grad()
+        out = layer(x, cache_params=cache())
+        out.square().sum().backward()
+        return out.detach(), {n: p.grad.clone() for n, p in layer.named_parameters()}
+
+    want, want_grads = outcome()
+    with ts.patch_transformers() as patch:
+        assert "glm5_next" in patch.models
+        got, got_grads = outcome()
+    assert len(calls) == 1
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    for name, grad in got_grads.items():
+        torch.testing.assert_close(grad, want_grads[name], rtol=1e-3, atol=1e-5, msg=name)
 
 
 def test_patches_in_each_other():
@@ -226,6 +370,6 @@ def test_undone_everywhere():
 
 
 def test_another_version(monkeypatch):
-    monkeypatch.setattr(huggingface, "_FAMILIES", {"no_such_scan": ("mamba",)})
+    monkeypatch.setattr(huggingface, "_FAMILIES", {("no_such_scan",): ("mamba",)})
     with pytest.raises(RuntimeError, match="expected a function no_such_scan"):
         ts.patch_transformers()

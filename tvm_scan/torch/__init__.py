@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvm_scan._guard import ensure_compatible
 from tvm_scan.torch import compat
+from tvm_scan.torch.functions.convolution import causal_conv1d
 from tvm_scan.torch.functions.cumulative import (
     Extremum,
     cummax,
@@ -46,6 +47,7 @@ __all__ = [
     "Extremum",
     "Patch",
     "associative_scan",
+    "causal_conv1d",
     "compat",
     "compile_primfunc",
     "cummax",

@@ -1,31 +1,32 @@
-"""Hugging Face's Mamba models on our scans.
+"""Hugging Face's models with a recurrence on our scans.
 
-transformers calls the scan of these models by a name in the module of the model; that name is
-replaced, and put back.
+transformers calls the scan of these models, and the short convolution before it, by names in the
+module of the model; those names are replaced, and put back.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from importlib import import_module, metadata
 from types import TracebackType
 from typing import Any
 
-from torch import Tensor
-
 from tvm_scan._locks import ForkSafeLock
-from tvm_scan.torch.compat import mamba_chunk_scan_combined
-from tvm_scan.torch.functions.mamba import selective_scan
+from tvm_scan.torch.replacements import CONVOLUTION, REPLACEMENTS
 
 __all__ = ["Patch", "patch_transformers"]
 
-_Result = Tensor | tuple[Tensor, ...]
-#: By the name of their scan: the model types, of which a version has some.
-_FAMILIES = {
-    "mamba_selective_scan": ("mamba", "falcon_mamba", "jamba", "zamba"),
-    "mamba2_chunk_scan": (
+#: By the names of their scans: the model types, of which a version has some.
+_FAMILIES: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("mamba_selective_scan",): ("mamba", "falcon_mamba", "jamba", "zamba"),
+    ("mamba2_chunk_scan", "mamba2_split_conv1d_scan_combined"): (
         *("mamba2", "bamba", "falcon_h1", "granitemoehybrid", "nemotron_h", "zamba2"),
+    ),
+    ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"): (
+        *("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "olmo_hybrid"),
+    ),
+    ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"): (
+        *("kimi_linear", "glm5_next", "bailing_hybrid"),
     ),
 }
 _lock = ForkSafeLock()
@@ -73,11 +74,14 @@ class Patch:
 
 
 def patch_transformers() -> Patch:
-    """Let transformers' models with Mamba's or Mamba-2's scan run it here, on a CPU or a GPU.
+    """Let transformers' models with a recurrence run it here, on a CPU or a GPU.
 
-    Mamba, FalconMamba, Jamba, Zamba; Mamba-2, Bamba, FalconH1, GraniteMoeHybrid, NemotronH,
-    Zamba2. It holds for models that exist already and for those made later, for training and for
-    ``generate``; tensors on other devices go to transformers' own scan as before.
+    With Mamba's scan: Mamba, FalconMamba, Jamba, Zamba; with Mamba-2's: Mamba-2, Bamba, FalconH1,
+    GraniteMoeHybrid, NemotronH, Zamba2; with the gated delta rule: Qwen3-Next, Qwen3.5 and its
+    mixture of experts, Qwen4-Exp, OLMo-Hybrid; with Kimi delta attention: Kimi Linear, GLM5-Next,
+    Bailing-Hybrid. It holds for models that exist already and for those made later, for training
+    and for ``generate``, and for sequences packed into one row (``cu_seq_lens_q``, ``seq_idx``);
+    tensors on other devices go to transformers' own functions as before.
 
     Returns
     -------
@@ -94,22 +98,28 @@ def patch_transformers() -> Patch:
         if not _originals:
             patched = {
                 (model, name): original
-                for name, models in _FAMILIES.items()
+                for names, models in _FAMILIES.items()
                 for model in models
-                if (original := getattr(_module(model), name, None)) is not None
+                for name in (*names, CONVOLUTION)
+                if _has_scan(model, names)
+                and (original := getattr(_module(model), name, None)) is not None
             }
             if not patched:
+                wanted = " or ".join(name for names in _FAMILIES for name in names)
                 raise RuntimeError(
-                    "tvm_scan.torch.patch_transformers: expected a function "
-                    f"{' or '.join(_FAMILIES)} in the Mamba models of transformers, found none in "
+                    f"tvm_scan.torch.patch_transformers: expected a function {wanted} in the "
+                    "models of transformers with a recurrence, found none in "
                     f"{metadata.version('transformers')}; install transformers>=5.23,<6"
                 )
             for (model, name), original in patched.items():
-                make = _selective if name == "mamba_selective_scan" else _chunked
-                setattr(_module(model), name, make(original))
+                setattr(_module(model), name, REPLACEMENTS[name](original))
             _originals.update(patched)
         _patches += 1
-        return Patch(tuple(model for model, _ in _originals))
+        return Patch(tuple(dict.fromkeys(model for model, _ in _originals)))
+
+
+def _has_scan(model: str, names: tuple[str, ...]) -> bool:
+    return any(hasattr(_module(model), name) for name in names)
 
 
 def _module(model: str) -> Any:
@@ -124,81 +134,3 @@ def _module(model: str) -> Any:
             "tvm_scan.torch.patch_transformers: expected transformers with its model "
             f"{model!r}, got {error}; install transformers>=5.23,<6"
         ) from error
-
-
-def _here(tensor: Tensor) -> bool:
-    return tensor.device.type in ("cpu", "cuda", "meta")
-
-
-def _selective(original: Callable[..., _Result]) -> Callable[..., _Result]:
-    @functools.wraps(original)
-    def scan(
-        hidden_states: Tensor,
-        dt: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        D: Tensor | None = None,
-        z: Tensor | None = None,
-        delta_bias: Tensor | None = None,
-        delta_softplus: bool = False,
-        return_last_state: bool = False,
-        **options: Any,
-    ) -> _Result:
-        if not _here(hidden_states):
-            return original(
-                hidden_states,
-                dt,
-                A,
-                B,
-                C,
-                D,
-                z,
-                delta_bias,
-                delta_softplus,
-                return_last_state,
-                **options,
-            )
-        return selective_scan(
-            hidden_states,
-            dt,
-            A,
-            B,
-            C,
-            D,
-            z,
-            delta_bias,
-            delta_softplus=delta_softplus,
-            cu_seqlens=options.get("cu_seqlens"),
-            return_last=return_last_state,
-        )
-
-    return scan
-
-
-def _chunked(original: Callable[..., _Result]) -> Callable[..., _Result]:
-    @functools.wraps(original)
-    def scan(
-        hidden_states: Tensor,
-        dt: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        chunk_size: int,
-        D: Tensor | None = None,
-        **options: Any,
-    ) -> _Result:
-        if not _here(hidden_states):
-            return original(hidden_states, dt, A, B, C, chunk_size, D=D, **options)
-        known = {name: options[name] for name in _CHUNKED if options.get(name) is not None}
-        # Its own form returns float32, which the models' norms go on with.
-        x = hidden_states.float()
-        return mamba_chunk_scan_combined(x, dt, A, B, C, chunk_size, D, **known)
-
-    return scan
-
-
-#: What the models pass on; other options are of their own kernels.
-_CHUNKED: tuple[str, ...]
-_CHUNKED = ("z", "dt_bias", "initial_states", "seq_idx", "cu_seqlens", "dt_softplus", "dt_limit")
-_CHUNKED += ("return_final_states",)

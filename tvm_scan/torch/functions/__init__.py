@@ -2,5 +2,6 @@
 
 Read ``linear`` first, then ``cumulative``. ``gated``, ``matrix``, ``ssd`` and ``mamba`` have the
 recurrences of papers, ``packed_states`` the states of sequences in one row, ``filters`` digital
-filters, and ``higher_order`` the scans of a function of the caller's.
+filters, ``convolution`` the short one before most scans, ``delta`` the delta rule, and
+``higher_order`` the scans of a function of the caller's.
 """
