@@ -177,6 +177,46 @@ def test_a_model_of_transformers_on_our_scan():
         np.testing.assert_allclose(got.numpy(), Logits()(ids).numpy(), 1e-4, 1e-5)
 
 
+#: Of two model types, a layer with nothing beside it.
+LAYERS = {"layer_types": ["linear_attention"], "num_hidden_layers": 1}
+DELTA = {
+    "qwen3_next": LAYERS | {"mlp_only_layers": [0]},
+    "kimi_linear": LAYERS | {"mlp_layer_types": ["dense"]},
+}
+
+
+@pytest.mark.parametrize("kind", DELTA)
+def test_a_model_with_a_delta_rule(kind, monkeypatch):
+    """Patched and exported, the rule is one operator of ours: no chunks, no substitution."""
+    pytest.importorskip("transformers")
+    from tests.torch.test_transformers import KINDS, model_of
+
+    name, options, scans = KINDS[kind]
+    monkeypatch.setitem(KINDS, kind, (name, options | DELTA[kind], scans))
+    model = model_of(kind).eval()
+
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids):
+            return self.model(input_ids=ids, use_cache=False).logits
+
+    length = {"ids": {1: torch.export.Dim("length", min=2, max=4096)}}
+    ids = torch.arange(20).unsqueeze(0)
+    with torch.no_grad(), ours.patch_transformers():
+        program = torch.export.export(Logits(), (ids,), dynamic_shapes=length, strict=False)
+    mod = from_exported(program)
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    run = relax.VirtualMachine(built, tvm.cpu())["main"]
+    for tokens in (ids, torch.arange(33).unsqueeze(0)):
+        with torch.no_grad():
+            want = Logits()(tokens).numpy()
+        (got,) = run(tvm.runtime.tensor(tokens.numpy()))
+        np.testing.assert_allclose(got.numpy(), want, 1e-4, 1e-4)
+
+
 def test_matrix_states():
     def model(q, k, v, g):
         return ours.gla(q, k, v, -g)

@@ -1,9 +1,13 @@
 """Operators that TVM takes, and then cannot lower or computes otherwise."""
 
+import numpy as np
 import pytest
+import tvm
+from tvm import relax
 
 torch = pytest.importorskip("torch")
 
+from tests.programs.suite.running import CPU  # noqa: E402
 from tests.relax.test_torch import check, exported  # noqa: E402
 from tests.support.compiled import compile_cached  # noqa: E402
 from tvm_scan.errors import ScanError  # noqa: E402
@@ -108,6 +112,24 @@ def test_states_that_begin_as_views_of_one_tensor(name):
         return torch.stack(out, 1)
 
     check(model, torch.rand(3, 9, 4))
+
+
+def test_parts_of_a_symbolic_axis_have_the_extents_that_torch_knows():
+    """Differences of neighbours, by which transformers finds packed sequences."""
+
+    class Differences(torch.nn.Module):
+        def forward(self, x):
+            return torch.diff(x, prepend=x[:, :1] - 1, dim=-1), x[:, -2:] + x[:, :2], x[:, 1:]
+
+    length = {"x": {1: torch.export.Dim("length", min=3, max=64)}}
+    x = torch.rand(2, 7)
+    program = torch.export.export(Differences(), (x,), dynamic_shapes=length, strict=False)
+    built = compile_cached(from_exported(program), CPU, relax_pipeline=get_pipeline(CPU))
+    run = relax.VirtualMachine(built, tvm.cpu())["main"]
+    for x in (torch.rand(2, 7), torch.rand(2, 3)):
+        got = run(tvm.runtime.tensor(x.numpy()))
+        for part, want in zip(got, Differences()(x), strict=True):
+            np.testing.assert_allclose(part.numpy(), want.numpy(), 1e-6)
 
 
 def test_an_operator_that_is_not_imported_is_named():
