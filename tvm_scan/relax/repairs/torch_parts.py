@@ -32,8 +32,8 @@ def _slice(node: Any, importer: Any) -> relax.Expr:
     if "val" not in node.meta or "val" not in node.args[0].meta:
         return importer._slice(node)  # of a loop that was rolled up: its extents are numbers
     x, extents = importer.env[node.args[0]], node.meta["val"].shape
-    defaults: tuple[Any, ...] = (None, 0, None, None, 1)
-    _, axis, start, end, step = (*node.args, *defaults[len(node.args) :])
+    arguments = [*node.args, *[None, 0, None, None, 1][len(node.args) :]]
+    _, axis, start, end, step = arguments
     axis %= len(extents)
     extent, before = extents[axis], node.args[0].meta["val"].shape[axis]
     if step == 1 and _is_same(extent, before):
