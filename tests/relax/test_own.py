@@ -205,7 +205,7 @@ def test_delta_rules(name):
     check(model, *args)
     mod = from_exported(exported(model, *args))
     rules = [r for f in mod.functions.values() if isinstance(f, tirx.PrimFunc) for r in rules_of(f)]
-    assert len(rules) == (name != "rwkv7")
+    assert len(rules) == 1
 
 
 def rules_of(func):

@@ -57,8 +57,8 @@ def delta_scan(tensors: DeltaTensors, keep: bool) -> tuple[Tensor, Tensor, Tenso
         return y.zero_(), last.copy_(h0), kept.zero_()
     if devices.device_of(v) is devices.CPU:
         # Between sequences, too, so that equal calls have equal results.
-        states = () if not keep else (kept if tensors.offsets is None else kept.zero_(),)
-        _walk(tensors, *states, last, y, keep=keep)
+        kept_states = () if not keep else (kept if tensors.offsets is None else kept.zero_(),)
+        _walk(tensors, *kept_states, last, y, keep=keep)
         return y, last, kept
     kept.zero_()  # no kernel there reads them
     if tensors.offsets is None:
