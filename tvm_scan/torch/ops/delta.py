@@ -1,8 +1,9 @@
 """Delta rules and their adjoint as torch operators.
 
 On a CPU a kernel walks time (`tvm_scan.loops.delta_walk`), packed sequences as they lie; its
-adjoint is one too, and keeps no states between the two. On a GPU the plain loop is scheduled in
-chunks, a sequence at a time, and the adjoint is made of torch's operators; see `delta_steps`.
+adjoint is one too, and starts from a state for every `KEPT` steps. On a GPU the plain loop is
+scheduled in chunks, a sequence at a time, and the adjoint is made of torch's operators; see
+`delta_steps`.
 """
 
 from __future__ import annotations
