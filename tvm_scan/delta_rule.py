@@ -1,4 +1,4 @@
-"""The frozen value of a delta rule: a matrix state with a transition of diagonal plus rank one."""
+"""The frozen value of a delta rule: a matrix state with a transition of diagonal plus low rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm.tirx import PrimFunc, Stmt
 
 from tvm_scan.recurrence import Axis
 
-__all__ = ["DeltaRule", "Read", "Written"]
+__all__ = ["DeltaRule", "Read", "Term", "Written"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,26 @@ class Read:
 
 
 @dataclass(frozen=True, eq=False)
+class Term:
+    """``into u``, with ``u = drive + rate (source . S)`` for every column of S.
+
+    Attributes
+    ----------
+    into : Expr
+        Over lanes, time and the row.
+    source : Expr or None
+        As ``into``; None where nothing is read, and ``u`` is the drive.
+    rate, drive : Expr
+        Over lanes, time and the column.
+    """
+
+    into: Any
+    source: Any
+    rate: Any
+    drive: Any
+
+
+@dataclass(frozen=True, eq=False)
 class Written:
     """``buffer[index] = value``: of a step over its reads, or of a final state over that."""
 
@@ -43,11 +63,12 @@ class Written:
 
 @dataclass(frozen=True, eq=False)
 class DeltaRule:
-    """``S' = diag(gate) S + into u`` with ``u = drive + rate (from . S)`` for every column of S.
+    """``S' = diag(gate) S`` and the sum of some terms, each of which may read S.
 
-    The (gated) delta rule ``S' = g S (I - b k k^T) + b v k^T`` is the case ``into = k``,
-    ``from = g k``, ``rate = -b``, ``drive = b v``. Gate, ``into``, ``from`` and the weights of the
-    reads do not depend on the column, so that many columns share what a chunk of steps does.
+    The (gated) delta rule ``S' = g S (I - b k k^T) + b v k^T`` is the case of one term with
+    ``into = k``, ``source = g k``, ``rate = -b``, ``drive = b v``; that of RWKV-7 has two, ``S' =
+    diag(w) S + k v^T + b (a . S)``. Gate, vectors and the weights of the reads do not depend on the
+    column, so that many columns share what a chunk of steps does.
 
     Attributes
     ----------
@@ -67,10 +88,10 @@ class DeltaRule:
         The state before time; None where it is in memory.
     is_kept : bool
         Whether something outside of the nest sees the state, so that it is written back.
-    gate, into, source : Expr
-        Over lanes, time and the row; ``source`` is called ``from`` above.
-    rate, drive : Expr
-        Over lanes, time and the column.
+    gate : Expr
+        Over lanes, time and the row.
+    terms : tuple of Term
+        What is added, all of the state before the step.
     reads : tuple of Read
         What the stores of a step read of the state.
     stores : tuple of Written
@@ -94,10 +115,7 @@ class DeltaRule:
     initial: Any
     is_kept: bool
     gate: Any
-    into: Any
-    source: Any
-    rate: Any
-    drive: Any
+    terms: tuple[Term, ...]
     reads: tuple[Read, ...]
     stores: tuple[Written, ...]
     final: Var

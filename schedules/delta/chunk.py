@@ -1,7 +1,7 @@
 """Arithmetic of a chunk of steps of a delta rule, told once; ``cpu`` and ``gpu`` run it.
 
 For a chunk of C steps, with e, p, r and u of ``DeltaRule`` and running products of the gates
-(never their quotients, so that gates may be small or zero):
+(never their quotients, so that gates may be small or zero), and for one term:
 
     D[:, s]  = p[s] times the gates after s        K x C
     M[t, s]  = e[t] . D[:, s] before step t        strictly lower triangular
@@ -10,11 +10,13 @@ For a chunk of C steps, with e, p, r and u of ``DeltaRule`` and running products
     y[t]     = r'[t] S + sum_s N[t, s] u[s]
     S        = (all gates) S + D u
 
-where e' and r' carry the gates since the head of the chunk. Forward substitution is the sequential
-loop in other words: it divides by nothing and is as stable as the loop.
+where e' and r' carry the gates since the head of the chunk. With several terms each has p, D and u
+of its own, each that reads has e, and an M for each D; every product with u is the sum of those
+with all of them. Forward substitution is the sequential loop in other words: it divides by nothing
+and is as stable as the loop.
 
-Work, for V columns and K rows: 3 K V + C (2 K + 1.5 V) multiply-adds a step, against 3 K V of the
-loop; the span is L / C chunks.
+Work, for V columns, K rows and one term: 3 K V + C (2 K + 1.5 V) multiply-adds a step, against
+3 K V of the loop; the span is L / C chunks.
 """
 
 from __future__ import annotations
@@ -42,8 +44,10 @@ class Product:
 
     Attributes
     ----------
-    result, left, right : Var
-        Matrices; rows of ``right`` and ``result`` are the columns of a task.
+    result : Var
+        A matrix, whose rows are the columns of a task.
+    factors : tuple of (Var, Var)
+        Pairs of ``left`` and ``right``, whose products are added; ``right`` is like the result.
     stride : int
         Cells from row to row of ``left``, or from column to column where it is transposed.
     terms : Expr or int
@@ -58,8 +62,7 @@ class Product:
     """
 
     result: Var
-    left: Var
-    right: Var
+    factors: tuple[tuple[Var, Var], ...]
     stride: int
     terms: Any
     plus: Var | None = None
@@ -67,10 +70,10 @@ class Product:
     beyond: int | None = None
     transposed: bool = False
 
-    def factor(self, row: Any, term: Any) -> Any:
-        """A cell of ``left``."""
+    def factor(self, left: Var, row: Any, term: Any) -> Any:
+        """A cell of one of the left matrices."""
         outer, inner = (term, row) if self.transposed else (row, term)
-        return tirx.BufferLoad(self.left, [outer * self.stride + inner])
+        return tirx.BufferLoad(left, [outer * self.stride + inner])
 
 
 class Chunk:
@@ -89,15 +92,15 @@ class Chunk:
     ----------
     state : Var
         K x V.
-    known, drive : Var
-        e' S and the drive of every step, of which one may stand where the update will.
+    known, drive : list of Var
+        e' S and the drive of every step, by term, of which one may stand where the update will.
     outs : list of Var
         What every read yields.
     """
 
     state: Var
-    known: Var
-    drive: Var
+    known: list[Var]
+    drive: list[Var]
     outs: list[Var]
 
     def __init__(self, rule: DeltaRule, steps: int, width: int, scope: str) -> None:
@@ -111,14 +114,20 @@ class Chunk:
         def array(name: str, *shape: int) -> Var:
             return local(name, [prod(shape)], self.dtype, scope)
 
-        def of_reads(name: str, *shape: int) -> list[Var]:
-            return [array(f"{name}{n}", *shape) for n, _ in enumerate(rule.reads)]
-
-        c, k = steps, self.rows
-        self.gates, self.into, self.source = (array(n, c, k) for n in ("gates", "into", "source"))
-        self.weights, self.passed = of_reads("weight", c, k), array("passed", k)
-        self.lower, self.readers = array("lower", c, c), of_reads("lower", c, c)
-        self.update, self.rate = array("update", c, width), array("rates", c, width)
+        c, k, terms = steps, self.rows, range(len(rule.terms))
+        #: Numbers of the terms that read the state, in whose order ``source`` and ``rate`` stand.
+        self.reading = [n for n in terms if rule.terms[n].source is not None]
+        self.gates, self.passed = array("gates", c, k), array("passed", k)
+        self.into = [array(f"into{n}", c, k) for n in terms]
+        self.source = [array(f"source{n}", c, k) for n in self.reading]
+        self.weights = [array(f"weight{n}", c, k) for n, _ in enumerate(rule.reads)]
+        #: By the vector that reads, then by the term that is read.
+        self.lower = [[array(f"lower{m}_{n}", c, c) for n in terms] for m in self.reading]
+        self.readers = [
+            [array(f"reader{m}_{n}", c, c) for n in terms] for m, _ in enumerate(rule.reads)
+        ]
+        self.update = [array(f"update{n}", c, width) for n in terms]
+        self.rate = [array(f"rates{n}", c, width) for n in self.reading]
 
     def assign_task(self, blocks: int, width: int, first: int = 0) -> tuple[Var, Any]:
         """Give a task a matrix and ``width`` columns, of ``blocks`` of them from ``first`` on.
@@ -152,28 +161,36 @@ class Chunk:
     def vectors(self) -> list[tuple[Var, Any, Any]]:
         """Arrays over steps and rows, what is loaded, and what stands for a step beyond time."""
         rule, none = self.rule, zero(self.dtype)
-        weights = zip(self.weights, rule.reads, strict=True)
+        terms = [rule.terms[n] for n in self.reading]
         return [
             (self.gates, rule.gate, one(self.dtype)),
-            (self.into, rule.into, none),
-            (self.source, rule.source, none),
-            *((weight, read.weight, none) for weight, read in weights),
+            *((b, term.into, none) for b, term in zip(self.into, rule.terms, strict=True)),
+            *((b, term.source, none) for b, term in zip(self.source, terms, strict=True)),
+            *((b, read.weight, none) for b, read in zip(self.weights, rule.reads, strict=True)),
         ]
 
     @property
     def amounts(self) -> list[tuple[Var, Any]]:
-        """Arrays over steps and columns, and what is loaded."""
-        return [(self.rate, self.rule.rate), (self.drive, self.rule.drive)]
+        """Arrays over steps and columns, and what is loaded; a drive that is all is the update."""
+        terms = self.rule.terms
+        drives = dict(zip(self.reading, self.drive, strict=True))
+        return [
+            *((b, terms[n].rate) for b, n in zip(self.rate, self.reading, strict=True)),
+            *((drives.get(n, self.update[n]), term.drive) for n, term in enumerate(terms)),
+        ]
 
-    @property
-    def triangles(self) -> list[tuple[Var, Var, bool]]:
-        """M and every N: the vectors, the triangle, whether it is taken after the step."""
+    def triangles(self, term: int) -> list[tuple[Var, Var, bool]]:
+        """Every M and N of a term: the vectors, the triangle, if it is taken after the step."""
+        sources = zip(self.source, self.lower, strict=True)
         reads = zip(self.weights, self.readers, self.rule.reads, strict=True)
-        return [(self.source, self.lower, False), *((w, n, read.after) for w, n, read in reads)]
+        return [
+            *((vectors, m[term], False) for vectors, m in sources),
+            *((vectors, n[term], read.after) for vectors, n, read in reads),
+        ]
 
     def pass_on(self, at: Any, passed: Var, slot: Any) -> Any:
         """Multiply the vectors at a step and row by ``passed[slot]``: the gates since the head."""
-        dots = self.triangles
+        dots = self.triangles(0)
         return tir.seq(
             [
                 *(scale(v, at, passed, slot) for v, _, after in dots if not after),
@@ -189,14 +206,17 @@ class Chunk:
 
     @property
     def of_head(self) -> list[Product]:
-        """Products of the steps with the state at the head of the chunk: e' S and every r' S."""
-        pairs = [(self.known, self.source), *zip(self.outs, self.weights, strict=True)]
-        return [Product(to, left, self.state, self.rows, self.rows) for to, left in pairs]
+        """Products of the steps with the state at the head of the chunk: every e' S and r' S."""
+        pairs = [
+            *zip(self.known, self.source, strict=True),
+            *zip(self.outs, self.weights, strict=True),
+        ]
+        return [Product(to, ((left, self.state),), self.rows, self.rows) for to, left in pairs]
 
-    @property
-    def system(self) -> Product:
-        """The product that ``drive + rate`` times it makes the next row of u: e' S + M u."""
-        return self._triangular(self.update, self.lower, self.known, 0)
+    def system(self, number: int) -> Product:
+        """The product that ``drive + rate`` times it makes the next row of a u: e' S + M u."""
+        to = self.update[self.reading[number]]
+        return self._triangular(to, self.lower[number], self.known[number], 0)
 
     @property
     def outputs(self) -> list[Product]:
@@ -204,16 +224,16 @@ class Chunk:
         reads = zip(self.outs, self.readers, self.rule.reads, strict=True)
         return [self._triangular(out, n, out, int(read.after)) for out, n, read in reads]
 
-    def _triangular(self, to: Var, left: Var, plus: Var, beyond: int) -> Product:
-        return Product(to, left, self.update, self.steps, self.steps, plus, beyond=beyond)
+    def _triangular(self, to: Var, left: list[Var], plus: Var, beyond: int) -> Product:
+        factors = tuple(zip(left, self.update, strict=True))
+        return Product(to, factors, self.steps, self.steps, plus, beyond=beyond)
 
-    def advance(self, decayed: Var, steps: Any, transposed: bool) -> Product:
+    def advance(self, decayed: list[Var], steps: Any, transposed: bool) -> Product:
         """Make the state after the chunk: (all gates) S + D u."""
         stride = self.rows if transposed else self.steps
+        factors = tuple(zip(decayed, self.update, strict=True))
         before = (self.state, self.passed)
-        return Product(
-            self.state, decayed, self.update, stride, steps, *before, transposed=transposed
-        )
+        return Product(self.state, factors, stride, steps, *before, transposed=transposed)
 
 
 def scale(buffer: Var, at: Any, by: Var, slot: Any) -> Any:

@@ -7,6 +7,7 @@ runs over blocks of rows in registers (``small_products``). Read ``chunk`` first
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -73,15 +74,17 @@ class _Task(Chunk):
         strip = 32 if ldexp and self.width % 32 == 0 else 16
         self.products = Products(self, strip, self._buffer)
         self.state = local("matrix", [self.rows * self.width], self.dtype)
-        self.decayed = local("decayed", [self.rows * CHUNK], self.dtype)
-        self.drive = local("drives", [CHUNK * self.width], self.dtype)
-        self.known = self.update
+        self.decayed = [
+            local(f"decayed{n}", [self.rows * CHUNK], self.dtype) for n, _ in enumerate(rule.terms)
+        ]
+        self.drive = [local(f"drives{n}", [CHUNK * self.width], self.dtype) for n in self.reading]
+        self.known = [self.update[n] for n in self.reading]
         self.outs = [
             local(f"out{n}", [CHUNK * self.width], self.dtype) for n, _ in enumerate(rule.reads)
         ]
-        self.buffers += [self.state, self.gates, self.into, self.source, *self.weights]
-        self.buffers += [self.decayed, self.passed, self.lower, *self.readers]
-        self.buffers += [self.update, self.rate, self.drive, *self.outs]
+        self.buffers += [self.state, self.gates, *self.into, *self.source, *self.weights]
+        self.buffers += [*self.decayed, self.passed, *chain(*self.lower, *self.readers)]
+        self.buffers += [*self.update, *self.rate, *self.drive, *self.outs]
 
     def _buffer(self, name: str, cells: int) -> Var:
         buffer = local(name, [cells], self.dtype)
@@ -105,7 +108,7 @@ class _Task(Chunk):
         # First of all, since it fills the pool.
         chunks = self.each_chunk(self._chunk)
         # Columns beyond the width stay zero.
-        ends = [self.state, self.rate, self.drive, self.update]
+        ends = [self.state, *self.rate, *self.drive, *self.update]
         return tir.seq(
             [
                 # Without a use outside the vector loops TVM would shrink these to one lane.
@@ -132,7 +135,7 @@ class _Task(Chunk):
         return tir.seq(
             [
                 each(lambda t: self._fill(t, head + t)),
-                self._clear([self.decayed]),
+                self._clear(self.decayed),
                 self._clear([self.passed], one(self.dtype)),
                 each(self._decay),
                 *times(self.of_head),
@@ -212,10 +215,10 @@ class _Task(Chunk):
 
     def _decay(self, t: Any) -> Any:
         """Row ``t`` of the triangles, and the gates since the head of the chunk."""
-        row = self.products.triangle_row(t, self.decayed)
+        rows = [self.products.triangle_row(t, n, b) for n, b in enumerate(self.decayed)]
         at = t * self.rows
         passed = self._vector(self.rows, lambda i: self.pass_on(at + i, self.passed, i))
-        return tir.seq([row, passed])
+        return tir.seq([*rows, passed])
 
     def _emit(self, t: Any, time: Any) -> Any:
         def column(v: Any) -> Any:

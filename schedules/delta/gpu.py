@@ -12,6 +12,8 @@ Barriers: six a chunk, and a few for each of its steps. Shared memory:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from tvm import tirx
@@ -45,10 +47,12 @@ _CHUNKS = (16, 8, 4)
 
 def _bytes(rule: DeltaRule, chunk: int) -> int:
     """Shared memory of a block."""
-    rows, reads = tir.as_int(rule.rows.extent) or 0, len(rule.reads)
-    vectors = (3 + reads) * chunk * rows + rows
-    triangles = (1 + reads) * chunk * chunk
-    columns = (rows + 3 + 3 * chunk) * _COLUMNS
+    rows, terms = tir.as_int(rule.rows.extent) or 0, len(rule.terms)
+    reading = sum(term.source is not None for term in rule.terms)
+    readers = reading + len(rule.reads)
+    vectors = (1 + terms + readers) * chunk * rows + rows
+    triangles = terms * readers * chunk * chunk
+    columns = (rows + 3 + (terms + 2 * reading) * chunk) * _COLUMNS
     return (vectors + triangles + columns) * tir.byte_size(rule.dtype)
 
 
@@ -89,15 +93,16 @@ class _Block(Chunk):
         self.padded = -(-self.rows * _COLUMNS // _THREADS) * _THREADS
         cells = chunk * _COLUMNS
         self.state = local("matrix", [self.padded], self.dtype, "shared")
-        self.known = local("known", [cells], self.dtype, "shared")
-        self.drive = self.update
+        self.known = [local(f"known{n}", [cells], self.dtype, "shared") for n in self.reading]
+        self.drive = [self.update[n] for n in self.reading]
         self.outs = [
             local(f"out{n}", [-(-cells // _THREADS)], self.dtype) for n, _ in enumerate(rule.reads)
         ]
         self.sum, self.factor = local("total", [1], self.dtype), local("factor", [1], self.dtype)
         self.gone = local("gone", [-(-self.rows // _THREADS)], self.dtype)
-        self.buffers += [self.state, self.gates, self.into, self.source, self.passed, *self.weights]
-        self.buffers += [self.lower, *self.readers, self.update, self.rate, self.known]
+        self.buffers += [self.state, self.gates, *self.into, *self.source, self.passed]
+        self.buffers += [*self.weights, *chain(*self.lower, *self.readers)]
+        self.buffers += [*self.update, *self.rate, *self.known]
         self.buffers += [*self.outs, self.sum, self.factor, self.gone]
 
     def nest(self) -> Any:
@@ -138,17 +143,22 @@ class _Block(Chunk):
     def _cell(self, product: Product, row: Any, column: Any, at: Any) -> Any:
         """Statements that leave in ``sum`` the cell of a product that its result has at ``at``."""
 
-        def add(j: Any) -> Any:
-            right = self._load(product.right, j * _COLUMNS + column)
-            value = self._load(self.sum, 0) + product.factor(row, j) * right
-            return tirx.BufferStore(self.sum, value, [0])
+        def add(left: Var, right: Var, j: Any) -> Any:
+            value = product.factor(left, row, j) * self._load(right, j * _COLUMNS + column)
+            return tirx.BufferStore(self.sum, self._load(self.sum, 0) + value, [0])
 
         begin = zero(self.dtype) if product.plus is None else self._load(product.plus, at)
         if product.scale is not None:
             begin = self._load(product.scale, row) * begin
         terms = product.terms if product.beyond is None else row + product.beyond
         return tir.seq(
-            [tirx.BufferStore(self.sum, begin, [0]), loop("j", terms, add, dtype=self.index)]
+            [
+                tirx.BufferStore(self.sum, begin, [0]),
+                *(
+                    loop("j", terms, partial(add, *pair), dtype=self.index)
+                    for pair in product.factors
+                ),
+            ]
         )
 
     def _keep(self, buffer: Var, at: Any) -> Any:
@@ -219,7 +229,7 @@ class _Block(Chunk):
         """An entry of every triangle: vectors of step t and s, with the gates between them."""
         t, s, k = number // self.steps, number % self.steps, self.rows
 
-        def entry(vectors: Var, triangle: Var, after: bool) -> Any:
+        def entry(into: Var, vectors: Var, triangle: Var, after: bool) -> Any:
             last = t + 1 if after else t
 
             def term(i: Any) -> Any:
@@ -232,7 +242,7 @@ class _Block(Chunk):
 
                 return tir.seq(
                     [
-                        tirx.BufferStore(self.factor, self._load(self.into, s * k + i), [0]),
+                        tirx.BufferStore(self.factor, self._load(into, s * k + i), [0]),
                         loop("r", last - s - 1, gate, dtype=self.index),
                         tirx.BufferStore(self.sum, self._load(self.sum, 0) + term(i), [0]),
                     ]
@@ -246,7 +256,9 @@ class _Block(Chunk):
                 ]
             )
 
-        return tir.seq(entry(*dot) for dot in self.triangles)
+        return tir.seq(
+            entry(into, *dot) for n, into in enumerate(self.into) for dot in self.triangles(n)
+        )
 
     def _pass_on(self) -> Any:
         """Gates since the head of the chunk into the vectors, and those until its end."""
@@ -256,8 +268,8 @@ class _Block(Chunk):
             return self.pass_on(at, self.gone, slot)
 
         def backward(at: Any, slot: Any) -> Any:
-            into = scale(self.into, at, self.gone, slot)
-            return tir.seq([into, self.pass_gate(at, self.gone, slot)])
+            vectors = [scale(into, at, self.gone, slot) for into in self.into]
+            return tir.seq([*vectors, self.pass_gate(at, self.gone, slot)])
 
         def begin(_: Any, slot: Any) -> Any:
             return tirx.BufferStore(self.gone, one(self.dtype), [slot])
@@ -287,20 +299,25 @@ class _Block(Chunk):
     def _project(self, number: Any, slot: Any) -> Any:
         """Compute what the steps read of the state at the head of the chunk."""
         t, v = number // _COLUMNS, number % _COLUMNS
-        known, *outs = self.of_head
+        products, count = self.of_head, len(self.known)
         return tir.seq(
-            [self._times(known, t, v, number), *(self._times(p, t, v, slot) for p in outs)]
+            self._times(p, t, v, number if n < count else slot) for n, p in enumerate(products)
         )
 
     def _solve(self, t: Any) -> Any:
         """Forward substitution: step ``t``, a thread for each column."""
         v = self.thread % _COLUMNS
         at = t * _COLUMNS + v
-        value = self._load(self.rate, at) * self._load(self.sum, 0)
-        store = tirx.BufferStore(self.update, self._load(self.drive, at) + value, [at])
-        # TVM puts no barrier under a condition: every warp sums, one of them stores.
-        one_warp = when(self.thread < _COLUMNS, store)
-        return tir.seq([self._cell(self.system, t, v, at), all_wait(), one_warp, all_wait()])
+
+        def row(number: int) -> list[Any]:
+            system = self.system(number)
+            value = self._load(self.rate[number], at) * self._load(self.sum, 0)
+            value = self._load(self.drive[number], at) + value
+            # TVM puts no barrier under a condition: every warp sums, one of them stores.
+            one_warp = when(self.thread < _COLUMNS, tirx.BufferStore(system.result, value, [at]))
+            return [self._cell(system, t, v, at), all_wait(), one_warp, all_wait()]
+
+        return tir.seq(stmt for number, _ in enumerate(self.reading) for stmt in row(number))
 
     def _emit(self, number: Any, slot: Any, head: Any) -> Any:
         t, v = number // _COLUMNS, number % _COLUMNS

@@ -58,15 +58,20 @@ class Products:
         return tir.seq([blocks(full), last])
 
     def solve(self, t: Any) -> Any:
-        """Row ``t`` of the system, where the rows before it are done."""
-        system, rate, drive = self.chunk.system, self.chunk.rate, self.chunk.drive
+        """Row ``t`` of the systems, where the rows before it are done."""
 
-        def keep(total: Var, at: Any, u: Any) -> Any:
-            value = tirx.BufferLoad(rate, [at + u]) * tirx.BufferLoad(total, [u])
-            value = tirx.BufferLoad(drive, [at + u]) + value
-            return tirx.BufferStore(system.result, value, [at + u])
+        def row(number: int) -> Any:
+            system = self.chunk.system(number)
+            rate, drive = self.chunk.rate[number], self.chunk.drive[number]
 
-        return self._block(system, t, 1, keep)
+            def keep(total: Var, at: Any, u: Any) -> Any:
+                value = tirx.BufferLoad(rate, [at + u]) * tirx.BufferLoad(total, [u])
+                value = tirx.BufferLoad(drive, [at + u]) + value
+                return tirx.BufferStore(system.result, value, [at + u])
+
+            return self._block(system, t, 1, keep)
+
+        return tir.seq(row(number) for number, _ in enumerate(self.chunk.reading))
 
     def _keep(self, result: Var, total: Var, at: Any, u: Any) -> Any:
         return tirx.BufferStore(result, tirx.BufferLoad(total, [u]), [at + u])
@@ -89,10 +94,11 @@ class Products:
 
             return self._vector(cell)
 
-        def add(j: Any, column: Any, least: int = 0) -> Any:
+        def add(left: Var, right: Var, j: Any, column: Any, least: int = 0) -> Any:
             def cell(n: int, u: Any) -> Any:
-                right = tirx.BufferLoad(product.right, [j * self.width + column + u])
-                value = tirx.BufferLoad(self.sums[n], [u]) + product.factor(first + n, j) * right
+                factor = tirx.BufferLoad(right, [j * self.width + column + u])
+                value = product.factor(left, first + n, j) * factor
+                value = tirx.BufferLoad(self.sums[n], [u]) + value
                 return tirx.BufferStore(self.sums[n], value, [u])
 
             return tir.seq(self._vector(partial(cell, n)) for n in range(least, count))
@@ -101,11 +107,17 @@ class Products:
             column = w * self.strip
             # What later rows of the block use besides: a triangle's corner.
             more = [] if beyond is None else [(n, n + beyond - 1) for n in range(1, count)]
+
+            def times(left: Var, right: Var) -> list[Any]:
+                return [
+                    loop("j", terms, lambda j: add(left, right, j, column), dtype=self.index),
+                    *(add(left, right, first + term, column, n) for n, term in more),
+                ]
+
             return tir.seq(
                 [
                     *(begin(n, column) for n in range(count)),
-                    loop("j", terms, lambda j: add(j, column), dtype=self.index),
-                    *(add(first + term, column, n) for n, term in more),
+                    *(stmt for pair in product.factors for stmt in times(*pair)),
                     *(
                         self._vector(partial(keep, self.sums[n], (first + n) * self.width + column))
                         for n in range(count)
@@ -115,15 +127,16 @@ class Products:
 
         return loop("w", self.width // self.strip, strip, dtype=self.index)
 
-    def triangle_row(self, t: Any, decayed: Var) -> Any:
-        """Row ``t`` of every triangle, and ``decayed`` after step ``t``.
+    def triangle_row(self, t: Any, term: int, decayed: Var) -> Any:
+        """Row ``t`` of every triangle of a term, and ``decayed`` after step ``t``.
 
         ``decayed`` has in column s the vector of step s times the gates after it.
         """
         rows, size = self.chunk.rows, self.chunk.steps
         chains = 4 if rows % 4 == 0 else 1
         dots = [
-            (*dot, sums[:chains]) for dot, sums in zip(self.chunk.triangles, self.dots, strict=True)
+            (*dot, sums[:chains])
+            for dot, sums in zip(self.chunk.triangles(term), self.dots, strict=True)
         ]
 
         def begin(buffer: Var) -> Any:
@@ -142,7 +155,7 @@ class Products:
                     value = tirx.BufferLoad(sums[chain], [u]) + term
                     return tirx.BufferStore(sums[chain], value, [u])
 
-                into = tirx.BufferLoad(self.chunk.into, at)
+                into = tirx.BufferLoad(self.chunk.into[term], at)
                 new = tirx.Select(tirx.EQ(u, t), into, old * tirx.BufferLoad(self.chunk.gates, at))
                 return tir.seq(
                     [
@@ -176,7 +189,7 @@ class Products:
 
     @cached_property
     def dots(self) -> list[list[Var]]:
-        """Sums of the rows of every triangle, four chains of each."""
+        """Sums of the rows of every triangle of a term, four chains of each."""
         size = self.chunk.steps
-        numbers = range(len(self.chunk.triangles))
+        numbers = range(len(self.chunk.triangles(0)))
         return [[self.buffer(f"dot{n}_{c}", size) for c in range(4)] for n in numbers]

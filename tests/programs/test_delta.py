@@ -176,7 +176,7 @@ def check_causal(name, spoiled, value, run, loop=run_loop):
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("spoiled", ["Vs", "Ks", "B", "Q"])
-@pytest.mark.parametrize("name", ["gated", "by_vectors", "own_state"])
+@pytest.mark.parametrize("name", ["gated", "by_vectors", "own_state", "two_vectors"])
 def test_no_step_sees_what_comes_later(name, spoiled, value):
     chunks, loop = both_of(name)
     check_causal(
@@ -223,7 +223,7 @@ def run_blocks(func, arrays):
     return run_cuda(scheduled, arrays)
 
 
-@pytest.mark.parametrize("name", ["by_vectors", "own_state"])
+@pytest.mark.parametrize("name", ["by_vectors", "own_state", "two_vectors", "several_sums"])
 def test_forms_on_a_gpu(name):
     given = arguments(FORMS[name])
     for got, want in zip(run_blocks(FORMS[name], given), run_loop(FORMS[name], given), strict=True):

@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.target import Target
 
 torch = pytest.importorskip("torch")
 import tvm_scan.torch as ours  # noqa: E402
 from tests.relax.test_torch import exported, families  # noqa: E402
 from tests.support.compiled import compile_cached  # noqa: E402
+from tvm_scan.delta_rule import DeltaRule  # noqa: E402
 from tvm_scan.errors import ScanError  # noqa: E402
 from tvm_scan.relax import from_exported, get_pipeline  # noqa: E402
+from tvm_scan.schedules.analysis import analyse  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 
@@ -223,6 +225,41 @@ def test_matrix_states():
 
     shape = (1, L, 2, N)
     check(model, rand(*shape), rand(*shape), rand(*shape), rand(*shape), family="affine")
+
+
+@pytest.mark.parametrize("name", ["gated_delta_rule", "kda", "delta_rule", "rwkv7"])
+def test_delta_rules(name):
+    """A rule of one vector comes as a delta rule of the core."""
+    heads, keys, values = (1, L, 2), (1, L, 2, 6), (1, L, 4, 5)
+
+    def model(q, k, v, g, beta):
+        if name == "rwkv7":
+            return ours.rwkv7(q, -g, k, v, -k, beta * k, output_final_state=True)
+        gates = () if name == "delta_rule" else (-g,)
+        options = {"use_qk_l2norm_in_kernel": True, "output_final_state": True}
+        return getattr(ours, name)(q, k, v, *gates, beta, **options)
+
+    shapes = {"kda": ((1, L, 4, 6), values[:3]), "rwkv7": (keys, (*heads, 1))}
+    gates, rates = shapes.get(name, (values[:3], values[:3]))
+    args = [rand(*s) for s in (keys, keys, keys if name == "rwkv7" else values, gates, rates)]
+    check(model, *args)
+    mod = from_exported(exported(model, *args))
+    rules = [r for f in mod.functions.values() if isinstance(f, tirx.PrimFunc) for r in rules_of(f)]
+    assert len(rules) == 1
+
+
+def rules_of(func):
+    return [f for f in analyse(func).findings if isinstance(f, DeltaRule)]
+
+
+def test_packed_delta_rules_are_named():
+    def model(q, v, beta, ends):
+        return ours.delta_rule(q, q, v, beta, cu_seqlens=ends)[0]
+
+    shape = (1, L, 2, 4)
+    args = rand(*shape), rand(*shape), rand(*shape[:3]), torch.tensor([0, 7, L])
+    with pytest.raises(ScanError, match="rows of one sequence each, found a delta rule with cu"):
+        from_exported(exported(model, *args))
 
 
 def test_scan_of_a_step_and_of_slices():

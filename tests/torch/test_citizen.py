@@ -15,6 +15,7 @@ import tvm_scan.torch as ts  # noqa: E402
 from tests.torch.oracles import linear_loop  # noqa: E402
 from tvm_scan.torch.ops.affine import affine_scan  # noqa: E402
 from tvm_scan.torch.ops.cumulative import cumulative, log_sum_exp  # noqa: E402
+from tvm_scan.torch.ops.delta import delta_scan  # noqa: E402
 from tvm_scan.torch.ops.extremum import extremum, extremum_gradient, positions  # noqa: E402
 from tvm_scan.torch.ops.selective import selective_scan_grouped  # noqa: E402
 
@@ -45,6 +46,13 @@ def operator_calls():
     u, delta, A, _, C, *others, h0 = selective_inputs()
     fixed = rand(1, 4, 3, seed=2)
     yield selective_scan_grouped, (u, delta, A, fixed, C, *others, h0, True, False, True)
+    q, k, v, g = rand(4, 2, 5, 2, 3, seed=3).unbind(0)
+    beta, states = rand(2, 5, 2), rand(2, 2, 3, 3)
+    yield delta_scan, (q, k, v, -g, beta, None, None, states, None, True)
+    ends = torch.tensor([0, 2, 2, 5])
+    packed = [t[:1] for t in (q, k, v)]
+    states = rand(3, 2, 3, 3)
+    yield delta_scan, (*packed, None, None, -k[:1], k[:1], states, ends, False)
     A, h0 = torch.complex(A, -A), torch.complex(h0, h0)
     yield selective_scan_grouped, (u, delta, A, fixed, C, *others, h0, True, False, True)
 
@@ -55,7 +63,7 @@ def _may_have_gradient(operator, argument):
     return argument.is_floating_point() or argument.is_complex()
 
 
-@pytest.mark.parametrize("index", range(11))
+@pytest.mark.parametrize("index", range(13))
 def test_opcheck(index):
     operator, arguments = list(operator_calls())[index]
     arguments = tuple(

@@ -124,7 +124,7 @@ def test_no_derivative_holds_all_states(kind, order):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-@pytest.mark.parametrize("name", ["gla", "ssd"])
+@pytest.mark.parametrize("name", ["gla", "ssd", "kda", "rwkv7"])
 def test_matrix_states_leave_no_history(name, order):
     features = 64
 
@@ -134,6 +134,10 @@ def test_matrix_states_leave_no_history(name, order):
         gates = -torch.rand(shape)
         if name == "gla":
             return lambda: ts.gla(q, k, v, gates), [q, k, v]
+        if name == "kda":
+            return lambda: ts.kda(q, k, v, gates, gates[..., 0])[0], [q, k, v]
+        if name == "rwkv7":
+            return lambda: ts.rwkv7(q, gates, k, v, -k, k * gates)[0], [q, k, v]
         return lambda: ts.ssd(v, -gates[..., 0], -torch.ones(1), k, q), [q, k, v]
 
     # Of some forty sequences of features at most, each a 64th of the history.

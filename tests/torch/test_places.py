@@ -14,6 +14,7 @@ import tvm  # noqa: E402
 import tvm_scan.torch as ts  # noqa: E402
 from tests.support import cusim  # noqa: E402
 from tests.torch.oracles import linear_loop, selective_loop  # noqa: E402
+from tests.torch.test_delta import call, inputs_of, reference  # noqa: E402
 from tvm_scan.torch.kernels import cache as kernels  # noqa: E402
 from tvm_scan.torch.kernels import devices  # noqa: E402
 
@@ -139,6 +140,31 @@ def test_matrix_states(launches):
         return torch.stack(out, 1)
 
     agrees(lambda *t: ts.gla(*t, scale=1.0), loop, (q, k, v, g))
+
+
+@pytest.mark.parametrize("name", ["gated_delta_rule", "rwkv7"])
+def test_delta_rules(launches, name):
+    """In chunks, and a thread for each column; then the sequences of a row one by one."""
+    given, state = inputs_of(name, 20, batch=1, heads=2)
+    inputs = [t.float().requires_grad_() for t in (*given.values(), state)]
+
+    def run(function, *tensors, **options):
+        *timed, first = tensors
+        named = dict(zip(given, timed, strict=True))
+        return function(name, named, first, **options)[0]
+
+    agrees(lambda *t: run(call, *t), lambda *t: run(reference, *t), inputs)
+    assert launches
+    inputs[-1] = torch.cat([inputs[-1]] * 3).detach().requires_grad_()
+    ends = torch.tensor([0, 8, 8, 20])
+
+    def apart(*tensors):
+        *timed, first = tensors
+        parts = [(0, slice(0, 8)), (2, slice(8, 20))]
+        rows = [run(reference, *(t[:, s] for t in timed), first[n : n + 1]) for n, s in parts]
+        return torch.cat(rows, 1)
+
+    agrees(lambda *t: run(call, *t, cu_seqlens=ends), apart, inputs)
 
 
 def test_associative_scan_and_scan(launches):

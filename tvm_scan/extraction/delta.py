@@ -1,16 +1,18 @@
 """``extract_delta``: the proof that a loop is a delta rule.
 
-Theorem (diagonal plus rank one). Let a step be ``S'[i] = a[i] S[i] + b[i]``, where b may read one
-sum ``d = sum_j e[j] S[j]`` over the state before it. If b factors into ``p[i] u`` with u free of i
-and affine in d, ``u = rate d + drive``, then ``S' = (diag(a) + rate p e^T) S + p drive``. If none
-of a, p, e and what the outputs weigh the state with depends on the column, all columns share them.
-Over a chunk of steps then, with the gates' products ``A(s, t) = a[s+1] .. a[t]``,
+Theorem (diagonal plus low rank). Let a step be ``S'[i] = a[i] S[i] + b[i]``, where b may read
+sums ``d = sum_j e[j] S[j]`` over the state before it. If b is a sum of products ``p[i] u`` with u
+free of i and affine in the sums, it is one of terms ``u = rate d + drive`` of a sum each, and
+``S' = (diag(a) + sum of rate p e^T) S + sum of p drive``. If none of a, p, e and what the outputs
+weigh the state with depends on the column, all columns share them. Over a chunk of steps then,
+with the gates' products ``A(s, t) = a[s+1] .. a[t]``, for each term, summing over all of them,
 ``u[t] = drive[t] + rate[t] e[t] . (A(0, t-1) S[0] + sum_{s<t} A(s, t-1) p[s] u[s])``,
-a triangular system for u; states and outputs are matrix products with it.
+a triangular system for the u; states and outputs are matrix products with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tvm import tirx
@@ -20,12 +22,12 @@ from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import NotInFamily
 from tvm_scan.algebra.literal import one, zero
-from tvm_scan.delta_rule import DeltaRule, Read
+from tvm_scan.delta_rule import DeltaRule, Read, Term
 from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.array_step import ArrayStep, map_known
 from tvm_scan.extraction.assemble import buffers_outside
 from tvm_scan.extraction.delta_stores import around_time, step_stores
-from tvm_scan.extraction.factors import factored
+from tvm_scan.extraction.factors import products
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.matrix_state import MatrixState, MatrixSum, matrix_state
 from tvm_scan.extraction.nest import Nest, find_nest
@@ -74,8 +76,8 @@ def _refused(func: tirx.PrimFunc, reason: NotUnderstood, nest: Nest) -> Refusal:
     return Refusal(
         RefusalKind.COUPLED_CARRIES,
         reason.origin or nest.time.origin,
-        "expected a delta rule, S' = diag(g) S + p (w + r (q . S)) with the same g, p and q for "
-        f"all columns of S, found {reason.detail}",
+        "expected a delta rule, S' = diag(g) S + p (w + r (q . S)) + .. with the same g, p and q "
+        f"for all columns of S, found {reason.detail}",
         "the forms of the delta rule that are taken are listed in docs/families.md",
         func,
     )
@@ -92,7 +94,7 @@ def _rule(func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap) -> D
     if tir.contains_var(matrix.indices, [nest.time.var]):
         raise NotUnderstood("a state that is indexed by time")
     proof = _Proof(matrix, nest)
-    gate, into, source, rate, drive = proof.update()
+    gate, terms = proof.update()
     reads: list[Read] = []
     stores = step_stores(nest, step, matrix, external, lambda s: proof.read(s, reads), reads)
     initial, final, finish = around_time(nest, step, matrix, external)
@@ -105,7 +107,7 @@ def _rule(func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap) -> D
         func, stmt, tuple(matrix.lanes), matrix.rows, matrix.columns,
         Axis(nest.time.var, nest.time.extent),
         matrix.buffer, tuple(matrix.indices), initial, matrix.buffer in external,
-        gate, into, source, rate, drive, tuple(reads), tuple(stores), final, tuple(finish),
+        gate, terms, tuple(reads), tuple(stores), final, tuple(finish),
         tuple(read.keys()), tuple(b for b in written.keys() if b in external),
     )  # fmt: skip
 
@@ -120,11 +122,12 @@ class _Proof:
         self.axes = [*(lane.var for lane in matrix.lanes), nest.time.var]
         self.inner = [loop.var for s in matrix.sums for loop in s.loops if loop is not None]
 
-    def update(self) -> tuple[Any, Any, Any, Any, Any]:
-        """Gate, vector, read vector, rate and drive."""
-        matrix, total = self.matrix, tirx.Var("total", self.dtype)
+    def update(self) -> tuple[Any, tuple[Term, ...]]:
+        """Gate, and what is added."""
+        matrix = self.matrix
         row, column = matrix.rows.var, matrix.columns.var
         sums: list[MatrixSum] = []
+        totals: list[Var] = []
 
         def on_load(load: Any) -> Any:
             one_sum = matrix.sum_of(load)
@@ -132,40 +135,58 @@ class _Proof:
                 return load
             if one_sum not in sums:
                 sums.append(one_sum)
+                totals.append(tirx.Var(f"total{len(totals)}", self.dtype))
             for loop, index in zip(one_sum.loops, load.indices, strict=False):
                 if loop is not None or not (isinstance(index, Var) and index.same_as(column)):
                     raise NotUnderstood("a sum of another column than the step's own")
-            return total
+            return totals[sums.index(one_sum)]
 
         step = map_known(self._over_first(matrix.cells[-1]), on_load)
-        if len(sums) != 1:
-            raise NotUnderstood(f"{len(sums)} sums over the state in its update")
-        source, after = self._weight(sums[0])
-        if after:
+        if not sums:
+            raise NotUnderstood("no sum over the state in its update")
+        sources = [self._weight(one_sum) for one_sum in sums]
+        if any(after for _, after in sources):
             raise NotUnderstood("an update by a sum over the state that it updates")
         cell = matrix.cells[0]
         gate, rest = _affine(step, cell)
-        into, amount = factored(
-            zero(self.dtype) if rest is None else rest, row, [total, column, cell]
-        )
-        rate, drive = _affine(amount, total)
+        rest = zero(self.dtype) if rest is None else rest
+        terms = [
+            term
+            for into, amount in products(rest, row, [*totals, column, cell])
+            for term in self._terms(into, amount, totals, [source for source, _ in sources])
+        ]
         gate = one(self.dtype) if gate is None else gate
-        rate = one(self.dtype) if rate is None else rate
-        drive = zero(self.dtype) if drive is None else drive
-        for what, expr, allowed in (
-            ("gate", gate, row),
-            ("vector", into, row),
-            ("read vector", source, row),
-            ("rate", rate, column),
-            ("amount", drive, column),
-        ):
-            self._check(what, expr, [*self.axes, allowed], total)
-        return gate, into, source, rate, drive
+        self._check("gate", gate, [*self.axes, row], totals)
+        for term in terms:
+            for what, expr, allowed in (
+                ("vector", term.into, row),
+                ("read vector", term.source, row),
+                ("rate", term.rate, column),
+                ("amount", term.drive, column),
+            ):
+                if expr is not None:
+                    self._check(what, expr, [*self.axes, allowed], totals)
+        return gate, tuple(terms)
+
+    def _terms(
+        self, into: Any, amount: Any, totals: list[Var], sources: list[Any]
+    ) -> Iterator[Term]:
+        """An amount of several sums as terms of one each, the drive with the first."""
+        read = []
+        for total, source in zip(totals, sources, strict=True):
+            if tir.contains_var(amount, [total]):
+                rate, amount = _affine(amount, total)
+                amount = zero(self.dtype) if amount is None else amount
+                read.append((source, one(self.dtype) if rate is None else rate))
+        if not read:
+            yield Term(into, None, None, amount)
+        for number, (source, rate) in enumerate(read):
+            yield Term(into, source, rate, zero(self.dtype) if number else amount)
 
     def read(self, one_sum: MatrixSum, reads: list[Read]) -> Read:
         """A read of the state, over the sum's own loops where it has any."""
         weight, after = self._weight(one_sum)
-        self._check("read vector", weight, [*self.axes, self.matrix.rows.var, *self.inner], None)
+        self._check("read vector", weight, [*self.axes, self.matrix.rows.var, *self.inner], [])
         return Read(tirx.Var(f"read{len(reads)}", self.dtype), weight, after)
 
     def _over_first(self, expr: Any, last: bool = False) -> Any:
@@ -191,10 +212,10 @@ class _Proof:
             raise NotUnderstood("a sum that adds more than the state")
         return one(self.dtype) if weight is None else weight, after
 
-    def _check(self, what: str, expr: Any, allowed: list[Var], total: Var | None) -> None:
+    def _check(self, what: str, expr: Any, allowed: list[Var], totals: list[Var]) -> None:
         matrix = self.matrix
         every = [*self.axes, *self.inner, *matrix.cells, matrix.rows.var, matrix.columns.var]
-        wrong = [v for v in [*every, total] if v is not None and not _in(v, allowed)]
+        wrong = [v for v in [*every, *totals] if not _in(v, allowed)]
         for var in wrong:
             if tir.contains_var(expr, [var]):
                 raise NotUnderstood(f"a {what} that depends on {var.name}: {expr}")

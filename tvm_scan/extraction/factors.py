@@ -1,7 +1,8 @@
-"""Taking a common factor out of an expression."""
+"""Expressions as sums of products, each split by the variable that a factor depends on."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tvm import tirx
@@ -11,62 +12,89 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import is_constant, is_float, one, zero
 from tvm_scan.extraction.step_loops import NotUnderstood
 
-__all__ = ["factored"]
+__all__ = ["products"]
 
 
-def factored(expr: Any, row: Var, apart: list[Var]) -> tuple[Any, Any]:
-    """``(p, u)`` with ``expr == p u`` (over the reals), p a product of all that depends on ``row``.
+#: Most products of a sum.
+_MOST = 8
+
+#: Factors that depend on the row, and the rest of a product.
+_Products = list[tuple[list[Any], Any]]
+
+
+def products(expr: Any, row: Var, apart: list[Var]) -> list[tuple[Any, Any]]:
+    """Pairs ``(p, u)`` with ``expr == sum of p u`` (over the reals), every u free of ``row``.
 
     Parameters
     ----------
     expr : Expr
         Sums and differences of products.
     row : Var
-        What u must be free of.
+        What every u must be free of.
     apart : list of Var
-        What p must be free of.
+        What every p must be free of.
 
     Returns
     -------
-    tuple of Expr
+    list of tuple of Expr
+        Of different p each.
 
     Raises
     ------
     NotUnderstood
-        If the terms of a sum have different factors, or a factor depends on both.
+        If a factor depends on both, or there are many products.
     """
-    factors, rest = _factors(expr, row, apart)
-    product = one(tir.dtype_of(expr))
-    for number, factor in enumerate(factors):
-        product = factor if number == 0 else product * factor
-    return product, rest
+    pairs = []
+    for factors, rest in _products(expr, row, apart):
+        product = one(tir.dtype_of(expr))
+        for number, factor in enumerate(factors):
+            product = factor if number == 0 else product * factor
+        pairs.append((product, rest))
+    return pairs
 
 
-def _factors(e: Any, row: Var, apart: list[Var]) -> tuple[list[Any], Any]:
-    unit = one(tir.dtype_of(e))
+def _products(e: Any, row: Var, apart: list[Var]) -> _Products:
     if not tir.contains_var(e, [row]):
-        return [], e
+        return [([], e)]
     if isinstance(e, tirx.Mul):
-        left, right = _factors(e.a, row, apart), _factors(e.b, row, apart)
-        rest = left[1] * right[1]
-        for one_rest, other in ((left[1], right[1]), (right[1], left[1])):
-            if tir.structurally_equal(one_rest, unit):
-                rest = other
-        return [*left[0], *right[0]], rest
+        left, right = _products(e.a, row, apart), _products(e.b, row, apart)
+        if len(left) * len(right) > _MOST:
+            raise NotUnderstood(f"many products in {e}")
+        pairs = [(p, q) for p in left for q in right]
+        return _gathered(([*p[0], *q[0]], _times(p[1], q[1])) for p, q in pairs)
     if not tir.contains_var(e, apart):
-        return [e], unit
+        return [([e], one(tir.dtype_of(e)))]
     if isinstance(e, tirx.Add | tirx.Sub):
-        if is_constant(e.a, 0):
-            factors, rest = _factors(e.b, row, apart)
-            return factors, rest if isinstance(e, tirx.Add) else zero(tir.dtype_of(e)) - rest
-        left, right = _factors(e.a, row, apart), _factors(e.b, row, apart)
-        if not _same(left[0], right[0]):
-            raise NotUnderstood(f"terms with different vectors in {e}")
-        return left[0], left[1] + right[1] if isinstance(e, tirx.Add) else left[1] - right[1]
+        left = [] if is_constant(e.a, 0) else _products(e.a, row, apart)
+        right = _products(e.b, row, apart)
+        if isinstance(e, tirx.Sub):
+            right = [(factors, zero(tir.dtype_of(e)) - rest) for factors, rest in right]
+        return _gathered([*left, *right])
     if isinstance(e, tirx.Div) and is_float(tir.dtype_of(e)) and not tir.contains_var(e.b, [row]):
-        factors, rest = _factors(e.a, row, apart)
-        return factors, rest / e.b
+        return [(factors, rest / e.b) for factors, rest in _products(e.a, row, apart)]
     raise NotUnderstood(f"an update that is no vector times an amount in {e}")
+
+
+def _times(left: Any, right: Any) -> Any:
+    unit = one(tir.dtype_of(left))
+    if tir.structurally_equal(left, unit):
+        return right
+    return left if tir.structurally_equal(right, unit) else left * right
+
+
+def _gathered(pairs: Iterable[tuple[list[Any], Any]]) -> _Products:
+    """Products of the same factors as one."""
+    out: _Products = []
+    for factors, rest in pairs:
+        for number, (other, total) in enumerate(out):
+            if _same(factors, other):
+                out[number] = (other, total + rest)
+                break
+        else:
+            out.append((factors, rest))
+    if len(out) > _MOST:
+        raise NotUnderstood(f"{len(out)} products")
+    return out
 
 
 def _same(left: list[Any], right: list[Any]) -> bool:

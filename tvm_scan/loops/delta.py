@@ -94,6 +94,19 @@ class Step:
         return cell if self.gate is None else self.gate(i) * cell
 
 
+def write_known(
+    loop: Loop, keys: Any, columns: Columns, step: Step, state: Matrix, known: Cells
+) -> None:
+    """Write what a state has before a step into a cell for each column, if the step reads it."""
+    source = step.source
+    if source is None:
+        return
+    with columns() as (j, _):
+        known[j] = 0
+    with loop.over(keys, "i") as i, columns() as (j, v):
+        known[j] = known[j] + source(i) * state[i, j, v]
+
+
 def write_step(
     loop: Loop,
     keys: Any,
@@ -124,12 +137,6 @@ def write_step(
         Writes what reads a row as soon as it is there.
     """
     before, after = states
-    source = step.source
-    if source is not None:
-        with columns() as (j, _):
-            known[j] = 0
-        with loop.over(keys, "i") as i, columns() as (j, v):
-            known[j] = known[j] + source(i) * before[i, j, v]
     if step.rate is not None:
         with columns() as (j, v):
             update[j] = step.rate * (step.drive(v) - known[j])
@@ -203,17 +210,26 @@ class Arrays:
         self.keys, self.values = keys, values
         self.heads = heads if group == 1 else heads * group
 
-        def array(name: str, *shape: Any) -> Cells:
-            return loop.array(name, (batch, length, *shape), dtype)
+        token = (batch, length)
+        self._shapes: dict[str, tuple[Any, ...]]
+        self._shapes = dict.fromkeys("qkab", (*token, heads, keys))
+        self._shapes |= {"v": (*token, self.heads, values), "beta": (*token, self.heads)}
+        self._shapes["w"] = (*token, self.heads, *((keys,) if gate == "key" else ()))
 
-        self.q, self.k = array("q", heads, keys), array("k", heads, keys)
-        self.v = array("v", self.heads, values)
+        def array(name: str) -> Cells:
+            return loop.array(name, self._shapes[name], dtype)
+
+        self.q, self.k, self.v = array("q"), array("k"), array("v")
         if gate != "none":
-            self.w = array("w", self.heads, *((keys,) if gate == "key" else ()))
+            self.w = array("w")
         if rule == "delta":
-            self.beta = array("beta", self.heads)
+            self.beta = array("beta")
         else:
-            self.a, self.b = array("a", heads, keys), array("b", heads, keys)
+            self.a, self.b = array("a"), array("b")
+
+    def like(self, loop: Loop, name: str) -> Cells:
+        """Add a gradient to the parameters, of the shape of one of them."""
+        return loop.array(f"g_{name}", self._shapes[name], self.dtype)
 
     def row(self, name: str, token: Any, h: Expr) -> OfRow:
         """Return an array of keys at a token and head, as a function of the row."""
@@ -275,7 +291,9 @@ def delta_rule(
             )
             column = single(v)
             state = Matrix(last, lambda i, _, v: (b, h, i, v))
-            write_step(loop, keys, column, arrays.step((b, t), h), (state, state), known, update)
+            step = arrays.step((b, t), h)
+            write_known(loop, keys, column, step, state, known)
+            write_step(loop, keys, column, step, (state, state), known, update)
             write_read(loop, keys, column, arrays.row("q", (b, t), h), state, total)
             y[b, t, h, v] = total[0]
     return loop.func

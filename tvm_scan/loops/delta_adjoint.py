@@ -2,9 +2,9 @@
 
 With the adjoint ``G`` of the state after a step, the gradient of the output at it and the state
 before it, each gradient of the step is a product of vectors with one of the two states, and
-``G`` goes on to the step before. States are not kept: a pass forward leaves those that chunks of
-`STEPS` steps begin with, in memory of the task alone; then, last chunk first, a chunk is passed
-forward once more, which leaves its states in the second cache, and back.
+``G`` goes on to the step before. `delta_walk` has kept the states that chunks begin with. Last
+chunk first, a chunk is passed forward once more, which leaves its states in the second cache, and
+back.
 """
 
 from __future__ import annotations
@@ -15,105 +15,94 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
-from tvm_scan.loops.delta import Matrix, write_step
-from tvm_scan.loops.delta_walk import Walk
+from tvm_scan.loops.delta import Matrix
+from tvm_scan.loops.delta_walk import KEPT, Walk
 from tvm_scan.loops.writer import Cells, Loop
 
-__all__ = ["STEPS", "delta_adjoint"]
+__all__ = ["delta_adjoint"]
 
-#: Steps of a chunk.
-STEPS = 16
+#: Most columns of a block: 128 rows of them in float32 at every step of a chunk are 1 MiB.
+_COLUMNS = 32
 
 
 def delta_adjoint(
     batch: Expr, heads: Expr, length: Expr, *, packed: bool = False, **options: Any
 ) -> tirx.PrimFunc:
-    """Build ``delta_adjoint(q, .., first, [offsets,] g_y, g_last, g_q, g_k, g_v, .., g_first)``.
+    """Build ``delta_adjoint(q, .., first, [offsets,] kept, g_y, g_last, g_q, .., g_first)``.
 
-    The first parameters are those of `Walk`, with the gradients of its results; then come the
-    gradients of what it reads, in its order. All are of the heads of `v`, those of `q`, `k`,
-    `a` and `b` too, and that of `w` is that of its logarithm.
+    The first parameters are those of `delta_walk`, with the gradients of its results; then come
+    the gradients of what it reads, in its order. That of `w` is that of its logarithm.
     """
     with Loop() as loop:
-        adjoint = _Adjoint(loop, Walk(loop, batch, heads, length, packed, **options))
-        with loop.parallel(batch * adjoint.walk.heads, "adjoint") as r:
-            adjoint.write(r)
+        adjoint = _Adjoint(loop, Walk(loop, batch, heads, length, packed, _COLUMNS, **options))
+        with loop.parallel(batch * heads, "adjoint") as r:
+            adjoint.write(r // heads, r % heads)
     return loop.func
 
 
 class _Adjoint:
-    """The parameters, and what a task does: one head of a sequence, block after block."""
+    """The parameters, and what a task does: the heads of a key, block after block."""
 
     def __init__(self, loop: Loop, walk: Walk) -> None:
         self.loop, self.walk, self.block, self.arrays = loop, walk, walk.block, walk.arrays
         self.keys, arrays = walk.keys, walk.arrays
         self.is_delta = arrays.rule == "delta"
+        self.kept = walk.kept()
         self.g_y, self.g_last = walk.array("g_y", walk.values), walk.states("g_last")
-        shapes: dict[str, tuple[Any, ...]] = {"q": (walk.keys,), "k": (walk.keys,)}
-        shapes["v"] = (walk.values,)
-        if arrays.gate != "none":
-            shapes["w"] = (walk.keys,) if arrays.gate == "key" else ()
-        shapes |= {"beta": ()} if self.is_delta else {"a": (walk.keys,), "b": (walk.keys,)}
-        self.g = {name: walk.array(f"g_{name}", *shape) for name, shape in shapes.items()}
+        names = ["q", "k", "v", *(["w"] if arrays.gate != "none" else [])]
+        names += ["beta"] if self.is_delta else ["a", "b"]
+        self.g = {name: arrays.like(loop, name) for name in names}
         self.g_first = walk.states("g_first")
 
-    def write(self, r: Expr) -> None:
-        """Write the passes over all blocks of one head of a sequence."""
-        loop, walk = self.loop, self.walk
-        chunks = (walk.length + (STEPS - 1)) // STEPS
-        cells = self.keys * self.block.width
-        self.known, self.update = walk.scratch("known"), walk.scratch("update")
+    def write(self, s: Expr, head: Expr) -> None:
+        """Write the passes over all blocks of all heads that share a key."""
+        loop, walk, group = self.loop, self.walk, self.arrays.group
+        walk.allocate()
         self.asked, self.drive = walk.scratch("asked"), walk.scratch("drive")
         self.to_drive, self.to_known = walk.scratch("to_drive"), walk.scratch("to_known")
         self.gated, self.read = walk.scratch("gated"), walk.scratch("read")
         self.parts = [loop.cell(name, walk.dtype, self.block.vector) for name in ("part", "other")]
         self.state = walk.part(walk.scratch("state", self.keys))
-        self.history = walk.scratch("history", (STEPS + 1) * self.keys)
-        self.knowns = walk.scratch("knowns", STEPS)
-        starts = walk.scratch("starts", chunks * self.keys)
-        with loop.over(self.block.count, "block") as self.number:
-            walk.at(r // walk.heads, r % walk.heads, self.number)
-            steps = walk.steps
-            count = (steps + (STEPS - 1)) // STEPS
-            walk.copy(self.state, walk.first)
-            with loop.over(count, "c") as c:
-                walk.copy(walk.part(starts, c * cells), self.state)
-                # From the last start on, the second pass alone goes.
-                ahead = tirx.Select(c + 1 < count, tirx.IntImm("int64", STEPS), 0 * steps)
-                with loop.over(ahead, "n") as n:
-                    self.forward(c * STEPS + n, self.state, self.state)
+        self.history = walk.scratch("history", (KEPT + 1) * self.keys)
+        self.knowns = walk.scratch("knowns", KEPT)
+        count = self.block.count
+        with loop.over(group * count, "block") as n:
+            walk.at(s, head * group + n // count, n % count)
+            #: Whether another block was before, of the head or of another.
+            self.is_later = {True: n % count > 0, False: n > 0}
+            chunks = (walk.steps + (KEPT - 1)) // KEPT
             walk.copy(self.state, self.g_last)
-            with loop.over(count, "z") as z:
-                self.chunk(count - 1 - z, walk.part(starts, (count - 1 - z) * cells))
+            with loop.over(chunks, "c") as c:
+                self.chunk(chunks - 1 - c)
             walk.copy(self.g_first, self.state)
 
-    def chunk(self, c: Expr, start: Matrix) -> None:
+    def chunk(self, c: Expr) -> None:
         """Pass a chunk forward once more, and back."""
         loop, walk = self.loop, self.walk
-        here = tirx.min(STEPS, walk.steps - c * STEPS)
-        walk.copy(self.before(0), start)
+        here = tirx.min(KEPT, walk.steps - c * KEPT)
+        walk.copy(self.before(0), walk.kept_at(self.kept, c))
+        walk.begin(c * KEPT, self.before(0))
         with loop.over(here, "n") as n:
-            token, after = walk.token(c * STEPS + n), self.before(n + 1)
+            token, after = walk.token(c * KEPT + n), self.before(n + 1)
             with self.block.columns() as (j, v):
                 self.asked[j] = self.g_y[token, walk.h, v]
+                self.knowns[n * self.block.width + j] = walk.known[j]
 
             def read(i: Any) -> None:
                 self.add("q", (token, walk.h, i), lambda j, v: after[i, j, v] * self.asked[j])
 
-            self.forward(c * STEPS + n, self.before(n), after, read)
-            with self.block.columns() as (j, _):
-                self.knowns[n * self.block.width + j] = self.known[j]
-        self.begin(c * STEPS + (here - 1), here - 1)
+            walk.advance(c * KEPT + n, self.before(n), after, read)
+        self.start(c * KEPT + (here - 1), here - 1)
         with loop.over(self.keys, "i") as i:
-            self.enter(c * STEPS + (here - 1), i)
+            self.enter(c * KEPT + (here - 1), i)
         with loop.over(here, "m") as m:
             n = here - 1 - m
-            t = c * STEPS + n
+            t = c * KEPT + n
             self.end(t, n)
             with T.If(n > 0):
                 with T.Then():
                     # A row goes on to the step before while it is in registers.
-                    self.begin(t - 1, n - 1)
+                    self.start(t - 1, n - 1)
                     with loop.over(self.keys, "i") as i:
                         self.leave(t, n, i)
                         self.enter(t - 1, i)
@@ -127,13 +116,7 @@ class _Adjoint:
         """Return the state before a step of the chunk."""
         return self.walk.part(self.history, n * (self.keys * self.block.width))
 
-    def forward(self, t: Expr, before: Matrix, after: Matrix, row: Any = None) -> None:
-        """Pass a step forward."""
-        step = self.arrays.step(self.walk.token(t), self.walk.h)
-        states, columns = (before, after), self.block.columns
-        write_step(self.loop, self.keys, columns, step, states, self.known, self.update, row)
-
-    def begin(self, t: Expr, n: Expr) -> None:
+    def start(self, t: Expr, n: Expr) -> None:
         """Write what the rows of a step need before they are entered."""
         token, h = self.walk.token(t), self.walk.h
         with self.block.columns() as (j, v):
@@ -141,7 +124,7 @@ class _Adjoint:
             self.to_drive[j] = 0
             if not self.is_delta:
                 self.to_known[j] = 0
-                self.known[j] = self.knowns[n * self.block.width + j]
+                self.walk.known[j] = self.knowns[n * self.block.width + j]
                 self.drive[j] = self.arrays.v[token, h, v]
 
     def enter(self, t: Expr, i: Expr) -> None:
@@ -156,7 +139,7 @@ class _Adjoint:
                 self.to_known[j] = self.to_known[j] + step.erase[1](i) * state[i, j, v]
         if step.erase is not None:
             self.add("k", (token, h, i), lambda j, v: state[i, j, v] * self.drive[j])
-            self.add("b", (token, h, i), lambda j, v: state[i, j, v] * self.known[j])
+            self.add("b", (token, h, i), lambda j, v: state[i, j, v] * self.walk.known[j])
 
     def end(self, t: Expr, n: Expr) -> None:
         """Write what the rows of a step need before they are left, once all are entered."""
@@ -166,11 +149,11 @@ class _Adjoint:
         if rate is not None:
             # The update is `rate` times an error, and what was known enters it with a minus.
             with columns() as (j, v):
-                self.update[j] = step.drive(v) - self.knowns[n * self.block.width + j]
-            self.add("beta", (token, h), lambda j, _: self.to_drive[j] * self.update[j])
+                self.walk.update[j] = step.drive(v) - self.knowns[n * self.block.width + j]
+            self.add("beta", (token, h), lambda j, _: self.to_drive[j] * self.walk.update[j])
         with columns() as (j, v):
             if rate is not None:
-                self.update[j] = rate * self.update[j]
+                self.walk.update[j] = rate * self.walk.update[j]
                 self.to_drive[j] = rate * self.to_drive[j]
             self.g["v"][token, h, v] = self.to_drive[j]
             self.read[j] = self.to_drive[j] if rate is not None else self.to_known[j]
@@ -183,7 +166,7 @@ class _Adjoint:
         step, before, read = self.arrays.step(token, h), self.before(n), self.read
         part, other = self.parts
         if step.erase is None:
-            self.block.gather(part, lambda j, v: state[i, j, v] * self.update[j])
+            self.block.gather(part, lambda j, v: state[i, j, v] * self.walk.update[j])
             self.block.gather(other, lambda j, v: before[i, j, v] * read[j])
             with self.loop.over(self.block.vector, "x", T.vectorized) as x:
                 part[x] = part[x] - step.passed(i, other[x])
@@ -214,8 +197,11 @@ class _Adjoint:
 
     def put(self, name: str, at: Any, total: Expr) -> None:
         """Write the sum over a block to a gradient, or add it to that of the blocks before."""
+        of_value = name in ("w", "beta")
         cells: Cells = self.g[name]
-        if self.block.count > 1:
+        token, h, *i = at
+        where = (token, h if of_value or self.arrays.group == 1 else h // self.arrays.group, i)
+        if self.block.count * (1 if of_value else self.arrays.group) > 1:
             zero = tirx.const(0, self.walk.dtype)
-            total = total + tirx.Select(self.number > 0, cells[at], zero)
-        cells[at] = total
+            total = total + tirx.Select(self.is_later[of_value], cells[where], zero)
+        cells[where] = total

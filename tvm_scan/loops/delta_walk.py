@@ -16,11 +16,13 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
-from tvm_scan.loops.delta import Arrays, Matrix, write_step
+from tvm_scan.loops.delta import Arrays, Matrix, write_known, write_step
 from tvm_scan.loops.writer import Cells, Loop
 
-__all__ = ["Block", "Walk", "delta_walk"]
+__all__ = ["KEPT", "Block", "Walk", "delta_walk"]
 
+#: Steps from one state that is kept to the next.
+KEPT = 64
 #: Most columns of a task: 128 rows of them in float32 fill two thirds of a cache of 48 KiB.
 _COLUMNS = 64
 #: Cells of a vector, widest first.
@@ -34,8 +36,8 @@ class Block:
     ----------
     loop : Loop
         Is written.
-    values : int
-        Columns of the state.
+    values, most : int
+        Columns of the state, and most of a block.
 
     Attributes
     ----------
@@ -49,9 +51,9 @@ class Block:
 
     first: Expr
 
-    def __init__(self, loop: Loop, values: int) -> None:
+    def __init__(self, loop: Loop, values: int, most: int) -> None:
         self.loop = loop
-        divisors = [n for n in range(1, min(values, _COLUMNS) + 1) if values % n == 0]
+        divisors = [n for n in range(1, min(values, most) + 1) if values % n == 0]
         vectors = {n: next(x for x in _VECTORS if n % x == 0) for n in divisors}
         self.width = max(divisors, key=lambda n: (vectors[n], n))
         self.vector, self.count = vectors[self.width], values // self.width
@@ -104,12 +106,21 @@ class Walk:
     packed : bool
         Whether the sequences lie in one row, each from one of the `offsets` (batch + 1,) to the
         next.
+    most : int
+        Most columns of a block.
     **options
         Those of `Arrays`.
     """
 
     def __init__(
-        self, loop: Loop, batch: Expr, heads: Expr, length: Expr, packed: bool, **options: Any
+        self,
+        loop: Loop,
+        batch: Expr,
+        heads: Expr,
+        length: Expr,
+        packed: bool,
+        most: int = _COLUMNS,
+        **options: Any,
     ) -> None:
         self.loop, self.batch, self.length, self.packed = loop, batch, length, packed
         #: Extent of the first axis of the arrays.
@@ -119,13 +130,29 @@ class Walk:
         self.keys, self.values = self.arrays.keys, self.arrays.values
         self.first = self.states("first")
         self.offsets = loop.array("offsets", (batch + 1,), "int64") if packed else None
-        self.block = Block(loop, self.values)
+        self.block = Block(loop, self.values, most)
 
     def states(self, name: str) -> Matrix:
         """Add an array of states, of which the task has one."""
         shape = (self.batch, self.heads, self.keys, self.values)
         cells = self.loop.array(name, shape, self.dtype)
         return Matrix(cells, lambda i, _, v: (self.s, self.h, i, v))
+
+    def kept(self) -> Cells:
+        """Add an array of the states that are kept, of every sequence one before another."""
+        chunks = (self.length + (KEPT - 1)) // KEPT
+        # Those of a packed sequence begin where no earlier one reaches.
+        count = self.length // KEPT + self.batch if self.packed else self.batch * chunks
+        shape = (count, self.heads, self.keys, self.values)
+        return self.loop.array("kept", shape, self.dtype)
+
+    def kept_at(self, cells: Cells, chunk: Expr) -> Matrix:
+        """Return the state that is kept at the head of a chunk of the sequence of the task."""
+        if self.offsets is None:
+            first = self.s * ((self.length + (KEPT - 1)) // KEPT)
+        else:
+            first = self.offsets[self.s] // KEPT + self.s
+        return Matrix(cells, lambda i, _, v: (first + chunk, self.h, i, v))
 
     def array(self, name: str, *shape: Any) -> Cells:
         """Add an array of tokens and heads."""
@@ -157,6 +184,46 @@ class Walk:
         """Allocate cells for a task, `count` for each of the block's columns."""
         return self.loop.cell(name, self.dtype, self.block.width * count)
 
+    def allocate(self) -> None:
+        """Allocate what steps use."""
+        self.known, self.coming, self.update = (
+            self.scratch(name) for name in ("known", "coming", "update")
+        )
+
+    def begin(self, step: Any, state: Matrix) -> None:
+        """Write what a step needs of the state before it, if there is a step."""
+        with T.If(step < self.steps), T.Then():
+            terms = self.arrays.step(self.token(step), self.h)
+            write_known(self.loop, self.keys, self.block.columns, terms, state, self.known)
+
+    def advance(
+        self,
+        step: Expr,
+        before: Matrix,
+        after: Matrix,
+        row: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Write a step, and what the next one needs of a row as soon as that is there.
+
+        The last step does that for itself, in vain.
+        """
+        columns, known, coming = self.block.columns, self.known, self.coming
+        terms = self.arrays.step(self.token(step), self.h)
+        ahead = self.arrays.step(self.token(tirx.min(step + 1, self.steps - 1)), self.h).source
+
+        def read(i: Any) -> None:
+            if ahead is not None:
+                with columns() as (j, v):
+                    coming[j] = coming[j] + ahead(i) * after[i, j, v]
+            if row is not None:
+                row(i)
+
+        with columns() as (j, _):
+            coming[j] = 0
+        write_step(self.loop, self.keys, columns, terms, (before, after), known, self.update, read)
+        with columns() as (j, _):
+            known[j] = coming[j]
+
     def copy(self, target: Matrix, source: Matrix) -> None:
         """Write a state of the block to another place."""
         with self.loop.over(self.keys, "i") as i, self.block.columns() as (j, v):
@@ -170,30 +237,38 @@ def delta_walk(
     *,
     packed: bool = False,
     in_place: bool = False,
+    keep: bool = False,
     threads: bool = True,
     **options: Any,
 ) -> tirx.PrimFunc:
-    """Build ``delta_walk(q, k, v, [w,] [beta | a, b,] first, [offsets,] [last,] y)``.
+    """Build ``delta_walk(q, k, v, [w,] [beta | a, b,] first, [offsets,] [kept,] [last,] y)``.
 
-    With `in_place` the states after time are left in `first`, and no task copies its own. Without
-    `threads` the calling one does all. The other options are those of `Walk`.
+    With `in_place` the states after time are left in `first`, and no task copies its own; with
+    `keep` those before every `KEPT`-th step are left in `kept`. Without `threads` the calling one
+    does all. The other options are those of `Walk`.
     """
     with Loop() as loop:
         walk = Walk(loop, batch, heads, length, packed, **options)
-        arrays, block, keys = walk.arrays, walk.block, walk.keys
+        block = walk.block
+        kept = walk.kept() if keep else None
         last = None if in_place else walk.states("last")
         y = walk.array("y", walk.values)
         kind = T.parallel if threads else T.serial
         with loop.parallel(batch * walk.heads * block.count, "walk", kind) as r:
             walk.at(r // (walk.heads * block.count), r // block.count % walk.heads, r % block.count)
-            known, update, total = (walk.scratch(name) for name in ("known", "update", "total"))
+            walk.allocate()
+            total = walk.scratch("total")
             state = walk.first
             if last is not None:
-                state = walk.part(walk.scratch("state", keys))
+                state = walk.part(walk.scratch("state", walk.keys))
                 walk.copy(state, walk.first)
+            walk.begin(tirx.IntImm("int64", 0), state)
             with loop.over(walk.steps, "t") as t:
+                if kept is not None:
+                    with T.If(t % KEPT == 0), T.Then():
+                        walk.copy(walk.kept_at(kept, t // KEPT), state)
                 token, h = walk.token(t), walk.h
-                step, query = arrays.step(token, h), arrays.row("q", token, h)
+                query = walk.arrays.row("q", token, h)
 
                 def read(i: Any) -> None:
                     with block.columns() as (j, v):
@@ -201,7 +276,7 @@ def delta_walk(
 
                 with block.columns() as (j, _):
                     total[j] = 0
-                write_step(loop, keys, block.columns, step, (state, state), known, update, read)
+                walk.advance(t, state, state, read)
                 with block.columns() as (j, v):
                     y[token, h, v] = total[j]
             if last is not None:

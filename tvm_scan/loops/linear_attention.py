@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from tvm_scan.library.arguments import make_extent
-from tvm_scan.loops.delta import Matrix, Step, single, write_read, write_step
+from tvm_scan.loops.delta import Matrix, Step, single, write_known, write_read, write_step
 from tvm_scan.loops.writer import Cells, Loop
 
 __all__ = ["LinearAttention"]
@@ -130,6 +130,7 @@ class LinearAttention:
             loop.cell(name, _WIDE, scope="local") for name in ("known", "update", "total")
         )
         matrix, column = Matrix(state, lambda i, _, v: (token[0], h, i, v)), single(v)
+        write_known(loop, keys, column, step, matrix, known)
         write_step(loop, keys, column, step, (matrix, matrix), known, update)
         with loop.over(tirx.IntImm("int64", self.query_heads // self.heads), "r") as r:
             write_read(loop, keys, column, lambda i: read("query", h, r, i), matrix, total)

@@ -45,11 +45,10 @@ class DeltaCall:
         if values % heads if heads else values:
             expected = f"heads of q that divide the {values} of v into groups"
             check(False, owner, expected, heads, "repeat or drop heads")
-        if normalise:
-            q, k = (_normalised(wide(t)) for t in (q, k))
         if scale is None:
             scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
-        self.q, self.k, self.scale = q, k, scale
+        self.q = _normalised(wide(q), scale) if normalise else wide(q) * scale
+        self.k = _normalised(wide(k), 1.0) if normalise else k
         self.g: Tensor | None = None
         self.beta: Tensor | None = None
         self.a: Tensor | None = None
@@ -115,18 +114,19 @@ class DeltaCall:
         timed = {n: getattr(self, n) for n in ("q", "k", "v", "g", "beta", "a", "b")}
         present = [n for n, t in timed.items() if t is not None]
         timed |= dict(zip(present, widened(*(timed[n] for n in present)), strict=True))
-        q, like = timed.pop("q") * self.scale, timed["v"]
+        like = timed["v"]
         state = self.given
         if state is None:
             check(not in_place, self.owner, "an initial_state to write to", None, "pass one")
             state = like.new_zeros(self.shape)
         first = state.to(like.dtype)
         first = first.mT if self.v_first else first
-        tensors = DeltaTensors(q, **timed, h0=first, offsets=self.offsets)
+        tensors = DeltaTensors(**timed, h0=first, offsets=self.offsets)
         if in_place:
             y = self._in_place(tensors, state)
             return y.to(self.v.dtype), state
-        y, last = delta_scan(*tensors)
+        keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        y, last, _ = delta_scan(*tensors, keep)
         last = last.mT if self.v_first else last
         return y.to(self.v.dtype), (last if wants_state else None)
 
@@ -138,10 +138,12 @@ class DeltaCall:
         check(not recorded, self.owner, "no derivative of inplace_final_state", "one", fix)
         y = delta_step(tensors) if tensors.h0 is state else None
         if y is None:
-            y, last = delta_scan(*tensors)
+            y, last, _ = delta_scan(*tensors, False)
             state.copy_(last.mT if self.v_first else last)
         return y
 
 
-def _normalised(tensor: Tensor) -> Tensor:
-    return tensor * (tensor.square().sum(-1, keepdim=True) + _LEAST).rsqrt()
+def _normalised(tensor: Tensor, scale: float) -> Tensor:
+    squares = torch.linalg.vecdot(tensor, tensor).unsqueeze(-1)
+    unit: Tensor = tensor * ((squares + _LEAST).rsqrt() * scale)
+    return unit

@@ -1,8 +1,9 @@
 """Delta rules and their adjoint as torch operators.
 
 On a CPU a kernel walks time (`tvm_scan.loops.delta_walk`), packed sequences as they lie; its
-adjoint is one too, and keeps no states between the two. On a GPU the plain loop is scheduled in
-chunks, a sequence at a time, and the adjoint is made of torch's operators; see `delta_steps`.
+adjoint is one too, and starts from a state for every `KEPT` steps. On a GPU the plain loop is
+scheduled in chunks, a sequence at a time, and the adjoint is made of torch's operators; see
+`delta_steps`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import delta_steps
 from tvm_scan.torch.ops.delta_tensors import TIMED, DeltaTensors
 
-__all__ = ["delta_scan", "delta_step"]
+__all__ = ["KEPT", "delta_scan", "delta_step"]
+
+#: Steps from one state that is kept to the next: those of the kernels.
+KEPT = 64
 
 _SIZES = ("batch", "heads", "length")
 #: Fewest cells of states times steps that are worth other threads, which have to be woken.
@@ -33,25 +37,34 @@ _THREADED = 1 << 17
 
 def _map(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
     """Mapped rows are further rows, unless the sequences lie in one."""
-    packed = arguments[len(arguments) - 1] is not None
-    return (one_by_one if packed else folded)(call, size, dims, arguments)
+    *_, offsets, _ = arguments
+    return (folded if offsets is None else one_by_one)(call, size, dims, arguments)
 
 
-@operator(like="v h0", mapped=_map)
-def delta_scan(tensors: DeltaTensors) -> tuple[Tensor, Tensor]:
-    """Return the output, like v, and the states after time, like h0."""
+def _map_backward(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
+    *_, offsets = arguments
+    return (folded if offsets is None else one_by_one)(call, size, dims, arguments)
+
+
+@operator(mapped=_map)
+def delta_scan(tensors: DeltaTensors, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, the states after time, and (with `keep`) those before chunks."""
     v, h0 = tensors.v, tensors.h0
     check_offsets(tensors)
     y = aligned_empty(v.shape, v.dtype, v.device)
     last = aligned_empty(h0.shape, h0.dtype, h0.device)
+    kept = aligned_empty(_kept_shape(tensors, keep), h0.dtype, h0.device)
     if not y.numel() or not h0.numel():
-        return y.zero_(), last.copy_(h0)
+        return y.zero_(), last.copy_(h0), kept.zero_()
     if devices.device_of(v) is devices.CPU:
-        _walk(tensors, last, y)
-        return y, last
+        # Between sequences, too, so that equal calls have equal results.
+        kept_states = () if not keep else (kept if tensors.offsets is None else kept.zero_(),)
+        _walk(tensors, *kept_states, last, y, keep=keep)
+        return y, last, kept
+    kept.zero_()  # no kernel there reads them
     if tensors.offsets is None:
         _plain(tensors, last, y)
-        return y, last
+        return y, last, kept
     for part, states, tokens in delta_steps.sequences(tensors):
         out = aligned_empty(part.v.shape, v.dtype, v.device)
         state = aligned_empty(part.h0.shape, h0.dtype, h0.device)
@@ -59,7 +72,24 @@ def delta_scan(tensors: DeltaTensors) -> tuple[Tensor, Tensor]:
             _plain(part, state, out)
         last[states] = state if out.numel() else part.h0
         y[:, tokens] = out
-    return y, last
+    return y, last, kept
+
+
+def _kept_shape(tensors: DeltaTensors, keep: bool) -> tuple[int, ...]:
+    """Shape of the states that are kept; see `tvm_scan.loops.delta_walk`."""
+    rows, length = tensors.h0.shape[0], tensors.v.shape[1]
+    count = rows * -(-length // KEPT) if tensors.offsets is None else length // KEPT + rows
+    return (count if keep else 0, *tensors.h0.shape[1:])
+
+
+@delta_scan.fake
+def _(tensors: DeltaTensors, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    h0 = tensors.h0
+    return (
+        tensors.v.new_empty(tensors.v.shape),
+        h0.new_empty(h0.shape),
+        h0.new_empty(_kept_shape(tensors, keep)),
+    )
 
 
 def delta_step(tensors: DeltaTensors) -> Tensor | None:
@@ -111,9 +141,9 @@ def _spec(factory: str, tensors: DeltaTensors, **options: Any) -> KernelSpec:
     return KernelSpec(factory, tuple(sorted(every.items())), _SIZES, no_scan=True)
 
 
-def _walk(tensors: DeltaTensors, *results: Tensor) -> None:
+def _walk(tensors: DeltaTensors, *results: Tensor, keep: bool = False) -> None:
     """Run the kernel; without an array for the states after time, `h0` will have them."""
-    options = {"packed": tensors.offsets is not None, "in_place": len(results) == 1}
+    options = {"packed": tensors.offsets is not None, "in_place": len(results) == 1, "keep": keep}
     options["threads"] = tensors.v.numel() * tensors.q.shape[3] >= _THREADED
     spec = _spec("delta_walk", tensors, **options)
     run_kernel(spec, _sizes(tensors), *_operands(tensors), *results)
@@ -125,19 +155,32 @@ def _plain(tensors: DeltaTensors, last: Tensor, y: Tensor) -> None:
     run_kernel(spec, _sizes(tensors), *_operands(tensors), last, y)
 
 
-def _backward(ctx: Any, g_y: Tensor, g_last: Tensor) -> tuple[Tensor | None, ...]:
-    tensors = DeltaTensors(*ctx.saved_tensors)
-    *grads, g_h0 = delta_scan_backward(g_y, g_last, *tensors)
+def _backward(
+    ctx: Any, g_y: Tensor | None, g_last: Tensor | None, _: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    *saved, kept = ctx.saved_tensors
+    tensors = DeltaTensors(*saved)
+    g_y = torch.zeros_like(tensors.v) if g_y is None else g_y
+    g_last = torch.zeros_like(tensors.h0) if g_last is None else g_last
+    if not kept.shape[0]:  # not kept, but differentiated after all: scan forward once more
+        kept = delta_scan(*(t if t is None else t.detach() for t in tensors), True)[2]
+    *grads, g_h0 = delta_scan_backward(g_y, g_last, kept.detach(), *tensors)
     named = dict(zip(TIMED, grads, strict=True))
     return *(named[n] if n in tensors.timed else None for n in TIMED), g_h0
 
 
-delta_scan.gradient(_backward, " ".join(DeltaTensors._fields))
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    # Or the states that are kept would have a gradient of zeros, as large as they are.
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:-1], output[2])
 
 
-@operator(mapped=_map)
+delta_scan.gradient(_backward, setup=_setup)
+
+
+@operator(mapped=_map_backward)
 def delta_scan_backward(
-    g_y: Tensor, g_last: Tensor, tensors: DeltaTensors
+    g_y: Tensor, g_last: Tensor, kept: Tensor, tensors: DeltaTensors
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of q, k, v, g, beta, a, b and h0; empty for those that are None."""
     timed, v, h0 = tensors.timed, tensors.v, tensors.h0
@@ -147,14 +190,10 @@ def delta_scan_backward(
     if devices.device_of(v) is not devices.CPU:
         grads, g_h0 = delta_steps.adjoint(tensors, g_y, g_last)
         return _results(tensors, grads, g_h0)
-    shapes = {n: (*v.shape[:3], *t.shape[3:]) for n, t in timed.items()}
-    grads = {n: aligned_empty(s, v.dtype, v.device) for n, s in shapes.items()}
+    grads = {n: aligned_empty(t.shape, v.dtype, v.device) for n, t in timed.items()}
     g_h0 = aligned_empty(h0.shape, v.dtype, v.device)
     spec = _spec("delta_adjoint", tensors, packed=tensors.offsets is not None)
-    run_kernel(spec, _sizes(tensors), *_operands(tensors), g_y, g_last, *grads.values(), g_h0)
-    for name in ("q", "k", "a", "b"):
-        if tensors.group > 1 and name in grads:
-            grads[name] = grads[name].unflatten(2, (-1, tensors.group)).sum(3)
+    run_kernel(spec, _sizes(tensors), *_operands(tensors), kept, g_y, g_last, *grads.values(), g_h0)
     return _results(tensors, grads, g_h0)
 
 
@@ -167,7 +206,7 @@ def _results(
 
 @delta_scan_backward.fake
 def _(
-    g_y: Tensor, g_last: Tensor, tensors: DeltaTensors
+    g_y: Tensor, g_last: Tensor, kept: Tensor, tensors: DeltaTensors
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     grads = {n: t.new_empty(t.shape) for n, t in tensors.timed.items()}
     return _results(tensors, grads, tensors.h0.new_empty(tensors.h0.shape))
@@ -180,7 +219,8 @@ def _second(ctx: Any, *weights: Tensor) -> tuple[Tensor | None, ...]:
     names = (*TIMED, "h0")
     wanted = {n: w for n, w in zip(names, weights, strict=True) if n in (*tensors.timed, "h0")}
     grads = delta_steps.second(tensors, g_y, g_last, wanted)
-    return tuple(grads.get(n) for n in ("g_y", "g_last", *names))
+    # The states that are kept are what the tensors make them: their derivatives are in those.
+    return grads["g_y"], grads["g_last"], None, *(grads.get(n) for n in names)
 
 
 delta_scan_backward.gradient(_second, " ".join(("g_y g_last", *DeltaTensors._fields)))
