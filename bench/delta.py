@@ -1,158 +1,220 @@
-"""The gated delta rule on a CPU: in chunks, as the loop it was, and as a loop in C over vectors.
+"""The gated delta rule on a CPU beside what else runs it: forward, and forward and backward.
 
-python -m bench.delta [--quick] [--json bench/results/delta.json]
+python -m bench.delta [--quick] [--longest 8192] [--json bench/results/delta.json]
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
-import shutil
+import logging
+import os
 import subprocess
-import tempfile
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-import tvm
+import torch
+from torch import Tensor
 from tvm.target import Target
 
+import tvm_scan.torch as ts
 from bench.answers import close
-from bench.timing import interleaved, machine
-from tvm_scan import parallelize
-from tvm_scan.loops.linear_attention import LinearAttention
+from bench.delta_peers import c_calls, onnxruntime_call, transformers_rules
+from bench.memory import peak_bytes
+from bench.timing import GAP, Times, interleaved, machine
 
-__all__ = ["main"]
+__all__ = ["CASES", "Case", "main"]
 
-#: Heads, steps, elements of a key and of a value.
-CASES = [
-    (4, 1, 64, 64),
-    (4, 64, 64, 64),
-    (1, 2048, 64, 64),
-    (4, 2048, 64, 64),
-    (4, 2048, 128, 128),
-    (32, 2048, 64, 64),
-]
-_C = """
-void loop(long H, long T, long K, long V, const float* q, const float* k, const float* v,
-          const float* s0, const float* g, const float* b, float* y, float* s) {
-  #pragma omp parallel for
-  for (long h = 0; h < H; ++h) {
-    float u[V], *S = s + h * K * V;
-    for (long i = 0; i < K * V; ++i) S[i] = s0[h * K * V + i];
-    for (long t = 0; t < T; ++t) {
-      const float *kt = k + (t * H + h) * K, *qt = q + (t * H + h) * K;
-      const float *vt = v + (t * H + h) * V;
-      float *yt = y + (t * H + h) * V, gate = __builtin_expf(g[t * H + h]), rate = b[t * H + h];
-      for (long j = 0; j < V; ++j) u[j] = 0;
-      for (long i = 0; i < K; ++i)
-        for (long j = 0; j < V; ++j) u[j] += kt[i] * (S[i * V + j] *= gate);
-      for (long j = 0; j < V; ++j) { u[j] = rate * (vt[j] - u[j]); yt[j] = 0; }
-      for (long i = 0; i < K; ++i)
-        for (long j = 0; j < V; ++j) yt[j] += qt[i] * (S[i * V + j] += kt[i] * u[j]);
+
+class Case(NamedTuple):
+    """Value heads, the heads of queries and keys that they share, steps, cells of both."""
+
+    values: int
+    heads: int
+    length: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.values} ({self.heads}) x {self.length} x {self.size}"
+
+
+LENGTHS = (1, 64, 512, 2048, 8192)
+CASES = [Case(32, 16, n, 128) for n in LENGTHS] + [Case(8, 8, n, 64) for n in (1, 64, 2048)]
+#: Few heads: what a second core gives.
+FEW = Case(2, 2, 8192, 128)
+#: Steps beyond which a path step after step takes seconds, and one with a gradient all memory.
+MOST_STEPS, MOST_WITH_GRADIENT = 512, 2048
+#: How far a result may be from float64, over the largest entry.
+TOLERANCE = 2e-5
+
+
+def inputs(case: Case) -> dict[str, Tensor]:
+    """Unit queries and keys, gates below 1, rates from 0 to 1."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    q, k = (normal(1, case.length, case.heads, case.size) for _ in "qk")
+    return {
+        "q": q / q.norm(dim=-1, keepdim=True),
+        "k": k / k.norm(dim=-1, keepdim=True),
+        "v": normal(1, case.length, case.values, case.size),
+        "g": -torch.exp(normal(1, case.length, case.values) - 2),
+        "beta": torch.rand(1, case.length, case.values, generator=generator),
+        "state": normal(1, case.values, case.size, case.size),
     }
-  }
-}
-"""
 
 
-def _c_loop() -> Any:
-    """The loop in C, its inner loops over the columns of the state; None without gcc."""
-    if shutil.which("gcc") is None:
-        return None
-    folder = Path(tempfile.mkdtemp())
-    (folder / "loop.c").write_text(_C)
-    flags = ["-O3", "-march=native", "-ffast-math", "-fopenmp", "-shared", "-fPIC"]
-    command = ["gcc", *flags, str(folder / "loop.c"), "-o", str(folder / "loop.so"), "-lm"]
-    subprocess.run(command, check=True)
-    return ctypes.CDLL(str(folder / "loop.so")).loop
+def in_float64(tensors: Mapping[str, Tensor], head: int) -> tuple[Tensor, Tensor]:
+    """Outputs and last state of one value head, one step after another."""
+    heads, values = tensors["q"].shape[2], tensors["v"].shape[2]
+    shared = head // (values // heads)
+    q, k = (tensors[n][0, :, shared].double() for n in "qk")
+    v, g, beta = (tensors[n][0, :, head].double() for n in ("v", "g", "beta"))
+    state, out = tensors["state"][0, head].double(), torch.empty_like(v)
+    for t in range(len(q)):
+        state = g[t].exp() * state
+        state = state + torch.outer(k[t], beta[t] * (v[t] - k[t] @ state))
+        out[t] = q.shape[1] ** -0.5 * q[t] @ state
+    return out, state
 
 
-def inputs(heads: int, length: int, keys: int, values: int) -> list[np.ndarray]:
-    """Unit keys, gates below 1, rates from 0 to 1."""
-    rng = np.random.default_rng(0)
-    q, k = rng.standard_normal((2, length, heads, keys))
-    k /= np.linalg.norm(k, axis=-1, keepdims=True)
-    v = rng.standard_normal((length, heads, values))
-    state = rng.standard_normal((heads, keys, values))
-    decay = -np.exp(rng.standard_normal((length, heads, 1)) - 2)
-    arrays = (q[:, :, None], k, v, state, decay, rng.random((length, heads)))
-    return [np.ascontiguousarray(a[None], "float32") for a in arrays]
+def ours(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> Any:
+    """Run it here."""
+    return ts.gated_delta_rule(q, k, v, g, beta, initial_state=state, output_final_state=True)
 
 
-def in_float64(given: list[np.ndarray]) -> np.ndarray:
-    """Outputs of the loop, one step after another: steps, heads, values."""
-    q, k, v, state, decay, rate = (a[0].astype("float64") for a in given)
-    out = []
-    for t in range(len(k)):
-        state = state * np.exp(decay[t])[:, :, None]
-        missing = v[t] - np.einsum("hk,hkv->hv", k[t], state)
-        state = state + np.einsum("h,hk,hv->hkv", rate[t], k[t], missing)
-        out.append(np.einsum("hk,hkv->hv", q[t, :, 0], state))
-    return np.array(out)
+def forward_calls(case: Case, tensors: dict[str, Tensor]) -> dict[str, Callable[[], Any]]:
+    """Every way to run a case, by name."""
+    calls: dict[str, Callable[[], Any]] = {"tvm_scan": lambda: ours(**tensors)}
+    operator = onnxruntime_call(tensors)
+    if operator is not None:
+        calls["onnxruntime"] = operator
+    for name, rule in transformers_rules().items():
+        if name != "stepwise" or case.length <= MOST_STEPS:
+            calls[name] = lambda rule=rule: rule(**tensors)
+    return calls | c_calls(tensors)
 
 
-def shape_of(case: tuple[int, int, int, int]) -> str:
-    """Sizes as text."""
-    return " x ".join(map(str, case))
+def require_right(case: Case, calls: Mapping[str, Callable[[], Any]]) -> None:
+    """Compare two heads of every result with float64."""
+    tensors = inputs(case)
+    chosen = sorted({0, case.values - 1})
+    wanted = {head: in_float64(tensors, head) for head in chosen}
+    for name, call in calls.items():
+        out, last = call()
+        for head, (want, state) in wanted.items():
+            for part, exact in ((out[0, :, head], want), (last[0, head], state)):
+                assert close(part.numpy(), exact.numpy(), TOLERANCE), f"{case}, {name}: wrong"
 
 
-def measure(case: tuple[int, int, int, int], target: Target, native: Any) -> dict[str, Any]:
+def backward_calls(tensors: Mapping[str, Tensor]) -> dict[str, Callable[[], list[Tensor]]]:
+    """Forward and backward: ours, and autograd through the chunks of transformers."""
+    leaves = {n: t.clone().requires_grad_() for n, t in tensors.items()}
+    weights = torch.linspace(-1, 1, tensors["v"].numel()).view(tensors["v"].shape)
+
+    def call(rule: Callable[..., Any]) -> Callable[[], list[Tensor]]:
+        def run() -> list[Tensor]:
+            out, last = rule(**leaves)
+            total = (out * weights).sum() + last.sum()
+            return list(torch.autograd.grad(total, list(leaves.values())))
+
+        return run
+
+    rules = {"tvm_scan": ours, **transformers_rules()}
+    return {name: call(rule) for name, rule in rules.items() if name != "stepwise"}
+
+
+def measure(case: Case, seconds: float) -> dict[str, Any]:
     """Time the ways in turns, whose results are compared with float64 first."""
-    heads, length, keys, values = case
-    op = LinearAttention("gated_delta", heads, heads, keys, values, 1.0, 1, length,
-                         "float32", "float32", heads, heads, True)  # fmt: skip
-    loop = op.loop().with_attr("global_symbol", "main")
-    given = inputs(*case)
-    calls: dict[str, Callable[[], Any]] = {}
-    results: dict[str, np.ndarray] = {}
-    for name, func in (("chunks", parallelize(loop, target)), ("loop", loop)):
-        outs = [np.zeros((1, length, heads, 1, values), "float32"), np.zeros_like(given[3])]
-        tensors = [tvm.runtime.tensor(a) for a in (*given, *outs)]
-        built = tvm.compile(func, target=target)["main"]
-        calls[name] = lambda built=built, tensors=tensors: built(*tensors)
-        calls[name]()
-        results[name] = tensors[-2].numpy()
-    if native is not None:
-        outs = [np.zeros((1, length, heads, 1, values), "float32"), np.zeros_like(given[3])]
-        pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in (*given, *outs)]
-        sizes = [ctypes.c_long(n) for n in case]
-        calls["c"] = lambda: native(*sizes, *pointers)
-        calls["c"]()
-        results["c"] = outs[0]
-    want = in_float64(given)
-    for name, result in results.items():
-        assert close(result[0, :, :, 0], want, 1e-4), f"{shape_of(case)}, {name}: a wrong result"
-    # The C loop waits by spinning, as TVM does: each is asleep when the other begins.
-    times = interleaved(calls, least=5, gap=0.02)
-    row = {f"{name}_ms": times[name].median * 1e3 for name in calls}
-    return {"case": shape_of(case), **row, "ratio": row["loop_ms"] / row["chunks_ms"]}
+    with torch.no_grad():
+        tensors = inputs(case)
+        calls = forward_calls(case, tensors)
+        require_right(case, calls)
+        if case.length == 1:  # decoding leaves the state where it is
+            state = tensors["state"].clone()
+            given = [tensors[n] for n in ("q", "k", "v", "g", "beta")]
+            options = {"initial_state": state, "inplace_final_state": True}
+            calls["tvm_scan, in place"] = lambda: ts.gated_delta_rule(*given, **options)
+        times = interleaved(calls, seconds=seconds, least=5, gap=GAP)
+    row: dict[str, Any] = {"case": str(case), "forward": {n: told(t) for n, t in times.items()}}
+    if 1 < case.length <= MOST_WITH_GRADIENT:
+        both = backward_calls(tensors)
+        grads = {name: call() for name, call in both.items()}
+        for name, found in grads.items():
+            pairs = zip(found, grads["tvm_scan"], strict=True)
+            for got, want in pairs:
+                assert close(got.numpy(), want.numpy(), 1e-3), f"{case}, {name}: another gradient"
+        times = interleaved(both, seconds=seconds, least=3, gap=GAP)
+        row["backward"] = {n: told(t) for n, t in times.items()}
+        row["peak"] = {n: peak_bytes(call) for n, call in both.items()}
+    return row
+
+
+def told(times: Times) -> dict[str, float]:
+    """Milliseconds and spread."""
+    return {"ms": times.median * 1e3, "spread": times.spread}
+
+
+def few_heads() -> float:
+    """Milliseconds of few heads with the threads that there are."""
+    with torch.no_grad():
+        tensors = inputs(FEW)
+        times = interleaved({"tvm_scan": lambda: ours(**tensors)}, seconds=0.5, least=5)
+    return times["tvm_scan"].median * 1e3
+
+
+def with_threads(count: int) -> float:
+    """The same in a process with so many threads."""
+    command = [sys.executable, "-m", "bench.delta", "--few"]
+    environment = os.environ | {"TVM_NUM_THREADS": str(count)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
 
 
 def main(argv: list[str] | None = None) -> int:
     """Print the table and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="where to write the result")
-    parser.add_argument("--quick", action="store_true", help="the first two cases only")
+    parser.add_argument("--quick", action="store_true", help="two small cases only")
+    parser.add_argument("--longest", type=int, default=max(LENGTHS), help="of the cases")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for the ways of a case")
+    parser.add_argument("--few", action="store_true", help="few heads alone, for one process")
     args = parser.parse_args(argv)
-    target, native = Target.from_device("cpu"), _c_loop()
-    heads = ("chunks", "loop", "C", "loop/chunks")
-    print(f"{'heads x steps x key x value':<28} " + " ".join(f"{h:>11}" for h in heads))
+    if args.few:
+        print(few_heads())
+        return 0
+    # Of transformers, that it is slow here: so it is.
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    small = [Case(4, 2, 1, 16), Case(4, 2, 40, 64)]
+    cases = small if args.quick else [c for c in CASES if c.length <= args.longest]
     rows = []
-    for case in CASES[:2] if args.quick else CASES:
-        rows.append(measure(case, target, native))
-        row = {"c_ms": float("nan"), **rows[-1]}
-        print(
-            "{case:<28} {chunks_ms:>9.3f}ms {loop_ms:>9.2f}ms {c_ms:>9.3f}ms {ratio:>11.1f}".format(
-                **row
-            )
-        )
+    for case in cases:
+        rows.append(measure(case, 0.05 if args.quick else args.seconds))
+        print_row(rows[-1])
+    threads: dict[str, float] = {}
+    if not args.quick and args.longest >= FEW.length:
+        threads = {str(n): with_threads(n) for n in (1, 2)}
+        print(f"{FEW}: " + ", ".join(f"{n} threads {ms:.1f} ms" for n, ms in threads.items()))
     if args.json:
-        result = {"machine": machine(target), "rows": rows}
+        about = machine(Target.from_device("cpu")) | {"torch": torch.__version__}
+        result = {"machine": about, "rows": rows, "few": {"case": str(FEW), "ms": threads}}
         args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """Print the milliseconds of a case, and the ratio to ours."""
+    for kind in ("forward", "backward"):
+        if kind in row:
+            base = row[kind]["tvm_scan"]["ms"]
+            parts = (f"{n} {t['ms']:.3g} ms ({t['ms'] / base:.2f})" for n, t in row[kind].items())
+            print(f"{row['case']:<24} {kind:<8} " + ", ".join(parts), flush=True)
+    if "peak" in row:
+        print(" " * 25 + "peak     " + ", ".join(f"{n} {b} bytes" for n, b in row["peak"].items()))
 
 
 if __name__ == "__main__":

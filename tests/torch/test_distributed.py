@@ -48,6 +48,28 @@ CASES = {
         | dict.fromkeys("BC", (1, STEPS, 1, 4)),
         {"dt_softplus": True},
     ),
+    "delta_rule": (
+        1,
+        dict.fromkeys("qkv", (1, STEPS, 2, 3)) | {"beta": (1, STEPS, 2), "h0": (1, 2, 3, 3)},
+        {},
+    ),
+    "gated_delta_rule": (
+        1,
+        {"v": (2, STEPS, 2, 4), "q": (2, STEPS, 1, 3), "k": (2, STEPS, 1, 3), "h0": (2, 2, 4, 3)}
+        | dict.fromkeys(("g", "beta"), (2, STEPS, 2)),
+        {"state_v_first": True, "use_qk_l2norm_in_kernel": True},
+    ),
+    "kda": (
+        1,
+        dict.fromkeys("qkvg", (1, STEPS, 2, 3)) | {"beta": (1, STEPS, 2), "h0": (1, 2, 3, 3)},
+        {},
+    ),
+    "rwkv7": (1, dict.fromkeys("rwkvab", (1, STEPS, 2, 3)) | {"h0": (1, 2, 3, 3)}, {}),
+    "causal_conv1d": (
+        2,
+        {"x": (2, 3, STEPS), "weight": (3, 4), "bias": (3,), "h0": (2, 3, 3)},
+        {"activation": "silu"},
+    ),
     "cumsum": (1, {"x": (2, STEPS, 3)}, {"dim": 1}),
     "cumprod": (1, {"x": (2, STEPS, 3)}, {"dim": -2}),
     "cummax": (1, {"x": (2, STEPS, 3)}, {"dim": 1}),
@@ -56,9 +78,12 @@ CASES = {
 }
 NEGATIVE = ("A", "g", "w")
 BOTH = [False, True]
+#: Without `reverse`, and with other names for the states.
+FORWARD = ("delta_rule", "gated_delta_rule", "kda", "rwkv7", "causal_conv1d")
 #: Of functions that pass on what others do one direction: what differs is not theirs.
 REVERSE = {"rglru": [True], "hgrn": [False], "gla": [False], "rwkv6": [True], "ssd": [True]}
 REVERSE |= longer({"cumprod": [True], "cummin": [False], "logcumsumexp": [True]}, {})
+REVERSE |= {key: [False] for key in FORWARD}
 RESETS = {"linear_recurrence": (1, STEPS, 1), "rglru": (2, STEPS), "selective_scan": (2, STEPS)}
 RESETS["ssd"] = (1, STEPS)
 
@@ -92,6 +117,19 @@ def problem(name, length, reverse):
     return dim, tensors, timed, options, weight
 
 
+def by_its_names(name, call):
+    """The function with the arguments `h0`, `return_last` and `reverse` that others have."""
+    if name not in FORWARD:
+        return call
+    last = "return_last" if name == "causal_conv1d" else "output_final_state"
+
+    def run(h0, return_last, reverse, **options):
+        assert not reverse
+        return call(**options, initial_state=h0, **{last: return_last})
+
+    return run
+
+
 def cut(tensor, dim, mine):
     return tensor.movedim(dim, 0)[mine].movedim(0, dim)
 
@@ -106,7 +144,7 @@ def solve(call, name, length, reverse, mine=slice(None)):
     if "reset" in options:
         options["reset"] = cut(options["reset"], 1, mine)
     ends = "h0" in tensors
-    found = call(**leaves, **options, **({"return_last": True} if ends else {}))
+    found = by_its_names(name, call)(**leaves, **options, **({"return_last": True} if ends else {}))
     out, *rest = found if isinstance(found, tuple) else (found,)
     out = out if isinstance(out, torch.Tensor) else out.values
     weight = cut(weight, dim, mine)
@@ -230,7 +268,9 @@ def test_a_lost_process_is_an_error(tmp_path):
 def test_what_it_is_not_for():
     with pytest.raises(ValueError, match="expected a process group, got none"):
         sequence_parallel(ts.cumsum)
-    with pytest.raises(ValueError, match=r"expected one of cummax, .*, ssd, got lfilter; a rec"):
+    with pytest.raises(
+        ValueError, match=r"expected one of causal_conv1d, .*, ssd, got lfilter; a rec"
+    ):
         sequence_parallel(ts.lfilter)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:

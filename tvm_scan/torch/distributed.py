@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check
-from tvm_scan.torch.sequence import CARRIES, Exchange, local_name
+from tvm_scan.torch.sequence import CARRIES, local_name
+from tvm_scan.torch.sequence_exchange import Exchange
 
 __all__ = ["sequence_parallel"]
 
@@ -72,7 +73,8 @@ def sequence_parallel(
     ----------
     fn : callable
         One of `tvm_scan.torch`: ``linear_recurrence``, ``rglru``, ``hgrn``, ``selective_scan``,
-        ``compat.selective_scan_fn``, ``gla``, ``rwkv6``, ``ssd``, ``cumsum``, ``cumprod``,
+        ``compat.selective_scan_fn``, ``gla``, ``rwkv6``, ``ssd``, ``delta_rule``,
+        ``gated_delta_rule``, ``kda``, ``rwkv7``, ``causal_conv1d``, ``cumsum``, ``cumprod``,
         ``cummax``, ``cummin``, ``logcumsumexp``.
     group : ProcessGroup, optional
         The processes; all by default.
@@ -102,7 +104,9 @@ def sequence_parallel(
     -----
     One all-gather of a state and its total gate per process (of `cummax` and `cummin`, one of
     values and one of indices), and one all-reduce in the backward pass. Linear recurrences scan
-    their slice twice; of the cumulative functions the carry is one more element before the slice.
+    their slice twice, delta rules with as many columns more as they have keys: what a slice does
+    to the state is a matrix for each head. Of a convolution the last inputs are gathered; of the
+    cumulative functions the carry is one more element before the slice.
     """
     owner = "sequence_parallel"
     name = local_name(fn)
@@ -120,6 +124,8 @@ def sequence_parallel(
         by_name = dict(bound.arguments)
         offsets = by_name.get("cu_seqlens")
         fix = "mark the first step of each sequence with reset"
+        if "reset" not in by_name:
+            fix = "give the first step of each sequence a gate of 0, whose logarithm is -inf"
         check(offsets is None, owner, "no cu_seqlens", "some", fix)
         exchange = Exchange(
             lambda tensor: _gathered(tensor, group, timeout),

@@ -7,8 +7,7 @@ the function does with that state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,48 +17,20 @@ from torch import Tensor
 from tvm_scan.torch.arguments import SMALL_INTEGERS, axis_of, check, check_tensors, wide, widened
 from tvm_scan.torch.compat import selective_scan_fn
 from tvm_scan.torch.functions import cumulative as functions
+from tvm_scan.torch.functions.convolution import causal_conv1d
 from tvm_scan.torch.functions.cumulative import Extremum
+from tvm_scan.torch.functions.delta import delta_rule, gated_delta_rule, kda, rwkv7
 from tvm_scan.torch.functions.gated import hgrn, rglru
 from tvm_scan.torch.functions.linear import linear_recurrence, number_like
 from tvm_scan.torch.functions.mamba import selective_scan
 from tvm_scan.torch.functions.matrix import gla, rwkv6
 from tvm_scan.torch.functions.ssd import ssd, terms
+from tvm_scan.torch.sequence_delta import run_delta
+from tvm_scan.torch.sequence_exchange import Exchange
 
-__all__ = ["CARRIES", "Exchange", "local_name"]
+__all__ = ["CARRIES", "local_name"]
 
 _HALVES = (torch.float16, torch.bfloat16)
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """One process among the others: its own."""
-
-    gather: Callable[[Tensor], Tensor]
-    rank: int
-    size: int
-    reverse: bool
-
-    def carry(
-        self, own: Tensor, start: Tensor, combine: Callable[[Tensor, Tensor], Tensor]
-    ) -> Tensor:
-        """Combine what comes before this slice: ``combine(combine(start, first), second) ..``."""
-        parts, carry = self.gather(own), start
-        # Every part takes part, so that no process has a gather without an adjoint.
-        for other in self.order():
-            before = torch.full((), self.is_before(other), device=own.device)
-            # Through the part also where it is not used, without its numbers, and without those of
-            # the carry: they may be infinite.
-            entering = torch.where(before, carry, start.detach())
-            carry = torch.where(before, combine(entering, parts[other]), carry)
-        return carry
-
-    def order(self) -> Sequence[int]:
-        """The processes in the order of the scan."""
-        return range(self.size)[::-1] if self.reverse else range(self.size)
-
-    def is_before(self, other: int) -> bool:
-        """Return whether the scan reaches the slice of another process before this one."""
-        return other > self.rank if self.reverse else other < self.rank
 
 
 def local_name(fn: object) -> str | None:
@@ -267,17 +238,44 @@ def _log_add(left: Tensor, right: Tensor) -> Tensor:
     return functions.logcumsumexp(torch.stack((left, right)), 0)[1]
 
 
+# The short convolution: the last inputs before the slice, of one process or several.
+
+
+def _run_convolution(fn: Callable[..., Any], arguments: dict[str, Any], exchange: Exchange) -> Any:
+    x, weight, start = (arguments[n] for n in ("x", "weight", "initial_state"))
+    fix = "mark nothing: sequences that are packed are for one process"
+    check(arguments["seq_idx"] is None, "causal_conv1d", "no seq_idx", "some", fix)
+    fn(**{**arguments, "x": x[..., :0]})  # checks the arguments
+    before = weight.shape[1] - 1
+    tail = x[..., max(0, x.shape[2] - before) :]
+    counts = exchange.gather(torch.tensor([tail.shape[2]], device=x.device)).flatten().tolist()
+    parts = exchange.gather(F.pad(tail, (before - tail.shape[2], 0)))
+    carry = x.new_zeros(*x.shape[:2], before) if start is None else start
+    for other in exchange.order():
+        part = parts[other, ..., before - counts[other] :]
+        joined = torch.cat((carry, part), 2)[..., part.shape[2] :]
+        # Through the part also where it is not used, as `Exchange.carry` does.
+        mine = torch.full((), exchange.is_before(other), device=x.device)
+        carry = torch.where(mine, joined, carry)
+    return fn(**{**arguments, "initial_state": carry})
+
+
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "causal_conv1d": causal_conv1d,
     "cummax": functions.cummax,
     "cummin": functions.cummin,
     "cumprod": functions.cumprod,
     "cumsum": functions.cumsum,
+    "delta_rule": delta_rule,
+    "gated_delta_rule": gated_delta_rule,
     "gla": gla,
     "hgrn": hgrn,
+    "kda": kda,
     "linear_recurrence": linear_recurrence,
     "logcumsumexp": functions.logcumsumexp,
     "rglru": rglru,
     "rwkv6": rwkv6,
+    "rwkv7": rwkv7,
     "selective_scan": selective_scan,
     "selective_scan_fn": selective_scan_fn,
     "ssd": ssd,
@@ -285,16 +283,21 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 #: By name: ``(function, its arguments by name, exchange) -> result``.
 CARRIES: Mapping[str, Callable[[Callable[..., Any], dict[str, Any], Exchange], Any]] = {
+    "causal_conv1d": _run_convolution,
     "cummax": _run_extremum,
     "cummin": _run_extremum,
     "cumprod": _cumulative("cumprod", torch.prod, 1, torch.mul),
     "cumsum": _cumulative("cumsum", torch.sum, 0, torch.add),
+    "delta_rule": run_delta,
+    "gated_delta_rule": run_delta,
     "gla": _linear(_gla_total),
     "hgrn": _linear(_hgrn_total),
+    "kda": run_delta,
     "linear_recurrence": _linear(_linear_total),
     "logcumsumexp": _cumulative("logcumsumexp", _log_total, float("-inf"), _log_add),
     "rglru": _linear(_rglru_total),
     "rwkv6": _linear(_rwkv6_total),
+    "rwkv7": run_delta,
     "selective_scan": _run_selective,
     "selective_scan_fn": _run_selective_fn,
     "ssd": _linear(_ssd_total, "D", "z"),
