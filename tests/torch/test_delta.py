@@ -289,6 +289,18 @@ def test_narrow_dtypes(dtype):
     torch.testing.assert_close(got[0].double(), want[0], rtol=unit, atol=unit)
 
 
+def test_autocast_rounds_nothing():
+    given, state = inputs_of("gated_delta_rule", 6)
+    given, state = {n: t.float() for n, t in given.items()}, state.float()
+    options = {"use_qk_l2norm_in_kernel": True, "use_gate_in_kernel": True}
+    options |= {"A_log": torch.zeros(2), "use_beta_sigmoid_in_kernel": True}
+    runs = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            runs.append(call("gated_delta_rule", given, state, **options))
+    assert all(torch.equal(want, got) for want, got in zip(*runs, strict=True))
+
+
 def wrong(**changes):
     given, state = inputs_of("gated_delta_rule", 4, group=2)
     options = {n: v for n, v in changes.items() if n not in given and n != "state"}

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
 from tests.torch.oracles import linear_loop, selective_loop  # noqa: E402
+from tests.torch.test_delta import delta_loop  # noqa: E402
 from tests.torch.test_gated import hgrn_loop, matrix_loop, rglru_loop  # noqa: E402
 
 PAGES = ROOT / "docs" / "torch"
@@ -43,6 +44,27 @@ def filtered(x):
     return ts.lfilter(x, x.new_tensor([1, -1.2, 0.5]), x.new_tensor([0.5, 0, 0]), clamp=False)
 
 
+def delta(name):
+    """A function of the delta rule on unit keys, and its equation."""
+
+    def terms(q, k, v, *others):
+        k = torch.nn.functional.normalize(k, dim=-1)
+        if name == "rwkv7":
+            g, rate = others
+            return {"q": q, "k": k, "v": v, "g": -g, "a": -k, "b": k * rate}
+        *gates, beta = others
+        named = {"q": q, "k": k, "v": v, "beta": beta}
+        return named | {"g": -gates[0]} if gates else named
+
+    def call(*tensors):
+        named = terms(*tensors)
+        if name == "rwkv7":
+            named["r"], named["w"] = named.pop("q"), named.pop("g")
+        return getattr(ts, name)(**named, scale=1.0)[0]
+
+    return call, lambda *tensors: delta_loop(**terms(*tensors))[0]
+
+
 L = (2, LENGTH)
 M = (1, LENGTH, 2, 8)
 #: Function and page -> shapes of the inputs (uniform, 0 to 1), the function, its equation.
@@ -66,6 +88,10 @@ CASES = {
         lambda q, k, v, g: ts.gla(q, k, v, -g, scale=1),
         lambda q, k, v, g: matrix_loop(q, k, v, -g, q.new_zeros(1, 2, 8, 8))[0],
     ),
+    "delta_rule": ([M] * 3 + [M[:3]], *delta("delta_rule")),
+    "gated_delta_rule": ([M] * 3 + [M[:3]] * 2, *delta("gated_delta_rule")),
+    "kda": ([M] * 4 + [M[:3]], *delta("kda")),
+    "rwkv7": ([M] * 5, *delta("rwkv7")),
     "rwkv6": (
         [M] * 4 + [(2, 8)],
         lambda r, k, v, w, u: ts.rwkv6(r, k, v, -w, u),

@@ -113,7 +113,8 @@ class DeltaCall:
         """Return the outputs, and the states after time where they are wanted."""
         timed = {n: getattr(self, n) for n in ("q", "k", "v", "g", "beta", "a", "b")}
         present = [n for n, t in timed.items() if t is not None]
-        timed |= dict(zip(present, widened(*(timed[n] for n in present)), strict=True))
+        if {timed[n].dtype for n in present} not in ({torch.float32}, {torch.float64}):
+            timed |= dict(zip(present, widened(*(timed[n] for n in present)), strict=True))
         like = timed["v"]
         state = self.given
         if state is None:
@@ -127,7 +128,7 @@ class DeltaCall:
             return y.to(self.v.dtype), state
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         y, last, _ = delta_scan(*tensors, keep)
-        last = last.mT if self.v_first else last
+        last = last.mT.contiguous() if self.v_first else last
         return y.to(self.v.dtype), (last if wants_state else None)
 
     def _in_place(self, tensors: DeltaTensors, state: Tensor) -> Tensor:
@@ -144,6 +145,6 @@ class DeltaCall:
 
 
 def _normalised(tensor: Tensor, scale: float) -> Tensor:
-    squares = torch.linalg.vecdot(tensor, tensor).unsqueeze(-1)
+    squares = tensor.square().sum(-1, keepdim=True)  # no product that autocast would round
     unit: Tensor = tensor * ((squares + _LEAST).rsqrt() * scale)
     return unit
