@@ -103,10 +103,10 @@ def test_outputs_states_and_gradients(name, group, length):
     )
 
 
-@pytest.mark.parametrize(("keys", "values"), [(5, 100), (16, 128), (1, 1)])
+@pytest.mark.parametrize(("keys", "values"), [(5, 100), (16, 128), (6, 8), (1, 1)])
 @pytest.mark.parametrize("name", NAMES)
 def test_blocks_of_columns(name, keys, values):
-    """Of 20, of 64 and of one column; the gradients are sums over blocks."""
+    """Of 20, of 64, of 8 and of one column; the gradients are sums over blocks."""
     given, state = inputs_of(name, 19, batch=1, heads=1, keys=keys, values=values)
     leaves = [t.requires_grad_() for t in (*given.values(), state)]
     got, want = call(name, given, state), reference(name, given, state)
