@@ -245,6 +245,7 @@ ROOMS = {
         "sequence",
         "distributed",
         "nn",
+        "replacements",
         "huggingface",
     ],
 }

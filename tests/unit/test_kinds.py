@@ -23,7 +23,7 @@ WORDS_OF_OTHERS = {
     "tvm_scan/cuda_math.py": "the core's: of TVM's compilers CUDA's alone is told of fast math",
     "tvm_scan/relax/cubins.py": "kinds of TVM's runtime modules",
     "tvm_scan/relax/export.py": "the same, and the format of kernels in a manifest",
-    "tvm_scan/torch/huggingface.py": "torch's devices",
+    "tvm_scan/torch/replacements.py": "torch's devices",
     "tvm_scan/torch/kernels/devices.py": "torch's devices",
 }
 

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check
-from tvm_scan.torch.sequence import CARRIES, local_name
-from tvm_scan.torch.sequence_exchange import Exchange
+from tvm_scan.torch.sequence.carries import CARRIES, local_name
+from tvm_scan.torch.sequence.exchange import Exchange
 
 __all__ = ["sequence_parallel"]
 

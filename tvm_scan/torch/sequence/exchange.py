@@ -1,4 +1,4 @@
-"""What a process exchanges with the others, whatever its function is."""
+"""The exchange of one process with the others, whatever its function is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effect of a slice of time on the state before it, by function; see `distributed`.
+"""Effect of a slice of time on the state before it, by function; see `tvm_scan.torch.distributed`.
 
 An entry of `CARRIES` runs a function on this process's slice: it says what is gathered of every
 slice, how that of the slices before combines to the state that this one starts from, and what
@@ -25,8 +25,8 @@ from tvm_scan.torch.functions.linear import linear_recurrence, number_like
 from tvm_scan.torch.functions.mamba import selective_scan
 from tvm_scan.torch.functions.matrix import gla, rwkv6
 from tvm_scan.torch.functions.ssd import ssd, terms
-from tvm_scan.torch.sequence_delta import run_delta
-from tvm_scan.torch.sequence_exchange import Exchange
+from tvm_scan.torch.sequence.delta import run_delta
+from tvm_scan.torch.sequence.exchange import Exchange
 
 __all__ = ["CARRIES", "local_name"]
 

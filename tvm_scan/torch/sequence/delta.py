@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check
-from tvm_scan.torch.sequence_exchange import Exchange
+from tvm_scan.torch.sequence.exchange import Exchange
 
 __all__ = ["run_delta"]
 

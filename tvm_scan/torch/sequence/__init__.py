@@ -1,0 +1,1 @@
+"""Time over several processes: ``exchange``, then ``carries``, and ``delta`` for delta rules."""
