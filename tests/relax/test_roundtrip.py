@@ -24,6 +24,9 @@ FAMILIES = {
     **{name: [["reduce", "affine"]] for name in ("cummax", "cummin")},  # values and positions
     "logcumsumexp": [["reduce"], ["affine"]],  # the running maximum, then the sum
     "associative_scan": [["segmented", "segmented"]],
+    # The columns of states with 3 rows; with more than 4 rows they are no scan, but run in chunks.
+    **{n: [["matrix affine"]] for n in ("delta_rule", "gated_delta_rule", "kda", "rwkv7")},
+    "causal_conv1d": [],
 }
 
 
