@@ -208,8 +208,8 @@ def check_nvcc(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> dict[str, nvcc.
 
 
 def _draw_resources(source: str) -> None:
-    """Of every eighth kernel: what all schedules take stands in tests/golden/test_resources.py."""
-    if nvcc.nvcc_available() and drawn(source, 8):
+    """Of one kernel in 24: what all schedules take stands in tests/golden/test_resources.py."""
+    if nvcc.nvcc_available() and drawn(source, 24):
         _resources(source)
 
 
