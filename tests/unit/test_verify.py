@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 from typer.testing import CliRunner
