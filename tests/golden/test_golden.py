@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source
+from tests.support.cuda_harness import CUDA_TARGET, emit_cuda
 from tvm_scan import ScanPlan, library, parallelize
 from tvm_scan.schedules.choose.default import host_target
 
@@ -73,7 +73,7 @@ def test_barriers(request):
         for plan in (*PLANS, WARP, WARP.replace("serial_tiles", "three_phase"), TRANSPOSED):
             chosen = ScanPlan.parse(plan)
             if chosen.device == "cuda":
-                source = emitted_source(compile_cuda(parallelize(make(), CUDA_TARGET, chosen)))
+                source = emit_cuda(parallelize(make(), CUDA_TARGET, chosen))
                 bodies = source.split("__global__")[1:]
                 counts = [b.count("__syncthreads()") for b in bodies if "{" in b.split(";")[0]]
                 lines.append(f"{name} {plan}: {counts}\n")

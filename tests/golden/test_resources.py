@@ -13,7 +13,11 @@ import pytest
 
 from bench.gpu_loops import rwkv6
 from tests.programs.serving_programs import make_wkv_five, make_wkv_six
-from tests.support.cuda_harness import CUDA_TARGET, check_nvcc, compile_cuda, emitted_source
+from tests.support.cuda_harness import (
+    CUDA_TARGET,
+    check_nvcc,
+    emit_cuda,
+)
 from tests.support.cusim import nvcc
 from tests.support.tiers import SEED, longer, paired
 from tvm_scan import default_plan, extract, library, parallelize
@@ -76,7 +80,7 @@ def test_default_plans_take_what_they_took(name, request):
     plan = default_plan(CUDA_TARGET, recurrence)
     scheduled = parallelize(func, CUDA_TARGET, plan)
     resources = check_nvcc(scheduled)
-    source = emitted_source(compile_cuda(scheduled))
+    source = emit_cuda(scheduled)
     for kernel, taken in resources.items():
         assert taken.stack == 0, f"{kernel} keeps {taken.stack} bytes per thread in memory"
         assert taken.shared_bytes <= plan.smem_bytes(recurrence)
@@ -126,6 +130,6 @@ OTHERS = longer(list(WORKLOADS)[SEED % 3 :: 3], list(WORKLOADS))
 def test_other_architectures_spill_nothing_either(name, arch):
     if not nvcc.nvcc_available():
         pytest.skip("nvcc is missing: registers and spills of the kernels are not checked")
-    source = emitted_source(compile_cuda(parallelize(WORKLOADS[name](), CUDA_TARGET)))
+    source = emit_cuda(parallelize(WORKLOADS[name](), CUDA_TARGET))
     for kernel, taken in nvcc.compile_resources(source, arch=arch).items():
         assert taken.spill_stores == taken.spill_loads == 0, f"{kernel} on {arch}: {taken}"

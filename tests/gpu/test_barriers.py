@@ -17,7 +17,7 @@ import re
 import pytest
 
 from tests.golden.test_resources import barriers
-from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source
+from tests.support.cuda_harness import CUDA_TARGET, emit_cuda
 from tests.support.cusim import nvcc
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.schedules.machine.machine import Machine
@@ -36,7 +36,7 @@ def reduction(tree, levels):
 def counts(algorithm, tree, threads):
     plan = ScanPlan.of("cuda", algorithm, threads, 2, tree)
     func = parallelize(library.linear_recurrence(3, 10000), CUDA_TARGET, plan)
-    return barriers(emitted_source(compile_cuda(func)))
+    return barriers(emit_cuda(func))
 
 
 SIZES = [
@@ -69,9 +69,7 @@ def shared_arrays(source):
 def test_nothing_that_is_hidden_from_tvm_shares_its_memory(tree, algorithm):
     """TVM lends memory that nobody uses any more; it cannot know what the trees' barriers order."""
     plan = ScanPlan.of("cuda", algorithm, 64, 8, tree, block_load="transposed")
-    source = emitted_source(
-        compile_cuda(parallelize(library.linear_recurrence(3, 1 << 20), CUDA_TARGET, plan))
-    )
+    source = emit_cuda(parallelize(library.linear_recurrence(3, 1 << 20), CUDA_TARGET, plan))
     own = {"warp": ["warps0a", "warps0b"], "kogge_stone": ["shared0a", "shared0b"]}
     own["blelloch"] = ["shared0a", "shared0b", "sum0a", "sum0b"]
     # The last kernel is the one that writes.
@@ -87,7 +85,7 @@ def test_those_of_tiles_in_shared_memory(threads, stages):
     plan = ScanPlan.of("cuda", "serial_tiles", threads, 8, "warp", block_load="transposed")
     plan, func = plan.with_(stages=stages), library.linear_recurrence(3, 10000)
     of_tile = 2 + int(threads > 32)
-    assert barriers(emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))) == [of_tile]
+    assert barriers(emit_cuda(parallelize(func, CUDA_TARGET, plan))) == [of_tile]
     tiles = -(-10000 // (8 * threads))
     cost = plan.cost(extract(func), Machine.of(CUDA_TARGET))
     assert cost.waits == tiles * of_tile
@@ -96,14 +94,14 @@ def test_those_of_tiles_in_shared_memory(threads, stages):
 def test_shared_lanes_wait_for_nobody():
     plan = ScanPlan.of("cuda", "lanes", 64, 4, vector_loads=True, threads_per_lane=4)
     func = parallelize(library.selective_scan(1, 16, 256, 16), CUDA_TARGET, plan)
-    assert barriers(emitted_source(compile_cuda(func))) == [0]
+    assert barriers(emit_cuda(func)) == [0]
 
 
 @pytest.mark.parametrize(("stages", "of_tile"), [(1, 2), (2, 1)])
 def test_those_of_staged_walks_are_counted_by_the_model(stages, of_tile):
     plan = WALK.with_(block_load="transposed", stages=stages)
     func = library.selective_scan(1, 64, 320, 16)
-    assert barriers(emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))) == [of_tile]
+    assert barriers(emit_cuda(parallelize(func, CUDA_TARGET, plan))) == [of_tile]
     cost = plan.cost(extract(func), Machine.of(CUDA_TARGET))
     assert cost.waits == 320 / 32 * of_tile
     # Two blocks of 32 lanes. Of a tile of 32 steps each: three arrays of the lanes, and B and C of
@@ -125,7 +123,7 @@ def test_widths_in_machine_code(arch):
     """128 bits wherever alignment allows, and nothing narrower but what is made for one lane."""
 
     def accesses(func, plan):
-        source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
+        source = emit_cuda(parallelize(func, CUDA_TARGET, plan))
         return re.findall(r"\b(LDG|STG)\.E(?:\.\w+)*?(\.128)?(?:\.\w+)*\s", nvcc.sass(source, arch))
 
     affine = accesses(library.linear_recurrence(3, 4096), TILES)

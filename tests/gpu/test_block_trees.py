@@ -7,7 +7,12 @@ from tests.numerics.test_cuda import init_block_of_its_own
 from tests.programs.family_programs import PROGRAMS
 from tests.programs.test_extraction import sequential
 from tests.programs.test_families import arguments, check
-from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source, run_cuda
+from tests.support.cuda_harness import (
+    CUDA_TARGET,
+    compile_cuda,
+    emit_cuda,
+    run_cuda,
+)
 from tests.support.plans import in_schedule
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tests.unit.test_plan import SMALL_CUDA
@@ -94,7 +99,7 @@ def barriers(tree, threads):
         block_tree=tree,
     )
     func = library.linear_recurrence(4, 1 << 16)
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
+    source = emit_cuda(parallelize(func, CUDA_TARGET, plan))
     return source.count("__syncthreads()"), source.count(" = __shfl")
 
 

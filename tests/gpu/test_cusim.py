@@ -18,7 +18,7 @@ from tvm.script import tirx as T
 
 from tests import ROOT
 from tests.support import cusim
-from tests.support.cuda_harness import check_nvcc, compile_cuda, emitted_source, run_cuda
+from tests.support.cuda_harness import check_nvcc, compile_cuda, emit_cuda, run_cuda
 from tests.support.cusim import _toolchain, nvcc
 
 pytestmark = [
@@ -428,7 +428,7 @@ def test_a_read_of_memory_that_nobody_wrote_is_found():
 
 def test_every_dropped_barrier_of_a_scan_is_reported_with_its_lines():
     barrier = "__syncthreads();"
-    count = emitted_source(compile_cuda(block_scan(1))).count(barrier)
+    count = emit_cuda(block_scan(1)).count(barrier)
     assert count >= 12
     x = np.ones((1, THREADS), "float32")
     for dropped in range(count):

@@ -6,7 +6,7 @@ import tvm
 from tvm.script import tirx as T
 
 from tests.support import cusim
-from tests.support.cuda_harness import compile_cuda, emitted_source, run_cuda
+from tests.support.cuda_harness import compile_cuda, emit_cuda, run_cuda
 
 pytestmark = [
     pytest.mark.skipif(not cusim.is_simulated(), reason="tests of the simulator itself"),
@@ -124,7 +124,7 @@ def rebuilt(old, new):
 
 def test_a_flag_that_does_not_release_is_found():
     """The flag may be seen before the data: then the sum is that of rubbish."""
-    source = emitted_source(compile_cuda(chain(True)))
+    source = emit_cuda(chain(True))
     assert source.count("tvm_builtin_ptx_st_release_gpu_global_s32((") == 1
     executable = rebuilt(
         "tvm_builtin_ptx_st_release_gpu_global_s32((",

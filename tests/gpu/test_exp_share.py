@@ -10,8 +10,7 @@ from tvm.script import tirx as T
 from tests.support.cuda_harness import (
     CUDA_TARGET,
     check_nvcc,
-    compile_cuda,
-    emitted_source,
+    emit_cuda,
     run_cuda,
 )
 from tests.support.recurrence_cases import Case, check_random, random_inputs
@@ -94,7 +93,7 @@ def test_the_share_is_what_the_source_holds():
     func = library.selective_scan(1, 8, 256, 16)
     for share in (0, 4, 8, 16):
         scheduled = parallelize(func, CUDA_TARGET, WALK.with_(exp_share=share))
-        source = emitted_source(compile_cuda(scheduled))
+        source = emit_cuda(scheduled)
         assert len(re.findall(r"= .*scan_exp2\(", source)) == 16 - share
         assert source.count("<< 23)") == share
 
@@ -173,7 +172,7 @@ def test_weights_in_halves_are_scaled_in_float32(func, bare):
         h = np.exp(step * a.astype(float)) * h + added
         want[:, t] = h.sum(1)
     scheduled = parallelize(func, CUDA_TARGET, WALK)
-    source = emitted_source(compile_cuda(scheduled))
+    source = emit_cuda(scheduled)
     assert ("scan_exp2(" in source) == bare
     got = run_cuda(scheduled, [a, x, np.zeros_like(x)])[2]
     # 2 ulp of an exponential and 3 roundings of a step, over states that sum to 8 * 40 at most;

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from tests.gpu.shared_memory import check_banks
-from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source, run_cuda
+from tests.support.cuda_harness import (
+    CUDA_TARGET,
+    emit_cuda,
+    run_cuda,
+)
 from tests.support.plans import in_schedule
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
@@ -72,7 +76,7 @@ def test_what_the_lanes_share():
 
 def test_tables_are_read_once_and_no_two_threads_meet_in_a_bank():
     func = library.selective_scan(2, 8, 1024, 4)
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, SHARED.with_(stages=1))))
+    source = emit_cuda(parallelize(func, CUDA_TARGET, SHARED.with_(stages=1)))
     kernel = source.partition("for (int tile")[2]
     # 4 states of 64 steps over 128 threads, B and C: two loads each, for all of the lanes.
     assert len(re.findall(r"_table_ptr\[[^\n]*\] = [BC]_ptr\[", kernel)) == 2 * 2

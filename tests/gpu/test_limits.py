@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from tests.numerics.test_cuda import subscripts
-from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source, run_cuda
+from tests.support.cuda_harness import (
+    CUDA_TARGET,
+    emit_cuda,
+    run_cuda,
+)
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.errors import PlanError
@@ -50,16 +54,14 @@ def check_wide(source, names, least):
 def test_indices_of_large_arrays_have_64_bits(plan):
     """70,000 rows of 40,000: beyond 65,535 blocks, all along blockIdx.x, and beyond 2^31."""
     func = library.linear_recurrence(70_000, 40_000, initial_state=True)
-    source = emitted_source(
-        compile_cuda(parallelize(func, CUDA_TARGET, ScanPlan.parse(PLANS[plan])))
-    )
+    source = emit_cuda(parallelize(func, CUDA_TARGET, ScanPlan.parse(PLANS[plan])))
     check_wide(source, ["A", "X", "H"], 3)
     assert "blockIdx.y" not in source
 
 
 def test_so_have_those_of_lanes_that_threads_share():
     func = library.selective_scan(8, 4096, 70_000, 16)
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, ScanPlan.parse(WALK))))
+    source = emit_cuda(parallelize(func, CUDA_TARGET, ScanPlan.parse(WALK)))
     # The thread within its block is a small number, whatever it is computed in.
     source = source.replace("((int)((int64_t)threadIdx.x))", "threadIdx.x")
     check_wide(source, ["delta", "u", "z", "out"], 4)
@@ -72,7 +74,7 @@ def test_so_have_those_of_rows_of_steps_and_of_chunks(chunks):
     options = {"layout": "bld", "form": "step"}
     plan = ScanPlan.parse(WALK).with_(vector_loads=True, chunks=chunks)
     func = library.selective_scan(8, 4096, 70_000, 16, **options)
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
+    source = emit_cuda(parallelize(func, CUDA_TARGET, plan))
     assert "delta_tile_ptr" in source and "blockIdx.y" not in source
     # The numbers of a block and of a thread within it have 31 bits, whatever they are computed in.
     for name in ("threadIdx.x", "blockIdx.x"):
@@ -96,14 +98,14 @@ SINGLE = "cuda/single_pass(threads_per_block=32, items_per_thread=3, block_tree=
 def test_so_have_those_of_few_and_very_long_rows(plan, rows, length):
     func = library.cumsum(rows, length)
     chosen = ScanPlan.parse({**PLANS, "single pass": SINGLE}[plan])
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, chosen)))
+    source = emit_cuda(parallelize(func, CUDA_TARGET, chosen))
     check_wide(source.replace("ticket_own_ptr[0]", "ticket"), ["X", "Y"], 1)
     assert "blockIdx.y" not in source
 
 
 def test_a_single_pass_over_large_arrays():
     func = library.linear_recurrence(70_000, 40_000, initial_state=True)
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, ScanPlan.parse(SINGLE))))
+    source = emit_cuda(parallelize(func, CUDA_TARGET, ScanPlan.parse(SINGLE)))
     check_wide(source.replace("ticket_own_ptr[0]", "ticket"), ["A", "X", "H"], 3)
     assert "blockIdx.y" not in source
 

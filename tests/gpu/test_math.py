@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tvm.support import nvcc as tvm_nvcc
 
-from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source
+from tests.support.cuda_harness import CUDA_TARGET, emit_cuda
 from tests.support.cusim import nvcc
 from tests.unit.test_arrows import FOLDERS, ROOT
 from tvm_scan import cuda_math, library, parallelize
@@ -139,7 +139,7 @@ def test_all_that_compiles_for_cuda_goes_through_the_module():
 def test_what_the_flag_makes_of_the_default_plan():
     """Off: the bare exp2 that the plan asks for and IEEE division. On: all else approximate too."""
     func = library.selective_scan(8, 2048, 2048, 16)
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET)))
+    source = emit_cuda(parallelize(func, CUDA_TARGET))
 
     def special(*options):
         ptx = nvcc.compile_ptx(source, options=options)

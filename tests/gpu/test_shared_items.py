@@ -12,8 +12,7 @@ from tests.programs.test_extraction import sequential
 from tests.programs.test_families import arguments, check
 from tests.support.cuda_harness import (
     CUDA_TARGET,
-    compile_cuda,
-    emitted_source,
+    emit_cuda,
     run_cuda,
     run_exactly,
 )
@@ -72,7 +71,7 @@ def test_without_the_padding_they_would_meet():
 def test_the_kernel_hits_every_bank_once(change):
     plan = TILES.with_(**change)
     func = library.linear_recurrence(3, 1 << 14)
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
+    source = emit_cuda(parallelize(func, CUDA_TARGET, plan))
     check_banks(source, least=4)
 
 
@@ -139,7 +138,7 @@ def test_the_compiler_moves_128_bits(kind, stages):
     half = kind != "float32"
     func = FUNCTIONS["history"](3, 1024, kind) if half else library.linear_recurrence(3, 1024)
     plan = TILES.with_(stages=stages, items_per_thread=16 if half else 8)
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
+    source = emit_cuda(parallelize(func, CUDA_TARGET, plan))
     ptx = nvcc.compile_ptx(source)
     loads = 4
     found = re.findall(r"\b(ld|st)\.(global|shared)(?:\.nc)?(\.v\d)?\.\w+", ptx)
@@ -158,7 +157,7 @@ def test_barriers(stages, warps, count):
     """However many buffers: one for a tile's inputs, the warps' totals, and its outputs."""
     plan = TILES.with_(stages=stages, threads_per_block=32 * warps)
     func = library.linear_recurrence(4, 1 << 16)
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
+    source = emit_cuda(parallelize(func, CUDA_TARGET, plan))
     assert source.partition("for (int tile")[2].count("__syncthreads()") == count
 
 

@@ -10,8 +10,7 @@ from bench.gpu_cases import Case as GpuCase
 from tests.support.cuda_harness import (
     CUDA_TARGET,
     check_nvcc,
-    compile_cuda,
-    emitted_source,
+    emit_cuda,
     run_cuda,
 )
 from tests.support.cusim import nvcc
@@ -143,7 +142,7 @@ def test_the_compiler_sees_vectors_and_one_exponential_per_state_and_step():
     staged = plan.with_(block_load="transposed", stages=2)
     assert default_plan(CUDA_TARGET, extract(func)) == staged
     scheduled = parallelize(func, CUDA_TARGET, plan)
-    source = emitted_source(compile_cuda(scheduled))
+    source = emit_cuda(scheduled)
     ptx = nvcc.compile_ptx(source)
     # delta, u and z; B and C for four states each; and the output.
     assert len(re.findall(r"ld\.global\.nc\.v4", ptx)) == 3 + 2 * 4

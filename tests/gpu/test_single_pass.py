@@ -11,7 +11,13 @@ from tests.programs.random_recurrences import FAMILIES, Shape, inputs_of, source
 from tests.programs.test_extraction import sequential
 from tests.programs.test_families import arguments, check
 from tests.support import cusim
-from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source, run_cuda
+from tests.support.cuda_harness import (
+    CUDA_TARGET,
+    compile_cuda,
+    emit_cuda,
+    emitted_source,
+    run_cuda,
+)
 from tests.support.cusim import nvcc
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
@@ -154,7 +160,7 @@ def test_what_a_missing_release_or_ticket_does():
 @pytest.mark.skipif(not nvcc.nvcc_available(), reason="nvcc is missing: no PTX to read")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
 def test_the_order_is_in_the_ptx(arch):
-    source = emitted_source(compile_cuda(parallelize(library.cumsum(2, 500), CUDA_TARGET, CUMSUM)))
+    source = emit_cuda(parallelize(library.cumsum(2, 500), CUDA_TARGET, CUMSUM))
     ptx = nvcc.compile_ptx(source, arch)
     for text, count in (
         ("st.release.gpu.global", 3),  # the tile, the first carry, the next window's
@@ -173,7 +179,7 @@ def test_shared_memory_is_what_the_plan_says():
     for text in PLANS.values():
         func = library.linear_recurrence(4, 1000, "float64")
         plan = ScanPlan.parse(text)
-        source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
+        source = emit_cuda(parallelize(func, CUDA_TARGET, plan))
         taken = nvcc.compile_resources(source)
         # The last array, whichever that is, is not rounded up.
         assert (

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from tests.programs.half_recurrences import FUNCTIONS, HALVES, half_expected, half_inputs
-from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source, run_cuda
+from tests.support.cuda_harness import (
+    CUDA_TARGET,
+    emit_cuda,
+    run_cuda,
+)
 from tests.support.cusim import nvcc
 from tests.support.plans import in_schedule
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
@@ -95,7 +99,7 @@ def test_the_compiler_moves_128_bits(func, loads, stores):
     """In the PTX: as many vectors of four words as there must be, and no narrower access."""
     if not nvcc.nvcc_available():
         pytest.skip("nvcc is missing: the widths of loads and stores are not checked")
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, PLAN)))
+    source = emit_cuda(parallelize(func, CUDA_TARGET, PLAN))
     ptx = nvcc.compile_ptx(source)
     found = re.findall(r"\b(ld|st)\.global(?:\.nc)?(\.v4)?\.\w+", ptx)
     assert sorted(found) == [("ld", ".v4")] * loads + [("st", ".v4")] * stores

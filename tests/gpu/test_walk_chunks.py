@@ -12,7 +12,7 @@ from tests.support.cuda_harness import (
     CUDA_TARGET,
     check_nvcc,
     compile_cuda,
-    emitted_source,
+    emit_cuda,
     run_cuda,
     run_exactly,
 )
@@ -185,7 +185,7 @@ def test_what_the_compiler_makes_of_it():
     taken = check_nvcc(scheduled)
     assert len(taken) == 3
     assert all(t.stack == 0 for t in taken.values())
-    ptx = nvcc.compile_ptx(emitted_source(compile_cuda(scheduled)))
+    ptx = nvcc.compile_ptx(emit_cuda(scheduled))
     reduce, carries, replay = ptx.split(".entry")[1:]
     # Of four steps: four states each, softplus, and in the replay the gate of the output.
     assert len(re.findall(r"ex2\.approx", reduce)) == 4 * (4 + 1)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from bench.gpu_loops import rwkv6
-from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emitted_source
+from tests.support.cuda_harness import CUDA_TARGET, emit_cuda
 from tests.support.cusim import nvcc
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_steps
@@ -70,7 +70,7 @@ def per_step(loops, steps):
 
 
 def compiled(func, plan):
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
+    source = emit_cuda(parallelize(func, CUDA_TARGET, plan))
     return list(kernels(nvcc.sass(source)))
 
 

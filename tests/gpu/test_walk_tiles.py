@@ -12,6 +12,7 @@ from tests.support.cuda_harness import (
     CUDA_TARGET,
     check_nvcc,
     compile_cuda,
+    emit_cuda,
     emitted_source,
     run_cuda,
     run_exactly,
@@ -183,7 +184,7 @@ def test_steps_backwards_in_halves(items):
     assert np.abs(want).max() < 2048, "beyond which halves are no longer exact"
     plan = PLAN.with_(items_per_thread=items, threads_per_block=64)
     scheduled = parallelize(backwards_in_halves, CUDA_TARGET, plan)
-    assert "X_tile" in emitted_source(compile_cuda(scheduled))
+    assert "X_tile" in emit_cuda(scheduled)
     got = run_cuda(scheduled, [a, x, b, np.full((2, 90, 16), 77, "float16")])
     np.testing.assert_array_equal(got[-1], want)
 
@@ -193,7 +194,7 @@ def test_steps_backwards_in_halves(items):
 def test_no_two_threads_meet_in_a_bank(change, options):
     plan = PLAN.with_(threads_per_block=64, **change)
     func = library.selective_scan(2, 64, 1024, 16, **options)
-    check_banks(emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan))), 2, False)
+    check_banks(emit_cuda(parallelize(func, CUDA_TARGET, plan)), 2, False)
 
 
 def test_the_compiler_sees_copies_of_128_bits_and_one_barrier():
@@ -201,7 +202,7 @@ def test_the_compiler_sees_copies_of_128_bits_and_one_barrier():
         pytest.skip("nvcc is missing: the instructions of the kernel are not counted")
     func = library.selective_scan(8, 2048, 2048, 16)
     scheduled = parallelize(func, CUDA_TARGET, PLAN.with_(threads_per_block=128))
-    ptx = nvcc.compile_ptx(emitted_source(compile_cuda(scheduled)))
+    ptx = nvcc.compile_ptx(emit_cuda(scheduled))
     # Of 32 steps: delta, u and z of 32 lanes, two vectors each per thread; B and C of 16 states,
     # one. Once before the tiles, and once for the tile after this one.
     copies = re.findall(r"cp\.async\.(c[ag])\.shared\.global .*, (\d+);", ptx)
@@ -227,7 +228,7 @@ def test_one_buffer_and_symbolic_sizes_do_not_spill(shared, items, threads):
     plan = PLAN.with_(
         threads_per_block=threads, items_per_thread=items, threads_per_lane=shared, stages=1
     )
-    source = emitted_source(compile_cuda(parallelize(func, CUDA_TARGET, plan)))
+    source = emit_cuda(parallelize(func, CUDA_TARGET, plan))
     assert f"__launch_bounds__({threads}, 1)" in source
     taken = [r for a in ("sm_80", "sm_90") for r in nvcc.compile_resources(source, a).values()]
     assert all(r.spill_stores == r.spill_loads == r.stack == 0 for r in taken)
@@ -272,7 +273,7 @@ def test_halves_move_eight_at_once_and_are_carried_in_float32():
     np.testing.assert_array_equal(got[-1], want)
     if not nvcc.nvcc_available():
         pytest.skip("nvcc is missing: the instructions of the kernel are not counted")
-    ptx = nvcc.compile_ptx(emitted_source(compile_cuda(scheduled)))
+    ptx = nvcc.compile_ptx(emit_cuda(scheduled))
     # V of eight lanes, K and Q of eight states: a row of 32 steps is four vectors, a vector of
     # each for every thread; once before the tiles, once for the tile after this one.
     assert re.findall(r"cp\.async\.cg\.shared\.global .*, (\d+);", ptx) == ["16"] * 2 * 3

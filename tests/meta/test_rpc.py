@@ -147,8 +147,8 @@ def test_a_tracker_or_a_last_machine_that_goes_away_ends_the_search(
     """Said once; what was measured is kept; nothing is tried for ever."""
     number, said = GONE[how]
     monkeypatch.setattr(rpc, "_ANSWER", 3.0)
-    monkeypatch.setattr(rpc, "_PAUSE", 0.5)
-    monkeypatch.setattr(rpc, "_LOOK", 1.0)
+    monkeypatch.setattr(rpc, "_PAUSE", 0.1)
+    monkeypatch.setattr(rpc, "_LOOK", 0.3)
     with own_tracker() as (port, process), server(port) as machine:
         wait_for(lambda: servers(port) == 1)
         gone = []

@@ -146,9 +146,10 @@ def same(got, want):
 def differing(name, plans):
     """Return the plans and sizes of which the scan leaves something else than the loop."""
     func, wrong = source(LOOPS[name]), []
-    loop = compile_cached(func, target=CPU)
+    loop = compile_cached(func, target=CPU, plainly=True)
     scans = [
-        (p, compile_cached(parallelize(func, CPU, p and ScanPlan.parse(p)), CPU)) for p in plans
+        (p, compile_cached(parallelize(func, CPU, p and ScanPlan.parse(p)), CPU, plainly=True))
+        for p in plans
     ]
     for m, n in SIZES:
         want = run(loop, m, n)
@@ -179,7 +180,7 @@ CUDA_CASES += [(name, None) for name in ("lanes", "a nest beside", "a constant")
 def test_cuda(name, plan):
     func = source(LOOPS[name])
     scan = compile_cuda(parallelize(func, CUDA_TARGET, plan and ScanPlan.parse(plan)))
-    loop = compile_cached(func, target=CPU)
+    loop = compile_cached(func, target=CPU, plainly=True)
     for m, n in SIZES:
         with cusim.settings(seed=0, race=True):  # which checks bounds, too
             assert same(run(scan, m, n, tvm.cuda()), run(loop, m, n))

@@ -83,7 +83,7 @@ def test_cpu_plans_equal_the_loop(name, plan):
     args = arguments(func)
     want = sequential(func, args)
     tensors = [tvm.runtime.tensor(a) for a in args]
-    compile_cached(parallelize(func, CPU, plan), target=CPU)(*tensors)
+    compile_cached(parallelize(func, CPU, plan), target=CPU, plainly=True)(*tensors)
     for tensor, expected in zip(tensors, want, strict=True):
         np.testing.assert_array_equal(tensor.numpy(), expected)
 

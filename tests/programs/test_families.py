@@ -54,7 +54,7 @@ def test_cpu_plans_equal_the_loop(name):
     want, number = sequential(func, args), list(PROGRAMS).index(name)
     for plan in (*one_of(CPU_PLANS[:3], number), *one_of(CPU_PLANS[3:], number)):
         tensors = [tvm.runtime.tensor(a) for a in args]
-        compile_cached(parallelize(func, CPU, plan), target=CPU)(*tensors)
+        compile_cached(parallelize(func, CPU, plan), target=CPU, plainly=True)(*tensors)
         check(name, [tensor.numpy() for tensor in tensors], want)
 
 
@@ -92,7 +92,7 @@ def test_nan_as_in_the_loop_on_cpu(name):
     want = sequential(func, args)
     for plan in one_of(CPU_PLANS[3:], WITH_NAN.index(name)):
         tensors = [tvm.runtime.tensor(a) for a in args]
-        compile_cached(parallelize(func, CPU, plan), target=CPU)(*tensors)
+        compile_cached(parallelize(func, CPU, plan), target=CPU, plainly=True)(*tensors)
         for tensor, expected in zip(tensors, want, strict=True):
             np.testing.assert_array_equal(tensor.numpy(), expected)
 

@@ -18,7 +18,8 @@ MUTANTS = 4
 def check(found, what="", undecided=None):
     """All is proven but what is listed; of that, nothing is refuted."""
     families = {group.algebra.name for group in found.groups}
-    certificate = prove(found, seconds=GLANCE if families & set(UNDECIDED_FAMILIES) else 5.0)
+    known = undecided is not None or bool(families & set(UNDECIDED_FAMILIES))
+    certificate = prove(found, seconds=GLANCE if known else 5.0)
     for group in certificate.groups:
         said = {statement.name: statement.verdict for statement in group.statements}
         left = [n for n, v in said.items() if v not in (Verdict.PROVEN, Verdict.ASSUMED)]

@@ -56,7 +56,7 @@ def test_cpu_and_cuda_equal_the_loop_as_written(name):
     args = arguments(hand)
     want = sequential(hand, args)
     tensors = [tvm.runtime.tensor(a) for a in args]
-    compile_cached(parallelize(hand, CPU, CPU_PLAN), target=CPU)(*tensors)
+    compile_cached(parallelize(hand, CPU, CPU_PLAN), target=CPU, plainly=True)(*tensors)
     on_cuda = run_cuda(parallelize(hand, CUDA_TARGET, CUDA_PLAN), args, seeds=(0,))
     for tensor, cuda, expected in zip(tensors, on_cuda, want, strict=True):
         np.testing.assert_array_equal(tensor.numpy(), expected)

@@ -54,7 +54,7 @@ def check(got):
 def test_cpu(plan):
     scheduled = parallelize(scalars, CPU, ScanPlan.parse(plan))
     tensors = [tvm.runtime.tensor(array) for array in arrays()]
-    compile_cached(scheduled, target=CPU)(*tensors)
+    compile_cached(scheduled, target=CPU, plainly=True)(*tensors)
     check([tensor.numpy() for tensor in tensors])
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from tvm.target import Target
 from tests.support import cusim
 from tests.support.cusim import _toolchain
 from tests.support.environment import cache_folder
+from tests.support.tiers import drawn
 
-__all__ = ["compile_cached", "key_of", "sources_of"]
+__all__ = ["compile_cached", "emit_cached", "key_of", "sources_of"]
 
 _SOURCES = "sources.json"
 _LIBRARY = "built.so"
@@ -46,6 +48,8 @@ def compile_cached(
     func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule,
     target: Target | str,
     relax_pipeline: Callable[[tvm.IRModule], tvm.IRModule] | None = None,
+    *,
+    plainly: bool = False,
 ) -> Any:
     """Compile a program, unless what TVM makes of it is known.
 
@@ -57,6 +61,10 @@ def compile_cached(
         What for. CUDA is the simulated device, or compiled anew.
     relax_pipeline : callable, optional
         Passes on a module of Relax. They run each time: what they leave is what is looked up.
+    plainly : bool
+        Whether LLVM may leave its optimisations out, which take most of the time: it does so for
+        three programs of four, for none in the full tier. For tests of what our passes make of
+        many loops; those of arithmetic (overflow, rounding) see the code that users run.
 
     Returns
     -------
@@ -69,18 +77,79 @@ def compile_cached(
             func_or_mod = relax_pipeline(func_or_mod)
     if str(target.kind.name) != "llvm" and (not cusim.is_simulated() or cusim.is_rewritten()):
         return _compile(func_or_mod, target)
-    folder = _folder() / key_of(func_or_mod, target)
-    if not folder.is_dir():
-        executable = _compile(func_or_mod, target)
-        try:
-            _toolchain.build_once(folder, functools.partial(_write, executable))
-        except _IsTextError:
-            return executable
+    if plainly and not drawn(f"plainly {_hash(func_or_mod)}", 4):
+        target = Target({**target.export(), "opt-level": 0})
+    with _few_checks(func_or_mod):
+        folder = _folder() / key_of(func_or_mod, target)
+        if not folder.is_dir():
+            executable = _compile(func_or_mod, target)
+            try:
+                _toolchain.build_once(folder, functools.partial(_write, executable))
+            except _IsTextError:
+                return executable
     os.utime(folder)
     kept = Kept(folder)
     for source in kept.sources:
         cusim.build(source)  # messages are about the source built last
     return kept
+
+
+def emit_cached(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule, target: Target) -> list[str]:
+    """Return the CUDA sources of a program that is not run.
+
+    No compiler of CUDA reads them: that of the simulated device takes longer than all else.
+
+    Parameters
+    ----------
+    func_or_mod : PrimFunc or IRModule
+        What to emit.
+    target : Target
+        Of CUDA.
+
+    Returns
+    -------
+    list of str
+        As `sources_of` of what `compile_cached` makes.
+    """
+    if not cusim.is_simulated() or cusim.is_rewritten():
+        return sources_of(compile_cached(func_or_mod, target))
+    with _few_checks(func_or_mod):
+        key = key_of(func_or_mod, target)
+        built, path = _folder() / key / _SOURCES, _folder() / f"{key}.json"
+        if not path.exists():
+            if built.exists():
+                text = built.read_text()
+            else:
+                with cusim.unbuilt():
+                    text = json.dumps(sources_of(_compile(func_or_mod, target)))
+            _toolchain.publish(text.encode(), path)
+    os.utime(path)
+    sources: list[str] = json.loads(path.read_text())
+    return sources
+
+
+def _hash(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> str:
+    """The same in every process."""
+    return str(tvm_ffi.structural_hash(func_or_mod))
+
+
+@contextlib.contextmanager
+def _few_checks(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> Iterator[None]:
+    """Leave TVM's checks of arguments out of seven programs of eight, of none in the full tier.
+
+    They are longer than most kernels: a third of the time that LLVM takes.
+    """
+    context = tvm.transform.PassContext.current()
+    if drawn(_hash(func_or_mod), 8):
+        yield
+        return
+    with tvm.transform.PassContext(
+        opt_level=context.opt_level,
+        required_pass=context.required_pass,
+        disabled_pass=context.disabled_pass,
+        config={**context.config, "tirx.disable_assert": True},
+    ):
+        yield
 
 
 def key_of(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule, target: Target) -> str:

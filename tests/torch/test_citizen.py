@@ -87,9 +87,11 @@ def mamba(u, A, B):
 # torch's own use of what it has deprecated, on the way into inductor
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-def test_compile(backend):
+def test_compile(backend, monkeypatch):
     if backend == "inductor":
-        pytest.importorskip("torch._inductor")
+        config = pytest.importorskip("torch._inductor.config")
+        # Two kernels of a line each: to compile torch's headers beforehand takes longer.
+        monkeypatch.setattr(config, "cpp_cache_precompile_headers", False, raising=False)
         from torch._inductor.cpp_builder import get_cpp_compiler
 
         try:

@@ -7,9 +7,17 @@ from tvm.script import tirx as T
 
 import tvm_scan
 from tests import ROOT
-from tests.support import compiled
+from tests.support import compiled, cusim
+from tests.support.cuda_harness import (
+    CUDA_TARGET,
+    compile_cuda,
+    emit_cuda,
+    emitted_source,
+    run_cuda,
+)
 from tests.support.cusim import _toolchain, nvcc
 from tests.unit.test_arrows import imports_of, module_name, sources
+from tvm_scan import library, parallelize
 
 MODULES = {module_name(path): path for path in sources()}
 #: Builds kernels.
@@ -125,6 +133,33 @@ def test_a_program_is_compiled_once_and_others_are_not_taken_for_it(tmp_path, mo
         got = called(compiled.compile_cached(adds(constant), "llvm"))
         assert got == [constant, constant + 1, constant + 2, constant + 3]
     assert len(calls) == len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.skipif(not cusim.is_simulated(), reason="TVM compiles for a real GPU itself")
+def test_source_that_is_only_read_is_that_of_what_runs(tmp_path, monkeypatch):
+    """And what was not built for a reader is built for who runs it."""
+    monkeypatch.setattr(compiled, "_folder", lambda: tmp_path)
+    func = parallelize(library.cumsum(3, 100), CUDA_TARGET)
+    text = emit_cuda(func)
+    assert text == emit_cuda(func) and [path.suffix for path in tmp_path.iterdir()] == [".json"]
+    x = np.ones((3, 100), "float32")
+    built = compile_cuda(func)
+    assert emitted_source(built) == text
+    np.testing.assert_array_equal(
+        run_cuda(func, [x, np.zeros_like(x)], executable=built)[1], x.cumsum(1)
+    )
+
+
+def test_what_is_left_out_is_in_the_key(tmp_path, monkeypatch):
+    """Checks and optimisations, each of which is drawn."""
+    monkeypatch.setattr(compiled, "_folder", lambda: tmp_path)
+    for share in (True, False):
+        monkeypatch.setattr(compiled, "drawn", lambda *_, share=share: share)
+        for plainly in (False, True):
+            built = compiled.compile_cached(adds(1), "llvm", plainly=plainly)
+            assert called(built) == [1, 2, 3, 4]
+    # With all drawn, both calls are the same; else optimised or not.
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_the_key_of_a_program_holds_target_options_and_compilers(monkeypatch):

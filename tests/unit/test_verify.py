@@ -5,13 +5,13 @@ import json
 
 import numpy as np
 import pytest
-import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 from typer.testing import CliRunner
 
 from tests.programs.accepted_programs import PROGRAMS as ACCEPTED
 from tests.programs.family_programs import PROGRAMS
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import ScanPlan, extract, library, parallelize, verify
 from tvm_scan.algebra import Affine
@@ -33,6 +33,18 @@ HOLD = {
     "cumsum": library.cumsum(3, 500, reverse=True, exclusive=True),
     "selective scan": library.selective_scan(1, 3, 100, 4, final_state=True),
 }
+
+
+@pytest.fixture(autouse=True)
+def libraries(monkeypatch, request):
+    """Let what `verify` compiles for CPUs be kept on disk; its command compiles for itself."""
+    build = verification.build
+
+    def kept(func, target):
+        return compile_cached(func, target) if target.kind.name == "llvm" else build(func, target)
+
+    if request.function is not test_command:
+        monkeypatch.setattr(verification, "build", kept)
 
 
 @pytest.mark.parametrize("name", HOLD)
@@ -171,7 +183,7 @@ def spoiled(monkeypatch, change):
 
     def built(func, target):
         name = str(func.attrs["global_symbol"])
-        right = tvm.compile(func, target=target)[name]
+        right = compile_cached(func, target)[name]
         builds.append(name)
         if len(builds) > 1:  # what the scan is compared with
             return {name: right}

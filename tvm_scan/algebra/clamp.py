@@ -95,6 +95,11 @@ class Clamp(Algebra):
         bounds = (self.low is not None) + (self.high is not None)
         return (self._wide,) * (1 + bounds + self._float)
 
+    @property
+    def reuses_parts(self) -> bool:
+        """A composition of floats runs the later map three times, each part of it a step."""
+        return self._float
+
     def _split(self, element: Element) -> tuple[Any, list[Any], Any]:
         """Shift, bounds, value after a NaN."""
         if self._float:

@@ -35,6 +35,7 @@ __all__ = [
     "last_source",
     "rewritten_source",
     "settings",
+    "unbuilt",
     "why_unavailable",
 ]
 
@@ -73,6 +74,7 @@ class _State:
     last_source = ""
     last_error = ""
     rewrite: Callable[[str], str] | None = None
+    builds = True
 
 
 # ---- installation ----------------------------------------------------------------------------
@@ -268,7 +270,23 @@ def is_rewritten() -> bool:
     return _State.rewrite is not None
 
 
+@contextmanager
+def unbuilt() -> Iterator[None]:
+    """Within the ``with`` block, emitted source is not compiled: for tests that read it only.
+
+    What TVM makes meanwhile cannot be launched.
+    """
+    before = _State.builds
+    _State.builds = False
+    try:
+        yield
+    finally:
+        _State.builds = before
+
+
 def _compile_callback(code: str, *_: object) -> bytes:
+    if not _State.builds:
+        return b""
     source = str(code)
     return build(source if _State.rewrite is None else _State.rewrite(source)).read_bytes()
 

@@ -36,7 +36,7 @@ KEEP_SECONDS = 7 * 24 * 3600
 
 KERNEL_FLAGS = (
     "-std=c++17",
-    "-O1",
+    "-Og",
     "-g1",  # line numbers, for messages
     "-w",
     "-fPIC",
