@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from bench import ablation, cpu_page, defaults, model_pages, search_page, torch_page, tuned
+from bench import ablation, cpu_page, defaults, delta_page, model_pages, search_page, torch_page, tuned
 from bench.older import NOTE, RESULTS, ROOT, with_note
 
 __all__ = ["PAGES", "main", "printed"]
@@ -19,6 +19,7 @@ PAGES = {
     "ablation": "docs/ablation.md",
     "cpu": "docs/cpu.md",
     "defaults": "docs/defaults.md",
+    "delta": "docs/torch/delta_measurements.md",
     "relax_models": "docs/relax_models.md",
     "search": "docs/tuning.md",
     "torch": "docs/torch/measurements.md",
@@ -42,6 +43,8 @@ def printed(name: str, found: dict[str, Any]) -> str:
         return search_page.with_part(found, now)
     if name == "torch":
         return torch_page.with_part(path, "torch_bench", torch_page.passes(found))
+    if name == "delta":
+        return torch_page.with_part(path, "bench_delta", delta_page.tables(found))
     rows = found["rows"]
     if name == "cpu":
         text = cpu_page.page(about, rows, found["growth"])
