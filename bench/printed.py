@@ -9,7 +9,16 @@ import json
 import sys
 from typing import Any
 
-from bench import ablation, cpu_page, defaults, delta_page, model_pages, search_page, torch_page, tuned
+from bench import (
+    ablation,
+    cpu_page,
+    defaults,
+    delta_page,
+    model_pages,
+    search_page,
+    torch_page,
+    tuned,
+)
 from bench.older import NOTE, RESULTS, ROOT, with_note
 
 __all__ = ["PAGES", "main", "printed"]

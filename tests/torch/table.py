@@ -151,6 +151,19 @@ FUNCTIONS = {
         ("b t h v", "s-1 h k v"),
         (("b", 1),),
     ),
+    "gated_delta_product": Entry(
+        lambda k, v, beta, **given: ts.gated_delta_product(
+            *(given.pop("q"), k.flatten(1, 2), v.flatten(1, 2), given.pop("g")),
+            *(beta.flatten(1, 2), k.shape[2]),
+            output_final_state=True,
+            **given,
+        ),
+        {"q": "b t g k", "k": "b t taps g k", "v": "b t taps h v", "beta": "b t taps h"}
+        | {"g": "b t h -", "initial_state": "b h k v"},
+        ("b t h v", "b h k v"),
+        (("taps", 3),),
+        bound="taps",
+    ),
     "kda": Entry(
         delta_of(ts.kda), {**DELTA, "g": "b t h k -"}, ("b t h v", "b h k v"), loop=gated_loop
     ),

@@ -24,6 +24,7 @@ from tvm_scan.torch.functions.cumulative import (
     logcumsumexp,
 )
 from tvm_scan.torch.functions.delta import delta_rule, gated_delta_rule, kda, rwkv7
+from tvm_scan.torch.functions.delta_product import gated_delta_product
 from tvm_scan.torch.functions.gated import hgrn, rglru
 from tvm_scan.torch.functions.higher_order import associative_scan, scan
 from tvm_scan.torch.functions.linear import linear_recurrence
@@ -56,6 +57,7 @@ __all__ = [
     "cumsum",
     "delta_rule",
     "distributed",
+    "gated_delta_product",
     "gated_delta_rule",
     "gla",
     "hgrn",
