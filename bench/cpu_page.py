@@ -189,7 +189,8 @@ The recurrences of this page with their default plans (`tvm_scan`), the sequenti
 makes of them (`loop`), and what people would pick, each writing to memory that it has where it
 can: numpy and torch with `out=`, torch.compile of `associative_scan`, numba sequential and
 parallel, jax (`cumsum`, `cummax`, `cumlogsumexp`, `associative_scan`, `lax.scan`), scipy's
-`lfilter`, a C loop (`-O3 -march=native`, OpenMP), the selective scan of transformers (its loop
+`lfilter`, onnxruntime's `CumSum`, C++'s `inclusive_scan` and `for_each` (gcc's parallel STL on
+oneTBB), a C loop (`-O3 -march=native`, OpenMP), the selective scan of transformers (its loop
 over time, and compiled its associative scan) and one in C by hand for AVX-512
 (`bench/selective_avx512.c`: the 16 states in a vector, 4 channels side by side). Every tool has a
 process of its own, which is stopped while it is not its turn, and is woken by an untimed call

@@ -11,6 +11,8 @@ import numpy as np
 from bench.cpu_c import c_calls
 from bench.cpu_jax import jax_calls
 from bench.cpu_numba import numba_calls
+from bench.cpu_onnxruntime import onnxruntime_calls
+from bench.cpu_stl import stl_calls
 from bench.cpu_torch import torch_calls
 
 __all__ = ["PEERS"]
@@ -48,5 +50,7 @@ PEERS: dict[str, Callable[[str, Arrays, bool], dict[str, Call]]] = {
     "jax": lambda kind, arrays, _: jax_calls(kind, arrays),
     "scipy": lambda kind, arrays, _: _scipy(kind, arrays),
     "C": lambda kind, arrays, _: c_calls(kind, arrays),
+    "STL": lambda kind, arrays, _: stl_calls(kind, arrays),
+    "onnxruntime": lambda kind, arrays, _: onnxruntime_calls(kind, arrays),
     "numba": lambda kind, arrays, _: numba_calls(kind, arrays),
 }
