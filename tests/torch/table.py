@@ -69,6 +69,15 @@ def delta_of(function):
     return lambda **given: function(**given, output_final_state=True)
 
 
+def delta_product(k, v, beta, **given):
+    """With an axis for the steps of a token, which the function has in that of tokens."""
+    steps = {"k": k, "v": v, "beta": beta}
+    for name, value in steps.items():
+        if isinstance(value, torch.Tensor) and not value.is_nested and not value.is_sparse:
+            steps[name] = value.flatten(1, 2)
+    return ts.gated_delta_product(**steps, **given, num_householder=8, output_final_state=True)
+
+
 def gated_loop(initial_state, **given):
     scale = max(given["q"].shape[3], 1) ** -0.5
     return delta_loop(**given, scale=scale, state=initial_state)
@@ -152,16 +161,11 @@ FUNCTIONS = {
         (("b", 1),),
     ),
     "gated_delta_product": Entry(
-        lambda k, v, beta, **given: ts.gated_delta_product(
-            *(given.pop("q"), k.flatten(1, 2), v.flatten(1, 2), given.pop("g")),
-            *(beta.flatten(1, 2), k.shape[2]),
-            output_final_state=True,
-            **given,
-        ),
+        delta_product,
         {"q": "b t g k", "k": "b t taps g k", "v": "b t taps h v", "beta": "b t taps h"}
         | {"g": "b t h -", "initial_state": "b h k v"},
         ("b t h v", "b h k v"),
-        (("taps", 3),),
+        (("taps", 8),),
         bound="taps",
     ),
     "kda": Entry(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -42,9 +42,11 @@ def gated_delta_product(
     ----------
     q : Tensor
         (batch, length, heads, keys), floating point.
-    k, v, beta : Tensor
-        (batch, steps, heads, keys), (batch, steps, value_heads, values) and (batch, steps,
-        value_heads): `num_householder` steps for each token, one token after another.
+    k, v : Tensor
+        (batch, steps, heads, keys) and (batch, steps, value_heads, values): `num_householder`
+        steps for each token, one token after another.
+    beta : Tensor
+        (batch, steps, value_heads): how much of what the state has for a key is replaced.
     g : Tensor, optional
         (batch, length, value_heads): logarithms of the gates of tokens; None without gates.
     num_householder : int
@@ -74,10 +76,10 @@ def gated_delta_product(
     owner, n, length = "gated_delta_product", num_householder, q.shape[1]
     whole = isinstance(n, int) and n > 0
     check(whole, owner, "num_householder of at least 1", n, "say how many steps a token has")
-    fits, found = k.shape[1] == n * length, f"{k.shape[1]} steps for {length} tokens"
-    check(fits, owner, f"{n} steps for each token in k, v and beta", found, "cut or pad them")
+    fits, expected = k.shape[1] == n * length, f"{n} steps for each token in k, v and beta"
+    check(fits, owner, expected, tuple(k.shape), "cut or pad them")
     queries = F.pad(q.unsqueeze(2), (0, 0, 0, 0, n - 1, 0)).flatten(1, 2)
-    options = {
+    options: dict[str, Any] = {
         "scale": scale,
         "initial_state": initial_state,
         "output_final_state": output_final_state,
