@@ -101,6 +101,47 @@ def test_linear_attention(rule, each):
     assert not report.refused
 
 
+def shared_keys(length, domain):
+    """As onnxruntime has them: 2 heads of queries and keys, 4 of values and states."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "query": rng.standard_normal((2, length, 2 * 6)),
+        "key": rng.standard_normal((2, length, 2 * 6)) / 6,
+        "value": rng.standard_normal((2, length, 4 * 5)),
+        "past_state": rng.standard_normal((2, 4, 6, 5)),
+        "decay": -rng.random((2, length, 4)),
+        "beta": rng.random((2, length, 4)),
+    }
+    arrays = {name: value.astype("float32") for name, value in arrays.items()}
+    attrs = {"update_rule": "gated_delta", "q_num_heads": 2, "kv_num_heads": 4, "domain": domain}
+    onnx_model = model("LinearAttention", arrays, **attrs)
+    if domain:
+        onnx_model.opset_import.append(helper.make_opsetid(domain, 1))
+    return onnx_model, arrays
+
+
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_values_that_share_a_key(domain):
+    onnx_model, arrays = shared_keys(23, domain)
+    mod = imported(onnx_model)
+    (report,) = FindScans(mod)
+    assert report.deltas
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    got, last = machine["main"](*(tvm.runtime.tensor(a) for a in arrays.values()))
+    q, k, v = (arrays[n].reshape(2, 23, h, -1) for n, h in (("query", 2), ("key", 2), ("value", 4)))
+    q, k = (np.repeat(t, 2, 2).astype("float64") for t in (q, k))
+    state, out = arrays["past_state"].astype("float64"), np.zeros(v.shape)
+    for t in range(23):
+        state = state * np.exp(arrays["decay"][:, t, :, None, None])
+        missing = v[:, t] - np.einsum("bhkv,bhk->bhv", state, k[:, t])
+        update = arrays["beta"][:, t, :, None] * missing
+        state = state + np.einsum("bhk,bhv->bhkv", k[:, t], update)
+        out[:, t] = np.einsum("bhkv,bhk->bhv", state, q[:, t]) * 6**-0.5
+    np.testing.assert_allclose(got.numpy(), out.reshape(2, 23, -1), 1e-5, 1e-5)
+    np.testing.assert_allclose(last.numpy(), state, 1e-5, 1e-5)
+
+
 def test_small_matrices_scan_by_the_delta_rule_too():
     (report,) = FindScans(check(*attention(37, "gated_delta", keys=3)))
     assert len(report.recurrences) == 1
@@ -139,7 +180,7 @@ def test_causal_conv(activation, length, bias, past):
     ("change", "drop", "message"),
     [
         ({"update_rule": "else"}, None, "expected an update_rule of linear, gated"),
-        ({"kv_num_heads": 3}, None, "q_num_heads as a positive multiple"),
+        ({"kv_num_heads": 3}, None, "q_num_heads and kv_num_heads of which one"),
         ({}, "decay", "expected a decay with update_rule gated, got none"),
         ({"update_rule": "linear"}, None, "expected no decay with update_rule linear"),
     ],

@@ -27,7 +27,8 @@ class LinearAttention:
     rule : str
         ``linear``, ``gated``, ``delta`` or ``gated_delta``.
     query_heads, heads : int
-        Heads of the queries, and of keys, values and states.
+        Heads of the queries, and of values and states. The keys have the fewer of both: several
+        queries share a key, or several values do.
     keys, values : int
         Elements of a key and of a value, for one head.
     scale : float
@@ -95,10 +96,10 @@ class LinearAttention:
     @property
     def heads_of(self) -> dict[str, tuple[int, ...]]:
         """Extents of a token by head, of every input that there is and of the output, in order."""
-        group = self.query_heads // self.heads
+        group, shared = self.queries, self.heads // self.sharing
         shapes = {
-            "query": (self.heads, group, self.keys),
-            "key": (self.heads, self.keys),
+            "query": (shared, group, self.keys),
+            "key": (shared, self.keys),
             "value": (self.heads, self.values),
         }
         if self.has_past:
@@ -109,10 +110,21 @@ class LinearAttention:
             shapes["beta"] = (self.betas,)
         return shapes | {"output": (self.heads, group, self.values)}
 
+    @property
+    def queries(self) -> int:
+        """Number of queries that share a key."""
+        return max(1, self.query_heads // self.heads)
+
+    @property
+    def sharing(self) -> int:
+        """Number of values that share a key."""
+        return max(1, self.heads // self.query_heads)
+
     def _token(
         self, loop: Loop, arrays: dict[str, Cells], state: Cells, token: Any, h: Expr, v: Expr
     ) -> None:
         keys, zero = tirx.IntImm("int64", self.keys), tirx.IntImm("int64", 0)
+        shared = h if self.sharing == 1 else h // self.sharing
 
         def read(name: str, *index: Expr) -> Expr:
             return arrays[name][token, index]
@@ -121,7 +133,7 @@ class LinearAttention:
             return tirx.exp(read("decay", h, zero if self.decays == self.heads else i))
 
         step = Step(
-            into=lambda i: read("key", h, i),
+            into=lambda i: read("key", shared, i),
             drive=lambda v: read("value", h, v),
             gate=gate if self.decays else None,
             rate=read("beta", zero if self.betas == 1 else h) if self.betas else None,
@@ -132,6 +144,6 @@ class LinearAttention:
         matrix, column = Matrix(state, lambda i, _, v: (token[0], h, i, v)), single(v)
         write_known(loop, keys, column, step, matrix, known)
         write_step(loop, keys, column, step, (matrix, matrix), known, update)
-        with loop.over(tirx.IntImm("int64", self.query_heads // self.heads), "r") as r:
-            write_read(loop, keys, column, lambda i: read("query", h, r, i), matrix, total)
+        with loop.over(tirx.IntImm("int64", self.queries), "r") as r:
+            write_read(loop, keys, column, lambda i: read("query", shared, r, i), matrix, total)
             arrays["output"][token, h, r, v] = total[0] * tirx.const(self.scale, _WIDE)

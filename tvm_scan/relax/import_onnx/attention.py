@@ -1,4 +1,4 @@
-"""The converter of ONNX's ``LinearAttention``."""
+"""The converter of ONNX's ``LinearAttention``, and of onnxruntime's of that name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def linear_attention(
             arg = fitted(builder, _OPERATOR, name, by_name[name], tokens, op.dtype)
             args.append(viewed(builder, arg, [*query[:2], *map(_wide, split)]))
     output, present = call_loop(builder, op.loop(), args, "linear_attention")
-    packed = [*query[:2], _wide(op.query_heads * op.values)]
+    packed = [*query[:2], _wide(op.heads * op.queries * op.values)]
     return relax.Tuple([viewed(builder, output, packed), present])
 
 
@@ -75,16 +75,17 @@ def _described(by_name: dict[str, Any], attrs: dict[str, Any]) -> LinearAttentio
                 f"{'a' if wanted else 'no'} {name} with update_rule {rule}", found, "see ONNX 27"
             )
     query_heads, heads = (int(attrs.get(f"{n}_num_heads", 0)) for n in ("q", "kv"))
-    if heads <= 0 or query_heads <= 0 or query_heads % heads:
+    if heads <= 0 or query_heads <= 0 or max(query_heads, heads) % min(query_heads, heads):
         raise _wrong(
-            "q_num_heads as a positive multiple of kv_num_heads",
+            "q_num_heads and kv_num_heads of which one is a multiple of the other",
             f"{query_heads} and {heads}",
             "give both",
         )
     query, key, value = (_shape(by_name, name) for name in ("query", "key", "value"))
     sizes = {n: tir.as_int(s[2]) for n, s in (("query", query), ("key", key), ("value", value))}
     keys, values = (sizes["query"] or 0) // query_heads, (sizes["value"] or 0) // heads
-    if sizes != {"query": keys * query_heads, "key": keys * heads, "value": values * heads}:
+    of_keys = keys * min(query_heads, heads)
+    if sizes != {"query": keys * query_heads, "key": of_keys, "value": values * heads}:
         raise _wrong("heads that divide queries, keys and values", str(sizes), "check the heads")
     widths = {
         n: 0 if by_name[n] is None else tir.as_int(_shape(by_name, n)[2]) for n in ("decay", "beta")

@@ -100,7 +100,8 @@ def _importer_class() -> type:
 
         def _construct_nodes(self, graph: Any) -> None:
             for node in graph.node:
-                if node.op_type in _OPERATORS and node.domain not in ("", "ai.onnx"):
+                known = ("", "ai.onnx", *_OTHER_DOMAINS.get(node.op_type, ()))
+                if node.op_type in _OPERATORS and node.domain not in known:
                     raise ScanError(
                         f"from_onnx: expected {node.op_type} of ONNX's own domain, got one of "
                         f"{node.domain}; replace it"
@@ -171,6 +172,8 @@ _STATEFUL: dict[str, Any] = {
     "LinearAttention": linear_attention,
     "CausalConvWithState": causal_conv,
 }
+#: By operator: those of another domain that mean the same.
+_OTHER_DOMAINS = {"LinearAttention": ("com.microsoft",)}
 _PAIRWISE: dict[str, Any] = {
     "Max": relax.op.maximum,
     "Min": relax.op.minimum,
