@@ -299,6 +299,16 @@ def test_packed_sequences(kind, named, monkeypatch):
         assert (grad - want).abs().max() <= 1e-4 * want.abs().max() + 1e-6, parameter
 
 
+@pytest.mark.parametrize("kind", ["bamba", "qwen3_next"])
+def test_offsets_that_do_not_reach_the_end_are_refused(kind, monkeypatch):
+    name, options, scans = KINDS[kind]
+    monkeypatch.setitem(KINDS, kind, (name, options | RECURRENT[kind], scans))
+    given = packed([7, 12], torch.Generator().manual_seed(0))
+    ends = torch.tensor([0, 7, 18], dtype=torch.int32)
+    with ts.patch_transformers(), pytest.raises(ValueError, match="rising from 0 to 19"):
+        model_of(kind)(**given | {"cu_seq_lens_q": ends}, use_cache=False)
+
+
 def test_numbers_of_sequences_without_offsets_are_refused():
     model = model_of("qwen3_next")
     given = packed([7, 12], torch.Generator().manual_seed(0))

@@ -20,6 +20,14 @@ from tvm_scan.torch.functions.ssd import ssd, terms
 __all__ = ["mamba_chunk_scan_combined", "selective_scan_fn"]
 
 
+def starts_of(numbers: Tensor) -> Tensor:
+    """Mark where another sequence begins, by the number of that of each step, (batch, length).
+
+    Before time is number 0.
+    """
+    return numbers != F.pad(numbers[:, :-1], (1, 0))
+
+
 @checked
 def mamba_chunk_scan_combined(
     x: Annotated[Tensor, "batch length heads features"],
@@ -79,7 +87,7 @@ def mamba_chunk_scan_combined(
     owner = "compat.mamba_chunk_scan_combined"
     reset = None
     if seq_idx is not None:
-        reset = seq_idx != F.pad(seq_idx[:, :-1], (1, 0))
+        reset = starts_of(seq_idx)
     y, last = ssd(
         *(x, dt, A, B, C, D, z, dt_bias),
         dt_softplus=dt_softplus,

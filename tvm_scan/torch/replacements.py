@@ -11,11 +11,10 @@ from importlib import import_module
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check
-from tvm_scan.torch.compat import mamba_chunk_scan_combined
+from tvm_scan.torch.compat import mamba_chunk_scan_combined, starts_of
 from tvm_scan.torch.functions.convolution import ACTIVATIONS, causal_conv1d
 from tvm_scan.torch.functions.delta import gated_delta_rule, kda
 from tvm_scan.torch.functions.mamba import selective_scan
@@ -60,6 +59,7 @@ def _selective(original: Callable[..., _Result]) -> Callable[..., _Result]:
                 return_last_state,
                 **options,
             )
+        index = options.get("seq_idx")
         return selective_scan(
             hidden_states,
             dt,
@@ -70,7 +70,8 @@ def _selective(original: Callable[..., _Result]) -> Callable[..., _Result]:
             z,
             delta_bias,
             delta_softplus=delta_softplus,
-            reset=_starts(options, hidden_states),
+            reset=None if index is None else starts_of(index),
+            cu_seqlens=_offsets(options),
             return_last=return_last_state,
         )
 
@@ -92,7 +93,7 @@ def _chunked(original: Callable[..., _Result]) -> Callable[..., _Result]:
         if not _here(hidden_states):
             return original(hidden_states, dt, A, B, C, chunk_size, D=D, **options)
         known = {name: options[name] for name in _CHUNKED if options.get(name) is not None}
-        known["seq_idx"] = _numbers(options, hidden_states.shape[1])
+        known["cu_seqlens"] = _offsets(options)
         # Its own form returns float32, which the models' norms go on with.
         x = hidden_states.float()
         return mamba_chunk_scan_combined(x, dt, A, B, C, chunk_size, D, **known)
@@ -102,7 +103,8 @@ def _chunked(original: Callable[..., _Result]) -> Callable[..., _Result]:
 
 #: What the models pass on; other options are of their own kernels.
 _CHUNKED: tuple[str, ...]
-_CHUNKED = ("z", "dt_bias", "initial_states", "dt_softplus", "dt_limit", "return_final_states")
+_CHUNKED = ("z", "dt_bias", "initial_states", "seq_idx", "dt_softplus", "dt_limit")
+_CHUNKED += ("return_final_states",)
 
 
 def _nothing_fused(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,10 +148,9 @@ def _delta(original: Callable[..., _Result], rule: Callable[..., Any]) -> Callab
         }
         if not _here(query):
             return original(query, key, value, g=g, beta=beta, **known, **options)
-        offsets = _offsets(options)
-        if offsets is None and options.get("seq_idx") is not None:
-            fix = "pass the model cu_seq_lens_q"
-            check(False, original.__name__, "offsets of packed sequences", "seq_idx alone", fix)
+        offsets, fix = _offsets(options), "pass the model cu_seq_lens_q"
+        told = offsets is not None or options.get("seq_idx") is None
+        check(told, original.__name__, "offsets of packed sequences", "seq_idx alone", fix)
         output, last = rule(query, key, value, g, beta, cu_seqlens=offsets, **known)
         return output.to(query.dtype), last
 
@@ -167,9 +168,12 @@ def _convolution(original: Callable[..., _Result]) -> Callable[..., _Result]:
         activation: str | None = None,
         **options: Any,
     ) -> _Result:
-        index = _numbers(options, hidden_states.shape[2])
-        if not _here(hidden_states) or index is None:
+        index, offsets = options.get("seq_idx"), _offsets(options)
+        if not _here(hidden_states) or (index is None and offsets is None):
             return original(hidden_states, weight, bias, activation, **options)
+        if index is None:
+            steps = torch.arange(hidden_states.shape[2], device=hidden_states.device)
+            index = torch.searchsorted(offsets.to(steps.dtype), steps, right=True)[None]
         known = activation in ACTIVATIONS
         output = causal_conv1d(
             *(hidden_states, weight, bias), seq_idx=index, activation=activation if known else None
@@ -186,21 +190,6 @@ def _offsets(options: Mapping[str, Any]) -> Tensor | None:
     """Offsets of packed sequences, by the name of a scan or by that of a model."""
     offsets = options.get("cu_seqlens")
     return options.get("cu_seq_lens_q") if offsets is None else offsets
-
-
-def _numbers(options: Mapping[str, Any], length: int) -> Tensor | None:
-    """Number the sequences that each step belongs to, (batch, length); None of one sequence."""
-    index, offsets = options.get("seq_idx"), _offsets(options)
-    if index is not None or offsets is None:
-        return index
-    steps = torch.arange(length, device=offsets.device, dtype=offsets.dtype)
-    return torch.searchsorted(offsets, steps, right=True)[None]
-
-
-def _starts(options: Mapping[str, Any], x: Tensor) -> Tensor | None:
-    """Mark the first step of each sequence but the first, (batch, length)."""
-    index = _numbers(options, x.shape[2])
-    return None if index is None else F.pad(index[:, 1:] != index[:, :-1], (1, 0))
 
 
 #: By name: what makes ours of theirs.
