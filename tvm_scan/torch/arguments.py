@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from numbers import Number
 from types import MappingProxyType
 
@@ -21,6 +22,7 @@ __all__ = [
     "check_devices",
     "check_mask",
     "check_number",
+    "check_offsets",
     "check_tensors",
     "framed",
     "wide",
@@ -95,6 +97,15 @@ def check_number(owner: str, name: str, value: object) -> None:
 def check_mask(owner: str, reset: Tensor) -> None:
     """Raise unless `reset` is bool."""
     check(reset.dtype == torch.bool, owner, "a bool reset", reset.dtype, "convert it with .bool()")
+
+
+def check_offsets(owner: str, offsets: Tensor, length: int) -> None:
+    """Raise unless offsets of packed sequences rise from 0 to the length; reads them."""
+    values = offsets.tolist()
+    rises = all(start <= stop for start, stop in pairwise(values))
+    fits = bool(values) and rises and values[0] == 0 and values[-1] == length
+    fix = "give the start of every sequence, and the length"
+    check(fits, owner, f"cu_seqlens rising from 0 to {length}", values, fix)
 
 
 def axis_of(owner: str, x: Tensor, dim: int) -> int:

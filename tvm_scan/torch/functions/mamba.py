@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check
+from tvm_scan.torch.arguments import check, check_offsets
 from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.ops.selective import selective_scan_grouped
 from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
@@ -185,14 +185,7 @@ def _packed_resets(owner: str, cu_seqlens: Tensor, length: int, reverse: bool) -
     offsets = cu_seqlens.to(torch.int64)
     # Values cannot be asked without waiting for a GPU, and not at all while a program is traced.
     if offsets.is_cpu and not torch.compiler.is_compiling() and not is_mapped(offsets):
-        rises = offsets.numel() >= 1 and bool((offsets.diff() >= 0).all())
-        check(
-            rises and int(offsets[0]) == 0 and int(offsets[-1]) == length,
-            owner,
-            f"cu_seqlens rising from 0 to {length}",
-            cu_seqlens.tolist(),
-            "give the start of every sequence, and the length",
-        )
+        check_offsets(owner, offsets, length)
     # One place more than there are steps: a sequence that is empty has no first or last one. The
     # scan itself begins with the first sequence (or the last), whose state may be given.
     mask = torch.zeros((1, length + 1), dtype=torch.bool, device=offsets.device)
