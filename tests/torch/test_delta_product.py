@@ -83,6 +83,17 @@ def test_packed_sequences_are_as_they_are_alone():
         assert torch.equal(last[number], state[0])
 
 
+def test_offsets_of_few_bits():
+    """Steps have numbers that the dtype of the offsets has not."""
+    given = inputs(100, 3)
+    del given["initial_state"]
+    row = {n: t[:1] if isinstance(t, torch.Tensor) else t for n, t in given.items()}
+    ends = torch.tensor([0, 40, 100])
+    want, _ = ts.gated_delta_product(**row, cu_seqlens=ends)
+    got, _ = ts.gated_delta_product(**row, cu_seqlens=ends.to(torch.uint8))
+    assert torch.equal(got, want)
+
+
 def test_errors():
     given = inputs(4, 2)
     with pytest.raises(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check
 from tvm_scan.torch.declare.checked import checked
-from tvm_scan.torch.functions.delta import delta_rule, gated_delta_rule
+from tvm_scan.torch.functions.delta_call import DeltaCall
 
 __all__ = ["gated_delta_product"]
 
@@ -79,17 +80,12 @@ def gated_delta_product(
     fits, expected = k.shape[1] == n * length, f"{n} steps for each token in k, v and beta"
     check(fits, owner, expected, tuple(k.shape), "cut or pad them")
     queries = F.pad(q.unsqueeze(2), (0, 0, 0, 0, n - 1, 0)).flatten(1, 2)
-    options: dict[str, Any] = {
-        "scale": scale,
-        "initial_state": initial_state,
-        "output_final_state": output_final_state,
-        "cu_seqlens": None if cu_seqlens is None else cu_seqlens * n,
-        "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
-        "state_v_first": state_v_first,
-    }
-    if g is None:
-        out, last = delta_rule(queries, k, v, beta, **options)
-    else:
-        gates = F.pad(g.unsqueeze(2), (0, 0, 0, n - 1)).flatten(1, 2)
-        out, last = gated_delta_rule(queries, k, v, gates, beta, **options)
+    call = DeltaCall(owner, queries, k, v, scale, use_qk_l2norm_in_kernel)
+    call.rate(beta, False, False)
+    if g is not None:
+        call.gate(F.pad(g.unsqueeze(2), (0, 0, 0, n - 1)).flatten(1, 2), False, None, None)
+    # Offsets in steps may need more bits than those in tokens.
+    offsets = None if cu_seqlens is None else n * cu_seqlens.to(torch.int64)
+    call.between(initial_state, offsets, state_v_first)
+    out, last = call.run(output_final_state, False)
     return out[:, n - 1 :: n], last
