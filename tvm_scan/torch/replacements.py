@@ -169,11 +169,11 @@ def _convolution(original: Callable[..., _Result]) -> Callable[..., _Result]:
         **options: Any,
     ) -> _Result:
         index, offsets = options.get("seq_idx"), _offsets(options)
-        if not _here(hidden_states) or (index is None and offsets is None):
-            return original(hidden_states, weight, bias, activation, **options)
-        if index is None:
+        if index is None and offsets is not None and _here(hidden_states):
             steps = torch.arange(hidden_states.shape[2], device=hidden_states.device)
             index = torch.searchsorted(offsets.to(steps.dtype), steps, right=True)[None]
+        if index is None or not _here(hidden_states):
+            return original(hidden_states, weight, bias, activation, **options)
         known = activation in ACTIVATIONS
         output = causal_conv1d(
             *(hidden_states, weight, bias), seq_idx=index, activation=activation if known else None
