@@ -56,6 +56,11 @@ class Analysis:
         )
 
     @cached_property
+    def deltas(self) -> tuple[DeltaRule, ...]:
+        """The nests that are delta rules, in order."""
+        return tuple(finding for finding in self.findings if isinstance(finding, DeltaRule))
+
+    @cached_property
     def recurrences(self) -> tuple[Recurrence, ...]:
         """The nests that are recurrences, in order."""
         return tuple(scan for scan in self.scans if isinstance(scan, Recurrence))

@@ -8,7 +8,6 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.delta import extract_delta
 from tvm_scan.recurrence import Refusal, RefusalKind
 from tvm_scan.schedules.common.result import Built
@@ -16,7 +15,6 @@ from tvm_scan.schedules.common.wrapping import with_wrapping
 from tvm_scan.schedules.delta.cpu import CHUNK, build_delta
 from tvm_scan.schedules.delta.gpu import build_delta_blocks, fits_block
 from tvm_scan.schedules.machine.device import device_of
-from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["as_delta", "build_chunks", "delta_plan", "describe_delta", "runs_in_chunks"]
 
@@ -47,13 +45,9 @@ def as_delta(func: tirx.PrimFunc, nest: Any, refusal: Refusal) -> DeltaRule | Re
     return delta if isinstance(delta, DeltaRule) else refusal
 
 
-def runs_in_chunks(func: tirx.PrimFunc, target: Target) -> bool:
-    """Return whether a nest of a function is a delta rule that a target runs in chunks."""
-    blocked = ensure_blocks(func)
-    rules = [extract_delta(blocked, nest) for nest in root_nests(blocked)]
-    found = [rule for rule in rules if isinstance(rule, DeltaRule)]
-    is_gpu = device_of(target).is_gpu
-    return any(not is_gpu or fits_block(rule, target) > 0 for rule in found)
+def runs_in_chunks(rule: DeltaRule, target: Target) -> bool:
+    """Return whether a target runs a delta rule in chunks."""
+    return not device_of(target).is_gpu or fits_block(rule, target) > 0
 
 
 def build_chunks(rule: DeltaRule, target: Target) -> Built | None:
@@ -70,14 +64,11 @@ def build_chunks(rule: DeltaRule, target: Target) -> Built | None:
     -------
     Built or None
     """
-    device = device_of(target)
-    if not device.is_gpu:
-        built = build_delta(rule, target)
-    elif fits_block(rule, target):
-        built = build_delta_blocks(rule, target)
-    else:
+    if not runs_in_chunks(rule, target):
         return None
-    return Built([with_wrapping(nest, in_c=device.is_gpu) for nest in built.nests], built.allocs)
+    is_gpu = device_of(target).is_gpu
+    built = (build_delta_blocks if is_gpu else build_delta)(rule, target)
+    return Built([with_wrapping(nest, in_c=is_gpu) for nest in built.nests], built.allocs)
 
 
 def describe_delta(rule: DeltaRule) -> str:

@@ -194,6 +194,7 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], device: Device = CPU) ->
     from tvm_scan import extract
     from tvm_scan.errors import RefusalError
     from tvm_scan.recurrence import Refusal
+    from tvm_scan.schedules.analysis import analyse
     from tvm_scan.schedules.choose.plan_of import plan_of
     from tvm_scan.schedules.delta.rule import runs_in_chunks
 
@@ -201,7 +202,7 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], device: Device = CPU) ->
     recurrence = extract(loop)
     if not isinstance(recurrence, Refusal):
         text = str(plan_of(recurrence, target, user_records()))
-    elif runs_in_chunks(loop, target):
+    elif any(runs_in_chunks(rule, target) for rule in analyse(loop).deltas):
         text = CHUNKS
     elif spec.or_serial:
         _LOG.info("one step after another: %s", recurrence.message())
