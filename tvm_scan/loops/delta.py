@@ -30,6 +30,7 @@ __all__ = [
     "Matrix",
     "Step",
     "delta_rule",
+    "key_head",
     "single",
     "write_read",
     "write_step",
@@ -171,6 +172,11 @@ def single(v: Any) -> Columns:
     return column
 
 
+def key_head(h: Expr, group: int) -> Expr:
+    """Return the head of the keys that a head of values has, which so many neighbours share."""
+    return h if group == 1 else h // group
+
+
 class Arrays:
     """The parameters ``q, k, v, [w,] [beta | a, b]`` of a loop, and the terms of a step.
 
@@ -204,7 +210,7 @@ class Arrays:
         dtype: str,
         rule: str,
         gate: str,
-        group: int,
+        group: int = 1,
     ) -> None:
         self.gate, self.rule, self.group, self.dtype = gate, rule, group, dtype
         self.keys, self.values = keys, values
@@ -234,7 +240,7 @@ class Arrays:
     def row(self, name: str, token: Any, h: Expr) -> OfRow:
         """Return an array of keys at a token and head, as a function of the row."""
         array: Cells = getattr(self, name)
-        head = h if self.group == 1 else h // self.group
+        head = key_head(h, self.group)
         return lambda i: array[token, head, i]
 
     def gate_at(self, token: Any, h: Expr) -> OfRow | None:
@@ -255,28 +261,15 @@ class Arrays:
         return Step(into, drive, gate, None, (self.row("a", token, h), self.row("b", token, h)))
 
 
-def delta_rule(
-    batch: Expr,
-    heads: Expr,
-    length: Expr,
-    *,
-    keys: int,
-    values: int,
-    dtype: str,
-    rule: str,
-    gate: str,
-    group: int = 1,
-) -> tirx.PrimFunc:
+def delta_rule(batch: Expr, heads: Expr, length: Expr, **options: Any) -> tirx.PrimFunc:
     """Build ``delta_rule(q, k, v, [w,] [beta | a, b,] first, last, y)``.
 
     A column of the state of a head is a lane. The options are those of `Arrays`; arrays are
     (batch, length, heads, .), states (batch, heads, keys, values).
     """
     with Loop() as loop:
-        arrays = Arrays(
-            loop, batch, heads, length,
-            keys=keys, values=values, dtype=dtype, rule=rule, gate=gate, group=group,
-        )  # fmt: skip
+        arrays = Arrays(loop, batch, heads, length, **options)
+        keys, values, dtype = arrays.keys, arrays.values, arrays.dtype
         matrices = (batch, arrays.heads, keys, values)
         first, last = (loop.array(name, matrices, dtype) for name in ("first", "last"))
         y = loop.array("y", (batch, length, arrays.heads, values), dtype)

@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
-from tvm_scan.loops.delta import Matrix
+from tvm_scan.loops.delta import Matrix, key_head
 from tvm_scan.loops.delta_walk import KEPT, Walk
 from tvm_scan.loops.writer import Cells, Loop
 
@@ -200,8 +200,9 @@ class _Adjoint:
         of_value = name in ("w", "beta")
         cells: Cells = self.g[name]
         token, h, *i = at
-        where = (token, h if of_value or self.arrays.group == 1 else h // self.arrays.group, i)
-        if self.block.count * (1 if of_value else self.arrays.group) > 1:
+        group = 1 if of_value else self.arrays.group
+        where = (token, key_head(h, group), i)
+        if self.block.count * group > 1:
             zero = tirx.const(0, self.walk.dtype)
             total = total + tirx.Select(self.is_later[of_value], cells[where], zero)
         cells[where] = total

@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from tvm_scan.library.arguments import make_extent
-from tvm_scan.loops.delta import Matrix, Step, single, write_known, write_read, write_step
+from tvm_scan.loops.delta import Matrix, Step, key_head, single, write_known, write_read, write_step
 from tvm_scan.loops.writer import Cells, Loop
 
 __all__ = ["LinearAttention"]
@@ -124,7 +124,7 @@ class LinearAttention:
         self, loop: Loop, arrays: dict[str, Cells], state: Cells, token: Any, h: Expr, v: Expr
     ) -> None:
         keys, zero = tirx.IntImm("int64", self.keys), tirx.IntImm("int64", 0)
-        shared = h if self.sharing == 1 else h // self.sharing
+        shared = key_head(h, self.sharing)
 
         def read(name: str, *index: Expr) -> Expr:
             return arrays[name][token, index]
