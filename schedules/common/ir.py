@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from tvm import tirx
@@ -187,10 +186,6 @@ def for_one_block(stmt: Any) -> Any:
     return tirx.AttrStmt("default", key, int_const(1, "int32"), stmt)
 
 
-#: Bytes of the largest buffer that TVM puts on the stack.
-_LARGEST_SLOT = 1024
-
-
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """Code of one block: what no stock primitive is to look into.
@@ -213,27 +208,6 @@ class Kernel:
     writes: Sequence[Var]
     body: Any
     allocs: Sequence[Var]
-
-    def on_stack(self, arrays: Sequence[Var] = ()) -> Kernel:
-        """Move the buffers to where TVM's CPU code keeps them on the stack.
-
-        TVM takes ``local`` buffers on a CPU from a pool by a call, at every entry of the block;
-        small ``global`` ones with a constant size become stack slots, and registers. It aligns
-        slots to 16 bytes only: vectors in them cross cache lines. So ``arrays``, which registers
-        cannot hold, are made large enough for the pool, which aligns to lines.
-        """
-        pooled = tir.VarMap((array, True) for array in arrays)
-        table = tir.VarMap()
-        for old in self.allocs:
-            if str(old.scope()) == "local":
-                shape = list(tir.shape_of(old))
-                if old in pooled:
-                    cells = prod(int(extent) for extent in shape) * tir.byte_size(tir.dtype_of(old))
-                    shape[0] = int(shape[0]) * (_LARGEST_SLOT // cells + 1)
-                table[old] = like_register(old.name, shape, tir.dtype_of(old), "global")
-        allocs = [table.get(old, old) for old in self.allocs]
-        body = tir.substitute(self.body, table)
-        return Kernel(self.name, self.reads, self.writes, body, allocs)
 
     def block(self, axes: Sequence[tuple[Var, Any, Any]]) -> Any:
         """All-spatial block over ``axes``: (block variable, extent, bound value) each.

@@ -19,6 +19,7 @@ from tvm_scan.schedules.common.lanes import decode_lanes, guard_of
 from tvm_scan.schedules.common.phases import Phases
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.plans import CpuPlan
 
 __all__ = ["build_chunks"]
@@ -135,7 +136,7 @@ class _Chunks(Phases):
             return loop("c", self.chunks, lambda c: self.pass_part(replica, level, [row, c]))
 
         row, kernel = self.scan_in_order(level, serial, unroll=False)
-        block = kernel(None).on_stack()
+        block = on_stack(kernel(None))
         return loop(
             "row",
             self.rows,
@@ -184,7 +185,7 @@ class _Chunks(Phases):
         # In registers, LLVM packs the products of interleaved streams into vectors one by one,
         # and denormal products cost more than they do in memory: four times slower.
         packed = kernel.name == "scan_reduce" and self.width > 1
-        parallel = kernel if packed else kernel.on_stack()
+        parallel = kernel if packed else on_stack(kernel)
 
         def realize(task: Any) -> Any:
             number, part = task // self.groups, task % self.groups

@@ -20,6 +20,7 @@ from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, interleave
 from tvm_scan.schedules.common.lanes import clear, decode_lanes, guard_of, lane_count
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores, with_line_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
@@ -87,7 +88,7 @@ def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
     # A single lane needs no pool, whose start costs more than a thousand steps.
     kind = ForKind.SERIAL if tir.as_int(rows) == 1 else ForKind.PARALLEL
-    return loop("row", rows, lambda r: kernel.on_stack().block([(row, rows, r)]), kind)
+    return loop("row", rows, lambda r: on_stack(kernel).block([(row, rows, r)]), kind)
 
 
 def _halvings(width: int) -> list[int]:
@@ -187,7 +188,7 @@ def _lane_nest(
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
     body = with_line_stores(body, tiles.stored if tiles else held.dtypes)
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
-    kernel = kernel.on_stack(_arrays(replica, tiles, width) if plan.vectorize else ())
+    kernel = on_stack(kernel, _arrays(replica, tiles, width) if plan.vectorize else ())
     return loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
 
 

@@ -31,6 +31,7 @@ from tvm_scan.schedules.cpu.lane_streams import (
     stores_along_time,
 )
 from tvm_scan.schedules.cpu.line_stores import line_store
+from tvm_scan.schedules.cpu.step_parts import step_parts
 from tvm_scan.schedules.cpu.transpose import Square
 
 __all__ = ["LaneTiles"]
@@ -72,8 +73,10 @@ class LaneTiles:
             for i, (buffer, indices, out) in enumerate(named)
         ]
         self.shared = shared_loads(recurrence, self.steps)
-        self.body = self._through_tiles(recurrence.body, loads, stores)
-        registers = tuple(register_of(stream.tile) for stream in self.streams)
+        body = self._through_tiles(recurrence.body, loads, stores)
+        self.parts = step_parts(recurrence, body, self.slot, self.steps)
+        tiles = tuple(register_of(stream.tile) for stream in self.streams)
+        registers = (*tiles, *self.parts.registers)
         #: With the tiles among its registers.
         self.recurrence = replace(recurrence, registers=(*recurrence.registers, *registers))
 
@@ -144,16 +147,18 @@ class LaneTiles:
         def tile(n: Any) -> Any:
             first = n * steps
 
-            def step(i: Any) -> Any:
-                slot = tir.VarMap([(self.slot, i)])
-                time = first + as_dtype(i, tir.dtype_of(extent))
-                body = tir.substitute(self.body, slot)
-                return across(lambda u: replica.instantiate(body, u, time))
+            def steps_of(part: Any) -> Any:
+                def step(i: Any) -> Any:
+                    time = first + as_dtype(i, tir.dtype_of(extent))
+                    body = tir.substitute(part, tir.VarMap([(self.slot, i)]))
+                    return across(lambda u: replica.instantiate(body, u, time))
+
+                return loop("i", self.steps, step)
 
             inputs = [self._move(s, replica, first) for s in self.streams if not s.is_output]
             inputs += [self._copy(shared, replica, first) for shared in self.shared]
             outputs = [self._move(s, replica, first) for s in self.streams if s.is_output]
-            return tir.seq([*inputs, loop("i", self.steps, step), *outputs])
+            return tir.seq([*inputs, *map(steps_of, self.parts.bodies), *outputs])
 
         rest = tir.simplify(extent - done)
         single = loop("i", rest, lambda i: across(lambda u: replica.step(done + i, u)))

@@ -29,6 +29,7 @@ from tvm_scan.schedules.common.lanes import (
 )
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.line_stores import with_line_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.time_vector import TimeVector
@@ -122,13 +123,14 @@ class _VectorChunks:
     def _few(self, name: str, lanes: list[Any], replica: Replica, body: list[Any]) -> Kernel:
         """A kernel over the rows alone: a few are not worth waking the other cores."""
         recurrence = self.recurrence
-        return Kernel(
+        kernel = Kernel(
             name,
             [*recurrence.inputs, *self.elements.buffers, *state_buffers(recurrence)],
             [*self.carries, *(recurrence.outputs if recurrence.boundary is not None else [])],
             when(guard_of(recurrence, lanes), tir.seq(body)),
             replica.buffers,
-        ).on_stack()
+        )
+        return on_stack(kernel)
 
     def reduce(self, n: Any) -> Any:
         """Phase 1: the first piece of a tile scanned, the element of every other but the last."""
@@ -226,7 +228,7 @@ class _VectorChunks:
 
     def _parallel(self, kernel: Kernel, n: Any, tile: Var, row: Var, chunk: Var) -> Any:
         """A block over (tile, row, chunk), the last two in one parallel loop."""
-        parallel = kernel.on_stack()
+        parallel = on_stack(kernel)
 
         def realize(task: Any) -> Any:
             number, part = task // self.chunks, task % self.chunks

@@ -22,6 +22,7 @@ from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.ir import Kernel, int_const, local, loop
 from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
 from tvm_scan.schedules.delta.chunk import Chunk, Product
 from tvm_scan.schedules.delta.small_products import Products
@@ -97,7 +98,7 @@ class _Task(Chunk):
         body = self._body()
         kernel = Kernel("delta_chunks", rule.inputs, rule.outputs, body,
                         [*self.buffers, *self.pool.buffers])  # fmt: skip
-        kernel = kernel.on_stack([b for b in self.buffers if _cells(b) > 32])
+        kernel = on_stack(kernel, [b for b in self.buffers if _cells(b) > 32])
         return loop(
             "task", total, lambda n: kernel.block([(task, total, n)]), ForKind.PARALLEL, self.index
         )

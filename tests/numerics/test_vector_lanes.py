@@ -198,8 +198,9 @@ def test_selective_scan_of_halves(layout, dtype):
     past = PAST[-1] and dtype == "float16"  # no line store takes the other
     plan = ROWS.with_(transpose=layout == "bdl", nontemporal=past)
     text = parallelize(func, CPU, plan).script()
-    assert ("stage_float32" in text) == plan.transpose
-    assert "stage_bfloat16" not in text and "stage_float16" not in text
+    assert ("T.Shuffle" in text) == plan.transpose
+    assert "arrays_float32" in text
+    assert "arrays_bfloat16" not in text and "arrays_float16" not in text
     got = run_scan(func, arrays, plan)[-1]
     assert got.dtype == inputs["u"].dtype
     # One rounding to a half, and float32 before it.

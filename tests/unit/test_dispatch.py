@@ -30,6 +30,8 @@ from tvm_scan.schedules.dispatch import dispatch_by_length
 
 CPU = Target.from_device("cpu")
 LOOP = ScanPlan.of("cpu", "sequential")
+#: Of a few lanes these are alike: which is predicted to take less depends on the CPU.
+FEW_STEPS = {LOOP, ScanPlan.of("cpu", "lanes")}
 CASES = [(20, LOOP), (100, PAIRS), (None, CHUNKS)]
 LENGTHS = (0, 1, 19, 20, 21, 99, 100, 101, 1000)
 
@@ -167,8 +169,8 @@ def test_plans_by_length_come_from_defaults_and_records(tmp_path):
     found = extract(library.cumsum(3, None))
     cases = plans_by_length(found, CPU)
     assert 2 <= len(cases) <= 3
-    assert cases[0][1] == LOOP
-    assert cases[-1][0] is None and cases[-1][1] != LOOP
+    assert cases[0][1] in FEW_STEPS
+    assert cases[-1][0] is None and cases[-1][1] not in FEW_STEPS
     borders = [border for border, _ in cases[:-1]]
     assert borders == sorted(borders)
     store = RecordStore(tmp_path / "records")
@@ -189,7 +191,7 @@ def test_no_more_than_three_plans_are_held(tmp_path):
     borders = [border for border, _ in cases]
     assert borders[-1] is None and borders[:-1] == sorted(borders[:-1])
     # Both ends have their own plan, unless it is the one for the fewest lengths.
-    assert {plan for _, plan in cases} <= {LOOP, *plans}
+    assert {plan for _, plan in cases} <= {*FEW_STEPS, *plans}
     assert dispatched(library.cumsum(3, None), CPU, store)[1] == cases
 
 

@@ -1,0 +1,96 @@
+"""Blocks of lanes on a CPU: where their arrays lie, and which parts of a step run apart."""
+
+from math import prod
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from tvm_scan import ScanPlan, extract, library, parallelize, tir
+from tvm_scan.schedules.common.ir import Kernel, loop
+from tvm_scan.schedules.common.stack import on_stack
+from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
+
+CPU = Target.from_device("cpu")
+TILES = ScanPlan.of("cpu", "lanes", lane_block=16, vectorize=True, transpose=True, ldexp=True)
+
+
+def bytes_of(buffer):
+    return prod(map(int, tir.shape_of(buffer))) * tir.byte_size(tir.dtype_of(buffer))
+
+
+def test_all_arrays_of_a_block_are_one_buffer():
+    """Buffers of their own begin at pages, and their loads wait for one another's stores."""
+    func = parallelize(library.selective_scan(1, 32, 64, 16), CPU, TILES)
+    blocks = []
+    tvm_ffi.structural_walk(func.body, [(SBlock, blocks.append)])
+    large = [b for block in blocks for b in block.alloc_buffers if bytes_of(b) > 1024]
+    assert len(large) == 1 and bytes_of(large[0]) >= 8 * 1024
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32", "float64"])
+def test_arrays_begin_at_lines_and_do_not_overlap(dtype):
+    out = tirx.decl_buffer([3, 7], dtype, "out", layout=None)
+    arrays = [tirx.decl_buffer([7], dtype, f"a{i}", scope="local", layout=None) for i in range(3)]
+    square = tirx.decl_buffer([2, 7], dtype, "square", scope="local", layout=None)
+
+    def fill(array, i):
+        return loop("c", 7, lambda c: tirx.BufferStore(array, (c + 10 * i).astype(dtype), [c]))
+
+    row = [tirx.IntImm("int32", 1), tirx.Ramp(tirx.IntImm("int32", 0), 1, 7)]
+    body = [fill(array, i) for i, array in enumerate(arrays)]
+    body.append(
+        loop("c", 7, lambda c: tirx.BufferStore(square, tirx.BufferLoad(arrays[2], [c]), [1, c]))
+    )
+    body += [
+        tirx.BufferStore(out, tirx.BufferLoad(array, [row[1]]), [i, row[1]])
+        for i, array in enumerate(arrays[:2])
+    ]
+    body.append(tirx.BufferStore(out, tirx.BufferLoad(square, row), [2, row[1]]))
+    every = [*arrays, square]
+    kernel = on_stack(Kernel("arrays", [], [out], tir.seq(body), every), every)
+    assert len(kernel.allocs) == 1 and bytes_of(kernel.allocs[0]) > 1024
+    func = tirx.PrimFunc([out], kernel.block([])).with_attr(
+        {"global_symbol": "main", "s_tir": True}
+    )
+    filled = tvm.runtime.tensor(np.zeros((3, 7), dtype))
+    tvm.compile(tvm.IRModule({"main": func}), CPU)["main"](filled)
+    assert (filled.numpy() == np.arange(7) + 10 * np.arange(3)[:, None]).all()
+
+
+def parts_of(func):
+    return LaneTiles(extract(func), 16).parts
+
+
+def test_exponentials_before_and_after_the_carries_run_apart():
+    recurrence = extract(library.selective_scan(1, 32, 64, 16))
+    state = recurrence.carries[0].state
+    parts = LaneTiles(recurrence, 16).parts
+    before, core, after = parts.bodies
+    assert [r.local.name for r in parts.registers] == ["dt_reg_of_steps", "y_reg_of_steps"]
+    assert not tir.contains_var(after, [state])
+    assert not tir.contains_var(before, [state]) and tir.contains_var(core, [state])
+
+
+def test_a_step_without_is_one_part():
+    assert len(parts_of(library.linear_recurrence(4, 64)).bodies) == 1
+
+
+@T.prim_func(s_tir=True)
+def kept(X: T.Buffer((4, 64), "float32"), H: T.Buffer((4, 64), "float32")):
+    g = T.alloc_buffer((1,), "float32")
+    for r in range(4):
+        g[0] = T.float32(0)
+        for t in range(64):
+            H[r, t] = T.if_then_else(t > 0, H[r, t - 1], T.float32(0)) * g[0] + X[r, t]
+            g[0] = T.exp(X[r, t])
+
+
+def test_a_value_that_the_next_step_reads_stays_with_the_carries():
+    parts = parts_of(kept)
+    assert len(parts.bodies) == 1 and not parts.registers
