@@ -97,8 +97,9 @@ def _values_of_a_step(recurrence: Recurrence, stmts: list[Any]) -> tir.VarMap:
         if recurrence.finish is not None and tir.contains_var(recurrence.finish, [register.local]):
             continue
         begin = next((s for s in stmts if tir.contains_var(s, [register.local])), None)
-        is_set = isinstance(begin, tirx.BufferStore) and begin.buffer.same_as(register.local)
-        if is_set and not tir.contains_var([begin.value, *begin.indices], [register.local]):
+        if not isinstance(begin, tirx.BufferStore) or not begin.buffer.same_as(register.local):
+            continue
+        if not tir.contains_var([begin.value, *begin.indices], [register.local]):
             values[register.local] = True
     return values
 
