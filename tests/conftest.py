@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.support import cusim, durations, environment, quick_script, tiers
+from tests.support import cusim, durations, environment, forks, quick_script, tiers
 
 environment.install()
 if cusim.available():
     cusim.install()
 quick_script.install()
+forks.serve_workers()
 
 # Of torch, TVM and the tests there are millions of objects, which each full collection visits: an
 # eighth of the time of all tests with Python's own thresholds.

@@ -5,13 +5,13 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
 from tests import ROOT
 from tests.gpu import test_bench
+from tests.support import forks
 
 pytest.importorskip("tabulate")
 pytest.importorskip("torch")
@@ -71,8 +71,9 @@ def test_the_page_says_which_results_are_there():
 def test_quick_forms(name, tmp_path):
     out = tmp_path / "result.json"
     command = [sys.executable, "-m", f"bench.{name}", *QUICK[name].format(out=out).split()]
-    done = subprocess.run(
+    done = forks.run(
         command,
+        torch=True,
         cwd=ROOT,
         env={**os.environ, "TVM_SCAN_CACHE": str(tmp_path / "cache")},
         capture_output=True,

@@ -14,6 +14,7 @@ from tvm.target import Target
 from tests.cli.test_command import SOURCE
 from tests.meta.test_database import FACTS
 from tests.meta.test_nearest import CHUNKS, PAIRS, commit
+from tests.support import forks
 from tvm_scan import ScanPlan, library
 from tvm_scan.cli.support.asked import words_of
 from tvm_scan.meta import RecordStore
@@ -185,8 +186,9 @@ def test_tune_tells_without_a_terminal_and_starts_from_its_records(tmp_path):
     words = ["tune", *WHAT[:2], "2,300", "--budget", "2", "--database", str(tmp_path / "records")]
     text = {}
     for turn in ("first", "second"):
-        done = subprocess.run(
+        done = forks.run(
             [sys.executable, "-c", MAIN, *words],
+            workers=True,
             capture_output=True,
             text=True,
             check=True,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cli.test_command import REFUSED, SOURCE
+from tests.support import forks
 
 MODULE = """
 import tvm
@@ -36,9 +37,10 @@ def tuned(tmp_path_factory):
     (folder / "refused.py").write_text(REFUSED)
     (folder / "model.py").write_text(MODULE)
     program = "from tvm_scan.cli import main\nif __name__ == '__main__': main()"
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-c", program, "tune", "library:linear_recurrence", "--shape", "2,300"]
         + ["--budget", "3", "--database", str(folder / "records"), "--json"],
+        workers=True,
         capture_output=True,
         text=True,
         timeout=300,

@@ -15,7 +15,9 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tests import ROOT
+from tests.support import forks
 from tests.support.cuda_harness import CUDA_TARGET
+from tests.support.forks import Forked
 from tvm_scan import ScanPlan, library
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.search.candidates import candidate_of
@@ -222,7 +224,7 @@ while i < int(sys.argv[3]):
 
 def writer(folder, first, count):
     root = str(ROOT)
-    return subprocess.Popen(
+    return Forked(
         [sys.executable, "-c", WRITER.format(root=root), str(folder), str(first), str(count)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -298,9 +300,8 @@ def test_a_lock_that_is_held_is_named(store, monkeypatch):
             "from tvm_scan.meta.store.files import locked\n"
             "with locked(Path(sys.argv[1]), timeout=0.3): pass\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(store.folder)], capture_output=True, text=True
-        )
+        words = [sys.executable, "-c", code, str(store.folder)]
+        done = forks.run(words, capture_output=True, text=True)
         assert time.monotonic() - begin < 60
     assert "found it held by another process" in done.stderr
 

@@ -1,4 +1,7 @@
-"""A search in a process of its own: Ctrl-C on this CPU, the simulated GPU end to end."""
+"""A search in a process of its own: Ctrl-C on this CPU, the simulated GPU end to end.
+
+Those that are killed have real workers, in their group: what becomes of all of them is the test.
+"""
 
 import json
 import os
@@ -14,7 +17,7 @@ import psutil
 import pytest
 
 from tests import ROOT
-from tests.support import cusim
+from tests.support import cusim, forks
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.measure import scratch
 
@@ -60,7 +63,7 @@ def test_workers_end_with_a_tuner_that_is_killed(tmp_path, how, monkeypatch):
     (tmp_path / "program.py").write_text(KILLED.format(endless=ENDLESS[how]))
     (tmp_path / "tmp").mkdir()
     named = tmp_path / "workers"
-    process = subprocess.Popen(
+    process = forks.Forked(
         [sys.executable, "program.py", "records"],
         cwd=tmp_path,
         env={**os.environ, "WORKER": str(named), "TMPDIR": str(tmp_path / "tmp")},
@@ -142,7 +145,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
     )
     (tmp_path / "program.py").write_text(program)
     folder = tmp_path / "records"
-    process = subprocess.Popen(
+    process = forks.Forked(
         [sys.executable, "program.py", str(folder)],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -169,7 +172,8 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
 
 @pytest.mark.skipif(not cusim.available(), reason=str(cusim.why_unavailable()))
 def test_the_cuda_search_runs_on_the_simulated_device(tmp_path):
-    before = "from tests.support import cusim\ncusim.install()\n"
+    before = f"sys.path.insert(0, {str(ROOT)!r})\n"
+    before += "from tests.support import cusim\ncusim.install()\n"
     before += "from tests.support.cuda_harness import CUDA_TARGET"
     program = PROGRAM.format(
         before=before,
@@ -179,13 +183,12 @@ def test_the_cuda_search_runs_on_the_simulated_device(tmp_path):
         more="initializer=cusim.install",
     )
     (tmp_path / "program.py").write_text(program)
-    root = str(ROOT)
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "records")],
+        workers=True,
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "PYTHONPATH": root},
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

@@ -1,7 +1,6 @@
 """Tuning on other machines: a real tracker, two servers on this machine, one of which is killed."""
 
 import contextlib
-import os
 import re
 import signal
 import socket
@@ -11,13 +10,14 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 from tvm.rpc.base import RPC_TRACKER_MAGIC
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from tests.support.forks import Forked
 from tvm_scan import library
-from tvm_scan._lean import without_torch
 from tvm_scan.algebra import Reduce
 from tvm_scan.errors import ScanError
 from tvm_scan.meta import RecordStore, tune
@@ -37,18 +37,25 @@ def free_port():
 
 @contextlib.contextmanager
 def started(*arguments):
-    process = subprocess.Popen(
-        without_torch([sys.executable, "-m", *map(str, arguments)]),
+    process = Forked(
+        [sys.executable, "-m", *map(str, arguments)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        workers=True,
     )
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        signal_tree(process, signal.SIGKILL)
         process.wait()
+
+
+def signal_tree(process, number):
+    """To a program and to the workers that it has."""
+    with contextlib.suppress(psutil.Error):
+        first = psutil.Process(process.pid)
+        for each in (*first.children(recursive=True), first):
+            each.send_signal(number)
 
 
 def wait_for(question, seconds=60):
@@ -97,7 +104,7 @@ def test_one_of_two_machines_is_killed_and_nothing_is_lost(tracker, tmp_path, ca
 
         def kill_after_the_first_record():
             wait_for(lambda: (tmp_path / "database_tuning_record.json").is_file(), 120)
-            os.killpg(doomed.pid, signal.SIGKILL)
+            signal_tree(doomed, signal.SIGKILL)
 
         killer = threading.Thread(target=kill_after_the_first_record)
         killer.start()
@@ -156,7 +163,7 @@ def test_a_tracker_or_a_last_machine_that_goes_away_ends_the_search(
         def go_away():
             wait_for(lambda: (tmp_path / "database_tuning_record.json").is_file(), 120)
             victim = machine if number is None else process
-            os.killpg(victim.pid, number or signal.SIGKILL)
+            signal_tree(victim, number or signal.SIGKILL)
             gone.append(time.monotonic())
 
         killer = threading.Thread(target=go_away)

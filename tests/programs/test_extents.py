@@ -1,8 +1,11 @@
 """Loops of a negative number of iterations run none, on every schedule.
 
 A plan that cuts a negative extent into tiles corrupts the heap, so plans run in a child process,
-which is not forked: TVM's threads would be missing.
+which is not forked from this one: TVM's threads would be missing.
 """
+
+import ast
+import sys
 
 import numpy as np
 import pytest
@@ -11,9 +14,9 @@ from tvm import tirx
 from tvm.script import tirx as T
 from tvm.sym import Analyzer, ConstIntBound
 
+from tests import ROOT
 from tests.programs.suite.running import CPU
-from tests.support import cusim
-from tests.support.children import answer_of
+from tests.support import cusim, forks
 from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda
 from tvm_scan import ScanPlan, extract, parallelize, tir
@@ -157,14 +160,20 @@ def differing(name, plans):
     return wrong
 
 
-def all_differing(queue):
+def all_differing():
     few = (None, "cpu/lanes(time_vector=16)")
-    queue.put({n: differing(n, CPU_PLANS if n == "history" else few) for n in LOOPS})
+    return {n: differing(n, CPU_PLANS if n == "history" else few) for n in LOOPS}
+
+
+PROGRAM = "from tests.programs import test_extents\nprint(repr(test_extents.all_differing()))"
 
 
 @pytest.fixture(scope="module")
 def found():
-    return answer_of(all_differing, method="spawn")
+    words = [sys.executable, "-c", PROGRAM]
+    done = forks.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return ast.literal_eval(done.stdout)
 
 
 @pytest.mark.parametrize("name", LOOPS)

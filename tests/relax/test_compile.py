@@ -2,13 +2,13 @@
 
 import json
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support import forks
 from tvm_scan.artifact import load
 from tvm_scan.cli.compile import compile_file
 from tvm_scan.cli.support.failure import CommandError
@@ -28,7 +28,7 @@ mod = builder.get()
 
 
 def tvm_scan(*arguments):
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-c", "from tvm_scan.cli import main; main()", *map(str, arguments)],
         capture_output=True,
         text=True,

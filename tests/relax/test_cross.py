@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.support import forks
 from tests.support.cusim.nvcc import nvcc_path
 from tvm_scan.artifact import ArtifactError, load
 
@@ -80,9 +81,8 @@ def symbols_of(content):
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cross")
-    done = subprocess.run(
-        [sys.executable, "-c", EXPORT, str(folder)], capture_output=True, text=True, timeout=300
-    )
+    words = [sys.executable, "-c", EXPORT, str(folder)]
+    done = forks.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -20,7 +20,7 @@ from tests.support.cusim import _toolchain
 from tests.support.environment import cache_folder
 from tests.support.tiers import drawn
 
-__all__ = ["compile_cached", "emit_cached", "key_of", "sources_of"]
+__all__ = ["compile_cached", "emit_cached", "few_checks", "key_of", "sources_of"]
 
 _SOURCES = "sources.json"
 _LIBRARY = "built.so"
@@ -79,7 +79,7 @@ def compile_cached(
         return _compile(func_or_mod, target)
     if plainly and not drawn(f"plainly {_hash(func_or_mod)}", 4):
         target = Target({**target.export(), "opt-level": 0})
-    with _few_checks(func_or_mod):
+    with few_checks(_hash(func_or_mod)):
         folder = _folder() / key_of(func_or_mod, target)
         if not folder.is_dir():
             executable = _compile(func_or_mod, target)
@@ -113,7 +113,7 @@ def emit_cached(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule, target: Target) -
     """
     if not cusim.is_simulated() or cusim.is_rewritten():
         return sources_of(compile_cached(func_or_mod, target))
-    with _few_checks(func_or_mod):
+    with few_checks(_hash(func_or_mod)):
         key = key_of(func_or_mod, target)
         built, path = _folder() / key / _SOURCES, _folder() / f"{key}.json"
         if not path.exists():
@@ -134,13 +134,18 @@ def _hash(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> str:
 
 
 @contextlib.contextmanager
-def _few_checks(func_or_mod: tvm.tirx.PrimFunc | tvm.IRModule) -> Iterator[None]:
+def few_checks(what: str) -> Iterator[None]:
     """Leave TVM's checks of arguments out of seven programs of eight, of none in the full tier.
 
     They are longer than most kernels: a third of the time that LLVM takes.
+
+    Parameters
+    ----------
+    what : str
+        Names the program.
     """
     context = tvm.transform.PassContext.current()
-    if drawn(_hash(func_or_mod), 8):
+    if drawn(what, 8):
         yield
         return
     with tvm.transform.PassContext(

@@ -53,7 +53,9 @@ def _caches() -> None:
     # The names of both hold the sources that they depend on.
     os.environ.setdefault("CUSIM_CACHE", str(folder / "cusim"))
     if "TVM_SCAN_CACHE" not in os.environ:
-        kernels = folder / "kernels"
+        # The full tier has kernels with all checks of arguments (quick_kernels.py).
+        is_full = os.environ.get("TVM_SCAN_TEST_TIER") == "full"
+        kernels = folder / ("kernels-full" if is_full else "kernels")
         kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
         (kernels / "limit.txt").write_text(str(_MEGABYTES), encoding="utf-8")
         os.environ["TVM_SCAN_CACHE"] = str(kernels)

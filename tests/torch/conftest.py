@@ -1,6 +1,12 @@
 """PyTorch functions: values, gradients, and what torch asks of an operator."""
 
+import contextlib
+
+from tests.support import quick_kernels
 from tests.support.tiers import Folder
+
+with contextlib.suppress(ImportError):  # without torch its tests are skipped
+    quick_kernels.install()
 
 FOLDER = Folder(
     quick=(

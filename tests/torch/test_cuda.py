@@ -4,7 +4,6 @@ Skipped elsewhere. Set ``TVM_SCAN_REAL_GPU=1``, so that the simulated device is 
 """
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
-from tests.support import cusim  # noqa: E402
+from tests.support import cusim, forks  # noqa: E402
 from tests.torch.oracles import linear_loop  # noqa: E402
 
 needs_gpu = pytest.mark.skipif(
@@ -161,8 +160,9 @@ print(shapes_of(library["scratch"], (1, 3, 1000)))
     environment = {"TVM_SCAN_CACHE": str(tmp_path / "k")}
 
     def run(*arguments):
-        done = subprocess.run(
+        done = forks.run(
             [sys.executable, "-c", code, *arguments],
+            torch=True,
             capture_output=True,
             text=True,
             check=False,

@@ -10,6 +10,7 @@ from typing import Any
 
 from tvm_scan._files import check_room
 from tvm_scan.torch.kernels.devices import Device, target_of
+from tvm_scan.torch.kernels.linking import link
 from tvm_scan.torch.kernels.spec import KernelSpec
 
 __all__ = ["CHUNKS", "SERIAL", "build_for_gpu", "build_kernel", "exported", "loop_at", "loop_of"]
@@ -67,7 +68,7 @@ def exported(executable: Any) -> bytes | None:
         path = Path(folder) / "kernel.so"
         try:
             check_room()
-            executable.export_library(str(path))
+            executable.export_library(str(path), fcompile=link)
         except (OSError, RuntimeError):  # keep it in memory
             return None
         return path.read_bytes()

@@ -39,6 +39,7 @@ KERNEL_SOURCES = (
     "torch/private.py",
     "torch/kernels/building.py",
     "torch/kernels/devices.py",
+    "torch/kernels/linking.py",
     "torch/kernels/runtime.py",
     "torch/kernels/scratch.py",
     "torch/kernels/spec.py",
