@@ -194,9 +194,9 @@ _HEAD = """# Targets
 
 Every kind of GPU that TVM speaks to has one row
 ([device.py](../schedules/machine/device.py)); plans, their checks, the default, the search and
-the builders ask it and nothing else, so that another kind is another row. The functions are the same for
-all: `parallelize(func, "webgpu")`, `get_pipeline("opencl")`, `tvm-scan explain FILE --target metal`.
-A plan's string begins with `cuda` for every GPU.
+the builders ask it and nothing else, so that another kind is another row. The functions are the
+same for all: `parallelize(func, "webgpu")`, `get_pipeline("opencl")`,
+`tvm-scan explain FILE --target metal`. A plan's string begins with `cuda` for every GPU.
 
 Run by `python -m bench.targets` ({origin}), with the limits that every implementation has: 256
 threads, 16 KiB of shared memory, 8 buffers for WebGPU. There are no times here, since a driver in
@@ -211,8 +211,8 @@ _MATRIX = """Each cell: how many of the families of the tests' table gave the se
 results, on exact inputs (the sums of exponentials within their rounding), at lengths of 0, 1, odd,
 prime, and around a tile. What is refused is listed with its reasons in
 [tests/devices/table.py](../tests/devices/table.py): 64-bit and half-width numbers in WGSL, more
-than 8 buffers in one of its kernels, elements of 64 bits there (an automaton's, outside of `lanes`), and
-on both the plans that shuffle, copy ahead, or look back.
+than 8 buffers in one of its kernels, elements of 64 bits there (an automaton's, outside of
+`lanes`), and on both the plans that shuffle, copy ahead, or look back.
 """
 _COUNTS = """Barriers in the text of each kernel (several kernels follow one another in
 `three_phase`), shared memory of a block, buffers of the widest kernel, and for `rocm` vector and
@@ -232,7 +232,7 @@ def main() -> int:
         return 1
     drivers = {kind: module.driver().name for kind, module in DRIVERS.items()}
     found = {
-        "machine": machine(),
+        "machine": machine(Target.from_device("cpu")),
         "drivers": drivers,
         "outcomes": outcomes(),
         "counts": counts(),
