@@ -33,6 +33,7 @@ def schedule_nests(
     sch = Schedule(ensure_blocks(func))
     nests = [b[0] for n in root_nests(sch.mod["main"]) if (b := blocks_in(n))]
     refusals: list[Refusal] = []
+    device = device_of(target)
     applied = 0
     for block in nests:
         current, nest = nest_of(sch, block)
@@ -48,15 +49,15 @@ def schedule_nests(
             continue
         chosen = plan(recurrence) if callable(plan) else plan or plan_of(recurrence, target)
         check_fits(chosen, target, recurrence, for_all=same_plan is not None and len(nests) > 1)
-        built = build(recurrence, chosen)
+        built = build(recurrence, chosen, device)
         if built is None:
-            unbind(sch, block)
+            unbind(sch, block, device)
         else:
             splice(sch, block, nest, built)
         applied += 1
     if not applied:
         worst = next((r for r in refusals if r.kind.value not in _PLAIN), refusals[0])
         raise RefusalError(worst.message(), worst)
-    if device_of(target).is_gpu:
-        bind_leftovers(sch)
+    if device.is_gpu:
+        bind_leftovers(sch, device)
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})

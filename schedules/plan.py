@@ -24,8 +24,10 @@ from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.sizes import element_parts
 from tvm_scan.schedules.machine.cost import Cost
 from tvm_scan.schedules.machine.machine import Machine
+from tvm_scan.schedules.machine.terms import missing_functions
 from tvm_scan.schedules.picture import Picture
 
 __all__ = ["SCHEDULES", "ScanPlan", "register", "schedules_of"]
@@ -62,8 +64,6 @@ class ScanPlan(ABC):
     keeps_loop : bool
         Whether the plan leaves the loop as it was written, on one core or with one thread for each
         lane.
-    in_c : bool
-        Whether its kernels are compiled as C, rather than by LLVM.
     words : mapping
         Values of those decisions that are words.
     """
@@ -71,7 +71,6 @@ class ScanPlan(ABC):
     device: ClassVar[str]
     algorithm: ClassVar[str]
     keeps_loop: ClassVar[bool] = False
-    in_c: ClassVar[bool] = False
     words: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     # ---- what a schedule owns -----------------------------------------------------------------
@@ -327,37 +326,59 @@ class ScanPlan(ABC):
 
     def check_on(self, machine: Machine, recurrence: Recurrence) -> None:
         """Check that the plan fits what a target has; see ``check``."""
-        self._check_indices(recurrence)
+        self._check_indices(recurrence, machine)
         self._check_dtypes(recurrence, machine)
+        self._check_functions(recurrence, machine)
         self.check_fit(recurrence, machine)
 
     def _check_dtypes(self, recurrence: Recurrence, machine: Machine) -> None:
         lacks = machine.device.lacks
         if not lacks:
             return
-        buffers = (*recurrence.inputs, *recurrence.outputs)
-        values = (*buffers, *(axis.var for axis in (*recurrence.lanes, recurrence.time)))
-        for value in values:
-            dtype = tir.dtype_of(value)
+        for buffer in (*recurrence.inputs, *recurrence.outputs):
+            dtype = tir.dtype_of(buffer)
             self.require(
                 dtype not in lacks,
                 f"dtypes that {machine.device.name} has",
-                f"{dtype} for {value.name}",
+                f"{dtype} for {buffer.name}",
                 f"use another one than {', '.join(sorted(lacks))}",
             )
+        # Elements lie in memory of threads that exchange; of bool they do so as bool.
+        made = {dtype for _, dtype in element_parts(recurrence)} if self.combines(1) else set()
+        self.require(
+            made.isdisjoint(lacks - {"bool"}),
+            f"elements of dtypes that {machine.device.name} has",
+            ", ".join(sorted(made)),
+            "use algorithm lanes, which makes none",
+        )
 
-    def _check_indices(self, recurrence: Recurrence) -> None:
+    def _check_functions(self, recurrence: Recurrence, machine: Machine) -> None:
+        parts = (recurrence.prologue, recurrence.body, recurrence.finish)
+        stmt = tir.seq([part for part in parts if part is not None])
+        missing = missing_functions(machine.device, stmt)
+        self.require(
+            not missing,
+            f"functions that TVM has for {machine.device.name}",
+            ", ".join(missing),
+            "write them by others, such as exp, log and sqrt",
+        )
+
+    def _check_indices(self, recurrence: Recurrence, machine: Machine) -> None:
         axes = (*recurrence.lanes, recurrence.time)
-        if all(tir.dtype_of(axis.var) == "int64" for axis in axes):
+        narrow = machine.device.lacks.intersection(("int64",))
+        if not narrow and all(tir.dtype_of(axis.var) == "int64" for axis in axes):
             return
         for buffer in (*recurrence.inputs, *recurrence.outputs):
             extents = [tir.as_int(extent) for extent in tir.shape_of(buffer)]
             size = prod(extent or 0 for extent in extents)  # 0 where one is not known
             self.require(
                 size < 1 << 31,
-                "int64 indices into a buffer of 2^31 elements or more",
+                f"fewer than 2^31 elements in a buffer on {machine.device.name}, whose indices "
+                "have 32 bits"
+                if narrow
+                else "int64 indices into a buffer of 2^31 elements or more",
                 f"int32 indices into {buffer.name} of {size} elements",
-                "write the extents of its loops as T.int64(n)",
+                "cut the buffer" if narrow else "write the extents of its loops as T.int64(n)",
             )
 
     def require(self, holds: bool, expected: str, found: str, fix: str) -> None:

@@ -28,9 +28,9 @@ from tvm_scan.schedules.choose.arguments import (
 )
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.common.result import Built
-from tvm_scan.schedules.common.wrapping import with_wrapping
-from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.device import Device, device_of
 from tvm_scan.schedules.machine.machine import Machine
+from tvm_scan.schedules.machine.terms import in_terms_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import ensure_blocks, nest_of, silent, splice, without_threads
 
@@ -148,8 +148,8 @@ def expand_scans(program: Any) -> Any:
     return program
 
 
-def build(recurrence: Recurrence, plan: ScanPlan) -> Built | None:
-    """Statements of a plan; pure.
+def build(recurrence: Recurrence, plan: ScanPlan, device: Device) -> Built | None:
+    """Statements of a plan, in the terms of a device; pure.
 
     Parameters
     ----------
@@ -157,6 +157,8 @@ def build(recurrence: Recurrence, plan: ScanPlan) -> Built | None:
         What to build.
     plan : ScanPlan
         A plan that passed ``check``.
+    device : Device
+        Where it will run.
 
     Returns
     -------
@@ -168,7 +170,7 @@ def build(recurrence: Recurrence, plan: ScanPlan) -> Built | None:
         return None
     parts = [dtype for algebra in recurrence.algebras for dtype in algebra.dtypes]
     signed = any(dtype.startswith("int") for dtype in parts)
-    nests = [with_wrapping(nest, in_c=plan.in_c, signed=signed) for nest in built.nests]
+    nests = [in_terms_of(device, nest, signed=signed) for nest in built.nests]
     return Built(nests, built.allocs)
 
 
@@ -177,8 +179,8 @@ def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
     recurrence = extract_nest(func, nest)
     if isinstance(recurrence, Refusal):
         raise RefusalError(recurrence.message(), recurrence)
-    _check_annotated(plan, recurrence)
-    built = build(recurrence, plan)
+    device = _check_annotated(plan, recurrence)
+    built = build(recurrence, plan, device)
     if built is not None:
         splice(sch, block, nest, built)
         return
@@ -187,23 +189,25 @@ def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
         for key in block.annotations.keys():
             if str(key).startswith(PLAN_PREFIX):
                 sch.unannotate(rv, key)
-    unbind(sch, sch.get(rv))
+    unbind(sch, sch.get(rv), device)
 
 
-def _check_annotated(plan: ScanPlan, recurrence: Recurrence) -> None:
+def _check_annotated(plan: ScanPlan, recurrence: Recurrence) -> Device:
+    """Check the plan of an annotation, and return what it runs on."""
     target = Target.current(allow_none=True)
     if target is not None and device_of(target).plans == plan.device:
         plan.check(target, recurrence)
-        return
+        return device_of(target)
     # What it is for is not known here, so that what only some processors have is taken for had.
     machine = Machine.of(target_of_plan(plan, "expand_scans"))
     plan.check_on(replace(machine, ldexp=True, line_stores=True), recurrence)
+    return machine.device
 
 
-def unbind(sch: Schedule, block: SBlock) -> None:
-    """Make loops of the threads that a loop was bound to by hand: a CPU has none."""
+def unbind(sch: Schedule, block: SBlock, device: Device) -> None:
+    """Make loops of the threads that a loop was bound to by hand, for a CPU, which has none."""
     _, nest = nest_of(sch, block)
-    serial = with_wrapping(without_threads(nest), in_c=False)
+    serial = in_terms_of(device, without_threads(nest))
     if not serial.same_as(nest):
         splice(sch, block, nest, Built([serial], []))
 

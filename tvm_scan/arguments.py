@@ -106,7 +106,8 @@ def as_target(value: Any, caller: str) -> Target | None:
     ----------
     value : Target, str, mapping or None
         A string is ``cpu`` (this machine with its own instruction set), ``cuda`` (sm_90) or
-        ``cuda:sm_100``, and whatever TVM takes: ``llvm``, a tag, JSON. A mapping is TVM's.
+        ``cuda:sm_100``, and whatever TVM takes: ``llvm``, ``webgpu``, a tag, JSON. A mapping is
+        TVM's.
     caller : str
         Name of the public function, for the message.
 
@@ -127,7 +128,7 @@ def as_target(value: Any, caller: str) -> Target | None:
         return Target.from_device("cpu")
     try:
         target = Target(_options(value) if isinstance(value, str) else dict(value))
-        return _of_gpu(target) if str(target.kind.name) == "cuda" else target
+        return _of_gpu(target) if "gpu" in target.keys else target
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[-1]
         said = said.partition(" Target creation from ")[0]
@@ -142,10 +143,11 @@ def _options(text: str) -> Any:
 
 
 def _of_gpu(target: Target) -> Target:
-    """The target with a host, and with the limits of every GPU."""
+    """The target with a host, and with the limits of every GPU that TVM compiles CUDA for."""
     options = dict(target.export())
     host = options.pop("host", None) or {"kind": "llvm"}
-    return Target({**_CUDA_LIMITS, **options}, host=host)
+    limits = _CUDA_LIMITS if str(target.kind.name) == "cuda" else {}
+    return Target({**limits, **options}, host=host)
 
 
 def _no_target(caller: str, found: str) -> ScanError:

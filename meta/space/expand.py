@@ -47,9 +47,11 @@ def expand_checked(sch: Schedule, target: Target) -> bool:
         recurrence = extract_nest(func, nest)
         if isinstance(recurrence, Refusal) or not fits(plan, target, recurrence):
             return False
-    expand_scans(sch)
-    if device_of(target).is_gpu:
-        bind_leftovers(sch)
+    with target:
+        expand_scans(sch)
+    device = device_of(target)
+    if device.is_gpu:
+        bind_leftovers(sch, device)
     return True
 
 

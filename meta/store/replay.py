@@ -104,9 +104,11 @@ def replay_record(record: Any, mod: IRModule, func: PrimFunc, target: Target) ->
         )
         if reason is not None:
             raise PlanError(f"replay: expected a record whose plan fits, got {plan}: {reason}")
-    expand_scans(sch)
-    if device_of(target).is_gpu:
-        bind_leftovers(sch)
+    with target:
+        expand_scans(sch)
+    device = device_of(target)
+    if device.is_gpu:
+        bind_leftovers(sch, device)
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
 
 

@@ -6,6 +6,7 @@ In TensorIR an integer of n bits is a number modulo ``2^n``. The code that TVM m
   What wraps is poison, and constants fold to it.
 * C computes 8 and 16 bits in ``int``, so that nothing wraps before it is stored, and leaves signed
   overflow undefined.
+* WGSL and SPIR-V wrap.
 
 An element overflows where no step of the loop does: powers of a gate, a sum of steps that starts
 from no carry. So all kernels of scans compute values in a dtype that holds the exact result, and
@@ -17,6 +18,7 @@ overflow, and what reads memory along a line must look like it.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import tvm_ffi
@@ -25,20 +27,38 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 
-__all__ = ["with_wrapping"]
+__all__ = ["Overflow", "with_wrapping"]
 
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift)
 
 
-def with_wrapping(stmt: Any, *, in_c: bool, signed: bool = False) -> Any:
+class Overflow(Enum):
+    """Integers that overflow, in the language of a device.
+
+    Attributes
+    ----------
+    C
+        8 and 16 bits are computed in ``int``; signed ones of 32 and 64 are undefined.
+    LLVM
+        Those of 32 and 64 bits are poison, signed or not.
+    WRAPS
+        All wrap, as in TensorIR.
+    """
+
+    C = "c"
+    LLVM = "llvm"
+    WRAPS = "wraps"
+
+
+def with_wrapping(stmt: Any, overflow: Overflow, *, signed: bool = False) -> Any:
     """Let the integers of a kernel wrap.
 
     Parameters
     ----------
     stmt : Stmt
         A nest.
-    in_c : bool
-        Whether C is made of it, rather than LLVM's code.
+    overflow : Overflow
+        What the device's language makes of integers that overflow.
     signed : bool
         Whether signed integers of 32 and 64 bits wrap, too, as those of elements must. Where those
         of a loop as it was written overflow, TVM leaves it undefined.
@@ -48,6 +68,9 @@ def with_wrapping(stmt: Any, *, in_c: bool, signed: bool = False) -> Any:
     Stmt
         The same object if nothing had to change.
     """
+    if overflow is Overflow.WRAPS:
+        return stmt
+    in_c = overflow is Overflow.C
     stored = tir.VarMap()
 
     def on_name(bind: tirx.Bind) -> None:

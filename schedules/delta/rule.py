@@ -11,10 +11,10 @@ from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.extraction.delta import extract_delta
 from tvm_scan.recurrence import Refusal, RefusalKind
 from tvm_scan.schedules.common.result import Built
-from tvm_scan.schedules.common.wrapping import with_wrapping
 from tvm_scan.schedules.delta.cpu import CHUNK, build_delta
 from tvm_scan.schedules.delta.gpu import build_delta_blocks, fits_block
 from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.terms import in_terms_of
 
 __all__ = ["as_delta", "build_chunks", "delta_plan", "describe_delta", "runs_in_chunks"]
 
@@ -66,9 +66,9 @@ def build_chunks(rule: DeltaRule, target: Target) -> Built | None:
     """
     if not runs_in_chunks(rule, target):
         return None
-    is_gpu = device_of(target).is_gpu
-    built = (build_delta_blocks if is_gpu else build_delta)(rule, target)
-    return Built([with_wrapping(nest, in_c=is_gpu) for nest in built.nests], built.allocs)
+    device = device_of(target)
+    built = (build_delta_blocks if device.is_gpu else build_delta)(rule, target)
+    return Built([in_terms_of(device, nest) for nest in built.nests], built.allocs)
 
 
 def describe_delta(rule: DeltaRule) -> str:

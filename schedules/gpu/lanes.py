@@ -176,6 +176,11 @@ class Lanes(_Walk):
         return 2 if self.chunks else 1
 
     @property
+    def has_scratch(self) -> bool:
+        """Return whether there are chunks, whose elements and carries lie in memory."""
+        return self.chunks > 0
+
+    @property
     def has_barriers(self) -> bool:
         """Return whether a tile is waited for by a barrier: several buffers have their own."""
         return self.block_load == "transposed" and self.stages == 1

@@ -17,7 +17,8 @@ from tvm_scan.extraction.nest import lane_path
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.common.ir import Kernel, int_const, threads_over, when
 from tvm_scan.schedules.common.result import Built
-from tvm_scan.schedules.common.wrapping import with_wrapping
+from tvm_scan.schedules.machine.device import Device
+from tvm_scan.schedules.machine.terms import in_terms_of
 from tvm_scan.schedules.splice import blocks_in, splice
 
 __all__ = ["bind_leftovers"]
@@ -25,7 +26,7 @@ __all__ = ["bind_leftovers"]
 _THREADS = 256
 
 
-def bind_leftovers(sch: Schedule) -> None:
+def bind_leftovers(sch: Schedule, device: Device) -> None:
     """Give every unbound nest of the function threads: a GPU runs nothing outside a kernel.
 
     A nest whose iterations all depend on each other is one lane, and runs in one thread.
@@ -34,6 +35,8 @@ def bind_leftovers(sch: Schedule) -> None:
     ----------
     sch : Schedule
         Changed in place, silently.
+    device : Device
+        Of a GPU.
 
     Raises
     ------
@@ -44,7 +47,7 @@ def bind_leftovers(sch: Schedule) -> None:
         func = sch.mod["main"]
         nest = next(n for n in root_nests(func) if any(x.same_as(block) for x in blocks_in(n)))
         if not _is_bound(nest):
-            splice(sch, block, nest, Built([_bound(func, nest)], []))
+            splice(sch, block, nest, Built([in_terms_of(device, _bound(func, nest))], []))
 
 
 def _is_bound(nest: Any) -> bool:
@@ -77,7 +80,7 @@ def _bound(func: tirx.PrimFunc, nest: Any) -> Any:
     for lane in reversed(lanes):
         table[lane.var] = rest % lane.extent
         rest = rest // lane.extent
-    code = with_wrapping(tir.fresh_copy(tir.substitute(body, table)), in_c=True)
+    code = tir.fresh_copy(tir.substitute(body, table))
     inner = tir.VarMap((b, True) for b in allocs)
     reads = [b for b in tir.buffers_loaded(code).keys() if b not in inner]
     writes = [b for b in tir.buffers_stored(code).keys() if b not in inner]

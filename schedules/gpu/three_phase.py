@@ -40,6 +40,11 @@ class ThreePhase(Trees):
     block_load: str = "direct"
     lanes_per_block: int = 1
 
+    @property
+    def has_scratch(self) -> bool:
+        """Return True: the tiles' elements and carries."""
+        return True
+
     def check_own(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check the block that scans the tiles' elements."""
         least = carry_threads(self, recurrence)

@@ -101,14 +101,6 @@ class Trees(TreePlan):
             f"threads_per_block={threads}",
             f"use {1 << (threads.bit_length() - 1)}",
         )
-        if tree == "blelloch" or (tree == "kogge_stone" and threads <= WARP):
-            self.require(
-                waits_in_warps(machine),
-                f"a device with barriers of warps of {WARP} threads for the {_NAMES[tree]} tree "
-                f"of {threads} threads",
-                f"{machine.device.name} without any, or with warps of {machine.warp}",
-                f"use block_tree=kogge_stone and at least {2 * WARP} threads",
-            )
         if tree == "warp":
             self.check_shuffles(machine, SHUFFLES, "the warp tree", "use another block_tree")
             self.require(
@@ -246,9 +238,10 @@ class Trees(TreePlan):
         known = rows is not None and length is not None
         # Of lengths that are not known, small tiles leave fewer threads without steps.
         items = 8 if size <= 16 and known else 4
-        # Two barriers for a tile instead of some thirty, and next to no shared memory.
+        # Two barriers for a tile instead of some thirty, and next to no shared memory. Where all
+        # of them are the block's, Kogge-Stone has half as many as Blelloch.
         worth = trees_worth(recurrence, machine)
-        tree = "warp" if "warp" in worth else worth[0]
+        tree = "warp" if "warp" in worth else worth[0 if waits_in_warps(machine) else -1]
         # Of sizes that are not known, neither few rows nor short ones can be counted on.
         sizes = (128, 256, 512) if leaves_chip_empty(recurrence, machine) else (128,)
         for threads in (128, 256, 512, 64, 32) if known else sizes:
@@ -334,4 +327,4 @@ def trees_worth(recurrence: Recurrence, machine: Machine) -> list[str]:
     """The trees worth trying: Kogge-Stone only where the elements cannot be shuffled."""
     shuffled = takes_warp_tree(recurrence) and shuffles(machine, SHUFFLES)
     last = "warp" if shuffled else "kogge_stone"
-    return ["blelloch", last] if waits_in_warps(machine) else [last]
+    return ["blelloch", last]

@@ -1,16 +1,18 @@
 """Interfaces to processors and what they offer: a row for every kind of target.
 
 A schedule asks the row, never the kind's name: what it needs and a device lacks is a ``PlanError``.
-A new interface is a new row; ``is_served`` opens it.
+A new interface is a new row, and nothing else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import tvm
 from tvm.target import Target
 
 from tvm_scan.errors import PlanError
+from tvm_scan.schedules.common.wrapping import Overflow
 
 __all__ = ["DEVICES", "Device", "device_of"]
 
@@ -24,9 +26,8 @@ class Device:
     name : str
         TVM's kind of target.
     plans : str
-        How its plans begin: the ``device`` of the schedules that are for it.
-    is_served : bool
-        Whether kernels of ours were tried on it; targets of other kinds are refused.
+        How its plans begin: the ``device`` of the schedules that are for it. Those of every GPU
+        begin like CUDA's, the first one.
     is_gpu : bool
         Whether a kernel is a grid of threads, rather than code that a pool of threads runs.
     has_features : bool
@@ -34,41 +35,58 @@ class Device:
     threads, shared_bytes, blocks, warp : int
         Threads and bytes of shared memory of a block, blocks of a grid, threads of a warp: what a
         target has that does not say.
+    buffers : int
+        Buffers that a kernel can be given.
     shuffles : frozenset of str
         The intrinsics ``tvm_warp_shuffle`` that TVM has code for, by what follows in their names.
     warp_barrier : bool
-        Whether the threads of a warp can wait for one another alone.
+        Whether the threads of a warp can wait for one another alone; where they cannot, all those
+        of the block do.
     async_copies : bool
         Whether copies to shared memory can go on while threads compute.
     ordered_memory : bool
         Whether a store can release, and a load acquire, what another block reads.
     fast_exp : bool
         Whether the bare instruction for powers of two can be had.
+    c_functions : bool
+        Whether a function that TVM has no rule for can be had by its name in C, as ``log1pf``.
     vector_bits : int
         The widest load and store of a thread.
     lacks : frozenset of str
-        Dtypes that its code cannot hold.
+        Dtypes that its code cannot hold. Indices of 64 bits are then narrowed to 32 by TVM.
+    overflow : Overflow
+        What its language makes of integers that overflow.
+    infinities : bool
+        Whether TVM writes infinities as its language reads them.
     backend : str
         Of TVM's pipelines for models, the one that is its own.
     """
 
     name: str
     plans: str = "cuda"
-    is_served: bool = False
     is_gpu: bool = True
     has_features: bool = False
     threads: int = 256
     shared_bytes: int = 16 << 10
     blocks: int = (1 << 31) - 1
     warp: int = 1
+    buffers: int = 1 << 7
     shuffles: frozenset[str] = frozenset()
     warp_barrier: bool = False
     async_copies: bool = False
     ordered_memory: bool = False
     fast_exp: bool = False
+    c_functions: bool = False
     vector_bits: int = 128
     lacks: frozenset[str] = frozenset()
+    overflow: Overflow = Overflow.C
+    infinities: bool = True
     backend: str = "gpu_generic"
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether this build of TVM has its code generator."""
+        return tvm.get_global_func(f"target.build.{self.name}", allow_missing=True) is not None
 
     @property
     def runtime(self) -> str:
@@ -81,29 +99,31 @@ class Device:
         return "cuda" if self.is_gpu else "llvm"
 
 
-def _cpu(name: str, *, has_features: bool) -> Device:
+def _cpu(name: str, overflow: Overflow, *, has_features: bool) -> Device:
     return Device(
         name,
         plans="cpu",
-        is_served=True,
         is_gpu=False,
         has_features=has_features,
         threads=1,
+        c_functions=True,
+        overflow=overflow,
         backend="cpu_generic",
     )
 
 
 _SHUFFLES = frozenset({"", "_up"})
+#: What has less than 32 bits, but for the half that has a feature of its own.
+_NARROW = {"bool", "int8", "uint8", "int16", "uint16", "bfloat16"}
 
 #: Kind of target -> its row.
 DEVICES: dict[str, Device] = {
     row.name: row
     for row in (
-        _cpu("llvm", has_features=True),
-        _cpu("c", has_features=False),
+        _cpu("llvm", Overflow.LLVM, has_features=True),
+        _cpu("c", Overflow.C, has_features=False),
         Device(
             "cuda",
-            is_served=True,
             threads=1024,
             shared_bytes=48 << 10,
             warp=32,
@@ -112,14 +132,17 @@ DEVICES: dict[str, Device] = {
             async_copies=True,
             ordered_memory=True,
             fast_exp=True,
+            c_functions=True,
             backend="cuda",
         ),
         # What follows has a code generator in TVM's wheels, except for Vulkan, and no runtime.
+        # Shuffles of warps that are not of 32 threads are not used.
         Device(
             "rocm",
             shared_bytes=64 << 10,
             warp=64,
             shuffles=_SHUFFLES,
+            overflow=Overflow.LLVM,
             backend="rocm",
         ),
         Device("opencl", shuffles=frozenset({""})),
@@ -127,18 +150,22 @@ DEVICES: dict[str, Device] = {
             "metal",
             shared_bytes=32 << 10,
             warp=16,  # as TVM has it
+            buffers=31,
             shuffles=_SHUFFLES,
             lacks=frozenset({"float64"}),
-            backend="metal",
         ),
         # The blocks are those that every implementation has.
-        Device("vulkan", blocks=(1 << 16) - 1),
-        # Vectors are loaded cell by cell. Shuffles need subgroups, which few browsers have.
+        Device("vulkan", blocks=(1 << 16) - 1, overflow=Overflow.WRAPS),
+        # Vectors are loaded cell by cell. Shuffles need subgroups, which few browsers have. TVM
+        # packs blocks beyond 65,535 into a second dimension of the grid.
         Device(
             "webgpu",
             shared_bytes=32 << 10,
+            buffers=8,
             vector_bits=32,
-            lacks=frozenset({"float64", "int64", "uint64"}),
+            lacks=frozenset(_NARROW | {"float64", "int64", "uint64"}),
+            overflow=Overflow.WRAPS,
+            infinities=False,
         ),
     )
 }
@@ -155,14 +182,15 @@ def device_of(target: Target) -> Device:
     Raises
     ------
     PlanError
-        If no schedule serves its kind.
+        If no schedule serves its kind, or TVM was built without its code generator.
     """
     kind = str(target.kind.name)
     row = DEVICES.get(kind)
-    if row is None or not row.is_served:
-        *names, last = (row.name for row in DEVICES.values() if row.is_served)
-        raise PlanError(
-            f"expected a target of kind {', '.join(names)} or {last}, got {kind}; "
-            "choose one of them"
-        )
-    return row
+    if row is not None and row.is_served:
+        return row
+    *names, last = (row.name for row in DEVICES.values() if row.is_served)
+    why = "" if row is None else ", which this build of TVM has no code generator for"
+    raise PlanError(
+        f"expected a target of kind {', '.join(names)} or {last}, got {kind}{why}; "
+        "choose one of them"
+    )

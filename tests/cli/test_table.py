@@ -44,7 +44,11 @@ def test_every_command_has_json_and_an_example(name):
 BAD = [
     ("run nowhere.py inputs.npz", 2, "found nothing at nowhere.py; check the path"),
     ("explain library:nothing", 2, "expected one of .*; choose one"),
-    ("explain library:cumsum --target tpu", 2, "expected --target cpu or cuda, got tpu; choose"),
+    (
+        "explain library:cumsum --target tpu",
+        2,
+        "expected --target cpu, cuda, rocm, opencl, metal or webgpu, got tpu; choose",
+    ),
     ("verify nowhere.py", 2, "found nothing at nowhere.py; check the path"),
     ("verify library:cumsum --plan quickly", 2, "expected device/algorithm.*, got .quickly.; "),
     ("demo --length 0", 2, "Invalid value for .--length.*; see tvm-scan demo --help"),
@@ -54,7 +58,11 @@ BAD = [
     ("tune library:cumsum --budget 0", 2, "trials .64. or minutes .10m., got 0; give one"),
     ("tune library:cumsum --seed -1", 2, "Invalid value for .--seed"),
     ("tune library:cumsum --tracker host --key x", 2, "--tracker as host:port, got host; for"),
-    ("tune library:cumsum --target tpu", 2, "expected --target cpu or cuda, got tpu; choose"),
+    (
+        "tune library:cumsum --target tpu",
+        2,
+        "expected --target cpu, cuda, rocm, opencl, metal or webgpu, got tpu; choose",
+    ),
     ("list nowhere", 2, "found nothing; give the folder of a tuning run"),
     ("show nowhere 1", 2, "found nothing; give the folder of a tuning run"),
     ("show {records} zzz", 4, "expected the id of one record.*; "),

@@ -8,8 +8,10 @@ from tvm import tirx
 
 from tests.support.machines import Undefined, on_machine
 from tvm_scan import tir
-from tvm_scan.schedules.common.wrapping import with_wrapping
+from tvm_scan.schedules.common.wrapping import Overflow, with_wrapping
 
+#: What the language of a device makes of overflow.
+OVERFLOW = {"cpu": Overflow.LLVM, "cuda": Overflow.C}
 DTYPES = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 
 
@@ -24,7 +26,7 @@ def stored(make, dtype, device, *, signed=True):
     zero = tirx.IntImm("int32", 0)
     inputs = [tirx.BufferLoad(buffer, [zero]) for buffer in (a, b)]
     store = tirx.BufferStore(a, make(*inputs), [zero])
-    value = with_wrapping(store, in_c=device == "cuda", signed=signed).value
+    value = with_wrapping(store, OVERFLOW[device], signed=signed).value
     return tir.map_loads(value, lambda load: tirx.Var(load.source.name, dtype))
 
 
@@ -81,7 +83,7 @@ def test_signed_indices_stay(device):
     t = tirx.Var("t", "int32")
     index = tirx.BufferLoad(starts, [t + 1]) + t
     store = tirx.BufferStore(x, tirx.BufferLoad(x, [index]), [index * 2])
-    assert with_wrapping(store, in_c=device == "cuda", signed=True).same_as(store)
+    assert with_wrapping(store, OVERFLOW[device], signed=True).same_as(store)
 
 
 def test_what_has_no_integers_is_the_same_object():
@@ -89,7 +91,7 @@ def test_what_has_no_integers_is_the_same_object():
     t = tirx.Var("t", "int32")
     store = tirx.BufferStore(x, tirx.BufferLoad(x, [t + 1]) * tirx.BufferLoad(x, [t]), [t])
     made = tirx.For(t, 0, 63, tirx.ForKind.SERIAL, store)
-    assert with_wrapping(made, in_c=False, signed=True).same_as(made)
+    assert with_wrapping(made, Overflow.LLVM, signed=True).same_as(made)
 
 
 def test_bound_names_are_values():
@@ -98,7 +100,7 @@ def test_bound_names_are_values():
     load, name = tirx.BufferLoad(x, [tirx.IntImm("int32", 0)]), tirx.Var("e", "int32")
     store = tirx.BufferStore(x, name * name, [tirx.IntImm("int32", 0)])
     made = with_wrapping(
-        tirx.SeqStmt([tirx.Bind(name, load + load), store]), in_c=False, signed=True
+        tirx.SeqStmt([tirx.Bind(name, load + load), store]), Overflow.LLVM, signed=True
     )
     high = limits("int32")[-1]
     assert on_machine(made.seq[1].value, {"e": high}, "cpu") == 1

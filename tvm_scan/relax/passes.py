@@ -121,16 +121,16 @@ def _schedule(
                 _LOG.info("%s: the nearest records give %s", report.name, tuned.plans)
             return tuned.func
         _LOG.info("%s has no tuning record for this target: its default plan", report.name)
-    plain = all(plan_of(r, target).keeps_loop for r in report.recurrences)
-    if done and plain and not report.deltas:
-        return None
     try:
+        plain = all(plan_of(r, target).keeps_loop for r in report.recurrences)
+        if done and plain and not report.deltas:
+            return None
         scheduled = parallelize(func, target)
         findings: list[Recurrence | DeltaRule] = [*report.recurrences, *report.deltas]
         return keep_for_one_step(func, scheduled, findings, target) if done else scheduled
     except (RefusalError, PlanError) as error:
         _LOG.info("%s is left sequential: %s", report.name, error)
-        return None if done or report.recurrences else _one_thread_per_lane(func, target, report)
+        return None if done else _one_thread_per_lane(func, target, report)
 
 
 def _fenced(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
@@ -152,11 +152,12 @@ def _one_thread_per_lane(
     func: tirx.PrimFunc, target: Target | None, report: ScanReport
 ) -> tirx.PrimFunc | None:
     """A refused function for a GPU, where TVM has no schedule for ordered loops at all."""
-    if target is None or not device_of(target).is_gpu:
+    device = None if target is None else device_of(target)
+    if device is None or not device.is_gpu:
         return None
     sch = Schedule(ensure_blocks(func))
     try:
-        bind_leftovers(sch)
+        bind_leftovers(sch, device)
     except ScanError as error:
         _LOG.info("%s cannot be bound to threads: %s", report.name, error)
         return None

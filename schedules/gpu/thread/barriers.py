@@ -15,6 +15,7 @@ from tvm import tirx
 
 from tvm_scan.schedules.common.ir import as_dtype, int_const
 from tvm_scan.schedules.gpu.thread.banks import WARP
+from tvm_scan.schedules.machine.terms import block_barrier, warp_barrier
 
 __all__ = ["all_wait", "hidden", "parity", "wait"]
 
@@ -36,20 +37,18 @@ def parity(number: Any) -> Any:
 
 def all_wait() -> Any:
     """All threads of the block wait for one another; no condition may stand around it."""
-    return tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared"))
+    return block_barrier()
 
 
 def wait(threads: int) -> Any:
     """The first ``threads`` threads of every row of the block wait for one another.
 
-    Where these are a part of one warp, by the warp's own barrier, ``__syncwarp``; all threads of
-    the block come here in either case.
+    Where these are a part of one warp, by the warp's own barrier, ``__syncwarp``, which becomes
+    the block's on a device that has none; all threads of the block come here in either case.
 
     Parameters
     ----------
     threads : int
         A power of two; a row has no fewer threads, and a power of two itself.
     """
-    if threads <= WARP:
-        return tirx.Evaluate(tirx.call_intrin("", "tirx.cuda.warp_sync"))
-    return all_wait()
+    return warp_barrier() if threads <= WARP else all_wait()

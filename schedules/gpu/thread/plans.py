@@ -15,6 +15,7 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import (
     element_bytes,
+    element_parts,
     known_extent,
     known_rows,
     sizes_of,
@@ -78,7 +79,6 @@ class GpuPlan(ScanPlan):
     """
 
     device: ClassVar[str] = "cuda"
-    in_c: ClassVar[bool] = True
     words: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "block_tree": TREES,
         "block_load": BLOCK_LOADS,
@@ -91,6 +91,11 @@ class GpuPlan(ScanPlan):
     lanes_per_block: int = 1
     chunks: int = 0
     waiting_bytes: ClassVar[float] = 16.0
+
+    @property
+    def has_scratch(self) -> bool:
+        """Return whether kernels hand elements and carries to each other."""
+        return False
 
     @abstractmethod
     def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
@@ -190,8 +195,10 @@ class GpuPlan(ScanPlan):
             f"{self.threads_per_block} threads)",
             f"use {fewer}fewer threads per block",
         )
+        self._check_buffers(recurrence, machine)
         rows, length = sizes_of(recurrence)
-        most = (1 << (63 if tir.dtype_of(recurrence.time.var) == "int64" else 31)) - _BEYOND
+        wide = tir.dtype_of(recurrence.time.var) == "int64" and "int64" not in machine.device.lacks
+        most = (1 << (63 if wide else 31)) - _BEYOND
         self.require(
             length is None or length <= most,
             f"at most {most} steps, so that the end of the last tile can be counted",
@@ -206,6 +213,25 @@ class GpuPlan(ScanPlan):
             f"at most {machine.device.blocks} blocks, as a grid has",
             f"{blocks} blocks",
             "use larger tiles, or algorithm lanes",
+        )
+
+    def _check_buffers(self, recurrence: Recurrence, machine: Machine) -> None:
+        """Check how many buffers a kernel of the plan is given at most."""
+        arrays = tir.VarMap((b, True) for b in (*recurrence.inputs, *recurrence.outputs))
+        elements, carries = len(element_parts(recurrence)), len(recurrence.carries)
+        # Of three kernels, the middle one has no arrays but the states' own.
+        scratch = max(elements, carries) if self.has_scratch else 0
+        count = len(arrays) + scratch
+        least = f"{len(arrays)} of the loop itself" + (
+            f", {scratch} between kernels" * (scratch > 0)
+        )
+        self.require(
+            count <= machine.device.buffers,
+            f"at most {machine.device.buffers} buffers in a kernel of {machine.device.name}",
+            f"{count} ({least})",
+            "use an algorithm of one kernel, lanes or serial_tiles"
+            if len(arrays) <= machine.device.buffers
+            else "pack several arrays into one, or leave optional ones out",
         )
 
 

@@ -19,7 +19,7 @@ from tvm_scan.arguments import as_target
 from tvm_scan.cli.support.failure import REFUSED, CommandError
 from tvm_scan.errors import ScanError
 from tvm_scan.schedules.choose.plan_of import plan_of
-from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.device import DEVICES, device_of
 
 __all__ = [
     "Choice",
@@ -157,7 +157,8 @@ def make_target(name: str) -> Target:
     ----------
     name : str
         ``cpu`` is this machine with its own instruction set; ``cuda`` is sm_90, and
-        ``cuda:sm_100`` another architecture; or a TVM target as JSON, for another machine.
+        ``cuda:sm_100`` another architecture; ``opencl``, ``webgpu`` and the like are TVM's kinds
+        of GPUs; or a TVM target as JSON, for another machine.
 
     Raises
     ------
@@ -165,10 +166,11 @@ def make_target(name: str) -> Target:
         If it names none that scans are scheduled for.
     """
     is_json = name.startswith("{")
-    if not is_json and not re.fullmatch(r"cpu|cuda(:sm_\d+[a-z]?)?", name):
+    names = ["cpu", *(row.name for row in DEVICES.values() if row.is_gpu and row.is_served)]
+    if not is_json and name not in names and not re.fullmatch(r"cuda:sm_\d+[a-z]?", name):
         raise CommandError(
-            f"expected --target cpu or cuda, got {name}; choose one of them, an architecture as "
-            "cuda:sm_100, or a TVM target as JSON"
+            f"expected --target {', '.join(names[:-1])} or {names[-1]}, got {name}; choose one of "
+            "them, an architecture as cuda:sm_100, or a TVM target as JSON"
         )
     try:
         target = as_target(name, "--target")

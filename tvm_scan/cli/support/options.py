@@ -33,7 +33,10 @@ Name = Annotated[
 Shape = Annotated[str | None, typer.Option("--shape", help="sizes of a library recurrence: 4,4096")]
 Dtype = Annotated[str, typer.Option("--dtype", help="of a library recurrence")]
 Target = Annotated[
-    str, typer.Option("--target", help="cpu (this machine), cuda, cuda:sm_100, or TVM's as JSON")
+    str,
+    typer.Option(
+        "--target", help="cpu (this machine), cuda, cuda:sm_100, webgpu, or TVM's as JSON"
+    ),
 ]
 Plan = Annotated[
     str | None,

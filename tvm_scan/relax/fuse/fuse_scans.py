@@ -17,6 +17,7 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.annotations import DECLARED, IS_SCHEDULED
 from tvm_scan.arguments import as_target
+from tvm_scan.errors import PlanError
 from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.meta.store.replay import replay
 from tvm_scan.recurrence import Recurrence
@@ -292,12 +293,16 @@ class _Fuser:
         self.replaced.add(scan.name)
 
 
-def _likely_plan(target: Target, recurrence: Recurrence) -> ScanPlan:
+def _likely_plan(target: Target, recurrence: Recurrence) -> ScanPlan | None:
     """The default plan; where that is the loop by little, the best one in parallel.
 
-    What a scan takes in is work that it shares over cores and vectors, and the loop does not.
+    What a scan takes in is work that it shares over cores and vectors, and the loop does not. None
+    where the device has no plan: a scan may take in more arrays than a kernel can be given.
     """
-    decision = decide(target, recurrence)
+    try:
+        decision = decide(target, recurrence)
+    except PlanError:
+        return None
     if decision.chosen.plan.keeps_loop:
         for one in decision.others:
             if not one.plan.keeps_loop and one.seconds <= _BY_LITTLE * decision.chosen.seconds:

@@ -35,7 +35,7 @@ def build_kernel(spec: KernelSpec, plan: str, device: Device) -> Any:
     if plan != SERIAL:
         scheduled = parallelize(loop, target, None if plan == CHUNKS else ScanPlan.parse(plan))
     else:
-        scheduled = _one_thread_a_lane(loop) if device.is_gpu else loop
+        scheduled = _one_thread_a_lane(loop, target) if device.is_gpu else loop
     scheduled = scheduled.with_attr("global_symbol", "main")
     if not device.is_gpu:
         return tvm.compile(scheduled, target=target)
@@ -50,15 +50,16 @@ def build_for_gpu(scheduled: Any, target: Any, sizes: tuple[str, ...]) -> Any:
     return build(with_scratch(scheduled, sizes), target)
 
 
-def _one_thread_a_lane(loop: Any) -> Any:
+def _one_thread_a_lane(loop: Any, target: Any) -> Any:
     """A GPU's form of a loop that is no scan: lanes side by side, each one step after another."""
     from tvm.s_tir import Schedule
 
     from tvm_scan.schedules.gpu.leftover import bind_leftovers
+    from tvm_scan.schedules.machine.device import device_of
     from tvm_scan.schedules.splice import ensure_blocks
 
     sch = Schedule(ensure_blocks(loop))
-    bind_leftovers(sch)
+    bind_leftovers(sch, device_of(target))
     return sch.mod["main"].with_attr("tirx.is_scheduled", True)
 
 

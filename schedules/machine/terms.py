@@ -1,0 +1,178 @@
+"""Kernels in the terms of a device: what it has not, or TVM has no code for there, is replaced.
+
+* Integers wrap as in TensorIR, see ``common.wrapping``.
+* Where the threads of a warp cannot wait for one another alone, all threads of the block do.
+* TVM 0.27 writes an infinity as ``inff`` in WGSL, which has no word for it, and rejects constant
+  expressions that make one. There it is the float of the bits that a register holds.
+* A function that TVM has no rule for is called by its name in C. On other devices it is computed
+  from functions that are there, or refused.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import isinf
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op, Var
+from tvm.s_tir import SBlock
+
+from tvm_scan import tir
+from tvm_scan.schedules.common.ir import int_const, local
+from tvm_scan.schedules.common.wrapping import with_wrapping
+from tvm_scan.schedules.machine.device import Device
+
+__all__ = ["block_barrier", "in_terms_of", "missing_functions", "warp_barrier"]
+
+_WARP_BARRIER = "tirx.cuda.warp_sync"
+#: Bits of an infinity in float32, and of its sign.
+_INFINITY, _SIGN = 0x7F800000, 1 << 31
+
+
+def block_barrier() -> Any:
+    """Return the statement by which all threads of a block wait for one another."""
+    return tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared"))
+
+
+def warp_barrier() -> Any:
+    """Return the statement by which all threads of a warp do."""
+    return tirx.Evaluate(tirx.call_intrin("", _WARP_BARRIER))
+
+
+def in_terms_of(device: Device, nest: Any, *, signed: bool = False) -> Any:
+    """Write a nest over one block in the terms of a device.
+
+    Parameters
+    ----------
+    device : Device
+        Where it will run.
+    nest : Stmt
+        A loop nest over one block.
+    signed : bool
+        See ``with_wrapping``.
+
+    Returns
+    -------
+    Stmt
+        The same object if nothing had to change.
+    """
+    nest = with_wrapping(nest, device.overflow, signed=signed)
+    if device.is_gpu and not device.warp_barrier:
+        nest = _with_block_barriers(nest)
+    if not device.c_functions:
+        nest = tvm_ffi.structural_map(nest, (Call, lambda call: _by_others(call, device)))
+    return nest if device.infinities else _without_infinities(nest)
+
+
+def missing_functions(device: Device, stmt: Any) -> list[str]:
+    """Return the functions of a statement that a device cannot be made to compute.
+
+    Parameters
+    ----------
+    device : Device
+        Where it will run.
+    stmt : Stmt
+        Of a loop.
+
+    Returns
+    -------
+    list of str
+        Names, as TensorIR has them.
+    """
+    if device.c_functions:
+        return []
+    names: dict[str, None] = {}
+
+    def on_call(call: Call) -> None:
+        name = tir.call_name(call) or ""
+        if name not in _BY_OTHERS and _is_called_as_in_c(name, device.name):
+            names[name.partition(".")[2]] = None
+
+    tvm_ffi.structural_walk(stmt, [(Call, on_call)])
+    return list(names)
+
+
+def _log1p(x: Any) -> Any:
+    """``log(1 + x)`` with what the sum rounds off made good, as far as it counts.
+
+    For u = fl(1 + x), log(1 + x) = log(u) - ((u - 1) - x) / u to first order, where the difference
+    is exact. Below -1/2 so is the sum; from 1 on, what it loses is lost in the logarithm anyway.
+    """
+    dtype = tir.dtype_of(x)
+    one, half = tirx.const(1, dtype), tirx.const(-0.5, dtype)
+    u = one + x
+    near = tirx.And(x > half, x < one)
+    return tirx.Select(near, tirx.log(u) - ((u - one) - x) / u, tirx.log(u))
+
+
+_BY_OTHERS = {"tirx.log1p": _log1p}
+
+
+def _by_others(call: Call, device: Device) -> Any:
+    name = tir.call_name(call) or ""
+    if name not in _BY_OTHERS or not _is_called_as_in_c(name, device.name):
+        return call
+    return _BY_OTHERS[name](*call.args)
+
+
+@lru_cache(maxsize=256)
+def _is_called_as_in_c(name: str, kind: str) -> bool:
+    """Return whether TVM has a rule for a function on every device, but none for this kind."""
+    return _has_rule(name, "default") and not _has_rule(name, kind)
+
+
+def _has_rule(name: str, kind: str) -> bool:
+    if not name.startswith("tirx."):
+        return False
+    try:
+        return Op.get(name).get_attr(f"{kind}.FLowerIntrinsic") is not None
+    except RuntimeError:  # no function has a rule of this kind
+        return False
+
+
+def _with_block_barriers(nest: Any) -> Any:
+    def on_statement(stmt: tirx.Evaluate) -> Any:
+        return block_barrier() if tir.call_name(stmt.value) == _WARP_BARRIER else stmt
+
+    return tvm_ffi.structural_map(nest, (tirx.Evaluate, on_statement))
+
+
+def _without_infinities(nest: Any) -> Any:
+    def on_block(block: SBlock) -> Any:
+        registers: dict[int, Var] = {}
+        body = tvm_ffi.structural_map(
+            block.body, (tirx.FloatImm, lambda value: _from_register(value, registers))
+        )
+        if not registers:
+            return block
+        stores = [
+            tirx.BufferStore(register, tirx.const(bits, "uint32"), [int_const(0, "int32")])
+            for bits, register in registers.items()
+        ]
+        return SBlock(
+            block.iter_vars,
+            block.reads,
+            block.writes,
+            block.name_hint,
+            tir.seq([*stores, body]),
+            block.init,
+            [*block.alloc_buffers, *registers.values()],
+            block.match_buffers,
+            block.annotations,
+        )
+
+    return tvm_ffi.structural_map(nest, (SBlock, on_block))
+
+
+def _from_register(value: tirx.FloatImm, registers: dict[int, Var]) -> Any:
+    number, dtype = float(value.value), tir.dtype_of(value)
+    if not isinf(number):
+        return value
+    bits = _INFINITY | _SIGN if number < 0 else _INFINITY
+    if bits not in registers:
+        registers[bits] = local(f"infinity{len(registers)}", [1], "uint32")
+    load = tirx.BufferLoad(registers[bits], [int_const(0, "int32")])
+    wide = tirx.reinterpret("float32", load)
+    return wide if dtype == "float32" else tirx.Cast(dtype, wide)

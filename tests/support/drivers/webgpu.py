@@ -1,0 +1,103 @@
+"""WGSL by wgpu, whose Vulkan driver needs no GPU: Mesa's llvmpipe."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tests.support.drivers.program import Kernel
+
+__all__ = ["WebGpu", "driver", "why_unavailable"]
+
+#: Blocks of one dimension of a grid.
+_BLOCKS = 65535
+_HALF = "shader-f16"
+
+
+class WebGpu:
+    """A driver of WGSL, with the limits that every one has; see ``Driver``."""
+
+    def __init__(self) -> None:
+        adapter = _adapters()[0]
+        self.name = f"{adapter.info['device']}, {adapter.info['description']}"
+        self.features = sorted(str(feature) for feature in adapter.features)
+        wanted = [_HALF] if _HALF in adapter.features else []
+        self.device = adapter.request_device_sync(required_features=wanted)
+
+    def buffer(self, content: np.ndarray) -> Any:
+        """Memory of the device; a multiple of 4 bytes, and none is empty."""
+        data = content.tobytes()
+        data += bytes(max(4, -(-len(data) // 4) * 4) - len(data))
+        return self.device.create_buffer_with_data(data=data, usage="STORAGE|COPY_SRC")
+
+    def launch(
+        self, kernel: Kernel, args: Sequence[Any], grid: list[int], block: list[int]
+    ) -> None:
+        """Run a kernel, its grid packed as TVM's code expects it."""
+        kinds = list(zip(kernel.parameters, args, strict=True))
+        buffers = [arg for kind, arg in kinds if kind == "buffer"]
+        # Indices of 64 bits are narrowed by TVM.
+        scalars = [np.int32(arg).tobytes() for kind, arg in kinds if kind != "buffer"]
+        blocks, one, other = grid
+        assert one == other == 1, grid
+        deep = -(-blocks // _BLOCKS)
+        wide = -(-blocks // deep)
+        # Blocks whose number is greater than this one return.
+        scalars.append(np.uint32(blocks - 1).tobytes())
+        uniform = self.device.create_buffer_with_data(data=b"".join(scalars), usage="UNIFORM")
+        pipeline = self._pipeline(kernel)
+        group = self.device.create_bind_group(
+            layout=pipeline.get_bind_group_layout(0),
+            entries=[
+                {"binding": i, "resource": {"buffer": buffer}}
+                for i, buffer in enumerate([*buffers, uniform])
+            ],
+        )
+        encoder = self.device.create_command_encoder()
+        compute = encoder.begin_compute_pass()
+        compute.set_pipeline(pipeline)
+        compute.set_bind_group(0, group)
+        compute.dispatch_workgroups(wide, 1, deep)
+        compute.end()
+        self.device.queue.submit([encoder.finish()])
+
+    def read(self, buffer: Any, size: int) -> bytes:
+        """The first bytes of a buffer, all kernels having ended."""
+        return bytes(self.device.queue.read_buffer(buffer))[:size]
+
+    @lru_cache(maxsize=256)  # noqa: B019 - the one driver lives as long as the process
+    def _pipeline(self, kernel: Kernel) -> Any:
+        module = self.device.create_shader_module(code=kernel.source)
+        compute = {"module": module, "entry_point": kernel.name}
+        return self.device.create_compute_pipeline(layout="auto", compute=compute)
+
+
+def _adapters() -> list[Any]:
+    # The loader of Vulkan looks there for a screen, and complains.
+    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    import wgpu
+
+    return list(wgpu.gpu.enumerate_adapters_sync())
+
+
+@lru_cache(maxsize=1)
+def driver() -> WebGpu:
+    """The one driver of this process."""
+    return WebGpu()
+
+
+@lru_cache(maxsize=1)
+def why_unavailable() -> str | None:
+    """What is missing, and which package brings it; None where kernels run."""
+    try:
+        import wgpu  # noqa: F401
+    except ImportError:
+        return "expected wgpu, found none: pip install wgpu"
+    if not _adapters():
+        return "expected an adapter of WebGPU, found none: apt-get install mesa-vulkan-drivers"
+    return None
