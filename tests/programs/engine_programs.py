@@ -180,8 +180,8 @@ def make_in_place(heads, keys, values, dtype="float32", out="float32", length=No
         B = T.match_buffer(bt, (batch, steps, heads), "float32")
         S = T.match_buffer(s, (batch, heads, keys, values), "float32")
         Y = T.match_buffer(y, (batch, steps, heads, values), out)
-        known = T.sblock_alloc_buffer((batch, heads, values), "float32", scope="shared")
-        seen = T.sblock_alloc_buffer((batch, heads, values), "float32", scope="shared")
+        known = T.sblock_alloc_buffer((batch, heads, values), "float32", scope="local")
+        seen = T.sblock_alloc_buffer((batch, heads, values), "float32", scope="local")
         for b in T.thread_binding(batch, thread="blockIdx.z"):
             for h in T.thread_binding(heads, thread="blockIdx.y"):
                 for co in T.thread_binding(values // lanes, thread="blockIdx.x"):
@@ -190,8 +190,7 @@ def make_in_place(heads, keys, values, dtype="float32", out="float32", length=No
                             for ro in T.thread_binding(parts, thread="threadIdx.y"):
                                 for ri in range(keys // parts):
                                     with T.sblock("known"):
-                                        vb, vh = T.axis.remap("SS", [b, h])
-                                        vt = T.axis.opaque(steps, t)
+                                        vb, vt, vh = T.axis.remap("SSS", [b, t, h])
                                         vc = T.axis.spatial(values, co * lanes + ci)
                                         vr = T.axis.reduce(keys, ro * (keys // parts) + ri)
                                         with T.init():
@@ -219,8 +218,7 @@ def make_in_place(heads, keys, values, dtype="float32", out="float32", length=No
                             for ro in T.thread_binding(parts, thread="threadIdx.y"):
                                 for ri in range(keys // parts):
                                     with T.sblock("seen"):
-                                        vb, vh = T.axis.remap("SS", [b, h])
-                                        vt = T.axis.opaque(steps, t)
+                                        vb, vt, vh = T.axis.remap("SSS", [b, t, h])
                                         vc = T.axis.spatial(values, co * lanes + ci)
                                         vr = T.axis.reduce(keys, ro * (keys // parts) + ri)
                                         with T.init():
@@ -229,11 +227,15 @@ def make_in_place(heads, keys, values, dtype="float32", out="float32", length=No
                                             vb, vh, vr, vc
                                         ] * T.cast(Q[vb, vt, vh // KEYS_OF, vr], "float32")
                         for ci in T.thread_binding(lanes, thread="threadIdx.x"):
-                            with T.sblock("out"):
-                                vb, vh = T.axis.remap("SS", [b, h])
-                                vt = T.axis.opaque(steps, t)
-                                vc = T.axis.spatial(values, co * lanes + ci)
-                                Y[vb, vt, vh, vc] = T.cast(seen[vb, vh, vc] * T.float32(scale), out)
+                            for ro in T.thread_binding(parts, thread="threadIdx.y"):
+                                with T.sblock("out"):
+                                    vb, vh = T.axis.remap("SS", [b, h])
+                                    vt = T.axis.opaque(steps, t)
+                                    vc = T.axis.spatial(values, co * lanes + ci)
+                                    T.where(ro == 0)
+                                    Y[vb, vt, vh, vc] = T.cast(
+                                        seen[vb, vh, vc] * T.float32(scale), out
+                                    )
 
     return gated_in_place
 
@@ -283,11 +285,13 @@ def make_step(heads, keys, values, dtype="float32", out="float32"):
                         with T.sblock("update"):
                             vb, vh, vc = T.axis.remap("SSS", [b, h, c])
                             vr = T.axis.opaque(keys, r)
-                            new: T.let[T.float32] = S0[vb, vh, vr, vc] * G[vb, 0, vh] + T.cast(
+                            after: T.let[T.float32] = S0[vb, vh, vr, vc] * G[vb, 0, vh] + T.cast(
                                 Ks[vb, 0, vh // KEYS_OF, vr], "float32"
                             ) * B[vb, 0, vh] * (T.cast(Vs[vb, 0, vh, vc], "float32") - known[0])
-                            S[vb, vh, vr, vc] = new
-                            seen[0] = seen[0] + new * T.cast(Q[vb, 0, vh // KEYS_OF, vr], "float32")
+                            S[vb, vh, vr, vc] = after
+                            seen[0] = seen[0] + after * T.cast(
+                                Q[vb, 0, vh // KEYS_OF, vr], "float32"
+                            )
                     with T.sblock("out"):
                         vb, vh, vc = T.axis.remap("SSS", [b, h, c])
                         Y[vb, 0, vh, vc] = T.cast(seen[0] * T.float32(scale), out)

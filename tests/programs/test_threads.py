@@ -110,6 +110,35 @@ def shared_by_blocks(X: T.Buffer((N, L), "float32"), Y: T.Buffer((N, L), "float3
 
 
 @T.prim_func(s_tir=True)
+def sum_for_every_thread(X: T.Buffer((N, L), "float32"), Y: T.Buffer((N, L), "float32")):
+    # TVM gives the sum of a declared reduction over threads to each of them.
+    total = T.alloc_buffer((N,), "float32", scope="local")
+    for i in T.thread_binding(N, thread="blockIdx.x"):
+        for j in T.thread_binding(L, thread="threadIdx.x"):
+            with T.sblock("total"):
+                vi, vj = T.axis.remap("SR", [i, j])
+                with T.init():
+                    total[vi] = T.float32(0)
+                total[vi] = total[vi] + X[vi, vj]
+        for j in T.thread_binding(L, thread="threadIdx.x"):
+            with T.sblock("share"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                Y[vi, vj] = X[vi, vj] / total[vi]
+
+
+@T.prim_func(s_tir=True)
+def sum_of_nobody(X: T.Buffer((N, L), "float32"), Y: T.Buffer((N, L), "float32")):
+    # The same without a declaration: each thread adds to a register of its own.
+    total = T.alloc_buffer((N,), "float32", scope="local")
+    for i in T.thread_binding(N, thread="blockIdx.x"):
+        total[i] = T.float32(0)
+        for j in T.thread_binding(L, thread="threadIdx.x"):
+            total[i] = total[i] + X[i, j]
+        for j in T.thread_binding(L, thread="threadIdx.x"):
+            Y[i, j] = X[i, j] / total[i]
+
+
+@T.prim_func(s_tir=True)
 def one_axis_twice(X: T.Buffer((8, 8), "float32"), Y: T.Buffer((8, 8), "float32")):
     for i in T.thread_binding(8, thread="threadIdx.x"):
         for j in T.thread_binding(8, thread="threadIdx.x"):
@@ -158,7 +187,9 @@ def test_of_a_schedule():
     assert not is_bound(sch.mod["main"].body)
 
 
-@pytest.mark.parametrize("func", [logistic_map, no_loop_of_time, registers_by_thread])
+@pytest.mark.parametrize(
+    "func", [logistic_map, no_loop_of_time, registers_by_thread, sum_for_every_thread]
+)
 def test_what_is_no_recurrence(func):
     scheduled = without_threads(func)
     assert not is_bound(scheduled.body)
@@ -172,6 +203,7 @@ def test_what_is_no_recurrence(func):
     [
         (another_threads_register, "last, of scope local, before it reads it"),
         (registers_of_others, "last, of scope local, before it reads it"),
+        (sum_of_nobody, "total, of scope local, before it reads it"),
         (shared_by_blocks, "seen, of scope shared, before it reads it"),
         (one_axis_twice, "one loop over threadIdx.x around a statement"),
         (waits, "expected stores only"),

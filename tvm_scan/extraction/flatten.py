@@ -54,7 +54,7 @@ def flatten(func: tirx.PrimFunc, nest: Any) -> Tree | Refusal:
         tree.body = tidy_indices(_stmts(nest, tir.VarMap(), tree))
     except _Refused as refused:
         return refused.refusal
-    return check_threads(tree.body) or tree
+    return check_threads(tree.body, tree.reduced) or tree
 
 
 def _refuse(kind: RefusalKind, node: Any, detail: str, fix: str) -> _Refused:

@@ -178,7 +178,7 @@ def _without_first(loop: Loop) -> list[Any]:
         if tir.contains_var(rebuild(first.then), [loop.var]):
             break
         out, body = [*out, *first.then], body[1:]
-    return [*out, replace(loop, body=body)]
+    return [*out, replace(loop, body=body)] if without_allocs(body) else out
 
 
 def _is_first(cond: Any, var: Var) -> bool:

@@ -10,7 +10,9 @@ these orders, leaves the same in memory, if
 - what a thread has for itself is not taken for what all of them see. A buffer of scope ``local``
   that is allocated outside of the loops over threads is one for each thread, and one of scope
   ``shared`` is one for each block. With ordinary loops it is a single one, which is the same if
-  every iteration sets it in whole before it reads it, or if iterations have cells of their own.
+  every iteration sets it in whole before it reads it, if iterations have cells of their own, or if
+  all threads hold the same: none stores to it but in loops that a block declares as a reduction to
+  it, whose sum TVM gives to each.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.extraction.accesses import Access, accesses_of, is_private
 from tvm_scan.extraction.apart import are_apart
-from tvm_scan.extraction.statements import Alloc, Condition, Loop, loops_in
+from tvm_scan.extraction.statements import Alloc, Condition, Loop, loops_in, stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind
 
 __all__ = ["check_threads", "is_bound", "without_threads"]
@@ -77,13 +79,15 @@ def without_threads(stmt: Any) -> Any:
     return tvm_ffi.structural_map(stmt, (tirx.For, serial))
 
 
-def check_threads(stmts: list[Any]) -> Refusal | None:
+def check_threads(stmts: list[Any], reduced: tir.VarMap) -> Refusal | None:
     """Check the conditions of the theorem.
 
     Parameters
     ----------
     stmts : list
         A flattened nest.
+    reduced : VarMap
+        Loop variables that a block declares as reduction iterators.
 
     Returns
     -------
@@ -92,7 +96,7 @@ def check_threads(stmts: list[Any]) -> Refusal | None:
     """
     if not any(loop.thread for loop in loops_in(stmts)):
         return None
-    return _pair_of_one_axis(stmts, []) or _check_owned(stmts)
+    return _pair_of_one_axis(stmts, []) or _check_owned(stmts, reduced)
 
 
 def _pair_of_one_axis(stmts: list[Any], around: list[str]) -> Refusal | None:
@@ -115,7 +119,7 @@ def _pair_of_one_axis(stmts: list[Any], around: list[str]) -> Refusal | None:
     return None
 
 
-def _check_owned(stmts: list[Any]) -> Refusal | None:
+def _check_owned(stmts: list[Any], reduced: tir.VarMap) -> Refusal | None:
     """Check the last condition for every buffer of the nest."""
     depth = tir.VarMap()
     _note_depths(stmts, 0, depth)
@@ -134,13 +138,17 @@ def _check_owned(stmts: list[Any]) -> Refusal | None:
             )
         first = depth.get(buffer, 0)
         owners = {
-            loop.thread
-            for access in accesses
+            loop.thread: loop
+            for access in reversed(accesses)
             for loop in access.inner[first:]
             if loop.thread.startswith(_OWNERS[scope])
         }
+        settled: list[str] = []
+        # "blockIdx" comes before "threadIdx".
         for axis in sorted(owners):
-            if not _is_single(buffer, accesses, axis, first):
+            if _is_single(buffer, accesses, axis, first, reduced):
+                continue
+            if not _are_apart(accesses, owners, axis, first, settled):
                 return Refusal(
                     RefusalKind.UNSUPPORTED_BODY,
                     accesses[0].origin,
@@ -149,6 +157,7 @@ def _check_owned(stmts: list[Any]) -> Refusal | None:
                     f"give {buffer.name} a cell for every iteration, or one loop over {axis} "
                     "around all that uses it",
                 )
+            settled.append(axis)
     return None
 
 
@@ -163,28 +172,43 @@ def _note_depths(stmts: list[Any], loops: int, depth: tir.VarMap) -> None:
             _note_depths([*s.then, *s.orelse], loops, depth)
 
 
-def _is_single(buffer: Var, accesses: list[Access], axis: str, first: int) -> bool:
+def _is_single(
+    buffer: Var, accesses: list[Access], axis: str, first: int, reduced: tir.VarMap
+) -> bool:
     """Return whether one buffer may stand for those of all threads of an axis."""
     loops = [_over(axis)(access.inner[first:]) for access in accesses]
-    if any(loop is None for loop in loops):
-        return False
-    each = {id(loop): loop for loop in loops if loop is not None}
-    if all(is_private(buffer, loop.body) for loop in each.values()):
-        return True
-    # All loops over the axis are one thread's: their variables are the same number.
-    whole = next(iter(each.values()))
-    renamed = [
-        Access(
-            access.buffer,
-            [tir.substitute(i, tir.VarMap([(loop.var, whole.var)])) for i in access.indices],
-            access.is_store,
-            [l for l in access.inner if l is not loop],
-            access.origin,
-        )
+    if axis.startswith("threadIdx") and all(
+        loop is None or not access.is_store or _is_reduction(buffer, loop, reduced)
         for access, loop in zip(accesses, loops, strict=True)
-        if loop is not None
-    ]
-    return are_apart(whole, renamed)
+    ):
+        return True
+    each = {id(loop): loop for loop in loops if loop is not None}
+    return None not in loops and all(is_private(buffer, loop.body) for loop in each.values())
+
+
+def _are_apart(
+    accesses: list[Access], owners: dict[str, Loop], axis: str, first: int, settled: list[str]
+) -> bool:
+    """Return whether threads of an axis, alike in the settled axes, have cells of their own.
+
+    Threads that differ in a settled axis have, whatever the others are; so threads that differ in
+    any axis have, once each axis is settled after those in front of it.
+    """
+    renamed = []
+    for access in accesses:
+        inner = access.inner[first:]
+        if not any(loop.thread == axis for loop in inner):
+            return False
+        # Loops over one axis are the same threads': their variables are one number.
+        table = tir.VarMap((l.var, owners[l.thread].var) for l in inner if l.thread in owners)
+        indices = [tir.substitute(i, table) for i in access.indices]
+        rest = [owners.get(l.thread, l) for l in access.inner if l.thread not in (axis, *settled)]
+        renamed.append(Access(access.buffer, indices, access.is_store, rest, access.origin))
+    return are_apart(owners[axis], renamed)
+
+
+def _is_reduction(buffer: Var, loop: Loop, reduced: tir.VarMap) -> bool:
+    return loop.var in reduced and all(s.buffer.same_as(buffer) for s in stores_in(loop.body))
 
 
 def _over(axis: str) -> Callable[[list[Loop]], Loop | None]:
