@@ -7,12 +7,13 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_scan.annotations import IS_SCHEDULED
-from tvm_scan.errors import RefusalError
+from tvm_scan.errors import PlanError, RefusalError
 from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.choose.arguments import Chooser, check_fits
 from tvm_scan.schedules.choose.plan_of import plan_of
-from tvm_scan.schedules.delta.rule import as_delta, build_chunks
+from tvm_scan.schedules.cpu.leftover import unbind_leftovers
+from tvm_scan.schedules.delta.rule import as_delta, build_chunks, why_unfit
 from tvm_scan.schedules.gpu.leftover import bind_leftovers
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
@@ -34,6 +35,7 @@ def schedule_nests(
     nests = [b[0] for n in root_nests(sch.mod["main"]) if (b := blocks_in(n))]
     refusals: list[Refusal] = []
     device = device_of(target)
+    misfits: list[str] = []
     applied = 0
     for block in nests:
         current, nest = nest_of(sch, block)
@@ -43,6 +45,7 @@ def schedule_nests(
             chunks = None if isinstance(delta, Refusal) else build_chunks(delta, target)
             if chunks is None:
                 refusals.append(recurrence)
+                misfits += [] if isinstance(delta, Refusal) else [why_unfit(delta, target)]
                 continue
             splice(sch, block, nest, chunks)
             applied += 1
@@ -55,9 +58,10 @@ def schedule_nests(
         else:
             splice(sch, block, nest, built)
         applied += 1
+    if not applied and misfits:
+        raise PlanError(f"parallelize: {misfits[0]}")
     if not applied:
         worst = next((r for r in refusals if r.kind.value not in _PLAIN), refusals[0])
         raise RefusalError(worst.message(), worst)
-    if device.is_gpu:
-        bind_leftovers(sch, device)
+    (bind_leftovers if device.is_gpu else unbind_leftovers)(sch, device)
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})

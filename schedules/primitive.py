@@ -18,6 +18,7 @@ from tvm.target import Target
 from tvm_scan.annotations import PLAN_PREFIX
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract_nest
+from tvm_scan.extraction.threads import without_threads
 from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules.annotated import first_annotated, is_annotated
 from tvm_scan.schedules.choose.arguments import (
@@ -32,7 +33,7 @@ from tvm_scan.schedules.machine.device import Device, device_of
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.machine.terms import in_terms_of
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.splice import ensure_blocks, nest_of, silent, splice, without_threads
+from tvm_scan.schedules.splice import ensure_blocks, nest_of, silent, splice
 
 __all__ = ["build", "expand_scans", "parallel_scan", "unbind"]
 

@@ -24,7 +24,6 @@ __all__ = [
     "root_sref",
     "silent",
     "splice",
-    "without_threads",
 ]
 
 
@@ -125,26 +124,6 @@ def refresh_flags(sch: Schedule, root: Any) -> None:
     current = root.stmt
     clean = _block_with(current, block.body, list(block.alloc_buffers))
     sch.state.replace(root, clean, {current: clean})
-
-
-def without_threads(stmt: Any) -> Any:
-    """A statement with its bound threads as loops; itself where there are none."""
-    bound: list[tirx.For] = []
-
-    def note(loop: tirx.For) -> None:
-        if loop.kind == ForKind.THREAD_BINDING:
-            bound.append(loop)
-
-    tvm_ffi.structural_walk(stmt, [(tirx.For, note)])
-    if not bound:
-        return stmt
-
-    def serial(loop: tirx.For) -> tirx.For:
-        if loop.kind != ForKind.THREAD_BINDING:
-            return loop
-        return tirx.For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body)
-
-    return tvm_ffi.structural_map(stmt, (tirx.For, serial))
 
 
 def _function_of(sch: Schedule, root: Any) -> str:

@@ -23,10 +23,10 @@ from tvm_scan import tir
 from tvm_scan.algebra import Affine, Reduce
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.errors import ScanError
+from tvm_scan.extraction.threads import without_threads
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.default import host_target
-from tvm_scan.schedules.splice import without_threads
 from tvm_scan.schedules.verification.inputs import index_limits
 
 __all__ = ["WRONG", "Case", "compare", "load_cases", "make_cases", "save_cases"]

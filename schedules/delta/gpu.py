@@ -6,7 +6,7 @@ vectors; a column's system is solved by one thread; products are one cell of the
 the columns of a warp side by side, so that reads of the state meet no bank conflicts.
 
 Barriers: six a chunk, and a few for each of its steps. Shared memory:
-``_bytes``. Read ``chunk`` first.
+``shared_bytes``. Read ``chunk`` first.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from tvm_scan.schedules.delta.chunk import Chunk, Product, scale
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["build_delta_blocks", "fits_block"]
+__all__ = ["CHUNKS", "THREADS", "build_delta_blocks", "fits_block", "shared_bytes"]
 
 #: Threads of a block, and its columns: a warp.
-_THREADS, _COLUMNS = 128, 32
+THREADS, _COLUMNS = 128, 32
 #: Steps of a chunk, largest first.
-_CHUNKS = (16, 8, 4)
+CHUNKS = (16, 8, 4)
 
 
-def _bytes(rule: DeltaRule, chunk: int) -> int:
+def shared_bytes(rule: DeltaRule, chunk: int) -> int:
     """Shared memory of a block."""
     rows, terms = tir.as_int(rule.rows.extent) or 0, len(rule.terms)
     reading = sum(term.source is not None for term in rule.terms)
@@ -59,9 +59,9 @@ def _bytes(rule: DeltaRule, chunk: int) -> int:
 def fits_block(rule: DeltaRule, target: Target) -> int:
     """Steps of the largest chunk that fits into a block's shared memory; 0 where none does."""
     machine = Machine.of(target)
-    if machine.threads < _THREADS:
+    if machine.threads < THREADS:
         return 0
-    return next((c for c in _CHUNKS if _bytes(rule, c) <= machine.shared_bytes), 0)
+    return next((c for c in CHUNKS if shared_bytes(rule, c) <= machine.shared_bytes), 0)
 
 
 def build_delta_blocks(rule: DeltaRule, target: Target) -> Built:
@@ -90,16 +90,16 @@ class _Block(Chunk):
         self.across = -(-self.columns // _COLUMNS)
         self.task, self.total = self.assign_task(self.across, _COLUMNS)
         # Rows that fill the threads: none of them asks whether its cell is there.
-        self.padded = -(-self.rows * _COLUMNS // _THREADS) * _THREADS
+        self.padded = -(-self.rows * _COLUMNS // THREADS) * THREADS
         cells = chunk * _COLUMNS
         self.state = local("matrix", [self.padded], self.dtype, "shared")
         self.known = [local(f"known{n}", [cells], self.dtype, "shared") for n in self.reading]
         self.drive = [self.update[n] for n in self.reading]
         self.outs = [
-            local(f"out{n}", [-(-cells // _THREADS)], self.dtype) for n, _ in enumerate(rule.reads)
+            local(f"out{n}", [-(-cells // THREADS)], self.dtype) for n, _ in enumerate(rule.reads)
         ]
         self.sum, self.factor = local("total", [1], self.dtype), local("factor", [1], self.dtype)
-        self.gone = local("gone", [-(-self.rows // _THREADS)], self.dtype)
+        self.gone = local("gone", [-(-self.rows // THREADS)], self.dtype)
         self.buffers += [self.state, self.gates, *self.into, *self.source, self.passed]
         self.buffers += [*self.weights, *chain(*self.lower, *self.readers)]
         self.buffers += [*self.update, *self.rate, *self.known]
@@ -108,9 +108,8 @@ class _Block(Chunk):
     def nest(self) -> Any:
         """The grid."""
         rule, task, blocks = self.rule, self.task, at_least_one(self.total)
-        body = when(tir.simplify(task < self.total), self._body())
-        kernel = Kernel("delta_block", rule.inputs, rule.outputs, body, self.buffers)
-        threads = int_const(_THREADS, self.index)
+        kernel = Kernel("delta_block", rule.inputs, rule.outputs, self._body(), self.buffers)
+        threads = int_const(THREADS, self.index)
 
         def thread(bx: Any, tx: Any) -> Any:
             return kernel.block([(task, blocks, bx), (self.thread, threads, tx)])
@@ -128,14 +127,21 @@ class _Block(Chunk):
         """``make(number, slot)`` for ``count`` numbers, the thread's own counted by ``slot``."""
 
         def of_thread(n: Any) -> Any:
-            number = n * _THREADS + self.thread
+            number = n * THREADS + self.thread
             code = make(number, n)
-            return code if count % _THREADS == 0 else when(number < count, code)
+            return code if count % THREADS == 0 else when(number < count, code)
 
-        return loop("n", -(-count // _THREADS), of_thread, dtype=self.index)
+        return loop("n", -(-count // THREADS), of_thread, dtype=self.index)
+
+    def _present(self, inside: Any) -> Any:
+        """``inside``, where the block has a matrix: a grid has one block at least.
+
+        The barriers stand under no condition, so that all accesses to memory do.
+        """
+        return inside if tir.as_int(self.total) else tirx.And(self.task < self.total, inside)
 
     def _exists(self, column: Any) -> Any:
-        return self.memory.origin + column < self.columns
+        return self._present(self.memory.origin + column < self.columns)
 
     def _load(self, buffer: Var, at: Any) -> Any:
         return tirx.BufferLoad(buffer, [at])
@@ -209,7 +215,7 @@ class _Block(Chunk):
 
     def _vectors(self, number: Any, head: Any) -> Any:
         time, i = head + number // self.rows, number % self.rows
-        inside = time < self.rule.time.extent
+        inside = self._present(time < self.rule.time.extent)
         values = [(b, self.memory.at(e, t=time, row=i), other) for b, e, other in self.vectors]
         return self._fill(values, number, inside)
 

@@ -16,6 +16,7 @@ from tvm_scan.arguments import as_func
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract
+from tvm_scan.extraction.threads import without_threads
 from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules.choose.arguments import Chooser, as_choice, target_for
 from tvm_scan.schedules.choose.default import host_target
@@ -27,7 +28,6 @@ from tvm_scan.schedules.gpu.lanes import Sequential
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.splice import without_threads
 from tvm_scan.schedules.verification.bounds import Promise, errors, promise, takes_extrema
 from tvm_scan.schedules.verification.inputs import CASES, Case, cases
 

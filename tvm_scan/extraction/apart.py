@@ -10,7 +10,7 @@ from tvm_scan.extraction.accesses import Access, accesses_of, private_in
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.extraction.statements import Loop
 
-__all__ = ["has_own_cells"]
+__all__ = ["are_apart", "has_own_cells"]
 
 
 def has_own_cells(loop: Loop, external: tir.VarMap) -> bool:
@@ -24,12 +24,21 @@ def has_own_cells(loop: Loop, external: tir.VarMap) -> bool:
     inside = accesses_of(loop.body)
     written = tir.VarMap((a.buffer, True) for a in inside if a.is_store and a.buffer not in private)
     return all(
-        _is_apart(loop, [a for a in inside if a.buffer.same_as(buffer)])
+        are_apart(loop, [a for a in inside if a.buffer.same_as(buffer)])
         for buffer in written.keys()
     )
 
 
-def _is_apart(loop: Loop, accesses: list[Access]) -> bool:
+def are_apart(loop: Loop, accesses: list[Access]) -> bool:
+    """Return whether iterations of ``loop`` never meet in a cell of a buffer.
+
+    Parameters
+    ----------
+    loop : Loop
+        The loop.
+    accesses : list of Access
+        All of one buffer, in its variable and the loops in ``inner``.
+    """
     dimensions = range(len(accesses[0].indices))
     return any(_is_apart_in(loop, accesses, dim) for dim in dimensions)
 

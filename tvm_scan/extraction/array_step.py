@@ -183,6 +183,9 @@ class ArrayStep:
         else:
             value = self._resolved(store.value, around, store.origin)
         self._put(buffer, indices, value, around, store.origin)
+        if isinstance(store.value, Var) and store.value in self._lets:
+            # What the cell holds now, by the name that it was stored by.
+            self._lets[store.value] = self._load(buffer, indices, around, store.origin)
 
     def _put(
         self, buffer: Var, indices: list[Any], value: Any, around: list[Loop], origin: Any

@@ -22,7 +22,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import NotInFamily
 from tvm_scan.algebra.literal import one, zero
-from tvm_scan.delta_rule import DeltaRule, Read, Term
+from tvm_scan.delta_rule import DeltaRule, Read, Term, Written
 from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.array_step import ArrayStep, map_known
 from tvm_scan.extraction.assemble import buffers_outside
@@ -31,9 +31,12 @@ from tvm_scan.extraction.factors import products
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.matrix_state import MatrixState, MatrixSum, matrix_state
 from tvm_scan.extraction.nest import Nest, find_nest
+from tvm_scan.extraction.one_step import as_one_step
 from tvm_scan.extraction.preconditions import check_preconditions
+from tvm_scan.extraction.split_loops import with_whole_lanes, with_whole_loops
 from tvm_scan.extraction.statements import stores_in
 from tvm_scan.extraction.step_loops import NotUnderstood
+from tvm_scan.extraction.wide_state import widened
 from tvm_scan.recurrence import Axis, Refusal, RefusalKind
 
 __all__ = ["extract_delta"]
@@ -57,16 +60,28 @@ def extract_delta(func: tirx.PrimFunc, stmt: Any) -> DeltaRule | Refusal:
     if isinstance(tree, Refusal):
         return tree
     external = buffers_outside(func, stmt)
+    body = with_whole_loops(tree.body, tree.reduced)
+    rule = _over_time(func, stmt, body, tree.reduced, external)
+    if isinstance(rule, Refusal):
+        body = as_one_step(body, external)
+        again = _over_time(func, stmt, body, tir.VarMap(), external)
+        return rule if isinstance(again, Refusal) else again
+    return rule
+
+
+def _over_time(
+    func: tirx.PrimFunc, stmt: Any, body: list[Any], reduced: tir.VarMap, external: tir.VarMap
+) -> DeltaRule | Refusal:
     refusals: list[Refusal] = []
     for interchange in (True, False):
-        nest = find_nest(tree.body, tree.reduced, external, interchange=interchange)
+        nest = find_nest(body, reduced, external, interchange=interchange)
         if isinstance(nest, Refusal):
             return nest
         refusal = check_preconditions(func, nest)
         if refusal is not None:
             return refusal
         try:
-            return _rule(func, stmt, nest, external)
+            return _rule(func, stmt, with_whole_lanes(nest), external)
         except NotUnderstood as reason:
             refusals.append(_refused(func, reason, nest))
     return refusals[0]
@@ -84,10 +99,12 @@ def _refused(func: tirx.PrimFunc, reason: NotUnderstood, nest: Nest) -> Refusal:
 
 
 def _rule(func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap) -> DeltaRule:
-    everything = [*nest.before, nest.time, *nest.after]
-    written = tir.VarMap((store.buffer, True) for store in stores_in(everything))
     if nest.guards:
         raise NotUnderstood("a condition on the lanes")
+    wide = widened(nest, external)
+    nest, external = wide.nest, wide.external
+    everything = [*nest.before, nest.time, *nest.after]
+    written = tir.VarMap((store.buffer, True) for store in stores_in(everything))
     step = ArrayStep(written)
     step.run(nest.time.body)
     matrix = matrix_state(nest, step, external)
@@ -98,17 +115,23 @@ def _rule(func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap) -> D
     reads: list[Read] = []
     stores = step_stores(nest, step, matrix, external, lambda s: proof.read(s, reads), reads)
     initial, final, finish = around_time(nest, step, matrix, external)
+    is_kept = matrix.buffer in external
+    if is_kept and matrix.buffer in wide.halves:
+        initial = wide.before_time(matrix) if initial is None else initial
+        finish.append(Written(matrix.buffer, tuple(matrix.indices), final))
+        is_kept = False
     read = tir.VarMap(
-        (a.buffer, True)
+        (wide.in_memory(a.buffer), True)
         for a in accesses_of(everything)
         if not a.is_store and (a.buffer not in written or a.buffer in external)
     )
     return DeltaRule(
         func, stmt, tuple(matrix.lanes), matrix.rows, matrix.columns,
         Axis(nest.time.var, nest.time.extent),
-        matrix.buffer, tuple(matrix.indices), initial, matrix.buffer in external,
-        gate, terms, tuple(reads), tuple(stores), final, tuple(finish),
-        tuple(read.keys()), tuple(b for b in written.keys() if b in external),
+        matrix.buffer, tuple(matrix.indices), initial, is_kept, gate, terms, tuple(reads),
+        tuple(wide.rounded(store) for store in stores),
+        final, tuple(wide.rounded(store) for store in finish),
+        tuple(read.keys()), tuple(wide.in_memory(b) for b in written.keys() if b in external),
     )  # fmt: skip
 
 

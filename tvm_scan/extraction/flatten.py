@@ -20,6 +20,7 @@ from tvm_scan import tir
 from tvm_scan.extraction.extents import Extents
 from tvm_scan.extraction.indices import tidy_indices
 from tvm_scan.extraction.statements import Alloc, Condition, Let, Loop, Store, Tree
+from tvm_scan.extraction.threads import check_threads
 from tvm_scan.recurrence import Refusal, RefusalKind
 from tvm_scan.text import as_text
 
@@ -46,14 +47,14 @@ def flatten(func: tirx.PrimFunc, nest: Any) -> Tree | Refusal:
     -------
     Tree or Refusal
         The plain nest, or the first statement in it that has effects which a re-ordering of
-        time could change.
+        time could change, or that is no longer itself once threads are loops (``threads``).
     """
     tree = Tree([], Extents(func))
     try:
         tree.body = tidy_indices(_stmts(nest, tir.VarMap(), tree))
     except _Refused as refused:
         return refused.refusal
-    return tree
+    return check_threads(tree.body, tree.reduced) or tree
 
 
 def _refuse(kind: RefusalKind, node: Any, detail: str, fix: str) -> _Refused:

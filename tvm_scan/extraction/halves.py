@@ -15,8 +15,9 @@ from tvm.ir import Call, Var
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
+from tvm_scan.extraction.statements import Alloc, Condition, Let, Loop, Store
 
-__all__ = ["widen"]
+__all__ = ["widen", "with_wide_stores"]
 
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 _COMPARE = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -65,6 +66,49 @@ def widen(expr: Any, on_load: Callable[[TensorLoad], Any], names: tir.VarMap | N
         kind = tir.prim_type(tir.wide_dtype(tir.dtype_of(expr)))
         return Call(expr.op, args, expr.attrs, expr.ty_args, ret_ty=kind)
     return tir.substitute(tir.map_loads(expr, on_load), names or {})
+
+
+def with_wide_stores(stmts: list[Any], wide: tir.VarMap, names: tir.VarMap) -> list[Any]:
+    """A flattened step with buffers of float32 in place of written ones of halves.
+
+    Parameters
+    ----------
+    stmts : list
+        Flattened statements.
+    wide : VarMap
+        For each such buffer the one of float32.
+    names : VarMap
+        Bound variables of halves, and those of float32 that stand for them; is filled.
+    """
+
+    def on_load(load: TensorLoad) -> Any:
+        return tirx.BufferLoad(wide.get(load.source, load.source), list(load.indices))
+
+    def run(expr: Any) -> Any:
+        return widen(expr, on_load, names)
+
+    out: list[Any] = []
+    for s in stmts:
+        if isinstance(s, Store):
+            value = run(s.value)
+            stored = wide.get(s.buffer, s.buffer)
+            out.append(Store(stored, [run(i) for i in s.indices], value, s.origin))
+        elif isinstance(s, Let):
+            value = run(s.value)
+            if tir.is_half(tir.dtype_of(s.var)):
+                names[s.var] = Var(s.var.name, value.ty)
+            out.append(Let(names.get(s.var, s.var), value, s.origin))
+        elif isinstance(s, Condition):
+            then, orelse = (with_wide_stores(part, wide, names) for part in (s.then, s.orelse))
+            out.append(Condition(run(s.cond), then, orelse, s.origin))
+        elif isinstance(s, Loop):
+            body = with_wide_stores(s.body, wide, names)
+            out.append(Loop(s.var, s.extent, body, s.origin, s.thread))
+        elif isinstance(s, Alloc):
+            out.append(Alloc(wide.get(s.buffer, s.buffer)))
+        else:
+            out.append(s)
+    return out
 
 
 def _wide(expr: Any) -> Any:

@@ -23,6 +23,7 @@ __all__ = [
     "allocated_in",
     "keep_stores",
     "lets_in",
+    "loops_in",
     "map_expressions",
     "rebuild",
     "stores_in",
@@ -115,6 +116,17 @@ def lets_in(stmts: list[Any]) -> list[Let]:
             out += lets_in(stmt.body)
         elif isinstance(stmt, Condition):
             out += lets_in(stmt.then) + lets_in(stmt.orelse)
+    return out
+
+
+def loops_in(stmts: list[Any]) -> list[Loop]:
+    """Every loop of a flattened list, an outer one before those inside of it."""
+    out: list[Loop] = []
+    for stmt in stmts:
+        if isinstance(stmt, Loop):
+            out += [stmt, *loops_in(stmt.body)]
+        elif isinstance(stmt, Condition):
+            out += loops_in(stmt.then) + loops_in(stmt.orelse)
     return out
 
 

@@ -16,16 +16,18 @@ from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
 from tvm_scan.arguments import as_target
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import PlanError, RefusalError, ScanError
+from tvm_scan.extraction.threads import is_bound
 from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.meta.store.dispatch import dispatched
 from tvm_scan.meta.store.nearest import tuned_function
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.relax.findings import ScanReport, reports_of
+from tvm_scan.relax.findings import ScanReport, called_functions, reports_of
 from tvm_scan.relax.short import keep_for_one_step
 from tvm_scan.schedules import expand_scans, parallelize
 from tvm_scan.schedules.choose.plan_of import plan_of
+from tvm_scan.schedules.cpu.leftover import unbind_leftovers
 from tvm_scan.schedules.gpu.leftover import bind_leftovers
-from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.device import DEVICES, device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["ExpandScans", "ParallelizeScans"]
@@ -43,7 +45,8 @@ def ParallelizeScans(
     Put it in front of TVM's own schedule rules: a function that it scheduled carries
     ``tirx.is_scheduled`` and is left alone by them. Every other function stays as it is, and the
     reason of a refusal is logged to ``tvm_scan`` at INFO. On CUDA, where TVM's rules raise on an
-    ordered loop, a refused one is a serial scan in one thread for each independent lane.
+    ordered loop, a refused one is a serial scan in one thread for each independent lane. On a CPU,
+    which has no threads to bind to, every function that is bound to some runs without.
 
     Parameters
     ----------
@@ -78,6 +81,10 @@ def ParallelizeScans(
             if scheduled is not None:
                 # Fusing anything into a scheduled kernel would undo the schedule.
                 out.update_func(name, scheduled.with_attr(OP_PATTERN, OPAQUE_PATTERN))
+        if chosen is None or not device_of(chosen).is_gpu:
+            for name in called_functions(out):
+                if isinstance(func := out[name], tirx.PrimFunc) and is_bound(func.body):
+                    out.update_func(name, _without_threads(func, str(name.name_hint)))
         return out
 
     return run
@@ -121,6 +128,10 @@ def _schedule(
                 _LOG.info("%s: the nearest records give %s", report.name, tuned.plans)
             return tuned.func
         _LOG.info("%s has no tuning record for this target: its default plan", report.name)
+    on_gpu = target is not None and device_of(target).is_gpu
+    if done and report.deltas and _is_one_step(report) and on_gpu:
+        _LOG.info("%s has one step: it stays as it was scheduled", report.name)
+        return None
     try:
         plain = all(plan_of(r, target).keeps_loop for r in report.recurrences)
         if done and plain and not report.deltas:
@@ -131,6 +142,23 @@ def _schedule(
     except (RefusalError, PlanError) as error:
         _LOG.info("%s is left sequential: %s", report.name, error)
         return None if done else _one_thread_per_lane(func, target, report)
+
+
+def _is_one_step(report: ScanReport) -> bool:
+    findings: list[Recurrence | DeltaRule] = [*report.recurrences, *report.deltas]
+    lengths = [tir.as_int(each.time.extent) for each in findings]
+    return all(length is not None and length <= 1 for length in lengths)
+
+
+def _without_threads(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
+    """A function that is bound to threads, for a CPU; itself where that is another program."""
+    sch = Schedule(ensure_blocks(func))
+    try:
+        unbind_leftovers(sch, DEVICES["llvm"])
+    except ScanError as error:
+        _LOG.info("%s cannot run on a CPU, its threads stay: %s", name, error)
+        return func
+    return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
 
 
 def _fenced(func: tirx.PrimFunc) -> tirx.PrimFunc | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
 from tvm.s_tir import SBlock, SBlockRealize, renew_defs
@@ -14,6 +13,7 @@ from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.extraction.threads import is_bound, without_threads
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import ensure_blocks
@@ -47,8 +47,12 @@ def keep_for_one_step(
     -------
     tirx.PrimFunc
         `scheduled` itself where the lengths are constants, or are not known on the host, or the
-        original cannot run on the target.
+        original cannot run on the target; of a delta rule on a CPU, too, whose rows of a column
+        lie far apart in memory: a thread of a GPU has a column, a vector of a CPU has a row.
     """
+    on_cpu = target is None or not device_of(target).is_gpu
+    if on_cpu and any(isinstance(each, DeltaRule) for each in recurrences):
+        return scheduled
     lengths = [recurrence.time.extent for recurrence in recurrences]
     sizes = tir.VarMap(
         (var, True) for p in func.params for e in tir.shape_of(p) for var in tir.variables(e).keys()
@@ -58,9 +62,9 @@ def keep_for_one_step(
     if not any(len(tir.variables(extent)) for extent in lengths):
         return scheduled
     original = renew_defs(ensure_blocks(func))
-    if target is None or not device_of(target).is_gpu:
-        original = original.with_body(tvm_ffi.structural_map(original.body, (tirx.For, _plain)))
-    elif not _is_bound(original.body):
+    if on_cpu:
+        original = original.with_body(without_threads(original.body))
+    elif not is_bound(original.body):
         return scheduled
     short: Any = None
     for extent in lengths:
@@ -94,20 +98,3 @@ def _same_parameters(func: tirx.PrimFunc, other: tirx.PrimFunc) -> tir.VarMap:
             if isinstance(left, Var):
                 table[left] = right
     return table
-
-
-def _plain(loop: tirx.For) -> tirx.For:
-    if loop.kind != ForKind.THREAD_BINDING:
-        return loop
-    return tirx.For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body)
-
-
-def _is_bound(stmt: Any) -> bool:
-    bound: list[Any] = []
-
-    def visit(loop: tirx.For) -> None:
-        if loop.kind == ForKind.THREAD_BINDING:
-            bound.append(loop)
-
-    tvm_ffi.structural_walk(stmt, [(tirx.For, visit)])
-    return bool(bound)
