@@ -287,6 +287,7 @@ def rwkv7(
         If a shape or dtype is not as above, or tensors are on different devices.
     """
     call = DeltaCall("rwkv7", r, k, v, scale, False)
-    call.g, call.a, call.b = w, a, b
+    call.gate(w)
+    call.a, call.b = a, b
     call.between(initial_state, cu_seqlens, state_v_first)
     return call.run(output_final_state, inplace_final_state)

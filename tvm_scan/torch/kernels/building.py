@@ -28,13 +28,14 @@ def build_kernel(spec: KernelSpec, plan: str, device: Device) -> Any:
     import tvm
 
     from tvm_scan.schedules import ScanPlan, parallelize
+    from tvm_scan.schedules.cpu.vector_loops import with_vector_loops
 
     target = target_of(device)
     loop = _symbolic_loop(spec)
     if plan != SERIAL:
         scheduled = parallelize(loop, target, None if plan == CHUNKS else ScanPlan.parse(plan))
     else:
-        scheduled = _one_thread_a_lane(loop) if device.is_gpu else loop
+        scheduled = _one_thread_a_lane(loop) if device.is_gpu else with_vector_loops(loop, target)
     scheduled = scheduled.with_attr("global_symbol", "main")
     if not device.is_gpu:
         return tvm.compile(scheduled, target=target)
