@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import tvm_scan.torch as ts  # noqa: E402
+from tvm_scan.torch.kernels import cache  # noqa: E402
 
 NAMES = ("delta_rule", "gated_delta_rule", "kda", "rwkv7")
 
@@ -118,6 +119,18 @@ def test_blocks_of_columns(name, keys, values):
         rtol=1e-10,
         atol=1e-10,
     )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("decided", ["columns=16 strip=8 vector=8", "columns=8 strip=4 vector=2"])
+def test_decisions_change_no_result(name, decided, monkeypatch):
+    """Columns of a task, of a strip, and cells of a vector, in some order of the sums."""
+    given, state = inputs_of(name, 7, batch=1, heads=1, keys=8, values=48)
+    monkeypatch.setattr(cache, "serial_plan", lambda *_: f"serial {decided} threads=False")
+    monkeypatch.setattr(cache, "_plan_key", lambda *key: f"{decided} {key}".encode().hex()[:40])
+    monkeypatch.setattr(cache, "_calls", {})
+    got = call(name, given, state)
+    torch.testing.assert_close(got, reference(name, given, state), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -37,7 +37,8 @@ def delta_adjoint(
     is that of its logarithm, or of what the chain makes that of.
     """
     with Loop() as loop:
-        adjoint = _Adjoint(loop, Walk(loop, batch, heads, length, packed, _COLUMNS, **options))
+        walk = Walk(loop, batch, heads, length, packed, columns=_COLUMNS, **options)
+        adjoint = _Adjoint(loop, walk)
         with loop.parallel(batch * heads, "adjoint") as r:
             adjoint.write(r // heads, r % heads)
     return loop.func

@@ -33,8 +33,6 @@ __all__ = ["delta_walk"]
 
 #: Steps at once. With more, what they read of each other takes more than is saved.
 _STEPS = 4
-#: Columns of which the sums of so many steps are in registers.
-_STRIP = 32
 
 
 def delta_walk(
@@ -46,16 +44,19 @@ def delta_walk(
     in_place: bool = False,
     keep: bool = False,
     threads: bool = True,
+    columns: int = 64,
+    strip: int = 32,
     **options: Any,
 ) -> tirx.PrimFunc:
     """Build ``delta_walk(q, k, v, [w,] [beta | a, b,] .., first, [offsets,] [kept,] [last,] y)``.
 
     With `in_place` the states after time are left in `first`, and no task copies its own; with
     `keep` those before every `KEPT`-th step are left in `kept`. Without `threads` the calling one
-    does all. The other options are those of `Walk`.
+    does all; a task has at most so many `columns`, and sums of a `strip` of them are in registers.
+    The other options are those of `Walk`.
     """
     with Loop() as loop:
-        walk = Walk(loop, batch, heads, length, packed, **options)
+        walk = Walk(loop, batch, heads, length, packed, columns=columns, **options)
         block = walk.block
         kept = walk.kept() if keep else None
         last = None if in_place else walk.states("last")
@@ -64,7 +65,7 @@ def delta_walk(
         with loop.parallel(batch * walk.heads * block.count, "walk", kind) as r:
             walk.at(r // (walk.heads * block.count), r // block.count % walk.heads, r % block.count)
             walk.allocate_reads()
-            chunk = _Chunk(walk, y)
+            chunk = _Chunk(walk, y, strip)
             state = walk.first
             if last is not None:
                 state = walk.part(walk.scratch("state", walk.keys))
@@ -93,14 +94,16 @@ class _Chunk:
         The task.
     y : Cells
         The outputs.
+    strip : int
+        Most columns whose sums are in registers.
     """
 
-    def __init__(self, walk: Walk, y: Cells) -> None:
+    def __init__(self, walk: Walk, y: Cells, strip: int) -> None:
         self.walk, self.loop, self.y = walk, walk.loop, y
         self.keys, self.gate, self.block = walk.keys, walk.arrays.gate, walk.block
         width, self.vector = self.block.width, self.block.vector
         strips = range(self.vector, width + 1, self.vector)
-        wide = max(_STRIP, self.vector)
+        wide = max(strip, self.vector)
         self.strip = max(n for n in strips if n <= wide and width % n == 0)
 
         def cells(name: str, count: int) -> Cells:

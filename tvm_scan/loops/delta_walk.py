@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import gcd
 from typing import Any
 
 from tvm import tirx
@@ -24,10 +25,8 @@ __all__ = ["KEPT", "Block", "Walk"]
 
 #: Steps from one state that is kept to the next.
 KEPT = 64
-#: Most columns of a task: 128 rows of them in float32 fill two thirds of a cache of 48 KiB.
-_COLUMNS = 64
-#: Cells of a vector, widest first.
-_VECTORS = (16, 8, 4, 2, 1)
+#: Most cells of a vector.
+_VECTOR = 16
 
 
 class Block:
@@ -39,6 +38,8 @@ class Block:
         Is written.
     values, most : int
         Columns of the state, and most of a block.
+    vector : int
+        Most cells of a vector, a power of two.
 
     Attributes
     ----------
@@ -52,10 +53,10 @@ class Block:
 
     first: Expr
 
-    def __init__(self, loop: Loop, values: int, most: int) -> None:
+    def __init__(self, loop: Loop, values: int, most: int, vector: int = _VECTOR) -> None:
         self.loop = loop
         divisors = [n for n in range(1, min(values, most) + 1) if values % n == 0]
-        vectors = {n: next(x for x in _VECTORS if n % x == 0) for n in divisors}
+        vectors = {n: gcd(n, vector) for n in divisors}
         self.width = max(divisors, key=lambda n: (vectors[n], n))
         self.vector, self.count = vectors[self.width], values // self.width
 
@@ -117,8 +118,8 @@ class Walk:
     packed : bool
         Whether the sequences lie in one row, each from one of the `offsets` (batch + 1,) to the
         next.
-    most : int
-        Most columns of a block.
+    columns, vector : int
+        Most columns of a block, and most cells of a vector.
     **options
         Those of `Arrays`.
     """
@@ -130,7 +131,9 @@ class Walk:
         heads: Expr,
         length: Expr,
         packed: bool,
-        most: int = _COLUMNS,
+        *,
+        columns: int,
+        vector: int = _VECTOR,
         **options: Any,
     ) -> None:
         self.loop, self.batch, self.length, self.packed = loop, batch, length, packed
@@ -141,8 +144,8 @@ class Walk:
         self.keys, self.values = self.arrays.keys, self.arrays.values
         self.first = self.states("first")
         self.offsets = loop.array("offsets", (batch + 1,), "int64") if packed else None
-        self.block = Block(loop, self.values, most)
-        self.rows = Block(loop, self.keys, self.keys)
+        self.block = Block(loop, self.values, columns, vector)
+        self.rows = Block(loop, self.keys, self.keys, vector)
         chains = self.arrays.chains.items()
         self._filled_names = [n for n, links in chains if not all(x.is_cheap for x in links)]
         self._filled: dict[str, Cells] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,12 @@ from tvm_scan.torch.arguments import check, widened
 from tvm_scan.torch.ops.delta import delta_scan, delta_step
 from tvm_scan.torch.ops.delta_tensors import LEARNED, TIMED, DeltaTensors
 
-__all__ = ["DeltaCall"]
+__all__ = ["DeltaCall", "is_unpacked"]
+
+
+def is_unpacked(named: Mapping[str, object]) -> bool:
+    """Return whether no offsets of packed sequences are passed, whose values have to be checked."""
+    return named.get("cu_seqlens") is None
 
 
 class DeltaCall:

@@ -32,8 +32,6 @@ __all__ = ["KEPT", "delta_scan", "delta_step"]
 KEPT = 64
 
 _SIZES = ("batch", "heads", "length")
-#: Fewest cells of states times steps that are worth other threads, which have to be woken.
-_THREADED = 1 << 17
 
 
 def _map(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
@@ -147,9 +145,10 @@ def _sizes(tensors: DeltaTensors) -> tuple[int, int, int]:
     return tensors.h0.shape[0], tensors.q.shape[2], tensors.q.shape[1]
 
 
-def _spec(factory: str, tensors: DeltaTensors, **options: Any) -> KernelSpec:
+def _spec(factory: str, tensors: DeltaTensors, decided_by: str = "", **options: Any) -> KernelSpec:
     every = {"dtype": dtype_name(tensors.v.dtype), **tensors.options(), **options}
-    return KernelSpec(factory, tuple(sorted(every.items())), _SIZES, no_scan=True)
+    options_of_loop = tuple(sorted(every.items()))
+    return KernelSpec(factory, options_of_loop, _SIZES, no_scan=True, decided_by=decided_by)
 
 
 def _walk(
@@ -157,8 +156,7 @@ def _walk(
 ) -> None:
     """Run the kernel; without an array for the states after time, `h0` will have them."""
     options = {"packed": tensors.offsets is not None, "in_place": len(results) == 1, "keep": keep}
-    options["threads"] = tensors.v.numel() * tensors.q.shape[3] >= _THREADED
-    spec = _spec("delta_walk", tensors, reads=reads, **options)
+    spec = _spec("delta_walk", tensors, "delta.walk", reads=reads, **options)
     run_kernel(spec, _sizes(tensors), *_operands(tensors, *_numbers(scale, reads)), *results)
 
 
