@@ -48,11 +48,16 @@ def operator_calls():
     yield selective_scan_grouped, (u, delta, A, fixed, C, *others, h0, True, False, True)
     q, k, v, g = rand(4, 2, 5, 2, 3, seed=3).unbind(0)
     beta, states = rand(2, 5, 2), rand(2, 2, 3, 3)
-    yield delta_scan, (q, k, v, -g, beta, None, None, states, None, True)
+    plain = (1.0, "w: exp", True)
+    yield delta_scan, (q, k, v, -g, beta, None, None, None, None, states, None, *plain)
+    reads = "q: unit, times scale; w: plus dt_bias, softplus, rate A_log, times -1, exp"
+    learned = (rand(2, seed=4), rand(2, 3, seed=5))
+    yield delta_scan, (q, k, v, -g, beta, None, None, *learned, states, None, 0.5, reads, True)
     ends = torch.tensor([0, 2, 2, 5])
     packed = [t[:1] for t in (q, k, v)]
     states = rand(3, 2, 3, 3)
-    yield delta_scan, (*packed, None, None, -k[:1], k[:1], states, ends, False)
+    others = (None, None, -k[:1], k[:1], None, None, states, ends)
+    yield delta_scan, (*packed, *others, 1.0, "", False)
     A, h0 = torch.complex(A, -A), torch.complex(h0, h0)
     yield selective_scan_grouped, (u, delta, A, fixed, C, *others, h0, True, False, True)
 

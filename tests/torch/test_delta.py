@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import tvm_scan.torch as ts  # noqa: E402
+from tvm_scan.torch.kernels import cache  # noqa: E402
 
 NAMES = ("delta_rule", "gated_delta_rule", "kda", "rwkv7")
 
@@ -121,6 +122,18 @@ def test_blocks_of_columns(name, keys, values):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("decided", ["columns=16 strip=8 vector=8", "columns=8 strip=4 vector=2"])
+def test_decisions_change_no_result(name, decided, monkeypatch):
+    """Columns of a task, of a strip, and cells of a vector, in some order of the sums."""
+    given, state = inputs_of(name, 7, batch=1, heads=1, keys=8, values=48)
+    monkeypatch.setattr(cache, "serial_plan", lambda *_: f"serial {decided} threads=False")
+    monkeypatch.setattr(cache, "_plan_key", lambda *key: f"{decided} {key}".encode().hex()[:40])
+    monkeypatch.setattr(cache, "_calls", {})
+    got = call(name, given, state)
+    torch.testing.assert_close(got, reference(name, given, state), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("packed", [False, True])
 def test_derivatives(name, packed):
     given, state = inputs_of(name, 5, batch=1, sequences=2 if packed else None)
@@ -215,39 +228,126 @@ def test_numbers_at_the_ends(beta, log_gate):
             torch.testing.assert_close(grads, torch.autograd.grad(want[0].sum(), leaves))
 
 
-def test_options_of_the_kernel():
+def options_of(name, form, heads=2, keys=3):
+    """Every option of a function that changes what it reads, and the same by torch."""
+    (A_log, bias) = draw((heads,), (heads, keys) if name == "kda" else (heads,), seed=5)
+    options = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True}
+    options |= {"allow_neg_eigval": True, "scale": 0.3}
+    learned = {} if name == "delta_rule" else {"A_log": A_log, "dt_bias": bias}
+    if form == "bound of biases":
+        del learned["A_log"]
+    if learned:
+        options["use_gate_in_kernel"] = True
+    if form != "softplus":
+        options["lower_bound"] = -5.0
+
+    def by_torch(given, learned):
+        changed = dict(given)
+        for n in "qk":
+            x = given[n]
+            changed[n] = x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+        changed["beta"] = 2 * given["beta"].sigmoid()
+        if "g" in given:
+            raw = given["g"] + learned["dt_bias"]
+            rate = learned["A_log"].exp() if "A_log" in learned else raw.new_ones(heads)
+            rate = rate[:, None] if name == "kda" else rate
+            bounded = -5 * (rate * raw).sigmoid()
+            changed["g"] = -rate * F.softplus(raw) if form == "softplus" else bounded
+        return changed
+
+    return options, learned, by_torch
+
+
+FORMS = [("delta_rule", "softplus"), ("gated_delta_rule", "softplus")]
+FORMS += [("kda", form) for form in ("softplus", "bound", "bound of biases")]
+
+
+@pytest.mark.parametrize(("name", "form"), FORMS)
+@pytest.mark.parametrize("group", [1, 2])
+def test_what_the_kernel_reads(name, form, group):
+    """Norms, gates and rates are computed by the kernel, and so are their gradients."""
+    keys = 16
+    given, state = inputs_of(name, 70, heads=1, group=group, keys=keys, values=64)
+    given["k"] = 3 * given["k"]
+    options, learned, by_torch = options_of(name, form, heads=group, keys=keys)
+    leaves = [t.requires_grad_() for t in (*given.values(), *learned.values(), state)]
+    got = call(name, given, state, **learned, **options)
+    want = reference(name, by_torch(given, learned), state, scale=0.3)
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    upstream = draw(want[0].shape, want[1].shape, seed=3)
+    torch.testing.assert_close(
+        torch.autograd.grad(got, leaves, upstream),
+        torch.autograd.grad(want, leaves, upstream),
+        rtol=1e-10,
+        atol=1e-10,
+    )
+
+
+@pytest.mark.parametrize(("name", "form"), FORMS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_derivatives_of_what_the_kernel_reads(name, form, packed):
+    batch, sequences = (1, 2) if packed else (2, None)
+    given, state = inputs_of(name, 5, batch=batch, sequences=sequences)
+    options, learned, _ = options_of(name, form)
+    if packed:
+        options["cu_seqlens"] = torch.tensor([0, 2, 5])
+    names = [*given, *learned]
+    leaves = [t.requires_grad_() for t in (*given.values(), *learned.values(), state)]
+
+    def run(*tensors):
+        *named, first = tensors
+        return call(name, dict(zip(names, named, strict=True)), first, **options)
+
+    assert torch.autograd.gradcheck(run, leaves, fast_mode=True)
+    assert torch.autograd.gradgradcheck(run, leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize(("name", "form"), FORMS[1:3])
+def test_what_the_kernel_reads_in_float32(name, form):
+    """By vectors, whose functions are polynomials, beside float64."""
+    given, state = inputs_of(name, 33, batch=1, keys=32, values=16)
+    given["g"] = 4 * given["g"]
+    options, learned, by_torch = options_of(name, form, keys=32)
+    narrow = {n: t.float() for n, t in given.items()}
+    leaves = [t.requires_grad_() for t in narrow.values()]
+    wide = [t.requires_grad_() for t in given.values()]
+    got, _ = call(
+        name, narrow, state.float(), **options, **{n: t.float() for n, t in learned.items()}
+    )
+    want, _ = reference(name, by_torch(given, learned), state, scale=0.3)
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-6)
+    grads = torch.autograd.grad(got.sum(), leaves)
+    wanted = torch.autograd.grad(want.sum(), wide)
+    for grad, exact in zip(grads, wanted, strict=True):
+        torch.testing.assert_close(grad.double(), exact, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_read_is_mapped():
+    """Rows of `torch.vmap` share the parameters, or have their own."""
+    given, state = inputs_of("gated_delta_rule", 4, batch=3)
+    options, learned, _ = options_of("gated_delta_rule", "softplus")
+    options["output_final_state"] = False
+    rows = {n: t.unsqueeze(1) for n, t in given.items()}
+
+    def total(A_log, row, first):
+        learned_here = {**learned, "A_log": A_log}
+        return ts.gated_delta_rule(**row, initial_state=first, **learned_here, **options)[0].sum()
+
+    grads = torch.vmap(torch.func.grad(total), (None, 0, 0))(learned["A_log"], rows, state[:, None])
+    several = learned["A_log"].expand(3, -1)
+    alike = torch.vmap(torch.func.grad(total))(several, rows, state[:, None])
+    for n in range(3):
+        row = {name: t[n] for name, t in rows.items()}
+        want = torch.func.grad(total)(learned["A_log"], row, state[n : n + 1])
+        torch.testing.assert_close(grads[n], want)
+        torch.testing.assert_close(alike[n], want)
+
+
+def test_states_with_values_first():
     given, state = inputs_of("gated_delta_rule", 6, group=2)
-    (A_log, bias) = draw((4,), (4,), seed=5)
-
-    def normalised(x):
-        return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
-
-    got = call(
-        "gated_delta_rule", given, state.mT,
-        use_qk_l2norm_in_kernel=True, use_gate_in_kernel=True, A_log=A_log, dt_bias=bias,
-        use_beta_sigmoid_in_kernel=True, allow_neg_eigval=True, state_v_first=True, scale=0.3,
-    )  # fmt: skip
-    g = -A_log.exp() * F.softplus(given["g"] + bias)
-    changed = {"g": g, "beta": 2 * given["beta"].sigmoid()}
-    changed |= {n: normalised(given[n]) for n in "qk"}
-    want = reference("gated_delta_rule", {**given, **changed}, state, scale=0.3)
+    got = call("gated_delta_rule", given, state.mT, state_v_first=True)
+    want = reference("gated_delta_rule", given, state)
     torch.testing.assert_close(got, (want[0], want[1].mT))
-
-
-@pytest.mark.parametrize("bound", [None, -5.0])
-def test_gates_of_kda_in_the_kernel(bound):
-    given, state = inputs_of("kda", 6)
-    A_log, bias = draw((2,), (6,), seed=5)
-    options = {"use_gate_in_kernel": True, "lower_bound": bound}
-    got = call("kda", given, state, A_log=A_log, dt_bias=bias, **options)
-    raw = given["g"] + bias.view(2, 3)
-    rate = A_log.exp()[:, None]
-    g = -rate * F.softplus(raw) if bound is None else bound * (rate * raw).sigmoid()
-    torch.testing.assert_close(got, reference("kda", {**given, "g": g}, state))
-    if bound is not None:
-        got = call("kda", given, state, dt_bias=bias, **options)
-        g = bound * raw.sigmoid()
-        torch.testing.assert_close(got, reference("kda", {**given, "g": g}, state))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -23,6 +23,7 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from tvm_scan.loops.writer import Cells, Loop
+from tvm_scan.reads import reads_of
 
 __all__ = [
     "Arrays",
@@ -180,6 +181,9 @@ def key_head(h: Expr, group: int) -> Expr:
 class Arrays:
     """The parameters ``q, k, v, [w,] [beta | a, b]`` of a loop, and the terms of a step.
 
+    After them come the parameters of what is read of them, where that has some: ``A_log`` and
+    ``dt_bias`` of a head of values, the bias also of each row if the gate is, and ``scale``.
+
     Parameters
     ----------
     loop : Loop
@@ -196,6 +200,8 @@ class Arrays:
         Whether `w` belongs to a ``head`` or to each ``key``; without it, ``none``.
     group : int
         Heads of `v`, `w` and `beta`, and states, for each of `q` and `k`.
+    reads : str
+        What is read of the arrays; see `tvm_scan.reads`.
     """
 
     def __init__(
@@ -211,61 +217,71 @@ class Arrays:
         rule: str,
         gate: str,
         group: int = 1,
+        reads: str = "",
     ) -> None:
         self.gate, self.rule, self.group, self.dtype = gate, rule, group, dtype
-        self.keys, self.values = keys, values
+        self.keys, self.values, self.chains = keys, values, reads_of(reads)
         self.heads = heads if group == 1 else heads * group
 
-        token = (batch, length)
+        token, of_gate = (batch, length), (keys,) if gate == "key" else ()
         self._shapes: dict[str, tuple[Any, ...]]
         self._shapes = dict.fromkeys("qkab", (*token, heads, keys))
         self._shapes |= {"v": (*token, self.heads, values), "beta": (*token, self.heads)}
-        self._shapes["w"] = (*token, self.heads, *((keys,) if gate == "key" else ()))
+        self._shapes |= {"w": (*token, self.heads, *of_gate)}
+        names = ["q", "k", "v", *(["w"] if gate != "none" else [])]
+        #: Names of what has tokens.
+        self.timed = [*names, *(["beta"] if rule == "delta" else ["a", "b"])]
+        self._cells = {name: loop.array(name, self._shapes[name], dtype) for name in self.timed}
 
-        def array(name: str) -> Cells:
-            return loop.array(name, self._shapes[name], dtype)
-
-        self.q, self.k, self.v = array("q"), array("k"), array("v")
-        if gate != "none":
-            self.w = array("w")
-        if rule == "delta":
-            self.beta = array("beta")
-        else:
-            self.a, self.b = array("a"), array("b")
+        used = {link.parameter for chain in self.chains.values() for link in chain}
+        #: Shapes of the parameters that have gradients.
+        self.learned: dict[str, tuple[Any, ...]]
+        self.learned = {"A_log": (self.heads,), "dt_bias": (self.heads, *of_gate)}
+        self.learned = {name: shape for name, shape in self.learned.items() if name in used}
+        self._cells |= {n: loop.array(n, shape, dtype) for n, shape in self.learned.items()}
+        self._scale = loop.number("scale", dtype=dtype) if "scale" in used else None
 
     def like(self, loop: Loop, name: str) -> Cells:
         """Add a gradient to the parameters, of the shape of one of them."""
         return loop.array(f"g_{name}", self._shapes[name], self.dtype)
 
-    def row(self, name: str, token: Any, h: Expr) -> OfRow:
-        """Return an array of keys at a token and head, as a function of the row."""
-        array: Cells = getattr(self, name)
-        head = key_head(h, self.group)
-        return lambda i: array[token, head, i]
+    def has_rows(self, name: str) -> bool:
+        """Return whether an array has a cell for each row of a state."""
+        return name in ("q", "k", "a", "b") or (name == "w" and self.gate == "key")
 
-    def gate_at(self, token: Any, h: Expr) -> OfRow | None:
-        """Return the gate at a token and head, as a function of the row."""
-        if self.gate == "none":
-            return None
-        return lambda i: self.w[(token, h, i) if self.gate == "key" else (token, h)]
+    def cell(self, name: str, token: Any, h: Expr) -> OfRow:
+        """Return an array at a token and head, as a function of the row, or of the column."""
+        array = self._cells[name]
+        head = key_head(h, self.group) if name in ("q", "k", "a", "b") else h
+        if name == "v" or self.has_rows(name):
+            return lambda i: array[token, head, i]
+        return lambda _: array[token, head]
 
-    def step(self, token: Any, h: Expr) -> Step:
-        """Return the terms of a token for a head."""
-        into, gate = self.row("k", token, h), self.gate_at(token, h)
+    def parameter(self, h: Expr, i: Any = None) -> Callable[[str], Expr]:
+        """Return the parameters of a head, and of a row, as a function of their names."""
 
-        def drive(v: Any) -> Expr:
-            return self.v[token, h, v]
+        def value(name: str) -> Expr:
+            if name == "scale":
+                assert self._scale is not None, "no chain has a scale"
+                return self._scale
+            has_rows = len(self.learned[name]) > 1
+            return self._cells[name][(h, i) if has_rows else (h,)]
 
+        return value
+
+    def step(self, read: Callable[[str], OfRow]) -> Step:
+        """Return the terms of a step, given what is read of each array."""
+        gate = None if self.gate == "none" else read("w")
         if self.rule == "delta":
-            return Step(into, drive, gate, self.beta[token, h])
-        return Step(into, drive, gate, None, (self.row("a", token, h), self.row("b", token, h)))
+            return Step(read("k"), read("v"), gate, read("beta")(0))
+        return Step(read("k"), read("v"), gate, None, (read("a"), read("b")))
 
 
 def delta_rule(batch: Expr, heads: Expr, length: Expr, **options: Any) -> tirx.PrimFunc:
     """Build ``delta_rule(q, k, v, [w,] [beta | a, b,] first, last, y)``.
 
     A column of the state of a head is a lane. The options are those of `Arrays`; arrays are
-    (batch, length, heads, .), states (batch, heads, keys, values).
+    (batch, length, heads, .), states (batch, heads, keys, values), and `reads` is empty.
     """
     with Loop() as loop:
         arrays = Arrays(loop, batch, heads, length, **options)
@@ -284,9 +300,13 @@ def delta_rule(batch: Expr, heads: Expr, length: Expr, **options: Any) -> tirx.P
             )
             column = single(v)
             state = Matrix(last, lambda i, _, v: (b, h, i, v))
-            step = arrays.step((b, t), h)
+
+            def read(name: str) -> OfRow:
+                return arrays.cell(name, (b, t), h)
+
+            step = arrays.step(read)
             write_known(loop, keys, column, step, state, known)
             write_step(loop, keys, column, step, (state, state), known, update)
-            write_read(loop, keys, column, arrays.row("q", (b, t), h), state, total)
+            write_read(loop, keys, column, read("q"), state, total)
             y[b, t, h, v] = total[0]
     return loop.func

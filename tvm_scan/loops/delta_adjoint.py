@@ -16,6 +16,7 @@ from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
 from tvm_scan.loops.delta import Matrix, key_head
+from tvm_scan.loops.delta_reads import ReadsAdjoint
 from tvm_scan.loops.delta_walk import KEPT, Walk
 from tvm_scan.loops.writer import Cells, Loop
 
@@ -31,10 +32,13 @@ def delta_adjoint(
     """Build ``delta_adjoint(q, .., first, [offsets,] kept, g_y, g_last, g_q, .., g_first)``.
 
     The first parameters are those of `delta_walk`, with the gradients of its results; then come
-    the gradients of what it reads, in its order. That of `w` is that of its logarithm.
+    the gradients of the arrays that it reads, in its order, those of their parameters for each
+    sequence, (batch, heads of values) or with an axis of keys, and that of ``first``. That of `w`
+    is that of its logarithm, or of what the chain makes that of.
     """
     with Loop() as loop:
-        adjoint = _Adjoint(loop, Walk(loop, batch, heads, length, packed, _COLUMNS, **options))
+        walk = Walk(loop, batch, heads, length, packed, columns=_COLUMNS, **options)
+        adjoint = _Adjoint(loop, walk)
         with loop.parallel(batch * heads, "adjoint") as r:
             adjoint.write(r // heads, r % heads)
     return loop.func
@@ -49,15 +53,15 @@ class _Adjoint:
         self.is_delta = arrays.rule == "delta"
         self.kept = walk.kept()
         self.g_y, self.g_last = walk.array("g_y", walk.values), walk.states("g_last")
-        names = ["q", "k", "v", *(["w"] if arrays.gate != "none" else [])]
-        names += ["beta"] if self.is_delta else ["a", "b"]
-        self.g = {name: arrays.like(loop, name) for name in names}
+        self.g = {name: arrays.like(loop, name) for name in arrays.timed}
+        self.reads = ReadsAdjoint(loop, walk, self.g)
         self.g_first = walk.states("g_first")
 
     def write(self, s: Expr, head: Expr) -> None:
         """Write the passes over all blocks of all heads that share a key."""
         loop, walk, group = self.loop, self.walk, self.arrays.group
         walk.allocate()
+        walk.allocate_reads()
         self.asked, self.drive = walk.scratch("asked"), walk.scratch("drive")
         self.to_drive, self.to_known = walk.scratch("to_drive"), walk.scratch("to_known")
         self.gated, self.read = walk.scratch("gated"), walk.scratch("read")
@@ -75,11 +79,13 @@ class _Adjoint:
             with loop.over(chunks, "c") as c:
                 self.chunk(chunks - 1 - c)
             walk.copy(self.g_first, self.state)
+        self.reads.write(head)
 
     def chunk(self, c: Expr) -> None:
         """Pass a chunk forward once more, and back."""
         loop, walk = self.loop, self.walk
         here = tirx.min(KEPT, walk.steps - c * KEPT)
+        walk.fill(c * KEPT, here)
         walk.copy(self.before(0), walk.kept_at(self.kept, c))
         walk.begin(c * KEPT, self.before(0))
         with loop.over(here, "n") as n:
@@ -125,12 +131,12 @@ class _Adjoint:
             if not self.is_delta:
                 self.to_known[j] = 0
                 self.walk.known[j] = self.knowns[n * self.block.width + j]
-                self.drive[j] = self.arrays.v[token, h, v]
+                self.drive[j] = self.walk.reader(t)("v")(v)
 
     def enter(self, t: Expr, i: Expr) -> None:
         """Add what the output of a step asks of a row of the state, and gather by rows."""
         token, h, state, columns = self.walk.token(t), self.walk.h, self.state, self.block.columns
-        step, query = self.arrays.step(token, h), self.arrays.row("q", token, h)
+        step, query = self.walk.terms(t), self.walk.reader(t)("q")
         with columns() as (j, v):
             state[i, j, v] = state[i, j, v] + query(i) * self.asked[j]
         with columns() as (j, v):
@@ -144,7 +150,7 @@ class _Adjoint:
     def end(self, t: Expr, n: Expr) -> None:
         """Write what the rows of a step need before they are left, once all are entered."""
         token, h, columns = self.walk.token(t), self.walk.h, self.block.columns
-        step = self.arrays.step(token, h)
+        step = self.walk.terms(t)
         rate = step.rate
         if rate is not None:
             # The update is `rate` times an error, and what was known enters it with a minus.
@@ -163,7 +169,7 @@ class _Adjoint:
     def leave(self, t: Expr, n: Expr, i: Expr) -> None:
         """Pass a row of the adjoint back through the gate and what read the state."""
         token, h, state, columns = self.walk.token(t), self.walk.h, self.state, self.block.columns
-        step, before, read = self.arrays.step(token, h), self.before(n), self.read
+        step, before, read = self.walk.terms(t), self.before(n), self.read
         part, other = self.parts
         if step.erase is None:
             self.block.gather(part, lambda j, v: state[i, j, v] * self.walk.update[j])

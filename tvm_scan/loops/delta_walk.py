@@ -1,32 +1,32 @@
-"""Delta rules one step after another, in blocks of columns that a core's first cache holds.
+"""Delta rules in blocks of columns that a core's first cache holds, walking time.
 
 A column of the state needs no other one, so a task walks time with some columns of one head: rows
 of it are vectors in registers, the state stays in the first cache, and everything that is read of
-a step is read once. On a CPU that does three operations for each cell, which no form by chunks
-does with less.
+a step is read once. `delta_chunk` takes some steps at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import gcd
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
-from tvm_scan.loops.delta import Arrays, Matrix, write_known, write_step
-from tvm_scan.loops.writer import Cells, Loop
+from tvm_scan.loops.delta import Arrays, Matrix, OfRow, Step, write_known, write_step
+from tvm_scan.loops.reads import value_of
+from tvm_scan.loops.writer import Cells, Loop, const
+from tvm_scan.reads import LEAST
 
-__all__ = ["KEPT", "Block", "Walk", "delta_walk"]
+__all__ = ["KEPT", "Block", "Walk"]
 
 #: Steps from one state that is kept to the next.
 KEPT = 64
-#: Most columns of a task: 128 rows of them in float32 fill two thirds of a cache of 48 KiB.
-_COLUMNS = 64
-#: Cells of a vector, widest first.
-_VECTORS = (16, 8, 4, 2, 1)
+#: Most cells of a vector.
+_VECTOR = 16
 
 
 class Block:
@@ -38,6 +38,8 @@ class Block:
         Is written.
     values, most : int
         Columns of the state, and most of a block.
+    vector : int
+        Most cells of a vector, a power of two.
 
     Attributes
     ----------
@@ -51,10 +53,10 @@ class Block:
 
     first: Expr
 
-    def __init__(self, loop: Loop, values: int, most: int) -> None:
+    def __init__(self, loop: Loop, values: int, most: int, vector: int = _VECTOR) -> None:
         self.loop = loop
         divisors = [n for n in range(1, min(values, most) + 1) if values % n == 0]
-        vectors = {n: next(x for x in _VECTORS if n % x == 0) for n in divisors}
+        vectors = {n: gcd(n, vector) for n in divisors}
         self.width = max(divisors, key=lambda n: (vectors[n], n))
         self.vector, self.count = vectors[self.width], values // self.width
 
@@ -68,6 +70,16 @@ class Block:
         ):
             j = m * self.vector + x
             yield j, self.first + j
+
+    @contextmanager
+    def vectors(self) -> Iterator[tuple[Any, Any]]:
+        """Loop over the vectors of a block: where a cell stands in the vector, and in the block."""
+        over = self.loop.over
+        with (
+            over(self.width // self.vector, "m") as m,
+            over(self.vector, "x", T.vectorized) as x,
+        ):
+            yield x, m * self.vector + x
 
     def sum(self, part: Cells, term: Callable[[Any, Any], Expr]) -> Expr:
         """Add up a term of all columns in a fixed order: the vectors, then halves of the sum.
@@ -100,14 +112,14 @@ class Walk:
     Parameters
     ----------
     loop : Loop
-        To which the parameters ``q, k, v, [w,] [beta | a, b,] first, [offsets]`` are added.
+        To which the parameters of `Arrays` are added, and ``first, [offsets]``.
     batch, heads, length : Expr
         Extents: sequences, heads of the keys, and tokens of a sequence, or of all if `packed`.
     packed : bool
         Whether the sequences lie in one row, each from one of the `offsets` (batch + 1,) to the
         next.
-    most : int
-        Most columns of a block.
+    columns, vector : int
+        Most columns of a block, and most cells of a vector.
     **options
         Those of `Arrays`.
     """
@@ -119,18 +131,24 @@ class Walk:
         heads: Expr,
         length: Expr,
         packed: bool,
-        most: int = _COLUMNS,
+        *,
+        columns: int,
+        vector: int = _VECTOR,
         **options: Any,
     ) -> None:
         self.loop, self.batch, self.length, self.packed = loop, batch, length, packed
         #: Extent of the first axis of the arrays.
-        self.rows: Any = tirx.IntImm("int64", 1) if packed else batch
-        self.arrays = Arrays(loop, self.rows, heads, length, **options)
+        self.count: Any = tirx.IntImm("int64", 1) if packed else batch
+        self.arrays = Arrays(loop, self.count, heads, length, **options)
         self.heads, self.dtype = self.arrays.heads, self.arrays.dtype
         self.keys, self.values = self.arrays.keys, self.arrays.values
         self.first = self.states("first")
         self.offsets = loop.array("offsets", (batch + 1,), "int64") if packed else None
-        self.block = Block(loop, self.values, most)
+        self.block = Block(loop, self.values, columns, vector)
+        self.rows = Block(loop, self.keys, self.keys, vector)
+        chains = self.arrays.chains.items()
+        self._filled_names = [n for n, links in chains if not all(x.is_cheap for x in links)]
+        self._filled: dict[str, Cells] = {}
 
     def states(self, name: str) -> Matrix:
         """Add an array of states, of which the task has one."""
@@ -156,7 +174,7 @@ class Walk:
 
     def array(self, name: str, *shape: Any) -> Cells:
         """Add an array of tokens and heads."""
-        return self.loop.array(name, (self.rows, self.length, self.heads, *shape), self.dtype)
+        return self.loop.array(name, (self.count, self.length, self.heads, *shape), self.dtype)
 
     def at(self, s: Expr, h: Expr, block: Expr) -> None:
         """Set the sequence, the head and the block of columns of the task."""
@@ -184,8 +202,67 @@ class Walk:
         """Allocate cells for a task, `count` for each of the block's columns."""
         return self.loop.cell(name, self.dtype, self.block.width * count)
 
+    def allocate_reads(self) -> None:
+        """Allocate what the chains make of a chunk of steps, where that is more than a product."""
+        for name in self._filled_names:
+            count = KEPT * (self.keys if self.arrays.has_rows(name) else 1)
+            self._filled[name] = self.loop.cell(f"read_{name}", self.dtype, count)
+        self._factor = self.loop.cell("factor", self.dtype)
+        self._squares = self.loop.cell("squares", self.dtype, self.rows.vector)
+
+    def fill(self, first: Expr, count: Expr) -> None:
+        """Write what the chains make of `count` steps, the first one a multiple of `KEPT`."""
+        if self._filled:
+            with self.loop.over(count, "n") as n:
+                for name in self._filled:
+                    self._fill(name, first + n, n)
+
+    def _fill(self, name: str, step: Expr, n: Expr) -> None:
+        arrays, cells = self.arrays, self._filled[name]
+        chain, raw = arrays.chains[name], arrays.cell(name, self.token(step), self.h)
+        if not arrays.has_rows(name):
+            cells[n] = value_of(chain, raw(0), arrays.parameter(self.h), self.dtype)
+            return
+        is_unit = chain[0].name == "unit"
+        if is_unit:
+            self._factor[0] = self.over_norm(raw)
+        with self.rows.vectors() as (_, i):
+            x = raw(i) * self._factor[0] if is_unit else raw(i)
+            value = value_of(chain, x, arrays.parameter(self.h, i), self.dtype)
+            cells[n * self.keys + i] = value
+
+    def over_norm(self, row: OfRow) -> Expr:
+        """Return 1 over the root of `LEAST` and the sum of the squares of a row."""
+        part = self._squares
+        with self.loop.over(self.rows.vector, "x", T.vectorized) as x:
+            part[x] = 0
+        with self.rows.vectors() as (x, i):
+            part[x] = part[x] + row(i) * row(i)
+        return tirx.rsqrt(self.rows.halved(part) + const(LEAST, self.dtype))
+
+    def reader(self, step: Expr) -> Callable[[str], OfRow]:
+        """Return what is read of each array at a step of the chunk that was filled."""
+
+        def read(name: str) -> OfRow:
+            cells, n = self._filled.get(name), step % KEPT
+            if cells is not None:
+                if self.arrays.has_rows(name):
+                    return lambda i: cells[n * self.keys + i]
+                return lambda _: cells[n]
+            raw, chain = (
+                self.arrays.cell(name, self.token(step), self.h),
+                self.arrays.chains.get(name, ()),
+            )
+            return lambda i: value_of(chain, raw(i), self.arrays.parameter(self.h, i), self.dtype)
+
+        return read
+
+    def terms(self, step: Expr) -> Step:
+        """Return the terms of a step."""
+        return self.arrays.step(self.reader(step))
+
     def allocate(self) -> None:
-        """Allocate what steps use."""
+        """Allocate what steps use that are taken one by one."""
         self.known, self.coming, self.update = (
             self.scratch(name) for name in ("known", "coming", "update")
         )
@@ -193,7 +270,7 @@ class Walk:
     def begin(self, step: Any, state: Matrix) -> None:
         """Write what a step needs of the state before it, if there is a step."""
         with T.If(step < self.steps), T.Then():
-            terms = self.arrays.step(self.token(step), self.h)
+            terms = self.terms(step)
             write_known(self.loop, self.keys, self.block.columns, terms, state, self.known)
 
     def advance(
@@ -208,8 +285,8 @@ class Walk:
         The last step does that for itself, in vain.
         """
         columns, known, coming = self.block.columns, self.known, self.coming
-        terms = self.arrays.step(self.token(step), self.h)
-        ahead = self.arrays.step(self.token(tirx.min(step + 1, self.steps - 1)), self.h).source
+        terms = self.terms(step)
+        ahead = self.terms(tirx.min(step + 1, self.steps - 1)).source
 
         def read(i: Any) -> None:
             if ahead is not None:
@@ -228,57 +305,3 @@ class Walk:
         """Write a state of the block to another place."""
         with self.loop.over(self.keys, "i") as i, self.block.columns() as (j, v):
             target[i, j, v] = source[i, j, v]
-
-
-def delta_walk(
-    batch: Expr,
-    heads: Expr,
-    length: Expr,
-    *,
-    packed: bool = False,
-    in_place: bool = False,
-    keep: bool = False,
-    threads: bool = True,
-    **options: Any,
-) -> tirx.PrimFunc:
-    """Build ``delta_walk(q, k, v, [w,] [beta | a, b,] first, [offsets,] [kept,] [last,] y)``.
-
-    With `in_place` the states after time are left in `first`, and no task copies its own; with
-    `keep` those before every `KEPT`-th step are left in `kept`. Without `threads` the calling one
-    does all. The other options are those of `Walk`.
-    """
-    with Loop() as loop:
-        walk = Walk(loop, batch, heads, length, packed, **options)
-        block = walk.block
-        kept = walk.kept() if keep else None
-        last = None if in_place else walk.states("last")
-        y = walk.array("y", walk.values)
-        kind = T.parallel if threads else T.serial
-        with loop.parallel(batch * walk.heads * block.count, "walk", kind) as r:
-            walk.at(r // (walk.heads * block.count), r // block.count % walk.heads, r % block.count)
-            walk.allocate()
-            total = walk.scratch("total")
-            state = walk.first
-            if last is not None:
-                state = walk.part(walk.scratch("state", walk.keys))
-                walk.copy(state, walk.first)
-            walk.begin(tirx.IntImm("int64", 0), state)
-            with loop.over(walk.steps, "t") as t:
-                if kept is not None:
-                    with T.If(t % KEPT == 0), T.Then():
-                        walk.copy(walk.kept_at(kept, t // KEPT), state)
-                token, h = walk.token(t), walk.h
-                query = walk.arrays.row("q", token, h)
-
-                def read(i: Any) -> None:
-                    with block.columns() as (j, v):
-                        total[j] = total[j] + query(i) * state[i, j, v]
-
-                with block.columns() as (j, _):
-                    total[j] = 0
-                walk.advance(t, state, state, read)
-                with block.columns() as (j, v):
-                    y[token, h, v] = total[j]
-            if last is not None:
-                walk.copy(last, state)
-    return loop.func

@@ -132,11 +132,11 @@ class Loop:
         """
         return Cells(T.arg(name, T.Buffer(tuple(shape), dtype)), read_as or dtype)
 
-    def number(self, name: str, value: Any = None) -> Expr:
-        """Add an int64 to the parameters; one that is a constant already is none."""
+    def number(self, name: str, value: Any = None, dtype: str = "int64") -> Expr:
+        """Add a number to the parameters; one that is a constant already is none."""
         if isinstance(value, tirx.IntImm):
             return value
-        return T.arg(name, tirx.Var(name, "int64") if value is None else value)
+        return T.arg(name, tirx.Var(name, dtype) if value is None else value)
 
     def state(self, shape: Index, dtype: str, name: str = "state") -> Cells:
         """Allocate what lanes carry from step to step, or another array beside the parameters."""

@@ -27,7 +27,7 @@ from tvm_scan.schedules import expand_scans, parallelize
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.cpu.leftover import unbind_leftovers
 from tvm_scan.schedules.gpu.leftover import bind_leftovers
-from tvm_scan.schedules.machine.device import DEVICES, device_of
+from tvm_scan.schedules.machine.device import DEVICES, Device, device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
 __all__ = ["ExpandScans", "ParallelizeScans"]
@@ -81,10 +81,11 @@ def ParallelizeScans(
             if scheduled is not None:
                 # Fusing anything into a scheduled kernel would undo the schedule.
                 out.update_func(name, scheduled.with_attr(OP_PATTERN, OPAQUE_PATTERN))
-        if chosen is None or not device_of(chosen).is_gpu:
+        device = DEVICES["llvm"] if chosen is None else device_of(chosen)
+        if not device.is_gpu:
             for name in called_functions(out):
                 if isinstance(func := out[name], tirx.PrimFunc) and is_bound(func.body):
-                    out.update_func(name, _without_threads(func, str(name.name_hint)))
+                    out.update_func(name, _without_threads(func, device, str(name.name_hint)))
         return out
 
     return run
@@ -150,11 +151,11 @@ def _is_one_step(report: ScanReport) -> bool:
     return all(length is not None and length <= 1 for length in lengths)
 
 
-def _without_threads(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
+def _without_threads(func: tirx.PrimFunc, device: Device, name: str) -> tirx.PrimFunc:
     """A function that is bound to threads, for a CPU; itself where that is another program."""
     sch = Schedule(ensure_blocks(func))
     try:
-        unbind_leftovers(sch, DEVICES["llvm"])
+        unbind_leftovers(sch, device)
     except ScanError as error:
         _LOG.info("%s cannot run on a CPU, its threads stay: %s", name, error)
         return func

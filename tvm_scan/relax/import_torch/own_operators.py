@@ -15,6 +15,7 @@ from tvm import relax, tirx
 from tvm_scan import loops, tir
 from tvm_scan.annotations import DECLARED
 from tvm_scan.errors import ScanError
+from tvm_scan.reads import reads_of
 from tvm_scan.relax.calls import call_loop, constant_extent
 from tvm_scan.relax.import_torch.cumulative import emit_extremum, emit_log_sum_exp
 from tvm_scan.relax.import_torch.higher_order import declared
@@ -25,6 +26,7 @@ from tvm_scan.relax.import_torch.own_arguments import (
     extent,
     sizes_of,
 )
+from tvm_scan.relax.import_torch.reads import value_of
 from tvm_scan.relax.operators import emit_along_axis
 from tvm_scan.relax.repairs.torch_casts import Converter
 
@@ -163,11 +165,20 @@ def _delta(node: Any, importer: Any) -> list[relax.Expr]:
         gate="none" if g is None else ("head" if len(g.ty.shape.values) == 3 else "key"),
         group=group // constant_extent(q, 2, "delta_scan", "heads"),
     )
-    gate = None if g is None else builder.emit(relax.op.exp(g))
-    tensors = [q, arguments["k"], v, gate, *(arguments[n] for n in ("beta", "a", "b", "h0"))]
+    read = _read(builder, arguments)
+    tensors = [*(read[n] for n in ("q", "k", "v", "g", "beta", "a", "b")), arguments["h0"]]
     inputs = [t for t in tensors if t is not None]
     last, y = call_loop(builder, loop, inputs, "delta_scan")
     return [y, last]
+
+
+def _read(builder: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What the loop of a delta rule reads of its tensors, by operators of Relax."""
+    read = dict(arguments)
+    for name, chain in reads_of(arguments["reads"]).items():
+        tensor = "g" if name == "w" else name
+        read[tensor] = value_of(builder, chain, arguments[tensor], arguments)
+    return read
 
 
 def _steps(node: Any, importer: Any) -> list[relax.Expr]:

@@ -8,11 +8,13 @@ from torch import Tensor
 
 from tvm_scan.torch.arguments import check
 from tvm_scan.torch.declare.checked import checked
-from tvm_scan.torch.functions.delta_call import DeltaCall
+from tvm_scan.torch.declare.repeated import repeated
+from tvm_scan.torch.functions.delta_call import DeltaCall, is_unpacked
 
 __all__ = ["delta_rule", "gated_delta_rule", "kda", "rwkv7"]
 
 
+@repeated(is_unpacked)
 @checked
 def delta_rule(
     q: Annotated[Tensor, "batch length heads keys"],
@@ -70,6 +72,7 @@ def delta_rule(
     return call.run(output_final_state, inplace_final_state)
 
 
+@repeated(is_unpacked)
 @checked
 def gated_delta_rule(
     q: Annotated[Tensor, "batch length heads keys"],
@@ -161,6 +164,7 @@ def gated_delta_rule(
     return call.run(output_final_state, inplace_final_state)
 
 
+@repeated(is_unpacked)
 @checked
 def kda(
     q: Annotated[Tensor, "batch length heads keys"],
@@ -232,12 +236,13 @@ def kda(
     if dt_bias is not None:
         fits, found = dt_bias.numel() == g.shape[2] * g.shape[3], tuple(dt_bias.shape)
         check(fits, "kda", "a dt_bias for every head and key", found, "reshape it")
-        dt_bias = dt_bias.reshape(g.shape[2:])
+        dt_bias = dt_bias if dt_bias.dim() == 2 else dt_bias.reshape(g.shape[2:])
     call.gate(g, use_gate_in_kernel, A_log, dt_bias, lower_bound)
     call.between(initial_state, cu_seqlens, state_v_first)
     return call.run(output_final_state, inplace_final_state)
 
 
+@repeated(is_unpacked)
 @checked
 def rwkv7(
     r: Annotated[Tensor, "batch length heads keys"],
@@ -287,6 +292,7 @@ def rwkv7(
         If a shape or dtype is not as above, or tensors are on different devices.
     """
     call = DeltaCall("rwkv7", r, k, v, scale, False)
-    call.g, call.a, call.b = w, a, b
+    call.gate(w)
+    call.a, call.b = a, b
     call.between(initial_state, cu_seqlens, state_v_first)
     return call.run(output_final_state, inplace_final_state)

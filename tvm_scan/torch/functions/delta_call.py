@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check, wide, widened
+from tvm_scan.torch.arguments import check, widened
 from tvm_scan.torch.ops.delta import delta_scan, delta_step
-from tvm_scan.torch.ops.delta_tensors import DeltaTensors
+from tvm_scan.torch.ops.delta_tensors import LEARNED, TIMED, DeltaTensors
 
-__all__ = ["DeltaCall"]
+__all__ = ["DeltaCall", "is_unpacked"]
 
-#: What is added to the sum of squares that a key is divided by the root of.
-_LEAST = 1e-6
+
+def is_unpacked(named: Mapping[str, object]) -> bool:
+    """Return whether no offsets of packed sequences are passed, whose values have to be checked."""
+    return named.get("cu_seqlens") is None
 
 
 class DeltaCall:
@@ -47,51 +50,50 @@ class DeltaCall:
             check(False, owner, expected, heads, "repeat or drop heads")
         if scale is None:
             scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
-        self.q = _normalised(wide(q), scale) if normalise else wide(q) * scale
-        self.k = _normalised(wide(k), 1.0) if normalise else k
+        self.q, self.k, self.scale = q, k, scale
+        unit = ["unit"] if normalise else []
+        #: What is read of each tensor; see `tvm_scan.reads`.
+        self.reads = {"q": [*unit, "times scale"], "k": unit}
         self.g: Tensor | None = None
         self.beta: Tensor | None = None
         self.a: Tensor | None = None
         self.b: Tensor | None = None
+        self.A_log: Tensor | None = None
+        self.dt_bias: Tensor | None = None
 
     def rate(self, beta: Tensor, sigmoid: bool, negative: bool) -> None:
         """Set how much of what the state has for a key is replaced."""
         if negative and not sigmoid:
             fix = "pass use_beta_sigmoid_in_kernel, or beta as it shall be"
             check(False, self.owner, "beta's logits with allow_neg_eigval", "beta itself", fix)
-        if sigmoid:
-            beta = wide(beta).sigmoid()
-        self.beta = beta * 2 if negative else beta
+        self.beta = beta
+        self.reads["beta"] = ["sigmoid"] * sigmoid + ["times 2"] * negative
 
     def gate(
         self,
         g: Tensor,
-        compute: bool,
-        A_log: Tensor | None,
-        bias: Tensor | None,
+        compute: bool = False,
+        A_log: Tensor | None = None,
+        bias: Tensor | None = None,
         bound: float | None = None,
     ) -> None:
         """Set the logarithms of the gates."""
         names = {"A_log": A_log, "dt_bias": bias, "lower_bound": bound}
         unused = [name for name, value in names.items() if value is not None]
+        self.g = g
         if not compute:
             fix = "pass use_gate_in_kernel"
             check(not unused, self.owner, "gates that are computed", " and ".join(unused), fix)
-            self.g = g
+            self.reads["w"] = ["exp"]
             return
-        g = wide(g)
-        if bias is not None:
-            g = g + wide(bias)
-        rate = None
-        if A_log is not None:
-            rate = wide(A_log).exp()
-            rate = rate.unsqueeze(1) if g.dim() == 4 else rate
+        self.A_log, self.dt_bias = A_log, bias
+        plus = [] if bias is None else ["plus dt_bias"]
+        rate = [] if A_log is None else ["rate A_log"]
         if bound is not None:
-            self.g = bound * (g if rate is None else rate * g).sigmoid()
-        elif rate is None:
-            check(False, self.owner, "an A_log with use_gate_in_kernel", None, "pass one")
-        else:
-            self.g = -rate * F.softplus(g)
+            self.reads["w"] = [*plus, *rate, "sigmoid", f"times {float(bound)!r}", "exp"]
+            return
+        check(bool(rate), self.owner, "an A_log with use_gate_in_kernel", None, "pass one")
+        self.reads["w"] = [*plus, "softplus", *rate, "times -1", "exp"]
 
     def between(self, state: Tensor | None, offsets: Tensor | None, v_first: bool) -> None:
         """Set the states before time, and where sequences begin."""
@@ -111,40 +113,35 @@ class DeltaCall:
 
     def run(self, wants_state: bool, in_place: bool) -> tuple[Tensor, Tensor | None]:
         """Return the outputs, and the states after time where they are wanted."""
-        timed = {n: getattr(self, n) for n in ("q", "k", "v", "g", "beta", "a", "b")}
-        present = [n for n, t in timed.items() if t is not None]
-        if {timed[n].dtype for n in present} not in ({torch.float32}, {torch.float64}):
-            timed |= dict(zip(present, widened(*(timed[n] for n in present)), strict=True))
-        like = timed["v"]
+        given = {n: getattr(self, n) for n in (*TIMED, *LEARNED)}
+        present = [n for n, t in given.items() if t is not None]
+        if {given[n].dtype for n in present} not in ({torch.float32}, {torch.float64}):
+            given |= dict(zip(present, widened(*(given[n] for n in present)), strict=True))
+        like = given["v"]
         state = self.given
         if state is None:
             check(not in_place, self.owner, "an initial_state to write to", None, "pass one")
             state = like.new_zeros(self.shape)
         first = state.to(like.dtype)
         first = first.mT if self.v_first else first
-        tensors = DeltaTensors(**timed, h0=first, offsets=self.offsets)
+        tensors = DeltaTensors(**given, h0=first, offsets=self.offsets)
+        reads = "; ".join(f"{n}: {', '.join(chain)}" for n, chain in self.reads.items() if chain)
         if in_place:
-            y = self._in_place(tensors, state)
+            y = self._in_place(tensors, reads, state)
             return y.to(self.v.dtype), state
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-        y, last, _ = delta_scan(*tensors, keep)
+        y, last, _ = delta_scan(*tensors, self.scale, reads, keep)
         last = last.mT.contiguous() if self.v_first else last
         return y.to(self.v.dtype), (last if wants_state else None)
 
-    def _in_place(self, tensors: DeltaTensors, state: Tensor) -> Tensor:
+    def _in_place(self, tensors: DeltaTensors, reads: str, state: Tensor) -> Tensor:
         recorded = torch.is_grad_enabled() and any(
             t is not None and t.requires_grad for t in tensors
         )
         fix = "call it under torch.no_grad()"
         check(not recorded, self.owner, "no derivative of inplace_final_state", "one", fix)
-        y = delta_step(tensors) if tensors.h0 is state else None
+        y = delta_step(tensors, self.scale, reads) if tensors.h0 is state else None
         if y is None:
-            y, last, _ = delta_scan(*tensors, False)
+            y, last, _ = delta_scan(*tensors, self.scale, reads, False)
             state.copy_(last.mT if self.v_first else last)
         return y
-
-
-def _normalised(tensor: Tensor, scale: float) -> Tensor:
-    squares = tensor.square().sum(-1, keepdim=True)  # no product that autocast would round
-    unit: Tensor = tensor * ((squares + _LEAST).rsqrt() * scale)
-    return unit

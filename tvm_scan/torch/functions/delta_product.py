@@ -83,7 +83,7 @@ def gated_delta_product(
     call = DeltaCall(owner, queries, k, v, scale, use_qk_l2norm_in_kernel)
     call.rate(beta, False, False)
     if g is not None:
-        call.gate(F.pad(g.unsqueeze(2), (0, 0, 0, n - 1)).flatten(1, 2), False, None, None)
+        call.gate(F.pad(g.unsqueeze(2), (0, 0, 0, n - 1)).flatten(1, 2))
     # Offsets in steps may need more bits than those in tokens.
     offsets = None if cu_seqlens is None else n * cu_seqlens.to(torch.int64)
     call.between(initial_state, offsets, state_v_first)

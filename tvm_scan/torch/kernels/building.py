@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from ast import literal_eval
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -13,9 +15,18 @@ from tvm_scan.torch.kernels.devices import Device, target_of
 from tvm_scan.torch.kernels.linking import link
 from tvm_scan.torch.kernels.spec import KernelSpec
 
-__all__ = ["CHUNKS", "SERIAL", "build_for_gpu", "build_kernel", "exported", "loop_at", "loop_of"]
+__all__ = [
+    "CHUNKS",
+    "SERIAL",
+    "build_for_gpu",
+    "build_kernel",
+    "exported",
+    "loop_at",
+    "loop_of",
+    "serial_plan",
+]
 
-#: Stands for the plan of a loop that runs as it is.
+#: Stands for the plan of a loop that runs as it is; the options that it decides come after it.
 SERIAL = "serial"
 #: Stands for that of a delta rule, which has one way to run on a device.
 CHUNKS = "chunks"
@@ -29,17 +40,40 @@ def build_kernel(spec: KernelSpec, plan: str, device: Device) -> Any:
     import tvm
 
     from tvm_scan.schedules import ScanPlan, parallelize
+    from tvm_scan.schedules.cpu.vector_loops import with_vector_loops
 
     target = target_of(device)
-    loop = _symbolic_loop(spec)
-    if plan != SERIAL:
+    is_serial = plan.split()[:1] == [SERIAL]
+    loop = _symbolic_loop(_decided(spec, plan) if is_serial else spec)
+    if not is_serial:
         scheduled = parallelize(loop, target, None if plan == CHUNKS else ScanPlan.parse(plan))
     else:
-        scheduled = _one_thread_a_lane(loop, target) if device.is_gpu else loop
+        make = _one_thread_a_lane if device.is_gpu else with_vector_loops
+        scheduled = make(loop, target)
     scheduled = scheduled.with_attr("global_symbol", "main")
     if not device.is_gpu:
         return tvm.compile(scheduled, target=target)
     return build_for_gpu(scheduled, target, spec.sizes)
+
+
+def serial_plan(spec: KernelSpec, sizes: tuple[int, ...], device: Device) -> str:
+    """Return the plan of a loop that is no scan, with what it decides for some sizes."""
+    schedules = import_module(f"tvm_scan.schedules.{spec.decided_by}")
+    by_name = dict(zip(spec.sizes, sizes, strict=True))
+    options = schedules.decide(dict(spec.options), by_name, target_of(device))
+    return " ".join((SERIAL, *(f"{name}={value}" for name, value in options.items())))
+
+
+def _decided(spec: KernelSpec, plan: str) -> KernelSpec:
+    """Name a kernel with what its plan decides."""
+    from tvm_scan.errors import PlanError
+
+    try:
+        pairs = [part.split("=") for part in plan.split()[1:]]
+        options = {name: literal_eval(value) for name, value in pairs}
+    except (ValueError, SyntaxError) as error:
+        raise PlanError(f"expected decisions such as {SERIAL} columns=64, got {plan}") from error
+    return replace(spec, options=tuple(sorted((dict(spec.options) | options).items())))
 
 
 def build_for_gpu(scheduled: Any, target: Any, sizes: tuple[str, ...]) -> Any:

@@ -12,15 +12,24 @@ import hashlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from tvm_scan._locks import ForkSafeLock
 from tvm_scan.torch import entries
 from tvm_scan.torch.kernels import devices
-from tvm_scan.torch.kernels.building import CHUNKS, SERIAL, build_kernel, exported, loop_at, loop_of
+from tvm_scan.torch.kernels.building import (
+    CHUNKS,
+    SERIAL,
+    build_kernel,
+    exported,
+    loop_at,
+    loop_of,
+    serial_plan,
+)
 from tvm_scan.torch.kernels.devices import CPU, Device
 from tvm_scan.torch.kernels.digest import environment
 from tvm_scan.torch.kernels.records import plan_sources, user_records
@@ -29,12 +38,14 @@ from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
 from tvm_scan.torch.kernels.spec import KernelSpec
 
 __all__ = [
+    "Run",
     "call_key",
     "forget_plans",
     "kernel_at",
     "kernels_asked_for",
     "loop_of",
     "run_kernel",
+    "runs_of_kernels",
 ]
 
 
@@ -64,9 +75,20 @@ class _Built:
 
 
 _CallKey = tuple[KernelSpec, tuple[int, ...], Device]
+
+
+class Run(NamedTuple):
+    """A run of a kernel: what it is known by, and what it was run on."""
+
+    key: _CallKey
+    operands: tuple[Any, ...]
+
+
 _calls: dict[_CallKey, _Built] = {}
 _libraries: dict[tuple[KernelSpec, str, Device], _Built] = {}
 _building = ForkSafeLock()
+#: Of each thread the runs that `runs_of_kernels` gathers.
+_watched = threading.local()
 
 
 def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> None:
@@ -83,7 +105,10 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
         and are copied then; outputs must be contiguous and aligned.
     """
     device = devices.device_of(arguments[-1])
-    built = kernel_at(call_key(spec, sizes, device))
+    key = call_key(spec, sizes, device)
+    built, runs = kernel_at(key), getattr(_watched, "runs", None)
+    if runs is not None:
+        runs.append(Run(key, arguments))
     usable = []
     for one in arguments:
         if isinstance(one, torch.Tensor):
@@ -92,6 +117,17 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     if device is not CPU:
         usable += built.scratch(sizes, arguments[-1].device)
     devices.run_at(device, built.call, usable)
+
+
+@contextlib.contextmanager
+def runs_of_kernels() -> Iterator[list[Run]]:
+    """Gather the runs of kernels by `run_kernel` in this thread."""
+    before, runs = getattr(_watched, "runs", None), list[Run]()
+    _watched.runs = runs
+    try:
+        yield runs
+    finally:
+        _watched.runs = before
 
 
 @contextlib.contextmanager
@@ -148,7 +184,7 @@ def _obtain(spec: KernelSpec, bits: tuple[int, ...], device: Device) -> _Built:
             PlanError,
         )  # imports TVM, which what is in the cache does without
 
-        if spec.no_scan or not isinstance(error, PlanError):
+        if not isinstance(error, PlanError):
             raise
         # What the cache had under this name is no plan, or none of this loop: planned anew, once.
         entries.remove(_plan_key(spec, bits, device))
@@ -184,13 +220,24 @@ def _load(spec: KernelSpec, plan: str, device: Device) -> Any:
 
 def _plan_text(spec: KernelSpec, bits: tuple[int, ...], device: Device = CPU) -> str:
     """Return the plan of a range of sizes, from the cache where it is there."""
-    if spec.no_scan:
+    if spec.no_scan and not spec.decided_by:
         return SERIAL
     key = _plan_key(spec, bits, device)
     path = entries.fetch(key, ".txt")
     with contextlib.suppress(FileNotFoundError):  # another process made room meanwhile
         if path is not None:
             return path.read_text(encoding="utf-8", errors="replace")
+    text = (
+        serial_plan(spec, least_sizes(bits), device)
+        if spec.no_scan
+        else _plan_of_scan(spec, bits, device)
+    )
+    tops = ", ".join(str(1 << b) for b in bits)
+    entries.insert(key, ".txt", text.encode(), f"plan of {spec.text()} for sizes below {tops}")
+    return text
+
+
+def _plan_of_scan(spec: KernelSpec, bits: tuple[int, ...], device: Device) -> str:
     from tvm_scan import extract
     from tvm_scan.errors import RefusalError
     from tvm_scan.recurrence import Refusal
@@ -201,17 +248,13 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], device: Device = CPU) ->
     loop, target = loop_at(spec, least_sizes(bits)), devices.target_of(device)
     recurrence = extract(loop)
     if not isinstance(recurrence, Refusal):
-        text = str(plan_of(recurrence, target, user_records()))
-    elif any(runs_in_chunks(rule, target) for rule in analyse(loop).deltas):
-        text = CHUNKS
-    elif spec.or_serial:
+        return str(plan_of(recurrence, target, user_records()))
+    if any(runs_in_chunks(rule, target) for rule in analyse(loop).deltas):
+        return CHUNKS
+    if spec.or_serial:
         _LOG.info("one step after another: %s", recurrence.message())
-        text = SERIAL
-    else:
-        raise RefusalError(recurrence.message(), recurrence)
-    tops = ", ".join(str(1 << b) for b in bits)
-    entries.insert(key, ".txt", text.encode(), f"plan of {spec.text()} for sizes below {tops}")
-    return text
+        return SERIAL
+    raise RefusalError(recurrence.message(), recurrence)
 
 
 def _plan_key(spec: KernelSpec, bits: tuple[int, ...], device: Device) -> str:

@@ -23,7 +23,10 @@ class KernelSpec:
     or_serial : bool
         Whether a loop that is no provable scan runs as it is, instead of being refused.
     no_scan : bool
-        Whether the loop is known to be none, so that there is nothing to plan.
+        Whether the loop is known to be none, so that there is nothing to plan but what it decides.
+    decided_by : str
+        Of such a loop, the module of ``tvm_scan.schedules`` whose ``decide`` returns the options
+        that are left open, for sizes and a target; none without it.
     """
 
     factory: str
@@ -31,11 +34,12 @@ class KernelSpec:
     sizes: tuple[str, ...]
     or_serial: bool = False
     no_scan: bool = False
+    decided_by: str = ""
 
     def __post_init__(self) -> None:
         # Asked at every call.
-        parts = (self.factory, self.options, self.sizes, self.or_serial, self.no_scan)
-        object.__setattr__(self, "_hash", hash(parts))
+        parts = (self.factory, self.options, self.sizes, self.or_serial)
+        object.__setattr__(self, "_hash", hash((*parts, self.no_scan, self.decided_by)))
 
     def __hash__(self) -> int:
         # Set past the dataclass, which is frozen, and of which it is no field.

@@ -1,9 +1,10 @@
 """Delta rules and their adjoint as torch operators.
 
-On a CPU a kernel walks time (`tvm_scan.loops.delta_walk`), packed sequences as they lie; its
-adjoint is one too, and starts from a state for every `KEPT` steps. On a GPU the plain loop is
-scheduled in chunks, a sequence at a time, and the adjoint is made of torch's operators; see
-`delta_steps`.
+On a CPU a kernel walks time (`tvm_scan.loops.delta_chunk`), packed sequences as they lie; its
+adjoint is one too, and starts from a state for every `KEPT` steps. Both compute what is read of the
+tensors (`tvm_scan.reads`). On a GPU torch does that first, the plain loop is scheduled in chunks, a
+sequence at a time, and the adjoint is made of torch's operators; see `delta_steps`. Derivatives of
+the adjoint are made of torch's operators everywhere.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.reads import parameters_of
 from tvm_scan.torch.arguments import check_offsets
 from tvm_scan.torch.declare.dispatch import sees_nothing
 from tvm_scan.torch.declare.mapped import folded, one_by_one
@@ -22,7 +24,7 @@ from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty, prepared
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import delta_steps
-from tvm_scan.torch.ops.delta_tensors import TIMED, DeltaTensors
+from tvm_scan.torch.ops.delta_tensors import LEARNED, TIMED, DeltaTensors
 
 __all__ = ["KEPT", "delta_scan", "delta_step"]
 
@@ -30,23 +32,32 @@ __all__ = ["KEPT", "delta_scan", "delta_step"]
 KEPT = 64
 
 _SIZES = ("batch", "heads", "length")
-#: Fewest cells of states times steps that are worth other threads, which have to be woken.
-_THREADED = 1 << 17
 
 
 def _map(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
-    """Mapped rows are further rows, unless the sequences lie in one."""
-    *_, offsets, _ = arguments
-    return (folded if offsets is None else one_by_one)(call, size, dims, arguments)
+    """Mapped rows are further rows, unless the sequences lie in one, or parameters are mapped.
 
+    Parameters that are not mapped are those of all rows.
+    """
+    *_, A_log, dt_bias, _, offsets, _, _, _ = zip(arguments, dims, strict=True)
+    shared = [one for one in (A_log, dt_bias) if one[0] is not None]
+    if offsets[0] is not None or any(dim is not None for _, dim in shared):
+        return one_by_one(call, size, dims, arguments)
+    parameters = [tensor for tensor, _ in shared]
+    is_shared = [any(one is tensor for tensor in parameters) for one in arguments]
 
-def _map_backward(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
-    *_, offsets = arguments
-    return (folded if offsets is None else one_by_one)(call, size, dims, arguments)
+    def rows(*folds: Any) -> Any:
+        pairs = zip(is_shared, arguments, folds, strict=True)
+        return call(*(one if shared else fold for shared, one, fold in pairs))
+
+    others = [None if is_one else one for is_one, one in zip(is_shared, arguments, strict=True)]
+    return folded(rows, size, dims, others)
 
 
 @operator(mapped=_map)
-def delta_scan(tensors: DeltaTensors, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+def delta_scan(
+    tensors: DeltaTensors, scale: float, reads: str, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output, the states after time, and (with `keep`) those before chunks."""
     v, h0 = tensors.v, tensors.h0
     _check(tensors)
@@ -58,9 +69,10 @@ def delta_scan(tensors: DeltaTensors, keep: bool) -> tuple[Tensor, Tensor, Tenso
     if devices.device_of(v) is devices.CPU:
         # Between sequences, too, so that equal calls have equal results.
         kept_states = () if not keep else (kept if tensors.offsets is None else kept.zero_(),)
-        _walk(tensors, *kept_states, last, y, keep=keep)
+        _walk(tensors, scale, reads, *kept_states, last, y, keep=keep)
         return y, last, kept
     kept.zero_()  # no kernel there reads them
+    tensors = delta_steps.Reading(tensors, scale, reads).plain
     if tensors.offsets is None:
         _plain(tensors, last, y)
         return y, last, kept
@@ -82,7 +94,7 @@ def _kept_shape(tensors: DeltaTensors, keep: bool) -> tuple[int, ...]:
 
 
 @delta_scan.fake
-def _(tensors: DeltaTensors, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _(tensors: DeltaTensors, scale: float, reads: str, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     h0 = tensors.h0
     return (
         tensors.v.new_empty(tensors.v.shape),
@@ -91,7 +103,7 @@ def _(tensors: DeltaTensors, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def delta_step(tensors: DeltaTensors) -> Tensor | None:
+def delta_step(tensors: DeltaTensors, scale: float, reads: str) -> Tensor | None:
     """Return the output, and leave the states after time in ``h0``, which no kernel copies.
 
     Returns
@@ -108,7 +120,7 @@ def delta_step(tensors: DeltaTensors) -> Tensor | None:
     _check(tensors)
     y = aligned_empty(v.shape, v.dtype, v.device)
     if y.numel():
-        _walk(tensors, y)
+        _walk(tensors, scale, reads, y)
     return y
 
 
@@ -118,35 +130,41 @@ def _check(tensors: DeltaTensors) -> None:
         check_offsets("delta_scan", tensors.offsets, tensors.v.shape[1])
 
 
-def _operands(tensors: DeltaTensors) -> list[Tensor]:
-    """The tensors in the order of the loops, with gates for their logarithms."""
-    timed = tensors.timed
-    if tensors.g is not None:
-        timed["g"] = tensors.g.exp()
+def _operands(tensors: DeltaTensors, *numbers: float) -> list[Any]:
+    """The parameters of the loops in order."""
     offsets = () if tensors.offsets is None else (tensors.offsets,)
-    return [*timed.values(), tensors.h0, *offsets]
+    learned = tensors.learned.values()
+    return [*tensors.timed.values(), *learned, *numbers, tensors.h0, *offsets]
+
+
+def _numbers(scale: float, reads: str) -> tuple[float, ...]:
+    return (scale,) if "scale" in parameters_of(reads) else ()
 
 
 def _sizes(tensors: DeltaTensors) -> tuple[int, int, int]:
     return tensors.h0.shape[0], tensors.q.shape[2], tensors.q.shape[1]
 
 
-def _spec(factory: str, tensors: DeltaTensors, **options: Any) -> KernelSpec:
+def _spec(factory: str, tensors: DeltaTensors, decided_by: str = "", **options: Any) -> KernelSpec:
     every = {"dtype": dtype_name(tensors.v.dtype), **tensors.options(), **options}
-    return KernelSpec(factory, tuple(sorted(every.items())), _SIZES, no_scan=True)
+    options_of_loop = tuple(sorted(every.items()))
+    return KernelSpec(factory, options_of_loop, _SIZES, no_scan=True, decided_by=decided_by)
 
 
-def _walk(tensors: DeltaTensors, *results: Tensor, keep: bool = False) -> None:
+def _walk(
+    tensors: DeltaTensors, scale: float, reads: str, *results: Tensor, keep: bool = False
+) -> None:
     """Run the kernel; without an array for the states after time, `h0` will have them."""
     options = {"packed": tensors.offsets is not None, "in_place": len(results) == 1, "keep": keep}
-    options["threads"] = tensors.v.numel() * tensors.q.shape[3] >= _THREADED
-    spec = _spec("delta_walk", tensors, **options)
-    run_kernel(spec, _sizes(tensors), *_operands(tensors), *results)
+    spec = _spec("delta_walk", tensors, "delta.walk", reads=reads, **options)
+    run_kernel(spec, _sizes(tensors), *_operands(tensors, *_numbers(scale, reads)), *results)
 
 
 def _plain(tensors: DeltaTensors, last: Tensor, y: Tensor) -> None:
     every = {"dtype": dtype_name(y.dtype), **tensors.options()}
     spec = KernelSpec("delta_rule", tuple(sorted(every.items())), _SIZES, or_serial=True)
+    if tensors.g is not None:
+        tensors = tensors._replace(g=tensors.g.exp())
     run_kernel(spec, _sizes(tensors), *_operands(tensors), last, y)
 
 
@@ -154,56 +172,83 @@ def _backward(
     ctx: Any, g_y: Tensor | None, g_last: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     *saved, kept = ctx.saved_tensors
-    tensors = DeltaTensors(*saved)
+    tensors, options = DeltaTensors(*saved), (ctx.scale, ctx.reads)
     g_y = torch.zeros_like(tensors.v) if g_y is None else g_y
     g_last = torch.zeros_like(tensors.h0) if g_last is None else g_last
     if not kept.shape[0]:  # not kept, but differentiated after all: scan forward once more
-        kept = delta_scan(*(t if t is None else t.detach() for t in tensors), True)[2]
-    *grads, g_h0 = delta_scan_backward(g_y, g_last, kept.detach(), *tensors)
-    named = dict(zip(TIMED, grads, strict=True))
-    return *(named[n] if n in tensors.timed else None for n in TIMED), g_h0
+        detached = (t if t is None else t.detach() for t in tensors)
+        kept = delta_scan(*detached, *options, True)[2]
+    grads = delta_scan_backward(g_y, g_last, kept.detach(), *tensors, *options)
+    named = dict(zip((*TIMED, *LEARNED, "h0"), grads, strict=True))
+    for name in tensors.learned:
+        named[name] = named[name].sum(0)
+    present = {*tensors.timed, *tensors.learned, "h0"}
+    return tuple(named[n] if n in present else None for n in (*TIMED, *LEARNED, "h0"))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     # Or the states that are kept would have a gradient of zeros, as large as they are.
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:-1], output[2])
+    *tensors, ctx.scale, ctx.reads, _ = inputs
+    ctx.save_for_backward(*tensors, output[2])
 
 
 delta_scan.gradient(_backward, setup=_setup)
 
+#: Of q, k, v, g, beta, a, b, A_log, dt_bias and h0.
+_Gradients = tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]  # fmt: skip
+
+
+def _map_backward(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
+    def without_keep(*all_but_one: Any) -> Any:
+        return call(*all_but_one[:-1])
+
+    return _map(without_keep, size, (*dims, None), (*arguments, None))
+
 
 @operator(mapped=_map_backward)
 def delta_scan_backward(
-    g_y: Tensor, g_last: Tensor, kept: Tensor, tensors: DeltaTensors
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k, v, g, beta, a, b and h0; empty for those that are None."""
+    g_y: Tensor, g_last: Tensor, kept: Tensor, tensors: DeltaTensors, scale: float, reads: str
+) -> _Gradients:
+    """Return the gradients of q, k, v, g, beta, a, b, A_log, dt_bias and h0.
+
+    Those of tensors that are None are empty, those of parameters stand for each sequence.
+    """
     timed, v, h0 = tensors.timed, tensors.v, tensors.h0
     if not v.numel() or not h0.numel():
         grads = {n: torch.zeros_like(t) for n, t in timed.items()}
+        grads |= {n: v.new_zeros(v.shape[0], *t.shape) for n, t in tensors.learned.items()}
         return _results(tensors, grads, g_last.clone())
     if devices.device_of(v) is not devices.CPU:
-        grads, g_h0 = delta_steps.adjoint(tensors, g_y, g_last)
-        return _results(tensors, grads, g_h0)
+        reading = delta_steps.Reading(tensors, scale, reads)
+        grads, g_h0 = delta_steps.adjoint(reading.plain, g_y, g_last)
+        return _results(tensors, reading.pull(grads), g_h0)
     grads = {n: aligned_empty(t.shape, v.dtype, v.device) for n, t in timed.items()}
+    for name, tensor in tensors.learned.items():
+        grads[name] = aligned_empty((h0.shape[0], *tensor.shape), v.dtype, v.device)
     g_h0 = aligned_empty(h0.shape, v.dtype, v.device)
-    spec = _spec("delta_adjoint", tensors, packed=tensors.offsets is not None)
-    run_kernel(spec, _sizes(tensors), *_operands(tensors), kept, g_y, g_last, *grads.values(), g_h0)
+    spec = _spec("delta_adjoint", tensors, packed=tensors.offsets is not None, reads=reads)
+    operands = _operands(tensors, *_numbers(scale, reads))
+    run_kernel(spec, _sizes(tensors), *operands, kept, g_y, g_last, *grads.values(), g_h0)
+    if tensors.offsets is not None:
+        grads |= {n: grads[n].sum(0, keepdim=True) for n in tensors.learned}
     return _results(tensors, grads, g_h0)
 
 
-def _results(
-    tensors: DeltaTensors, grads: dict[str, Tensor], g_h0: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    every = [grads[n] if n in grads else tensors.v.new_empty(0) for n in TIMED]
+def _results(tensors: DeltaTensors, grads: dict[str, Tensor], g_h0: Tensor) -> _Gradients:
+    every = [grads[n] if n in grads else tensors.v.new_empty(0) for n in (*TIMED, *LEARNED)]
     return (*every, g_h0)  # type: ignore[return-value]
 
 
 @delta_scan_backward.fake
 def _(
-    g_y: Tensor, g_last: Tensor, kept: Tensor, tensors: DeltaTensors
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    g_y: Tensor, g_last: Tensor, kept: Tensor, tensors: DeltaTensors, scale: float, reads: str
+) -> _Gradients:
     grads = {n: t.new_empty(t.shape) for n, t in tensors.timed.items()}
+    rows = tensors.v.shape[0]
+    grads |= {n: t.new_empty((rows, *t.shape)) for n, t in tensors.learned.items()}
     return _results(tensors, grads, tensors.h0.new_empty(tensors.h0.shape))
 
 
@@ -211,11 +256,20 @@ def _second(ctx: Any, *weights: Tensor) -> tuple[Tensor | None, ...]:
     """Differentiate the gradients, by torch's operators, one chunk after another."""
     g_y, g_last, *saved = ctx.saved_tensors
     tensors = DeltaTensors(*saved)
-    names = (*TIMED, "h0")
-    wanted = {n: w for n, w in zip(names, weights, strict=True) if n in (*tensors.timed, "h0")}
-    grads = delta_steps.second(tensors, g_y, g_last, wanted)
+    names = (*TIMED, *LEARNED, "h0")
+    named = dict(zip(names, weights, strict=True))
+    wanted = {n: named[n] for n in (*tensors.timed, *tensors.learned)}
+    reading = delta_steps.Reading(tensors, ctx.scale, ctx.reads)
+    first, _ = delta_steps.adjoint(reading.plain, g_y, g_last)
+    of_plain, grads = reading.second(first, wanted)
+    found = delta_steps.second(reading.plain, g_y, g_last, of_plain | {"h0": named["h0"]})
+    for name, grad in reading.pull(found).items():
+        grads[name] = grads[name] + grad
+    for name in tensors.learned:
+        grads[name] = grads[name].sum(0)
+    grads["h0"] = found["h0"]
     # The states that are kept are what the tensors make them: their derivatives are in those.
-    return grads["g_y"], grads["g_last"], None, *(grads.get(n) for n in names)
+    return found["g_y"], found["g_last"], None, *(grads.get(n) for n in names)
 
 
 delta_scan_backward.gradient(_second, " ".join(("g_y g_last", *DeltaTensors._fields)))

@@ -14,13 +14,73 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.ops.delta_tensors import DeltaTensors
+from tvm_scan.reads import reads_of
+from tvm_scan.torch.ops.delta_tensors import LEARNED, DeltaTensors
+from tvm_scan.torch.ops.reads import value_of
 
-__all__ = ["STEPS", "adjoint", "second", "sequences"]
+__all__ = ["STEPS", "Reading", "adjoint", "second", "sequences"]
 
 #: Steps in a chunk.
 STEPS = 32
 Named = dict[str, Tensor]
+
+
+class Reading:
+    """What is read of tensors, by torch's operators, and the way back.
+
+    Parameters
+    ----------
+    tensors : DeltaTensors
+        As they are given.
+    scale : float
+        Of the queries.
+    reads : str
+        See `tvm_scan.reads`; `w` are the gates, of which there are the logarithms here.
+
+    Attributes
+    ----------
+    plain : DeltaTensors
+        What is read.
+    """
+
+    def __init__(self, tensors: DeltaTensors, scale: float, reads: str) -> None:
+        self._scale, chains = scale, reads_of(reads)
+        self._chains = {n: c for n, c in chains.items() if n != "w"}
+        if tensors.g is not None:
+            self._chains["g"] = chains["w"][:-1]
+        rows = tensors.v.shape[0]
+        # Parameters with a row for each of the batch, as their gradients have.
+        learned = {n: t.expand(rows, *t.shape) for n, t in tensors.learned.items()}
+        self._raw = tensors.timed | learned
+        plain, self._pull = torch.func.vjp(self._read, self._raw)  # type: ignore[misc]
+        self.plain = tensors._replace(**plain, A_log=None, dt_bias=None)
+
+    def _read(self, raw: Named) -> Named:
+        plain = {n: t for n, t in raw.items() if n not in LEARNED}
+        parameters: dict[str, Tensor | float] = {"scale": self._scale}
+        for name in raw.keys() & set(LEARNED):
+            parameter = raw[name].unsqueeze(1)
+            missing = raw["g"].dim() - parameter.dim()
+            parameters[name] = parameter.unflatten(-1, (-1, *[1] * missing))
+        for name, chain in self._chains.items():
+            plain[name] = value_of(chain, raw[name], parameters)
+        return plain
+
+    def pull(self, grads: Named) -> Named:
+        """Return the gradients of the tensors, given those of what is read."""
+        (found,) = self._pull({n: grads[n] for n in self.plain.timed})
+        return dict(found)
+
+    def second(self, grads: Named, weights: Named) -> tuple[Named, Named]:
+        """Differentiate ``pull(grads)``, weighted; the gradients of `grads` and of the tensors."""
+
+        def pulled(grads: Named, raw: Named) -> Named:
+            (found,) = torch.func.vjp(self._read, raw)[1](grads)
+            return dict(found)
+
+        _, pull = torch.func.vjp(pulled, grads, self._raw)  # type: ignore[misc]
+        of_grads, of_raw = pull(weights)
+        return of_grads, of_raw
 
 
 def sequences(tensors: DeltaTensors) -> Iterator[tuple[DeltaTensors, slice, slice]]:

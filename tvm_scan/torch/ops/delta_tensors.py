@@ -26,6 +26,8 @@ class DeltaTensors(NamedTuple):
     a, b : Tensor or None
         Like `k`, of the rule with two vectors, that has no rate: what reads the state, and what
         is added with what it read.
+    A_log, dt_bias : Tensor or None
+        Parameters of what is read of `g`: (value heads,), and like `g` without its first axes.
     h0 : Tensor
         States before time, (sequences, value heads, keys, values).
     offsets : Tensor or None
@@ -39,6 +41,8 @@ class DeltaTensors(NamedTuple):
     beta: Tensor | None
     a: Tensor | None
     b: Tensor | None
+    A_log: Tensor | None
+    dt_bias: Tensor | None
     h0: Tensor
     offsets: Tensor | None
 
@@ -47,6 +51,12 @@ class DeltaTensors(NamedTuple):
         """The tensors that have tokens, by name."""
         named = self._asdict()
         return {n: named[n] for n in TIMED if named[n] is not None}
+
+    @property
+    def learned(self) -> dict[str, Tensor]:
+        """The parameters of what is read, by name."""
+        named = self._asdict()
+        return {n: named[n] for n in LEARNED if named[n] is not None}
 
     @property
     def group(self) -> int:
@@ -68,3 +78,5 @@ class DeltaTensors(NamedTuple):
 
 #: Names of what has tokens.
 TIMED = ("q", "k", "v", "g", "beta", "a", "b")
+#: Names of the parameters of what is read.
+LEARNED = ("A_log", "dt_bias")

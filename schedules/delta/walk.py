@@ -1,0 +1,145 @@
+"""Decisions of the walk over time of a delta rule on a CPU, and what they take.
+
+`tvm_scan.loops.delta_walk` writes it: a task has some columns of one state, and takes a few steps
+at once. Fewer columns make more tasks, of which each repeats what all columns of a state share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_scan import tir
+from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
+from tvm_scan.schedules.machine.machine import Machine
+
+__all__ = ["WalkPlan", "WalkShape", "decide"]
+
+#: Steps at once, those of `tvm_scan.loops.delta_chunk`.
+_STEPS = 4
+#: Vector operations for a vector of the state and one step, of each term of the rule.
+_READ, _WRITTEN = 2.0, 1.0
+#: The same for a vector of a row and so many steps: products of pairs, gates, copies.
+_PREPARED = 60.0
+#: Cycles of a chunk in which a sum waits for the one before: sums of pairs, substitution.
+_WAITS = 250.0
+#: A thread of the pool that sleeps, as they do beside torch's, wakes so many times as slowly as
+#: one that waits in a loop.
+_ASLEEP = 8.0
+
+
+@dataclass(frozen=True)
+class WalkShape:
+    """What is walked: states, their rows and columns, steps of each, and the rule.
+
+    Attributes
+    ----------
+    states, keys, values, length : int
+        Independent states, their rows and columns, and steps.
+    terms : int
+        Products of two vectors that a step adds.
+    cell : int
+        Bytes of a cell.
+    """
+
+    states: int
+    keys: int
+    values: int
+    length: int
+    terms: int = 1
+    cell: int = 4
+
+
+@dataclass(frozen=True)
+class WalkPlan:
+    """The decisions.
+
+    Attributes
+    ----------
+    columns : int
+        Most columns of a task.
+    strip : int
+        Columns whose sums are in registers.
+    vector : int
+        Cells of a vector.
+    threads : bool
+        Whether tasks go to other threads, which have to be woken.
+    """
+
+    columns: int
+    strip: int
+    vector: int
+    threads: bool
+
+    @staticmethod
+    def space(shape: WalkShape, machine: Machine) -> list[WalkPlan]:
+        """Return the plans of a machine for a shape."""
+        width = machine.chip.vector_bytes
+        vector = max(1, min(16, width // shape.cell))
+        # Of 32 registers eight sums of two vectors leave enough; of 16, eight of one.
+        strip = vector * (2 if width == 64 else 1)
+        columns = [n for n in (16, 32, 64, 128) if n <= max(16, shape.values)]
+        threads = [False] + [True] * (machine.cores > 1)
+        return [WalkPlan(n, strip, vector, is_on) for n, is_on in product(columns, threads)]
+
+    def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
+        """Predict what the walk takes."""
+        chip = machine.chip
+        columns = min(self.columns, shape.values)
+        tasks = shape.states * -(-shape.values // columns)
+        lanes = chip.vector_bytes // shape.cell
+        rows, vectors = -(-shape.keys // lanes), shape.keys * -(-columns // lanes)
+        each = _READ + _WRITTEN * shape.terms + 1 / _STEPS
+        steps = shape.length / _STEPS
+        cycles = vectors * each * _STEPS / chip.vector_issue + _WAITS
+        cycles += rows * _PREPARED * shape.terms / chip.vector_issue
+        tile = shape.keys * columns * shape.cell
+        if tile + 4 * _STEPS * shape.keys * shape.cell > chip.nearest:
+            cycles += 3 * tile / (chip.private_rate * chip.cycle)
+        state = shape.states * shape.keys * shape.values * shape.cell
+        tokens = shape.states * shape.length * 2 * (shape.keys + shape.values) * shape.cell
+        work = CpuWork(
+            cycles=tasks * steps * cycles,
+            tasks=tasks,
+            joins=_ASLEEP * self.threads,
+            moved=3 * state + tokens,
+            footprint=2 * state + tokens,
+        )
+        return cpu_cost(work, chip, machine.cores)
+
+
+def decide(
+    options: Mapping[str, Any], sizes: Mapping[str, int], target: Target
+) -> Mapping[str, Any]:
+    """Return the options of `tvm_scan.loops.delta_walk` that its caller leaves open.
+
+    Parameters
+    ----------
+    options : mapping
+        Those that the caller gives.
+    sizes : mapping of str to int
+        ``batch``, ``heads`` (of the keys) and ``length``.
+    target : tvm.target.Target
+        A CPU.
+
+    Returns
+    -------
+    mapping
+        The decisions of the plan that is predicted to be the fastest.
+    """
+    machine = Machine.of(target)
+    states = sizes["batch"] * sizes["heads"] * int(options["group"])
+    shape = WalkShape(
+        states,
+        int(options["keys"]),
+        int(options["values"]),
+        sizes["length"],
+        terms=1 if options["rule"] == "delta" else 2,
+        cell=tir.byte_size(str(options["dtype"])),
+    )
+    plans = WalkPlan.space(shape, machine)
+    return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))

@@ -1,0 +1,84 @@
+"""Steps of decoding that go straight to the kernel: what they may rely on, and what not."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tvm_scan.torch as ts  # noqa: E402
+from tests.torch.test_delta import inputs_of, reference  # noqa: E402
+from tvm_scan.torch.declare import repeated  # noqa: E402
+
+OPTIONS = {"use_qk_l2norm_in_kernel": False, "inplace_final_state": True}
+
+
+def step(seed=0, **changes):
+    """Arguments of a step of two states, in float32."""
+    torch.manual_seed(seed)
+    given, state = inputs_of("gated_delta_rule", 1, keys=16, values=16)
+    given = {n: (t * torch.rand(())).float() for n, t in given.items()}
+    return {**given, "initial_state": state.float(), **OPTIONS, **changes}
+
+
+@pytest.fixture
+def ways(monkeypatch):
+    """What is asked of the remembered signatures: the ways that were taken."""
+    taken = []
+    run = repeated._Way.__call__
+
+    def watched(self, values):
+        taken.append(self)
+        return run(self, values)
+
+    monkeypatch.setattr(repeated._Way, "__call__", watched)
+    return taken
+
+
+def check(given, scale=None):
+    state = given["initial_state"].clone()
+    named = {n: t.double() for n, t in given.items() if n in ("q", "k", "v", "g", "beta")}
+    want, last = reference("gated_delta_rule", named, state.double(), scale)
+    y, same = ts.gated_delta_rule(**given)
+    assert same is given["initial_state"]
+    torch.testing.assert_close(y.double(), want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(same.double(), last, rtol=1e-5, atol=1e-5)
+    return y
+
+
+def test_the_second_step_is_the_kernel_at_once(ways):
+    """On other tensors, whose states are changed in their place; no two share their output."""
+    outputs = [check(step(seed)) for seed in range(4)]
+    assert len(ways) >= 3
+    assert len({y.data_ptr() for y in outputs}) == 4
+
+
+def test_a_step_of_another_signature_is_another(ways):
+    check(step())
+    check(step())
+    count = len(ways)
+    assert count
+    check(step(scale=0.5), 0.5)
+    check(step(scale=0.25), 0.25)
+    strided = step()
+    strided["k"] = torch.cat((strided["k"], strided["k"]), 3)[..., :16]
+    check(strided)
+    shifted = step()
+    room = torch.empty(shifted["v"].numel() + 1)
+    shifted["v"] = room[1:].view(shifted["v"].shape).copy_(shifted["v"])
+    check(shifted)
+    assert len(ways) == count
+
+
+def test_what_is_wrong_is_refused_every_time(ways):
+    """Offsets are read, and a derivative is none of the signature of a tensor."""
+    packed = step()
+    row = {n: t[:1] if isinstance(t, torch.Tensor) and n != "initial_state" else t
+           for n, t in packed.items()}  # fmt: skip
+    for _ in range(2):
+        with pytest.raises(ValueError, match="expected cu_seqlens rising"):
+            ts.gated_delta_rule(**row, cu_seqlens=torch.tensor([0, 5, 1]))
+    for _ in range(2):
+        recorded = step()
+        recorded["q"].requires_grad_()
+        with pytest.raises(ValueError, match="no derivative of inplace_final_state"):
+            ts.gated_delta_rule(**recorded)
+    assert not ways

@@ -1,0 +1,54 @@
+"""Decisions of the walk of a delta rule: by the machine and the shape."""
+
+from dataclasses import replace
+
+import pytest
+from tvm.target import Target
+
+from tvm_scan.schedules.delta.walk import WalkPlan, WalkShape, decide
+from tvm_scan.schedules.machine.machine import Machine
+
+
+def chosen(shape, machine):
+    plans = WalkPlan.space(shape, machine)
+    return min(plans, key=lambda plan: plan.cost(shape, machine).seconds)
+
+
+@pytest.fixture
+def machine():
+    """Two cores with AVX-512."""
+    here = Machine.of(Target({"kind": "llvm", "mcpu": "znver4"}))
+    return replace(here, cores=2)
+
+
+def test_a_small_step_wakes_no_thread(machine):
+    small, large = WalkShape(8, 64, 64, 1), WalkShape(32, 128, 128, 512)
+    assert not chosen(small, machine).threads
+    assert chosen(large, machine).threads
+    assert not chosen(large, replace(machine, cores=1)).threads
+    # A pool that wakes slowly is worth more work.
+    slow = replace(machine, chip=replace(machine.chip, wake=1.0))
+    assert not chosen(large, slow).threads
+
+
+def test_few_states_are_cut_for_many_cores(machine):
+    few = WalkShape(2, 128, 128, 8192)
+    two, many = chosen(few, machine), chosen(few, replace(machine, cores=16))
+    assert 2 * -(-128 // two.columns) >= 2
+    assert many.columns < two.columns
+
+
+@pytest.mark.parametrize(("mcpu", "vector", "strip"), [("znver4", 16, 32), ("znver3", 8, 8)])
+def test_vectors_are_those_of_the_target(mcpu, vector, strip):
+    options = {"group": 2, "keys": 128, "values": 128, "rule": "delta", "dtype": "float32"}
+    sizes = {"batch": 1, "heads": 16, "length": 512}
+    found = decide(options, sizes, Target({"kind": "llvm", "mcpu": mcpu}))
+    assert (found["vector"], found["strip"]) == (vector, strip)
+
+
+def test_prediction_grows_with_the_work(machine):
+    plan = chosen(WalkShape(32, 128, 128, 512), machine)
+    seconds = [plan.cost(WalkShape(32, 128, 128, n), machine).seconds for n in (64, 512, 2048)]
+    assert seconds == sorted(seconds)
+    two_terms = plan.cost(WalkShape(32, 128, 128, 512, terms=2), machine).seconds
+    assert two_terms > seconds[1]
