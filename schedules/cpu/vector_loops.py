@@ -16,6 +16,7 @@ from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import Kernel
+from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
 from tvm_scan.schedules.machine.machine import Machine
@@ -62,7 +63,7 @@ def _in_block(block: SBlock, ldexp: bool) -> SBlock:
         return block
     # Without a use outside of the vector loops TVM would shrink these to one lane.
     body = tir.seq([clear(buffers), body])
-    kernel = Kernel(block.name_hint, [], [], body, buffers).on_stack()
+    kernel = on_stack(Kernel(block.name_hint, [], [], body, buffers))
     return SBlock(
         block.iter_vars,
         block.reads,
