@@ -16,8 +16,8 @@ from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import Kernel
-from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.common.lanes import clear
+from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
 from tvm_scan.schedules.machine.machine import Machine
 

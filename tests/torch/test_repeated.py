@@ -82,3 +82,27 @@ def test_what_is_wrong_is_refused_every_time(ways):
         with pytest.raises(ValueError, match="no derivative of inplace_final_state"):
             ts.gated_delta_rule(**recorded)
     assert not ways
+
+
+def test_tensors_that_were_one_are_two_the_next_time(ways):
+    """The kernel of a call whose keys are its queries reads both where they differ."""
+    for _ in range(2):
+        same = step()
+        same["k"] = same["q"]
+        check(same)
+    count = len(ways)
+    check(step(1))
+    check(step(2))
+    assert len(ways) == count + 1
+
+
+def test_autograd_knows_that_a_state_was_changed(ways):
+    """A product that needs the state of before a step has no gradient after it, at any call."""
+    for _ in range(3):
+        given = step()
+        weight = torch.ones((), requires_grad=True)
+        product = weight * given["initial_state"]
+        ts.gated_delta_rule(**given)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.sum().backward()
+    assert ways

@@ -57,11 +57,14 @@ class _Way:
         For each operand where it comes from, or the number that it is.
     results : tuple of int
         The operand that each result is.
+    changed : tuple of int
+        Arguments that are results, too: autograd is told that the kernel wrote to them.
     """
 
     key: Any
     operands: tuple[Any, ...]
     results: tuple[int, ...]
+    changed: tuple[int, ...]
 
     def __call__(self, values: Sequence[Any]) -> Any:
         operands = []
@@ -73,6 +76,8 @@ class _Way:
             else:
                 operands.append(one)
         launch(kernel_at(self.key).call, *operands)
+        for number in self.changed:
+            torch.autograd.graph.increment_version(values[number])
         return tuple([operands[place] for place in self.results])
 
 
@@ -125,10 +130,13 @@ def repeated(
 def _signature(values: Sequence[Any], named: dict[str, Any]) -> Any:
     """All but the values of tensors; None where a kernel would not take one as it is."""
     parts: list[Any] = [len(values), *named]
-    for value in values:
+    numbers: dict[int, int] = {}
+    for number, value in enumerate(values):
         if not isinstance(value, Tensor):
             parts.append(value)
             continue
+        # Which arguments are the same tensor: an operand is known by the first of them.
+        parts.append(numbers.setdefault(id(value), number))
         if value.requires_grad or not value.is_cpu or value.data_ptr() % ALIGNMENT:
             return None
         parts += (value.shape, value.stride(), value.dtype)
@@ -152,4 +160,7 @@ def _way_of(runs: Sequence[Run], values: Sequence[Any], result: Any) -> _Way | N
         else:  # something was computed of the arguments
             return None
     places = [next((n for n, one in enumerate(run.operands) if one is part), -1) for part in result]
-    return None if -1 in places else _Way(run.key, tuple(operands), tuple(places))
+    if -1 in places:
+        return None
+    changed = [operands[n].number for n in places if isinstance(operands[n], _Argument)]
+    return _Way(run.key, tuple(operands), tuple(places), tuple(changed))
