@@ -19,9 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from bench.onnxruntime_call import is_installed, operator_call
 
 __all__ = ["c_calls", "onnxruntime_call", "transformers_rules"]
 
@@ -132,55 +133,35 @@ def onnxruntime_call(
     tensors: Mapping[str, Tensor],
 ) -> Callable[[], tuple[Tensor, Tensor]] | None:
     """Its operator on the same tensors, without a copy; None where it is not installed."""
-    if importlib.util.find_spec("onnxruntime") is None or importlib.util.find_spec("onnx") is None:
+    if not is_installed():
         return None
-    import onnxruntime
-    from onnx import TensorProto, helper
-
     q, v = tensors["q"], tensors["v"]
     length, heads, keys, values = q.shape[1], q.shape[2], q.shape[3], v.shape[2]
-    arrays = {
-        name: tensors[short].flatten(2) if short in "qkv" else tensors[short]
+    inputs = {
+        name: (tensors[short].flatten(2) if short in "qkv" else tensors[short]).numpy()
         for name, short in (
             *(("query", "q"), ("key", "k"), ("value", "v"), ("past_state", "state")),
             *(("decay", "g"), ("beta", "beta")),
         )
     }
-    node = helper.make_node(
-        "LinearAttention", list(arrays), ["output", "present_state"], domain="com.microsoft",
-        update_rule="gated_delta", q_num_heads=heads, kv_num_heads=values, scale=keys**-0.5,
-    )  # fmt: skip
-    infos = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, list(t.shape))
-        for n, t in arrays.items()
-    ]
-    outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in node.output]
-    graph = helper.make_graph([node], "delta", infos, outs)
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    # A pool that spins between calls takes the cores from whoever is timed next.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    binding = session.io_binding()
     y, last = torch.empty(1, length, v[0, 0].numel()), torch.empty_like(tensors["state"])
-    for name, tensor in arrays.items():
-        _bind(binding.bind_input, name, tensor)
-    for name, tensor in (("output", y), ("present_state", last)):
-        _bind(binding.bind_output, name, tensor)
+    call = operator_call(
+        "LinearAttention",
+        inputs,
+        {"output": y.numpy(), "present_state": last.numpy()},
+        threads=torch.get_num_threads(),
+        domain="com.microsoft",
+        update_rule="gated_delta",
+        q_num_heads=heads,
+        kv_num_heads=values,
+        scale=keys**-0.5,
+    )
 
     def run() -> tuple[Tensor, Tensor]:
-        session.run_with_iobinding(binding)
+        call()
         return y.view(v.shape), last
 
     return run
-
-
-def _bind(bind: Callable[..., None], name: str, tensor: Tensor) -> None:
-    bind(name, "cpu", 0, np.float32, list(tensor.shape), tensor.data_ptr())
 
 
 def transformers_rules() -> dict[str, Rule]:
