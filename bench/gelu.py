@@ -12,6 +12,7 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import Kernel, int_const, local, loop
 from tvm_scan.schedules.common.lanes import clear
+from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.line_stores import line_store, with_line_stores
 from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
 
@@ -75,7 +76,8 @@ def gelu(cells: int, *, vectors: bool, nontemporal: bool = False) -> Any:
         body = with_line_stores(body, ["float32"] if nontemporal else [])
     else:
         body = loop("i", _BLOCK, scalar)
-    kernel = Kernel("gelu", [x], [y], body, [*pool.buffers, line] if vectors else []).on_stack()
+    buffers = [*pool.buffers, line] if vectors else []
+    kernel = on_stack(Kernel("gelu", [x], [y], body, buffers))
     rows = int_const(cells // _BLOCK, "int32")
     kind = ForKind.PARALLEL if vectors else ForKind.SERIAL
     nest = loop("row", rows, lambda r: kernel.block([(row, rows, r)]), kind)
