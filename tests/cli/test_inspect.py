@@ -157,11 +157,16 @@ def test_doctor(records, command, monkeypatch, tmp_path):
     assert "tvm-scan tune library:cumsum" in text, "there is no database in this folder"
 
 
-def test_calibrate(command, monkeypatch, tmp_path):
-    path = tmp_path / "machine.json"
-    monkeypatch.setenv("TVM_SCAN_MACHINE", str(path))
+@pytest.fixture
+def quick_calibration(monkeypatch):
+    """Each of a dozen measurements takes a hundredth of a second instead of a third."""
     quick = functools.partial(calibration.measured, 0.01)
     monkeypatch.setattr(calibration, "measured", lambda seconds: quick())
+
+
+def test_calibrate(command, monkeypatch, tmp_path, quick_calibration):
+    path = tmp_path / "machine.json"
+    monkeypatch.setenv("TVM_SCAN_MACHINE", str(path))
     code, text, _ = command("calibrate", "--json")
     report = json.loads(text)
     assert (code, report["file"]) == (0, str(path))
@@ -265,7 +270,7 @@ def examples():
     return {name: text.rpartition("Example: ")[2] for name, text in helps.items()}
 
 
-def test_every_example_runs(command, tmp_path, monkeypatch):
+def test_every_example_runs(command, tmp_path, monkeypatch, quick_calibration):
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TVM_SCAN_MACHINE", str(tmp_path / "machine.json"))

@@ -33,6 +33,7 @@ def check(function, *args, family=None, dynamic=None, again=(), atol=1e-5):
         want = want if isinstance(want, tuple) else (want,)
         for array, expected in zip(got, want, strict=True):
             np.testing.assert_allclose(array.numpy(), expected.numpy(), 1e-4, atol)
+    return mod
 
 
 def rand(*shape):
@@ -242,8 +243,7 @@ def test_delta_rules(name):
     shapes = {"kda": ((1, L, 4, 6), values[:3]), "rwkv7": (keys, (*heads, 1))}
     gates, rates = shapes.get(name, (values[:3], values[:3]))
     args = [rand(*s) for s in (keys, keys, keys if name == "rwkv7" else values, gates, rates)]
-    check(model, *args)
-    mod = from_exported(exported(model, *args))
+    mod = check(model, *args)
     rules = [r for f in mod.functions.values() if isinstance(f, tirx.PrimFunc) for r in rules_of(f)]
     assert len(rules) == 1
 

@@ -33,17 +33,17 @@ def exported(function, *args):
 def rolled(function, *args):
     """Reports of the loops of a function, which must still compute the same."""
     program = exported(function, *args)
+    check(function, *args, program=program)
     module = torch.fx.GraphModule(program.graph_module, program.graph)
     before = len(module.graph.nodes)
     reports = roll_loops(module)
     if reports:
         assert len(module.graph.nodes) < before
-    check(function, *args)
     return reports
 
 
-def check(function, *args):
-    mod = from_exported(exported(function, *args))
+def check(function, *args, program=None):
+    mod = from_exported(program or exported(function, *args))
     built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
     got = relax.VirtualMachine(built, tvm.cpu())["main"](
         *(tvm.runtime.tensor(a.numpy()) for a in args)

@@ -63,7 +63,7 @@ def compile_cached(
         Passes on a module of Relax. They run each time: what they leave is what is looked up.
     plainly : bool
         Whether LLVM may leave its optimisations out, which take most of the time: it does so for
-        three programs of four, for none in the full tier. For tests of what our passes make of
+        seven programs of eight, for none in the full tier. For tests of what our passes make of
         many loops; those of arithmetic (overflow, rounding) see the code that users run.
 
     Returns
@@ -77,7 +77,7 @@ def compile_cached(
             func_or_mod = relax_pipeline(func_or_mod)
     if str(target.kind.name) != "llvm" and (not cusim.is_simulated() or cusim.is_rewritten()):
         return _compile(func_or_mod, target)
-    if plainly and not drawn(f"plainly {_hash(func_or_mod)}", 4):
+    if plainly and not drawn(f"plainly {_hash(func_or_mod)}", 8):
         target = Target({**target.export(), "opt-level": 0})
     with few_checks(_hash(func_or_mod)):
         folder = _folder() / key_of(func_or_mod, target)

@@ -2,10 +2,11 @@
 
 import contextlib
 
-from tests.support import quick_kernels
+from tests.support import quick_export, quick_kernels
 from tests.support.tiers import Folder
 
 with contextlib.suppress(ImportError):  # without torch its tests are skipped
+    quick_export.install()
     quick_kernels.install()
 
 FOLDER = Folder(

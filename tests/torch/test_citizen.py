@@ -97,6 +97,8 @@ def test_compile(backend, monkeypatch):
         config = pytest.importorskip("torch._inductor.config")
         # Two kernels of a line each: to compile torch's headers beforehand takes longer.
         monkeypatch.setattr(config, "cpp_cache_precompile_headers", False, raising=False)
+        # Nor do they need processes that compile side by side, each of which imports torch.
+        monkeypatch.setattr(config, "compile_threads", 1)
         from torch._inductor.cpp_builder import get_cpp_compiler
 
         try:

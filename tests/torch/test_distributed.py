@@ -3,16 +3,19 @@
 import math
 import os
 import socket
+import sys
 import time
+from subprocess import PIPE
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
-import torch.multiprocessing as mp  # noqa: E402
 
 import tvm_scan.torch as ts  # noqa: E402
+from tests import ROOT  # noqa: E402
+from tests.support.forks import Forked  # noqa: E402
 from tests.support.tiers import longer  # noqa: E402
 from tvm_scan.torch.distributed import sequence_parallel  # noqa: E402
 
@@ -183,6 +186,25 @@ def _work(rank, lengths, port, results):
     dist.destroy_process_group()
 
 
+def in_processes(name, count, *arguments):
+    """Call a function of this module with each rank, in a process for each."""
+    code = f"import sys\nfrom {__name__} import {name}\n{name}(int(sys.argv[1]), *{arguments!r})"
+    started = [
+        Forked(
+            [sys.executable, "-c", code, str(rank)], torch=True, cwd=ROOT, stderr=PIPE, text=True
+        )
+        for rank in range(count)
+    ]
+    try:
+        for process in started:
+            _, error = process.communicate(timeout=300)
+            assert process.returncode == 0, error
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -196,7 +218,7 @@ def parts(request, tmp_path_factory):
     for name in CASES:  # kernels are built here, once, and found by the processes
         for reverse in REVERSE.get(name, BOTH):
             solve(getattr(ts, name), name, sum(lengths), reverse)
-    mp.spawn(_work, args=(lengths, free_port(), str(folder)), nprocs=len(lengths))
+    in_processes("_work", len(lengths), lengths, free_port(), str(folder))
     return lengths, [torch.load(folder / f"{rank}.pt") for rank in range(len(lengths))]
 
 
@@ -257,7 +279,7 @@ def _lose(rank, port, results):
 
 
 def test_a_lost_process_is_an_error(tmp_path):
-    mp.spawn(_lose, args=(free_port(), str(tmp_path)), nprocs=2)
+    in_processes("_lose", 2, free_port(), str(tmp_path))
     said = torch.load(tmp_path / "said.pt")
     assert len(said) == 2
     for text, seconds in said:

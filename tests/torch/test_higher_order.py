@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
+from tests.support import forks  # noqa: E402
 from tvm_scan import ScanError  # noqa: E402
 from tvm_scan.torch.trace import stored_traces  # noqa: E402
 
@@ -272,8 +273,9 @@ def test_a_trace_serves_the_next_process(tmp_path):
     """Which then does without torch's compiler, backward too; another function, another trace."""
 
     def answers():
-        done = subprocess.run(
+        done = forks.run(
             [sys.executable, "-c", _CHILD],
+            torch=True,
             env={**os.environ, "TVM_SCAN_CACHE": str(tmp_path)},
             capture_output=True,
             text=True,
