@@ -27,6 +27,7 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import element_parts
 from tvm_scan.schedules.machine.cost import Cost
 from tvm_scan.schedules.machine.machine import Machine
+from tvm_scan.schedules.machine.narrow import first_wide
 from tvm_scan.schedules.machine.terms import missing_functions
 from tvm_scan.schedules.picture import Picture
 
@@ -343,6 +344,13 @@ class ScanPlan(ABC):
                 f"{dtype} for {buffer.name}",
                 f"use another one than {', '.join(sorted(lacks))}",
             )
+        wide = first_wide(recurrence) if "int64" in lacks else None
+        self.require(
+            wide is None,
+            f"integers of a step that fit 32 bits, as those of {machine.device.name} have",
+            str(wide),
+            "compute it in float32, or with smaller extents",
+        )
         # Elements lie in memory of threads that exchange; of bool they do so as bool.
         made = {dtype for _, dtype in element_parts(recurrence)} if self.combines(1) else set()
         self.require(

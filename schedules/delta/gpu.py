@@ -57,9 +57,14 @@ def _bytes(rule: DeltaRule, chunk: int) -> int:
 
 
 def fits_block(rule: DeltaRule, target: Target) -> int:
-    """Steps of the largest chunk that fits into a block's shared memory; 0 where none does."""
+    """Steps of the largest chunk that fits into a block's shared memory; 0 where none does.
+
+    Nor does one where a kernel cannot be given the arrays: too many, or of dtypes that are lacking.
+    """
     machine = Machine.of(target)
-    if machine.threads < _THREADS:
+    arrays = tir.VarMap((array, True) for array in (*rule.inputs, *rule.outputs))
+    lacks = any(tir.dtype_of(array) in machine.device.lacks for array in arrays.keys())
+    if machine.threads < _THREADS or len(arrays) > machine.device.buffers or lacks:
         return 0
     return next((c for c in _CHUNKS if _bytes(rule, c) <= machine.shared_bytes), 0)
 
@@ -72,7 +77,7 @@ def build_delta_blocks(rule: DeltaRule, target: Target) -> Built:
     rule : DeltaRule
         One that ``fits_block``.
     target : tvm.target.Target
-        Of kind cuda.
+        Of a GPU.
 
     Returns
     -------
