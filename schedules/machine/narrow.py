@@ -6,6 +6,7 @@ has fewer than 2^31 elements and sums and products wrap; a value or a condition 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -24,6 +25,7 @@ _LONGEST = (1 << 31) - (1 << 24)
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
 
+@lru_cache(maxsize=64)
 def first_wide(recurrence: Recurrence) -> Any | None:
     """Return the first integer of 64 bits in a step's values that may not fit 32; None for none.
 
