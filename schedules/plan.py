@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import Field, fields, replace
 from itertools import islice
-from math import prod
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from tvm.target import Target
@@ -24,10 +23,9 @@ from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
-from tvm_scan.schedules.common.sizes import element_parts
 from tvm_scan.schedules.machine.cost import Cost
+from tvm_scan.schedules.machine.device_checks import check_device
 from tvm_scan.schedules.machine.machine import Machine
-from tvm_scan.schedules.machine.terms import missing_functions
 from tvm_scan.schedules.picture import Picture
 
 __all__ = ["SCHEDULES", "ScanPlan", "register", "schedules_of"]
@@ -326,60 +324,8 @@ class ScanPlan(ABC):
 
     def check_on(self, machine: Machine, recurrence: Recurrence) -> None:
         """Check that the plan fits what a target has; see ``check``."""
-        self._check_indices(recurrence, machine)
-        self._check_dtypes(recurrence, machine)
-        self._check_functions(recurrence, machine)
+        check_device(self, recurrence, machine)
         self.check_fit(recurrence, machine)
-
-    def _check_dtypes(self, recurrence: Recurrence, machine: Machine) -> None:
-        lacks = machine.device.lacks
-        if not lacks:
-            return
-        for buffer in (*recurrence.inputs, *recurrence.outputs):
-            dtype = tir.dtype_of(buffer)
-            self.require(
-                dtype not in lacks,
-                f"dtypes that {machine.device.name} has",
-                f"{dtype} for {buffer.name}",
-                f"use another one than {', '.join(sorted(lacks))}",
-            )
-        # Elements lie in memory of threads that exchange; of bool they do so as bool.
-        made = {dtype for _, dtype in element_parts(recurrence)} if self.combines(1) else set()
-        self.require(
-            made.isdisjoint(lacks - {"bool"}),
-            f"elements of dtypes that {machine.device.name} has",
-            ", ".join(sorted(made)),
-            "use algorithm lanes, which makes none",
-        )
-
-    def _check_functions(self, recurrence: Recurrence, machine: Machine) -> None:
-        parts = (recurrence.prologue, recurrence.body, recurrence.finish)
-        stmt = tir.seq([part for part in parts if part is not None])
-        missing = missing_functions(machine.device, stmt)
-        self.require(
-            not missing,
-            f"functions that TVM has for {machine.device.name}",
-            ", ".join(missing),
-            "write them by others, such as exp, log and sqrt",
-        )
-
-    def _check_indices(self, recurrence: Recurrence, machine: Machine) -> None:
-        axes = (*recurrence.lanes, recurrence.time)
-        narrow = machine.device.lacks.intersection(("int64",))
-        if not narrow and all(tir.dtype_of(axis.var) == "int64" for axis in axes):
-            return
-        for buffer in (*recurrence.inputs, *recurrence.outputs):
-            extents = [tir.as_int(extent) for extent in tir.shape_of(buffer)]
-            size = prod(extent or 0 for extent in extents)  # 0 where one is not known
-            self.require(
-                size < 1 << 31,
-                f"fewer than 2^31 elements in a buffer on {machine.device.name}, whose indices "
-                "have 32 bits"
-                if narrow
-                else "int64 indices into a buffer of 2^31 elements or more",
-                f"int32 indices into {buffer.name} of {size} elements",
-                "cut the buffer" if narrow else "write the extents of its loops as T.int64(n)",
-            )
 
     def require(self, holds: bool, expected: str, found: str, fix: str) -> None:
         """Raise a ``PlanError`` with what was expected, found, and the fix, unless it holds."""

@@ -41,7 +41,7 @@ def branches(target: Target, recurrence: Recurrence) -> list[Branch]:
     Raises
     ------
     PlanError
-        For a target that is neither a CPU nor CUDA.
+        For a target of a kind that no row serves.
     """
     machine = Machine.of(target)
     schedules = schedules_of(device_of(target).plans)

@@ -37,12 +37,12 @@ from tvm_scan.schedules.delta.chunk import Chunk, Product, scale
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["CHUNKS", "THREADS", "build_delta_blocks", "fits_block", "shared_bytes"]
+__all__ = ["build_delta_blocks", "fits_block", "shared_bytes", "why_unfit"]
 
 #: Threads of a block, and its columns: a warp.
-THREADS, _COLUMNS = 128, 32
+_THREADS, _COLUMNS = 128, 32
 #: Steps of a chunk, largest first.
-CHUNKS = (16, 8, 4)
+_CHUNKS = (16, 8, 4)
 
 
 def shared_bytes(rule: DeltaRule, chunk: int) -> int:
@@ -57,11 +57,37 @@ def shared_bytes(rule: DeltaRule, chunk: int) -> int:
 
 
 def fits_block(rule: DeltaRule, target: Target) -> int:
-    """Steps of the largest chunk that fits into a block's shared memory; 0 where none does."""
+    """Return the steps of the largest chunk that a block can take; 0 where it can take none."""
     machine = Machine.of(target)
-    if machine.threads < THREADS:
+    if _expected(rule, machine) is not None:
         return 0
-    return next((c for c in CHUNKS if shared_bytes(rule, c) <= machine.shared_bytes), 0)
+    return next(c for c in _CHUNKS if shared_bytes(rule, c) <= machine.shared_bytes)
+
+
+def why_unfit(rule: DeltaRule, target: Target) -> str:
+    """Return what a target would need that cannot run a delta rule in chunks."""
+    expected, found = _expected(rule, Machine.of(target)) or ("nothing more", "all")
+    return f"expected {expected}, found {found}; run its loop as it was written"
+
+
+def _expected(rule: DeltaRule, machine: Machine) -> tuple[str, str] | None:
+    """What a device would need, and what it has; None where that is enough."""
+    device, least = machine.device, _CHUNKS[-1]
+    if machine.threads < _THREADS:
+        return f"a device with blocks of {_THREADS} threads", f"{machine.threads} threads"
+    arrays = tir.VarMap((array, True) for array in (*rule.inputs, *rule.outputs))
+    if len(arrays) > device.buffers:
+        return f"at most {device.buffers} buffers in a kernel of {device.name}", f"{len(arrays)}"
+    for array in arrays.keys():
+        if (dtype := tir.dtype_of(array)) in device.lacks:
+            return f"dtypes that {device.name} has", f"{dtype} for {array.name}"
+    if (size := shared_bytes(rule, least)) > machine.shared_bytes:
+        return (
+            f"a chunk of {least} steps to fit into the {machine.shared_bytes} bytes of shared "
+            "memory of a block",
+            f"that it takes {size}",
+        )
+    return None
 
 
 def build_delta_blocks(rule: DeltaRule, target: Target) -> Built:
@@ -72,7 +98,7 @@ def build_delta_blocks(rule: DeltaRule, target: Target) -> Built:
     rule : DeltaRule
         One that ``fits_block``.
     target : tvm.target.Target
-        Of kind cuda.
+        Of a GPU.
 
     Returns
     -------
@@ -90,16 +116,16 @@ class _Block(Chunk):
         self.across = -(-self.columns // _COLUMNS)
         self.task, self.total = self.assign_task(self.across, _COLUMNS)
         # Rows that fill the threads: none of them asks whether its cell is there.
-        self.padded = -(-self.rows * _COLUMNS // THREADS) * THREADS
+        self.padded = -(-self.rows * _COLUMNS // _THREADS) * _THREADS
         cells = chunk * _COLUMNS
         self.state = local("matrix", [self.padded], self.dtype, "shared")
         self.known = [local(f"known{n}", [cells], self.dtype, "shared") for n in self.reading]
         self.drive = [self.update[n] for n in self.reading]
         self.outs = [
-            local(f"out{n}", [-(-cells // THREADS)], self.dtype) for n, _ in enumerate(rule.reads)
+            local(f"out{n}", [-(-cells // _THREADS)], self.dtype) for n, _ in enumerate(rule.reads)
         ]
         self.sum, self.factor = local("total", [1], self.dtype), local("factor", [1], self.dtype)
-        self.gone = local("gone", [-(-self.rows // THREADS)], self.dtype)
+        self.gone = local("gone", [-(-self.rows // _THREADS)], self.dtype)
         self.buffers += [self.state, self.gates, *self.into, *self.source, self.passed]
         self.buffers += [*self.weights, *chain(*self.lower, *self.readers)]
         self.buffers += [*self.update, *self.rate, *self.known]
@@ -109,7 +135,7 @@ class _Block(Chunk):
         """The grid."""
         rule, task, blocks = self.rule, self.task, at_least_one(self.total)
         kernel = Kernel("delta_block", rule.inputs, rule.outputs, self._body(), self.buffers)
-        threads = int_const(THREADS, self.index)
+        threads = int_const(_THREADS, self.index)
 
         def thread(bx: Any, tx: Any) -> Any:
             return kernel.block([(task, blocks, bx), (self.thread, threads, tx)])
@@ -127,11 +153,11 @@ class _Block(Chunk):
         """``make(number, slot)`` for ``count`` numbers, the thread's own counted by ``slot``."""
 
         def of_thread(n: Any) -> Any:
-            number = n * THREADS + self.thread
+            number = n * _THREADS + self.thread
             code = make(number, n)
-            return code if count % THREADS == 0 else when(number < count, code)
+            return code if count % _THREADS == 0 else when(number < count, code)
 
-        return loop("n", -(-count // THREADS), of_thread, dtype=self.index)
+        return loop("n", -(-count // _THREADS), of_thread, dtype=self.index)
 
     def _present(self, inside: Any) -> Any:
         """``inside``, where the block has a matrix: a grid has one block at least.

@@ -13,15 +13,8 @@ from tvm_scan.extraction.threads import is_bound
 from tvm_scan.recurrence import Refusal, RefusalKind
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.delta.cpu import CHUNK, build_delta
-from tvm_scan.schedules.delta.gpu import (
-    CHUNKS,
-    THREADS,
-    build_delta_blocks,
-    fits_block,
-    shared_bytes,
-)
+from tvm_scan.schedules.delta.gpu import build_delta_blocks, fits_block, why_unfit
 from tvm_scan.schedules.machine.device import device_of
-from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.machine.terms import in_terms_of
 
 __all__ = [
@@ -64,22 +57,6 @@ def as_delta(func: tirx.PrimFunc, nest: Any, refusal: Refusal) -> DeltaRule | Re
 def runs_in_chunks(rule: DeltaRule, target: Target) -> bool:
     """Return whether a target runs a delta rule in chunks."""
     return not device_of(target).is_gpu or fits_block(rule, target) > 0
-
-
-def why_unfit(rule: DeltaRule, target: Target) -> str:
-    """Reason why a target does not run a delta rule in chunks, which it does not."""
-    machine = Machine.of(target)
-    if machine.threads < THREADS:
-        return (
-            f"expected a device with blocks of {THREADS} threads for the {describe_delta(rule)}, "
-            f"found {machine.threads} threads; run its loop as it was written"
-        )
-    steps = CHUNKS[-1]
-    return (
-        f"expected a chunk of {steps} steps of the {describe_delta(rule)} to fit into the "
-        f"{machine.shared_bytes} bytes of shared memory of a block, found that it takes "
-        f"{shared_bytes(rule, steps)}; run its loop as it was written"
-    )
 
 
 def build_chunks(rule: DeltaRule, target: Target) -> Built | None:

@@ -20,6 +20,7 @@ from tvm.ir import Call, Op, Var
 from tvm.s_tir import SBlock
 
 from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.common.wrapping import with_wrapping
 from tvm_scan.schedules.machine.device import Device
@@ -66,23 +67,24 @@ def in_terms_of(device: Device, nest: Any, *, signed: bool = False) -> Any:
     return nest if device.infinities else _without_infinities(nest)
 
 
-def missing_functions(device: Device, stmt: Any) -> list[str]:
-    """Return the functions of a statement that a device cannot be made to compute.
+@lru_cache(maxsize=64)
+def missing_functions(device: Device, recurrence: Recurrence) -> tuple[str, ...]:
+    """Return the functions of a recurrence that a device cannot be made to compute.
 
     Parameters
     ----------
     device : Device
         Where it will run.
-    stmt : Stmt
-        Of a loop.
+    recurrence : Recurrence
+        What would run.
 
     Returns
     -------
-    list of str
+    tuple of str
         Names, as TensorIR has them.
     """
     if device.c_functions:
-        return []
+        return ()
     names: dict[str, None] = {}
 
     def on_call(call: Call) -> None:
@@ -90,8 +92,10 @@ def missing_functions(device: Device, stmt: Any) -> list[str]:
         if name not in _BY_OTHERS and _is_called_as_in_c(name, device.name):
             names[name.partition(".")[2]] = None
 
-    tvm_ffi.structural_walk(stmt, [(Call, on_call)])
-    return list(names)
+    for part in (recurrence.prologue, recurrence.body, recurrence.finish):
+        if part is not None:
+            tvm_ffi.structural_walk(part, [(Call, on_call)])
+    return tuple(names)
 
 
 def _log1p(x: Any) -> Any:

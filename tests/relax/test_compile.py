@@ -90,6 +90,11 @@ def test_an_exported_program_as_json(tmp_path, capsys):
             "expected --target cpu, cuda, rocm, opencl, metal or webgpu, got tpu",
         ),
         ("model.py", {"target": '{"kind": "vulkan"}'}, "or webgpu, got vulkan"),
+        (
+            "model.py",
+            {"target": "webgpu"},
+            "whose models `load` runs, of cpu or cuda, got one of w",
+        ),
         ("model.py", {"target": '{"kind": "cuda", "arch": 9}'}, "as JSON that TVM takes"),
         ("model.py", {"target": '{"kind"'}, "as JSON that TVM takes"),
         ("model.py", {"database": Path()}, "found a folder without one"),

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -139,8 +140,8 @@ class Page:
     requests: list[str] = field(default_factory=list)
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
-        options = {"expression": expression, "returnByValue": True}
+        """The value of a JavaScript expression; a promise is waited for."""
+        options = {"expression": expression, "returnByValue": True, "awaitPromise": True}
         answer = self.browser.call("Runtime.evaluate", options, self.session)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -157,12 +158,12 @@ class Page:
 class Browser:
     """One process of Chromium; a context manager."""
 
-    def __init__(self, chromium: Chromium) -> None:
+    def __init__(self, chromium: Chromium, flags: Sequence[str] = ()) -> None:
         self.folder = tempfile.mkdtemp(prefix="tvm-scan-browser-")
         to_read, to_write = os.pipe()
         from_read, from_write = os.pipe()
         # Chromium reads commands from descriptor 3 and answers on 4.
-        words = [chromium.program, *_FLAGS, f"--user-data-dir={self.folder}", "about:blank"]
+        words = [chromium.program, *_FLAGS, *flags, f"--user-data-dir={self.folder}", "about:blank"]
         shell = f'exec "$@" 3<&{to_read} 4>&{from_write}'
         self.process = subprocess.Popen(
             ["bash", "-c", shell, "chromium", *words],
@@ -209,8 +210,8 @@ class Browser:
                 assert "error" not in answer, answer
                 return answer["result"]
 
-    def open(self, path: Path, *, width: int = 1200, dark: bool = False) -> Page:
-        """Load a file in a window of a width, light or dark."""
+    def open(self, path: Path | str, *, width: int = 1200, dark: bool = False) -> Page:
+        """Load a file, or an address, in a window of a width, light or dark."""
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         attach = {"targetId": target, "flatten": True}
         session = self.call("Target.attachToTarget", attach)["sessionId"]
@@ -222,7 +223,8 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", {"features": [scheme]}, session)
         self.loaded.discard(session)
-        answer = self.call("Page.navigate", {"url": path.resolve().as_uri()}, session)
+        address = path if isinstance(path, str) else path.resolve().as_uri()
+        answer = self.call("Page.navigate", {"url": address}, session)
         assert "errorText" not in answer, answer
         while session not in self.loaded:
             self._next()

@@ -21,6 +21,7 @@ from tvm_scan import __version__, tir
 from tvm_scan._files import write_file, write_library
 from tvm_scan.arguments import as_module
 from tvm_scan.artifact import FORMAT, MANIFEST, sha256_of
+from tvm_scan.artifact_inputs import DEVICE_TYPES
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.store.arguments import as_database
@@ -74,10 +75,17 @@ def export(
     Raises
     ------
     ScanError
-        If the folder cannot be made or written to, or the linker is not there.
+        If the folder cannot be made or written to, the linker is not there, or TVM's wheels have
+        no runtime for the target.
     """
     mod, target = as_module(mod, "export"), target_for(target, None, "export")
     database = as_database(database, "export")
+    runtime = device_of(target).runtime
+    if runtime not in DEVICE_TYPES:
+        raise ScanError(
+            f"export: expected a target whose models `load` runs, of {' or '.join(DEVICE_TYPES)}, "
+            f"got one of {runtime}; use tvm.compile with get_pipeline, and TVM's own runtime there"
+        )
     folder = Path(folder)
     _check_folder(folder)
     if linker is not None and shutil.which(linker) is None:
@@ -97,7 +105,7 @@ def export(
         "library": library.name,
         "sha256": sha256_of(library),
         "target": str(target),
-        "device": device_of(target).runtime,
+        "device": runtime,
         "machine": _machine(target),
         "versions": {
             "tvm_scan": __version__,

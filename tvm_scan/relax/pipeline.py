@@ -35,7 +35,8 @@ def scan_passes(target: Target | str | None = None, database: Any = None) -> tvm
     Parameters
     ----------
     target : tvm.target.Target or str, optional
-        What is compiled for; of kind llvm or cuda. The current target, else this machine's CPU.
+        What is compiled for; of kind llvm, cuda, opencl, webgpu, metal or rocm. The
+        current target, else this machine's CPU.
     database : RecordStore, tvm.s_tir.meta_schedule.Database or path, optional
         Tuning records, looked up before the default plans.
 
@@ -65,7 +66,8 @@ def get_pipeline(target: Target | str | None = None, database: Any = None) -> tv
     Parameters
     ----------
     target : tvm.target.Target or str, optional
-        What is compiled for; of kind llvm or cuda. The current target, else this machine's CPU.
+        What is compiled for; of kind llvm, cuda, opencl, webgpu, metal or rocm. The
+        current target, else this machine's CPU.
     database : RecordStore, tvm.s_tir.meta_schedule.Database or path, optional
         Tuning records, looked up before the default plans.
 
