@@ -28,7 +28,7 @@ def rule_of(func):
 
 
 def run_chunks(func, arrays):
-    return called(compile_cached(parallelize(func, CPU), target=CPU), arrays)
+    return called(compile_cached(parallelize(func, CPU), target=CPU, plainly=True), arrays)
 
 
 def called(compiled, arrays):
@@ -40,7 +40,8 @@ def called(compiled, arrays):
 @functools.cache
 def both_of(name):
     """A form in chunks and its loop, compiled once for all that enters them."""
-    return compile_cached(parallelize(FORMS[name], CPU), CPU), compile_cached(FORMS[name], PLAIN)
+    chunks = compile_cached(parallelize(FORMS[name], CPU), CPU, plainly=True)
+    return chunks, compile_cached(FORMS[name], PLAIN)
 
 
 def arguments(func, seed=0):

@@ -76,7 +76,7 @@ def test_serial_loop_agrees_with_twin(name, dtype, options):
         symbolic["batch"] = None
     func = entry.factory(*(None for _ in entry.size_names), dtype, **symbolic)
     assert all(func.attrs[key] == value for key, value in FUNC_ATTRS.items())
-    executable = compile_cached(func, target="llvm")
+    executable = compile_cached(func, target="llvm", plainly=True)
     rng = np.random.default_rng(SEED)
     for length in LENGTHS:
         sizes = _sizes(name, length)
@@ -105,7 +105,7 @@ def test_constant_extents(name, length):
         assert all(extent.ty.dtype == "int64" for extent in extents)
     inputs = entry.example_inputs(np.random.default_rng(SEED), *sizes)
     want = entry.expected(inputs)
-    got = run_serial(compile_cached(func, target="llvm"), func, inputs, want)
+    got = run_serial(compile_cached(func, target="llvm", plainly=True), func, inputs, want)
     for key, bound in error_bound(name, inputs, {}, length).items():
         assert (np.abs(got[key] - want[key]) <= bound).all()
 
@@ -121,7 +121,7 @@ def test_exact_inputs_are_exact(name):
     entry = LIBRARY[name]
     func = entry.factory(*sizes, **case.options)
     want = entry.expected(case.inputs, **case.options)
-    got = run_serial(compile_cached(func, target="llvm"), func, case.inputs, want)
+    got = run_serial(compile_cached(func, target="llvm", plainly=True), func, case.inputs, want)
     for key in want:
         assert np.abs(want[key]).max() < 2**24
         np.testing.assert_array_equal(got[key], want[key])
@@ -158,7 +158,7 @@ def test_nan_on_the_cpu_follows_the_twin():
         entry = LIBRARY[name]
         func = entry.factory(1, 7)
         want = entry.expected({"X": x})
-        got = run_serial(compile_cached(func, target="llvm"), func, {"X": x}, want)
+        got = run_serial(compile_cached(func, target="llvm", plainly=True), func, {"X": x}, want)
         np.testing.assert_array_equal(got["Y"], want["Y"])
 
 

@@ -25,7 +25,7 @@ def check(function, *args, family=None, dynamic=None, again=(), atol=1e-5):
     mod = from_exported(exported(function, *args, dynamic=dynamic))
     found = [name for names in families(mod) for name in names]
     assert family is None or family in found, found
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     machine = relax.VirtualMachine(built, tvm.cpu())
     for given in (args, *again):
         got = machine["main"](*(tvm.runtime.tensor(a.numpy()) for a in given))
@@ -174,7 +174,7 @@ def test_a_model_of_transformers_on_our_scan():
         program = torch.export.export(Logits(), (ids,), strict=False)
     mod = from_exported(program)
     assert families(mod) == [["affine"]]
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     (got,) = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(ids.numpy()))
     with torch.no_grad():
         np.testing.assert_allclose(got.numpy(), Logits()(ids).numpy(), 1e-4, 1e-5)
@@ -211,7 +211,7 @@ def test_a_model_with_a_delta_rule(kind, monkeypatch):
     with torch.no_grad(), ours.patch_transformers():
         program = torch.export.export(Logits(), (ids,), dynamic_shapes=length, strict=False)
     mod = from_exported(program)
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     run = relax.VirtualMachine(built, tvm.cpu())["main"]
     for tokens in (ids, torch.arange(33).unsqueeze(0)):
         with torch.no_grad():

@@ -44,7 +44,7 @@ def rolled(function, *args):
 
 def check(function, *args, program=None):
     mod = from_exported(program or exported(function, *args))
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     got = relax.VirtualMachine(built, tvm.cpu())["main"](
         *(tvm.runtime.tensor(a.numpy()) for a in args)
     )

@@ -41,7 +41,7 @@ def imported(function, inputs, dynamic):
 def runner(mod):
     """The module, compiled, as a function on tensors of torch."""
     machine = relax.VirtualMachine(
-        compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU)), tvm.cpu()
+        compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True), tvm.cpu()
     )
 
     def run(*inputs):

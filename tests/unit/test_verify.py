@@ -41,7 +41,9 @@ def libraries(monkeypatch, request):
     build = verification.build
 
     def kept(func, target):
-        return compile_cached(func, target) if target.kind.name == "llvm" else build(func, target)
+        if target.kind.name != "llvm":
+            return build(func, target)
+        return compile_cached(func, target, plainly=True)
 
     if request.function is not test_command:
         monkeypatch.setattr(verification, "build", kept)
