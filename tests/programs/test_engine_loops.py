@@ -194,7 +194,7 @@ def test_a_head_of_a_model_fits_a_block():
 
 
 def test_a_state_that_fits_no_block():
-    with pytest.raises(PlanError, match="expected a chunk of 4 steps .* shared memory"):
+    with pytest.raises(PlanError, match=r"expected a chunk of 4 steps .* shared memory"):
         parallelize(form("blocks", keys=256, values=256), {**CUDA_TARGET.export(), **SMALL})
 
 
