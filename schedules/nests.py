@@ -12,10 +12,8 @@ from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.choose.arguments import Chooser, check_fits
 from tvm_scan.schedules.choose.plan_of import plan_of
-from tvm_scan.schedules.cpu.leftover import unbind_leftovers
 from tvm_scan.schedules.delta.rule import as_delta, build_chunks, why_unfit
-from tvm_scan.schedules.gpu.leftover import bind_leftovers
-from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.leftover import schedule_leftovers
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.primitive import build, unbind
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks, nest_of, splice
@@ -63,5 +61,5 @@ def schedule_nests(
     if not applied:
         worst = next((r for r in refusals if r.kind.value not in _PLAIN), refusals[0])
         raise RefusalError(worst.message(), worst)
-    (bind_leftovers if device.is_gpu else unbind_leftovers)(sch, device)
+    schedule_leftovers(sch, device)
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})

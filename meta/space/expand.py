@@ -17,8 +17,7 @@ from tvm_scan.meta.space.decisions import fits
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules import expand_scans
 from tvm_scan.schedules.annotated import annotated_plans
-from tvm_scan.schedules.gpu.leftover import bind_leftovers
-from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.leftover import schedule_leftovers
 from tvm_scan.schedules.splice import nest_of, silent
 
 __all__ = ["ExpandScansPostproc", "expand_checked", "mark", "unmark"]
@@ -49,9 +48,7 @@ def expand_checked(sch: Schedule, target: Target) -> bool:
             return False
     with target:
         expand_scans(sch)
-    device = device_of(target)
-    if device.is_gpu:
-        bind_leftovers(sch, device)
+    schedule_leftovers(sch, device_of(target))
     return True
 
 

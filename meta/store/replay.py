@@ -19,8 +19,7 @@ from tvm_scan.schedules import expand_scans
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.unfit import why_unfit
-from tvm_scan.schedules.gpu.leftover import bind_leftovers
-from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.leftover import schedule_leftovers
 from tvm_scan.schedules.splice import ensure_blocks, nest_of
 
 __all__ = ["replay", "replay_record"]
@@ -106,9 +105,7 @@ def replay_record(record: Any, mod: IRModule, func: PrimFunc, target: Target) ->
             raise PlanError(f"replay: expected a record whose plan fits, got {plan}: {reason}")
     with target:
         expand_scans(sch)
-    device = device_of(target)
-    if device.is_gpu:
-        bind_leftovers(sch, device)
+    schedule_leftovers(sch, device_of(target))
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
 
 

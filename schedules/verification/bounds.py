@@ -7,6 +7,7 @@ the inputs by the bound makes of the loop's result, over the bound.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from tvm.ir import Call, Var
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra, BoundedAffine
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.verification.inputs import STEPS
 
@@ -27,6 +29,7 @@ __all__ = ["Promise", "errors", "promise", "takes_extrema"]
 _EXACT = ("bitwise affine", "shifted bits", "two states", "finite automaton")
 _EXACT_OPERATORS = ("max", "min", "and", "or", "xor")
 #: Families that may leave the loop once a value is not finite; docs/numerics.md says how.
+_NONE: frozenset[str] = frozenset()
 _UNTIL_FINITE = ("clamp", "linear fractional", "declared associative")
 
 
@@ -57,18 +60,24 @@ class Promise:
     gates: frozenset[str]
 
 
-def promise(recurrence: Recurrence, output: Var, *, rounds_steps: bool = False) -> Promise:
+def promise(
+    recurrence: Recurrence | DeltaRule, output: Var, *, rounds_steps: bool = False
+) -> Promise:
     """Return what the scan of a recurrence promises of one of its outputs.
 
     Parameters
     ----------
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
     output : Var
         A parameter that is written.
     rounds_steps : bool
         Whether it is compared with a loop that rounds its carry to a half at every step.
     """
     dtype = tir.dtype_of(output)
+    if isinstance(recurrence, DeltaRule):
+        indices = [w.index for w in recurrence.stores if w.buffer.same_as(output)]
+        time, reverse = _moves(indices, recurrence.time.var)
+        return Promise(_delta_bound(recurrence, dtype, rounds_steps), time, reverse, False, _NONE)
     time, reverse = _moves_with_time(recurrence, output)
     algebras = [algebra.innermost for algebra in recurrence.algebras]
     finite_alike = not any(algebra.name in _UNTIL_FINITE for algebra in algebras)
@@ -134,16 +143,22 @@ def takes_extrema(func: tirx.PrimFunc) -> bool:
 
 def _moves_with_time(recurrence: Recurrence, output: Var) -> tuple[int | None, bool]:
     """The dimension of an output that moves with time, and whether it moves backwards."""
-    time, moves = recurrence.time.var, set()
+    indices: list[Any] = []
 
     def on_store(store: tirx.BufferStore) -> None:
-        if not store.buffer.same_as(output):
-            return
-        moving = [d for d, i in enumerate(store.indices) if tir.contains_var(i, [time])]
-        if len(moving) == 1:
-            moves.add((moving[0], _stride(store.indices[moving[0]], time)))
+        if store.buffer.same_as(output):
+            indices.append(store.indices)
 
     tvm_ffi.structural_walk(recurrence.body, [(tirx.BufferStore, on_store)])
+    return _moves(indices, recurrence.time.var)
+
+
+def _moves(stores: Iterable[Any], time: Var) -> tuple[int | None, bool]:
+    moves = set()
+    for indices in stores:
+        moving = [d for d, i in enumerate(indices) if tir.contains_var(i, [time])]
+        if len(moving) == 1:
+            moves.add((moving[0], _stride(indices[moving[0]], time)))
     if len(moves) != 1:
         return None, False
     ((dimension, stride),) = moves
@@ -193,6 +208,15 @@ def _bound(recurrence: Recurrence, dtype: str, rounds_steps: bool) -> float:
     # Errors of either sign mostly cancel: 2 k sqrt(t + c) units, k up to 10, of half an eps.
     length = tir.as_int(recurrence.time.extent) or STEPS
     return 16 * float(np.finfo(dtype).eps) * float(np.sqrt(max(16, length)))
+
+
+def _delta_bound(rule: DeltaRule, dtype: str, rounds_steps: bool) -> float:
+    """Bound as of a scan, whose steps round once for each row of each term."""
+    if rounds_steps or tir.is_half(dtype):
+        return (16 if rounds_steps else 4) * 2.0**-8
+    steps = max(16, tir.as_int(rule.time.extent) or STEPS)
+    roundings = steps * (tir.as_int(rule.rows.extent) or 1) * max(1, len(rule.terms))
+    return 16 * float(np.finfo(dtype).eps) * float(np.sqrt(roundings))
 
 
 def _is_exact(algebra: Algebra) -> bool:

@@ -17,6 +17,7 @@ from tvm.sym import Analyzer
 from tvm_scan import tir
 from tvm_scan.algebra import Automaton
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.recurrence import Recurrence
 
 __all__ = ["CASES", "STEPS", "Case", "cases", "index_limits"]
@@ -58,7 +59,7 @@ class Case:
             yield {name: _changed(array, relative, rng) for name, array in self.arrays.items()}
 
 
-def cases(func: tirx.PrimFunc, recurrence: Recurrence, seed: int) -> Iterator[Case]:
+def cases(func: tirx.PrimFunc, recurrence: Recurrence | DeltaRule, seed: int) -> Iterator[Case]:
     """Every kind that means something to the dtypes of a function.
 
     A value that is not finite is put into the middle of one input at a time: together they would
@@ -68,13 +69,15 @@ def cases(func: tirx.PrimFunc, recurrence: Recurrence, seed: int) -> Iterator[Ca
     ----------
     func : PrimFunc
         Symbolic extents get small odd values, the steps ``STEPS``.
-    recurrence : Recurrence
-        Of it.
+    recurrence : Recurrence or DeltaRule
+        Of it. Vectors of a delta rule are of about unit length, as the loop's own sums grow by the
+        square of it at every step.
     seed : int
         Of the random values.
     """
     shapes = _shapes(func, recurrence)
     limits = index_limits(func, recurrence)
+    vectors = _vectors(recurrence) if isinstance(recurrence, DeltaRule) else tir.VarMap()
     read = tir.buffers_loaded(func.body)
     floats = [str(p.name) for p in func.params if is_float(tir.dtype_of(p))]
     inputs = [str(p.name) for p in func.params if p in read and str(p.name) in floats]
@@ -82,7 +85,9 @@ def cases(func: tirx.PrimFunc, recurrence: Recurrence, seed: int) -> Iterator[Ca
     for kind in CASES[:5] if floats else ("random", "zeros"):
         rng = np.random.default_rng(seed)
         arrays = {
-            str(p.name): _values(kind, shape, tir.dtype_of(p), limits.get(p), rng)
+            str(p.name): _values(
+                kind, shape, tir.dtype_of(p), limits.get(p), rng, vectors.get(p, 1.0)
+            )
             for p, shape in zip(func.params, shapes, strict=True)
         }
         by_kind[kind] = Case(kind, arrays)
@@ -96,7 +101,7 @@ def cases(func: tirx.PrimFunc, recurrence: Recurrence, seed: int) -> Iterator[Ca
                 yield Case(kind, {**base.arrays, name: array}, base, name)
 
 
-def _sizes(func: tirx.PrimFunc, recurrence: Recurrence) -> tir.VarMap:
+def _sizes(func: tirx.PrimFunc, recurrence: Recurrence | DeltaRule) -> tir.VarMap:
     """A number for every extent that is symbolic."""
     sizes = tir.VarMap()
     for var in tir.variables(recurrence.time.extent).keys():
@@ -111,7 +116,7 @@ def _sizes(func: tirx.PrimFunc, recurrence: Recurrence) -> tir.VarMap:
     return sizes
 
 
-def _shapes(func: tirx.PrimFunc, recurrence: Recurrence) -> list[list[Any]]:
+def _shapes(func: tirx.PrimFunc, recurrence: Recurrence | DeltaRule) -> list[list[Any]]:
     sizes = _sizes(func, recurrence)
     return [[_number(extent, sizes) for extent in tir.shape_of(param)] for param in func.params]
 
@@ -121,7 +126,12 @@ def _number(extent: Any, sizes: tir.VarMap) -> int | None:
 
 
 def _values(
-    kind: str, shape: list[Any], dtype: str, limit: int | None, rng: np.random.Generator
+    kind: str,
+    shape: list[Any],
+    dtype: str,
+    limit: int | None,
+    rng: np.random.Generator,
+    factor: float = 1.0,
 ) -> np.ndarray:
     if not is_float(dtype):
         low, high = (0, limit) if limit is not None else (0, 2) if dtype == "bool" else (-4, 5)
@@ -134,7 +144,20 @@ def _values(
         "zeros": lambda: np.zeros(shape),
         "denormal": lambda: rng.uniform(-1, 1, shape) * _smallest_normal(dtype),
     }
-    return draw.get(kind, lambda: rng.standard_normal(shape))().astype(_storage(dtype))
+    values = draw.get(kind, lambda: rng.standard_normal(shape))() * factor
+    return values.astype(_storage(dtype))
+
+
+def _vectors(rule: DeltaRule) -> tir.VarMap:
+    """A factor for the inputs that are vectors over the rows of a delta rule's state."""
+    exprs = [e for term in rule.terms for e in (term.into, term.source) if e is not None]
+    rows = tir.as_int(rule.rows.extent) or 1
+    return tir.VarMap(
+        (load.source, rows**-0.5)
+        for e in exprs
+        for load in tir.loads(e)
+        if tir.contains_var(list(load.indices), [rule.rows.var])
+    )
 
 
 def _changed(array: np.ndarray, relative: float, rng: np.random.Generator) -> np.ndarray:
@@ -157,7 +180,7 @@ def _smallest_normal(dtype: str) -> float:
     return float(np.finfo("float32" if dtype == "bfloat16" else dtype).tiny)
 
 
-def index_limits(func: tirx.PrimFunc, recurrence: Recurrence) -> tir.VarMap:
+def index_limits(func: tirx.PrimFunc, recurrence: Recurrence | DeltaRule) -> tir.VarMap:
     """Extents that integer inputs must stay below, because they index something.
 
     Every index stays inside of its array, or the loop itself would end the process.
@@ -176,7 +199,7 @@ def index_limits(func: tirx.PrimFunc, recurrence: Recurrence) -> tir.VarMap:
     for load in tir.loads(func.body):
         for index, extent in zip(load.indices, tir.shape_of(load.source), strict=True):
             bound(index, _number(extent, sizes))
-    for algebra in recurrence.algebras:
+    for algebra in [] if isinstance(recurrence, DeltaRule) else recurrence.algebras:
         inner = algebra.innermost
         if isinstance(inner, Automaton):
             load = inner.image.value if isinstance(inner.image, tirx.Cast) else inner.image

@@ -14,10 +14,12 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.arguments import as_func
 from tvm_scan.cuda_math import build
+from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract
 from tvm_scan.extraction.threads import without_threads
 from tvm_scan.recurrence import Recurrence, Refusal
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.arguments import Chooser, as_choice, target_for
 from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.choose.plan_of import plan_of
@@ -105,7 +107,7 @@ def verify(
     Parameters
     ----------
     func : PrimFunc
-        A function with a recurrence. Symbolic extents get small odd values.
+        A function with a recurrence or a delta rule. Symbolic extents get small odd values.
     target : tvm.target.Target or str, optional
         For the scan; as in ``parallelize`` if not given.
     plan : ScanPlan, str or callable, optional
@@ -124,7 +126,7 @@ def verify(
     RefusalError
         If the function has no recurrence.
     """
-    recurrence = extract(as_func(func, "verify"))
+    recurrence = _finding(as_func(func, "verify"))
     if isinstance(recurrence, Refusal):
         raise RefusalError(recurrence.message(), recurrence)
     choice = as_choice(plan, "verify")
@@ -137,7 +139,8 @@ def verify(
     )[name]
     written = [p for p in func.params if p in tir.buffers_stored(func.body)]
     out: dict[tuple[str, str], Comparison] = {}
-    for reference in _references(named, name, target):
+    chunks = isinstance(recurrence, DeltaRule)
+    for reference in _references(named, name, target, in_chunks=chunks):
         promises = {
             str(p.name): promise(recurrence, p, rounds_steps=reference.rounds_steps)
             for p in written
@@ -187,7 +190,16 @@ def check_verified(comparisons: list[Comparison]) -> None:
             )
 
 
-def _references(named: tirx.PrimFunc, name: str, target: Target) -> list[_Reference]:
+def _finding(func: tirx.PrimFunc) -> Recurrence | DeltaRule | Refusal:
+    """The function's recurrence, else its delta rule, else why it has none."""
+    recurrence = extract(func)
+    deltas = analyse(func).deltas if isinstance(recurrence, Refusal) else ()
+    return deltas[0] if deltas else recurrence
+
+
+def _references(
+    named: tirx.PrimFunc, name: str, target: Target, *, in_chunks: bool
+) -> list[_Reference]:
     """The loop on this machine; for some kinds of inputs one that does as the scan may.
 
     A device's maximum of a number and NaN is its own, and a loop of halves rounds its carry at
@@ -199,6 +211,11 @@ def _references(named: tirx.PrimFunc, name: str, target: Target) -> list[_Refere
     loop = tvm.compile(serial, target=host)[name]
     halves = any(tir.is_half(tir.dtype_of(p)) for p in named.params)
     extrema = device_of(target).is_gpu and takes_extrema(named)
+    if in_chunks:
+        stored = [p for p in named.params if p in tir.buffers_stored(named.body)]
+        rounds = any(tir.is_half(tir.dtype_of(p)) for p in stored)
+        kinds = ("random", "zeros") if rounds else CASES
+        return [_Reference(loop, tvm.cpu(), kinds, rounds)]
     if halves:
         plan = _ORDERED_GPU if extrema else _ORDERED_CPU
         wide = _Reference(*_built(named, name, target if extrema else host, plan), CASES)

@@ -84,6 +84,19 @@ def _in_registers(parts):
 _STORE = f"for r in range({K}):\n    {_S} = state[r]"
 _LOAD = FIRST.replace(_S, "state[r]")
 
+_PARTS = 'part = T.alloc_buffer((3, 16), "float32", scope="shared")'
+_PART, _ROW = "part[ro, c]", "ro * 4 + ri"
+PARTS = f"""for ro in T.thread_binding(3, thread="threadIdx.y"):
+    {_PART} = T.float32(0)
+    for ri in range(4):
+        {_PART} = {_PART} + S[b, h, {_ROW}, c] * Ks[b, t, h // 2, {_ROW}]"""
+TOTAL = f"for ro in range(3):\n    {_Y} = {_Y} + {_PART}"
+
+
+def _in_parts(parts=PARTS, total=TOTAL, before=(), between=()):
+    return source_of([DECAY, CLEAR, *before, parts, *between, total, *STEP[3:]], top=[_PARTS])
+
+
 #: Name, the program, and the reason of the refusal; None where it is taken and its own loop.
 VARIANTS = [
     ("as it is", source_of(), None),
@@ -158,5 +171,17 @@ VARIANTS = [
      last=[_STORE]), "before it reads it"),
     ("registers that are stored in part", source_of(_in_registers(STEP), [_LOAD],
      inside=[_LOCAL % K], last=[_STORE.replace(f"({K})", f"({K - 1})")]), ""),
+    ("a sum of parts", _in_parts(), None),
+    ("a sum of parts of other rows", _in_parts(PARTS.replace(_ROW, "ro + ri * 3")), ""),
+    ("a sum of some parts", _in_parts(total=TOTAL.replace("(3)", "(2)")), ""),
+    ("a sum of one part", _in_parts(total=TOTAL.replace(_PART, "part[0, c]")), ""),
+    ("a sum of another column's parts", _in_parts(total=TOTAL.replace(_PART, "part[ro, 15 - c]")),
+     ""),
+    ("parts from before the decay", source_of([CLEAR, PARTS, DECAY, TOTAL, *STEP[3:]],
+     top=[_PARTS]), ""),
+    ("parts that are read twice", _in_parts(before=[PARTS, TOTAL]), ""),
+    ("parts of something else", _in_parts(PARTS.replace("T.float32(0)", "T.float32(1)")), ""),
+    ("parts that are not set", _in_parts(PARTS.replace(f"{_PART} = T.float32(0)", "pass", 1)
+     .replace("    pass\n", "")), ""),
     ("parameters that overlap", source_of(attrs=_ATTRS.replace("True,", "False,")), "overlap"),
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from tvm_scan import Recurrence, extract, parallel_scan, parallelize
 from tvm_scan.errors import RefusalError
 from tvm_scan.extraction.threads import is_bound
 from tvm_scan.schedules.cpu.leftover import unbind_leftovers
+from tvm_scan.schedules.machine.device import DEVICES
 from tvm_scan.schedules.splice import ensure_blocks
 
 N, L = 24, 37
@@ -167,7 +168,7 @@ def run(func, arrays):
 
 def without_threads(func):
     sch = Schedule(ensure_blocks(func))
-    unbind_leftovers(sch)
+    unbind_leftovers(sch, DEVICES["llvm"])
     return sch.mod["main"].with_attr("global_symbol", "main")
 
 

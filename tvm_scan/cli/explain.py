@@ -42,6 +42,8 @@ def command(
 ) -> None:
     """Show the equation found, its family, the plan and the tree; or why it is refused.
 
+    Of a delta rule the gate, vectors and amounts of a step are shown, and how its chunks run.
+
     With --prove, exit code 1 if the solver finds inputs for which the scan is not the loop.
 
     Example: tvm-scan explain library:linear_recurrence --target cuda --svg tree.svg
@@ -50,6 +52,7 @@ def command(
     check_folder(svg)
     from tvm_scan import Refusal, extract
     from tvm_scan._files import write_file
+    from tvm_scan.cli.draw.delta_rule import describe_rule, rule_lines
     from tvm_scan.cli.draw.equation import describe
     from tvm_scan.cli.draw.tree_svg import tree_svg
     from tvm_scan.cli.draw.tree_text import tree_text
@@ -61,6 +64,20 @@ def command(
 
     on = load.make_target(target)
     loop = load.load_func(what, func)
+    rule = load.find_rule(loop)
+    if rule is not None:
+        load.check_no_options("explain", plan=plan, svg=svg, cost=cost, prove=prove)
+        report = describe_rule(rule, on)
+        if source:
+            report["source"] = _source(loop, on, load.Choice(on))
+        if as_json:
+            print_json(report)
+            return
+        for line in rule_lines(report):
+            print_wrapped(line, 10)
+        if source:
+            print(f"source\n{report['source']}")
+        return
     recurrence = extract(loop)
     if isinstance(recurrence, Refusal):
         if as_json:

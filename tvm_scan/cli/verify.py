@@ -45,12 +45,16 @@ def command(
     from tvm_scan import plan_of, verify
     from tvm_scan.cli.support import load
     from tvm_scan.errors import ScanError
+    from tvm_scan.schedules.delta.rule import delta_plan
     from tvm_scan.schedules.verification.laws import check_laws
     from tvm_scan.schedules.verification.verify import telling_plan
 
     on = load.make_target(target)
     loop = load.load_func(what, func)
-    recurrence = load.find_recurrence(loop)
+    rule = load.find_rule(loop)
+    if rule is not None:
+        load.check_no_options("verify", plan=plan)
+    recurrence = load.find_recurrence(loop) if rule is None else None
     kept_loops: list[str] = []
 
     def telling(recurrence: Recurrence, where: TVMTarget) -> ScanPlan:
@@ -64,17 +68,18 @@ def command(
         comparisons = verify(loop, on, chosen)
     except ScanError as error:
         raise CommandError(str(error)) from error
-    laws = check_laws(recurrence)
+    laws = [] if recurrence is None else check_laws(recurrence)
+    said = str(chosen) if rule is None else delta_plan(rule, on)
     if as_json:
         rows = [{**asdict(c), "holds": c.holds} for c in comparisons]
         about = {
-            "plan": str(chosen),
+            "plan": said,
             "instead_of": kept_loops,
             "laws": [asdict(law) for law in laws],
         }
         print_json({**about, "runs": rows})
     else:
-        _show(str(chosen), comparisons)
+        _show(said, comparisons)
         if kept_loops:
             print_wrapped(
                 f"The plan that is used is {kept_loops[0]}, the loop as it was written: there is "

@@ -13,6 +13,7 @@ a triangular system for the u; states and outputs are matrix products with it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -32,6 +33,7 @@ from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.matrix_state import MatrixState, MatrixSum, matrix_state
 from tvm_scan.extraction.nest import Nest, find_nest
 from tvm_scan.extraction.one_step import as_one_step
+from tvm_scan.extraction.partial_sums import with_whole_sums
 from tvm_scan.extraction.preconditions import check_preconditions
 from tvm_scan.extraction.split_loops import with_whole_lanes, with_whole_loops
 from tvm_scan.extraction.statements import stores_in
@@ -81,10 +83,16 @@ def _over_time(
         if refusal is not None:
             return refusal
         try:
-            return _rule(func, stmt, with_whole_lanes(nest), external)
+            return _rule(func, stmt, _with_whole_sums(with_whole_lanes(nest), external), external)
         except NotUnderstood as reason:
             refusals.append(_refused(func, reason, nest))
     return refusals[0]
+
+
+def _with_whole_sums(nest: Nest, external: tir.VarMap) -> Nest:
+    around = [(a.buffer, True) for a in accesses_of([*nest.before, *nest.after])]
+    body = with_whole_sums(nest.time.body, tir.VarMap([*external.items(), *around]))
+    return replace(nest, time=replace(nest.time, body=with_whole_loops(body, tir.VarMap())))
 
 
 def _refused(func: tirx.PrimFunc, reason: NotUnderstood, nest: Nest) -> Refusal:

@@ -25,8 +25,7 @@ from tvm_scan.relax.findings import ScanReport, called_functions, reports_of
 from tvm_scan.relax.short import keep_for_one_step
 from tvm_scan.schedules import expand_scans, parallelize
 from tvm_scan.schedules.choose.plan_of import plan_of
-from tvm_scan.schedules.cpu.leftover import unbind_leftovers
-from tvm_scan.schedules.gpu.leftover import bind_leftovers
+from tvm_scan.schedules.leftover import schedule_leftovers
 from tvm_scan.schedules.machine.device import DEVICES, Device, device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
@@ -155,7 +154,7 @@ def _without_threads(func: tirx.PrimFunc, device: Device, name: str) -> tirx.Pri
     """A function that is bound to threads, for a CPU; itself where that is another program."""
     sch = Schedule(ensure_blocks(func))
     try:
-        unbind_leftovers(sch, device)
+        schedule_leftovers(sch, device)
     except ScanError as error:
         _LOG.info("%s cannot run on a CPU, its threads stay: %s", name, error)
         return func
@@ -186,7 +185,7 @@ def _one_thread_per_lane(
         return None
     sch = Schedule(ensure_blocks(func))
     try:
-        bind_leftovers(sch, device)
+        schedule_leftovers(sch, device)
     except ScanError as error:
         _LOG.info("%s cannot be bound to threads: %s", report.name, error)
         return None

@@ -17,14 +17,18 @@ from tvm.tirx import PrimFunc
 from tvm_scan import Recurrence, Refusal, ScanPlan, extract, library, parallelize
 from tvm_scan.arguments import as_target
 from tvm_scan.cli.support.failure import REFUSED, CommandError
+from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import ScanError
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.machine.device import DEVICES, device_of
 
 __all__ = [
     "Choice",
     "Choose",
+    "check_no_options",
     "find_recurrence",
+    "find_rule",
     "load_file",
     "load_func",
     "load_module",
@@ -195,6 +199,28 @@ def find_recurrence(func: PrimFunc) -> Recurrence:
     if isinstance(recurrence, Refusal):
         raise CommandError(f"refused\n{recurrence.message()}", REFUSED)
     return recurrence
+
+
+def find_rule(func: PrimFunc) -> DeltaRule | None:
+    """The delta rule of a function whose recurrence is refused; None where it has none."""
+    deltas = analyse(func).deltas
+    return deltas[0] if deltas and isinstance(extract(func), Refusal) else None
+
+
+def check_no_options(what: str, **options: object) -> None:
+    """Fail for options that are about a scan.
+
+    Raises
+    ------
+    CommandError
+        With the first of them that is given.
+    """
+    for name, value in options.items():
+        if value:
+            raise CommandError(
+                f"expected a scan for --{name}, found a delta rule, which runs in chunks of steps "
+                f"and has one plan; leave --{name} out of {what}"
+            )
 
 
 def plan_for(text: str | None, target: Target, recurrence: Recurrence) -> ScanPlan:
