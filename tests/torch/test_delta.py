@@ -422,6 +422,7 @@ def wrong(**changes):
         ({"allow_neg_eigval": True}, "beta's logits with allow_neg_eigval"),
         ({"A_log": torch.zeros(4)}, "gates that are computed, got A_log; pass use_gate_in_kernel"),
         ({"use_gate_in_kernel": True}, "an A_log with use_gate_in_kernel, got None"),
+        ({"scale": torch.ones(())}, "a scale that is a number, got Tensor"),
     ],
 )
 def test_bad_arguments(changes, message):

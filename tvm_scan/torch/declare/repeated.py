@@ -127,6 +127,8 @@ def _signature(values: Sequence[Any], named: dict[str, Any]) -> Any:
     parts: list[Any] = [len(values), *named]
     for value in values:
         if not isinstance(value, Tensor):
+            if value is not None and not isinstance(value, (bool, int, float, str)):
+                return None
             parts.append(value)
             continue
         if value.requires_grad or not value.is_cpu or value.data_ptr() % ALIGNMENT:
