@@ -17,6 +17,8 @@ NAMES = ("delta_rule", "gated_delta_rule", "kda", "rwkv7")
 def delta_loop(q, k, v, g=None, beta=None, a=None, b=None, scale=1.0, state=None):
     """The equations, of matrices of one batch and head at a time."""
     batch, length, heads, values = v.shape
+    if not batch:
+        return v, state
     group = heads // q.shape[2]
     rows = []
     last = []

@@ -131,7 +131,9 @@ def _signature(values: Sequence[Any], named: dict[str, Any]) -> Any:
                 return None
             parts.append(value)
             continue
-        if value.requires_grad or not value.is_cpu or value.data_ptr() % ALIGNMENT:
+        if value.requires_grad or not value.is_cpu or value.layout is not torch.strided:
+            return None
+        if value.data_ptr() % ALIGNMENT:
             return None
         parts += (value.shape, value.stride(), value.dtype)
     return tuple(parts)
