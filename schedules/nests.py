@@ -14,6 +14,7 @@ from tvm_scan.schedules.choose.arguments import Chooser, check_fits
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.delta.rule import as_delta, build_chunks, why_unfit
 from tvm_scan.schedules.leftover import schedule_leftovers
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.primitive import build, unbind
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks, nest_of, splice

@@ -18,6 +18,7 @@ from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules import expand_scans
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.leftover import schedule_leftovers
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import nest_of, silent
 
 __all__ = ["ExpandScansPostproc", "expand_checked", "mark", "unmark"]

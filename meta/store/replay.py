@@ -20,6 +20,7 @@ from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.unfit import why_unfit
 from tvm_scan.schedules.leftover import schedule_leftovers
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import ensure_blocks, nest_of
 
 __all__ = ["replay", "replay_record"]

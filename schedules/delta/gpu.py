@@ -71,7 +71,7 @@ def why_unfit(rule: DeltaRule, target: Target) -> str:
 
 
 def _expected(rule: DeltaRule, machine: Machine) -> tuple[str, str] | None:
-    """What a device would need, and what it has; None where that is enough."""
+    """A need that a device does not meet, and what it has instead; None where it meets all."""
     device, least = machine.device, _CHUNKS[-1]
     if machine.threads < _THREADS:
         return f"a device with blocks of {_THREADS} threads", f"{machine.threads} threads"

@@ -34,7 +34,7 @@ _ASLEEP = 8.0
 
 @dataclass(frozen=True)
 class WalkShape:
-    """What is walked: states, their rows and columns, steps of each, and the rule.
+    """Sizes of a walk: states, their rows and columns, steps of each, and terms of the rule.
 
     Attributes
     ----------

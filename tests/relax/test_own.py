@@ -248,6 +248,25 @@ def test_delta_rules(name):
     assert len(rules) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "bound"), [("gated_delta_rule", None), ("kda", None), ("kda", -5.0)]
+)
+def test_what_a_delta_rule_reads(name, bound):
+    """Norms, rates, and gates of logits are operators before the loop."""
+    keys, values, heads = (1, L, 2, 6), (1, L, 4, 5), (1, L, 4)
+
+    def model(q, k, v, g, beta, A_log, bias):
+        options = {"use_gate_in_kernel": True, "use_qk_l2norm_in_kernel": True, "scale": 0.25}
+        options |= {"use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+        if bound is not None:
+            options["lower_bound"] = bound
+        learned = {"A_log": A_log, "dt_bias": bias}
+        return getattr(ours, name)(q, k, v, g, beta, **learned, **options)[0]
+
+    gates, biases = ((*heads, 6), (4, 6)) if name == "kda" else (heads, (4,))
+    check(model, *(rand(*s) for s in (keys, keys, values, gates, heads, (4,), biases)))
+
+
 def rules_of(func):
     return [f for f in analyse(func).findings if isinstance(f, DeltaRule)]
 

@@ -64,9 +64,9 @@ def rwkv6_loop(r, k, v, w, u, h0):
     return matrix_loop(r, k, v, w, h0, u)
 
 
-def delta_of(function):
+def delta_of(function, **options):
     """With the states after time, as the other functions have them."""
-    return lambda **given: function(**given, output_final_state=True)
+    return lambda **given: function(**given, **options, output_final_state=True)
 
 
 def delta_product(k, v, beta, **given):
@@ -81,6 +81,19 @@ def delta_product(k, v, beta, **given):
 def gated_loop(initial_state, **given):
     scale = max(given["q"].shape[3], 1) ** -0.5
     return delta_loop(**given, scale=scale, state=initial_state)
+
+
+LOGITS = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True}
+LOGITS |= {"use_gate_in_kernel": True}
+
+
+def logits_loop(q, k, g, beta, A_log, dt_bias, **given):
+    """Norms, gates and rates by torch, before the loop."""
+    unit = {
+        n: x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for n, x in (("q", q), ("k", k))
+    }
+    gate = -A_log.exp()[:, None] * torch.nn.functional.softplus(g + dt_bias)
+    return gated_loop(**unit, g=gate, beta=beta.sigmoid(), **given)
 
 
 def rwkv7_loop(r, w, initial_state, **given):
@@ -170,6 +183,12 @@ FUNCTIONS = {
     ),
     "kda": Entry(
         delta_of(ts.kda), {**DELTA, "g": "b t h k -"}, ("b t h v", "b h k v"), loop=gated_loop
+    ),
+    "kda of logits": Entry(
+        delta_of(ts.kda, **LOGITS),
+        {**DELTA, "g": "b t h k", "A_log": "h", "dt_bias": "h k"},
+        ("b t h v", "b h k v"),
+        loop=logits_loop,
     ),
     "rwkv7": Entry(
         delta_of(ts.rwkv7),

@@ -17,6 +17,8 @@ NAMES = ("delta_rule", "gated_delta_rule", "kda", "rwkv7")
 def delta_loop(q, k, v, g=None, beta=None, a=None, b=None, scale=1.0, state=None):
     """The equations, of matrices of one batch and head at a time."""
     batch, length, heads, values = v.shape
+    if not batch:
+        return v, state
     group = heads // q.shape[2]
     rows = []
     last = []
@@ -422,6 +424,7 @@ def wrong(**changes):
         ({"allow_neg_eigval": True}, "beta's logits with allow_neg_eigval"),
         ({"A_log": torch.zeros(4)}, "gates that are computed, got A_log; pass use_gate_in_kernel"),
         ({"use_gate_in_kernel": True}, "an A_log with use_gate_in_kernel, got None"),
+        ({"scale": torch.ones(())}, "a scale that is a number, got Tensor"),
     ],
 )
 def test_bad_arguments(changes, message):

@@ -86,7 +86,7 @@ def delta_walk(
 
 
 class _Chunk:
-    """What a task has for a few steps, and writes of them.
+    """Values of a task for a few steps, and what it writes of them.
 
     Parameters
     ----------
@@ -101,10 +101,9 @@ class _Chunk:
     def __init__(self, walk: Walk, y: Cells, strip: int) -> None:
         self.walk, self.loop, self.y = walk, walk.loop, y
         self.keys, self.gate, self.block = walk.keys, walk.arrays.gate, walk.block
-        width, self.vector = self.block.width, self.block.vector
-        strips = range(self.vector, width + 1, self.vector)
-        wide = max(strip, self.vector)
-        self.strip = max(n for n in strips if n <= wide and width % n == 0)
+        self.vector = self.block.vector
+        #: Columns whose sums are in registers: more of them for fewer steps.
+        self.strips = {n: self._columns_for(strip * (_STEPS // n)) for n in (1, _STEPS)}
 
         def cells(name: str, count: int) -> Cells:
             return self.loop.cell(name, walk.dtype, count)
@@ -119,11 +118,19 @@ class _Chunk:
         self.reader = [cells(f"reader_{name}", _STEPS * _STEPS) for name in names]
         count = 2 * _STEPS * len(names)
         self.sums = [cells(f"sum_{n}", walk.rows.vector) for n in range(count)]
-        self.known, self.total = (cells(n, _STEPS * self.strip) for n in ("known", "total"))
-        self.update = [cells(f"update_{name}", _STEPS * self.strip) for name in names]
+        sums = max(count * strip for count, strip in self.strips.items())
+        self.known, self.total = (cells(name, sums) for name in ("known", "total"))
+        self.update = [cells(f"update_{name}", sums) for name in names]
+
+    def _columns_for(self, most: int) -> int:
+        """Return the widest divisor of the block that is at most so many columns, or a vector."""
+        strips = range(self.vector, self.block.width + 1, self.vector)
+        most = max(most, self.vector)
+        return max(n for n in strips if n <= most and self.block.width % n == 0)
 
     def write(self, first: Expr, count: int, state: Matrix) -> None:
         """Write the outputs of `count` steps, and the state after them."""
+        self.strip = self.strips[count]
         terms = [self.walk.terms(first + t) for t in range(count)]
         for t, step in enumerate(terms):
             self._prepare(t, step, self.walk.reader(first + t)("q"))

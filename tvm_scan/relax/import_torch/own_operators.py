@@ -173,7 +173,9 @@ def _delta(node: Any, importer: Any) -> list[relax.Expr]:
 
 
 def _read(builder: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What the loop of a delta rule reads of its tensors, by operators of Relax."""
+    """Compute what the loop of a delta rule reads of its tensors, by operators of Relax."""
+    if arguments["scale"] is None:
+        arguments["scale"] = constant_extent(arguments["q"], 3, "delta_scan", "keys") ** -0.5
     read = dict(arguments)
     for name, chain in reads_of(arguments["reads"]).items():
         tensor = "g" if name == "w" else name

@@ -134,7 +134,7 @@ class Operator(Generic[Result]):
                 value = named[name]
                 saved += value if isinstance(value, (list, tuple)) else [value]
             for name, value in zip(self._parameters, inputs, strict=True):
-                if isinstance(value, (bool, int, float, str)):
+                if value is None or isinstance(value, (bool, int, float, str)):
                     setattr(ctx, name, value)
             if not zeros:
                 ctx.set_materialize_grads(False)

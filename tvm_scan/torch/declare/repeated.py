@@ -133,11 +133,15 @@ def _signature(values: Sequence[Any], named: dict[str, Any]) -> Any:
     numbers: dict[int, int] = {}
     for number, value in enumerate(values):
         if not isinstance(value, Tensor):
+            if value is not None and not isinstance(value, (bool, int, float, str)):
+                return None
             parts.append(value)
             continue
         # Which arguments are the same tensor: an operand is known by the first of them.
         parts.append(numbers.setdefault(id(value), number))
-        if value.requires_grad or not value.is_cpu or value.data_ptr() % ALIGNMENT:
+        if value.requires_grad or not value.is_cpu or value.layout is not torch.strided:
+            return None
+        if value.data_ptr() % ALIGNMENT:
             return None
         parts += (value.shape, value.stride(), value.dtype)
     return tuple(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Number
 
 import torch
 from torch import Tensor
@@ -48,8 +49,8 @@ class DeltaCall:
         if values % heads if heads else values:
             expected = f"heads of q that divide the {values} of v into groups"
             check(False, owner, expected, heads, "repeat or drop heads")
-        if scale is None:
-            scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
+        is_number = scale is None or isinstance(scale, (Number, torch.SymInt, torch.SymFloat))
+        check(is_number, owner, "a scale that is a number", type(scale).__name__, "take its item()")
         self.q, self.k, self.scale = q, k, scale
         unit = ["unit"] if normalise else []
         #: What is read of each tensor; see `tvm_scan.reads`.

@@ -56,9 +56,12 @@ def _map(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
 
 @operator(mapped=_map)
 def delta_scan(
-    tensors: DeltaTensors, scale: float, reads: str, keep: bool
+    tensors: DeltaTensors, scale: float | None, reads: str, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the states after time, and (with `keep`) those before chunks."""
+    """Return the output, the states after time, and (with `keep`) those before chunks.
+
+    The scale is that of `DeltaTensors.scaled_by`.
+    """
     v, h0 = tensors.v, tensors.h0
     _check(tensors)
     y = aligned_empty(v.shape, v.dtype, v.device)
@@ -94,7 +97,9 @@ def _kept_shape(tensors: DeltaTensors, keep: bool) -> tuple[int, ...]:
 
 
 @delta_scan.fake
-def _(tensors: DeltaTensors, scale: float, reads: str, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    tensors: DeltaTensors, scale: float | None, reads: str, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     h0 = tensors.h0
     return (
         tensors.v.new_empty(tensors.v.shape),
@@ -103,7 +108,7 @@ def _(tensors: DeltaTensors, scale: float, reads: str, keep: bool) -> tuple[Tens
     )
 
 
-def delta_step(tensors: DeltaTensors, scale: float, reads: str) -> Tensor | None:
+def delta_step(tensors: DeltaTensors, scale: float | None, reads: str) -> Tensor | None:
     """Return the output, and leave the states after time in ``h0``, which no kernel copies.
 
     Returns
@@ -137,8 +142,8 @@ def _operands(tensors: DeltaTensors, *numbers: float) -> list[Any]:
     return [*tensors.timed.values(), *learned, *numbers, tensors.h0, *offsets]
 
 
-def _numbers(scale: float, reads: str) -> tuple[float, ...]:
-    return (scale,) if "scale" in parameters_of(reads) else ()
+def _numbers(tensors: DeltaTensors, scale: float | None, reads: str) -> tuple[float, ...]:
+    return (tensors.scaled_by(scale),) if "scale" in parameters_of(reads) else ()
 
 
 def _sizes(tensors: DeltaTensors) -> tuple[int, int, int]:
@@ -152,12 +157,14 @@ def _spec(factory: str, tensors: DeltaTensors, decided_by: str = "", **options: 
 
 
 def _walk(
-    tensors: DeltaTensors, scale: float, reads: str, *results: Tensor, keep: bool = False
+    tensors: DeltaTensors, scale: float | None, reads: str, *results: Tensor, keep: bool = False
 ) -> None:
     """Run the kernel; without an array for the states after time, `h0` will have them."""
     options = {"packed": tensors.offsets is not None, "in_place": len(results) == 1, "keep": keep}
     spec = _spec("delta_walk", tensors, "delta.walk", reads=reads, **options)
-    run_kernel(spec, _sizes(tensors), *_operands(tensors, *_numbers(scale, reads)), *results)
+    run_kernel(
+        spec, _sizes(tensors), *_operands(tensors, *_numbers(tensors, scale, reads)), *results
+    )
 
 
 def _plain(tensors: DeltaTensors, last: Tensor, y: Tensor) -> None:
@@ -210,7 +217,12 @@ def _map_backward(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any,
 
 @operator(mapped=_map_backward)
 def delta_scan_backward(
-    g_y: Tensor, g_last: Tensor, kept: Tensor, tensors: DeltaTensors, scale: float, reads: str
+    g_y: Tensor,
+    g_last: Tensor,
+    kept: Tensor,
+    tensors: DeltaTensors,
+    scale: float | None,
+    reads: str,
 ) -> _Gradients:
     """Return the gradients of q, k, v, g, beta, a, b, A_log, dt_bias and h0.
 
@@ -230,7 +242,7 @@ def delta_scan_backward(
         grads[name] = aligned_empty((h0.shape[0], *tensor.shape), v.dtype, v.device)
     g_h0 = aligned_empty(h0.shape, v.dtype, v.device)
     spec = _spec("delta_adjoint", tensors, packed=tensors.offsets is not None, reads=reads)
-    operands = _operands(tensors, *_numbers(scale, reads))
+    operands = _operands(tensors, *_numbers(tensors, scale, reads))
     run_kernel(spec, _sizes(tensors), *operands, kept, g_y, g_last, *grads.values(), g_h0)
     if tensors.offsets is not None:
         grads |= {n: grads[n].sum(0, keepdim=True) for n in tensors.learned}
@@ -244,7 +256,12 @@ def _results(tensors: DeltaTensors, grads: dict[str, Tensor], g_h0: Tensor) -> _
 
 @delta_scan_backward.fake
 def _(
-    g_y: Tensor, g_last: Tensor, kept: Tensor, tensors: DeltaTensors, scale: float, reads: str
+    g_y: Tensor,
+    g_last: Tensor,
+    kept: Tensor,
+    tensors: DeltaTensors,
+    scale: float | None,
+    reads: str,
 ) -> _Gradients:
     grads = {n: t.new_empty(t.shape) for n, t in tensors.timed.items()}
     rows = tensors.v.shape[0]

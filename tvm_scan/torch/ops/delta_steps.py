@@ -26,13 +26,13 @@ Named = dict[str, Tensor]
 
 
 class Reading:
-    """What is read of tensors, by torch's operators, and the way back.
+    """Reads of tensors by torch's operators, and the way back.
 
     Parameters
     ----------
     tensors : DeltaTensors
         As they are given.
-    scale : float
+    scale : float or None
         Of the queries.
     reads : str
         See `tvm_scan.reads`; `w` are the gates, of which there are the logarithms here.
@@ -43,8 +43,8 @@ class Reading:
         What is read.
     """
 
-    def __init__(self, tensors: DeltaTensors, scale: float, reads: str) -> None:
-        self._scale, chains = scale, reads_of(reads)
+    def __init__(self, tensors: DeltaTensors, scale: float | None, reads: str) -> None:
+        self._scale, chains = tensors.scaled_by(scale), reads_of(reads)
         self._chains = {n: c for n, c in chains.items() if n != "w"}
         if tensors.g is not None:
             self._chains["g"] = chains["w"][:-1]

@@ -64,6 +64,16 @@ class DeltaTensors(NamedTuple):
         heads = self.q.shape[2]
         return self.v.shape[2] // heads if heads else 1
 
+    def scaled_by(self, scale: float | None) -> float:
+        """Return the scale of the queries; of None, that of their number of keys.
+
+        Which a program that is traced with a symbol for that number would be bound to.
+        """
+        if scale is not None:
+            return scale
+        keys = self.q.shape[3]
+        return float(keys**-0.5) if keys else 1.0
+
     def options(self) -> Mapping[str, object]:
         """Return constants of the loops."""
         gate = "none" if self.g is None else ("head" if self.g.dim() == 3 else "key")
