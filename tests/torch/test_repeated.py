@@ -93,7 +93,7 @@ def test_tensors_that_were_one_are_two_the_next_time(ways):
     count = len(ways)
     check(step(1))
     check(step(2))
-    assert len(ways) == count + 1
+    assert count and len(ways) > count
 
 
 def test_autograd_knows_that_a_state_was_changed(ways):
