@@ -168,6 +168,17 @@ def test_cpu(name, kinds):
         check(name, got, reference(name, inputs), dtype)
 
 
+def test_a_state_of_halves():
+    """It is read once, kept in float32 and rounded once, as the carry of any loop of halves."""
+    func = programs.make_blocks(HEADS, KEYS, VALUES, "float16", "float16", "float16")
+    inputs = inputs_of("blocks", 2, 21, "float16")
+    inputs[-1] = inputs[-1].astype("float16")
+    out, state = results("blocks", run_cpu(func, arguments("blocks", inputs, "float16")))
+    for part, expected in zip((out, state), reference("blocks", inputs), strict=True):
+        assert part.dtype == np.float16
+        np.testing.assert_allclose(part, expected, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("size", [64, 128])
 @pytest.mark.parametrize("name", ["blocks", "step"])
 def test_heads_of_a_model(name, size):
