@@ -10,7 +10,7 @@ from tvm.script import tirx as T
 KEYS_OF = 2  # heads of values for each head of keys
 
 
-def make_blocks(heads, keys, values, dtype="float32", out="float32"):
+def make_blocks(heads, keys, values, dtype="float32", out="float32", state="float32"):
     """A gated delta net: the state in the output, sums in the step's output, a block for each."""
     groups, scale = heads // KEYS_OF, keys**-0.5
 
@@ -32,9 +32,9 @@ def make_blocks(heads, keys, values, dtype="float32", out="float32"):
         Vs = T.match_buffer(v, (batch, length, heads, values), dtype)
         G = T.match_buffer(g, (batch, length, heads), "float32")
         B = T.match_buffer(bt, (batch, length, heads), "float32")
-        S0 = T.match_buffer(s0, (batch, heads, keys, values), "float32")
+        S0 = T.match_buffer(s0, (batch, heads, keys, values), state)
         Y = T.match_buffer(y, (batch, length, heads, values), out)
-        S = T.match_buffer(s, (batch, heads, keys, values), "float32")
+        S = T.match_buffer(s, (batch, heads, keys, values), state)
         for b in T.thread_binding(batch, thread="blockIdx.y"):
             for h in T.thread_binding(heads, thread="blockIdx.x"):
                 for c in T.thread_binding(values, thread="threadIdx.x"):
@@ -48,7 +48,9 @@ def make_blocks(heads, keys, values, dtype="float32", out="float32"):
                                 vb, vh, vc = T.axis.remap("SSS", [b, h, c])
                                 vt = T.axis.opaque(length, t)
                                 vr = T.axis.opaque(keys, r)
-                                S[vb, vh, vr, vc] = S[vb, vh, vr, vc] * G[vb, vt, vh]
+                                S[vb, vh, vr, vc] = T.cast(
+                                    T.cast(S[vb, vh, vr, vc], "float32") * G[vb, vt, vh], state
+                                )
                         with T.sblock("clear_known"):
                             vb, vh, vc = T.axis.remap("SSS", [b, h, c])
                             vt = T.axis.opaque(length, t)
@@ -59,7 +61,7 @@ def make_blocks(heads, keys, values, dtype="float32", out="float32"):
                                 vt = T.axis.opaque(length, t)
                                 vr = T.axis.opaque(keys, r)
                                 Y[vb, vt, vh, vc] = Y[vb, vt, vh, vc] + T.cast(
-                                    S[vb, vh, vr, vc]
+                                    T.cast(S[vb, vh, vr, vc], "float32")
                                     * T.cast(Ks[vb, vt, vh // KEYS_OF, vr], "float32"),
                                     out,
                                 )
@@ -68,11 +70,15 @@ def make_blocks(heads, keys, values, dtype="float32", out="float32"):
                                 vb, vh, vc = T.axis.remap("SSS", [b, h, c])
                                 vt = T.axis.opaque(length, t)
                                 vr = T.axis.opaque(keys, r)
-                                S[vb, vh, vr, vc] = S[vb, vh, vr, vc] + T.cast(
-                                    Ks[vb, vt, vh // KEYS_OF, vr], "float32"
-                                ) * B[vb, vt, vh] * (
-                                    T.cast(Vs[vb, vt, vh, vc], "float32")
-                                    - T.cast(Y[vb, vt, vh, vc], "float32")
+                                S[vb, vh, vr, vc] = T.cast(
+                                    T.cast(S[vb, vh, vr, vc], "float32")
+                                    + T.cast(Ks[vb, vt, vh // KEYS_OF, vr], "float32")
+                                    * B[vb, vt, vh]
+                                    * (
+                                        T.cast(Vs[vb, vt, vh, vc], "float32")
+                                        - T.cast(Y[vb, vt, vh, vc], "float32")
+                                    ),
+                                    state,
                                 )
                         with T.sblock("clear_out"):
                             vb, vh, vc = T.axis.remap("SSS", [b, h, c])
@@ -84,7 +90,7 @@ def make_blocks(heads, keys, values, dtype="float32", out="float32"):
                                 vt = T.axis.opaque(length, t)
                                 vr = T.axis.opaque(keys, r)
                                 Y[vb, vt, vh, vc] = Y[vb, vt, vh, vc] + T.cast(
-                                    S[vb, vh, vr, vc]
+                                    T.cast(S[vb, vh, vr, vc], "float32")
                                     * T.cast(Q[vb, vt, vh // KEYS_OF, vr], "float32"),
                                     out,
                                 )

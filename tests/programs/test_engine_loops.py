@@ -7,13 +7,14 @@ import pytest
 import tvm
 
 from tests.programs import engine_programs as programs
+from tests.programs.delta_programs import FORMS as FORMS_BY_HAND
 from tests.programs.engine_variants import VARIANTS
 from tests.programs.suite.mutation import mutants
 from tests.programs.suite.running import CPU, run_loop
 from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, check_nvcc, run_cuda
 from tests.support.tiers import paired
-from tvm_scan import parallelize
+from tvm_scan import parallelize, verify
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import PlanError, RefusalError
 from tvm_scan.extraction import root_nests
@@ -21,6 +22,7 @@ from tvm_scan.extraction.delta import extract_delta
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.splice import ensure_blocks
+from tvm_scan.schedules.verification.verify import check_verified
 
 HEADS, KEYS, VALUES = 4, 16, 64
 #: A half has 11 bits; float32 adds and multiplies some twenty times a step, and gates forget.
@@ -166,6 +168,29 @@ def test_cpu(name, kinds):
         inputs = inputs_of(name, batch, length, dtype)
         got = called(compiled, arguments(name, inputs, out))
         check(name, got, reference(name, inputs), dtype)
+
+
+def test_a_state_of_halves():
+    """It is read once, kept in float32 and rounded once, as the carry of any loop of halves."""
+    func = programs.make_blocks(HEADS, KEYS, VALUES, "float16", "float16", "float16")
+    inputs = inputs_of("blocks", 2, 21, "float16")
+    inputs[-1] = inputs[-1].astype("float16")
+    out, state = results("blocks", run_cpu(func, arguments("blocks", inputs, "float16")))
+    for part, expected in zip((out, state), reference("blocks", inputs), strict=True):
+        assert part.dtype == np.float16
+        np.testing.assert_allclose(part, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "kinds"), paired(["blocks", "step", "seven"], DTYPES))
+def test_verify(name, kinds):
+    comparisons = verify(form(name, *kinds), CPU)
+    check_verified(comparisons)
+    assert {c.output for c in comparisons} == {"Y", "S"}
+
+
+def test_verify_own_output():
+    """An output behind a maximum, of which a step's NaN is not seen."""
+    check_verified(verify(FORMS_BY_HAND["own_state"], CPU))
 
 
 @pytest.mark.parametrize("size", [64, 128])

@@ -193,6 +193,7 @@ ROOMS = {
         "gpu.grid",
         "gpu",
         "cpu",
+        "leftover",
         "registry",
         "delta",
         "analysis",
