@@ -16,6 +16,7 @@ from bench import (
     delta_page,
     model_pages,
     search_page,
+    targets,
     torch_page,
     tuned,
 )
@@ -31,6 +32,7 @@ PAGES = {
     "delta": "docs/torch/delta_measurements.md",
     "relax_models": "docs/relax_models.md",
     "search": "docs/tuning.md",
+    "targets": "docs/targets.md",
     "torch": "docs/torch/measurements.md",
     "tuned": "docs/tuned.md",
 }
@@ -50,6 +52,8 @@ def printed(name: str, found: dict[str, Any]) -> str:
     now, about = path.read_text(encoding="utf-8"), found["machine"]
     if name == "search":
         return search_page.with_part(found, now)
+    if name == "targets":
+        return targets.page(found)
     if name == "torch":
         return torch_page.with_part(path, "torch_bench", torch_page.passes(found))
     if name == "delta":

@@ -24,6 +24,7 @@ from tests.devices.test_table import LACKED, lengths
 from tests.support.drivers import emit, run
 from tests.support.drivers.amdgpu import resources_of, without_tools
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
+from tvm_scan.arguments import as_target
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.machine.device import DEVICES, Device
 
@@ -38,6 +39,7 @@ _PLANS = (
     "cuda/serial_tiles(threads_per_block=128, items_per_thread=4)",
     "cuda/three_phase(threads_per_block=128, items_per_thread=4, block_tree=kogge_stone)",
 )
+_OPTIONS = {"cuda": {"arch": "sm_90"}, "rocm": {"mcpu": "gfx90a"}}
 _BARRIER = {
     "cuda": "__syncthreads()",
     "opencl": "barrier(CLK_LOCAL_MEM_FENCE)",
@@ -92,8 +94,8 @@ def counts() -> list[dict[str, Any]]:
     rows = []
     for name, make in _RECURRENCES.items():
         for kind in _BARRIER:
-            options = {"kind": kind} | ({"mcpu": "gfx90a"} if kind == "rocm" else {})
-            target = Target(options, host="llvm")
+            target = as_target({"kind": kind, **_OPTIONS.get(kind, {})}, "bench.targets")
+            assert target is not None
             for text in _PLANS:
                 rows.append(_count(name, make(), target, text))
     return [row for row in rows if row]

@@ -104,7 +104,8 @@ def parallel_scan(
     # ---- build and replace ----------------------------------------------------------------
     for name, value in plan.annotations().items():
         sch.annotate(block, PLAN_PREFIX + name, value)
-    expand_scans(sch)
+    with target:
+        expand_scans(sch)
     return plan
 
 

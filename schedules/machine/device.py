@@ -150,7 +150,7 @@ DEVICES: dict[str, Device] = {
             "metal",
             shared_bytes=32 << 10,
             warp=16,  # as TVM has it
-            buffers=31,
+            buffers=30,  # and one for all scalars
             shuffles=_SHUFFLES,
             lacks=frozenset({"float64"}),
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
@@ -12,13 +12,15 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.machine.narrow import first_wide
 from tvm_scan.schedules.machine.terms import missing_functions
 
-if TYPE_CHECKING:
-    from tvm_scan.schedules.plan import ScanPlan
-
 __all__ = ["check_device"]
 
 
-def check_device(plan: ScanPlan, recurrence: Recurrence, machine: Machine) -> None:
+class _Plan(Protocol):
+    def require(self, holds: bool, expected: str, found: str, fix: str) -> None: ...
+    def combines(self, steps: int) -> float: ...
+
+
+def check_device(plan: _Plan, recurrence: Recurrence, machine: Machine) -> None:
     """Check what a plan's kernels for a recurrence take of a device's language.
 
     Raises
@@ -38,7 +40,7 @@ def check_device(plan: ScanPlan, recurrence: Recurrence, machine: Machine) -> No
     )
 
 
-def _check_dtypes(plan: ScanPlan, recurrence: Recurrence, machine: Machine) -> None:
+def _check_dtypes(plan: _Plan, recurrence: Recurrence, machine: Machine) -> None:
     lacks, name = machine.device.lacks, machine.device.name
     for buffer in (*recurrence.inputs, *recurrence.outputs):
         dtype = tir.dtype_of(buffer)
@@ -65,7 +67,7 @@ def _check_dtypes(plan: ScanPlan, recurrence: Recurrence, machine: Machine) -> N
     )
 
 
-def _check_indices(plan: ScanPlan, recurrence: Recurrence, machine: Machine) -> None:
+def _check_indices(plan: _Plan, recurrence: Recurrence, machine: Machine) -> None:
     axes = (*recurrence.lanes, recurrence.time)
     narrow = "int64" in machine.device.lacks
     if not narrow and all(tir.dtype_of(axis.var) == "int64" for axis in axes):

@@ -98,17 +98,30 @@ def missing_functions(device: Device, recurrence: Recurrence) -> tuple[str, ...]
     return tuple(names)
 
 
-def _log1p(x: Any) -> Any:
-    """``log(1 + x)`` with what the sum rounds off made good, as far as it counts.
+#: Terms of the series of ``atanh(s) / s`` for s up to 1/3: what is left out is below 2^-29.
+_TERMS = 8
 
-    For u = fl(1 + x), log(1 + x) = log(u) - ((u - 1) - x) / u to first order, where the difference
-    is exact. Below -1/2 so is the sum; from 1 on, what it loses is lost in the logarithm anyway.
+
+def _log1p(x: Any) -> Any:
+    """``log(1 + x)`` without the loss of what the sum rounds off, where that counts.
+
+    For s = x / (2 + x), log(1 + x) = 2 atanh(s) = 2 s (1 + s^2 / 3 + s^4 / 5 + ..), which for x
+    from -1/2 to 1 converges like 9^-k. Below, the sum is exact; above, what it loses is lost in the
+    logarithm anyway.
     """
     dtype = tir.dtype_of(x)
-    one, half = tirx.const(1, dtype), tirx.const(-0.5, dtype)
-    u = one + x
-    near = tirx.And(x > half, x < one)
-    return tirx.Select(near, tirx.log(u) - ((u - one) - x) / u, tirx.log(u))
+
+    def const(value: float) -> Any:
+        return tirx.const(value, dtype)
+
+    # Names, since each is used several times.
+    a, s, z = (tirx.Var(name, dtype) for name in ("a", "s", "z"))
+    series = const(1 / (2 * _TERMS - 1))
+    for term in reversed(range(_TERMS - 1)):
+        series = series * z + const(1 / (2 * term + 1))
+    near = tirx.And(a > const(-0.5), a < const(1))
+    value = tirx.Select(near, const(2) * s * series, tirx.log(const(1) + a))
+    return tirx.Let(a, x, tirx.Let(s, a / (const(2) + a), tirx.Let(z, s * s, value)))
 
 
 _BY_OTHERS = {"tirx.log1p": _log1p}

@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
+from tvm.s_tir import Schedule
 from tvm.script import tirx as T
 
 from tests.devices.table import DRIVERS, TARGETS
 from tests.devices.test_table import driver_of
 from tests.support.drivers import emit, opencl, run, webgpu
-from tvm_scan import ScanPlan, extract, library, parallelize
+from tvm_scan import ScanPlan, extract, library, parallel_scan, parallelize
 from tvm_scan.errors import PlanError
 from tvm_scan.relax import get_pipeline
 from tvm_scan.schedules.machine.device import DEVICES
+from tvm_scan.schedules.splice import ensure_blocks
 
 OTHERS = [row.name for row in DEVICES.values() if row.is_gpu and row.is_served]
 OTHERS.remove("cuda")
@@ -85,7 +87,7 @@ def test_a_function_that_a_device_lacks_is_named(device):
 @pytest.mark.parametrize(
     ("device", "func", "plan", "said"),
     [
-        ("webgpu", library.cumsum(2, 9, "float64"), None, "webgpu has, got float64 for X"),
+        ("webgpu", library.cumsum(2, 9, "float64"), None, "webgpu has, got float64 for Y"),
         (
             "opencl",
             library.cumsum(2, 9),
@@ -109,6 +111,14 @@ def test_a_function_that_a_device_lacks_is_named(device):
 def test_a_plan_that_does_not_fit_names_the_device_and_one_that_does(device, func, plan, said):
     with pytest.raises(PlanError, match=said):
         parallelize(func, device, plan)
+
+
+def test_the_primitive_knows_the_device():
+    sch = Schedule(ensure_blocks(library.linear_recurrence(2, 99)))
+    plan = "cuda/serial_tiles(threads_per_block=64, items_per_thread=2)"
+    parallel_scan(sch, sch.get_sblock("scan"), plan, target="opencl")
+    text = sch.mod.script()
+    assert "tvm_storage_sync" in text and "warp_sync" not in text
 
 
 @pytest.mark.parametrize("device", OTHERS)

@@ -44,7 +44,8 @@ def test_code_objects_have_no_scratch_and_the_shared_memory_of_the_plan(builder,
         assert (taken.scratch, taken.spilled) == (0, 0), (kernel.name, taken)
         assert taken.vector_registers <= 512 and taken.scalar_registers <= 106, taken
         assert taken.shared <= 16384, taken
-        assert "log1pf" not in kernel.source
+        # Nothing is called that ROCm's library of functions would have to bring.
+        assert "s_swappc" not in kernel.source
 
 
 @pytest.mark.parametrize(("builder", "algebra"), PAIRS)

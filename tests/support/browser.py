@@ -29,7 +29,6 @@ _UNPACK = "process.stdin.pipe(require('zlib').createBrotliDecompress()).pipe(pro
 _FLAGS = (
     "--headless",
     "--no-sandbox",  # a container's root may not use it
-    "--disable-gpu",
     "--disable-dev-shm-usage",
     "--no-first-run",
     "--hide-scrollbars",
@@ -158,7 +157,7 @@ class Page:
 class Browser:
     """One process of Chromium; a context manager."""
 
-    def __init__(self, chromium: Chromium, flags: Sequence[str] = ()) -> None:
+    def __init__(self, chromium: Chromium, flags: Sequence[str] = ("--disable-gpu",)) -> None:
         self.folder = tempfile.mkdtemp(prefix="tvm-scan-browser-")
         to_read, to_write = os.pipe()
         from_read, from_write = os.pipe()
