@@ -1,4 +1,4 @@
-"""Reads of a loop: cells of its arrays through functions that the loop declares.
+"""Chains of functions through which a loop reads an array, as text.
 
 The torch function of a recurrence has options that change what the recurrence reads: a scale, a
 gate that is computed, keys that are divided by their norm. As operators of torch each would be a

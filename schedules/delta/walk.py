@@ -34,7 +34,7 @@ _ASLEEP = 8.0
 
 @dataclass(frozen=True)
 class WalkShape:
-    """Sizes of a walk: states, their rows and columns, steps of each, and terms of the rule.
+    """The extents of a walk: states, their rows and columns, steps of each, and the rule.
 
     Attributes
     ----------

@@ -86,7 +86,7 @@ def delta_walk(
 
 
 class _Chunk:
-    """Values of a task for a few steps, and what it writes of them.
+    """Arrays of a task for a few steps, and the statements of these steps.
 
     Parameters
     ----------

@@ -173,7 +173,7 @@ def _delta(node: Any, importer: Any) -> list[relax.Expr]:
 
 
 def _read(builder: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Compute what the loop of a delta rule reads of its tensors, by operators of Relax."""
+    """Emit the chains through which the loop of a delta rule reads its tensors."""
     if arguments["scale"] is None:
         arguments["scale"] = constant_extent(arguments["q"], 3, "delta_scan", "keys") ** -0.5
     read = dict(arguments)

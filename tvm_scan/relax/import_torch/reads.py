@@ -1,4 +1,4 @@
-"""Reads of loops (`tvm_scan.reads`) by operators of Relax."""
+"""Chains of `tvm_scan.reads` by operators of Relax."""
 
 from __future__ import annotations
 

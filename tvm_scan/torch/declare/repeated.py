@@ -9,40 +9,26 @@ one alike is that kernel at once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.declare.dispatch import sees_nothing
 from tvm_scan.torch.kernels.cache import Run, kernel_at, runs_of_kernels
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, launch
+from tvm_scan.torch.private import is_watched, transforms_active
 
 __all__ = ["repeated"]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
+#: What is no tensor and may stand in a signature.
+_NUMBERS = (bool, int, float, str)
 #: Signatures that are remembered.
 _MOST = 1024
-
-
-@dataclass(frozen=True)
-class _New:
-    """A tensor that a call makes."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-
-
-@dataclass(frozen=True)
-class _Argument:
-    """The argument of a call with this number."""
-
-    number: int
 
 
 @dataclass(frozen=True)
@@ -53,8 +39,12 @@ class _Way:
     ----------
     key : tuple
         Of the kernel.
-    operands : tuple
-        For each operand where it comes from, or the number that it is.
+    numbers : tuple
+        Its operands; those that are tensors are None.
+    arguments : tuple of (int, int)
+        Operands that are arguments of the call, and which.
+    new : tuple of (int, Size, dtype, device)
+        Operands that the call makes.
     results : tuple of int
         The operand that each result is.
     changed : tuple of int
@@ -62,19 +52,18 @@ class _Way:
     """
 
     key: Any
-    operands: tuple[Any, ...]
+    numbers: tuple[Any, ...]
+    arguments: tuple[tuple[int, int], ...]
+    new: tuple[tuple[int, torch.Size, torch.dtype, torch.device], ...]
     results: tuple[int, ...]
     changed: tuple[int, ...]
 
     def __call__(self, values: Sequence[Any]) -> Any:
-        operands = []
-        for one in self.operands:
-            if type(one) is _Argument:
-                operands.append(values[one.number])
-            elif type(one) is _New:
-                operands.append(aligned_empty(one.shape, one.dtype, one.device))
-            else:
-                operands.append(one)
+        operands = [*self.numbers]
+        for place, number in self.arguments:
+            operands[place] = values[number]
+        for place, shape, dtype, device in self.new:
+            operands[place] = aligned_empty(shape, dtype, device)
         launch(kernel_at(self.key).call, *operands)
         for number in self.changed:
             torch.autograd.graph.increment_version(values[number])
@@ -104,10 +93,12 @@ def repeated(
 
         @functools.wraps(function)
         def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-            values = (*arguments, *named.values())
-            if not when(named) or not sees_nothing(values):
+            # `is_compiling` first: what comes after it is not traced.
+            if torch.compiler.is_compiling() or not when(named):
                 return function(*arguments, **named)
-            key = _signature(values, named)
+            values = (*arguments, *named.values())
+            # Of a transform or a mode tensors may have no data to ask for.
+            key = None if transforms_active() or is_watched() else _signature(values, named)
             if key is None:
                 return function(*arguments, **named)
             way = ways.get(key, ways)
@@ -127,23 +118,29 @@ def repeated(
     return decorate
 
 
-def _signature(values: Sequence[Any], named: dict[str, Any]) -> Any:
+def _signature(values: Sequence[Any], named: Iterable[str]) -> Any:
     """All but the values of tensors; None where a kernel would not take one as it is."""
     parts: list[Any] = [len(values), *named]
     numbers: dict[int, int] = {}
     for number, value in enumerate(values):
-        if not isinstance(value, Tensor):
-            if value is not None and not isinstance(value, (bool, int, float, str)):
+        kind = type(value)
+        if kind is Tensor or kind is torch.nn.Parameter:
+            if (
+                value.requires_grad
+                or not value.is_cpu
+                or value.is_nested
+                or value.layout is not torch.strided
+                or value.data_ptr() % ALIGNMENT
+                or value.is_neg()
+            ):
                 return None
+            # Which arguments are the same tensor: an operand is known by the first of them.
+            same = numbers.setdefault(id(value), number)
+            parts += (same, value.shape, value.stride(), value.dtype)
+        elif value is None or kind in _NUMBERS:
             parts.append(value)
-            continue
-        # Which arguments are the same tensor: an operand is known by the first of them.
-        parts.append(numbers.setdefault(id(value), number))
-        if value.requires_grad or not value.is_cpu or value.layout is not torch.strided:
+        else:
             return None
-        if value.data_ptr() % ALIGNMENT:
-            return None
-        parts += (value.shape, value.stride(), value.dtype)
     return tuple(parts)
 
 
@@ -152,19 +149,21 @@ def _way_of(runs: Sequence[Run], values: Sequence[Any], result: Any) -> _Way | N
     if len(runs) != 1:
         return None
     (run,) = runs
-    operands: list[Any] = []
-    for one in run.operands:
+    arguments, new = [], []
+    for place, one in enumerate(run.operands):
         number = next((n for n, value in enumerate(values) if value is one), None)
         if not isinstance(one, Tensor):
-            operands.append(one)
-        elif number is not None:
-            operands.append(_Argument(number))
+            continue
+        if number is not None:
+            arguments.append((place, number))
         elif any(part is one for part in result):
-            operands.append(_New(one.shape, one.dtype, one.device))
+            new.append((place, one.shape, one.dtype, one.device))
         else:  # something was computed of the arguments
             return None
     places = [next((n for n, one in enumerate(run.operands) if one is part), -1) for part in result]
     if -1 in places:
         return None
-    changed = [operands[n].number for n in places if isinstance(operands[n], _Argument)]
-    return _Way(run.key, tuple(operands), tuple(places), tuple(changed))
+    numbers = tuple(None if isinstance(one, Tensor) else one for one in run.operands)
+    by_operand = dict(arguments)
+    changed = tuple(by_operand[place] for place in places if place in by_operand)
+    return _Way(run.key, numbers, tuple(arguments), tuple(new), tuple(places), changed)

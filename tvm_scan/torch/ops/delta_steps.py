@@ -26,7 +26,7 @@ Named = dict[str, Tensor]
 
 
 class Reading:
-    """Reads of tensors by torch's operators, and the way back.
+    """The reading of tensors through chains, by torch's operators, and the way back.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Reads of loops (`tvm_scan.reads`) by operators of torch.
+"""Chains of `tvm_scan.reads` by operators of torch.
 
 For what no kernel computes: derivatives of higher order, programs that are exported, and the GPU.
 """
