@@ -20,6 +20,8 @@ FOLDER = Folder(
         "test_delta.py::test_no_step_sees_what_comes_later_on_a_gpu",
         "test_delta.py::test_blocks_against_float64",
         "test_delta.py::test_real_heads_fit_a_block",
+        "test_engine_loops.py::test_a_head_of_a_model_fits_a_block",
+        "test_engine_loops.py::test_on_a_gpu",
         "test_extraction.py::test_cuda_plans_equal_the_loop",
         "test_extents.py::test_cuda",
         "test_families.py::test_cuda_plans_equal_the_loop",

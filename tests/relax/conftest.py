@@ -25,6 +25,7 @@ FOLDER = Folder(
     ),
     gpu=(
         "test_associative.py::test_a_declared_operator_on_a_gpu",
+        "test_engines.py::test_cuda",
         "test_export.py::test_cross_compilation_to_cuda",
         "test_extremum.py::test_every_cuda_plan_is_torchs",
         "test_fuse.py::test_on_a_gpu",
