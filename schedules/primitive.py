@@ -98,13 +98,13 @@ def parallel_scan(
     if isinstance(recurrence, Refusal):
         raise RefusalError(recurrence.message(), recurrence)
     plan = None if plan is None else as_plan(plan, "parallel_scan")
-    target = target_for(target, plan, "parallel_scan")
-    plan = plan or plan_of(recurrence, target)
-    plan.check(target, recurrence)
+    on = target_for(target, plan, "parallel_scan")
+    plan = plan or plan_of(recurrence, on)
+    plan.check(on, recurrence)
     # ---- build and replace ----------------------------------------------------------------
     for name, value in plan.annotations().items():
         sch.annotate(block, PLAN_PREFIX + name, value)
-    with target:
+    with on:
         expand_scans(sch)
     return plan
 
