@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests import ROOT
+from tests.devices.table import DRIVERS
 from tests.gpu import test_bench
 from tests.support import forks
 
@@ -30,11 +31,16 @@ QUICK = {
     "relax_fuse": "--quick --json {out}",
     "relax_overhead": "--rounds 1 --json {out}",
     "delta": "--quick --json {out}",
+    "targets": "--quick --json {out}",
     "extraction": "--quick --json {out}",
     "numerics": "--only product --longest 64 --json {out}",
     "train_mamba": "--steps 2 --batch 2 --length 8 --width 8 --depth 1 --states 2 --json {out}",
     "relax_models": "--small --models mamba --lengths 4 --plain-up-to 4 --seconds 400 --json {out}",
     "roofline": "--out {out}.svg",
+}
+#: What a script needs of the machine: why it is not there, or None.
+NEEDED = {
+    "targets": lambda: next((w for d in DRIVERS.values() if (w := d.why_unavailable())), None)
 }
 #: Run on the simulated device, by this test.
 ON_A_DEVICE = {
@@ -69,6 +75,8 @@ def test_the_page_says_which_results_are_there():
 
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_forms(name, tmp_path):
+    if name in NEEDED and (reason := NEEDED[name]()):
+        pytest.skip(reason)
     out = tmp_path / "result.json"
     command = [sys.executable, "-m", f"bench.{name}", *QUICK[name].format(out=out).split()]
     done = forks.run(
