@@ -85,6 +85,7 @@ def _fork(
 def _become(request: dict[str, Any], passed: list[int]) -> Callable[[], None]:
     """Take on what a program has of its own, and return how to run it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     if request["start_new_session"]:
         os.setsid()
     for descriptor, place in zip(passed, request["places"], strict=True):

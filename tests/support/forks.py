@@ -11,6 +11,7 @@ import atexit
 import ctypes
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -88,6 +89,8 @@ class Forked(subprocess.Popen):
             "env": env,
             "places": [0, 1, 2, *kept],
             "workers": self._workers,
+            # Of the thread that asks: the server may have been started where others are blocked.
+            "blocked": [int(each) for each in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
             "start_new_session": bool(self._options.get("start_new_session")),
         }
         answer, answers = os.pipe()

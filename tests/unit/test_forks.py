@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.support import forks
+from tvm_scan.meta.measure.progress import shielded
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
 PROGRAM = """
@@ -82,3 +83,14 @@ def test_variables_that_are_read_at_an_import_start_a_fresh_interpreter():
 def test_it_is_this_interpreter_that_runs():
     with pytest.raises(ValueError, match=r"expected a program for .*, got"):
         forks.run(["true", "-c", "pass"])
+
+
+def test_signals_are_blocked_as_in_the_thread_that_asks():
+    code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+
+    def is_blocked():
+        words = [sys.executable, "-c", code]
+        return forks.run(words, capture_output=True, text=True, check=True).stdout == "True\n"
+
+    assert shielded(is_blocked)
+    assert not is_blocked()

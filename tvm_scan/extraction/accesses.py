@@ -112,8 +112,9 @@ def _first_access_is(buffer: Var, body: list[Any], first: Access) -> bool:
 def _first_apart(buffer: Var, body: list[Any]) -> list[Any] | None:
     """``body`` with the first iteration of the loop that begins with ``buffer`` before the loop.
 
-    None where that is no loop, or one that may have no iteration while something else in ``body``
-    reads the buffer; where nothing else does, a loop without iterations reads none of it.
+    None where that is no loop, or one whose first iteration does not use the buffer, or one that
+    may have no iteration while something else in ``body`` reads the buffer; where nothing else
+    does, a loop without iterations reads none of it.
     """
     using = [i for i, s in enumerate(body) if _uses(buffer, s)]
     if not using or not isinstance(loop := body[using[0]], Loop):
@@ -122,6 +123,8 @@ def _first_apart(buffer: Var, body: list[Any]) -> list[Any] | None:
         return None
     zero = tir.VarMap([(loop.var, tir.zero_like(loop.var))])
     first = _chosen(rename(loop.body, zero))
+    if not any(_uses(buffer, s) for s in first):
+        return None
     return [*body[: using[0]], *first, *body[using[0] :]]
 
 
