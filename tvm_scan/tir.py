@@ -126,8 +126,10 @@ def wide_dtype(dtype: str) -> str:
 def substitute(node: Any, mapping: VarMap | Mapping[Var, Any]) -> Any:
     """``node`` with every variable of ``mapping`` replaced by its value."""
     table = mapping if isinstance(mapping, VarMap) else VarMap(mapping.items())
-    if not len(table):
+    if not len(table) or isinstance(node, tirx.IntImm):
         return node
+    if isinstance(node, Var) and isinstance(node.ty, PrimType):
+        return table.get(node, node)
     return tvm_ffi.structural_map(node, (Var, lambda var: table.get(var, var)))
 
 
@@ -147,6 +149,10 @@ def loads(node: Any) -> list[TensorLoad]:
 
 def variables(node: Any) -> VarMap:
     """Every variable that occurs in ``node`` (buffers included)."""
+    if isinstance(node, tirx.IntImm):  # many indices are, or a variable: see `loads`
+        return VarMap()
+    if isinstance(node, Var) and isinstance(node.ty, PrimType):
+        return VarMap([(node, True)])
     present = VarMap()
 
     def visit(var: Var) -> None:

@@ -94,8 +94,9 @@ def _pair_of_one(
     lanes: list[Loop], parts: list[list[Any]]
 ) -> tuple[Loop, Loop, Loop, list[list[Any]]] | None:
     """Two lanes that are parts of one, that one, and the statements over it."""
+    together = _together(parts)
     for outer, inner in permutations(lanes, 2):
-        whole = _one_of(outer, inner, parts)
+        whole = _one_of(outer, inner, parts, together)
         if whole is not None:
             return outer, inner, *whole
     return None
@@ -107,7 +108,7 @@ def _joined(loop: Loop, reduced: tir.VarMap) -> Loop:
     if len(inside) != 1 or not isinstance(inside[0], Loop):
         return loop
     inner = inside[0]
-    whole = _one_of(loop, inner, [inner.body])
+    whole = _one_of(loop, inner, [inner.body], _together([inner.body]))
     if whole is None:
         return loop
     joined, (body,) = whole
@@ -118,9 +119,14 @@ def _joined(loop: Loop, reduced: tir.VarMap) -> Loop:
 
 
 def _one_of(
-    outer: Loop, inner: Loop, parts: list[list[Any]]
+    outer: Loop, inner: Loop, parts: list[list[Any]], together: list[tir.VarMap]
 ) -> tuple[Loop, list[list[Any]]] | None:
-    """One loop for two, and the statements over it; None where they are not parts of one."""
+    """One loop for two, and the statements over it; None where they are not parts of one.
+
+    ``together`` has the variables of each integer that has several.
+    """
+    if not any(outer.var in each and inner.var in each for each in together):
+        return None
     dtype = tir.dtype_of(outer.var)
     if dtype != tir.dtype_of(inner.var) or tir.contains_var(inner.extent, [outer.var]):
         return None
@@ -138,8 +144,6 @@ def _one_of(
     # What is left of ``o W + i`` is the new variable; ``o`` is left where it stands alone.
     table = tir.VarMap([(inner.var, one - outer.var * width)])
     ranges = [(one, extent), (outer.var, outer.extent)]
-    if not _meet(outer.var, inner.var, parts):
-        return None
 
     def run(e: Any) -> Any:
         return tir.simplify(e, ranges) if tir.contains_var(e, [outer.var]) else e
@@ -154,18 +158,18 @@ def _one_of(
     return Loop(one, extent, [], outer.origin, thread), out
 
 
-def _meet(outer: Var, inner: Var, parts: list[list[Any]]) -> bool:
-    """Return whether two variables are in one index."""
-    met = False
+def _together(parts: list[list[Any]]) -> list[tir.VarMap]:
+    """Variables of each integer of some statements that has several."""
+    several: list[tir.VarMap] = []
 
     def run(e: Any) -> Any:
-        nonlocal met
-        met |= tir.contains_var(e, [outer]) and tir.contains_var(e, [inner])
+        if len(variables := tir.variables(e)) > 1:
+            several.append(variables)
         return e
 
     for part in parts:
         map_integers(part, run)
-    return met
+    return several
 
 
 def _without_first(loop: Loop) -> list[Any]:
