@@ -12,8 +12,8 @@ from tvm.sym import Analyzer
 from tvm_scan import tir
 from tvm_scan.extraction.extents import runs_through
 from tvm_scan.extraction.statements import (
+    Alloc,
     Condition,
-    Let,
     Loop,
     Store,
     allocated_in,
@@ -40,23 +40,16 @@ def accesses_of(stmts: list[Any], inner: list[Loop] | None = None) -> list[Acces
     inner = inner or []
     out: list[Access] = []
 
-    def read(expr: Any, origin: Any) -> None:
-        for load in tir.loads(expr):
-            out.append(Access(load.source, list(load.indices), False, inner, origin))
-
     for stmt in stmts:
+        if isinstance(stmt, Alloc):
+            continue
+        for load in stmt.reads:
+            out.append(Access(load.source, list(load.indices), False, inner, stmt.origin))
         if isinstance(stmt, Store):
-            read(stmt.value, stmt.origin)
-            for index in stmt.indices:
-                read(index, stmt.origin)
             out.append(Access(stmt.buffer, stmt.indices, True, inner, stmt.origin))
-        elif isinstance(stmt, Let):
-            read(stmt.value, stmt.origin)
         elif isinstance(stmt, Condition):
-            read(stmt.cond, stmt.origin)
             out += accesses_of(stmt.then, inner) + accesses_of(stmt.orelse, inner)
         elif isinstance(stmt, Loop):
-            read(stmt.extent, stmt.origin)
             out += accesses_of(stmt.body, [*inner, stmt])
     return out
 
@@ -163,8 +156,8 @@ def _covers(index: Any, extent: Any, inner: list[Loop]) -> bool:
 def private_in(body: list[Any], external: tir.VarMap) -> tir.VarMap:
     """Buffers that live inside an iteration, or that it overwrites in whole before it reads."""
     private = tir.VarMap((buffer, True) for buffer in allocated_in(body))
-    for store in stores_in(body):
-        buffer = store.buffer
+    stored = tir.VarMap((store.buffer, True) for store in stores_in(body))
+    for buffer in stored.keys():
         if buffer not in private and buffer not in external and is_private(buffer, body):
             private[buffer] = True
     return private

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import Var
+from tvm.ir.expr import TensorLoad
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
@@ -41,6 +43,11 @@ class Loop:
     origin: Any
     thread: str = ""
 
+    @cached_property
+    def reads(self) -> list[TensorLoad]:
+        """Loads of the extent."""
+        return tir.loads(self.extent)
+
 
 @dataclass(eq=False)
 class Condition:
@@ -50,6 +57,11 @@ class Condition:
     then: list[Any]
     orelse: list[Any]
     origin: Any
+
+    @cached_property
+    def reads(self) -> list[TensorLoad]:
+        """Loads of the condition."""
+        return tir.loads(self.cond)
 
 
 @dataclass(eq=False)
@@ -61,6 +73,11 @@ class Store:
     value: Any
     origin: Any
 
+    @cached_property
+    def reads(self) -> list[TensorLoad]:
+        """Loads of the value, then of the indices."""
+        return [load for e in (self.value, *self.indices) for load in tir.loads(e)]
+
 
 @dataclass(eq=False)
 class Let:
@@ -69,6 +86,11 @@ class Let:
     var: Var
     value: Any
     origin: Any
+
+    @cached_property
+    def reads(self) -> list[TensorLoad]:
+        """Loads of the value."""
+        return tir.loads(self.value)
 
 
 @dataclass(eq=False)

@@ -158,9 +158,9 @@ def outermost(terms: list[Any], test: Callable[[Any], bool]) -> list[Any]:
     stack, seen, out = list(terms), set(), []
     while stack:
         node = stack.pop()
-        if not z3.is_app(node) or node.get_id() in seen:
+        if (key := node.get_id()) in seen or not z3.is_app(node):
             continue
-        seen.add(node.get_id())
+        seen.add(key)
         if test(node):
             out.append(node)
         else:

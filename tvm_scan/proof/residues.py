@@ -60,12 +60,15 @@ def normal_remainders(e: Any, known: dict[int, tuple[Any, Any]] | None = None) -
         return e
     if e.get_id() in known:
         return known[e.get_id()][1]
-    parts = [normal_remainders(part, known) for part in e.children()]
+    children = e.children()
+    parts = [normal_remainders(part, known) for part in children]
     if z3.is_mod(e) and z3.is_int_value(e.arg(1)) and e.arg(1).as_long() > 0:
         modulus = e.arg(1).as_long()
         # Twice: a coefficient that is reduced to zero takes its monomial with it.
         dividend = monomials(_bare(parts[0], modulus))
         out = monomials(_bare(dividend, modulus)) % modulus
+    elif all(part.eq(child) for part, child in zip(parts, children, strict=True)):
+        out = e  # to make it anew takes longer than all of the above
     else:
         out = e.decl()(*parts)
     known[e.get_id()] = (e, out)
