@@ -52,9 +52,16 @@ class Compiled:
         That compilation took.
     """
 
-    def __init__(self, mod: Any, target: Target, pipeline: Any, args: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        mod: Any,
+        target: Target,
+        pipeline: Any,
+        args: Sequence[Any],
+        build: Callable[..., Any] = tvm.compile,
+    ) -> None:
         start = time.perf_counter()
-        built = tvm.compile(mod, target=target, relax_pipeline=pipeline)
+        built = build(mod, target=target, relax_pipeline=pipeline)
         self.seconds = time.perf_counter() - start
         self._built = built
         self._machine = relax.VirtualMachine(built, tvm.cpu())
@@ -103,10 +110,12 @@ class _Case:
         *,
         blas: bool,
         timed: bool,
+        build: Callable[..., Any],
     ) -> None:
         import torch
 
         self.row, self.args, self.want, self.blas, self.timed = row, args, want, blas, timed
+        self.build = build
         self.target = Target.from_device("cpu")
         start = time.perf_counter()
         with warnings.catch_warnings():  # torch.export warns about itself
@@ -119,7 +128,7 @@ class _Case:
         mod = load(self.program)
         seconds = time.perf_counter() - start
         mod = products_by_blas(mod) if self.blas else mod
-        compiled = Compiled(mod, self.target, pipeline, self.args)
+        compiled = Compiled(mod, self.target, pipeline, self.args, self.build)
         return seconds + compiled.seconds, mod, compiled
 
     def _error(self, got: Any) -> float:
@@ -209,6 +218,7 @@ def measure_model(
     real: bool = False,
     decode: bool = True,
     timed: bool = True,
+    build: Callable[..., Any] = tvm.compile,
 ) -> None:
     """Measure one model; ``tell`` is called with all rows after each step.
 
@@ -228,6 +238,8 @@ def measure_model(
         Whether to decode at all.
     timed : bool
         Whether to time calls, or to compare results alone.
+    build : callable
+        As ``tvm.compile``.
     """
     import torch
 
@@ -243,7 +255,7 @@ def measure_model(
         prefill = Prefill(model, keep=True)
         with torch.no_grad():
             want, *eager = prefill(ids[:, :length])
-        how = {"blas": real, "timed": timed}
+        how: dict[str, Any] = {"blas": real, "timed": timed, "build": build}
         row = Row(name, "prefill", length)
         case = _Case(row, prefill, [ids[:, :length]], want.numpy(), **how)
         states = [torch.from_numpy(r.numpy().copy()) for r in case.ours()[1:]]

@@ -1,5 +1,7 @@
 """Models of Hugging Face transformers at two layers with random weights, against eager forward."""
 
+import functools
+
 import pytest
 
 pytest.importorskip(
@@ -11,6 +13,7 @@ from tvm.target import Target
 from bench.model_cases import TOLERANCE, make, measure_model
 from bench.model_states import Prefill
 from tests.relax.test_neighbours import elements
+from tests.support.compiled import compile_cached
 from tvm_scan.relax import FindScans, FuseScans, LegalizeScans, from_exported
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -18,7 +21,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Deprec
 
 def measured(name, length, **options):
     told = []
-    measure_model(told.append, name, (length,), timed=False, **options)
+    build = functools.partial(compile_cached, plainly=True)
+    measure_model(told.append, name, (length,), timed=False, build=build, **options)
     return told[-1]
 
 
