@@ -24,6 +24,7 @@ from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores, with_line_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.strip_sums import StripSums
 from tvm_scan.schedules.cpu.time_vector import TimeVector
 from tvm_scan.schedules.cpu.vector_math import Pool, hoist_first_iteration, with_vector_math
 
@@ -127,6 +128,7 @@ def _lane_nest(
     replica = Replica(recurrence, lanes, unroll=False, width=width)
 
     probe, pool = tirx.Var("u", dtype), Pool(min(width, _VECTOR))
+    sums = StripSums(_VECTOR)
 
     def across(make: Any) -> Any:
         """``make`` for each lane of the block."""
@@ -138,12 +140,16 @@ def _lane_nest(
         def code(u: Any) -> Any:
             return choices_as_selects(hoist_first_iteration(make(u)), replica.buffers)
 
-        def vector(u: Any, lane: Any) -> Any:
-            if plan.library_math:
-                return code(u)
-            return with_vector_math(code(u), pool, lane, ldexp=plan.ldexp)
-
         kind = ForKind.SERIAL if branches(code(probe)) else ForKind.VECTORIZED
+
+        def vector(u: Any, lane: Any) -> Any:
+            stmt = code(u)
+            if width > _VECTOR and kind == ForKind.VECTORIZED:
+                stmt = sums(stmt, lane)
+            if plan.library_math:
+                return stmt
+            return with_vector_math(stmt, pool, lane, ldexp=plan.ldexp)
+
         if width <= _VECTOR:
             return loop("u", width, lambda u: vector(u, u), kind, dtype)
         # A wide block is a strip of memory rows: many vectors per step, carries in L1.
@@ -180,11 +186,12 @@ def _lane_nest(
         stmts.append(loop("t", time.extent, step))
     if recurrence.finish is not None:
         stmts.append(across(replica.finish))
-    registers = [*replica.buffers, *pool.buffers, *(tiles.buffers if tiles else [])]
+    values = [*pool.buffers, *sums.buffers]
+    registers = [*replica.buffers, *values, *(tiles.buffers if tiles else [])]
     if width > 1:
         # Without a use outside the vector loop TVM would move the registers into it and shrink
         # them to one lane.
-        stmts.insert(0, clear([*replica.buffers, *pool.buffers]))
+        stmts.insert(0, clear([*replica.buffers, *values]))
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
     body = with_line_stores(body, tiles.stored if tiles else held.dtypes)
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)

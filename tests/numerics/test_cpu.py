@@ -45,7 +45,7 @@ CASES = cases()
 
 
 def compiled(func, plan):
-    return compile_cached(parallelize(func, TARGET, plan), target=TARGET)
+    return compile_cached(parallelize(func, TARGET, plan), target=TARGET, plainly=True)
 
 
 def both_kinds(case, plan, lengths, function_of, number):

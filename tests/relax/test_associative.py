@@ -61,7 +61,7 @@ def check(model, *args, target=CPU):
     want = model(*args)
     want = want if isinstance(want, tuple | list) else [want]
     device = tvm.cpu() if target is CPU else tvm.cuda()
-    built = compile_cached(mod, target=target, relax_pipeline=get_pipeline(target))
+    built = compile_cached(mod, target=target, relax_pipeline=get_pipeline(target), plainly=True)
     machine = relax.VirtualMachine(built, device)
 
     def call():

@@ -48,7 +48,9 @@ def module(name):
 
 
 def runs(name, target, device, sizes, every_order):
-    built = compile_cached(module(name), target=target, relax_pipeline=get_pipeline(target))
+    built = compile_cached(
+        module(name), target=target, relax_pipeline=get_pipeline(target), plainly=True
+    )
     machine = relax.VirtualMachine(built, device)
     for batch, length in sizes:
         inputs = inputs_of(name, batch, length, **SIZES)
@@ -108,7 +110,7 @@ def test_a_kernel_without_time_runs_on_a_cpu():
     shape = [int(extent) for extent in no_loop_of_time.params[0].ty.shape]
     mod = called(no_loop_of_time, shape)
     assert FindScans(mod) == []
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     x = np.random.default_rng(0).uniform(0.1, 1, shape).astype("float32")
     got = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(got, x / x.sum(1, keepdims=True), rtol=1e-5)

@@ -54,7 +54,7 @@ def inputs(*shapes):
 
 
 def run(mod, arrays, target=CPU, device=None):
-    built = compile_cached(mod, target=target, relax_pipeline=get_pipeline(target))
+    built = compile_cached(mod, target=target, relax_pipeline=get_pipeline(target), plainly=True)
     device = device or tvm.cpu()
     machine = relax.VirtualMachine(built, device)
 
@@ -135,7 +135,7 @@ def test_symbolic_extents():
     rows, length = tirx.Var("r", "int64"), tirx.Var("l", "int64")
     mod = model(gated, rows, length, library.linear_recurrence(None, None))
     assert len(calls(FuseScans(CPU)(mod))) == 1
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     machine = relax.VirtualMachine(built, tvm.cpu())
     for shape in ((1, 1), (3, 2), (2, 5000)):
         a, x = inputs(shape, shape)

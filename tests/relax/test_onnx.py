@@ -36,7 +36,7 @@ def check(onnx_model, want=None, **arrays):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         mod = from_onnx(onnx_model)
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     got = relax.VirtualMachine(built, tvm.cpu())["main"](
         *(tvm.runtime.tensor(a) for a in arrays.values())
     )

@@ -22,7 +22,7 @@ def compiled(makes, *kinds):
             out = builder.emit_output(builder.emit(relax.Tuple(made)))
         builder.emit_func_output(out)
     target = tvm.target.Target("llvm")
-    return compile_cached(builder.get(), target, relax_pipeline=get_pipeline(target))
+    return compile_cached(builder.get(), target, relax_pipeline=get_pipeline(target), plainly=True)
 
 
 def results(makes, *arrays):

@@ -75,7 +75,7 @@ def test_every_axis(name, axis, exclusive):
     mod = cumulative(name, (3, 40, 5), "float32", axis, exclusive=exclusive)
     assert scanned_functions(mod) == [name]
     x = sample((3, 40, 5), "float32")
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     np.testing.assert_allclose(
         run(built, tvm.cpu(), x), reference(name, x, axis, exclusive=exclusive), rtol=1e-4
     )
@@ -102,7 +102,7 @@ def test_every_dtype(name, dtype, out):
     mod = cumulative(name, (2, 30), dtype, 1, out)
     assert scanned_functions(mod) == [name]
     x = sample((2, 30), dtype)
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     got = run(built, tvm.cpu(), x)
     expected = reference(name, x, 1, out)
     assert got.dtype == np.dtype(out or dtype)
@@ -120,7 +120,7 @@ def test_extents(shape):
     x = sample(shape, "float32")
     for axis in (0, 1, None):
         mod = cumulative("cumsum", shape, "float32", axis)
-        built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+        built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
         np.testing.assert_allclose(
             run(built, tvm.cpu(), x), reference("cumsum", x, axis), rtol=1e-4
         )
@@ -131,7 +131,7 @@ def test_symbolic_extents_on_every_side():
     for axis in (0, 1, 2, None):
         mod = cumulative("cumsum", shape, "float32", axis)
         assert scanned_functions(mod) == ["cumsum"]
-        built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+        built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
         for concrete in ((2, 3, 4), (1, 300, 1)):
             x = sample(concrete, "float32")
             np.testing.assert_allclose(
@@ -170,7 +170,7 @@ def test_flips_become_a_walk_from_the_end():
     mod = module((3, 50), "float32", flipped)
     legal = LegalizeScans()(mod)
     assert "R.flip" not in legal.script()
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     expected = reference("cumsum", x[:, ::-1], 1, exclusive=True)[:, ::-1]
     np.testing.assert_allclose(run(built, tvm.cpu(), x), expected, rtol=1e-4)
 
@@ -179,7 +179,7 @@ def test_flips_of_other_axes_stay():
     x = sample((3, 50), "float32")
     mod = module((3, 50), "float32", lambda b, v: flipped(b, v, (0, 1, 1)))
     assert LegalizeScans()(mod).script().count("R.flip") == 2
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     expected = reference("cumsum", x[::-1], 1, exclusive=True)[:, ::-1]
     np.testing.assert_allclose(run(built, tvm.cpu(), x), expected, rtol=1e-4)
 
@@ -241,7 +241,7 @@ def adjoint(name, x, axis, exclusive, out=None):
 )
 def test_gradients(name, axis, exclusive):
     mod = relax.transform.Gradient("main")(weighted(name, (4, 6), "float32", axis, exclusive))
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     x = np.random.default_rng(1).uniform(-2, 2, (4, 6)).astype("float32")
     x[1, 2] = x[3, 3] = x[3, 4] = 0  # a division by these would be no number
     machine = relax.VirtualMachine(built, tvm.cpu())
@@ -285,7 +285,7 @@ def test_gradient_through_another_dtype():
     mod = relax.transform.Gradient("main")(
         weighted("cumprod", (4, 6), "float32", 1, False, "float64")
     )
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     x = np.random.default_rng(1).uniform(-2, 2, (4, 6)).astype("float32")
     (got,) = relax.VirtualMachine(built, tvm.cpu())["main_adjoint"](tvm.runtime.tensor(x))[1]
     assert got.dtype == "float32"
@@ -302,7 +302,7 @@ def test_the_gradient_of_a_sum_does_not_cancel():
         return relax.op.sum(builder.emit(relax.op.multiply(y, scale)))
 
     mod = relax.transform.Gradient("main")(module(shape, "float32", body))
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     x = np.ones(shape, "float32")
     (got,) = relax.VirtualMachine(built, tvm.cpu())["main_adjoint"](tvm.runtime.tensor(x))[1]
     np.testing.assert_array_equal(got.numpy()[0, 1:], [1.25, 0.25])

@@ -87,7 +87,7 @@ def test_report_names_the_recurrence():
 def test_default_cpu_pipeline(twice):
     a, x = arrays()
     mod = module(twice=twice)
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     np.testing.assert_allclose(run(built, tvm.cpu(), a, x), expected(a, x, twice), 1e-4, 1e-4)
 
 
@@ -207,7 +207,7 @@ def test_plain_loops_as_people_write_them():
     assert [str(report).split("\n")[:2] for report in FindScans(mod) if report.recurrences] == [
         ["public_sum", "  reduce scan over 8 steps, 4 lanes"]
     ]
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     values = np.random.default_rng(0).random((4, 8), dtype="float32")
     want, state = np.zeros((4, 8)), np.zeros(4)
     for t in range(8):
@@ -239,7 +239,7 @@ def test_refused_loop_is_left_and_logged(caplog):
 def test_symbolic_length():
     rows, length = tvm.tirx.Var("r", "int64"), tvm.tirx.Var("l", "int64")
     mod = module(rows, length, library.linear_recurrence(None, None))
-    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(mod, target=CPU, relax_pipeline=get_pipeline(CPU), plainly=True)
     for shape in ((1, 1), (3, 257), (2, 20000)):
         a, x = arrays(*shape)
         np.testing.assert_allclose(run(built, tvm.cpu(), a, x), expected(a, x), 1e-4, 1e-4)

@@ -48,7 +48,9 @@ def arguments(name, batch, length):
 
 
 def runs(name, target, device, sizes, every_order):
-    built = compile_cached(module(name), target=target, relax_pipeline=get_pipeline(target))
+    built = compile_cached(
+        module(name), target=target, relax_pipeline=get_pipeline(target), plainly=True
+    )
     machine = relax.VirtualMachine(built, device)
     for size in sizes:
         ins, outs = arguments(name, *size)

@@ -41,9 +41,7 @@ def exported(function, *args, parameters=(), strict=False, dynamic=None):
 
 def results(mod, *args, target=CPU, device=None):
     device = device or tvm.cpu()
-    built = compile_cached(
-        mod, target=target, relax_pipeline=get_pipeline(target), plainly=target is CPU
-    )
+    built = compile_cached(mod, target=target, relax_pipeline=get_pipeline(target), plainly=True)
     machine = relax.VirtualMachine(built, device)
 
     def run():

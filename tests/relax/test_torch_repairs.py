@@ -124,7 +124,9 @@ def test_parts_of_a_symbolic_axis_have_the_extents_that_torch_knows():
     length = {"x": {1: torch.export.Dim("length", min=3, max=64)}}
     x = torch.rand(2, 7)
     program = torch.export.export(Differences(), (x,), dynamic_shapes=length, strict=False)
-    built = compile_cached(from_exported(program), CPU, relax_pipeline=get_pipeline(CPU))
+    built = compile_cached(
+        from_exported(program), CPU, relax_pipeline=get_pipeline(CPU), plainly=True
+    )
     run = relax.VirtualMachine(built, tvm.cpu())["main"]
     for x in (torch.rand(2, 7), torch.rand(2, 3)):
         got = run(tvm.runtime.tensor(x.numpy()))
@@ -150,4 +152,4 @@ def test_an_operator_that_is_not_lowered_is_named():
         builder.emit_func_output(out)
     target = tvm.target.Target.from_device("cpu")
     with pytest.raises(ScanError, match=r"(?s)expected operators that TVM lowers, got.*negative"):
-        compile_cached(builder.get(), target, relax_pipeline=get_pipeline(target))
+        compile_cached(builder.get(), target, relax_pipeline=get_pipeline(target), plainly=True)

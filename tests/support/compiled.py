@@ -64,7 +64,8 @@ def compile_cached(
     plainly : bool
         Whether LLVM may leave its optimisations out, which take most of the time: it does so for
         seven programs of eight, for none in the full tier. For tests of what our passes make of
-        many loops; those of arithmetic (overflow, rounding) see the code that users run.
+        many loops; those of arithmetic (overflow, rounding) see the code that users run. Nothing
+        on a GPU.
 
     Returns
     -------
@@ -75,9 +76,10 @@ def compile_cached(
     if relax_pipeline is not None:
         with target:
             func_or_mod = relax_pipeline(func_or_mod)
-    if str(target.kind.name) != "llvm" and (not cusim.is_simulated() or cusim.is_rewritten()):
+    on_cpu = str(target.kind.name) == "llvm"
+    if not on_cpu and (not cusim.is_simulated() or cusim.is_rewritten()):
         return _compile(func_or_mod, target)
-    if plainly and not drawn(f"plainly {_hash(func_or_mod)}", 8):
+    if plainly and on_cpu and not drawn(f"plainly {_hash(func_or_mod)}", 8):
         target = Target({**target.export(), "opt-level": 0})
     with few_checks(_hash(func_or_mod)):
         folder = _folder() / key_of(func_or_mod, target)

@@ -94,3 +94,53 @@ def kept(X: T.Buffer((4, 64), "float32"), H: T.Buffer((4, 64), "float32")):
 def test_a_value_that_the_next_step_reads_stays_with_the_carries():
     parts = parts_of(kept)
     assert len(parts.bodies) == 1 and not parts.registers
+
+
+@T.prim_func(s_tir=True)
+def read_out(
+    K: T.Buffer((40, 8), "float32"), V: T.Buffer((40, 64), "float32"),
+    Y: T.Buffer((40, 64), "float32"),
+):  # fmt: skip
+    for c in range(64):
+        S = T.alloc_buffer((8,), "float32")
+        for n in range(8):
+            S[n] = T.float32(0)
+        for t in range(40):
+            y = T.alloc_buffer((1,), "float32")
+            y[0] = T.float32(0)
+            for n in range(8):
+                S[n] = T.float32(0.5) * S[n] + K[t, n] * V[t, c]
+                y[0] = y[0] + K[t, n] * S[n]
+            Y[t, c] = y[0]
+
+
+def test_sums_over_a_state_stay_in_registers():
+    """In a strip of several vectors, too: what is added to is no array of all lanes."""
+    func = parallelize(read_out, CPU, ScanPlan.of("cpu", "lanes", lane_block=64, vectorize=True))
+    loops = []
+    tvm_ffi.structural_walk(func.body, [(tirx.For, loops.append)])
+    sums = 0
+    for each in loops:
+        stores = []
+        tvm_ffi.structural_walk(each.body, [(tirx.BufferStore, stores.append)])
+        if len(stores) == 2 and int(each.extent) == 8:
+            sizes = sorted(prod(map(int, tir.shape_of(store.buffer))) for store in stores)
+            # The state is of all lanes, the sum is of the lanes of a vector.
+            assert sizes[0] == 32
+            sums += 1
+    assert sums == 1
+
+    rng = np.random.default_rng(0)
+    K, V = rng.random((40, 8)).astype("float32"), rng.random((40, 64)).astype("float32")
+    got = {}
+    for width in (32, 64):
+        plan = ScanPlan.of("cpu", "lanes", lane_block=width, vectorize=True)
+        tensors = [tvm.runtime.tensor(a) for a in (K, V, np.zeros((40, 64), "float32"))]
+        tvm.compile(parallelize(read_out, CPU, plan), target=CPU)(*tensors)
+        got[width] = tensors[2].numpy()
+    np.testing.assert_array_equal(got[32], got[64])
+    state, want = np.zeros((8, 64)), np.zeros((40, 64))
+    for t in range(40):
+        state = 0.5 * state + np.outer(K[t], V[t])
+        want[t] = K[t].astype("float64") @ state
+    np.testing.assert_allclose(got[64], want, rtol=1e-5)

@@ -260,3 +260,23 @@ def test_the_cores_are_the_threads_of_the_pool(given):
     )
     done = forks.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_of_an_array_counts_what_the_steps_touch():
+    """A chunk of a long sequence moves a chunk's bytes, whatever the array's size."""
+
+    @T.prim_func(s_tir=True)
+    def part(
+        X: T.Buffer((64, 2048), "float32"), h: T.Buffer((64,), "float32"),
+        Y: T.Buffer((64, 2048), "float32"),
+    ):  # fmt: skip
+        for i in range(64):
+            for t in range(32):
+                h[i] = h[i] * T.float32(0.5) + X[i, t + 100]
+                Y[i, t + 100] = h[i]
+
+    step = step_of(found_in(part))
+    assert step.loads == 64 * 32 * 4
+    assert step.stores == 64 * 32 * 4 + 64 * 4
+    whole = step_of(found_in(linear_recurrence(64, 2048)))
+    assert whole.loads == 2 * 64 * 2048 * 4

@@ -37,6 +37,8 @@ class Access:
 
     Attributes
     ----------
+    buffer : Var
+        The array.
     size : int
         Bytes of a cell.
     store : bool
@@ -47,6 +49,7 @@ class Access:
         How often a step makes it, over its state.
     """
 
+    buffer: Var
     size: int
     store: bool
     along_time: int | None
@@ -96,7 +99,7 @@ class Step:
     parts : tuple of Part
         For each group.
     loads, stores : float
-        Bytes of all arrays that are read, and that are written.
+        Bytes that are read of all arrays, and that are written.
     """
 
     rows: int
@@ -142,16 +145,27 @@ def _counted(recurrence: Recurrence) -> Step:
     accesses = tuple(_accesses(recurrence))
     written = tir.VarMap((b, True) for b in recurrence.outputs)
     read = [b for b in recurrence.inputs if b not in written]
+    rows = prod(extents)
+
+    def touched(buffers: list[Var]) -> float:
+        """Bytes of arrays; of one that only steps look at, no more than they do."""
+        total = 0.0
+        for buffer in tir.VarMap((b, True) for b in buffers).keys():
+            each = sum(a.times * a.size for a in accesses if a.buffer.same_as(buffer))
+            most = each * rows * max(1, length)
+            total += min(_size(buffer), most) if most else _size(buffer)
+        return total
+
     return Step(
-        rows=prod(extents),
+        rows=rows,
         length=max(1, length),
         lanes=extents[-1] if extents else 1,
         body=count(steady(recurrence.body)),
         chain=max(chains, key=lambda c: c.weight),
         accesses=accesses,
         parts=tuple(_part(recurrence, group) for group in recurrence.groups),
-        loads=sum(map(_size, tir.VarMap((b, True) for b in read).keys())),
-        stores=sum(map(_size, written.keys())),
+        loads=touched(read),
+        stores=touched(list(written.keys())),
         lanes_inside=time_is_outside(recurrence),
         in_vectors=_stays_in_vectors(recurrence),
         guarded=_is_guarded(recurrence.body),
@@ -253,7 +267,7 @@ def _accesses(recurrence: Recurrence) -> list[Access]:
             return
         along_lane = 0 if one_lane else strides(buffer, indices, lane)
         size = tir.byte_size(tir.dtype_of(buffer))
-        out[key] = Access(size, store, strides(buffer, indices, time), along_lane, times)
+        out[key] = Access(buffer, size, store, strides(buffer, indices, time), along_lane, times)
 
     def walk(stmt: Any, times: float) -> None:
         skip = tvm_ffi.WalkResult.SKIP
