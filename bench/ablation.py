@@ -159,10 +159,11 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         axis.set_xlabel("cells")
         axis.set_ylabel("nanoseconds per cell")
         axis.grid(True, which="major", alpha=0.3)
-    axes.flat[0].legend(fontsize=8, loc="center right")
     for axis in list(axes.flat)[len(kinds) :]:
         axis.set_visible(False)
-    figure.tight_layout()
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.tight_layout(rect=(0, 0, 1, 0.95))
+    figure.legend(handles, labels, loc="upper center", ncols=len(labels), frameon=False)
     figure.savefig(path)
 
 
