@@ -24,6 +24,7 @@ from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan, aligned, moves_vectors, shuffles
 from tvm_scan.schedules.gpu.walk.chunk_checks import check_chunks, takes_chunks
 from tvm_scan.schedules.gpu.walk.chunks import build_chunks
+from tvm_scan.schedules.gpu.walk.common_factors import with_common_factors
 from tvm_scan.schedules.gpu.walk.exponentials import OF, exponentials_in_base_two
 from tvm_scan.schedules.gpu.walk.model import walk_work
 from tvm_scan.schedules.gpu.walk.shared_lanes import build_shared_lanes
@@ -283,6 +284,8 @@ class Lanes(_Walk):
 
     def build(self, recurrence: Recurrence) -> Built:
         """Return one kernel, or three for chunks of time."""
+        if self.threads_per_lane > 1:
+            recurrence = with_common_factors(recurrence)
         if self.chunks:
             cut = TimeCut(recurrence, self)
             if cut.count > 1:

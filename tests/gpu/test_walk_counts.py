@@ -31,7 +31,7 @@ CASES = {
         WALK,
         (16, 4),
     ),
-    "rwkv6": (rwkv6(32, 1024, 64), WALK.with_(threads_per_lane=8), (32, 4)),
+    "rwkv6": (rwkv6(32, 1024, 64), WALK.with_(threads_per_lane=8), (32, 16)),
     "affine, lanes last": (library.linear_recurrence(12288, 1024, layout="ld"), ALONE, (16,)),
     "rwkv6, alone": (rwkv6(32, 1024, 64), ALONE, (1,)),
 }

@@ -207,22 +207,26 @@ def test_the_compiler_sees_copies_of_128_bits_and_one_barrier():
     # one. Once before the tiles, and once for the tile after this one.
     copies = re.findall(r"cp\.async\.(c[ag])\.shared\.global .*, (\d+);", ptx)
     assert copies == [("cg", "16")] * 2 * (3 * 2 + 2)
-    # Of four steps: three vectors of a thread's own, and four states of B and C.
-    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 3 + 2 * 4
+    # Of four steps: three vectors of a thread's own, and of four owners four states of B and C.
+    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 3 + 4 * 2 * 4
     assert not re.findall(r"ld\.shared\.[^v]", ptx)
-    assert len(re.findall(r"ex2\.approx", ptx)) == 4 * (4 + 2)
+    assert len(re.findall(r"ex2\.approx", ptx)) == 4 * (4 * 4 + 2)
     assert len(re.findall(r"bar\.sync", ptx)) == 1
     # The initial state and A: none; all that is read from global memory at a step is copied.
     assert not re.findall(r"ld\.global\.nc\.v4", ptx)
     (taken,) = check_nvcc(scheduled).values()
     assert taken.stack == 0
-    assert taken.registers <= 112
+    # With 128 registers four blocks of 128 threads fit, as with their shared memory.
+    assert taken.registers <= 128
 
 
 @pytest.mark.skipif(not nvcc.nvcc_available(), reason="nvcc is missing: no spills to read")
-@pytest.mark.parametrize(("shared", "items", "threads"), [(2, 8, 64), (4, 4, 128), (16, 8, 64)])
-def test_one_buffer_and_symbolic_sizes_do_not_spill(shared, items, threads):
-    """Left alone, ptxas gives up registers for another block; it is told that one is enough."""
+@pytest.mark.parametrize(
+    ("shared", "items", "threads", "spills"),
+    [(2, 8, 64, False), (4, 4, 128, False), (16, 4, 64, True)],
+)
+def test_one_buffer_and_symbolic_sizes_do_not_spill(shared, items, threads, spills):
+    """Left alone, ptxas may give up registers for another block; it is told that one is enough."""
     known = dict(STATES)
     func = library.selective_scan(None, None, None, 16, **known)
     plan = PLAN.with_(
@@ -233,7 +237,7 @@ def test_one_buffer_and_symbolic_sizes_do_not_spill(shared, items, threads):
     taken = [r for a in ("sm_80", "sm_90") for r in nvcc.compile_resources(source, a).values()]
     assert all(r.spill_stores == r.spill_loads == r.stack == 0 for r in taken)
     as_before = source.replace(f"({threads}, 1)", f"({threads})")
-    assert any(r.spill_stores for r in nvcc.compile_resources(as_before).values())
+    assert any(r.spill_stores for r in nvcc.compile_resources(as_before).values()) == spills
 
 
 @T.prim_func(s_tir=True)
@@ -277,8 +281,8 @@ def test_halves_move_eight_at_once_and_are_carried_in_float32():
     # V of eight lanes, K and Q of eight states: a row of 32 steps is four vectors, a vector of
     # each for every thread; once before the tiles, once for the tile after this one.
     assert re.findall(r"cp\.async\.cg\.shared\.global .*, (\d+);", ptx) == ["16"] * 2 * 3
-    # Eight halves of V, K and Q, the latter of two states.
-    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 1 + 2 * 2
+    # Eight halves of V; of four owners K and Q, of two states.
+    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 1 + 4 * 2 * 2
     assert not re.findall(r"ld\.shared\.[^v]", ptx)
     assert len(re.findall(r"st\.global\.v4", ptx)) == 1
     assert re.findall(r"fma\.rn\.f32|add\.f32", ptx)

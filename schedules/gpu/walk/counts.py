@@ -24,8 +24,12 @@ from tvm_scan.schedules.common.state_split import StateSplit, split_of
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.thread.vector_access import vector_access
+from tvm_scan.schedules.gpu.walk.common_factors import with_common_factors
+from tvm_scan.schedules.gpu.walk.elementary import in_few_instructions, instructions_saved
 from tvm_scan.schedules.gpu.walk.exponentials import OF, in_base_two
+from tvm_scan.schedules.gpu.walk.owner_sums import TOGETHER
 from tvm_scan.schedules.machine.step_counts import (
+    CALL,
     array_bytes,
     instructions_of,
     specials_of,
@@ -76,6 +80,7 @@ class WalkCounts:
 def walk_counts(plan: WalkPlan, recurrence: Recurrence, reduces: bool = False) -> WalkCounts:
     """Count a walk of ``lanes``; with ``reduces`` the one that makes a chunk's element."""
     if plan.threads_per_lane > 1:
+        recurrence = with_common_factors(recurrence)
         reduction = reduction_of(recurrence) if reduces else None
         split = reduction.split if isinstance(reduction, StateReduction) else split_of(recurrence)
         assert isinstance(split, StateSplit), "WalkPlan.check refuses other steps"
@@ -113,7 +118,7 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     states_each, levels = split.states // shared, log2(shared)
     loops = in_base_two(split.loops, recurrence).loops
     loop_body = tir.seq([part.body for part in loops])
-    outside = tir.seq([*split.before, *split.after])
+    outside = in_few_instructions(tir.seq([*split.before, *split.after]))
     reads = _state_reads(plan, recurrence, split, loops)
     read = sum(1 / width for _, width, _ in reads)
     own_lines = sum(lines / width for _, width, lines in reads)
@@ -127,15 +132,20 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     exps = specials_of(loop_body)
     poly = plan.exp_share / OF * exps
     of_state = instructions_of(loop_body, bare=True) + poly * (_POLYNOMIAL - 1)
-    exchanged = sent + sums * (2 * levels + 1)
+    # Of owners together a pair of sums takes a shuffle, a sum and two choices; the rest of the
+    # levels are a shuffle and a sum each, once for all of them.
+    together = min(TOGETHER, shared)
+    pairs, rest = (together - 1) / together, (levels - log2(together)) / together
+    exchanged = sent + sums * (4 * pairs + 2 * rest + 1 / together)
     thread = states_each * (of_state + read) + exchanged + _LOOP
     stored = len(_stores(recurrence)) if split.after else 0
     moved = len(steady) + len(alike) + stored
     width = 4.0 if plan.vector_loads else 1.0
     copies = 2.0 if plan.block_load == "transposed" else 1.0
-    once = instructions_of(outside) + copies * moved / width + _KEEP
+    computed = instructions_of(outside) - instructions_saved(outside, CALL)
+    once = computed + copies * moved / width + _KEEP
     group = min(_WARP, shared * plan.items_per_thread)
-    lines = states_each * own_lines + sent + sums * levels
+    lines = states_each * own_lines + sent + sums * (pairs + rest)
     once_lines = copies * moved / group * _WARP / shared
     buffers = [load.source for load, *_ in (*steady, *alike)] + [load.source for load, *_ in reads]
     buffers += list(recurrence.outputs) if split.after else []
@@ -143,7 +153,7 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
         thread + once / shared,
         thread * shared + once,
         (lines + once_lines) * shared / _WARP,
-        split.states * (exps - poly) + specials_of(outside),
+        split.states * (exps - poly) + specials_of(tir.seq([*split.before, *split.after])),
         array_bytes(buffers, recurrence),
         _shared_accesses(plan, recurrence, split),
     )
