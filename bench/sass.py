@@ -300,7 +300,7 @@ def _dominators(successors: list[list[int]], order: list[int]) -> dict[int, set[
 
 def _heaviest(first: int, edges: dict[int, set[int]], content: dict[int, Pass]) -> Pass:
     """The way from ``first`` that moves most bytes, with the fewest instructions."""
-    best: dict[int, tuple[float, float, int | None]] = {}
+    best: dict[int, tuple[tuple[float, float, float], int | None]] = {}
     on_way: set[int] = set()
     stack = [(first, False)]
     while stack:
@@ -308,16 +308,18 @@ def _heaviest(first: int, edges: dict[int, set[int]], content: dict[int, Pass]) 
         if done:
             on_way.discard(node)
             # A way back into itself is none: jumps into the middle of a loop are left out.
-            ends = [(best[to][0], best[to][1], to) for to in edges[node] if to in best]
-            further = max(ends, key=lambda end: end[:2]) if ends else (0.0, 0.0, None)
+            ends = [(best[to][0], to) for to in edges[node] if to in best]
+            further, to = max(ends, key=lambda end: end[0]) if ends else ((0.0, 0.0, 0.0), None)
             own = content[node]
-            best[node] = own.bytes + further[0], further[1] - own.instructions, further[2]
+            special = own.by_pipe().get("special", 0.0)
+            most = further[0] + own.bytes, further[1] + special, further[2] - own.instructions
+            best[node] = most, to
         elif node not in best and node not in on_way:
             on_way.add(node)
             stack.append((node, True))
             stack += [(to, False) for to in edges[node]]
-    total, at = Pass(), first
+    total, at = Pass(), best[first][1]
+    total = total.plus(content[first])
     while at is not None:
-        total = total.plus(content[at])
-        at = best[at][2]  # type: ignore[assignment]
+        total, at = total.plus(content[at]), best[at][1]
     return total
