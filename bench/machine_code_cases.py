@@ -10,7 +10,7 @@ from typing import Any
 from tvm import tirx
 from tvm.target import Target
 
-from bench.gpu_loops import affine, rwkv6
+from bench.gpu_loops import affine, rwkv6, selective_halves
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.state_split import NoSplit, split_of
@@ -167,6 +167,26 @@ CASES: dict[str, Case] = {
                 128,
                 # It writes y before the gate too, and the state at the end of the chunk.
                 (5 + 2 * 16 / 2048) * 4 / 16 + 8 / 2048,
+            ),
+        ),
+    ),
+    "selective 8 x 2048 x 2048 x 16, bfloat16": Case(
+        lambda: selective_halves(8, 2048, 2048, 16, "bfloat16"),
+        8 * 2048 * 2048 * 16,
+        (4 + 2 * 16 / 2048) * 2 / 16,
+        2 / 16,
+        (
+            Peer(
+                "mamba-ssm `selective_scan_fwd_kernel`",
+                "mamba",
+                (
+                    Part(
+                        r"selective_scan_fwd_kernel.*Li128ELi16ELi1ELb1ELb1ELb1ELb1E13__nv_bfloat16f",
+                        (_STEPS * 16, _STEPS),
+                    ),
+                ),
+                128,
+                (5 + 2 * 16 / 2048) * 2 / 16 + 8 / 2048,
             ),
         ),
     ),

@@ -42,6 +42,11 @@ def softplus(x):
     return tvm.tirx.log1p(tvm.tirx.exp(tvm.tirx.abs(x) * one))
 
 
+def thresholded(x):
+    twenty = tvm.tirx.FloatImm("float32", 20.0)
+    return T.if_then_else(x > twenty, x, tvm.tirx.log1p(tvm.tirx.exp(x)))
+
+
 def gate(z):
     one = tvm.tirx.FloatImm("float32", 1.0)
     return z / (one + tvm.tirx.exp(z * tvm.tirx.FloatImm("float32", -1.0)))
@@ -53,8 +58,12 @@ def exact_gate(z):
 
 @pytest.mark.parametrize(
     ("make", "exact"),
-    [(softplus, lambda x: np.log1p(np.exp(-np.abs(x)))), (gate, exact_gate)],
-    ids=["softplus", "gate"],
+    [
+        (softplus, lambda x: np.log1p(np.exp(-np.abs(x)))),
+        (thresholded, lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))),
+        (gate, exact_gate),
+    ],
+    ids=["softplus", "thresholded", "gate"],
 )
 def test_errors(make, exact):
     """In ulp: 6 to a magnitude of 16 and 7 to 80, two of which are the instruction's.
@@ -87,6 +96,11 @@ def test_other_expressions_stay():
         tvm.tirx.log1p(tvm.tirx.exp(x)),
         tvm.tirx.log1p(tvm.tirx.exp(tvm.tirx.abs(wide) * tvm.tirx.FloatImm("float64", -1.0))),
         x / (one + tvm.tirx.exp(x)),
+        # Below 17 the second term counts.
+        T.if_then_else(x > one, x, tvm.tirx.log1p(tvm.tirx.exp(x))),
+        T.if_then_else(
+            x > tvm.tirx.FloatImm("float32", 20.0), one, tvm.tirx.log1p(tvm.tirx.exp(x))
+        ),
         x / (tvm.tirx.FloatImm("float32", 2.0) + tvm.tirx.exp(x * -one)),
     ):
         stmt = tvm.tirx.Evaluate(value)

@@ -5,6 +5,8 @@ division take any argument; here the form of the expression says more:
 
 - ``log1p(exp(x))`` with ``x <= 0``, the tail of a softplus: the exponential is in [0, 1], where
   ``log1p(t) / t`` is a polynomial of degree 8, through Chebyshev's points, off by 2e-8;
+- ``x if x > c else log1p(exp(x))`` with a constant ``c >= 17``, a softplus as PyTorch writes it, is
+  ``max(x, 0) + log1p(exp(-|x|))``, whose second term is lost in the rounding of the first there;
 - ``y / (1 + exp(-z))``: with ``t = exp(-|z|)`` the sum is in [1, 2], whose reciprocal is one
   instruction (``rcp.approx.ftz.f32``, 1 ulp), and nothing overflows.
 
@@ -77,6 +79,8 @@ __forceinline__ __device__ float {_LOGISTIC}(float z) {{
 #: Instructions that nvcc makes of them.
 _COUNTS = {_TAIL: 14.0, _LOGISTIC: 9.0}
 _F32 = "float32"
+#: ``exp(-x)`` is less than half an ulp of any ``x`` from here on.
+_LOST = 17.0
 
 
 def in_few_instructions(stmt: Any) -> Any:
@@ -93,7 +97,11 @@ def in_few_instructions(stmt: Any) -> Any:
     """
 
     def on_call(call: Call) -> Any:
-        if tir.call_name(call) != "tirx.log1p" or tir.dtype_of(call) != _F32:
+        if tir.dtype_of(call) != _F32:
+            return call
+        if tir.call_name(call) == "prim.if_then_else":
+            return _softplus(*call.args, call)
+        if tir.call_name(call) != "tirx.log1p":
             return call
         power = call.args[0]
         if tir.call_name(power) != "tirx.exp" or not never_positive(power.args[0]):
@@ -106,7 +114,11 @@ def in_few_instructions(stmt: Any) -> Any:
         argument = _of_logistic(quotient.b)
         return quotient if argument is None else quotient.a * _called(_LOGISTIC, argument)
 
-    return tvm_ffi.structural_map(stmt, [(Call, on_call), (tirx.Div, on_quotient)])
+    def on_select(node: tirx.Select) -> Any:
+        return _softplus(node.condition, node.true_value, node.false_value, node)
+
+    changes = [(Call, on_call), (tirx.Div, on_quotient), (tirx.Select, on_select)]
+    return tvm_ffi.structural_map(stmt, changes)
 
 
 def instructions_saved(stmt: Any, counted: float) -> float:
@@ -124,6 +136,23 @@ def instructions_saved(stmt: Any, counted: float) -> float:
 
 def _called(name: str, argument: Any) -> Any:
     return T.cuda.func_call(name, argument, source_code=_SOURCES[name], return_type=_F32)
+
+
+def _softplus(condition: Any, above: Any, below: Any, otherwise: Any) -> Any:
+    """``above if condition else below`` where that is a softplus; else ``otherwise``."""
+    if not isinstance(condition, (tirx.GT, tirx.GE)) or not isinstance(condition.b, tirx.FloatImm):
+        return otherwise
+    power = below.args[0] if tir.call_name(below) == "tirx.log1p" else None
+    if (
+        condition.b.value < _LOST
+        or tir.call_name(power) != "tirx.exp"
+        or tir.dtype_of(above) != _F32
+    ):
+        return otherwise
+    if not all(tir.structurally_equal(x, above) for x in (condition.a, power.args[0])):
+        return otherwise
+    zero, minus = tirx.FloatImm(_F32, 0.0), tirx.FloatImm(_F32, -1.0)
+    return tirx.Max(above, zero) + _called(_TAIL, tirx.abs(above) * minus)
 
 
 def _of_logistic(sum_: Any) -> Any:
