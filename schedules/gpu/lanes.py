@@ -307,11 +307,11 @@ class Lanes(_Walk):
 
         The one that reduces stages fewer arrays, but may have room for one that the other has not.
         """
-        sizes = [walk_layout(self, recurrence).tile_bytes]
+        sizes = [walk_layout(self, recurrence).bytes_of(self.stages)]
         reduction = reduction_of(recurrence) if self.chunks else None
         if isinstance(reduction, StateReduction):
-            sizes.append(walk_layout(self, recurrence, reduction.split).tile_bytes)
-        return [size * self.stages for size in max(sizes, key=sum)]
+            sizes.append(walk_layout(self, recurrence, reduction.split).bytes_of(self.stages))
+        return max(sizes, key=sum)
 
     def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
         """Count what the walk does, whole or in chunks."""

@@ -26,6 +26,7 @@ ALONE = ScanPlan.of("cuda", "lanes", threads_per_block=128)
 CASES = {
     "selective": (library.selective_scan(8, 2048, 2048, 16), WALK, (16, 4)),
     "selective, staged": (library.selective_scan(8, 2048, 2048, 16), STAGED, (32, 16, 4)),
+    "selective, halves": (library.selective_scan(8, 2048, 2048, 16, "bfloat16"), STAGED, (32, 16)),
     "selective, bare": (
         library.selective_scan(8, 2048, 2048, 16, has_z=False, has_D=False, softplus=False),
         WALK,

@@ -197,6 +197,42 @@ def test_no_two_threads_meet_in_a_bank(change, options):
     check_banks(emit_cuda(parallelize(func, CUDA_TARGET, plan)), 2, False)
 
 
+@pytest.mark.parametrize("change", [{}, {"threads_per_lane": 8}, {"threads_per_lane": 16}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"layout": "bld", "form": "step"}], ids=str)
+def test_nor_where_halves_lie_in_float32(change, options):
+    plan = PLAN.with_(threads_per_block=64, **change)
+    func = library.selective_scan(2, 64, 1024, 16, "bfloat16", **options)
+    check_banks(emit_cuda(parallelize(func, CUDA_TARGET, plan)), 2, False, "wide")
+
+
+@T.prim_func(s_tir=True)
+def squares_of_halves(
+    A: T.Buffer((16, 8), "float32"),
+    B: T.Buffer((2, 96, 8), "float16"),
+    Y: T.Buffer((2, 96, 16), "float32"),
+):
+    for b, d in T.grid(2, 16):
+        h = T.sblock_alloc_buffer((8,), "float32")
+        y = T.sblock_alloc_buffer((1,), "float32")
+        for n in range(8):
+            h[n] = T.float32(0)
+        for t in range(96):
+            y[0] = T.float32(0)
+            for n in range(8):
+                h[n] = h[n] * A[d, n] + T.Cast("float32", B[b, t, n] * B[b, t, n])
+                y[0] = y[0] + h[n]
+            Y[b, t, d] = y[0]
+
+
+def test_halves_that_a_step_uses_as_such_stay():
+    """Where a product is one of halves, no number of it may be wider."""
+    squares, others = (
+        walk_layout(PLAN, extract(func)) for func in (squares_of_halves, backwards_in_halves)
+    )
+    assert squares.tables and squares.wide_bytes == []
+    assert others.tables and len(others.wide_bytes) == 1
+
+
 def test_the_compiler_sees_copies_of_128_bits_and_one_barrier():
     if not nvcc.nvcc_available():
         pytest.skip("nvcc is missing: the instructions of the kernel are not counted")
@@ -281,9 +317,16 @@ def test_halves_move_eight_at_once_and_are_carried_in_float32():
     # V of eight lanes, K and Q of eight states: a row of 32 steps is four vectors, a vector of
     # each for every thread; once before the tiles, once for the tile after this one.
     assert re.findall(r"cp\.async\.cg\.shared\.global .*, (\d+);", ptx) == ["16"] * 2 * 3
-    # Eight halves of V; of four owners K and Q, of two states.
-    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 1 + 4 * 2 * 2
-    assert not re.findall(r"ld\.shared\.[^v]", ptx)
+    # Eight halves of V; of four owners K and Q, of two states, four numbers at once in float32.
+    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 1 + 4 * 2 * 2 * 2
+    # Each half of K and Q is converted once for the block, and no other of theirs.
+    converted = 8 * 32 // plan.threads_per_block
+    assert len(re.findall(r"ld\.shared\.[^v]", ptx)) == 2 * converted
+    source = emit_cuda(scheduled)
+    for name in "KQ":
+        assert (
+            source.count(f"((float){name}_tile_ptr") == source.count("(float)" + name) == converted
+        )
     assert len(re.findall(r"st\.global\.v4", ptx)) == 1
     assert re.findall(r"fma\.rn\.f32|add\.f32", ptx)
     assert not re.findall(r"(?:fma|add|mul)[.\w]*\.f16", ptx)

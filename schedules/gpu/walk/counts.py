@@ -44,6 +44,8 @@ _POLYNOMIAL = 15.0
 _LOOP = 1.5
 #: Of the steps that a thread makes for others: keeping them, bounds, addresses.
 _KEEP = 12.0
+#: To convert a number of a table for the whole block.
+_CONVERT = 4.0
 _LINE, _WARP = 128, 32
 
 
@@ -136,6 +138,10 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     # levels are a shuffle and a sum each, once for all of them.
     together = min(TOGETHER, shared)
     pairs, rest = (together - 1) / together, (levels - log2(together)) / together
+    # Halves that the block converts: read, changed and written by one of its threads.
+    wide = [t for t in walk_layout(plan, recurrence, split).tables if t.wide is not None]
+    lanes = plan.threads_per_block / shared
+    of_state -= len(wide)
     exchanged = sent + sums * (4 * pairs + 2 * rest + 1 / together)
     thread = states_each * (of_state + read) + exchanged + _LOOP
     stored = len(_stores(recurrence)) if split.after else 0
@@ -143,7 +149,7 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     width = 4.0 if plan.vector_loads else 1.0
     copies = 2.0 if plan.block_load == "transposed" else 1.0
     computed = instructions_of(outside) - instructions_saved(outside, CALL)
-    once = computed + copies * moved / width + _KEEP
+    once = computed + copies * moved / width + _KEEP + _CONVERT * len(wide) * split.states / lanes
     group = min(_WARP, shared * plan.items_per_thread)
     lines = states_each * own_lines + sent + sums * (pairs + rest)
     once_lines = copies * moved / group * _WARP / shared
@@ -165,7 +171,7 @@ def _shared_accesses(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) 
     lanes = plan.threads_per_block // plan.threads_per_lane
     streams = sum(2 * part.size for part in layout.streams) / _LINE
     copied = sum(split.states * part.size for part in layout.tables) / _LINE / lanes
-    return streams + copied + sum(split.states / part.width for part in layout.tables) / _WARP
+    return streams + copied + sum(split.states / part.read.width for part in layout.tables) / _WARP
 
 
 def _varies(load: TensorLoad, loops: tuple[Any, ...]) -> bool:
@@ -191,7 +197,7 @@ def _state_reads(
             continue
         table = next((t for t in tables if tir.structurally_equal(t.access, load)), None)
         if table is not None:
-            reads.append((load, table.width, 1.0))
+            reads.append((load, table.read.width, 1.0))
             continue
         width, lines = 1, float(plan.threads_per_lane)
         if plan.vector_loads:

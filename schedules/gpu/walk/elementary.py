@@ -100,7 +100,8 @@ def in_few_instructions(stmt: Any) -> Any:
         if tir.dtype_of(call) != _F32:
             return call
         if tir.call_name(call) == "prim.if_then_else":
-            return _softplus(*call.args, call)
+            condition, above, below = call.args
+            return _softplus(condition, above, below, call)
         if tir.call_name(call) != "tirx.log1p":
             return call
         power = call.args[0]
@@ -142,14 +143,11 @@ def _softplus(condition: Any, above: Any, below: Any, otherwise: Any) -> Any:
     """``above if condition else below`` where that is a softplus; else ``otherwise``."""
     if not isinstance(condition, (tirx.GT, tirx.GE)) or not isinstance(condition.b, tirx.FloatImm):
         return otherwise
-    power = below.args[0] if tir.call_name(below) == "tirx.log1p" else None
-    if (
-        condition.b.value < _LOST
-        or tir.call_name(power) != "tirx.exp"
-        or tir.dtype_of(above) != _F32
-    ):
+    if tir.call_name(below) != "tirx.log1p" or tir.call_name(below.args[0]) != "tirx.exp":
         return otherwise
-    if not all(tir.structurally_equal(x, above) for x in (condition.a, power.args[0])):
+    if condition.b.value < _LOST or tir.dtype_of(above) != _F32:
+        return otherwise
+    if not all(tir.structurally_equal(x, above) for x in (condition.a, below.args[0].args[0])):
         return otherwise
     zero, minus = tirx.FloatImm(_F32, 0.0), tirx.FloatImm(_F32, -1.0)
     return tirx.Max(above, zero) + _called(_TAIL, tirx.abs(above) * minus)
