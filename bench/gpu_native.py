@@ -24,13 +24,22 @@ import tvm
 from bench.gpu_cases import Case
 from bench.gpu_ours import Expected, Times, affordable, summary
 
-__all__ = ["PEERS", "build", "compiled", "copy_rate", "error_of", "none_of_them", "sources"]
+__all__ = [
+    "OPTIONS",
+    "PEERS",
+    "build",
+    "compiled",
+    "copy_rate",
+    "error_of",
+    "none_of_them",
+    "sources",
+]
 
 _HERE = Path(__file__).parent
 _HALVES = "-U__CUDA_NO_HALF_OPERATORS__ -U__CUDA_NO_HALF_CONVERSIONS__ "
 _HALVES += "-U__CUDA_NO_BFLOAT16_OPERATORS__ -U__CUDA_NO_BFLOAT16_CONVERSIONS__"
 #: Library -> options beside the usual ones; those of the packages are their own.
-_OPTIONS = {
+OPTIONS = {
     "peers": "--extended-lambda",
     "mamba": "--use_fast_math --expt-relaxed-constexpr --expt-extended-lambda " + _HALVES,
     "accelerated": "--fmad=false " + _HALVES,
@@ -94,7 +103,7 @@ def build(
         made[library] = folder / f"{library}-{arch}-{_stamp(library):08x}.so"
         if made[library].exists():
             continue
-        options = ["-std=c++17", "-O3", "-w", f"-arch={arch}", *_OPTIONS[library].split()]
+        options = ["-std=c++17", "-O3", "-w", f"-arch={arch}", *OPTIONS[library].split()]
         includes = [f"-I{_HERE / 'gpu_headers'}", *([f"-I{include}"] if include else [])]
         command = [nvcc, *options, *includes, "-shared", "-Xcompiler", "-fPIC"]
         command += ["-o", str(made[library].with_suffix(".part")), str(_HERE / f"gpu_{library}.cu")]
@@ -125,12 +134,12 @@ def _stamp(library: str) -> int:
     """Checksum of what a library is made of, but for the packages' sources."""
     parts = [*_HERE.glob("gpu_*.cu*"), *(_HERE / "gpu_headers").rglob("*.*")]
     text = b"".join(part.read_bytes() for part in sorted(parts))
-    return zlib.crc32(text + _OPTIONS[library].encode())
+    return zlib.crc32(text + OPTIONS[library].encode())
 
 
 def none_of_them(why: str) -> dict[str, Path | str]:
     """What ``build`` would return, were nothing there for this reason."""
-    return dict.fromkeys(_OPTIONS, why)
+    return dict.fromkeys(OPTIONS, why)
 
 
 def compiled(

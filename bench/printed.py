@@ -14,6 +14,7 @@ from bench import (
     cpu_page,
     defaults,
     delta_page,
+    machine_code_page,
     model_pages,
     search_page,
     targets,
@@ -30,6 +31,7 @@ PAGES = {
     "cpu": "docs/cpu.md",
     "defaults": "docs/defaults.md",
     "delta": "docs/torch/delta_measurements.md",
+    "machine_code": "docs/cuda/machine_code.md",
     "relax_models": "docs/relax_models.md",
     "search": "docs/tuning.md",
     "targets": "docs/targets.md",
@@ -52,6 +54,8 @@ def printed(name: str, found: dict[str, Any]) -> str:
     now, about = path.read_text(encoding="utf-8"), found["machine"]
     if name == "search":
         return search_page.with_part(found, now)
+    if name == "machine_code":
+        return machine_code_page.page(found)
     if name == "targets":
         return targets.page(found)
     if name == "torch":

@@ -26,6 +26,7 @@ from tvm_scan.schedules.common.polynomials import (
     sigmoid,
     tanh,
 )
+from tvm_scan.schedules.common.signs import never_positive
 
 __all__ = ["Pool", "has_transcendentals", "hoist_first_iteration", "with_vector_math"]
 
@@ -87,7 +88,7 @@ def _named(call: Call) -> Any:
         return call
     inner = call.args[0]
     raised = isinstance(inner, Call) and tir.call_name(inner) in ("tirx.exp", "tirx.exp2")
-    if not raised or not _never_positive(inner.args[0]):
+    if not raised or not never_positive(inner.args[0]):
         return call
     return tirx.call_pure_extern("float32", _UNIT, inner)
 
@@ -95,29 +96,6 @@ def _named(call: Call) -> Any:
 def _is_unit(call: Call) -> bool:
     name = call.args[0] if tir.call_name(call) == "tirx.call_pure_extern" else None
     return isinstance(name, StringImm) and name.value == _UNIT
-
-
-def _never_positive(x: Any) -> bool:
-    """Return whether ``x`` is minus a magnitude by its form (or NaN)."""
-    if isinstance(x, tirx.Sub):
-        return _is_number(x.a, above=False) and _is_magnitude(x.b)
-    if isinstance(x, tirx.Mul):
-        pairs = ((x.a, x.b), (x.b, x.a))
-        return any(_is_magnitude(a) and _is_number(b, above=False) for a, b in pairs)
-    return isinstance(x, tirx.Min) and any(_is_number(part, above=False) for part in (x.a, x.b))
-
-
-def _is_number(x: Any, *, above: bool) -> bool:
-    """Return whether ``x`` is a constant of at least zero, or of at most zero."""
-    if not isinstance(x, tirx.FloatImm):
-        return False
-    return bool(x.value >= 0 if above else x.value <= 0)
-
-
-def _is_magnitude(x: Any) -> bool:
-    if isinstance(x, tirx.Max):
-        return any(_is_number(part, above=True) for part in (x.a, x.b))
-    return isinstance(x, Call) and tir.call_name(x) in ("tirx.fabs", "prim.abs", "tirx.abs")
 
 
 def has_transcendentals(recurrence: Recurrence) -> bool:

@@ -24,6 +24,7 @@ from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan, aligned, moves_vectors, shuffles
 from tvm_scan.schedules.gpu.walk.chunk_checks import check_chunks, takes_chunks
 from tvm_scan.schedules.gpu.walk.chunks import build_chunks
+from tvm_scan.schedules.gpu.walk.common_factors import with_common_factors
 from tvm_scan.schedules.gpu.walk.exponentials import OF, exponentials_in_base_two
 from tvm_scan.schedules.gpu.walk.model import walk_work
 from tvm_scan.schedules.gpu.walk.shared_lanes import build_shared_lanes
@@ -283,6 +284,8 @@ class Lanes(_Walk):
 
     def build(self, recurrence: Recurrence) -> Built:
         """Return one kernel, or three for chunks of time."""
+        if self.threads_per_lane > 1:
+            recurrence = with_common_factors(recurrence)
         if self.chunks:
             cut = TimeCut(recurrence, self)
             if cut.count > 1:
@@ -304,11 +307,11 @@ class Lanes(_Walk):
 
         The one that reduces stages fewer arrays, but may have room for one that the other has not.
         """
-        sizes = [walk_layout(self, recurrence).tile_bytes]
+        sizes = [walk_layout(self, recurrence).bytes_of(self.stages)]
         reduction = reduction_of(recurrence) if self.chunks else None
         if isinstance(reduction, StateReduction):
-            sizes.append(walk_layout(self, recurrence, reduction.split).tile_bytes)
-        return [size * self.stages for size in max(sizes, key=sum)]
+            sizes.append(walk_layout(self, recurrence, reduction.split).bytes_of(self.stages))
+        return max(sizes, key=sum)
 
     def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
         """Count what the walk does, whole or in chunks."""

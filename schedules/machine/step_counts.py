@@ -16,7 +16,7 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import known_extent
 
-__all__ = ["StepCost", "array_bytes", "instructions_of", "specials_of", "step_cost"]
+__all__ = ["CALL", "StepCost", "array_bytes", "instructions_of", "specials_of", "step_cost"]
 
 _SPECIALS = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow", "sqrt", "rsqrt")
 #: Instructions that nvcc makes of a call, and of a division, without fast math.
@@ -25,6 +25,8 @@ _CALLS = {
     "pow": 40, "sqrt": 8, "rsqrt": 5, "fabs": 0, "if_then_else": 1, "likely": 0,
 }  # fmt: skip
 _DIVISION = 10
+#: Instructions that are counted for any other call.
+CALL = 2.0
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def instructions_of(node: Any, *, bare: bool = False) -> float:
 
     def on_call(call: Call) -> None:
         name = (tir.call_name(call) or "").rpartition(".")[2]
-        add(1.0 if bare and name == "exp2" else float(_CALLS.get(name, 2)))
+        add(1.0 if bare and name == "exp2" else float(_CALLS.get(name, CALL)))
 
     of_one_instruction = (
         tirx.Mul,

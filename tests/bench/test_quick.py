@@ -13,6 +13,7 @@ from tests import ROOT
 from tests.devices.table import DRIVERS
 from tests.gpu import test_bench
 from tests.support import forks
+from tests.support.cusim import nvcc
 
 pytest.importorskip("tabulate")
 pytest.importorskip("torch")
@@ -32,6 +33,7 @@ QUICK = {
     "relax_overhead": "--rounds 1 --json {out}",
     "delta": "--quick --json {out}",
     "targets": "--quick --json {out}",
+    "machine_code": "--quick --json {out}",
     "extraction": "--quick --json {out}",
     "numerics": "--only product --longest 64 --json {out}",
     "train_mamba": "--steps 2 --batch 2 --length 8 --width 8 --depth 1 --states 2 --json {out}",
@@ -40,7 +42,8 @@ QUICK = {
 }
 #: What a script needs of the machine: why it is not there, or None.
 NEEDED = {
-    "targets": lambda: next((w for d in DRIVERS.values() if (w := d.why_unavailable())), None)
+    "targets": lambda: next((w for d in DRIVERS.values() if (w := d.why_unavailable())), None),
+    "machine_code": lambda: None if nvcc.nvdisasm_path() else "no nvdisasm: no code to read",
 }
 #: Run on the simulated device, by this test.
 ON_A_DEVICE = {

@@ -5,7 +5,7 @@ import re
 __all__ = ["check_banks", "conflicts"]
 
 #: Values of the loop variables in the indices.
-_VARIABLES = {"tile": 1, "g": 1, "q": 1, "k": 1, "s": 1}
+_VARIABLES = {"tile": 1, "g": 1, "block": 1, "k": 1, "s": 1}
 
 
 def conflicts(places, size):

@@ -89,13 +89,13 @@ def test_a_scan_with_a_share_of_polynomials(share):
 
 
 def test_the_share_is_what_the_source_holds():
-    """16 exponentials over the states are written out for each group of four steps."""
+    """Four times 16 exponentials over the states are written out: of four steps of four owners."""
     func = library.selective_scan(1, 8, 256, 16)
     for share in (0, 4, 8, 16):
         scheduled = parallelize(func, CUDA_TARGET, WALK.with_(exp_share=share))
         source = emit_cuda(scheduled)
-        assert len(re.findall(r"= .*scan_exp2\(", source)) == 16 - share
-        assert source.count("<< 23)") == share
+        assert len(re.findall(r"= .*scan_exp2\(", source)) == 4 * (16 - share)
+        assert source.count("<< 23)") == 4 * share
 
 
 def test_the_model_counts_them():

@@ -14,11 +14,12 @@ from tvm.support import nvcc as tvm_nvcc
 from tests.support.cuda_harness import CUDA_TARGET, emit_cuda
 from tests.support.cusim import nvcc
 from tests.unit.test_arrows import FOLDERS, ROOT
-from tvm_scan import cuda_math, library, parallelize
+from tvm_scan import ScanPlan, cuda_math, library, parallelize
 from tvm_scan.relax import cubins
 
 FLAG = "--use_fast_math"
 VARIABLE = "TVM_CUDA_NVCC_NO_FAST_MATH"
+ONE_THREAD = ScanPlan.of("cuda", "lanes", threads_per_block=128)
 
 # ---- options ------------------------------------------------------------------------------------
 
@@ -137,19 +138,23 @@ def test_all_that_compiles_for_cuda_goes_through_the_module():
 
 @pytest.mark.skipif(not nvcc.nvcc_available(), reason="nvcc is missing: no PTX to read")
 def test_what_the_flag_makes_of_the_default_plan():
-    """Off: the bare exp2 that the plan asks for and IEEE division. On: all else approximate too."""
-    func = library.selective_scan(8, 2048, 2048, 16)
-    source = emit_cuda(parallelize(func, CUDA_TARGET))
+    """Off: what the plan itself asks for, and IEEE division elsewhere. On: all else approximate."""
+    default = emit_cuda(parallelize(library.selective_scan(8, 2048, 2048, 16), CUDA_TARGET))
+    alone = emit_cuda(
+        parallelize(library.selective_scan(8, 2048, 2048, 16), CUDA_TARGET, ONE_THREAD)
+    )
 
-    def special(*options):
+    def special(source, *options):
         ptx = nvcc.compile_ptx(source, options=options)
         return Counter(re.findall(r"\b(?:div|ex2|rcp|(?:\w+\.)+ftz)[\w.]*", ptx))
 
-    off, on = special(), special(FLAG)
-    assert off.keys() == {"ex2.approx.ftz.f32", "div.rn.f32"}
-    assert on["div.approx.ftz.f32"] == off["div.rn.f32"] and "div.rn.f32" not in on
-    assert on["ex2.approx.ftz.f32"] == off["ex2.approx.ftz.f32"]
+    off, on = special(default), special(default, FLAG)
+    assert off.keys() == {"ex2.approx.ftz.f32", "rcp.approx.ftz.f32"}
+    assert {key: on[key] for key in off} == off
     assert {"add.ftz.f32", "mul.ftz.f32", "fma.rn.ftz.f32"} <= on.keys()
+    off, on = special(alone), special(alone, FLAG)
+    assert off["div.rn.f32"] and on["div.approx.ftz.f32"] == off["div.rn.f32"]
+    assert "div.rn.f32" not in on
 
 
 # ---- by how much --------------------------------------------------------------------------------

@@ -144,13 +144,13 @@ def test_the_compiler_sees_vectors_and_one_exponential_per_state_and_step():
     scheduled = parallelize(func, CUDA_TARGET, plan)
     source = emit_cuda(scheduled)
     ptx = nvcc.compile_ptx(source)
-    # delta, u and z; B and C for four states each; and the output.
-    assert len(re.findall(r"ld\.global\.nc\.v4", ptx)) == 3 + 2 * 4
+    # delta, u and z; for each of four owners B and C for four states; and the output.
+    assert len(re.findall(r"ld\.global\.nc\.v4", ptx)) == 3 + 4 * 2 * 4
     assert len(re.findall(r"st\.global\.v4", ptx)) == 1
-    # Four steps: of four states each, and for softplus and the gate of one's own.
-    assert len(re.findall(r"ex2\.approx", ptx)) == 4 * (4 + 2)
-    # Four steps: two values sent, two levels of the sum.
-    assert len(re.findall(r"shfl\.sync", ptx)) == 4 * (2 + 2)
+    # Four steps: of four owners and four states, and for softplus and the gate of one's own.
+    assert len(re.findall(r"ex2\.approx", ptx)) == 4 * (4 * 4 + 2)
+    # Four steps: of four owners two values sent; three exchanges of their four sums.
+    assert len(re.findall(r"shfl\.sync", ptx)) == 4 * (4 * 2 + 3)
     assert "bar.sync" not in ptx
     (taken,) = check_nvcc(scheduled).values()
     assert taken.stack == taken.shared_bytes == 0

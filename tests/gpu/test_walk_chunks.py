@@ -187,9 +187,10 @@ def test_what_the_compiler_makes_of_it():
     assert all(t.stack == 0 for t in taken.values())
     ptx = nvcc.compile_ptx(emit_cuda(scheduled))
     reduce, carries, replay = ptx.split(".entry")[1:]
-    # Of four steps: four states each, softplus, and in the replay the gate of the output.
-    assert len(re.findall(r"ex2\.approx", reduce)) == 4 * (4 + 1)
-    assert len(re.findall(r"ex2\.approx", replay)) == 4 * (4 + 2)
+    # Of four steps: four owners with four states each, softplus, and in the replay the gate of the
+    # output.
+    assert len(re.findall(r"ex2\.approx", reduce)) == 4 * (4 * 4 + 1)
+    assert len(re.findall(r"ex2\.approx", replay)) == 4 * (4 * 4 + 2)
     assert not re.findall(r"ex2\.approx", carries)
     # What the reduction copies: delta, u and B; the replay z and C as well.
     copies = [len(re.findall(r"cp\.async\.cg", kernel)) for kernel in (reduce, replay)]

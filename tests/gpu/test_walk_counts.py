@@ -26,12 +26,13 @@ ALONE = ScanPlan.of("cuda", "lanes", threads_per_block=128)
 CASES = {
     "selective": (library.selective_scan(8, 2048, 2048, 16), WALK, (16, 4)),
     "selective, staged": (library.selective_scan(8, 2048, 2048, 16), STAGED, (32, 16, 4)),
+    "selective, halves": (library.selective_scan(8, 2048, 2048, 16, "bfloat16"), STAGED, (32, 16)),
     "selective, bare": (
         library.selective_scan(8, 2048, 2048, 16, has_z=False, has_D=False, softplus=False),
         WALK,
         (16, 4),
     ),
-    "rwkv6": (rwkv6(32, 1024, 64), WALK.with_(threads_per_lane=8), (32, 4)),
+    "rwkv6": (rwkv6(32, 1024, 64), WALK.with_(threads_per_lane=8), (32, 16)),
     "affine, lanes last": (library.linear_recurrence(12288, 1024, layout="ld"), ALONE, (16,)),
     "rwkv6, alone": (rwkv6(32, 1024, 64), ALONE, (1,)),
 }

@@ -197,6 +197,42 @@ def test_no_two_threads_meet_in_a_bank(change, options):
     check_banks(emit_cuda(parallelize(func, CUDA_TARGET, plan)), 2, False)
 
 
+@pytest.mark.parametrize("change", [{}, {"threads_per_lane": 8}, {"threads_per_lane": 16}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"layout": "bld", "form": "step"}], ids=str)
+def test_nor_where_halves_lie_in_float32(change, options):
+    plan = PLAN.with_(threads_per_block=64, **change)
+    func = library.selective_scan(2, 64, 1024, 16, "bfloat16", **options)
+    check_banks(emit_cuda(parallelize(func, CUDA_TARGET, plan)), 2, False, "wide")
+
+
+@T.prim_func(s_tir=True)
+def squares_of_halves(
+    A: T.Buffer((16, 8), "float32"),
+    B: T.Buffer((2, 96, 8), "float16"),
+    Y: T.Buffer((2, 96, 16), "float32"),
+):
+    for b, d in T.grid(2, 16):
+        h = T.sblock_alloc_buffer((8,), "float32")
+        y = T.sblock_alloc_buffer((1,), "float32")
+        for n in range(8):
+            h[n] = T.float32(0)
+        for t in range(96):
+            y[0] = T.float32(0)
+            for n in range(8):
+                h[n] = h[n] * A[d, n] + T.Cast("float32", B[b, t, n] * B[b, t, n])
+                y[0] = y[0] + h[n]
+            Y[b, t, d] = y[0]
+
+
+def test_halves_that_a_step_uses_as_such_stay():
+    """Where a product is one of halves, no number of it may be wider."""
+    squares, others = (
+        walk_layout(PLAN, extract(func)) for func in (squares_of_halves, backwards_in_halves)
+    )
+    assert squares.tables and squares.wide_bytes == []
+    assert others.tables and len(others.wide_bytes) == 1
+
+
 def test_the_compiler_sees_copies_of_128_bits_and_one_barrier():
     if not nvcc.nvcc_available():
         pytest.skip("nvcc is missing: the instructions of the kernel are not counted")
@@ -207,22 +243,26 @@ def test_the_compiler_sees_copies_of_128_bits_and_one_barrier():
     # one. Once before the tiles, and once for the tile after this one.
     copies = re.findall(r"cp\.async\.(c[ag])\.shared\.global .*, (\d+);", ptx)
     assert copies == [("cg", "16")] * 2 * (3 * 2 + 2)
-    # Of four steps: three vectors of a thread's own, and four states of B and C.
-    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 3 + 2 * 4
+    # Of four steps: three vectors of a thread's own, and of four owners four states of B and C.
+    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 3 + 4 * 2 * 4
     assert not re.findall(r"ld\.shared\.[^v]", ptx)
-    assert len(re.findall(r"ex2\.approx", ptx)) == 4 * (4 + 2)
+    assert len(re.findall(r"ex2\.approx", ptx)) == 4 * (4 * 4 + 2)
     assert len(re.findall(r"bar\.sync", ptx)) == 1
     # The initial state and A: none; all that is read from global memory at a step is copied.
     assert not re.findall(r"ld\.global\.nc\.v4", ptx)
     (taken,) = check_nvcc(scheduled).values()
     assert taken.stack == 0
-    assert taken.registers <= 112
+    # With 128 registers four blocks of 128 threads fit, as with their shared memory.
+    assert taken.registers <= 128
 
 
 @pytest.mark.skipif(not nvcc.nvcc_available(), reason="nvcc is missing: no spills to read")
-@pytest.mark.parametrize(("shared", "items", "threads"), [(2, 8, 64), (4, 4, 128), (16, 8, 64)])
-def test_one_buffer_and_symbolic_sizes_do_not_spill(shared, items, threads):
-    """Left alone, ptxas gives up registers for another block; it is told that one is enough."""
+@pytest.mark.parametrize(
+    ("shared", "items", "threads", "spills"),
+    [(2, 8, 64, False), (4, 4, 128, False), (16, 4, 64, True)],
+)
+def test_one_buffer_and_symbolic_sizes_do_not_spill(shared, items, threads, spills):
+    """Left alone, ptxas may give up registers for another block; it is told that one is enough."""
     known = dict(STATES)
     func = library.selective_scan(None, None, None, 16, **known)
     plan = PLAN.with_(
@@ -233,7 +273,7 @@ def test_one_buffer_and_symbolic_sizes_do_not_spill(shared, items, threads):
     taken = [r for a in ("sm_80", "sm_90") for r in nvcc.compile_resources(source, a).values()]
     assert all(r.spill_stores == r.spill_loads == r.stack == 0 for r in taken)
     as_before = source.replace(f"({threads}, 1)", f"({threads})")
-    assert any(r.spill_stores for r in nvcc.compile_resources(as_before).values())
+    assert any(r.spill_stores for r in nvcc.compile_resources(as_before).values()) == spills
 
 
 @T.prim_func(s_tir=True)
@@ -277,9 +317,16 @@ def test_halves_move_eight_at_once_and_are_carried_in_float32():
     # V of eight lanes, K and Q of eight states: a row of 32 steps is four vectors, a vector of
     # each for every thread; once before the tiles, once for the tile after this one.
     assert re.findall(r"cp\.async\.cg\.shared\.global .*, (\d+);", ptx) == ["16"] * 2 * 3
-    # Eight halves of V, K and Q, the latter of two states.
-    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 1 + 2 * 2
-    assert not re.findall(r"ld\.shared\.[^v]", ptx)
+    # Eight halves of V; of four owners K and Q, of two states, four numbers at once in float32.
+    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 1 + 4 * 2 * 2 * 2
+    # Each half of K and Q is converted once for the block, and no other of theirs.
+    converted = 8 * 32 // plan.threads_per_block
+    assert len(re.findall(r"ld\.shared\.[^v]", ptx)) == 2 * converted
+    source = emit_cuda(scheduled)
+    for name in "KQ":
+        assert (
+            source.count(f"((float){name}_tile_ptr") == source.count("(float)" + name) == converted
+        )
     assert len(re.findall(r"st\.global\.v4", ptx)) == 1
     assert re.findall(r"fma\.rn\.f32|add\.f32", ptx)
     assert not re.findall(r"(?:fma|add|mul)[.\w]*\.f16", ptx)

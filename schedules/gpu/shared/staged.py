@@ -128,13 +128,22 @@ class SharedTile:
         Who copies.
     buffers : int
         Tiles that it has room for.
+    suffix : str
+        Of its name.
+    dtype : str, optional
+        Of its cells, if that is not the array's.
     """
 
     def __init__(
-        self, staged: Staged, copiers: Copiers, buffers: int, suffix: str = "tile"
+        self,
+        staged: Staged,
+        copiers: Copiers,
+        buffers: int,
+        suffix: str = "tile",
+        dtype: str | None = None,
     ) -> None:
         self.staged, self.copiers, self.buffers = staged, copiers, buffers
-        name, dtype = f"{staged.buffer.name}_{suffix}", tir.dtype_of(staged.buffer)
+        name, dtype = f"{staged.buffer.name}_{suffix}", dtype or tir.dtype_of(staged.buffer)
         shape = [*copiers.row.lead, buffers, staged.cells]
         self.memory = local(name, shape, dtype, "shared")
 
@@ -149,6 +158,10 @@ class SharedTile:
     def load(self, tile: Any, index: Any, lanes: int = 1) -> Any:
         """Neighbours of a tile."""
         return tirx.BufferLoad(self.memory, self._at(tile, index, lanes))
+
+    def store(self, index: Any, value: Any) -> Any:
+        """Set a cell of the only buffer."""
+        return tirx.BufferStore(self.memory, value, self._at(0, index))
 
     # ---- between global and shared memory -----------------------------------------------------
 

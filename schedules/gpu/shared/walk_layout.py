@@ -6,6 +6,9 @@ a selective scan, whose channels are neighbours. Of streams whose memory runs al
 has a row of a tile, and of those whose neighbours in memory are lanes every step
 (``step_rows``); of tables every state, or every step, where the states are neighbours.
 
+Tables of halves lie there twice: as they are copied, and in float32, which the threads read. The
+block converts each number once, where every lane's threads would.
+
 Theorem (tables). The lanes of block ``b`` are those numbered ``b n`` to ``b n + n - 1``. If the
 indices of a load, over the lane numbered ``b n + y`` with ``0 <= y < n``, simplify to terms
 without ``y``, all lanes of the block load the same element.
@@ -13,10 +16,11 @@ without ``y``, all lanes of the block load the same element.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from tvm import tirx
 from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
 
@@ -25,6 +29,7 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
+from tvm_scan.schedules.common.uses import as_used
 from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, cell_size, direction_of
 from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
 from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, steady_loads
@@ -39,6 +44,8 @@ __all__ = ["LaneRows", "Table", "WalkLayout", "is_common", "walk_layout", "walk_
 
 #: Static shared memory of a block.
 _MOST_BYTES = 48 << 10
+#: Bytes of float32.
+_WIDE = 4
 #: Steps of a tile at least: a line of float32.
 _LINE_STEPS = 32
 
@@ -77,6 +84,8 @@ class Table(Staged):
         Elements from one row to the next.
     states_each, shared : int
         States of a thread, and threads of a lane.
+    wide : Table, optional
+        Of halves that the loops use as float32 only: the table in float32, one buffer.
     """
 
     along_time: bool
@@ -84,6 +93,12 @@ class Table(Staged):
     pitch: int
     states_each: int
     shared: int
+    wide: Table | None = None
+
+    @property
+    def read(self) -> Table:
+        """The table that the threads read."""
+        return self.wide or self
 
     def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
         """Rows of the states that the threads of a lane use at once are neighbours."""
@@ -105,6 +120,15 @@ class WalkLayout:
     def tile_bytes(self) -> list[int]:
         """Bytes of one buffer of every array."""
         return [part.bytes for part in (*self.streams, *self.tables)]
+
+    @property
+    def wide_bytes(self) -> list[int]:
+        """Bytes of the tables in float32, of which there is one buffer."""
+        return [part.wide.bytes for part in self.tables if part.wide is not None]
+
+    def bytes_of(self, buffers: int) -> list[int]:
+        """Bytes of all arrays, given how many buffers hold what is copied."""
+        return [*(size * buffers for size in self.tile_bytes), *self.wide_bytes]
 
     def within(self, most: int) -> WalkLayout:
         """Leave out rows of steps until at most ``most`` bytes are left, as far as that helps.
@@ -141,9 +165,16 @@ def walk_layout(
     if split.states % shared:
         return WalkLayout((), ())
     layout = _layout(
-        recurrence, split, shared, plan.items_per_thread, lanes, walk_steps(plan), plan.vector_loads
+        recurrence,
+        split,
+        shared,
+        plan.items_per_thread,
+        lanes,
+        walk_steps(plan),
+        plan.vector_loads,
+        plan.stages > 1,
     )
-    return layout.within(_MOST_BYTES // plan.stages)
+    return layout.within((_MOST_BYTES - sum(layout.wide_bytes)) // plan.stages)
 
 
 @lru_cache(maxsize=128)
@@ -155,6 +186,7 @@ def _layout(
     lanes: int,
     steps: int,
     vectors: bool,
+    widened: bool,
 ) -> WalkLayout:
     time = recurrence.time.var
     outside = tir.seq([*split.before, *split.after])
@@ -191,9 +223,20 @@ def _layout(
         for load in steady_loads(part.body, recurrence, [time, part.loop_var]):
             new = not any(tir.structurally_equal(load, t.access) for t in tables)
             if new and is_common(load, recurrence, lanes):
-                table = _table(load, part.loop_var, recurrence, split, shared, steps, vectors)
+                rest = (load, part.loop_var, recurrence, split, shared, steps, vectors)
+                table = _table(*rest, cell_size(load.source))
+                if table is not None and widened and _used_wide(load, split):
+                    table = replace(table, wide=_table(*rest, _WIDE))
                 tables += [table] if table else []
     return WalkLayout(tuple(streams), tuple(tables))
+
+
+def _used_wide(load: TensorLoad, split: StateSplit) -> bool:
+    """Return whether a load is of a half that all loops use in float32 only."""
+    if not tir.is_half(tir.dtype_of(load)):
+        return False
+    readers = [part for part in split.loops if load.source in tir.buffers_loaded(part)]
+    return all(isinstance(as_used(part, load), tirx.Cast) for part in readers)
 
 
 def _row_pitch(steps: int, layout: PaddedLayout, shared: int) -> int:
@@ -216,8 +259,9 @@ def _table(
     shared: int,
     steps: int,
     vectors: bool,
+    size: int,
 ) -> Table | None:
-    indices, size = list(load.indices), cell_size(load.source)
+    indices = list(load.indices)
     most, along_time = VECTOR // size, direction_of(indices, recurrence)
     axes, width = (("state", split.states), ("step", steps)), most
     states_each = split.states // shared

@@ -22,6 +22,7 @@ from tvm_scan.schedules.common.state_split import StateSplit
 from tvm_scan.schedules.gpu.shared.staged import Copiers, SharedTile, Staged, ramp
 from tvm_scan.schedules.gpu.shared.walk_layout import Table, walk_layout, walk_steps
 from tvm_scan.schedules.gpu.thread import async_copy
+from tvm_scan.schedules.gpu.thread.barriers import all_wait
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 
 __all__ = ["WalkTiles"]
@@ -61,8 +62,18 @@ class WalkTiles:
         self.first_row = slot // threads * int_const(plan.threads_per_block // self.shared, slot)
         layout = walk_layout(plan, recurrence, split)
         self.streams = [(part, self._tile(part)) for part in layout.streams]
-        self.tables = [(part, self._tile(part), self._now(part)) for part in layout.tables]
-        self.tiles = [*(tile for _, tile in self.streams), *(tile for _, tile, _ in self.tables)]
+        copied = [(part, self._tile(part)) for part in layout.tables]
+        #: Tables of halves, and the shared memory of both of their forms.
+        self.widened = [
+            (part, tile, SharedTile(part.wide, tile.copiers, 1, "wide", "float32"))
+            for part, tile in copied
+            if part.wide is not None
+        ]
+        wide = {id(part): tile for part, _, tile in self.widened}
+        self.tables = [
+            (part.read, wide.get(id(part), tile), self._now(part)) for part, tile in copied
+        ]
+        self.tiles = [*(tile for _, tile in self.streams), *(tile for _, tile in copied)]
 
     def _tile(self, part: Staged) -> SharedTile:
         # Rows of lanes may be of lanes that do not exist; of steps, every block has all its lanes.
@@ -73,8 +84,10 @@ class WalkTiles:
 
     def _now(self, part: Table) -> Var:
         """A thread's registers of a table."""
-        shape = [self.states_each, part.width] if part.along_time else [self.states_each]
-        return local(f"{part.buffer.name}_now", shape, tir.dtype_of(part.buffer))
+        width = part.read.width
+        shape = [self.states_each, width] if part.along_time else [self.states_each]
+        dtype = tir.dtype_of(part.buffer) if part.wide is None else "float32"
+        return local(f"{part.buffer.name}_now", shape, dtype)
 
     @property
     def registers(self) -> list[Var]:
@@ -84,7 +97,8 @@ class WalkTiles:
     @property
     def buffers(self) -> list[Var]:
         """Shared memory and registers to allocate."""
-        return [*(tile.memory for tile in self.tiles), *self.registers]
+        wide = [tile.memory for _, _, tile in self.widened]
+        return [*(tile.memory for tile in self.tiles), *wide, *self.registers]
 
     @property
     def is_empty(self) -> bool:
@@ -103,7 +117,26 @@ class WalkTiles:
 
     def load(self, tile: Any) -> Any:
         """A tile into its buffer, and the next ones on their way."""
-        return async_copy.next_tile(self.plan.stages, self.fetch, tile)
+        ready = async_copy.next_tile(self.plan.stages, self.fetch, tile)
+        if not self.widened:
+            return ready
+        # The barrier in ``ready`` says that nobody reads the tables of the tile before any more.
+        return tir.seq([ready, *(self._widen(*entry, tile) for entry in self.widened), all_wait()])
+
+    def _widen(self, part: Table, halves: SharedTile, wide: SharedTile, tile: Any) -> Any:
+        """A table in float32, each number converted by one thread of the block."""
+        (outer, rows), (inner, columns) = part.axes
+        threads, total = self.plan.threads_per_block, rows * columns
+
+        def of_round(r: Any) -> Any:
+            number = as_dtype(r, "int32") * int_const(threads, "int32") + self.thread
+            row = int_const(columns, "int32")
+            at = {outer: number // row, inner: number % row}
+            value = tirx.Cast("float32", halves.load(tile, part.index(**at)))
+            store = wide.store(part.read.index(**at), value)
+            return when(number < int_const(total, "int32"), store) if total % threads else store
+
+        return loop("r", -(-total // threads), of_round, _UNROLLED)
 
     def fetch(self, tile: Any) -> Any:
         """Begin to copy a tile."""

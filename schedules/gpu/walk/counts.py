@@ -24,8 +24,12 @@ from tvm_scan.schedules.common.state_split import StateSplit, split_of
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.thread.vector_access import vector_access
+from tvm_scan.schedules.gpu.walk.common_factors import with_common_factors
+from tvm_scan.schedules.gpu.walk.elementary import in_few_instructions, instructions_saved
 from tvm_scan.schedules.gpu.walk.exponentials import OF, in_base_two
+from tvm_scan.schedules.gpu.walk.owner_sums import TOGETHER
 from tvm_scan.schedules.machine.step_counts import (
+    CALL,
     array_bytes,
     instructions_of,
     specials_of,
@@ -40,6 +44,8 @@ _POLYNOMIAL = 15.0
 _LOOP = 1.5
 #: Of the steps that a thread makes for others: keeping them, bounds, addresses.
 _KEEP = 12.0
+#: To convert a number of a table for the whole block.
+_CONVERT = 4.0
 _LINE, _WARP = 128, 32
 
 
@@ -76,6 +82,7 @@ class WalkCounts:
 def walk_counts(plan: WalkPlan, recurrence: Recurrence, reduces: bool = False) -> WalkCounts:
     """Count a walk of ``lanes``; with ``reduces`` the one that makes a chunk's element."""
     if plan.threads_per_lane > 1:
+        recurrence = with_common_factors(recurrence)
         reduction = reduction_of(recurrence) if reduces else None
         split = reduction.split if isinstance(reduction, StateReduction) else split_of(recurrence)
         assert isinstance(split, StateSplit), "WalkPlan.check refuses other steps"
@@ -113,7 +120,7 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     states_each, levels = split.states // shared, log2(shared)
     loops = in_base_two(split.loops, recurrence).loops
     loop_body = tir.seq([part.body for part in loops])
-    outside = tir.seq([*split.before, *split.after])
+    outside = in_few_instructions(tir.seq([*split.before, *split.after]))
     reads = _state_reads(plan, recurrence, split, loops)
     read = sum(1 / width for _, width, _ in reads)
     own_lines = sum(lines / width for _, width, lines in reads)
@@ -127,15 +134,24 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     exps = specials_of(loop_body)
     poly = plan.exp_share / OF * exps
     of_state = instructions_of(loop_body, bare=True) + poly * (_POLYNOMIAL - 1)
-    exchanged = sent + sums * (2 * levels + 1)
+    # Of owners together a pair of sums takes a shuffle, a sum and two choices; the rest of the
+    # levels are a shuffle and a sum each, once for all of them.
+    together = min(TOGETHER, shared)
+    pairs, rest = (together - 1) / together, (levels - log2(together)) / together
+    # Halves that the block converts: read, changed and written by one of its threads.
+    wide = [t for t in walk_layout(plan, recurrence, split).tables if t.wide is not None]
+    lanes = plan.threads_per_block / shared
+    of_state -= len(wide)
+    exchanged = sent + sums * (4 * pairs + 2 * rest + 1 / together)
     thread = states_each * (of_state + read) + exchanged + _LOOP
     stored = len(_stores(recurrence)) if split.after else 0
     moved = len(steady) + len(alike) + stored
     width = 4.0 if plan.vector_loads else 1.0
     copies = 2.0 if plan.block_load == "transposed" else 1.0
-    once = instructions_of(outside) + copies * moved / width + _KEEP
+    computed = instructions_of(outside) - instructions_saved(outside, CALL)
+    once = computed + copies * moved / width + _KEEP + _CONVERT * len(wide) * split.states / lanes
     group = min(_WARP, shared * plan.items_per_thread)
-    lines = states_each * own_lines + sent + sums * levels
+    lines = states_each * own_lines + sent + sums * (pairs + rest)
     once_lines = copies * moved / group * _WARP / shared
     buffers = [load.source for load, *_ in (*steady, *alike)] + [load.source for load, *_ in reads]
     buffers += list(recurrence.outputs) if split.after else []
@@ -143,7 +159,7 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
         thread + once / shared,
         thread * shared + once,
         (lines + once_lines) * shared / _WARP,
-        split.states * (exps - poly) + specials_of(outside),
+        split.states * (exps - poly) + specials_of(tir.seq([*split.before, *split.after])),
         array_bytes(buffers, recurrence),
         _shared_accesses(plan, recurrence, split),
     )
@@ -155,7 +171,7 @@ def _shared_accesses(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) 
     lanes = plan.threads_per_block // plan.threads_per_lane
     streams = sum(2 * part.size for part in layout.streams) / _LINE
     copied = sum(split.states * part.size for part in layout.tables) / _LINE / lanes
-    return streams + copied + sum(split.states / part.width for part in layout.tables) / _WARP
+    return streams + copied + sum(split.states / part.read.width for part in layout.tables) / _WARP
 
 
 def _varies(load: TensorLoad, loops: tuple[Any, ...]) -> bool:
@@ -181,7 +197,7 @@ def _state_reads(
             continue
         table = next((t for t in tables if tir.structurally_equal(t.access, load)), None)
         if table is not None:
-            reads.append((load, table.width, 1.0))
+            reads.append((load, table.read.width, 1.0))
             continue
         width, lines = 1, float(plan.threads_per_lane)
         if plan.vector_loads:

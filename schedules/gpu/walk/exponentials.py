@@ -27,6 +27,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.invariants import LOG2E, fold_exponent
 from tvm_scan.schedules.common.polynomials import Pool, Values, exp2_in_range
 from tvm_scan.schedules.common.state_split import NoSplit, split_of
+from tvm_scan.schedules.common.uses import as_used
 from tvm_scan.schedules.gpu.shared.staging import steady_loads
 
 __all__ = ["OF", "BaseTwo", "exponentials_in_base_two", "in_base_two", "with_share"]
@@ -75,28 +76,12 @@ def in_base_two(loops: Sequence[tirx.For], recurrence: Recurrence) -> BaseTwo:
             others = [other for other in loops if not other.same_as(part)]
             if any(load.source in tir.buffers_loaded(other) for other in others):
                 continue
-            folded = fold_exponent(part, _as_used(part, load))
+            folded = fold_exponent(part, as_used(part, load))
             if folded is not None:
                 part = folded
                 scaled.append(load)
         parts_in_base_two.append(part)
     return BaseTwo(tuple(parts_in_base_two), tuple(scaled))
-
-
-def _as_used(part: tirx.For, load: TensorLoad) -> Any:
-    """The load; of a half its cast to float32, if it is used in no other way."""
-    dtype = tir.dtype_of(load)
-    cast = tirx.Cast(tir.wide_dtype(dtype), load) if tir.is_half(dtype) else load
-    uses = {TensorLoad: 0, tirx.Cast: 0}
-
-    def count(node: Any) -> None:
-        wanted = load if isinstance(node, TensorLoad) else cast
-        uses[TensorLoad if isinstance(node, TensorLoad) else tirx.Cast] += bool(
-            tir.structurally_equal(node, wanted)
-        )
-
-    tvm_ffi.structural_walk(part, [(TensorLoad, count), (tirx.Cast, count)])
-    return cast if uses[TensorLoad] == uses[tirx.Cast] else load
 
 
 @lru_cache(maxsize=64)

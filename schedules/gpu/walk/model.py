@@ -65,10 +65,14 @@ def walk_work(plan: WalkPlan, recurrence: Recurrence, rows: float, length: float
 
 
 def _barriers(plan: WalkPlan, recurrence: Recurrence, length: float) -> float:
-    """Barriers of a block that walks so many steps: around a tile, or between two with several."""
-    if not walk_layout(plan, recurrence).tile_bytes:
+    """Barriers of a block that walks so many steps: around a tile, or between two with several.
+
+    One more where the block converts a table.
+    """
+    layout = walk_layout(plan, recurrence)
+    if not layout.tile_bytes:
         return 0.0
-    return ceil(length / walk_steps(plan)) * (2.0 if plan.stages == 1 else 1.0)
+    return ceil(length / walk_steps(plan)) * (2.0 if plan.stages == 1 or layout.wide_bytes else 1.0)
 
 
 def _chain(plan: WalkPlan, counts: WalkCounts, length: float, along_time: bool) -> float:

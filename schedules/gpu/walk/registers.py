@@ -20,6 +20,7 @@ from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
 from tvm_scan.schedules.gpu.shared.walk_tiles import WalkTiles
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.walk.exponentials import in_base_two
+from tvm_scan.schedules.gpu.walk.owner_sums import OwnerSums
 
 __all__ = ["WalkRegisters"]
 
@@ -100,10 +101,7 @@ class WalkRegisters:
             self.tiles,
             self.base_two.scale,
         )
-        self.results = [
-            local(f"{cell.source.name}_sum", [items], tir.dtype_of(cell))
-            for cell in self.split.sums
-        ]
+        self.sums = OwnerSums(self.split.sums, owner, plan.threads_per_lane, items)
 
     def _item_registers(self, old: Var, items: int) -> Var:
         return local(f"{old.name}_kept", [items, *tir.shape_of(old)], tir.dtype_of(old))
@@ -124,7 +122,7 @@ class WalkRegisters:
             *kept_items,
             *now,
             *loaded,
-            *self.results,
+            *self.sums.buffers,
             *self.staged.buffers,
         ]
 

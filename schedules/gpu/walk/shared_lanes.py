@@ -4,9 +4,10 @@ For S threads per lane and K items per thread, the threads of a lane take S K st
 Each thread makes the part of K steps that does not concern the states (step sizes, gates, the
 loads and stores of whole sequences), once for all. Then all of them walk the S K steps, each one
 over its own states: what a step needs comes from the thread that made it by a shuffle, and what
-it leaves are sums over the states, by log2(S) shuffles. No shared memory, no barrier.
+it leaves are sums over the states (``owner_sums``). No shared memory, no barrier.
 
-Cost of a lane's step: its exponentials and multiply-adds once, shuffles S (values + log2(S)).
+Cost of a lane's step: its exponentials and multiply-adds once, shuffles S values, and 3 for its
+sums at S = 4.
 Span: the length, as in ``lanes``. Memory: inputs and outputs once; what the lanes of a block
 share (B and C of a selective scan) comes from the first-level cache but for the first lane.
 """
@@ -34,6 +35,7 @@ from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.state_split import split_states
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
+from tvm_scan.schedules.gpu.walk.elementary import in_few_instructions
 from tvm_scan.schedules.gpu.walk.exponentials import with_share
 from tvm_scan.schedules.gpu.walk.registers import WalkRegisters
 from tvm_scan.schedules.gpu.warp.tree import shuffled
@@ -161,7 +163,8 @@ class Walk(WalkRegisters):
 
     def _before(self, mine: Any, tile: Any, start: Any) -> Any:
         def of_item(k: Any, time: Any) -> Any:
-            statement = self.replica.instantiate(tir.seq(self.split.before), None, time)
+            before = in_few_instructions(tir.seq(self.split.before))
+            statement = self.replica.instantiate(before, None, time)
             stmts = [self.staged.use(statement, k, time)]
             for old, items_of_old in self.item_registers:
                 stmts.append(
@@ -183,22 +186,32 @@ class Walk(WalkRegisters):
 
     def _steps(self, first: Any, tile: Any, within: Any) -> Any:
         """All steps of the group: those of one owner after the other."""
-        items = self.plan.items_per_thread
+        items, together = self.plan.items_per_thread, self.sums.together
 
-        def of_owner(q: Any) -> Any:
+        def of_owner(q: Any, u: int) -> Any:
             start = first + as_dtype(q, tir.dtype_of(first)) * int_const(items, first)
             first_step = within + as_dtype(q, "int32") * int_const(items, "int32")
 
             def of_item(item: Any, time: Any) -> Any:
                 k = int(item)
                 staged = self.tiles.fill(k, self.owner, tile, first_step + item)
-                return self._step(q, k, time, [*self.loads.fill(k, time), *staged])
+                return self._step(q, u * items + k, time, [*self.loads.fill(k, time), *staged])
 
             return tir.seq(self._items(start, of_item))
 
-        return loop("q", self.plan.threads_per_lane, of_owner)
+        def of_owners(block: Any) -> Any:
+            stmts: list[Any] = []
+            for u in range(together):
+                q = block * int_const(together, block) + int_const(u, block)
+                stmts.append(of_owner(q, u))
+                stmts += self.sums.exchanged(u + 1)
+            return tir.seq([*stmts, *self.sums.totals(block)])
 
-    def _step(self, q: Any, k: int, time: Any, loads: list[Any]) -> Any:
+        return loop("block", self.plan.threads_per_lane // together, of_owners)
+
+    def _step(self, q: Any, place: int, time: Any, loads: list[Any]) -> Any:
+        """A step of owner ``q``, whose sums over the thread's states go to ``place``."""
+        k = place % self.plan.items_per_thread
         stmts: list[Any] = [stmt for stmt in loads if stmt is not None]
         width = self.plan.threads_per_lane
         for old, items_of_old in self.sent:
@@ -214,14 +227,8 @@ class Walk(WalkRegisters):
         for cell in self.split.sums:
             stmts.append(self.set_sum(cell, tirx.const(0, tir.dtype_of(cell))))
         stmts += [self._loop(part, k, time) for part in self.split.loops]
-        for cell, result in zip(self.split.sums, self.results, strict=True):
-            distance = 1
-            while distance < width:
-                part = self.replica.instantiate(cell)
-                stmts.append(self.set_sum(cell, part + shuffled("_xor", part, distance)))
-                distance *= 2
-            keep = tirx.BufferStore(result, self.replica.instantiate(cell), [int_const(k, "int32")])
-            stmts.append(tirx.IfThenElse(tirx.EQ(self.owner, q), keep, None))
+        for number, cell in enumerate(self.split.sums):
+            stmts.append(self.sums.hold(number, place, self.replica.instantiate(cell)))
         return tir.seq(stmts)
 
     def _loop(self, part: tirx.For, k: int, time: Any) -> Any:
@@ -254,10 +261,11 @@ class Walk(WalkRegisters):
                         ),
                     )
                 )
-            for cell, result in zip(self.split.sums, self.results, strict=True):
+            for cell, result in zip(self.split.sums, self.sums.results, strict=True):
                 total = self.replica.instantiate(cell) + tirx.BufferLoad(result, [k])
                 stmts.append(self.set_sum(cell, total))
-            statement = self.replica.instantiate(tir.seq(self.split.after), None, time)
+            after = in_few_instructions(tir.seq(self.split.after))
+            statement = self.replica.instantiate(after, None, time)
             stmts.append(self.staged.use(statement, k, time))
             return tir.seq(stmts)
 

@@ -76,8 +76,9 @@ _ORDERED = re.compile(
     r'  asm volatile\("[^\n]*\n'
 )
 
-# The special function unit's power of two, as the project's kernels ask for it.
+# The special function unit's power of two and reciprocal, as the project's kernels ask for them.
 _EX2 = re.compile(r'asm\("ex2\.approx\.ftz\.f32 %0, %1;" : "=f"\((\w+)\) : "f"\((\w+)\)\);')
+_RCP = re.compile(r'asm\("rcp\.approx\.ftz\.f32 %0, %1;" : "=f"\((\w+)\) : "f"\((\w+)\)\);')
 
 
 class KernelBuildError(RuntimeError):
@@ -280,6 +281,7 @@ def _translation_unit(source: str, key: str) -> str:
     source = _ASYNC.sub(_async_copies, source)
     source = _ORDERED.sub(_ordered_access, source)
     source = _EX2.sub(r"\1 = cusim::exp2_without_denormals(\2);", source)
+    source = _RCP.sub(r"\1 = 1.0f / \2;", source)
     # Dynamic shared memory becomes a pointer to the arena, on the same line.
     source, dynamic = _DYNAMIC_SHARED.subn(r"\1* const \2 = (\1*)cusim::dynamic_arena();", source)
     shared = "CUSIM_DYNAMIC_SHARED" if dynamic else "CUSIM_NO_DYNAMIC_SHARED"

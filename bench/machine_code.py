@@ -1,0 +1,194 @@
+"""Count the machine code of our default kernels and of published ones for the same work.
+
+    python -m bench.machine_code [--quick] [--peers FOLDER] \\
+        [--json bench/results/machine_code.json] [--markdown docs/cuda/machine_code.md]
+
+All are compiled for sm_90 by the nvcc on the PATH, and disassembled by nvdisasm; no GPU is needed.
+``python -m bench.gpu_fetch FOLDER`` brings the peers' sources; what is missing is left out, with
+the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tvm.target import Target
+
+from bench.machine_code_cases import CASES, TARGET, Case, Part, default_of, parts_of
+from bench.machine_code_page import page
+from bench.machine_code_peers import Code, code_of, compiled
+from bench.sass import Pass, kernels
+from bench.timing import machine
+from tests.support.cuda_harness import emit_cuda
+from tests.support.cusim.nvcc import Resources, nvdisasm_path
+from tvm_scan import parallelize
+from tvm_scan.schedules.machine.gpu_chip import BLOCK_BYTES, BLOCKS, SHARED_BYTES, THREADS, Work
+from tvm_scan.schedules.machine.gpu_cost import Block, gpu_cost
+from tvm_scan.schedules.machine.machine import Machine
+
+__all__ = ["counted", "main", "occupancy"]
+
+#: Registers of a multiprocessor; a warp gets them by 8 for a thread.
+_REGISTERS, _BY = 65536, 8
+#: Threads that are enough to keep memory busy.
+_MANY = 1e6
+
+
+def occupancy(taken: Resources, threads: int) -> float:
+    """Share of the threads of a multiprocessor that blocks of such kernels fill.
+
+    Parameters
+    ----------
+    taken : Resources
+        Of the kernel; dynamic shared memory is not among them.
+    threads : int
+        Of a block.
+    """
+    registers = -(-taken.registers // _BY) * _BY * threads
+    by_memory = SHARED_BYTES // (taken.shared_bytes + BLOCK_BYTES)
+    blocks = min(BLOCKS, THREADS // threads, by_memory, _REGISTERS // registers)
+    return blocks * threads / THREADS
+
+
+def counted(code: Code, parts: tuple[Part, ...], threads: int, stored: float) -> dict[str, Any]:
+    """What the kernels of one way to do the work spend on an element.
+
+    Parameters
+    ----------
+    code : tuple
+        Disassembly, and resources by kernel.
+    parts : tuple of Part
+        Kernels that go over all elements.
+    threads : int
+        Of a block.
+    stored : float
+        Bytes that are written for each element.
+
+    Returns
+    -------
+    dict
+        Instructions of a thread for each element, all of them and by pipe; special functions;
+        barriers for each element of a thread; registers, shared memory and occupancy of the kernel
+        that takes most.
+
+    Raises
+    ------
+    ValueError
+        If a kernel is not there.
+    """
+    text, resources = code
+    total, barriers, taken = Pass(), 0.0, []
+    for part in parts:
+        kernel = next((k for k in kernels(text) if part.fits(k.name)), None)
+        if kernel is None:
+            raise ValueError(f"bench.machine_code: expected a kernel {part.pattern}, found none")
+        nest = kernel.depth()
+        region = nest[0] if part.whole or len(nest) == 1 else nest[1]
+        made = kernel.executed(region, part.work)
+        elements = part.work[0] if part.work else _stored(made) / stored
+        total = total.plus(made, 1 / elements)
+        barriers += sum(n for o, n in made.opcodes.items() if o.startswith("BAR")) / elements
+        taken.append(resources[kernel.name])
+    most = max(taken, key=lambda r: r.registers)
+    return {
+        "instructions": total.instructions,
+        "pipes": total.by_pipe(),
+        "mufu": sum(n for o, n in total.opcodes.items() if o.startswith("MUFU")),
+        "barriers": barriers,
+        "registers": most.registers,
+        "shared": most.shared_bytes,
+        "occupancy": occupancy(most, threads),
+    }
+
+
+def _stored(made: Pass) -> float:
+    stores = {o: n for o, n in made.opcodes.items() if o.startswith("STG")}
+    return Pass(0, type(made.opcodes)(stores)).bytes
+
+
+def _predicted(row: dict[str, Any], elements: int, moved: float, launches: int) -> dict[str, float]:
+    """Bounds of the cost model in microseconds, of what was counted."""
+    work = Work(
+        elements * moved,
+        elements * row["mufu"],
+        elements * row["instructions"] / 32,
+        *(0.0, 0.0, _MANY, 0.0, 0.0, float(launches), 0.0),
+    )
+    cost = gpu_cost(work, Block(128, 128, 0, 1e3), Machine.of(TARGET).multiprocessors)
+    bounds = {"memory": cost.memory, "exp": cost.exponentials, "issue": cost.issue}
+    return {name: 1e6 * s for name, s in {**bounds, "seconds": cost.seconds}.items()}
+
+
+def _ours(case: Case, folder: Path) -> dict[str, Any]:
+    plan, recurrence = default_of(case)
+    fields: Any = plan
+    source = folder / "ours.cu"
+    source.write_text(emit_cuda(parallelize(case.make(), TARGET, plan)))
+    row = counted(
+        compiled(source, folder, []),
+        parts_of(plan, recurrence),
+        fields.threads_per_block,
+        case.stored,
+    )
+    # Of three phases, what the second kernel reads is small; the inputs are read twice.
+    launches = 3 if plan.algorithm == "three_phase" else 1
+    moved = case.bytes + (case.bytes - case.stored if launches == 3 else 0.0)
+    row |= {"who": "ours", "plan": str(plan), "threads": fields.threads_per_block, "bytes": moved}
+    return row | {"predicted": _predicted(row, case.elements, moved, launches)}
+
+
+def rows_of(case: Case, peers: Path | None, folder: Path) -> list[dict[str, Any]]:
+    """Count ours and all peers of a case; of one that is not there, why."""
+    rows = [_ours(case, folder)]
+    for peer in case.peers:
+        row: dict[str, Any] = {"who": peer.name, "threads": peer.threads, "bytes": peer.bytes}
+        try:
+            code = code_of(peer.library, folder, peers)
+        except RuntimeError as reason:
+            rows.append(row | {"missing": str(reason)})
+            continue
+        row |= counted(code, peer.parts, peer.threads, case.stored)
+        predicted = _predicted(row, case.elements, peer.bytes, peer.launches)
+        rows.append(row | {"predicted": predicted})
+    return rows
+
+
+def main() -> int:
+    """Count all, and write what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="where the result is written")
+    parser.add_argument("--markdown", type=Path, help="where the page is written")
+    parser.add_argument("--peers", type=Path, help="what bench.gpu_fetch brought")
+    parser.add_argument("--quick", action="store_true", help="one case")
+    asked = parser.parse_args()
+    nvcc = shutil.which("nvcc")
+    if nvcc is None or nvdisasm_path() is None:
+        print("expected nvcc and nvdisasm (pip: nvidia-cuda-nvdisasm) on the PATH", file=sys.stderr)
+        return 1
+    version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    found: dict[str, Any] = {
+        "machine": machine(Target.from_device("cpu")),
+        "nvcc": version.splitlines()[-2].rpartition(" ")[2],
+        "cases": {},
+    }
+    for name in list(CASES)[: 1 if asked.quick else None]:
+        with tempfile.TemporaryDirectory(prefix="machine-code-") as scratch:
+            found["cases"][name] = rows_of(CASES[name], asked.peers, Path(scratch))
+        for row in found["cases"][name]:
+            print(name, row["who"], row.get("missing") or f"{row['instructions']:.2f}", flush=True)
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if asked.markdown:
+        asked.markdown.write_text(page(found), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""What ``bench.machine_code`` compiles: default plans for shapes of docs/cuda/model.md; peers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.target import Target
+
+from bench.gpu_loops import affine, rwkv6, selective_halves
+from tvm_scan import ScanPlan, default_plan, extract, library
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.state_split import NoSplit, split_of
+from tvm_scan.schedules.gpu.shared.walk_layout import walk_steps
+from tvm_scan.schedules.gpu.walk.owner_sums import TOGETHER
+
+__all__ = ["CASES", "TARGET", "Case", "Part", "Peer", "default_of", "parts_of"]
+
+TARGET = Target(
+    {
+        "kind": "cuda",
+        "arch": "sm_90",
+        "max_threads_per_block": 1024,
+        "max_shared_memory_per_block": 49152,
+    },
+    host={"kind": "llvm"},
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A kernel that goes over all elements.
+
+    Attributes
+    ----------
+    pattern : str
+        Of its name.
+    work : tuple of float
+        Elements of a thread in a pass of the region, of its heaviest loop, and so on. An element
+        is a step of a lane, or of one of its states. Empty: as many as a pass stores.
+    whole : bool
+        Whether the region is the kernel; else it is its outermost loop.
+    """
+
+    pattern: str
+    work: tuple[float, ...]
+    whole: bool = False
+
+    def fits(self, name: str) -> bool:
+        """Return whether a kernel has such a name."""
+        return re.search(self.pattern, name) is not None
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Published kernels for the same work.
+
+    Attributes
+    ----------
+    name : str
+        Whose.
+    library : str
+        What they are compiled from: a key of ``machine_code_peers.LIBRARIES``.
+    parts : tuple of Part
+        The kernels that this shape takes.
+    threads : int
+        Of a block.
+    bytes : float
+        Moved to and from memory for each element.
+    launches : int
+        Kernels.
+    """
+
+    name: str
+    library: str
+    parts: tuple[Part, ...]
+    threads: int
+    bytes: float
+    launches: int = 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """One loop at one shape.
+
+    Attributes
+    ----------
+    make : callable
+        The loop.
+    elements : int
+        Steps of all lanes, times the states of each.
+    bytes : float
+        That must be read or written for each element, every array once.
+    stored : float
+        Of these, written.
+    peers : tuple of Peer
+        Published kernels for it.
+    """
+
+    make: Callable[[], tirx.PrimFunc]
+    elements: int
+    bytes: float
+    stored: float
+    peers: tuple[Peer, ...] = ()
+
+
+def parts_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[Part, ...]:
+    """The kernels of a plan that go over all elements, and what their loops do.
+
+    Parameters
+    ----------
+    plan : ScanPlan
+        A walk whose threads share lanes, not in chunks; or tiles.
+    recurrence : Recurrence
+        What it is for.
+
+    Raises
+    ------
+    ValueError
+        For another plan.
+    """
+    fields: Any = plan
+    if plan.algorithm == "serial_tiles":
+        # nvcc may write out several tiles in one pass of the loop.
+        return (Part(r"_kernel$", ()),)
+    if plan.algorithm == "three_phase":
+        each = (float(fields.items_per_thread),)
+        return (Part(r"_kernel$", each, whole=True), Part(r"_kernel_2$", each, whole=True))
+    split = split_of(recurrence)
+    if plan.algorithm == "lanes" and not fields.chunks and not isinstance(split, NoSplit):
+        shared, items = fields.threads_per_lane, fields.items_per_thread
+        states = split.states / shared
+        steps = [walk_steps(fields)] if fields.block_load == "transposed" else []
+        steps += [shared * items, min(TOGETHER, shared) * items]
+        inner = [n for n, before in zip(steps[1:], steps, strict=False) if n < before]
+        return (Part(r"_kernel$", tuple(n * states for n in (steps[0], *inner))),)
+    raise ValueError(f"bench.machine_code: expected a walk of shared lanes or tiles, found {plan}")
+
+
+def default_of(case: Case) -> tuple[ScanPlan, Recurrence]:
+    """The default plan of a case on an H200, and its recurrence."""
+    recurrence = extract(case.make())
+    return default_plan(TARGET, recurrence), recurrence
+
+
+_STEPS = 16
+CASES: dict[str, Case] = {
+    "selective 8 x 2048 x 2048 x 16": Case(
+        lambda: library.selective_scan(8, 2048, 2048, 16),
+        8 * 2048 * 2048 * 16,
+        # delta, u, z and out; B and C are shared by all channels.
+        (4 + 2 * 16 / 2048) * 4 / 16,
+        4 / 16,
+        (
+            Peer(
+                "mamba-ssm `selective_scan_fwd_kernel`",
+                "mamba",
+                (
+                    Part(
+                        r"selective_scan_fwd_kernel.*Li128ELi16ELi1ELb1ELb1ELb1ELb1Eff",
+                        (_STEPS * 16, _STEPS),
+                    ),
+                ),
+                128,
+                # It writes y before the gate too, and the state at the end of the chunk.
+                (5 + 2 * 16 / 2048) * 4 / 16 + 8 / 2048,
+            ),
+        ),
+    ),
+    "selective 8 x 2048 x 2048 x 16, bfloat16": Case(
+        lambda: selective_halves(8, 2048, 2048, 16, "bfloat16"),
+        8 * 2048 * 2048 * 16,
+        (4 + 2 * 16 / 2048) * 2 / 16,
+        2 / 16,
+        (
+            Peer(
+                "mamba-ssm `selective_scan_fwd_kernel`",
+                "mamba",
+                (
+                    Part(
+                        r"selective_scan_fwd_kernel.*Li128ELi16ELi1ELb1ELb1ELb1ELb1E13__nv_bfloat16f",
+                        (_STEPS * 16, _STEPS),
+                    ),
+                ),
+                128,
+                (5 + 2 * 16 / 2048) * 2 / 16 + 8 / 2048,
+            ),
+        ),
+    ),
+    "affine 12288 x 65536": Case(
+        lambda: affine(12288, 65536, "float32"),
+        12288 * 65536,
+        12,
+        4,
+        (
+            Peer(
+                "accelerated-scan `warp`",
+                "accelerated",
+                (Part(r"4scanI12AlignedTupleIfLi4EELi32ELi32ELi16ELb0E", (4,)),),
+                1024,
+                12,
+            ),
+            Peer("CUB `BlockScan`, rows", "block", (Part("block_affine", (16,)),), 128, 12),
+            Peer(
+                "CUB `DeviceScan`, look-back",
+                "peers",
+                (Part(r"DeviceScanKernel.*Combine", (), whole=True),),
+                128,
+                12,
+                2,
+            ),
+            Peer("Triton `tl.associative_scan`", "triton", (Part(r"_kernel", (16,)),), 128, 12),
+        ),
+    ),
+    "cumsum 2048 x 4096": Case(
+        lambda: library.cumsum(2048, 4096),
+        2048 * 4096,
+        8,
+        4,
+        (Peer("CUB `BlockScan`, rows", "block", (Part("block_sum", (16,)),), 128, 8),),
+    ),
+    "cumsum 1 x 2^28": Case(
+        lambda: library.cumsum(1, 1 << 28),
+        1 << 28,
+        8,
+        4,
+        (
+            Peer(
+                "CUB `DeviceScan`, look-back",
+                "peers",
+                (Part(r"DeviceScanKernel.*PKfPf", (), whole=True),),
+                128,
+                8,
+                2,
+            ),
+        ),
+    ),
+    "rwkv6 32 x 1024 x 64 x 64": Case(
+        lambda: rwkv6(32, 1024, 64), 32 * 64 * 1024 * 64, 5 * 4 / 64, 4 / 64
+    ),
+}

@@ -1,0 +1,178 @@
+"""Softplus and the logistic function of a step in few instructions.
+
+A selective scan has one of each at every step of a channel. CUDA's ``log1pf``, ``expf`` and
+division take any argument; here the form of the expression says more:
+
+- ``log1p(exp(x))`` with ``x <= 0``, the tail of a softplus: the exponential is in [0, 1], where
+  ``log1p(t) / t`` is a polynomial of degree 8, through Chebyshev's points, off by 2e-8;
+- ``x if x > c else log1p(exp(x))`` with a constant ``c >= 17``, a softplus as PyTorch writes it, is
+  ``max(x, 0) + log1p(exp(-|x|))``, whose second term is lost in the rounding of the first there;
+- ``y / (1 + exp(-z))``: with ``t = exp(-|z|)`` the sum is in [1, 2], whose reciprocal is one
+  instruction (``rcp.approx.ftz.f32``, 1 ulp), and nothing overflows.
+
+Both exponentials are the bare power of two of a product that was rounded, times ``1 + lost``, where
+``lost`` is what the product is off by (the method of Cody and Waite, after the fact instead of
+before). With the two ulp of the instruction both functions are off by 6 ulp at most where the
+argument is up to 16, and by 7 up to 80; results below 2^-120 may be zero. NaN stay NaN, and
+infinities have their limits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, StringImm
+from tvm.script import tirx as T
+
+from tvm_scan import tir
+from tvm_scan.schedules.common.signs import never_positive
+
+__all__ = ["in_few_instructions", "instructions_saved"]
+
+#: ``log1p(t) / t`` in [0, 1]; the first term set to 1, so that it is exact for small ``t``.
+_LOG1P = (
+    "1.0f",
+    "-0.49999446f",
+    "0.3331812f",
+    "-0.248353988f",
+    "0.190768808f",
+    "-0.136022478f",
+    "0.0775160864f",
+    "-0.0290740654f",
+    "0.0051261024f",
+)
+
+
+def _horner() -> str:
+    value = _LOG1P[-1]
+    for c in reversed(_LOG1P[:-1]):
+        value = f"fmaf({value}, t, {c})"
+    return value
+
+
+#: ``t = e^x`` for ``x <= 0``. ``lost`` is no number where ``x`` is infinite, and ``fminf`` takes 1.
+_EXP = """  float p = x * 1.44269504f;
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(p));
+  float lost = fminf(fmaf(p, -0.693147182f, x), 1.0f);
+  float t = fmaf(y, lost, y);
+"""
+_TAIL, _LOGISTIC = "scan_softplus_tail", "scan_logistic"
+_SOURCES = {
+    _TAIL: f"""
+__forceinline__ __device__ float {_TAIL}(float x) {{
+{_EXP}  return {_horner()} * t;
+}}
+""",
+    _LOGISTIC: f"""
+__forceinline__ __device__ float {_LOGISTIC}(float z) {{
+  float x = -fabsf(z);
+{_EXP}  float sum = 1.0f + t;
+  float part;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(sum));
+  return (z < 0.0f ? t : 1.0f) * part;
+}}
+""",
+}
+#: Instructions that nvcc makes of them.
+_COUNTS = {_TAIL: 14.0, _LOGISTIC: 9.0}
+_F32 = "float32"
+#: ``exp(-x)`` is less than half an ulp of any ``x`` from here on.
+_LOST = 17.0
+
+
+def in_few_instructions(stmt: Any) -> Any:
+    """``stmt`` with those two functions in the place of what computes them in float32.
+
+    Parameters
+    ----------
+    stmt : Stmt
+        A part of a step, for a device with CUDA's instructions.
+
+    Returns
+    -------
+    Stmt
+    """
+
+    def on_call(call: Call) -> Any:
+        if tir.dtype_of(call) != _F32:
+            return call
+        if tir.call_name(call) == "prim.if_then_else":
+            condition, above, below = call.args
+            return _softplus(condition, above, below, call)
+        if tir.call_name(call) != "tirx.log1p":
+            return call
+        power = call.args[0]
+        if tir.call_name(power) != "tirx.exp" or not never_positive(power.args[0]):
+            return call
+        return _called(_TAIL, power.args[0])
+
+    def on_quotient(quotient: tirx.Div) -> Any:
+        if tir.dtype_of(quotient) != _F32:
+            return quotient
+        argument = _of_logistic(quotient.b)
+        return quotient if argument is None else quotient.a * _called(_LOGISTIC, argument)
+
+    def on_select(node: tirx.Select) -> Any:
+        return _softplus(node.condition, node.true_value, node.false_value, node)
+
+    changes = [(Call, on_call), (tirx.Div, on_quotient), (tirx.Select, on_select)]
+    return tvm_ffi.structural_map(stmt, changes)
+
+
+def instructions_saved(stmt: Any, counted: float) -> float:
+    """What a count of calls is too high by, ``counted`` for each, given the functions of here."""
+    saved = 0.0
+
+    def visit(call: Call) -> None:
+        nonlocal saved
+        if tir.call_name(call) == "tirx.cuda.func_call" and isinstance(call.args[0], StringImm):
+            saved += counted - _COUNTS.get(call.args[0].value, counted)
+
+    tvm_ffi.structural_walk(stmt, [(Call, visit)])
+    return saved
+
+
+def _called(name: str, argument: Any) -> Any:
+    return T.cuda.func_call(name, argument, source_code=_SOURCES[name], return_type=_F32)
+
+
+def _softplus(condition: Any, above: Any, below: Any, otherwise: Any) -> Any:
+    """``above if condition else below`` where that is a softplus; else ``otherwise``."""
+    if not isinstance(condition, (tirx.GT, tirx.GE)) or not isinstance(condition.b, tirx.FloatImm):
+        return otherwise
+    if tir.call_name(below) != "tirx.log1p" or tir.call_name(below.args[0]) != "tirx.exp":
+        return otherwise
+    if condition.b.value < _LOST or tir.dtype_of(above) != _F32:
+        return otherwise
+    if not all(tir.structurally_equal(x, above) for x in (condition.a, below.args[0].args[0])):
+        return otherwise
+    zero, minus = tirx.FloatImm(_F32, 0.0), tirx.FloatImm(_F32, -1.0)
+    return tirx.Max(above, zero) + _called(_TAIL, tirx.abs(above) * minus)
+
+
+def _of_logistic(sum_: Any) -> Any:
+    """``z`` of ``1 + exp(-z)``; None for other expressions."""
+    if not isinstance(sum_, tirx.Add):
+        return None
+    for one, power in ((sum_.a, sum_.b), (sum_.b, sum_.a)):
+        if _is(one, 1.0) and tir.call_name(power) == "tirx.exp":
+            return _negated(power.args[0])
+    return None
+
+
+def _negated(x: Any) -> Any:
+    """``z`` of ``-z``; None for other expressions."""
+    if isinstance(x, tirx.Sub) and _is(x.a, 0.0):
+        return x.b
+    if isinstance(x, tirx.Mul):
+        for sign, z in ((x.a, x.b), (x.b, x.a)):
+            if _is(sign, -1.0):
+                return z
+    return None
+
+
+def _is(x: Any, value: float) -> bool:
+    return isinstance(x, tirx.FloatImm) and float(x.value) == value

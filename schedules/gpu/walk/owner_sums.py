@@ -1,0 +1,104 @@
+"""Sums over the states of a lane whose states several threads share; each step's for its owner.
+
+Of four owners' steps every thread has its part of each sum. Threads that differ in the first bit of
+their number exchange those of owners that do: each sends one, keeps the other, and adds what it
+gets. So for the second bit: three shuffles for four sums, after which a thread has one of them, the
+one of the owner with its two bits. For the other bits of S threads, log2(S / 4) shuffles.
+
+A sum alone takes log2(S) shuffles, whose result all threads have, and only one needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm.ir.expr import TensorLoad
+
+from tvm_scan import tir
+from tvm_scan.schedules.common.ir import int_const, local
+from tvm_scan.schedules.gpu.warp.tree import shuffled
+
+__all__ = ["TOGETHER", "OwnerSums"]
+
+#: Owners whose sums are exchanged together: more write out more steps to save little.
+TOGETHER = 4
+
+
+class OwnerSums:
+    """A thread's registers for the sums of the steps of several owners.
+
+    Parameters
+    ----------
+    sums : sequence of TensorLoad
+        What the loops over the states add to.
+    owner : Expr
+        Number of the thread among those of its lane.
+    threads : int
+        Threads of a lane.
+    items : int
+        Steps that a thread owns.
+    """
+
+    def __init__(self, sums: Sequence[TensorLoad], owner: Any, threads: int, items: int) -> None:
+        self.owner, self.threads, self.items = owner, threads, items
+        #: Owners whose steps are written out one after another.
+        self.together = min(TOGETHER, threads)
+        size = self.together * items
+        self._parts = [_registers(cell, "part", size) for cell in sums]
+        #: Sums of the thread's own steps.
+        self.results = [_registers(cell, "sum", items) for cell in sums]
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Registers to allocate."""
+        return [*self._parts, *self.results]
+
+    def hold(self, number: int, place: int, value: Any) -> Any:
+        """The thread's part of a sum, in step ``place`` of the owners together."""
+        return _set(self._parts[number], place, value)
+
+    def exchanged(self, done: int) -> list[Any]:
+        """Exchange the parts of owners that differ in a bit, when ``done`` have their steps."""
+        stmts, distance = [], 1
+        while done % (2 * distance) == 0 and 2 * distance <= self.together:
+            bit = tirx.bitwise_and(self.owner, int_const(distance, self.owner))
+            upper = tirx.NE(bit, int_const(0, self.owner))
+            low, high = (done - 2 * distance) * self.items, (done - distance) * self.items
+            for part in self._parts:
+                for k in range(self.items):
+                    a, b = _cell(part, low + k), _cell(part, high + k)
+                    sent = shuffled("_xor", tirx.Select(upper, a, b), distance)
+                    stmts.append(_set(part, low + k, tirx.Select(upper, b, a) + sent))
+            distance *= 2
+        return stmts
+
+    def totals(self, block: Any) -> list[Any]:
+        """Add up what is left, and give the owners of ``block`` their sums."""
+        stmts = []
+        mine = tirx.EQ(self.owner // int_const(self.together, self.owner), block)
+        for part, result in zip(self._parts, self.results, strict=True):
+            for k in range(self.items):
+                distance = self.together
+                while distance < self.threads:
+                    rest = shuffled("_xor", _cell(part, k), distance)
+                    stmts.append(_set(part, k, _cell(part, k) + rest))
+                    distance *= 2
+                total = _set(result, k, _cell(part, k))
+                alone = self.together == self.threads
+                stmts.append(total if alone else tirx.IfThenElse(mine, total, None))
+        return stmts
+
+
+def _registers(cell: TensorLoad, suffix: str, size: int) -> Var:
+    return local(f"{cell.source.name}_{suffix}", [size], tir.dtype_of(cell))
+
+
+def _cell(buffer: Var, index: int) -> Any:
+    return tirx.BufferLoad(buffer, [int_const(index, "int32")])
+
+
+def _set(buffer: Var, index: int, value: Any) -> Any:
+    return tirx.BufferStore(buffer, value, [int_const(index, "int32")])
