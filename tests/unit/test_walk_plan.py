@@ -1,16 +1,18 @@
-"""Decisions of the walk of a delta rule: by the machine and the shape."""
+"""Decisions of the walk of a delta rule, and of its adjoint: by the machine and the shape."""
 
 from dataclasses import replace
 
 import pytest
 from tvm.target import Target
 
+from tvm_scan.schedules.delta import adjoint
+from tvm_scan.schedules.delta.adjoint import AdjointPlan
 from tvm_scan.schedules.delta.walk import WalkPlan, WalkShape, decide
 from tvm_scan.schedules.machine.machine import Machine
 
 
-def chosen(shape, machine):
-    plans = WalkPlan.space(shape, machine)
+def chosen(shape, machine, kind=WalkPlan):
+    plans = kind.space(shape, machine)
     return min(plans, key=lambda plan: plan.cost(shape, machine).seconds)
 
 
@@ -52,3 +54,19 @@ def test_prediction_grows_with_the_work(machine):
     assert seconds == sorted(seconds)
     two_terms = plan.cost(WalkShape(32, 128, 128, 512, terms=2), machine).seconds
     assert two_terms > seconds[1]
+
+
+def test_the_way_back_wakes_no_thread_for_little(machine):
+    small, large = WalkShape(8, 64, 64, 1), WalkShape(32, 128, 128, 64, group=2)
+    assert not chosen(small, machine, AdjointPlan).threads
+    assert chosen(large, machine, AdjointPlan).threads
+    # States that share their keys are one task.
+    assert not chosen(replace(large, states=2), machine, AdjointPlan).threads
+
+
+@pytest.mark.parametrize(("mcpu", "vector", "strip"), [("znver4", 16, 32), ("znver3", 8, 8)])
+def test_vectors_of_the_way_back_are_those_of_the_target(mcpu, vector, strip):
+    options = {"group": 1, "keys": 128, "values": 128, "rule": "general", "dtype": "float32"}
+    sizes = {"batch": 1, "heads": 16, "length": 512}
+    found = adjoint.decide(options, sizes, Target({"kind": "llvm", "mcpu": mcpu}))
+    assert (found["vector"], found["strip"]) == (vector, strip)
