@@ -1,7 +1,8 @@
 """CPU executor of the delta rule's chunks: tasks over matrices, products of small matrices.
 
 A task is one matrix, or some of its columns. D is built step by step, K x C, and every product
-runs over blocks of rows in registers (``small_products``). Read ``chunk`` first.
+runs over blocks of rows in registers (``small_products``). Steps after the last whole chunk are
+taken one by one (``single_steps``), as is a token that is decoded. Read ``chunk`` first.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
 from tvm_scan.schedules.delta.chunk import Chunk, Product
+from tvm_scan.schedules.delta.single_steps import SingleSteps
 from tvm_scan.schedules.delta.small_products import Products
 from tvm_scan.schedules.machine.machine import Machine
 
@@ -71,9 +73,11 @@ class _Task(Chunk):
     def __init__(self, rule: DeltaRule, first: int, width: int, blocks: int, ldexp: bool) -> None:
         super().__init__(rule, CHUNK, -(-width // 16) * 16, "local")
         self.columns_each, self.ldexp, self.pool = width, ldexp, Pool(16)
+        self.registers: list[Var] = []
         self.task, self.total = self.assign_task(blocks, width, first)
         strip = 32 if ldexp and self.width % 32 == 0 else 16
         self.products = Products(self, strip, self._buffer)
+        self.single = SingleSteps(self, self._register)
         self.state = local("matrix", [self.rows * self.width], self.dtype)
         self.decayed = [
             local(f"decayed{n}", [self.rows * CHUNK], self.dtype) for n, _ in enumerate(rule.terms)
@@ -92,12 +96,18 @@ class _Task(Chunk):
         self.buffers.append(buffer)
         return buffer
 
+    def _register(self, name: str, cells: int) -> Var:
+        """Make a buffer that lies on the stack, or in registers."""
+        buffer = local(name, [cells], self.dtype)
+        self.registers.append(buffer)
+        return buffer
+
     def nest(self) -> Any:
         """The loop over tasks."""
         rule, task, total = self.rule, self.task, self.total
         body = self._body()
         kernel = Kernel("delta_chunks", rule.inputs, rule.outputs, body,
-                        [*self.buffers, *self.pool.buffers])  # fmt: skip
+                        [*self.buffers, *self.registers, *self.pool.buffers])  # fmt: skip
         kernel = on_stack(kernel, [b for b in self.buffers if _cells(b) > 32])
         return loop(
             "task", total, lambda n: kernel.block([(task, total, n)]), ForKind.PARALLEL, self.index
@@ -106,26 +116,24 @@ class _Task(Chunk):
     # ---- the chunks ---------------------------------------------------------------------------
 
     def _body(self) -> Any:
-        # First of all, since it fills the pool.
-        chunks = self.each_chunk(self._chunk)
+        extent, steps = self.rule.time.extent, self.steps
+        whole = tir.simplify(extent // steps)
+        left = tir.simplify(extent - whole * steps)
+        # First of all, since these fill the pool.
+        stmts = [
+            self._cells(self._begin),
+            loop("chunk", whole, lambda n: self._chunk(n * steps), dtype=self.index),
+            loop("step", left, lambda n: self._step(whole * steps + n), dtype=self.index),
+            self._cells(self._finish) if self.is_stored else None,
+        ]
         # Columns beyond the width stay zero.
         ends = [self.state, *self.rate, *self.drive, *self.update]
-        return tir.seq(
-            [
-                # Without a use outside the vector loops TVM would shrink these to one lane.
-                clear(self.pool.buffers),
-                self._clear(ends),
-                self._cells(self._begin),
-                chunks,
-                self._cells(self._finish) if self.is_stored else None,
-            ]
-        )
+        # Without a use outside the vector loops TVM would shrink these to one lane.
+        return tir.seq([clear([*self.pool.buffers, *self.registers]), self._clear(ends), *stmts])
 
     def _chunk(self, head: Any) -> Any:
-        """The last chunk may be shorter: then its loops are, and nothing beyond is read."""
-        extent = self.rule.time.extent
-        steps = tir.simplify(tirx.Min(int_const(CHUNK, extent), extent - head))
-        products, advance = self.products, self.advance(self.decayed, steps, False)
+        steps, products = self.steps, self.products
+        advance = self.advance(self.decayed, steps, False)
 
         def each(make: Callable[[Any], Any]) -> Any:
             return loop("t", steps, make, dtype=self.index)
@@ -146,6 +154,11 @@ class _Task(Chunk):
                 each(lambda t: self._emit(t, head + t)),
             ]
         )
+
+    def _step(self, time: Any) -> Any:
+        """One step, in the first row of the arrays of a chunk."""
+        row = int_const(0, self.index)
+        return tir.seq([self._fill(row, time), self.single.step(), self._emit(row, time)])
 
     def _clear(self, buffers: list[Var], value: Any = None) -> Any:
         value = zero(self.dtype) if value is None else value
@@ -174,8 +187,8 @@ class _Task(Chunk):
         """``make(row, column, index)`` for the cells of the state."""
 
         def row(i: Any) -> Any:
-            return loop(
-                "v", self.columns_each, lambda v: make(i, v, i * self.width + v), dtype=self.index
+            return self._vector(
+                self.columns_each, lambda v: make(i, v, i * self.width + v), math=True
             )
 
         return loop("i", self.rows, row, dtype=self.index)
