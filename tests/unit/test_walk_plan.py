@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 from tvm.target import Target
 
+from tests.programs.engine_programs import make_in_place, make_step
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.delta import adjoint
 from tvm_scan.schedules.delta.adjoint import AdjointPlan
-from tvm_scan.schedules.delta.walk import WalkPlan, WalkShape, decide
+from tvm_scan.schedules.delta.walk import WalkPlan, WalkShape, decide, walk_of
 from tvm_scan.schedules.machine.machine import Machine
 
 
@@ -70,3 +72,16 @@ def test_vectors_of_the_way_back_are_those_of_the_target(mcpu, vector, strip):
     sizes = {"batch": 1, "heads": 16, "length": 512}
     found = adjoint.decide(options, sizes, Target({"kind": "llvm", "mcpu": mcpu}))
     assert (found["vector"], found["strip"]) == (vector, strip)
+
+
+def test_plan_of_a_loop():
+    """Of one sequence, a token of a small state is for one thread; there may be many sequences."""
+    target = Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 8})
+    (step,) = analyse(make_step(2, 16, 16)).deltas
+    assert walk_of(step, target).threads
+    alone = replace(step, lanes=step.lanes[1:])
+    assert not walk_of(alone, target).threads
+    (long,) = analyse(make_in_place(2, 128, 128)).deltas
+    plan = walk_of(long, target)
+    assert (plan.threads, plan.columns) == (True, 32)
+    assert str(plan) == "cpu/walk(columns=32, strip=32, vector=16, threads=true)"
