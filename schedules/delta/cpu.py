@@ -1,7 +1,8 @@
-"""CPU executor of the delta rule's chunks: tasks over matrices, products of small matrices.
+"""CPU executor of the delta rule's chunks: a walk over time with some columns of a matrix.
 
-A task is one matrix, or some of its columns. D is built step by step, K x C, and every product
-runs over blocks of rows in registers (``small_products``). Read ``chunk`` first.
+A task is one matrix, or some of its columns, which stay in a core's first cache while it takes a
+few steps at once (``few_steps``), and those that are left one by one, as a token that is decoded.
+Read ``chunk`` first.
 """
 
 from __future__ import annotations
@@ -24,16 +25,15 @@ from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
-from tvm_scan.schedules.delta.chunk import Chunk, Product
-from tvm_scan.schedules.delta.small_products import Products
+from tvm_scan.schedules.delta.chunk import Chunk
+from tvm_scan.schedules.delta.few_steps import FewSteps
+from tvm_scan.schedules.delta.walk import STEPS, WalkPlan, walk_of
 from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["CHUNK", "build_delta"]
+__all__ = ["build_delta"]
 
-#: Steps in a chunk: a vector of float32.
-CHUNK = 16
-#: Columns of a task, widest first.
-_WIDTHS = (64, 32, 16)
+#: Most products of a step with what those before it wrote, and it itself.
+_PAIRS = 24
 
 
 def build_delta(rule: DeltaRule, target: Target) -> Built:
@@ -50,46 +50,55 @@ def build_delta(rule: DeltaRule, target: Target) -> Built:
     -------
     Built
     """
-    machine = Machine.of(target)
-    columns = tir.as_int(rule.columns.extent) or 0
-    known = [tir.as_int(axis.extent) for axis in rule.lanes]
-    matrices = prod(n for n in known if n is not None)
-    # A block of columns repeats the products of a chunk's vectors: the fewer blocks, the better.
-    width = next((w for w in _WIDTHS if matrices * (columns // w) >= machine.cores), 16)
-    nests = []
-    if columns // width:
-        nests.append(_Task(rule, 0, width, columns // width, machine.ldexp).nest())
-    if columns % width:
-        done = columns - columns % width
-        nests.append(_Task(rule, done, columns % width, 1, machine.ldexp).nest())
+    plan, columns = walk_of(rule, target), tir.as_int(rule.columns.extent) or 0
+    whole, rest = divmod(columns, plan.columns)
+    nests = [_Task(rule, plan, 0, plan.columns, whole, target).nest()] if whole else []
+    if rest:
+        nests.append(_Task(rule, plan, columns - rest, rest, 1, target).nest())
     return Built(nests, [])
+
+
+def _steps_of(rule: DeltaRule) -> int:
+    """Steps at once: fewer where much is written and read, since all pairs are in the code."""
+    reading = sum(term.source is not None for term in rule.terms)
+    pairs = (reading + len(rule.reads)) * len(rule.terms)
+    return next((n for n in (STEPS, STEPS // 2) if n * pairs <= _PAIRS), 1)
 
 
 class _Task(Chunk):
     """One block of columns of one matrix."""
 
-    def __init__(self, rule: DeltaRule, first: int, width: int, blocks: int, ldexp: bool) -> None:
-        super().__init__(rule, CHUNK, -(-width // 16) * 16, "local")
-        self.columns_each, self.ldexp, self.pool = width, ldexp, Pool(16)
+    def __init__(
+        self, rule: DeltaRule, plan: WalkPlan, first: int, width: int, blocks: int, target: Target
+    ) -> None:
+        super().__init__(rule, _steps_of(rule), -(-width // 16) * 16, "local")
+        self.columns_each, self.kind = width, ForKind.PARALLEL if plan.threads else ForKind.SERIAL
+        self.ldexp, self.pool = Machine.of(target).ldexp, Pool(16)
+        self.registers: list[Var] = []
         self.task, self.total = self.assign_task(blocks, width, first)
-        strip = 32 if ldexp and self.width % 32 == 0 else 16
-        self.products = Products(self, strip, self._buffer)
-        self.state = local("matrix", [self.rows * self.width], self.dtype)
-        self.decayed = [
-            local(f"decayed{n}", [self.rows * CHUNK], self.dtype) for n, _ in enumerate(rule.terms)
-        ]
-        self.drive = [local(f"drives{n}", [CHUNK * self.width], self.dtype) for n in self.reading]
-        self.known = [self.update[n] for n in self.reading]
-        self.outs = [
-            local(f"out{n}", [CHUNK * self.width], self.dtype) for n, _ in enumerate(rule.reads)
-        ]
-        self.buffers += [self.state, self.gates, *self.into, *self.source, *self.weights]
-        self.buffers += [*self.decayed, self.passed, *chain(*self.lower, *self.readers)]
-        self.buffers += [*self.update, *self.rate, *self.drive, *self.outs]
+        self.few = {n: FewSteps(self, n, plan, self._register) for n in {self.steps, 1}}
+
+        def rows(name: str, count: int = self.steps) -> Var:
+            return self._buffer(name, count * self.width)
+
+        self.state = rows("matrix", self.rows)
+        self.drive = [rows(f"drives{n}") for n in self.reading]
+        self.outs = [rows(f"out{n}") for n, _ in enumerate(rule.reads)]
+        #: Of the terms that read nothing, whose drive is what they write.
+        plain = [b for n, b in enumerate(self.update) if n not in self.reading]
+        self.ends = [self.state, *self.rate, *self.drive, *plain]
+        self.buffers += [self.gates, *self.into, *self.source, *self.weights, self.passed]
+        self.buffers += [*chain(*self.lower, *self.readers), *plain, *self.rate]
 
     def _buffer(self, name: str, cells: int) -> Var:
         buffer = local(name, [cells], self.dtype)
         self.buffers.append(buffer)
+        return buffer
+
+    def _register(self, name: str, cells: int) -> Var:
+        """Make a buffer that lies on the stack, or in registers."""
+        buffer = local(name, [cells], self.dtype)
+        self.registers.append(buffer)
         return buffer
 
     def nest(self) -> Any:
@@ -97,52 +106,41 @@ class _Task(Chunk):
         rule, task, total = self.rule, self.task, self.total
         body = self._body()
         kernel = Kernel("delta_chunks", rule.inputs, rule.outputs, body,
-                        [*self.buffers, *self.pool.buffers])  # fmt: skip
+                        [*self.buffers, *self.registers, *self.pool.buffers])  # fmt: skip
         kernel = on_stack(kernel, [b for b in self.buffers if _cells(b) > 32])
         return loop(
-            "task", total, lambda n: kernel.block([(task, total, n)]), ForKind.PARALLEL, self.index
+            "task", total, lambda n: kernel.block([(task, total, n)]), self.kind, self.index
         )
 
     # ---- the chunks ---------------------------------------------------------------------------
 
     def _body(self) -> Any:
-        # First of all, since it fills the pool.
-        chunks = self.each_chunk(self._chunk)
+        extent, steps, few = self.rule.time.extent, self.steps, self._few_steps
+        whole = tir.simplify(extent // steps)
+        left = tir.simplify(extent - whole * steps)
+        # First of all, since these fill the pool.
+        stmts = [
+            self._cells(self._begin),
+            loop("chunk", whole, lambda n: few(steps, n * steps), dtype=self.index),
+            loop("step", left, lambda n: few(1, whole * steps + n), dtype=self.index),
+            self._cells(self._finish) if self.is_stored else None,
+        ]
+        # Without a use outside the vector loops TVM would shrink these to one lane.
+        registers = clear([*self.pool.buffers, *self.registers])
         # Columns beyond the width stay zero.
-        ends = [self.state, *self.rate, *self.drive, *self.update]
-        return tir.seq(
-            [
-                # Without a use outside the vector loops TVM would shrink these to one lane.
-                clear(self.pool.buffers),
-                self._clear(ends),
-                self._cells(self._begin),
-                chunks,
-                self._cells(self._finish) if self.is_stored else None,
-            ]
-        )
+        return tir.seq([registers, self._clear(self.ends), *stmts])
 
-    def _chunk(self, head: Any) -> Any:
-        """The last chunk may be shorter: then its loops are, and nothing beyond is read."""
-        extent = self.rule.time.extent
-        steps = tir.simplify(tirx.Min(int_const(CHUNK, extent), extent - head))
-        products, advance = self.products, self.advance(self.decayed, steps, False)
+    def _few_steps(self, count: int, head: Any) -> Any:
+        """So many steps from one on."""
 
         def each(make: Callable[[Any], Any]) -> Any:
-            return loop("t", steps, make, dtype=self.index)
-
-        def times(of_step: list[Product]) -> list[Any]:
-            return [products.times(product, steps) for product in of_step]
+            return loop("t", count, make, dtype=self.index)
 
         return tir.seq(
             [
                 each(lambda t: self._fill(t, head + t)),
-                self._clear(self.decayed),
                 self._clear([self.passed], one(self.dtype)),
-                each(self._decay),
-                *times(self.of_head),
-                each(products.solve),
-                *times(self.outputs),
-                products.times(advance, self.rows),
+                self.few[count].steps(),
                 each(lambda t: self._emit(t, head + t)),
             ]
         )
@@ -174,8 +172,8 @@ class _Task(Chunk):
         """``make(row, column, index)`` for the cells of the state."""
 
         def row(i: Any) -> Any:
-            return loop(
-                "v", self.columns_each, lambda v: make(i, v, i * self.width + v), dtype=self.index
+            return self._vector(
+                self.columns_each, lambda v: make(i, v, i * self.width + v), math=True
             )
 
         return loop("i", self.rows, row, dtype=self.index)
@@ -213,13 +211,6 @@ class _Task(Chunk):
         return tir.seq(
             [*before, self._vector(k, row, True), self._vector(self.columns_each, column, True)]
         )
-
-    def _decay(self, t: Any) -> Any:
-        """Row ``t`` of the triangles, and the gates since the head of the chunk."""
-        rows = [self.products.triangle_row(t, n, b) for n, b in enumerate(self.decayed)]
-        at = t * self.rows
-        passed = self._vector(self.rows, lambda i: self.pass_on(at + i, self.passed, i))
-        return tir.seq([*rows, passed])
 
     def _emit(self, t: Any, time: Any) -> Any:
         def column(v: Any) -> Any:

@@ -12,8 +12,9 @@ from tvm_scan.extraction.delta import extract_delta
 from tvm_scan.extraction.threads import is_bound
 from tvm_scan.recurrence import Refusal, RefusalKind
 from tvm_scan.schedules.common.result import Built
-from tvm_scan.schedules.delta.cpu import CHUNK, build_delta
+from tvm_scan.schedules.delta.cpu import build_delta
 from tvm_scan.schedules.delta.gpu import build_delta_blocks, fits_block, why_unfit
+from tvm_scan.schedules.delta.walk import walk_of
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.machine.terms import in_terms_of
 
@@ -93,7 +94,7 @@ def delta_plan(rule: DeltaRule, target: Target) -> str:
     """Describe how a delta rule runs on a target."""
     device = device_of(target)
     if not device.is_gpu:
-        return f"{device.plans}/matrix products in chunks of {CHUNK} steps"
+        return str(walk_of(rule, target))
     steps = fits_block(rule, target)
     if steps:
         return f"{device.plans}/matrix products in chunks of {steps} steps, a block for 32 columns"

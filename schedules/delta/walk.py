@@ -1,7 +1,8 @@
 """Decisions of the walk over time of a delta rule on a CPU, and what they take.
 
-`tvm_scan.loops.delta_walk` writes it: a task has some columns of one state, and takes a few steps
-at once. Fewer columns make more tasks, of which each repeats what all columns of a state share.
+``cpu`` writes it for loops that are delta rules, and `tvm_scan.loops.delta_forward` for torch's
+functions: a task has some columns of one state, and takes a few steps at once. Fewer columns make
+more tasks, of which each repeats what all columns share.
 """
 
 from __future__ import annotations
@@ -9,27 +10,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 from tvm.target import Target
 
 from tvm_scan import tir
+from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["WalkPlan", "WalkShape", "decide"]
+__all__ = ["WalkPlan", "WalkShape", "decide", "shape_of", "walk_of"]
 
-#: Steps at once, those of `tvm_scan.loops.delta_chunk`.
-_STEPS = 4
+#: Steps at once, those of `tvm_scan.loops.delta_chunk`. With more, what they read of each other
+#: takes more than is saved: chunks of 16 as products of matrices took 1.27 times as long (512 steps
+#: of 32 x 128 x 128 on an Emerald Rapids).
+STEPS = 4
 #: Vector operations for a vector of the state and one step, of each term of the rule.
 _READ, _WRITTEN = 2.0, 1.0
 #: The same for a vector of a row and so many steps: products of pairs, gates, copies.
-_PREPARED = 60.0
+PREPARED = 60.0
 #: Cycles of a chunk in which a sum waits for the one before: sums of pairs, substitution.
 _WAITS = 250.0
 #: A thread of the pool that sleeps, as they do beside torch's, wakes so many times as slowly as
-#: one that waits in a loop.
-_ASLEEP = 8.0
+#: one that waits in a loop (2 vCPUs of an Emerald Rapids, after 4 ms without a call: 48 us).
+ASLEEP = 30.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class WalkShape:
         Products of two vectors that a step adds.
     cell : int
         Bytes of a cell.
+    group : int
+        States that share their keys.
     """
 
     states: int
@@ -52,6 +60,7 @@ class WalkShape:
     length: int
     terms: int = 1
     cell: int = 4
+    group: int = 1
 
 
 @dataclass(frozen=True)
@@ -86,26 +95,31 @@ class WalkPlan:
         threads = [False] + [True] * (machine.cores > 1)
         return [WalkPlan(n, strip, vector, is_on) for n, is_on in product(columns, threads)]
 
-    def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
-        """Predict what the walk takes."""
+    def __str__(self) -> str:
+        threads = str(self.threads).lower()
+        decided = f"columns={self.columns}, strip={self.strip}, vector={self.vector}"
+        return f"cpu/walk({decided}, threads={threads})"
+
+    def cost(self, shape: WalkShape, machine: Machine, wakes: float = ASLEEP) -> CpuCost:
+        """Predict what the walk takes; to wake its threads, so many times what the machine says."""
         chip = machine.chip
         columns = min(self.columns, shape.values)
         tasks = shape.states * -(-shape.values // columns)
         lanes = chip.vector_bytes // shape.cell
         rows, vectors = -(-shape.keys // lanes), shape.keys * -(-columns // lanes)
-        each = _READ + _WRITTEN * shape.terms + 1 / _STEPS
-        steps = shape.length / _STEPS
-        cycles = vectors * each * _STEPS / chip.vector_issue + _WAITS
-        cycles += rows * _PREPARED * shape.terms / chip.vector_issue
+        each = _READ + _WRITTEN * shape.terms + 1 / STEPS
+        steps = shape.length / STEPS
+        cycles = vectors * each * STEPS / chip.vector_issue + _WAITS
+        cycles += rows * PREPARED * shape.terms / chip.vector_issue
         tile = shape.keys * columns * shape.cell
-        if tile + 4 * _STEPS * shape.keys * shape.cell > chip.nearest:
+        if tile + 4 * STEPS * shape.keys * shape.cell > chip.nearest:
             cycles += 3 * tile / (chip.private_rate * chip.cycle)
         state = shape.states * shape.keys * shape.values * shape.cell
         tokens = shape.states * shape.length * 2 * (shape.keys + shape.values) * shape.cell
         work = CpuWork(
             cycles=tasks * steps * cycles,
             tasks=tasks,
-            joins=_ASLEEP * self.threads,
+            joins=wakes * self.threads,
             moved=3 * state + tokens,
             footprint=2 * state + tokens,
         )
@@ -131,15 +145,51 @@ def decide(
     mapping
         The decisions of the plan that is predicted to be the fastest.
     """
-    machine = Machine.of(target)
-    states = sizes["batch"] * sizes["heads"] * int(options["group"])
-    shape = WalkShape(
-        states,
+    machine, shape = Machine.of(target), shape_of(options, sizes)
+    plans = WalkPlan.space(shape, machine)
+    return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))
+
+
+def shape_of(options: Mapping[str, Any], sizes: Mapping[str, int]) -> WalkShape:
+    """Return the extents of a kernel, given its options and sizes."""
+    group = int(options["group"])
+    return WalkShape(
+        sizes["batch"] * sizes["heads"] * group,
         int(options["keys"]),
         int(options["values"]),
         sizes["length"],
         terms=1 if options["rule"] == "delta" else 2,
         cell=tir.byte_size(str(options["dtype"])),
+        group=group,
+    )
+
+
+def walk_of(rule: DeltaRule, target: Target) -> WalkPlan:
+    """Return the plan of a delta rule on a CPU that is predicted to be the fastest.
+
+    Parameters
+    ----------
+    rule : DeltaRule
+        What will run. Lanes whose extents are not known count as one where columns are cut, and
+        wake threads, since they may be many.
+    target : tvm.target.Target
+        A CPU.
+
+    Returns
+    -------
+    WalkPlan
+    """
+    machine = Machine.of(target)
+    lanes = [tir.as_int(axis.extent) for axis in rule.lanes]
+    shape = WalkShape(
+        prod(n for n in lanes if n is not None),
+        known_extent(rule.rows.extent),
+        known_extent(rule.columns.extent),
+        known_extent(rule.time.extent),
+        terms=len(rule.terms),
+        cell=tir.byte_size(rule.dtype),
     )
     plans = WalkPlan.space(shape, machine)
-    return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))
+    if None in lanes and machine.cores > 1:
+        plans = [plan for plan in plans if plan.threads]
+    return min(plans, key=lambda plan: plan.cost(shape, machine, 1.0).seconds)

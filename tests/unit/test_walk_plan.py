@@ -1,16 +1,20 @@
-"""Decisions of the walk of a delta rule: by the machine and the shape."""
+"""Decisions of the walk of a delta rule, and of its adjoint: by the machine and the shape."""
 
 from dataclasses import replace
 
 import pytest
 from tvm.target import Target
 
-from tvm_scan.schedules.delta.walk import WalkPlan, WalkShape, decide
+from tests.programs.engine_programs import make_in_place, make_step
+from tvm_scan.schedules.analysis import analyse
+from tvm_scan.schedules.delta import adjoint
+from tvm_scan.schedules.delta.adjoint import AdjointPlan
+from tvm_scan.schedules.delta.walk import WalkPlan, WalkShape, decide, walk_of
 from tvm_scan.schedules.machine.machine import Machine
 
 
-def chosen(shape, machine):
-    plans = WalkPlan.space(shape, machine)
+def chosen(shape, machine, kind=WalkPlan):
+    plans = kind.space(shape, machine)
     return min(plans, key=lambda plan: plan.cost(shape, machine).seconds)
 
 
@@ -52,3 +56,32 @@ def test_prediction_grows_with_the_work(machine):
     assert seconds == sorted(seconds)
     two_terms = plan.cost(WalkShape(32, 128, 128, 512, terms=2), machine).seconds
     assert two_terms > seconds[1]
+
+
+def test_the_way_back_wakes_no_thread_for_little(machine):
+    small, large = WalkShape(8, 64, 64, 1), WalkShape(32, 128, 128, 64, group=2)
+    assert not chosen(small, machine, AdjointPlan).threads
+    assert chosen(large, machine, AdjointPlan).threads
+    # States that share their keys are one task.
+    assert not chosen(replace(large, states=2), machine, AdjointPlan).threads
+
+
+@pytest.mark.parametrize(("mcpu", "vector", "strip"), [("znver4", 16, 32), ("znver3", 8, 8)])
+def test_vectors_of_the_way_back_are_those_of_the_target(mcpu, vector, strip):
+    options = {"group": 1, "keys": 128, "values": 128, "rule": "general", "dtype": "float32"}
+    sizes = {"batch": 1, "heads": 16, "length": 512}
+    found = adjoint.decide(options, sizes, Target({"kind": "llvm", "mcpu": mcpu}))
+    assert (found["vector"], found["strip"]) == (vector, strip)
+
+
+def test_plan_of_a_loop():
+    """Of one sequence, a token of a small state is for one thread; there may be many sequences."""
+    target = Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 8})
+    (step,) = analyse(make_step(2, 16, 16)).deltas
+    assert walk_of(step, target).threads
+    alone = replace(step, lanes=step.lanes[1:])
+    assert not walk_of(alone, target).threads
+    (long,) = analyse(make_in_place(2, 128, 128)).deltas
+    plan = walk_of(long, target)
+    assert (plan.threads, plan.columns) == (True, 32)
+    assert str(plan) == "cpu/walk(columns=32, strip=32, vector=16, threads=true)"

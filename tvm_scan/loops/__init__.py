@@ -10,7 +10,7 @@ from .affine import affine
 from .cumulative import cumulative, logcumsumexp
 from .delta import delta_rule
 from .delta_adjoint import delta_adjoint
-from .delta_chunk import delta_walk
+from .delta_forward import delta_walk
 from .extremum import extremum, extremum_gradient
 from .lfilter import lfilter
 from .outer import outer_products

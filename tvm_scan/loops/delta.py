@@ -46,7 +46,7 @@ OfRow = Callable[[Any], Expr]
 class Matrix:
     """A state: cells, and the index of a row, and of a column as `Columns` yields it."""
 
-    cells: Cells
+    cells: Any
     where: Callable[[Any, Any, Any], Any]
 
     def __getitem__(self, at: tuple[Any, Any, Any]) -> Expr:
@@ -117,7 +117,6 @@ def write_step(
     states: tuple[Matrix, Matrix],
     known: Cells,
     update: Cells,
-    row: Callable[[Any], None] | None = None,
 ) -> None:
     """Write a step of some columns from one state to another, which may be the same.
 
@@ -135,22 +134,17 @@ def write_step(
         The state before the step and after it.
     known, update : Cells
         A cell for each column: what the state has before the step, and what is written.
-    row : callable, optional
-        Writes what reads a row as soon as it is there.
     """
     before, after = states
     if step.rate is not None:
         with columns() as (j, v):
             update[j] = step.rate * (step.drive(v) - known[j])
-    with loop.over(keys, "i") as i:
-        with columns() as (j, v):
-            amount = step.drive(v) if step.rate is None else update[j]
-            written = step.passed(i, before[i, j, v]) + step.into(i) * amount
-            if step.erase is not None:
-                written = written + step.erase[1](i) * known[j]
-            after[i, j, v] = written
-        if row is not None:
-            row(i)
+    with loop.over(keys, "i") as i, columns() as (j, v):
+        amount = step.drive(v) if step.rate is None else update[j]
+        written = step.passed(i, before[i, j, v]) + step.into(i) * amount
+        if step.erase is not None:
+            written = written + step.erase[1](i) * known[j]
+        after[i, j, v] = written
 
 
 def write_read(

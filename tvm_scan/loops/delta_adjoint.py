@@ -1,46 +1,68 @@
 """The way back of delta rules: the gradients of everything that `delta_walk` reads.
 
-With the adjoint ``G`` of the state after a step, the gradient of the output at it and the state
-before it, each gradient of the step is a product of vectors with one of the two states, and
-``G`` goes on to the step before. `delta_walk` has kept the states that chunks begin with. Last
-chunk first, a chunk is passed forward once more, which leaves its states in the second cache, and
-back.
+`delta_walk` has kept the states that every `KEPT`-th step begins with. Last of these stretches
+first, one is passed forward once more, a few steps at once as there, which leaves the states that
+the chunks of steps begin with in the second cache; then chunk after chunk is passed back. With the
+names of `delta_chunk`, S the state before a chunk, G the adjoint of that after it, and a line for
+the gradient of what has one::
+
+    |u[s]     = D[s] . G + sum_{t>=s} N[t, s] |y[t] + sum_{t>s} M[t, s] |known[t]
+    |S        = (all gates) G + sum_t r'[t] |y[t] + sum_t e'[t] |known[t]
+    |r'[t]    = S |y[t]       |e'[t] = S |known[t]       |D[s] = G u[s]
+    |N[t, s]  = |y[t] . u[s]  |M[t, s] = |known[t] . u[s]
+
+by substitution from the last step of the chunk to its first, where ``|known`` follows from ``|u``.
+The last three lines are sums over columns, of which a row has one for each step and vector; the
+gradients of r, e, p and the gates follow from them in `delta_rows`. A cell of the state takes 8
+operations a step, two of them forward once more, and ``2 / C`` for its gate.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
-from tvm_scan.loops.delta import Matrix, key_head
+from tvm_scan.loops.delta import Matrix, Step
+from tvm_scan.loops.delta_chunk import STEPS, Chunk
 from tvm_scan.loops.delta_reads import ReadsAdjoint
+from tvm_scan.loops.delta_rows import RowsAdjoint
 from tvm_scan.loops.delta_walk import KEPT, Walk
-from tvm_scan.loops.writer import Cells, Loop
+from tvm_scan.loops.writer import Loop
 
 __all__ = ["delta_adjoint"]
 
-#: Most columns of a block: 128 rows of them in float32 at every step of a chunk are 1 MiB.
-_COLUMNS = 32
+#: Most chunks of a stretch: of `STEPS` steps, and the steps that are left, one by one.
+_CHUNKS = KEPT // STEPS + STEPS - 1
 
 
 def delta_adjoint(
-    batch: Expr, heads: Expr, length: Expr, *, packed: bool = False, **options: Any
+    batch: Expr,
+    heads: Expr,
+    length: Expr,
+    *,
+    packed: bool = False,
+    threads: bool = True,
+    columns: int = 128,
+    strip: int = 32,
+    **options: Any,
 ) -> tirx.PrimFunc:
     """Build ``delta_adjoint(q, .., first, [offsets,] kept, g_y, g_last, g_q, .., g_first)``.
 
     The first parameters are those of `delta_walk`, with the gradients of its results; then come
     the gradients of the arrays that it reads, in its order, those of their parameters for each
     sequence, (batch, heads of values) or with an axis of keys, and that of ``first``. That of `w`
-    is that of its logarithm, or of what the chain makes that of.
+    is that of its logarithm, or of what the chain makes that of. The options are those of
+    `delta_walk`.
     """
     with Loop() as loop:
-        walk = Walk(loop, batch, heads, length, packed, columns=_COLUMNS, **options)
+        walk = Walk(loop, batch, heads, length, packed, columns=columns, **options)
         adjoint = _Adjoint(loop, walk)
-        with loop.parallel(batch * heads, "adjoint") as r:
-            adjoint.write(r // heads, r % heads)
+        with loop.parallel(batch * heads, "adjoint", T.parallel if threads else T.serial) as r:
+            adjoint.write(r // heads, r % heads, strip)
     return loop.func
 
 
@@ -49,166 +71,150 @@ class _Adjoint:
 
     def __init__(self, loop: Loop, walk: Walk) -> None:
         self.loop, self.walk, self.block, self.arrays = loop, walk, walk.block, walk.arrays
-        self.keys, arrays = walk.keys, walk.arrays
-        self.is_delta = arrays.rule == "delta"
+        self.keys, self.width = walk.keys, walk.block.width
         self.kept = walk.kept()
         self.g_y, self.g_last = walk.array("g_y", walk.values), walk.states("g_last")
-        self.g = {name: arrays.like(loop, name) for name in arrays.timed}
+        self.g = {name: self.arrays.like(loop, name) for name in self.arrays.timed}
         self.reads = ReadsAdjoint(loop, walk, self.g)
         self.g_first = walk.states("g_first")
 
-    def write(self, s: Expr, head: Expr) -> None:
+    def write(self, s: Expr, head: Expr, strip: int) -> None:
         """Write the passes over all blocks of all heads that share a key."""
-        loop, walk, group = self.loop, self.walk, self.arrays.group
-        walk.allocate()
+        walk, group, count = self.walk, self.arrays.group, self.block.count
         walk.allocate_reads()
-        self.asked, self.drive = walk.scratch("asked"), walk.scratch("drive")
-        self.to_drive, self.to_known = walk.scratch("to_drive"), walk.scratch("to_known")
-        self.gated, self.read = walk.scratch("gated"), walk.scratch("read")
-        self.parts = [loop.cell(name, walk.dtype, self.block.vector) for name in ("part", "other")]
-        self.state = walk.part(walk.scratch("state", self.keys))
-        self.history = walk.scratch("history", (KEPT + 1) * self.keys)
+        self.chunk = Chunk(walk, strip)
+        self.rows = RowsAdjoint(self.chunk, self.g)
+        self.history = walk.scratch("history", (_CHUNKS + 1) * self.keys)
         self.knowns = walk.scratch("knowns", KEPT)
-        count = self.block.count
-        with loop.over(group * count, "block") as n:
+        names = self.chunk.names
+        # In one array, so that what a row reads of the vectors is no constant of the loop that
+        # writes rows of the adjoint: LLVM would take all of it to the stack, where it aligns
+        # nothing (a chunk of 128 x 128 on an Emerald Rapids: 12.2 instead of 10.7 us).
+        rows = [self.keys, STEPS, STEPS, *(STEPS for _ in names)]
+        state, *vectors = walk.sections("adjoint", rows)
+        self.state = walk.part(state)
+        #: For each step and column: gradients of outputs, of what is known, and what is written.
+        self.to_output, self.to_known, *self.update = vectors
+        self.to_update = walk.scratch("to_update", STEPS)
+        #: Likewise what the drive has beyond what is known.
+        self.error = walk.scratch("error", STEPS)
+        self.sums = [self.chunk.strip_cells(f"back_{name}") for name in names]
+        with self.loop.over(group * count, "block") as n:
             walk.at(s, head * group + n // count, n % count)
             #: Whether another block was before, of the head or of another.
-            self.is_later = {True: n % count > 0, False: n > 0}
-            chunks = (walk.steps + (KEPT - 1)) // KEPT
+            self.rows.is_later = {True: n % count > 0, False: n > 0}
+            stretches = (walk.steps + (KEPT - 1)) // KEPT
             walk.copy(self.state, self.g_last)
-            with loop.over(chunks, "c") as c:
-                self.chunk(chunks - 1 - c)
+            with self.loop.over(stretches, "c") as c:
+                self.stretch(stretches - 1 - c)
             walk.copy(self.g_first, self.state)
         self.reads.write(head)
 
-    def chunk(self, c: Expr) -> None:
-        """Pass a chunk forward once more, and back."""
-        loop, walk = self.loop, self.walk
-        here = tirx.min(KEPT, walk.steps - c * KEPT)
-        walk.fill(c * KEPT, here)
+    def stretch(self, c: Expr) -> None:
+        """Pass a stretch forward once more, and back."""
+        walk, over = self.walk, self.loop.over
+        start = c * KEPT
+        here = tirx.min(KEPT, walk.steps - start)
+        chunks, left = here // STEPS, here % STEPS
+        walk.fill(start, here)
         walk.copy(self.before(0), walk.kept_at(self.kept, c))
-        walk.begin(c * KEPT, self.before(0))
-        with loop.over(here, "n") as n:
-            token, after = walk.token(c * KEPT + n), self.before(n + 1)
-            with self.block.columns() as (j, v):
-                self.asked[j] = self.g_y[token, walk.h, v]
-                self.knowns[n * self.block.width + j] = walk.known[j]
-
-            def read(i: Any) -> None:
-                self.add("q", (token, walk.h, i), lambda j, v: after[i, j, v] * self.asked[j])
-
-            walk.advance(c * KEPT + n, self.before(n), after, read)
-        self.start(c * KEPT + (here - 1), here - 1)
-        with loop.over(self.keys, "i") as i:
-            self.enter(c * KEPT + (here - 1), i)
-        with loop.over(here, "m") as m:
-            n = here - 1 - m
-            t = c * KEPT + n
-            self.end(t, n)
-            with T.If(n > 0):
-                with T.Then():
-                    # A row goes on to the step before while it is in registers.
-                    self.start(t - 1, n - 1)
-                    with loop.over(self.keys, "i") as i:
-                        self.leave(t, n, i)
-                        self.enter(t - 1, i)
-                with T.Else(), loop.over(self.keys, "i") as i:
-                    self.leave(t, n, i)
-            if self.arrays.gate == "head":
-                at = (walk.token(t), walk.h)
-                self.add("w", at, lambda j, _: self.gated[j])
+        with over(chunks, "n") as n:
+            self.forward(start + n * STEPS, STEPS, n)
+        with over(left, "n") as n:
+            self.forward(start + (here - left) + n, 1, chunks + n)
+        with over(left, "m") as m:
+            n = left - 1 - m
+            self.back(start + (here - left) + n, 1, chunks + n)
+        with over(chunks, "m") as m:
+            n = chunks - 1 - m
+            self.back(start + n * STEPS, STEPS, n)
 
     def before(self, n: Any) -> Matrix:
-        """Return the state before a step of the chunk."""
-        return self.walk.part(self.history, n * (self.keys * self.block.width))
+        """Return the state before a chunk of the stretch."""
+        return self.walk.part(self.history, n * (self.keys * self.width))
 
-    def start(self, t: Expr, n: Expr) -> None:
-        """Write what the rows of a step need before they are entered."""
-        token, h = self.walk.token(t), self.walk.h
-        with self.block.columns() as (j, v):
-            self.asked[j] = self.g_y[token, h, v]
-            self.to_drive[j] = 0
-            if not self.is_delta:
-                self.to_known[j] = 0
-                self.walk.known[j] = self.knowns[n * self.block.width + j]
-                self.drive[j] = self.walk.reader(t)("v")(v)
+    def known_at(self, step: Any, place: Any) -> Any:
+        """Return where what is known before a step of the stretch stands."""
+        return step % KEPT * self.width + place
 
-    def enter(self, t: Expr, i: Expr) -> None:
-        """Add what the output of a step asks of a row of the state, and gather by rows."""
-        token, h, state, columns = self.walk.token(t), self.walk.h, self.state, self.block.columns
-        step, query = self.walk.terms(t), self.walk.reader(t)("q")
-        with columns() as (j, v):
-            state[i, j, v] = state[i, j, v] + query(i) * self.asked[j]
-        with columns() as (j, v):
-            self.to_drive[j] = self.to_drive[j] + step.into(i) * state[i, j, v]
-            if step.erase is not None:
-                self.to_known[j] = self.to_known[j] + step.erase[1](i) * state[i, j, v]
-        if step.erase is not None:
-            self.add("k", (token, h, i), lambda j, v: state[i, j, v] * self.drive[j])
-            self.add("b", (token, h, i), lambda j, v: state[i, j, v] * self.walk.known[j])
+    def forward(self, first: Expr, count: int, n: Expr) -> None:
+        """Write what the steps of a chunk have before them, and the state after it."""
+        chunk, before = self.chunk, self.before(n)
+        terms = chunk.prepare(first, count)
+        with chunk.over_strips() as strip:
+            chunk.read(count, [(chunk.known, chunk.source)], before, strip)
+            for t, step in enumerate(terms):
+                chunk.substitute(t, step, strip)
+                with chunk.columns(strip) as (j, place, _):
+                    at = self.known_at(first + t, place)
+                    self.knowns[at] = chunk.known[t * chunk.strip + j]
+            chunk.advance(count, before, self.before(n + 1), strip)
 
-    def end(self, t: Expr, n: Expr) -> None:
-        """Write what the rows of a step need before they are left, once all are entered."""
-        token, h, columns = self.walk.token(t), self.walk.h, self.block.columns
-        step = self.walk.terms(t)
-        rate = step.rate
-        if rate is not None:
-            # The update is `rate` times an error, and what was known enters it with a minus.
-            with columns() as (j, v):
-                self.walk.update[j] = step.drive(v) - self.knowns[n * self.block.width + j]
-            self.add("beta", (token, h), lambda j, _: self.to_drive[j] * self.walk.update[j])
-        with columns() as (j, v):
-            if rate is not None:
-                self.walk.update[j] = rate * self.walk.update[j]
-                self.to_drive[j] = rate * self.to_drive[j]
-            self.g["v"][token, h, v] = self.to_drive[j]
-            self.read[j] = self.to_drive[j] if rate is not None else self.to_known[j]
-            if self.arrays.gate == "head":
-                self.gated[j] = 0
+    def back(self, first: Expr, count: int, n: Expr) -> None:
+        """Pass a chunk back."""
+        chunk, rows = self.chunk, self.rows
+        terms = chunk.prepare(first, count)
+        with chunk.over_strips() as strip:
+            pairs = list(zip(self.sums, chunk.writes, strict=True))
+            chunk.read(count, pairs, self.state, strip)
+            for t in range(count):
+                token = self.walk.token(first + t)
+                with chunk.columns(strip) as (_, place, v):
+                    self.to_output[t * self.width + place] = self.g_y[token, self.walk.h, v]
+            for t in reversed(range(count)):
+                self._substitute(first, t, count, terms[t], strip)
+        for number, _ in enumerate(chunk.names):
+            self._pairs(count, number)
+        if self.arrays.rule == "delta":
+            self._rates(first, count)
+        rows.write(count, self.before(n), self.state, (self.to_output, self.to_known), self.update)
+        rows.pull(first, terms)
 
-    def leave(self, t: Expr, n: Expr, i: Expr) -> None:
-        """Pass a row of the adjoint back through the gate and what read the state."""
-        token, h, state, columns = self.walk.token(t), self.walk.h, self.state, self.block.columns
-        step, before, read = self.walk.terms(t), self.before(n), self.read
-        part, other = self.parts
-        if step.erase is None:
-            self.block.gather(part, lambda j, v: state[i, j, v] * self.walk.update[j])
-            self.block.gather(other, lambda j, v: before[i, j, v] * read[j])
-            with self.loop.over(self.block.vector, "x", T.vectorized) as x:
-                part[x] = part[x] - step.passed(i, other[x])
-            self.put("k", (token, h, i), self.block.halved(part))
-            with columns() as (j, v):
-                state[i, j, v] = step.passed(i, state[i, j, v] - step.into(i) * read[j])
-            self.to_gate((token, h, i), before, i)
-            return
-        self.add("a", (token, h, i), lambda j, v: before[i, j, v] * read[j])
-        with columns() as (j, v):
-            state[i, j, v] = step.passed(i, state[i, j, v])
-        self.to_gate((token, h, i), before, i)
-        with columns() as (j, v):
-            state[i, j, v] = state[i, j, v] + step.erase[0](i) * read[j]
+    def _substitute(self, first: Expr, t: int, count: int, step: Step, strip: Any) -> None:
+        """Write the gradients of what a step writes, and from them that of what it has known."""
+        chunk, row, width = self.chunk, t * self.chunk.strip, self.width
+        for number, sums in enumerate(self.sums):
+            pairs = [(chunk.reader[number], n, self.to_output) for n in range(t, count)]
+            pairs += [(chunk.lower[number], n, self.to_known) for n in range(t + 1, count)]
+            for factor, n, asked in pairs:
+                with chunk.columns(strip) as (j, place, _):
+                    value = factor[n * STEPS + t] * asked[n * width + place]
+                    sums[row + j] = sums[row + j] + value
+        token, drive, known = self.walk.token(first + t), self.sums[0], self.sums[-1]
+        with chunk.columns(strip) as (j, place, v):
+            at = t * width + place
+            before = self.knowns[self.known_at(first + t, place)]
+            if step.rate is None:
+                self.g["v"][token, self.walk.h, v] = drive[row + j]
+                self.to_known[at] = known[row + j]
+                self.update[0][at], self.update[1][at] = step.drive(v), before
+            else:
+                self.error[at] = step.drive(v) - before
+                self.to_update[at] = drive[row + j]
+                self.g["v"][token, self.walk.h, v] = step.rate * drive[row + j]
+                self.to_known[at] = -step.rate * drive[row + j]
+                self.update[0][at] = step.rate * self.error[at]
 
-    def to_gate(self, at: Any, before: Matrix, i: Expr) -> None:
-        """Add what a row asks of the logarithm of its gate, once the adjoint has passed it."""
-        state = self.state
-        if self.arrays.gate == "key":
-            self.add("w", at, lambda j, v: state[i, j, v] * before[i, j, v])
-        elif self.arrays.gate == "head":
-            with self.block.columns() as (j, v):
-                self.gated[j] = self.gated[j] + state[i, j, v] * before[i, j, v]
+    def _pairs(self, count: int, number: int) -> None:
+        """Write the gradients of what steps read of each other."""
+        width, update, rows = self.width, self.update[number], self.rows
+        pairs = [(t, s) for t in range(count) for s in range(t + 1)]
+        asked = [(self.to_output, rows.to_reader[number], t, s) for t, s in pairs]
+        asked += [(self.to_known, rows.to_lower[number], t, s) for t, s in pairs if s < t]
 
-    def add(self, name: str, at: Any, term: Any) -> None:
-        """Write the sum of a term over the columns of the block to a gradient."""
-        self.put(name, at, self.block.sum(self.parts[0], term))
+        def term(to: Any, t: int, s: int) -> Callable[[Any], Expr]:
+            return lambda place: to[t * width + place] * update[s * width + place]
 
-    def put(self, name: str, at: Any, total: Expr) -> None:
-        """Write the sum over a block to a gradient, or add it to that of the blocks before."""
-        of_value = name in ("w", "beta")
-        cells: Cells = self.g[name]
-        token, h, *i = at
-        group = 1 if of_value else self.arrays.group
-        where = (token, key_head(h, group), i)
-        if self.block.count * group > 1:
-            zero = tirx.const(0, self.walk.dtype)
-            total = total + tirx.Select(self.is_later[of_value], cells[where], zero)
-        cells[where] = total
+        totals = rows.sums([term(to, t, s) for to, _, t, s in asked])
+        for (_, cells, t, s), total in zip(asked, totals, strict=True):
+            cells[t * STEPS + s] = total
+
+    def _rates(self, first: Expr, count: int) -> None:
+        """Write the gradients of the rates."""
+        width, to, error = self.width, self.to_update, self.error
+
+        def term(t: int) -> Callable[[Any], Expr]:
+            return lambda place: to[t * width + place] * error[t * width + place]
+
+        for t, total in enumerate(self.rows.sums([term(t) for t in range(count)])):
+            self.rows.put("beta", (self.walk.token(first + t), self.walk.h), total)

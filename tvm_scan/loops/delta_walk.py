@@ -7,8 +7,10 @@ a step is read once. `delta_chunk` takes some steps at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
 from math import gcd
 from typing import Any
 
@@ -16,12 +18,12 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
-from tvm_scan.loops.delta import Arrays, Matrix, OfRow, Step, write_known, write_step
+from tvm_scan.loops.delta import Arrays, Matrix, OfRow, Step
 from tvm_scan.loops.reads import value_of
 from tvm_scan.loops.writer import Cells, Loop, const
 from tvm_scan.reads import LEAST
 
-__all__ = ["KEPT", "Block", "Walk"]
+__all__ = ["KEPT", "Block", "Section", "Walk"]
 
 #: Steps from one state that is kept to the next.
 KEPT = 64
@@ -81,21 +83,6 @@ class Block:
         ):
             yield x, m * self.vector + x
 
-    def sum(self, part: Cells, term: Callable[[Any, Any], Expr]) -> Expr:
-        """Add up a term of all columns in a fixed order: the vectors, then halves of the sum.
-
-        `part` has a cell for each of a vector.
-        """
-        self.gather(part, term)
-        return self.halved(part)
-
-    def gather(self, part: Cells, term: Callable[[Any, Any], Expr]) -> None:
-        """Add up a term of all vectors of columns, cell by cell."""
-        for m in range(0, self.width, self.vector):
-            with self.loop.over(self.vector, "x", T.vectorized) as x:
-                value = term(m + x, self.first + (m + x))
-                part[x] = part[x] + value if m else value
-
     def halved(self, part: Cells) -> Expr:
         """Add up the cells of a vector, which it changes."""
         half = self.vector // 2
@@ -104,6 +91,20 @@ class Block:
                 part[x] = part[x] + part[half + x]
             half //= 2
         return part[0]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Cells of an array from a cell on."""
+
+    cells: Cells
+    start: int
+
+    def __getitem__(self, at: Any) -> Expr:
+        return self.cells[self.start + at]
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        self.cells[self.start + at] = value
 
 
 class Walk:
@@ -194,13 +195,19 @@ class Walk:
             return self.s, step
         return tirx.IntImm("int64", 0), self.offsets[self.s] + step
 
-    def part(self, cells: Cells, start: Any = 0) -> Matrix:
+    def part(self, cells: Cells | Section, start: Any = 0) -> Matrix:
         """Return a state of the block alone, from a cell on."""
         return Matrix(cells, lambda i, j, _: start + (i * self.block.width + j))
 
     def scratch(self, name: str, count: Any = 1) -> Cells:
         """Allocate cells for a task, `count` for each of the block's columns."""
         return self.loop.cell(name, self.dtype, self.block.width * count)
+
+    def sections(self, name: str, counts: Sequence[int]) -> list[Section]:
+        """Allocate cells for a task as one array, `counts` for each of the block's columns."""
+        cells = self.scratch(name, sum(counts))
+        starts = accumulate(counts, initial=0)
+        return [Section(cells, n * self.block.width) for n, _ in zip(starts, counts, strict=False)]
 
     def allocate_reads(self) -> None:
         """Allocate what the chains make of a chunk of steps, where that is more than a product."""
@@ -260,46 +267,6 @@ class Walk:
     def terms(self, step: Expr) -> Step:
         """Return the terms of a step."""
         return self.arrays.step(self.reader(step))
-
-    def allocate(self) -> None:
-        """Allocate what steps use that are taken one by one."""
-        self.known, self.coming, self.update = (
-            self.scratch(name) for name in ("known", "coming", "update")
-        )
-
-    def begin(self, step: Any, state: Matrix) -> None:
-        """Write what a step needs of the state before it, if there is a step."""
-        with T.If(step < self.steps), T.Then():
-            terms = self.terms(step)
-            write_known(self.loop, self.keys, self.block.columns, terms, state, self.known)
-
-    def advance(
-        self,
-        step: Expr,
-        before: Matrix,
-        after: Matrix,
-        row: Callable[[Any], None] | None = None,
-    ) -> None:
-        """Write a step, and what the next one needs of a row as soon as that is there.
-
-        The last step does that for itself, in vain.
-        """
-        columns, known, coming = self.block.columns, self.known, self.coming
-        terms = self.terms(step)
-        ahead = self.terms(tirx.min(step + 1, self.steps - 1)).source
-
-        def read(i: Any) -> None:
-            if ahead is not None:
-                with columns() as (j, v):
-                    coming[j] = coming[j] + ahead(i) * after[i, j, v]
-            if row is not None:
-                row(i)
-
-        with columns() as (j, _):
-            coming[j] = 0
-        write_step(self.loop, self.keys, columns, terms, (before, after), known, self.update, read)
-        with columns() as (j, _):
-            known[j] = coming[j]
 
     def copy(self, target: Matrix, source: Matrix) -> None:
         """Write a state of the block to another place."""

@@ -1,6 +1,6 @@
 """Delta rules and their adjoint as torch operators.
 
-On a CPU a kernel walks time (`tvm_scan.loops.delta_chunk`), packed sequences as they lie; its
+On a CPU a kernel walks time (`tvm_scan.loops.delta_forward`), packed sequences as they lie; its
 adjoint is one too, and starts from a state for every `KEPT` steps. Both compute what is read of the
 tensors (`tvm_scan.reads`). On a GPU torch does that first, the plain loop is scheduled in chunks, a
 sequence at a time, and the adjoint is made of torch's operators; see `delta_steps`. Derivatives of
@@ -241,10 +241,11 @@ def delta_scan_backward(
     for name, tensor in tensors.learned.items():
         grads[name] = aligned_empty((h0.shape[0], *tensor.shape), v.dtype, v.device)
     g_h0 = aligned_empty(h0.shape, v.dtype, v.device)
-    spec = _spec("delta_adjoint", tensors, packed=tensors.offsets is not None, reads=reads)
+    packed = tensors.offsets is not None
+    spec = _spec("delta_adjoint", tensors, "delta.adjoint", packed=packed, reads=reads)
     operands = _operands(tensors, *_numbers(tensors, scale, reads))
     run_kernel(spec, _sizes(tensors), *operands, kept, g_y, g_last, *grads.values(), g_h0)
-    if tensors.offsets is not None:
+    if packed:
         grads |= {n: grads[n].sum(0, keepdim=True) for n in tensors.learned}
     return _results(tensors, grads, g_h0)
 

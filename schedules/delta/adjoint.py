@@ -1,0 +1,97 @@
+"""Decisions of the way back of a delta rule on a CPU, and what it takes.
+
+`tvm_scan.loops.delta_adjoint` writes it: a task has all columns of the states that share their
+keys, block after block, and takes a few steps at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_scan.schedules.delta.walk import ASLEEP, PREPARED, STEPS, WalkShape, shape_of
+from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
+from tvm_scan.schedules.machine.machine import Machine
+
+__all__ = ["AdjointPlan", "decide"]
+
+#: Vector operations for a vector of a state and one step: of any rule, and of each term of it.
+_SHARED, _OF_TERM = 5.0, 3.0
+#: Instructions that add up the cells of a vector, of several at once.
+_ACROSS = 3.0
+#: Columns of a block: the states of the chunks of a stretch are in the second cache.
+_COLUMNS = 128
+
+
+@dataclass(frozen=True)
+class AdjointPlan:
+    """The decisions.
+
+    Attributes
+    ----------
+    columns : int
+        Most columns of a block.
+    strip : int
+        Columns whose sums are in registers.
+    vector : int
+        Cells of a vector.
+    threads : bool
+        Whether tasks go to other threads, which have to be woken.
+    """
+
+    columns: int
+    strip: int
+    vector: int
+    threads: bool
+
+    @staticmethod
+    def space(shape: WalkShape, machine: Machine) -> list[AdjointPlan]:
+        """Return the plans of a machine for a shape."""
+        width = machine.chip.vector_bytes
+        vector = max(1, min(16, width // shape.cell))
+        # Of 32 registers eight sums of two vectors leave enough; of 16, eight of one.
+        strip = vector * (2 if width == 64 else 1)
+        threads = [False] + [True] * (machine.cores > 1)
+        return [AdjointPlan(_COLUMNS, strip, vector, is_on) for is_on in threads]
+
+    def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
+        """Predict what the way back takes."""
+        chip = machine.chip
+        lanes = chip.vector_bytes // shape.cell
+        vectors = shape.keys * -(-shape.values // lanes)
+        sums = shape.keys * (2 + shape.terms) * _ACROSS
+        prepared = 2 * PREPARED * shape.terms * -(-shape.keys // lanes) / STEPS
+        cycles = (vectors * (_SHARED + _OF_TERM * shape.terms) + sums + prepared) * shape.length
+        state = shape.states * shape.keys * shape.values * shape.cell
+        tokens = shape.states * shape.length * 4 * (shape.keys + shape.values) * shape.cell
+        work = CpuWork(
+            cycles=shape.states * cycles / chip.vector_issue,
+            tasks=shape.states // shape.group,
+            joins=ASLEEP * self.threads,
+            moved=4 * state + tokens,
+            footprint=4 * state + tokens,
+        )
+        return cpu_cost(work, chip, machine.cores)
+
+
+def decide(
+    options: Mapping[str, Any], sizes: Mapping[str, int], target: Target
+) -> Mapping[str, Any]:
+    """Return the options of `tvm_scan.loops.delta_adjoint` that its caller leaves open.
+
+    Parameters
+    ----------
+    options, sizes, target
+        As of `tvm_scan.schedules.delta.walk.decide`.
+
+    Returns
+    -------
+    mapping
+        The decisions of the plan that is predicted to be the fastest.
+    """
+    machine, shape = Machine.of(target), shape_of(options, sizes)
+    plans = AdjointPlan.space(shape, machine)
+    return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))

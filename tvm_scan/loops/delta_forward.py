@@ -1,0 +1,99 @@
+"""The way forward of delta rules on a CPU: outputs, and states after time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.script.ir_builder import tirx as T
+
+from tvm_scan.loops.delta import Matrix
+from tvm_scan.loops.delta_chunk import STEPS, Chunk
+from tvm_scan.loops.delta_walk import KEPT, Walk
+from tvm_scan.loops.writer import Cells, Loop
+
+__all__ = ["delta_walk"]
+
+
+def delta_walk(
+    batch: Expr,
+    heads: Expr,
+    length: Expr,
+    *,
+    packed: bool = False,
+    in_place: bool = False,
+    keep: bool = False,
+    threads: bool = True,
+    columns: int = 64,
+    strip: int = 32,
+    **options: Any,
+) -> tirx.PrimFunc:
+    """Build ``delta_walk(q, k, v, [w,] [beta | a, b,] .., first, [offsets,] [kept,] [last,] y)``.
+
+    With `in_place` the states after time are left in `first`, and no task copies its own; with
+    `keep` those before every `KEPT`-th step are left in `kept`. Without `threads` the calling one
+    does all; a task has at most so many `columns`, and sums of a `strip` of them are in registers.
+    The other options are those of `Walk`.
+    """
+    with Loop() as loop:
+        walk = Walk(loop, batch, heads, length, packed, columns=columns, **options)
+        block = walk.block
+        kept = walk.kept() if keep else None
+        last = None if in_place else walk.states("last")
+        y = walk.array("y", walk.values)
+        kind = T.parallel if threads else T.serial
+        with loop.parallel(batch * walk.heads * block.count, "walk", kind) as r:
+            walk.at(r // (walk.heads * block.count), r // block.count % walk.heads, r % block.count)
+            walk.allocate_reads()
+            chunk = _Forward(walk, strip, y)
+            state = walk.first
+            if last is not None:
+                state = walk.part(walk.scratch("state", walk.keys))
+                walk.copy(state, walk.first)
+            with loop.over((walk.steps + (KEPT - 1)) // KEPT, "c") as c:
+                start = c * KEPT
+                here = tirx.min(KEPT, walk.steps - start)
+                if kept is not None:
+                    walk.copy(walk.kept_at(kept, c), state)
+                walk.fill(start, here)
+                with loop.over(here // STEPS, "n") as n:
+                    chunk.write(start + n * STEPS, STEPS, state)
+                with loop.over(here % STEPS, "n") as n:
+                    chunk.write(start + (here - here % STEPS) + n, 1, state)
+            if last is not None:
+                walk.copy(last, state)
+    return loop.func
+
+
+class _Forward(Chunk):
+    """A chunk whose outputs are wanted.
+
+    Parameters
+    ----------
+    walk, strip
+        As those of `Chunk`.
+    y : Cells
+        The outputs.
+    """
+
+    def __init__(self, walk: Walk, strip: int, y: Cells) -> None:
+        super().__init__(walk, strip)
+        self.y, self.total = y, self.strip_cells("total")
+
+    def write(self, first: Expr, count: int, state: Matrix) -> None:
+        """Write the outputs of `count` steps, and the state after them."""
+        terms = self.prepare(first, count)
+        with self.over_strips() as strip:
+            pairs = [(self.known, self.source), (self.total, self.query)]
+            self.read(count, pairs, state, strip)
+            for t, step in enumerate(terms):
+                self.substitute(t, step, strip)
+                self._emit(t, self.walk.token(first + t), strip)
+            self.advance(count, state, state, strip)
+
+    def _emit(self, t: int, token: Any, strip: Any) -> None:
+        """Write the output of a step."""
+        self.add(self.total, t, range(t + 1), self.reader, strip)
+        with self.columns(strip) as (j, _, v):
+            self.y[token, self.walk.h, v] = self.total[t * self.strip + j]
