@@ -35,6 +35,9 @@ class Device:
     threads, shared_bytes, blocks, warp : int
         Threads and bytes of shared memory of a block, blocks of a grid, threads of a warp: what a
         target has that does not say.
+    packed_blocks : int
+        Blocks of one dimension of a grid, where TVM's code takes those beyond from another one; 0
+        where a dimension holds all blocks.
     buffers : int
         Buffers that a kernel can be given.
     shuffles : frozenset of str
@@ -58,6 +61,8 @@ class Device:
         What its language makes of integers that overflow.
     infinities : bool
         Whether TVM writes infinities as its language reads them.
+    in_browser : bool
+        Whether its kernels run in a browser, so that a page of them can be written.
     backend : str
         Of TVM's pipelines for models, the one that is its own.
     """
@@ -69,6 +74,7 @@ class Device:
     threads: int = 256
     shared_bytes: int = 16 << 10
     blocks: int = (1 << 31) - 1
+    packed_blocks: int = 0
     warp: int = 1
     buffers: int = 1 << 7
     shuffles: frozenset[str] = frozenset()
@@ -81,6 +87,7 @@ class Device:
     lacks: frozenset[str] = frozenset()
     overflow: Overflow = Overflow.C
     infinities: bool = True
+    in_browser: bool = False
     backend: str = "gpu_generic"
 
     @property
@@ -156,16 +163,17 @@ DEVICES: dict[str, Device] = {
         ),
         # The blocks are those that every implementation has.
         Device("vulkan", blocks=(1 << 16) - 1, overflow=Overflow.WRAPS),
-        # Vectors are loaded cell by cell. Shuffles need subgroups, which few browsers have. TVM
-        # packs blocks beyond 65,535 into a second dimension of the grid.
+        # Vectors are loaded cell by cell. Shuffles need subgroups, which few browsers have.
         Device(
             "webgpu",
             shared_bytes=32 << 10,
+            packed_blocks=(1 << 16) - 1,
             buffers=8,
             vector_bits=32,
             lacks=frozenset(_NARROW | {"float64", "int64", "uint64"}),
             overflow=Overflow.WRAPS,
             infinities=False,
+            in_browser=True,
         ),
     )
 }
