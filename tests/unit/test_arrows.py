@@ -237,6 +237,7 @@ ROOMS = {
         "loops",
         "values",
         "content",
+        "model",
         "folder",
     ],
     "tvm_scan/torch": [

@@ -132,9 +132,10 @@ class Expressions:
         if len(getattr(buffer.ty, "strides", None) or ()):
             raise _unknown(buffer, "arrays without strides", "copy it into one of its own")
         where = ""
-        for index, extent in zip(indices, tir.shape_of(buffer), strict=True):
+        for axis, (index, extent) in enumerate(zip(indices, tir.shape_of(buffer), strict=True)):
+            row = f"({where})" if axis > 1 else where
             one = self.index(index)
-            where = f"({where}) * {self.index(extent)} + {one}" if where else one
+            where = f"{row} * {self.index(extent)} + {one}" if axis else one
         return f"{self.names.table[buffer]}[{where or '0'}]"
 
     def _text(self, e: Any, wraps: bool) -> str:

@@ -2,7 +2,11 @@
 
 import { evaluate, load } from "./scan.js";
 
-const LENGTHS = [8, 10, 12, 14, 16, 18, 20].map((power) => 2 ** power);
+// Steps that are measured; index.html?steps=1000,2000 asks for others.
+const asked = new URLSearchParams(location.search).get("steps");
+const LENGTHS = asked ? asked.split(",").map(Number) : [8, 10, 12, 14, 16, 18, 20].map((power) => 2 ** power);
+// After a run as long as this one, longer ones are left out.
+const PATIENCE_MILLISECONDS = 5000;
 // Arrays of a page stay below what a phone has room for.
 const MOST_BYTES = 2 ** 28;
 const SHORT_MILLISECONDS = 5;
@@ -121,9 +125,9 @@ function fields(scan) {
   }
   $("sizes").append(element("button", {}, "Measure again"));
   return () => {
-    const chosen = { ...sizes };
-    for (const { name, value } of $("sizes").querySelectorAll("input")) chosen[name] = Number(value);
-    return length === null ? [chosen] : LENGTHS.map((steps) => ({ ...chosen, [length]: steps }));
+    const all = { ...sizes };
+    for (const { name, value } of $("sizes").querySelectorAll("input")) all[name] = Number(value);
+    return length === null ? [all] : LENGTHS.map((steps) => ({ ...all, [length]: steps }));
   };
 }
 
@@ -134,19 +138,23 @@ async function main() {
   const scan = await load();
   window.scan = scan;
   document.body.dataset.loaded = Math.round(performance.now());
+  $("adapter").textContent = "Compiling kernels for WebGPU.";
+  await scan.open();
   $("adapter").textContent = scan.adapter ? `WebGPU on ${scan.adapter}` : `The loop alone: ${scan.reason}.`;
-  const asked = fields(scan);
+  const chosen = fields(scan);
   const all = async () => {
     const mine = ++running;
     const rows = [];
     document.body.dataset.state = "running";
     const limit = scan.adapter ? Math.min(MOST_BYTES, scan.device.limits.maxStorageBufferBindingSize) : MOST_BYTES;
-    for (const sizes of asked().filter((one) => scan.bytes(one) <= limit)) {
+    for (const sizes of chosen().filter((one) => scan.bytes(one) <= limit)) {
       rows.push(await measure(scan, sizes));
       if (mine !== running) return;
       show(rows);
       document.body.dataset.rows = rows.length;
       await pause();
+      const { loop, gpu } = rows[rows.length - 1];
+      if (!asked && Math.max(loop, gpu) > PATIENCE_MILLISECONDS) break;
     }
     document.body.dataset.state = "done";
   };

@@ -81,8 +81,10 @@ export declare class Scan {
   readonly device: GPUDevice | null;
   /** Name of the adapter; null without WebGPU. */
   readonly adapter: string | null;
-  /** Why there is no adapter. */
+  /** Why there is no adapter; null where there is one. */
   readonly reason: string | null;
+  /** Compiles the kernels; resolves to the adapter's name, or null. */
+  open(): Promise<string | null>;
   /** Random inputs, the same for the same seed. */
   inputs(sizes: Sizes, seed?: number): Arrays;
   /** The loop in JavaScript, one step after the other; with `wide` in 64 bits. */

@@ -229,10 +229,22 @@ class Session {
 }
 
 export class Scan {
-  constructor(manifest, loops, constants) {
-    Object.assign(this, { manifest, loops, constants });
-    this.adapter = this.device = this.reason = null;
+  constructor(manifest, loops, constants, sources) {
+    Object.assign(this, { manifest, loops, constants, sources });
+    this.adapter = this.device = null;
+    this.reason = "it was not opened";
     this.pipelines = {};
+  }
+
+  /** Compiles the kernels; without WebGPU `adapter` stays null, and `reason` says why. */
+  async open() {
+    try {
+      await openDevice(this);
+      this.reason = null;
+    } catch (error) {
+      this.reason = error.message;
+    }
+    return this.adapter;
   }
 
   shapeOf(array, sizes) {
@@ -338,7 +350,7 @@ export class Scan {
   }
 }
 
-async function openDevice(scan, base) {
+async function openDevice(scan) {
   if (!globalThis.navigator?.gpu) throw new Error("this browser has no WebGPU, or not for this address");
   const adapter = await navigator.gpu.requestAdapter();
   if (!adapter) throw new Error("the browser has WebGPU and no adapter for it");
@@ -348,8 +360,8 @@ async function openDevice(scan, base) {
   if (missing.length) throw new Error(`the adapter lacks ${missing.join(", ")}`);
   const device = await adapter.requestDevice({ requiredLimits, requiredFeatures });
   const pipelines = Object.entries(scan.manifest.kernels).map(async ([name, kernel]) => {
-    const code = await (await get(new URL(kernel.file, base))).text();
-    const compute = { module: device.createShaderModule({ code }), entryPoint: kernel.entry };
+    const module = device.createShaderModule({ code: scan.sources[name] });
+    const compute = { module, entryPoint: kernel.entry };
     scan.pipelines[name] = await device.createComputePipelineAsync({ layout: "auto", compute });
   });
   await Promise.all(pipelines);
@@ -365,17 +377,15 @@ async function get(address) {
   return answer;
 }
 
-/** Loads a folder; without WebGPU `adapter` is null, and `reason` says why. */
+/** Loads a folder. */
 export async function load(folder = new URL("./", import.meta.url)) {
   const base = new URL(folder, globalThis.location?.href);
   const manifest = await (await get(new URL("manifest.json", base))).json();
   const { loops } = await import(new URL("loops.js", base).href);
   const constants = manifest.constants && (await (await get(new URL(manifest.constants, base))).arrayBuffer());
-  const scan = new Scan(manifest, loops, constants);
-  try {
-    await openDevice(scan, base);
-  } catch (error) {
-    scan.reason = error.message;
-  }
-  return scan;
+  const texts = Object.entries(manifest.kernels).map(async ([name, { file }]) => [
+    name,
+    await (await get(new URL(file, base))).text(),
+  ]);
+  return new Scan(manifest, loops, constants, Object.fromEntries(await Promise.all(texts)));
 }

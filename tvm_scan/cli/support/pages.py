@@ -9,13 +9,16 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from tvm_scan._files import check_folder
-from tvm_scan.browser.content import Content, of_function
+from tvm_scan.browser.content import of_function
 from tvm_scan.browser.folder import write_folder
+from tvm_scan.browser.model import of_model
 from tvm_scan.cli.draw.browser_page import render
 from tvm_scan.cli.draw.equation import equations
 from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cli.support.load import EXAMPLE_SIZES, USUAL_SIZES, Choice, load_func, read_plan
-from tvm_scan.cli.support.models import timed_step
+from tvm_scan.cli.support.models import import_model, timed_step
+from tvm_scan.cli.support.programs import is_model
+from tvm_scan.cli.support.records import open_store
 from tvm_scan.errors import ScanError
 from tvm_scan.library import LIBRARY
 from tvm_scan.schedules.analysis import analyse
@@ -63,19 +66,35 @@ def write_page(
 
     try:
         check_folder(output, "compile")
-        function = _function(what, func, shape)
-        chosen = Choice(target) if plan is None else read_plan(plan)
-        content: Content = timed_step(
-            f"compiling {what}", lambda: of_function(function, target, chosen)
-        )
-        recurrences = analyse(function).recurrences
-        lines = [line for one in recurrences for line in equations(one)]
-        index = render(content.name, lines, content.families, str(chosen))
-        path = write_folder(output, content, target, str(chosen), index)
+        if not what.startswith("library:") and is_model(Path(what)):
+            _check_no_options("a model", func=func, shape=shape, plan=plan)
+            model = import_model(Path(what))
+            records = None if database is None else open_store(database)
+            content = timed_step(
+                f"compiling {what}", lambda: of_model(model, target, records, Path(what).stem)
+            )
+            chosen, lines = "of each recurrence its own", []
+        else:
+            _check_no_options("a function", database=database)
+            function = _function(what, func, shape)
+            choice = Choice(target) if plan is None else read_plan(plan)
+            content = timed_step(f"compiling {what}", lambda: of_function(function, target, choice))
+            recurrences = analyse(function).recurrences
+            chosen, lines = str(choice), [line for one in recurrences for line in equations(one)]
+        index = render(content.name, lines, content.families, chosen)
+        path = write_folder(output, content, target, chosen, index)
     except ScanError as error:
         raise CommandError(str(error)) from error
     manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return manifest
+
+
+def _check_no_options(what: str, **options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise CommandError(
+                f"expected no --{name} for the page of {what}, got {value}; leave it out"
+            )
 
 
 def _function(what: str, name: str | None, shape: str | None) -> PrimFunc:
