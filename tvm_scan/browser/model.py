@@ -64,10 +64,11 @@ def of_model(mod: IRModule, target: Target, database: Any, name: str) -> Content
     plain = relax.transform.LegalizeOps()(plain)
     constants: dict[str, np.ndarray] = {}
     kernels, loops = _Graph(scheduled, constants), _Graph(plain, constants)
-    found = [one for report in reports for one in (*report.recurrences, *report.deltas)]
-    times = [number for one in found if (number := tir.as_int(one.time.extent)) is not None]
+    extents = [one.time.extent for report in reports for one in report.recurrences]
+    extents += [one.time.extent for report in reports for one in report.deltas]
+    times = [number for extent in extents if (number := tir.as_int(extent)) is not None]
     sizes = dict.fromkeys(kernels.sizes, OTHERS)
-    length = next(iter(sizes), None) if len(times) < len(found) else None
+    length = next(iter(sizes), None) if len(times) < len(extents) else None
     if length is not None:
         sizes[length] = STEPS
     steps = max(times, default=STEPS)

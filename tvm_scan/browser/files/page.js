@@ -83,7 +83,7 @@ function show(rows) {
 
 /** Times against lengths, both on logarithmic axes. */
 function draw(rows) {
-  const [width, height, left, right, top, bottom] = [640, 340, 76, 20, 14, 48];
+  const [width, height, left, right, top, bottom] = [640, 340, 104, 32, 16, 56];
   const sides = [["loop", "l2"], ["gpu", "l1"]];
   const times = rows.flatMap((row) => [row.loop, row.gpu]).filter((time) => time > 0);
   if (!times.length) return;
