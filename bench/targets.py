@@ -51,7 +51,7 @@ _BARRIER = {
 _WHERE = {
     "cuda": ("the simulated device of the tests, in several orders, under a race detector", "nvcc"),
     "opencl": ("{opencl}", ""),
-    "webgpu": ("{webgpu}, by wgpu", ""),
+    "webgpu": ("{webgpu}, by wgpu; pages in Chromium", ""),
     "vulkan": (
         "the WGSL of `webgpu`, which wgpu hands to a Vulkan driver as SPIR-V",
         "TVM's wheels have no generator of SPIR-V",
@@ -202,7 +202,8 @@ Every kind of GPU that TVM speaks to has one row
 ([device.py](../schedules/machine/device.py)); plans, their checks, the default, the search and
 the builders ask it and nothing else, so that another kind is another row. The functions are the
 same for all: `parallelize(func, "webgpu")`, `get_pipeline("opencl")`,
-`tvm-scan explain FILE --target metal`. A plan's string begins with `cuda` for every GPU.
+`tvm-scan explain FILE --target metal`. A plan's string begins with `cuda` for every GPU. Kernels of
+`webgpu` run in a browser, in a page that `tvm-scan compile` writes: [browser.md](browser.md).
 
 Run by `python -m bench.targets` ({origin}), with the limits that every implementation has: 256
 threads, 16 KiB of shared memory, 8 buffers for WebGPU. There are no times here, since a driver in

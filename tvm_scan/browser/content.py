@@ -1,4 +1,4 @@
-"""What a page holds: kernels and loops by name, the arrays around them, and the order of both."""
+"""Content of a page: kernels and loops by name, the arrays around them, the order of both."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Content:
-    """What a page holds.
+    """Content of a page.
 
     Attributes
     ----------

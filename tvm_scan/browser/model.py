@@ -107,7 +107,7 @@ def _span(array: Array, limits: dict[str, int]) -> Span:
 
 
 def _limits(mod: IRModule, graph: _Graph) -> dict[str, int]:
-    """What inputs stay below that are indices, by the arrays that functions read with them."""
+    """Return what inputs must stay below that are indices, by the arrays read with them."""
     limits: dict[str, int] = {}
     for step in graph.steps:
         if "call" not in step:

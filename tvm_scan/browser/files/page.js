@@ -54,7 +54,7 @@ async function measure(scan, sizes) {
   return row;
 }
 
-const milliseconds = (value) => (value === null ? "" : value < 10 ? value.toFixed(3) : value.toFixed(1));
+const milliseconds = (value) => (value === null ? "" : value < 100 ? value.toPrecision(3) : value.toFixed(0));
 
 function verdict({ outputs, failure }) {
   if (failure) return failure;
@@ -81,6 +81,12 @@ function show(rows) {
   draw(rows);
 }
 
+/** A power of ten of milliseconds. */
+function unit(power) {
+  const [times, name] = power >= 3 ? [-3, "s"] : power >= 0 ? [0, "ms"] : [3, "\u00b5s"];
+  return `${Number((10 ** (power + times)).toPrecision(1))} ${name}`;
+}
+
 /** Times against lengths, both on logarithmic axes. */
 function draw(rows) {
   const [width, height, left, right, top, bottom] = [640, 340, 104, 32, 16, 56];
@@ -97,7 +103,7 @@ function draw(rows) {
   for (let power = low; power <= high; power++) {
     const at = y(10 ** power);
     svg.append(element("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }));
-    svg.append(element("text", { x: left - 8, y: at + 5, "text-anchor": "end" }, `${10 ** power} ms`.replace("000 ms", " s")));
+    svg.append(element("text", { x: left - 8, y: at + 5, "text-anchor": "end" }, unit(power)));
   }
   const shown = rows.filter((_, i) => i % 2 === 0);
   for (const { steps } of shown) {

@@ -9,7 +9,7 @@ from tvm_scan.cli.draw.page import document
 
 __all__ = ["render"]
 
-_HEADS = ("steps", "loop in JavaScript, ms", "WebGPU, ms", "largest error", "")
+_HEADS = ("steps", "loop, ms", "WebGPU, ms", "error", "")
 
 
 def render(name: str, equations: Sequence[str], families: Sequence[str], plan: str) -> str:
@@ -45,7 +45,7 @@ def render(name: str, equations: Sequence[str], families: Sequence[str], plan: s
         "</div>",
         f'<div class="wide"><table><thead><tr>{heads}</tr></thead>'
         '<tbody id="rows"></tbody></table></div>',
-        "<p>Times are the least of some runs, without copies to and from the device. The error is "
-        "the largest difference from the loop in 64 bits over its largest value.</p>",
+        "<p>The loop runs in JavaScript. Times are the least of some runs, without copies. The "
+        "error is the largest difference from the loop in 64 bits over its largest value.</p>",
     ]
     return document(name, [part for part in parts if part], module="page.js")
