@@ -6,7 +6,7 @@ A new interface is a new row, and nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm.target import Target
@@ -42,6 +42,8 @@ class Device:
         Buffers that a kernel can be given.
     shuffles : frozenset of str
         The intrinsics ``tvm_warp_shuffle`` that TVM has code for, by what follows in their names.
+    subgroups : frozenset of str
+        Those that a target has which says ``supports_subgroups``: a warp is a subgroup then.
     warp_barrier : bool
         Whether the threads of a warp can wait for one another alone; where they cannot, all those
         of the block do.
@@ -78,6 +80,7 @@ class Device:
     warp: int = 1
     buffers: int = 1 << 7
     shuffles: frozenset[str] = frozenset()
+    subgroups: frozenset[str] = frozenset()
     warp_barrier: bool = False
     async_copies: bool = False
     ordered_memory: bool = False
@@ -163,11 +166,13 @@ DEVICES: dict[str, Device] = {
         ),
         # The blocks are those that every implementation has.
         Device("vulkan", blocks=(1 << 16) - 1, overflow=Overflow.WRAPS),
-        # Vectors are loaded cell by cell. Shuffles need subgroups, which few browsers have.
+        # Vectors are loaded cell by cell. Shuffles need subgroups of 32 threads, which not every
+        # adapter has: a target says so.
         Device(
             "webgpu",
             shared_bytes=32 << 10,
             packed_blocks=(1 << 16) - 1,
+            subgroups=_SHUFFLES,
             buffers=8,
             vector_bits=32,
             lacks=frozenset(_NARROW | {"float64", "int64", "uint64"}),
@@ -195,7 +200,8 @@ def device_of(target: Target) -> Device:
     kind = str(target.kind.name)
     row = DEVICES.get(kind)
     if row is not None and row.is_served:
-        return row
+        has_subgroups = row.subgroups and (target.attrs or {}).get("supports_subgroups")
+        return replace(row, shuffles=row.subgroups) if has_subgroups else row
     *names, last = (row.name for row in DEVICES.values() if row.is_served)
     why = "" if row is None else ", which this build of TVM has no code generator for"
     raise PlanError(

@@ -143,8 +143,8 @@ def test_what_javascript_lacks_is_named():
 
     with pytest.raises(ScanError, match=r"operations that JavaScript has, got T.erf\(X\[t\]\); wr"):
         loop_in_javascript(errors, "errors")
-    with pytest.raises(ScanError, match="dtypes that its arrays have, got float16 for"):
-        loop_in_javascript(library.selective_scan(1, 2, 9, 2, "float16"), "halves")
+    with pytest.raises(ScanError, match="dtypes that its arrays have, got bfloat16 for"):
+        loop_in_javascript(library.selective_scan(1, 2, 9, 2, "bfloat16"), "halves")
 
 
 def test_types_say_what_the_module_has(tmp_path):

@@ -1,5 +1,7 @@
 """The page of `tvm-scan compile --target webgpu` in a headless Chromium: right, quick, readable."""
 
+import json
+import re
 import sys
 import time
 
@@ -97,7 +99,9 @@ def compile_page(folder, name, *options):
 FILES = {
     "selective": SELECTIVE.format(channels=1, layout="bdl"),
     "mamba": MAMBA,
+    "half": SELECTIVE.format(channels=1, layout="bdl").replace("4, layout", '4, "float16", layout'),
 }
+SHUFFLES = "cuda/serial_tiles(threads_per_block=64, items_per_thread=4, block_tree=warp)"
 LIBRARY = {"cumsum": ("--shape", "1,n"), "linear_recurrence": ("--shape", "1,n")}
 
 
@@ -105,7 +109,7 @@ LIBRARY = {"cumsum": ("--shape", "1,n"), "linear_recurrence": ("--shape", "1,n")
 def pages(tmp_path_factory):
     """The address of a folder with a page for each name."""
     folder = tmp_path_factory.mktemp("pages")
-    for name in FILES:
+    for name in ("selective", "mamba"):
         compile_page(folder, name)
     for name, options in LIBRARY.items():
         compile_page(folder, name, *options)
@@ -219,6 +223,37 @@ def test_a_page_without_webgpu_says_so_and_runs_the_loop(pages):
     assert "WebGPU" in said["said"]
     assert [(row[0], row[2:]) for row in said["rows"]] == [("37", [""] * 3), ("1,000", [""] * 3)]
     assert all(float(row[1]) > 0 for row in said["rows"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "why"),
+    [
+        ("half", (), "the adapter lacks shader-f16"),
+        (
+            "linear_recurrence",
+            ("--target", '{"kind": "webgpu", "supports_subgroups": true}', "--plan", SHUFFLES),
+            r"the adapter's subgroups have \d+ to \d+ threads, not 32|the adapter lacks subgroups",
+        ),
+    ],
+)
+def test_an_adapter_that_lacks_a_feature_is_said_and_the_loop_is_run(
+    tmp_path, browser, name, options, why
+):
+    folder = (
+        compile_page(tmp_path, name, "--shape", "1,n", *options)
+        if options
+        else (compile_page(tmp_path, name))
+    )
+    features = json.loads((folder / "manifest.json").read_text())["features"]
+    assert features == ["subgroups" if options else "shader-f16"]
+    with served(folder) as address:
+        page = browser.open(f"{address}/index.html?steps=99")
+        said = wait(page, "done")
+    if said["said"].startswith("WebGPU on"):
+        assert said["rows"][0][-1] == "right", said
+        return
+    assert re.search(f"The loop alone: ({why}|.*no adapter)", said["said"]), said
+    assert float(said["rows"][0][1]) > 0 and said["rows"][0][2:] == [""] * 3
 
 
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -21,6 +21,8 @@ __all__ = ["FORMAT", "manifest_of", "write_folder"]
 FORMAT = 1
 MANIFEST, LOOPS, CONSTANTS, KERNELS = "manifest.json", "loops.js", "constants.bin", "kernels"
 _STATIC = ("scan.js", "scan.d.ts", "page.js")
+#: A line of a kernel, and what a device must be asked for.
+_FEATURES = {"enable f16;": "shader-f16", "enable subgroups;": "subgroups"}
 #: Bytes at multiples of which constants begin.
 _ALIGNMENT = 8
 
@@ -115,7 +117,7 @@ def manifest_of(content: Content, target: Target, plan: str) -> tuple[dict[str, 
         "versions": {"tvm_scan": __version__, "apache-tvm": metadata.version("apache-tvm")},
         "plan": plan,
         "families": content.families,
-        "features": [],
+        "features": _features(content),
         "sizes": content.sizes,
         "time": content.time,
         "length": content.length,
@@ -129,6 +131,11 @@ def manifest_of(content: Content, target: Target, plan: str) -> tuple[dict[str, 
         "loop": content.loop,
     }
     return manifest, bytes(constants)
+
+
+def _features(content: Content) -> list[str]:
+    texts = [k.source for program in content.functions.values() for k in program.kernels.values()]
+    return [name for line, name in _FEATURES.items() if any(line in text for text in texts)]
 
 
 def _parameters(arrays: tuple[Any, ...]) -> list[dict[str, Any]]:

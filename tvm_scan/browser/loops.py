@@ -27,6 +27,7 @@ _ARRAYS = {
     "int8": "Int8Array",
     "uint8": "Uint8Array",
     "bool": "Uint8Array",
+    "float16": "floats",
     "float32": "floats",
     "float64": "floats",
 }

@@ -4,11 +4,11 @@
 export type Size = number | string | [string, ...Size[]];
 export type Sizes = Record<string, number>;
 export type Cells =
-  | Float64Array | Float32Array
+  | Float64Array | Float32Array | Float16Array
   | Int32Array | Uint32Array | Int16Array | Uint16Array | Int8Array | Uint8Array;
 export type Arrays = Record<string, Cells>;
 export type Dtype =
-  | "float64" | "float32" | "int32" | "uint32" | "int16" | "uint16" | "int8" | "uint8" | "bool";
+  | "float64" | "float32" | "float16" | "int32" | "uint32" | "int16" | "uint16" | "int8" | "uint8" | "bool";
 
 /** What a host does, one of: */
 export type Step =

@@ -4,6 +4,7 @@
 const TYPES = {
   float64: Float64Array,
   float32: Float32Array,
+  float16: globalThis.Float16Array,
   int32: Int32Array,
   uint32: Uint32Array,
   int16: Int16Array,
@@ -12,6 +13,8 @@ const TYPES = {
   uint8: Uint8Array,
   bool: Uint8Array,
 };
+// Threads of a subgroup that kernels with shuffles are written for.
+const WARP = 32;
 // What kernels may need more of than every implementation has.
 const LIMITS = [
   "maxBufferSize",
@@ -132,10 +135,10 @@ class Kernels {
     return buffer;
   }
 
-  allocate(_dtype, shape, bytes = 4) {
+  allocate(dtype, shape) {
     const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
     // A multiple of four bytes, and none is empty.
-    const size = Math.max(4, Math.ceil((cellsOf(shape) * bytes) / 4) * 4);
+    const size = Math.max(4, Math.ceil((cellsOf(shape) * TYPES[dtype].BYTES_PER_ELEMENT) / 4) * 4);
     return { shape, data: this.keep(this.device.createBuffer({ size, usage })) };
   }
 
@@ -186,7 +189,11 @@ class Session {
 
   write(array) {
     const data = this.scan.contentOf(array, this.inputs, this.sizes);
-    if (data.length) this.scan.device.queue.writeBuffer(this.arrays[array.name].data, 0, data);
+    const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+    // A multiple of four bytes is written.
+    const whole = bytes.length % 4 ? new Uint8Array(Math.ceil(bytes.length / 4) * 4) : bytes;
+    if (whole !== bytes) whole.set(bytes);
+    if (whole.length) this.scan.device.queue.writeBuffer(this.arrays[array.name].data, 0, whole);
   }
 
   async run() {
@@ -346,7 +353,8 @@ export class Scan {
 
   /** Largest buffer, in bytes: what a device must be able to bind. */
   bytes(sizes) {
-    return Math.max(...this.manifest.arrays.map((array) => 4 * cellsOf(this.shapeOf(array, sizes))));
+    const width = (array) => TYPES[array.dtype].BYTES_PER_ELEMENT;
+    return Math.max(...this.manifest.arrays.map((array) => width(array) * cellsOf(this.shapeOf(array, sizes))));
   }
 }
 
@@ -358,6 +366,10 @@ async function openDevice(scan) {
   const requiredFeatures = scan.manifest.features;
   const missing = requiredFeatures.filter((feature) => !adapter.features.has(feature));
   if (missing.length) throw new Error(`the adapter lacks ${missing.join(", ")}`);
+  const { subgroupMinSize, subgroupMaxSize } = adapter.info ?? {};
+  if (requiredFeatures.includes("subgroups") && !(subgroupMinSize === WARP && subgroupMaxSize === WARP)) {
+    throw new Error(`the adapter's subgroups have ${subgroupMinSize} to ${subgroupMaxSize} threads, not ${WARP}`);
+  }
   const device = await adapter.requestDevice({ requiredLimits, requiredFeatures });
   const pipelines = Object.entries(scan.manifest.kernels).map(async ([name, kernel]) => {
     const module = device.createShaderModule({ code: scan.sources[name] });
