@@ -212,7 +212,9 @@ software says nothing of a GPU's.
 _ROWS = """A plan that a device cannot have is refused with the device, the limit and a plan that
 works. Where the threads of a warp cannot wait for one another alone, those of the block do; a grid
 of WebGPU beyond 65,535 blocks is packed by TVM into a second dimension; indices of 64 bits are
-narrowed to 32 there. Warps that are not of 32 threads shuffle nothing.
+narrowed to 32 there. Warps that are not of 32 threads shuffle nothing. A target of WebGPU with
+`"supports_subgroups": true` has warps of 32 threads that shuffle, and its text says
+`enable subgroups;`; halves say `enable f16;`, and need an adapter with `shader-f16`.
 """
 _MATRIX = """Each cell: how many of the families of the tests' table gave the sequential loop's
 results, on exact inputs (the sums of exponentials within their rounding), at lengths of 0, 1, odd,
