@@ -61,8 +61,8 @@ class Device:
         Dtypes that its code cannot hold. Indices of 64 bits are then narrowed to 32 by TVM.
     overflow : Overflow
         What its language makes of integers that overflow.
-    infinities : bool
-        Whether TVM writes infinities as its language reads them.
+    extremes : bool
+        Whether TVM writes infinities, and the least int32, as its language reads them.
     in_browser : bool
         Whether its kernels run in a browser, so that a page of them can be written.
     backend : str
@@ -89,7 +89,7 @@ class Device:
     vector_bits: int = 128
     lacks: frozenset[str] = frozenset()
     overflow: Overflow = Overflow.C
-    infinities: bool = True
+    extremes: bool = True
     in_browser: bool = False
     backend: str = "gpu_generic"
 
@@ -177,7 +177,7 @@ DEVICES: dict[str, Device] = {
             vector_bits=32,
             lacks=frozenset(_NARROW | {"float64", "int64", "uint64"}),
             overflow=Overflow.WRAPS,
-            infinities=False,
+            extremes=False,
             in_browser=True,
         ),
     )

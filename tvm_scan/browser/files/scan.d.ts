@@ -3,9 +3,8 @@
 /** A number of a manifest: an integer, a name, or a list of an operator and its operands. */
 export type Size = number | string | [string, ...Size[]];
 export type Sizes = Record<string, number>;
-export type Cells =
-  | Float64Array | Float32Array | Float16Array
-  | Int32Array | Uint32Array | Int16Array | Uint16Array | Int8Array | Uint8Array;
+/** A typed array, of the class of its dtype. */
+export type Cells = ArrayBufferView & ArrayLike<number>;
 export type Arrays = Record<string, Cells>;
 export type Dtype =
   | "float64" | "float32" | "float16" | "int32" | "uint32" | "int16" | "uint16" | "int8" | "uint8" | "bool";
@@ -78,7 +77,8 @@ export interface Session {
 
 export declare class Scan {
   readonly manifest: Manifest;
-  readonly device: GPUDevice | null;
+  /** A GPUDevice. */
+  readonly device: object | null;
   /** Name of the adapter; null without WebGPU. */
   readonly adapter: string | null;
   /** Why there is no adapter; null where there is one. */
