@@ -51,7 +51,7 @@ _BARRIER = {
 _WHERE = {
     "cuda": ("the simulated device of the tests, in several orders, under a race detector", "nvcc"),
     "opencl": ("{opencl}", ""),
-    "webgpu": ("{webgpu}, by wgpu", ""),
+    "webgpu": ("{webgpu}, by wgpu; pages in Chromium", ""),
     "vulkan": (
         "the WGSL of `webgpu`, which wgpu hands to a Vulkan driver as SPIR-V",
         "TVM's wheels have no generator of SPIR-V",
@@ -202,7 +202,8 @@ Every kind of GPU that TVM speaks to has one row
 ([device.py](../schedules/machine/device.py)); plans, their checks, the default, the search and
 the builders ask it and nothing else, so that another kind is another row. The functions are the
 same for all: `parallelize(func, "webgpu")`, `get_pipeline("opencl")`,
-`tvm-scan explain FILE --target metal`. A plan's string begins with `cuda` for every GPU.
+`tvm-scan explain FILE --target metal`. A plan's string begins with `cuda` for every GPU. Kernels of
+`webgpu` run in a browser, in a page that `tvm-scan compile` writes: [browser.md](browser.md).
 
 Run by `python -m bench.targets` ({origin}), with the limits that every implementation has: 256
 threads, 16 KiB of shared memory, 8 buffers for WebGPU. There are no times here, since a driver in
@@ -211,7 +212,9 @@ software says nothing of a GPU's.
 _ROWS = """A plan that a device cannot have is refused with the device, the limit and a plan that
 works. Where the threads of a warp cannot wait for one another alone, those of the block do; a grid
 of WebGPU beyond 65,535 blocks is packed by TVM into a second dimension; indices of 64 bits are
-narrowed to 32 there. Warps that are not of 32 threads shuffle nothing.
+narrowed to 32 there. Warps that are not of 32 threads shuffle nothing. A target of WebGPU with
+`"supports_subgroups": true` has warps of 32 threads that shuffle, and its text says
+`enable subgroups;`; halves say `enable f16;`, and need an adapter with `shader-f16`.
 """
 _MATRIX = """Each cell: how many of the families of the tests' table gave the sequential loop's
 results, on exact inputs (the sums of exponentials within their rounding), at lengths of 0, 1, odd,

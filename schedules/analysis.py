@@ -56,6 +56,11 @@ class Analysis:
         )
 
     @cached_property
+    def accepted(self) -> tuple[Recurrence | DeltaRule, ...]:
+        """The nests that are recurrences or delta rules, in order."""
+        return tuple(one for one in self.findings if not isinstance(one, Refusal))
+
+    @cached_property
     def deltas(self) -> tuple[DeltaRule, ...]:
         """The nests that are delta rules, in order."""
         return tuple(finding for finding in self.findings if isinstance(finding, DeltaRule))

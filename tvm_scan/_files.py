@@ -14,7 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["check_room", "is_part", "replacing", "write_file", "write_library", "write_private"]
+__all__ = [
+    "check_folder",
+    "check_room",
+    "is_part",
+    "replacing",
+    "write_file",
+    "write_library",
+    "write_private",
+]
 
 _PART = re.compile(r"\.tvm-scan-[0-9a-f]{16}(\.\w+)?")
 
@@ -85,6 +93,33 @@ def write_file(path: Path, content: bytes | str) -> None:
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     with replacing(path) as part:
         _write(part, data, 0o666, sync=part != path)
+
+
+def check_folder(folder: Path, caller: str) -> None:
+    """Check, before anything is compiled, that a folder can be written to, or made.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder; it need not be there.
+    caller : str
+        Who asks, for the message.
+
+    Raises
+    ------
+    WriteError
+        If it is a file, or cannot be written to.
+    """
+    from tvm_scan.errors import WriteError  # as above
+
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise WriteError(f"{caller}: expected a folder at {there}, found a file; name another one")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise WriteError(
+            f"{caller}: expected a folder that can be written to, found {there}, which cannot; "
+            "name another one, or change its permissions"
+        )
 
 
 def write_library(built: Any, path: Path, **options: Any) -> None:

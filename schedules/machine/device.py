@@ -6,7 +6,7 @@ A new interface is a new row, and nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm.target import Target
@@ -35,10 +35,15 @@ class Device:
     threads, shared_bytes, blocks, warp : int
         Threads and bytes of shared memory of a block, blocks of a grid, threads of a warp: what a
         target has that does not say.
+    packed_blocks : int
+        Blocks of one dimension of a grid, where TVM's code takes those beyond from another one; 0
+        where a dimension holds all blocks.
     buffers : int
         Buffers that a kernel can be given.
     shuffles : frozenset of str
         The intrinsics ``tvm_warp_shuffle`` that TVM has code for, by what follows in their names.
+    subgroups : frozenset of str
+        Those that a target has which says ``supports_subgroups``: a warp is a subgroup then.
     warp_barrier : bool
         Whether the threads of a warp can wait for one another alone; where they cannot, all those
         of the block do.
@@ -56,8 +61,10 @@ class Device:
         Dtypes that its code cannot hold. Indices of 64 bits are then narrowed to 32 by TVM.
     overflow : Overflow
         What its language makes of integers that overflow.
-    infinities : bool
-        Whether TVM writes infinities as its language reads them.
+    extremes : bool
+        Whether TVM writes infinities, and the least int32, as its language reads them.
+    in_browser : bool
+        Whether its kernels run in a browser, so that a page of them can be written.
     backend : str
         Of TVM's pipelines for models, the one that is its own.
     """
@@ -69,9 +76,11 @@ class Device:
     threads: int = 256
     shared_bytes: int = 16 << 10
     blocks: int = (1 << 31) - 1
+    packed_blocks: int = 0
     warp: int = 1
     buffers: int = 1 << 7
     shuffles: frozenset[str] = frozenset()
+    subgroups: frozenset[str] = frozenset()
     warp_barrier: bool = False
     async_copies: bool = False
     ordered_memory: bool = False
@@ -80,7 +89,8 @@ class Device:
     vector_bits: int = 128
     lacks: frozenset[str] = frozenset()
     overflow: Overflow = Overflow.C
-    infinities: bool = True
+    extremes: bool = True
+    in_browser: bool = False
     backend: str = "gpu_generic"
 
     @property
@@ -156,16 +166,19 @@ DEVICES: dict[str, Device] = {
         ),
         # The blocks are those that every implementation has.
         Device("vulkan", blocks=(1 << 16) - 1, overflow=Overflow.WRAPS),
-        # Vectors are loaded cell by cell. Shuffles need subgroups, which few browsers have. TVM
-        # packs blocks beyond 65,535 into a second dimension of the grid.
+        # Vectors are loaded cell by cell. Shuffles need subgroups of 32 threads, which not every
+        # adapter has: a target says so.
         Device(
             "webgpu",
             shared_bytes=32 << 10,
+            packed_blocks=(1 << 16) - 1,
+            subgroups=_SHUFFLES,
             buffers=8,
             vector_bits=32,
             lacks=frozenset(_NARROW | {"float64", "int64", "uint64"}),
             overflow=Overflow.WRAPS,
-            infinities=False,
+            extremes=False,
+            in_browser=True,
         ),
     )
 }
@@ -187,7 +200,8 @@ def device_of(target: Target) -> Device:
     kind = str(target.kind.name)
     row = DEVICES.get(kind)
     if row is not None and row.is_served:
-        return row
+        has_subgroups = row.subgroups and (target.attrs or {}).get("supports_subgroups")
+        return replace(row, shuffles=row.subgroups) if has_subgroups else row
     *names, last = (row.name for row in DEVICES.values() if row.is_served)
     why = "" if row is None else ", which this build of TVM has no code generator for"
     raise PlanError(

@@ -3,7 +3,8 @@
 * Integers wrap as in TensorIR, see ``common.wrapping``.
 * Where the threads of a warp cannot wait for one another alone, all threads of the block do.
 * TVM 0.27 writes an infinity as ``inff`` in WGSL, which has no word for it, and rejects constant
-  expressions that make one. There it is the float of the bits that a register holds.
+  expressions that make one; it writes the least int32 as the negative of a number that is none.
+  There they are what the bits are that a register holds.
 * A function that TVM has no rule for is called by its name in C. On other devices it is computed
   from functions that are there, or refused.
 """
@@ -28,7 +29,7 @@ from tvm_scan.schedules.machine.device import Device
 __all__ = ["block_barrier", "in_terms_of", "missing_functions", "warp_barrier"]
 
 _WARP_BARRIER = "tirx.cuda.warp_sync"
-#: Bits of an infinity in float32, and of its sign.
+#: Bits of an infinity in float32, and of its sign, which are those of the least int32, too.
 _INFINITY, _SIGN = 0x7F800000, 1 << 31
 
 
@@ -64,7 +65,7 @@ def in_terms_of(device: Device, nest: Any, *, signed: bool = False) -> Any:
         nest = _with_block_barriers(nest)
     if not device.c_functions:
         nest = tvm_ffi.structural_map(nest, (Call, lambda call: _by_others(call, device)))
-    return nest if device.infinities else _without_infinities(nest)
+    return nest if device.extremes else _without_extremes(nest)
 
 
 @lru_cache(maxsize=64)
@@ -156,12 +157,12 @@ def _with_block_barriers(nest: Any) -> Any:
     return tvm_ffi.structural_map(nest, (tirx.Evaluate, on_statement))
 
 
-def _without_infinities(nest: Any) -> Any:
+def _without_extremes(nest: Any) -> Any:
     def on_block(block: SBlock) -> Any:
         registers: dict[int, Var] = {}
-        body = tvm_ffi.structural_map(
-            block.body, (tirx.FloatImm, lambda value: _from_register(value, registers))
-        )
+        body = block.body
+        for kind in (tirx.FloatImm, tirx.IntImm):
+            body = tvm_ffi.structural_map(body, (kind, lambda e: _from_register(e, registers)))
         if not registers:
             return block
         stores = [
@@ -183,13 +184,18 @@ def _without_infinities(nest: Any) -> Any:
     return tvm_ffi.structural_map(nest, (SBlock, on_block))
 
 
-def _from_register(value: tirx.FloatImm, registers: dict[int, Var]) -> Any:
-    number, dtype = float(value.value), tir.dtype_of(value)
-    if not isinf(number):
-        return value
-    bits = _INFINITY | _SIGN if number < 0 else _INFINITY
+def _from_register(value: tirx.FloatImm | tirx.IntImm, registers: dict[int, Var]) -> Any:
+    dtype = tir.dtype_of(value)
+    if isinstance(value, tirx.IntImm):
+        if dtype != "int32" or int(value.value) != -_SIGN:
+            return value
+        bits, wide = _SIGN, "int32"
+    else:
+        if not isinf(number := float(value.value)):
+            return value
+        bits, wide = _INFINITY | _SIGN if number < 0 else _INFINITY, "float32"
     if bits not in registers:
-        registers[bits] = local(f"infinity{len(registers)}", [1], "uint32")
+        registers[bits] = local(f"extreme{len(registers)}", [1], "uint32")
     load = tirx.BufferLoad(registers[bits], [int_const(0, "int32")])
-    wide = tirx.reinterpret("float32", load)
-    return wide if dtype == "float32" else tirx.Cast(dtype, wide)
+    value = tirx.reinterpret(wide, load)
+    return value if dtype == wide else tirx.Cast(dtype, value)

@@ -54,6 +54,42 @@ BAD = [
     ("demo --length 0", 2, "Invalid value for .--length.*; see tvm-scan demo --help"),
     ("demo --text nowhere.txt", 2, "expected a text file, found nothing"),
     ("compile nowhere.pt2 -o built", 2, "found nothing at nowhere.pt2; check the path"),
+    (
+        "compile library:cumsum -o built",
+        2,
+        "expected a function for a page alone, got the target cpu; pass --target webgpu, or",
+    ),
+    ("compile model.txt --plan x -o built", 2, "expected --plan for a page alone, got the target"),
+    (
+        "compile library:cumsum --target webgpu --out built --shape 4,",
+        2,
+        "expected --shape rows,length as numbers, or letters for what the page chooses, got 4,; ",
+    ),
+    (
+        "compile library:selective_scan --target webgpu --out built",
+        2,
+        "at most 8 buffers in a kernel of webgpu, got 9",
+    ),
+    (
+        "compile library:cumsum --target webgpu --out b --plan cuda/lanes(threads_per_block=999)",
+        2,
+        "expected 1 to 256 threads, got threads_per_block=999; use fewer",
+    ),
+    (
+        "compile library:cumsum --target webgpu --out model.txt/page",
+        2,
+        "compile: expected a folder at .*model.txt, found a file; name another one",
+    ),
+    (
+        "compile library:cumsum --target webgpu --out built --report x.html",
+        2,
+        "expected --report for a model of the runtime, got a page, .*; leave --report out",
+    ),
+    (
+        "compile library:cumsum --target webgpu --out built --database {records}",
+        2,
+        "expected no --database for the page of a function, got .*; leave it out",
+    ),
     ("compile model.txt -o built", 2, "expected a model as .pt2, .onnx or .py, got model.txt; "),
     ("tune library:cumsum --budget 0", 2, "trials .64. or minutes .10m., got 0; give one"),
     ("tune library:cumsum --seed -1", 2, "Invalid value for .--seed"),

@@ -10,9 +10,10 @@ from tvm.target import Target
 
 from tests.gpu import test_table as cuda
 from tests.gpu.test_table import ALGEBRAS as with_states
-from tests.support.drivers import Program, emit, opencl, webgpu
+from tests.support.drivers import emit, opencl, webgpu
 from tests.support.recurrence_cases import Case, exact_inputs
 from tvm_scan import ScanPlan, extract, parallelize
+from tvm_scan.browser.program import Program
 from tvm_scan.errors import PlanError
 
 __all__ = [

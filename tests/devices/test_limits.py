@@ -65,6 +65,30 @@ def test_infinities(device):
     np.testing.assert_array_equal(got, np.maximum.accumulate(x, axis=1))
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        None,
+        "cuda/lanes(threads_per_block=32)",
+        "cuda/serial_tiles(threads_per_block=32, items_per_thread=3, block_tree=kogge_stone)",
+    ],
+)
+def test_halves_where_the_adapter_has_them(plan):
+    driver = driver_of("webgpu")
+    if "shader-f16" not in driver.features:
+        pytest.skip(f"{driver.name} has no shader-f16")
+    sizes, options = (1, 3, 101, 4), {"has_D": False, "has_z": False}
+    func = library.selective_scan(*sizes, "float16", **options)
+    kernels = emit(parallelize(func, TARGETS["webgpu"], plan), TARGETS["webgpu"])
+    assert all("enable f16;" in kernel.source for kernel in kernels.kernels.values())
+    entry = library.LIBRARY["selective_scan"]
+    inputs = entry.example_inputs(np.random.default_rng(0), *sizes, dtype="float16", **options)
+    want = entry.expected(inputs, **options)["out"]
+    got = run(kernels, driver, [*inputs.values(), np.zeros(want.shape, "float16")])[-1]
+    # The states are float32: what is rounded to a half is an output, once.
+    np.testing.assert_allclose(got.astype("float64"), want, rtol=2**-10, atol=1e-5)
+
+
 @pytest.mark.parametrize("device", DRIVERS)
 def test_more_blocks_than_a_dimension_of_webgpu_has(device):
     """TVM's code takes the blocks beyond 65,535 from another dimension of the grid."""

@@ -95,6 +95,13 @@ def test_wheel_holds_licence_types_and_script(wheel):
     assert set(metadata.get_all("Provides-Extra")) == extras
 
 
+def test_wheel_holds_the_files_of_pages(wheel):
+    names, _ = wheel
+    expected = {path.name for path in (ROOT / "tvm_scan/browser/files").iterdir()}
+    held = {n.rpartition("/")[2] for n in names if n.startswith("tvm_scan/browser/files/")}
+    assert held == expected >= {"scan.js", "scan.d.ts", "page.js"}
+
+
 def test_wheel_holds_the_tuned_records(wheel):
     names, site = wheel
     folder = ROOT / "meta" / "records"

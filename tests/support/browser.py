@@ -8,6 +8,8 @@ headless shell with the libraries and a font that a bare container lacks. It is 
 from __future__ import annotations
 
 import base64
+import functools
+import http.server
 import importlib.util
 import json
 import os
@@ -15,7 +17,9 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +37,14 @@ _FLAGS = (
     "--no-first-run",
     "--hide-scrollbars",
     "--remote-debugging-pipe",
+)
+
+
+#: WebGPU without a GPU: on a Vulkan driver in software.
+WEBGPU = (
+    "--enable-unsafe-webgpu",
+    "--enable-features=Vulkan,VulkanFromANGLE",
+    "--use-angle=vulkan",
 )
 
 
@@ -59,6 +71,26 @@ def find_chromium() -> Chromium:
         if found:
             return Chromium(found)
     return fetch_chromium(_cache_folder())
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a folder, on this machine: WebGPU is there for such, and not for files."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def _cache_folder() -> Path:

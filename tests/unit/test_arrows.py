@@ -17,7 +17,7 @@ from tests import ROOT
 from tvm_scan.cli.app import COMMANDS, MODULES
 
 FOLDERS = {"tvm_scan": "tvm_scan", "schedules": "tvm_scan.schedules", "meta": "tvm_scan.meta"}
-FACES = {"relax", "torch", "cli"}
+FACES = {"relax", "torch", "cli", "browser"}
 
 # part -> the parts it may import; the faces may import all.
 ALLOWED = {
@@ -229,6 +229,16 @@ ROOMS = {
         "pipeline tasks",
         "cubins",
         "export",
+    ],
+    "tvm_scan/browser": [
+        "numbers",
+        "program",
+        "expressions",
+        "loops",
+        "values",
+        "content",
+        "model",
+        "folder",
     ],
     "tvm_scan/torch": [
         "private",

@@ -1,4 +1,4 @@
-"""``tvm-scan compile``: a model file becomes a folder that the runtime alone can run."""
+"""``tvm-scan compile``: a model file becomes a folder that the runtime alone can run, or a page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tvm_scan.cli.support.failure import CommandError
-from tvm_scan.cli.support.options import Json, Target
+from tvm_scan.cli.support.options import Json, Name, Plan, Shape, Target
 from tvm_scan.cli.support.paths import check_database, check_file, check_folder
 from tvm_scan.cli.support.terminal import print_json, visible
 
@@ -16,9 +16,14 @@ __all__ = ["command", "compile_file"]
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help=".pt2, .onnx, or .py with an IRModule")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="folder to write")],
+    model: Annotated[
+        str, typer.Argument(help=".pt2, .onnx, or .py with an IRModule; of a page also a primfunc")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", "--out", help="folder to write")],
     target: Target = "cpu",
+    func: Name = None,
+    shape: Shape = None,
+    plan: Plan = None,
     database: Annotated[
         Path | None, typer.Option("--database", help="work directory of a tuning run")
     ] = None,
@@ -29,34 +34,94 @@ def command(
 
     For another machine: --target '{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}'
 
+    For a browser, a page that runs it on WebGPU beside the loop in JavaScript; of a primfunc, too:
+    tvm-scan compile library:linear_recurrence --target webgpu --out page
+
     Example: tvm-scan compile model.pt2 --target cpu -o model
     """
-    compile_file(model, output, target, database, report, as_json)
+    options = {"func": func, "shape": shape, "plan": plan}
+    compile_file(model, output, target, database, report, as_json, **options)
 
 
 def compile_file(
-    model: Path,
+    model: str | Path,
     output: Path,
     target_name: str,
     database: Path | None,
     report: Path | None,
     as_json: bool,
+    **options: str | None,
 ) -> None:
-    """Compile, and print what became of each recurrence."""
-    check_file(model, "a model file")
+    """Compile, and print what became of each recurrence.
+
+    Of a function, for which a page is written, `options` are its name in the file, its sizes and
+    its plan.
+    """
+    if not str(model).startswith("library:"):
+        check_file(Path(model), "a model file")
     check_folder(report)
     if database is not None:
         check_database(database)
+    from tvm_scan.cli.support.load import make_target
+    from tvm_scan.schedules.machine.device import device_of
+
+    target = make_target(target_name)
+    if device_of(target).in_browser:
+        _page(str(model), output, target, database, report, as_json, options)
+        return
+    given = next((name for name, value in options.items() if value is not None), None)
+    if given is not None or str(model).startswith("library:"):
+        what = "a function" if given is None else f"--{given}"
+        raise CommandError(
+            f"expected {what} for a page alone, got the target {target_name}; pass --target "
+            "webgpu, or compile the function with tvm-scan apply"
+        )
+    _model(Path(model), output, target_name, target, database, report, as_json)
+
+
+def _page(
+    what: str,
+    output: Path,
+    target: Any,
+    database: Path | None,
+    report: Path | None,
+    as_json: bool,
+    options: dict[str, str | None],
+) -> None:
+    from tvm_scan.cli.support.pages import write_page
+
+    if report is not None:
+        raise CommandError(
+            "expected --report for a model of the runtime, got a page, which says itself what it "
+            "runs; leave --report out"
+        )
+    manifest = write_page(what, output, target, database=database, **options)
+    if as_json:
+        print_json(manifest)
+        return
+    print(visible(f"target    {manifest['target']}"))
+    print(visible(f"scan      {', '.join(manifest['families'])}, {manifest['plan']}"))
+    print(f"kernels   {len(manifest['kernels'])}")
+    print(f"written: {output}; serve it with python -m http.server -d {output}")
+
+
+def _model(
+    model: Path,
+    output: Path,
+    target_name: str,
+    target: Any,
+    database: Path | None,
+    report: Path | None,
+    as_json: bool,
+) -> None:
     import json
 
     from tvm_scan._files import write_file
     from tvm_scan.cli.draw.compile_page import render
-    from tvm_scan.cli.support.load import make_target
     from tvm_scan.cli.support.models import import_model, noted, timed_step
     from tvm_scan.cli.support.records import open_store
     from tvm_scan.errors import ScanError
 
-    target = make_target(target_name)
     records = None if database is None else open_store(database)
     with noted() as notes:
         mod = timed_step(f"importing {model.name}", lambda: import_model(model))

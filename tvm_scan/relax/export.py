@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import platform
 import re
 import shutil
@@ -18,7 +17,7 @@ from tvm.support import cc
 from tvm.target import Target
 
 from tvm_scan import __version__, tir
-from tvm_scan._files import write_file, write_library
+from tvm_scan._files import check_folder, write_file, write_library
 from tvm_scan.arguments import as_module
 from tvm_scan.artifact import FORMAT, MANIFEST, sha256_of
 from tvm_scan.artifact_inputs import DEVICE_TYPES
@@ -87,7 +86,7 @@ def export(
             f"got one of {runtime}; use tvm.compile with get_pipeline, and TVM's own runtime there"
         )
     folder = Path(folder)
-    _check_folder(folder)
+    check_folder(folder, "export")
     if linker is not None and shutil.which(linker) is None:
         raise ScanError(f"export: expected the linker {linker}, found none; install it")
     legal = FuseScans(target, database)(LegalizeScans()(mod))
@@ -119,18 +118,6 @@ def export(
     path = folder / MANIFEST
     write_file(path, json.dumps(manifest, indent=1) + "\n")
     return path
-
-
-def _check_folder(folder: Path) -> None:
-    """Check, before anything is compiled, that a folder can be written to."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise ScanError(f"export: expected a folder at {there}, found a file; name another one")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ScanError(
-            f"export: expected a folder that can be written to, found {there}, which cannot; "
-            "name another one, or change its permissions"
-        )
 
 
 def _machine(target: Target) -> str:

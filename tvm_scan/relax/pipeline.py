@@ -24,7 +24,7 @@ from tvm_scan.relax.repairs.unlowered import unlowered
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.machine.device import device_of
 
-__all__ = ["get_pipeline", "scan_passes"]
+__all__ = ["get_pipeline", "scan_passes", "scheduled_operators"]
 
 _LOG = logging.getLogger("tvm_scan")
 
@@ -114,13 +114,47 @@ def _default_pipeline(target: Target) -> Any:
     backend = import_module(f"tvm.relax.backend.{device.backend}.pipeline")
     if not device.is_gpu:
         return backend.get_default_pipeline(target)
-    passes = [
+    return _within(
+        target,
+        [
+            *_operator_passes(target),
+            *backend.dataflow_lower_passes(target),
+            *backend.finalize_passes(target),
+        ],
+    )
+
+
+def scheduled_operators(mod: IRModule, target: Target, database: Any) -> IRModule:
+    """Make every operator of a model a call of a scheduled function, as ``get_pipeline`` does.
+
+    Parameters
+    ----------
+    mod : IRModule
+        As imported.
+    target : tvm.target.Target
+        Of a GPU.
+    database : Database or None
+        Tuning records.
+
+    Returns
+    -------
+    IRModule
+        Before what is the virtual machine's: memory is not planned.
+    """
+    scheduled = scan_passes(target, database)(RepairOperators()(mod))
+    return _within(target, _operator_passes(target))(scheduled)
+
+
+def _operator_passes(target: Target) -> list[Any]:
+    """TVM's passes from operators to scheduled functions."""
+    backend = import_module(f"tvm.relax.backend.{device_of(target).backend}.pipeline")
+    return [
         *backend.library_dispatch_passes(target),
         *(_tolerant(each) for each in backend.legalize_passes(target)),
-        *backend.dataflow_lower_passes(target),
-        *backend.finalize_passes(target),
     ]
 
+
+def _within(target: Target, passes: list[Any]) -> Any:
     def run(mod: IRModule) -> IRModule:
         with target:
             return tvm.ir.transform.Sequential(passes)(mod)

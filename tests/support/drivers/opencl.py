@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.drivers.program import Kernel
 from tests.support.environment import cache_folder
+from tvm_scan.browser.program import Kernel
 
 __all__ = ["OpenCl", "driver", "why_unavailable"]
 

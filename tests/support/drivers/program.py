@@ -1,11 +1,10 @@
-"""A scheduled function as kernels, and the function of the host that launches them."""
+"""Programs of `tvm_scan.browser` on this machine's drivers, in place of a page's JavaScript."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -14,56 +13,17 @@ from typing import Any, Protocol
 import numpy as np
 import tvm
 from tvm import tirx
-from tvm.ir import PointerType
 from tvm.target import Target
 
 from tests.support.compiled import key_of
 from tests.support.cusim import _toolchain
 from tests.support.environment import cache_folder
 from tvm_scan import tir
+from tvm_scan.browser import program
+from tvm_scan.browser.numbers import Number, evaluate
+from tvm_scan.browser.program import Kernel, Program, Step
 
-__all__ = ["Driver", "Kernel", "Program", "emit", "run"]
-
-#: TVM's calling convention of a kernel.
-_LAUNCHED = 2
-#: Of the pipeline: they leave the host a packed function, which nobody here calls. Those of storage
-#: must come after it, and are applied to the kernels alone.
-_HOST_PASSES = ["tirx.MakePackedAPI", "tirx.FP8StorageLegalize", "tirx.BF16StorageLegalize"]
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel of a program.
-
-    Attributes
-    ----------
-    name : str
-        Of its function.
-    source : str
-        Its text, or assembly for ROCm.
-    parameters : tuple of str
-        A dtype for each scalar, ``buffer`` for each buffer, in order.
-    """
-
-    name: str
-    source: str
-    parameters: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Program:
-    """Kernels, and who launches them.
-
-    Attributes
-    ----------
-    kernels : mapping
-        By name.
-    host : tirx.PrimFunc
-        Allocates what lies between kernels, and launches them.
-    """
-
-    kernels: Mapping[str, Kernel]
-    host: tirx.PrimFunc
+__all__ = ["Driver", "emit", "run"]
 
 
 class Driver(Protocol):
@@ -82,57 +42,21 @@ class Driver(Protocol):
 
 
 def emit(func: tirx.PrimFunc, target: Target) -> Program:
-    """What TVM makes of a scheduled function, without a runtime; kept from run to run.
-
-    Parameters
-    ----------
-    func : tirx.PrimFunc
-        Whose nests are bound to threads.
-    target : tvm.target.Target
-        Of a GPU.
-    """
+    """`program.emit`, kept from run to run."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     path = _folder() / f"{key_of(mod, target)}.json"
     if not path.exists():
-        _toolchain.publish(json.dumps(_emitted(mod, target)).encode(), path)
+        form = "asm" if str(target.kind.name) == "rocm" else ""
+        emitted = program.emit(func, target, form=form)
+        _toolchain.publish(json.dumps(emitted.as_data()).encode(), path)
     os.utime(path)
-    kept = json.loads(path.read_text())
-    kernels = [Kernel(**{**k, "parameters": tuple(k["parameters"])}) for k in kept["kernels"]]
-    return Program({kernel.name: kernel for kernel in kernels}, tvm.ir.load_json(kept["host"]))
-
-
-def _emitted(mod: tvm.IRModule, target: Target) -> dict[str, Any]:
-    with target, tvm.transform.PassContext(disabled_pass=_HOST_PASSES):
-        pipeline, _, finalize = tvm.tirx.get_default_tir_pipeline(target)
-        mod = pipeline(tirx.transform.BindTarget(target)(mod))
-    kernels, host = [], None
-    for name, func in mod.functions_items():
-        if int(func.attrs.get("calling_conv", 0)) != _LAUNCHED:
-            host = func
-            continue
-        alone = tvm.IRModule({name: func})
-        for legalize in (tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize()):
-            alone = legalize(alone)
-        alone = finalize()(alone)
-        parameters = [_kind(parameter) for parameter in func.params]
-        kernels.append(asdict(Kernel(name.name_hint, _text(alone, target), tuple(parameters))))
-    assert host is not None
-    return {"kernels": kernels, "host": tvm.ir.save_json(host)}
-
-
-def _text(mod: tvm.IRModule, target: Target) -> str:
-    kind = str(target.kind.name)
-    built = tvm.get_global_func(f"target.build.{kind}")(mod, target)
-    return str(built.inspect_source("asm") if kind == "rocm" else built.inspect_source())
-
-
-def _kind(parameter: Any) -> str:
-    return "buffer" if isinstance(parameter.ty, PointerType) else tir.dtype_of(parameter)
+    return Program.from_data(json.loads(path.read_text()))
 
 
 @lru_cache(maxsize=1)
 def _folder() -> Path:
-    folder = cache_folder() / "emitted"
+    # Named for the form of what is in it.
+    folder = cache_folder() / "programs"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _toolchain.remove_unused(folder.iterdir())
     return folder
@@ -157,9 +81,13 @@ def run(program: Program, driver: Driver, arrays: Sequence[np.ndarray]) -> list[
     """
     host = _Host(program, driver)
     buffers = [driver.buffer(np.ascontiguousarray(array)) for array in arrays]
-    for parameter, buffer, array in zip(program.host.params, buffers, arrays, strict=True):
-        host.give(parameter, buffer, array.shape)
-    host.do(program.host.body)
+    for parameter, buffer, array in zip(program.parameters, buffers, arrays, strict=True):
+        host.buffers[parameter.name] = buffer
+        for extent, size in zip(parameter.shape, array.shape, strict=True):
+            if isinstance(extent, str):
+                host.numbers[extent] = size
+            assert host.number(extent) == size, (parameter, array.shape)
+    host.perform(program.steps)
     return [
         np.frombuffer(driver.read(buffer, array.nbytes), array.dtype).reshape(array.shape)
         for buffer, array in zip(buffers, arrays, strict=True)
@@ -167,75 +95,37 @@ def run(program: Program, driver: Driver, arrays: Sequence[np.ndarray]) -> list[
 
 
 class _Host:
-    """The host's function, statement by statement."""
+    """The steps of a host, one after the other."""
 
     def __init__(self, program: Program, driver: Driver) -> None:
         self.program, self.driver = program, driver
-        self.numbers, self.buffers = tir.VarMap(), tir.VarMap()
+        self.numbers: dict[str, int] = {}
+        self.buffers: dict[str, Any] = {}
 
-    def give(self, parameter: Any, buffer: Any, shape: tuple[int, ...]) -> None:
-        self.buffers[parameter] = buffer
-        for extent, size in zip(tir.shape_of(parameter), shape, strict=True):
-            if tir.as_int(extent) is None:
-                self.numbers[extent] = tirx.IntImm(tir.dtype_of(extent), size)
-            else:
-                assert tir.as_int(extent) == size, (parameter, shape)
+    def number(self, number: Number) -> int:
+        return evaluate(number, self.numbers)
 
-    def number(self, expr: Any) -> int:
-        known = tir.as_int(tir.simplify(tir.substitute(expr, self.numbers)))
-        assert known is not None, expr
-        return known
-
-    def do(self, stmt: Any) -> None:
-        match stmt:
-            case tirx.SeqStmt():
-                for each in stmt.seq:
-                    self.do(each)
-            case tirx.AttrStmt():
-                self.do(stmt.body)
-            case tirx.Bind():
-                self.numbers[stmt.var] = tirx.IntImm(
-                    tir.dtype_of(stmt.var), self.number(stmt.value)
-                )
-            case tirx.IfThenElse():
-                taken = stmt.then_case if self.number(stmt.condition) else stmt.else_case
-                if taken is not None:
-                    self.do(taken)
-            case tirx.For():
-                for i in range(self.number(stmt.extent)):
-                    self.numbers[stmt.loop_var] = tirx.IntImm(tir.dtype_of(stmt.loop_var), i)
-                    self.do(stmt.body)
-            case tirx.AllocBuffer():
-                cells = prod(self.number(extent) for extent in tir.shape_of(stmt.buffer))
-                size = cells * tir.byte_size(tir.dtype_of(stmt.buffer))
-                self.buffers[stmt.buffer] = self.driver.buffer(np.full(size, 0xA5, "uint8"))
-            case tirx.DeclBuffer():
-                self.buffers[stmt.buffer] = self.buffers[_holder(stmt.data)]
-            case tirx.Evaluate():
-                self._evaluate(stmt.value)
-            case _:
-                raise AssertionError(f"expected a statement of a host, got {stmt}")
-
-    def _evaluate(self, call: Any) -> None:
-        if tir.call_name(call) is None or not tir.call_name(call).endswith("kernel"):
-            assert tir.as_int(call) is not None, call
-            return
-        name, *args = call.args
-        kernel = self.program.kernels[str(name.value)]
-        tags = [str(tag) for tag in call.attrs["launch_params"]]
-        sizes = [self.number(size) for size in args[len(kernel.parameters) :]]
-        extents = dict(zip(tags, sizes, strict=True))
-        grid, block = (
-            [extents.get(f"{which}.{axis}", 1) for axis in "xyz"]
-            for which in ("blockIdx", "threadIdx")
-        )
-        values = [
-            self.buffers[_holder(arg)] if kind == "buffer" else self.number(arg)
-            for kind, arg in zip(kernel.parameters, args, strict=False)
-        ]
-        self.driver.launch(kernel, values, grid, block)
-
-
-def _holder(data: Any) -> Any:
-    """The buffer whose memory an expression is."""
-    return data.args[0] if hasattr(data, "args") else data
+    def perform(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            match step:
+                case {"let": name, "value": value}:
+                    self.numbers[name] = self.number(value)
+                case {"if": condition, "then": then, "else": orelse}:
+                    self.perform(then if self.number(condition) else orelse)
+                case {"for": name, "extent": extent, "do": body}:
+                    for i in range(self.number(extent)):
+                        self.numbers[name] = i
+                        self.perform(body)
+                case {"allocate": name, "dtype": dtype, "shape": shape}:
+                    size = prod(self.number(extent) for extent in shape) * tir.byte_size(dtype)
+                    self.buffers[name] = self.driver.buffer(np.full(size, 0xA5, "uint8"))
+                case {"launch": name, "arguments": arguments, "grid": grid, "block": block}:
+                    kernel = self.program.kernels[name]
+                    values = [
+                        self.buffers[argument] if kind == "buffer" else self.number(argument)
+                        for kind, argument in zip(kernel.parameters, arguments, strict=True)
+                    ]
+                    grid, block = ([self.number(n) for n in sizes] for sizes in (grid, block))
+                    self.driver.launch(kernel, values, grid, block)
+                case _:
+                    raise AssertionError(f"expected a step of a host, got {step}")

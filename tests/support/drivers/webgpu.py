@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.drivers.program import Kernel
+from tvm_scan.browser.program import Kernel
 
 __all__ = ["WebGpu", "driver", "why_unavailable"]
 
-#: Blocks of one dimension of a grid.
-_BLOCKS = 65535
 _HALF = "shader-f16"
 
 
@@ -38,17 +36,10 @@ class WebGpu:
     def launch(
         self, kernel: Kernel, args: Sequence[Any], grid: list[int], block: list[int]
     ) -> None:
-        """Run a kernel, its grid packed as TVM's code expects it."""
+        """Run a kernel."""
         kinds = list(zip(kernel.parameters, args, strict=True))
         buffers = [arg for kind, arg in kinds if kind == "buffer"]
-        # Indices of 64 bits are narrowed by TVM.
-        scalars = [np.int32(arg).tobytes() for kind, arg in kinds if kind != "buffer"]
-        blocks, one, other = grid
-        assert one == other == 1, grid
-        deep = -(-blocks // _BLOCKS)
-        wide = -(-blocks // deep)
-        # Blocks whose number is greater than this one return.
-        scalars.append(np.uint32(blocks - 1).tobytes())
+        scalars = [np.dtype(kind).type(arg).tobytes() for kind, arg in kinds if kind != "buffer"]
         uniform = self.device.create_buffer_with_data(data=b"".join(scalars), usage="UNIFORM")
         pipeline = self._pipeline(kernel)
         group = self.device.create_bind_group(
@@ -62,7 +53,7 @@ class WebGpu:
         compute = encoder.begin_compute_pass()
         compute.set_pipeline(pipeline)
         compute.set_bind_group(0, group)
-        compute.dispatch_workgroups(wide, 1, deep)
+        compute.dispatch_workgroups(*grid)
         compute.end()
         self.device.queue.submit([encoder.finish()])
 

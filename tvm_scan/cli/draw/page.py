@@ -1,4 +1,4 @@
-"""The frame of the pages that commands write: one file, nothing loaded, light and dark."""
+"""The frame of the pages that commands write: light and dark, nothing loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -45,10 +45,14 @@ td:first-child code { min-width: 0; white-space: nowrap; }
 .l3 { stroke-dasharray: 8 6; }
 .tree { margin-bottom: 1rem; } .tree div { overflow-x: auto; } .tree img { display: block; }
 summary { cursor: pointer; color: var(--soft); }
+form { display: flex; flex-wrap: wrap; gap: .75rem; align-items: center; margin: 1rem 0; }
+input, button { font: inherit; padding: .3rem .6rem; border: 1px solid var(--line);
+  border-radius: .4rem; background: var(--card); color: var(--ink); } input { width: 7rem; }
+button { cursor: pointer; } .chart:empty { display: none; }
 """
 
 
-def document(title: str, parts: Sequence[str]) -> str:
+def document(title: str, parts: Sequence[str], module: str = "") -> str:
     """A whole page.
 
     Parameters
@@ -57,17 +61,26 @@ def document(title: str, parts: Sequence[str]) -> str:
         Plain text.
     parts : sequence of str
         HTML of the body.
+    module : str
+        Address of a module of JavaScript in the page's folder, which may load what lies there.
 
     Returns
     -------
     str
     """
+    policy, script = "", ""
+    if module:
+        policy = " script-src 'self'; connect-src 'self';"
+        script = (
+            '<link rel="icon" href="data:,">\n'  # else a browser asks the server for one
+            f'<script type="module" src="{escape(module)}"></script>\n'
+        )
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        "style-src 'unsafe-inline'; img-src data:\">\n"
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\';'
+        f"{policy} style-src 'unsafe-inline'; img-src data:\">\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n{script}</head>\n"
         f"<body>\n{chr(10).join(parts)}\n</body>\n</html>\n"
     )
 

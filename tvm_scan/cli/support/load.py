@@ -24,6 +24,8 @@ from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.machine.device import DEVICES, device_of
 
 __all__ = [
+    "EXAMPLE_SIZES",
+    "USUAL_SIZES",
     "Choice",
     "Choose",
     "check_no_options",
@@ -40,8 +42,9 @@ __all__ = [
 
 Choose = Callable[[Recurrence, Target], ScanPlan]
 
-_EXAMPLE_SIZES = {"selective_scan": (1, 64, 1024, 16)}
-_DEFAULT_SIZES = (3, 5000)
+#: Sizes of a recurrence of the library where none are given, and those of most.
+EXAMPLE_SIZES = {"selective_scan": (1, 64, 1024, 16)}
+USUAL_SIZES = (3, 5000)
 
 
 def load_file(path: Path, name: str | None) -> PrimFunc:
@@ -151,7 +154,7 @@ def load_func(what: str, name: str | None) -> PrimFunc:
             f"expected one of {', '.join(sorted(library.LIBRARY))}, got library:{key}; "
             "choose one of them"
         )
-    return library.LIBRARY[key].factory(*_EXAMPLE_SIZES.get(key, _DEFAULT_SIZES))
+    return library.LIBRARY[key].factory(*EXAMPLE_SIZES.get(key, USUAL_SIZES))
 
 
 def make_target(name: str) -> Target:
