@@ -1,4 +1,4 @@
-"""How a statement uses what it loads."""
+"""Uses that a statement makes of the values that it loads."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class _Task(Chunk):
         return tir.seq([registers, self._clear(self.ends), *stmts])
 
     def _few_steps(self, count: int, head: Any) -> Any:
-        """So many steps from one on."""
+        """Statements of ``count`` steps, from step ``head`` on."""
 
         def each(make: Callable[[Any], Any]) -> Any:
             return loop("t", count, make, dtype=self.index)

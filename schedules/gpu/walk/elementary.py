@@ -123,7 +123,7 @@ def in_few_instructions(stmt: Any) -> Any:
 
 
 def instructions_saved(stmt: Any, counted: float) -> float:
-    """What a count of calls is too high by, ``counted`` for each, given the functions of here."""
+    """Instructions that calls take less than ``counted`` each, given the functions of this file."""
     saved = 0.0
 
     def visit(call: Call) -> None:
