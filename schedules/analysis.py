@@ -13,8 +13,8 @@ from tvm import tirx
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.extraction import extract_nest, root_nests
-from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
+from tvm_scan.extraction import extract_nest, independent, root_nests
+from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules.delta.rule import as_delta
 from tvm_scan.schedules.splice import ensure_blocks
 
@@ -43,7 +43,7 @@ class Analysis:
     def scans(self) -> tuple[Recurrence | Refusal, ...]:
         """A recurrence for each nest, or why it is none."""
         return tuple(
-            extract_nest(self.func, nest) if _reads_what_it_writes(nest) else _independent(nest)
+            extract_nest(self.func, nest) if _reads_what_it_writes(nest) else independent(nest)
             for nest in self.nests
         )
 
@@ -89,12 +89,3 @@ def _reads_what_it_writes(nest: Any) -> bool:
     """Return whether it can be a recurrence; most nests of a model cannot, and this is cheap."""
     written = tir.buffers_stored(nest)
     return any(buffer in written for buffer in tir.buffers_loaded(nest).keys())
-
-
-def _independent(nest: Any) -> Refusal:
-    return Refusal(
-        RefusalKind.NO_RECURRENCE,
-        nest,
-        "expected a loop in which a step reads what an earlier step wrote, found none",
-        "nothing to do: TVM's own rules already run this loop in parallel",
-    )

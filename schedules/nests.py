@@ -7,17 +7,18 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_scan.annotations import IS_SCHEDULED
+from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import PlanError, RefusalError
-from tvm_scan.extraction import extract_nest, root_nests
 from tvm_scan.recurrence import Refusal
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.arguments import Chooser, check_fits
 from tvm_scan.schedules.choose.plan_of import plan_of
-from tvm_scan.schedules.delta.rule import as_delta, build_chunks, why_unfit
+from tvm_scan.schedules.delta.rule import build_chunks, why_unfit
 from tvm_scan.schedules.leftover import schedule_leftovers
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.primitive import build, unbind
-from tvm_scan.schedules.splice import blocks_in, ensure_blocks, nest_of, splice
+from tvm_scan.schedules.splice import blocks_in, nest_of, splice
 
 __all__ = ["schedule_nests"]
 
@@ -30,28 +31,35 @@ def schedule_nests(
 ) -> tirx.PrimFunc:
     """Schedule every recurrence of a function; see ``parallelize``."""
     same_plan = plan if isinstance(plan, ScanPlan) else None
-    sch = Schedule(ensure_blocks(func))
-    nests = [b[0] for n in root_nests(sch.mod["main"]) if (b := blocks_in(n))]
+    analysis = analyse(func)
+    sch = Schedule(analysis.func)
+    # Each nest is what it is in the function as it was written, whatever becomes of the others.
+    findings = analysis.findings if same_plan is None else analysis.scans
+    nests = [
+        (b[0], finding)
+        for nest, finding in zip(analysis.nests, findings, strict=True)
+        if (b := blocks_in(nest))
+    ]
     refusals: list[Refusal] = []
     device = device_of(target)
     misfits: list[str] = []
     applied = 0
-    for block in nests:
-        current, nest = nest_of(sch, block)
-        recurrence = extract_nest(current, nest)
-        if isinstance(recurrence, Refusal):
-            delta = as_delta(current, nest, recurrence) if same_plan is None else recurrence
-            chunks = None if isinstance(delta, Refusal) else build_chunks(delta, target)
+    for block, finding in nests:
+        if isinstance(finding, Refusal):
+            refusals.append(finding)
+            continue
+        nest = nest_of(sch, block)[1]
+        if isinstance(finding, DeltaRule):
+            chunks = build_chunks(finding, target)
             if chunks is None:
-                refusals.append(recurrence)
-                misfits += [] if isinstance(delta, Refusal) else [why_unfit(delta, target)]
+                misfits.append(why_unfit(finding, target))
                 continue
             splice(sch, block, nest, chunks)
             applied += 1
             continue
-        chosen = plan(recurrence) if callable(plan) else plan or plan_of(recurrence, target)
-        check_fits(chosen, target, recurrence, for_all=same_plan is not None and len(nests) > 1)
-        built = build(recurrence, chosen, device)
+        chosen = plan(finding) if callable(plan) else plan or plan_of(finding, target)
+        check_fits(chosen, target, finding, for_all=same_plan is not None and len(nests) > 1)
+        built = build(finding, chosen, device)
         if built is None:
             unbind(sch, block, device)
         else:

@@ -28,6 +28,7 @@ __all__ = [
     "fresh_copy",
     "is_empty",
     "is_half",
+    "is_leaf",
     "is_true",
     "loads",
     "map_loads",
@@ -133,14 +134,24 @@ def substitute(node: Any, mapping: VarMap | Mapping[Var, Any]) -> Any:
     return tvm_ffi.structural_map(node, (Var, lambda var: table.get(var, var)))
 
 
+def is_leaf(node: Any) -> bool:
+    """Return whether ``node`` is a variable or an integer, as most indices are.
+
+    Structural visits of TVM cost ten times this question.
+    """
+    return isinstance(node, Var | tirx.IntImm)
+
+
 def map_loads(node: Any, fn: Callable[[TensorLoad], Any]) -> Any:
     """``node`` with ``fn`` applied to every buffer load, innermost first."""
+    if is_leaf(node):
+        return node
     return tvm_ffi.structural_map(node, (TensorLoad, fn))
 
 
 def loads(node: Any) -> list[TensorLoad]:
     """Every buffer load in ``node``."""
-    if isinstance(node, Var | tirx.IntImm):  # most indices are, and a visit costs ten times this
+    if is_leaf(node):
         return []
     loaded: list[TensorLoad] = []
     tvm_ffi.structural_walk(node, [(TensorLoad, lambda load: loaded.append(load))])

@@ -109,6 +109,8 @@ def with_wrapping(stmt: Any, overflow: Overflow, *, signed: bool = False) -> Any
 
 def _wrapped(expr: Any, stored: tir.VarMap, *, in_c: bool, signed: bool) -> Any:
     """An expression whose integers wrap, the signed ones of 32 and 64 bits if they are wanted."""
+    if tir.is_leaf(expr):
+        return expr
     loads, known, changed = tir.VarMap(), stored.copy(), []
 
     def on_load(load: Any) -> Any:

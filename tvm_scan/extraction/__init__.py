@@ -7,5 +7,6 @@ registers), ``assemble`` (all of it, in order).
 """
 
 from tvm_scan.extraction.assemble import extract, extract_nest, root_nests
+from tvm_scan.extraction.nest import independent
 
-__all__ = ["extract", "extract_nest", "root_nests"]
+__all__ = ["extract", "extract_nest", "independent", "root_nests"]

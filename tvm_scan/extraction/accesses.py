@@ -37,21 +37,24 @@ class Access:
 
 def accesses_of(stmts: list[Any], inner: list[Loop] | None = None) -> list[Access]:
     """Every load and store in ``stmts``, in program order."""
-    inner = inner or []
     out: list[Access] = []
+    _add_accesses(stmts, inner or [], out)
+    return out
 
+
+def _add_accesses(stmts: list[Any], inner: list[Loop], out: list[Access]) -> None:
     for stmt in stmts:
         if isinstance(stmt, Alloc):
             continue
-        for load in stmt.reads:
-            out.append(Access(load.source, list(load.indices), False, inner, stmt.origin))
+        for buffer, indices in stmt.reads:
+            out.append(Access(buffer, indices, False, inner, stmt.origin))
         if isinstance(stmt, Store):
             out.append(Access(stmt.buffer, stmt.indices, True, inner, stmt.origin))
         elif isinstance(stmt, Condition):
-            out += accesses_of(stmt.then, inner) + accesses_of(stmt.orelse, inner)
+            _add_accesses(stmt.then, inner, out)
+            _add_accesses(stmt.orelse, inner, out)
         elif isinstance(stmt, Loop):
-            out += accesses_of(stmt.body, [*inner, stmt])
-    return out
+            _add_accesses(stmt.body, [*inner, stmt], out)
 
 
 def is_private(buffer: Var, body: list[Any]) -> bool:
@@ -68,20 +71,20 @@ def is_private(buffer: Var, body: list[Any]) -> bool:
 
 
 def _overwrites(buffer: Var, body: list[Any]) -> bool:
-    for access in accesses_of(without_conditions(body)):
-        if access.buffer.same_as(buffer):
-            first = access
-            break
-    else:
-        return False
+    first = _first_access(buffer, without_conditions(body))
     return (
-        first.is_store
+        first is not None
+        and first.is_store
         and _first_access_is(buffer, body, first)
         and all(
             _covers(index, extent, first.inner)
             for index, extent in zip(first.indices, tir.shape_of(buffer), strict=True)
         )
     )
+
+
+def _first_access(buffer: Var, body: list[Any]) -> Access | None:
+    return next((a for a in accesses_of(body) if a.buffer.same_as(buffer)), None)
 
 
 def without_conditions(stmts: list[Any]) -> list[Any]:
@@ -96,10 +99,8 @@ def without_conditions(stmts: list[Any]) -> list[Any]:
 
 
 def _first_access_is(buffer: Var, body: list[Any], first: Access) -> bool:
-    for access in accesses_of(body):
-        if access.buffer.same_as(buffer):
-            return access.origin is first.origin and access.is_store == first.is_store
-    return False
+    found = _first_access(buffer, body)
+    return found is not None and found.origin is first.origin and found.is_store == first.is_store
 
 
 def _first_apart(buffer: Var, body: list[Any]) -> list[Any] | None:

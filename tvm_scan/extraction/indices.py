@@ -64,6 +64,8 @@ def tidy_indices(stmts: list[Any], ranges: Ranges | None = None) -> list[Any]:
 
 
 def _divides(expr: Any) -> bool:
+    if tir.is_leaf(expr):
+        return False
     divisions: list[Any] = []
     tvm_ffi.structural_walk(expr, [((tirx.FloorDiv, tirx.FloorMod), divisions.append)])
     return bool(divisions)

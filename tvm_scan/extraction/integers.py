@@ -73,7 +73,7 @@ def map_integers(stmts: list[Any], run: Map) -> list[Any]:
     ]
 
     def expr(e: Any) -> Any:
-        return integer(tvm_ffi.structural_map(e, handlers))
+        return integer(e if tir.is_leaf(e) else tvm_ffi.structural_map(e, handlers))
 
     return map_expressions(stmts, expr)
 

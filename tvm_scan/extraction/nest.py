@@ -37,7 +37,7 @@ from tvm_scan.extraction.statements import (
 )
 from tvm_scan.recurrence import Refusal, RefusalKind
 
-__all__ = ["Nest", "find_nest", "is_lane", "lane_path", "linear_in"]
+__all__ = ["Nest", "find_nest", "independent", "is_lane", "lane_path", "linear_in"]
 
 
 @dataclass(eq=False)
@@ -171,13 +171,7 @@ def find_nest(
                 return overwritten(ordered[0])
             loops_or_stmts = path or without_allocs(body)
             origin = loops_or_stmts[0].origin if loops_or_stmts else None
-            return Refusal(
-                RefusalKind.NO_RECURRENCE,
-                origin,
-                "expected a loop in which a step reads what an earlier step wrote, found "
-                "independent iterations only",
-                "nothing to do: TVM's own rules already run this loop in parallel",
-            )
+            return independent(origin)
         if len(loops) > 1:
             return Refusal(
                 RefusalKind.SEVERAL_TIME_LOOPS,
@@ -189,6 +183,17 @@ def find_nest(
         before += inside[:position]
         after = inside[position + 1 :] + after
         level = [loops[0]]
+
+
+def independent(origin: Any) -> Refusal:
+    """Refusal of a nest in which nothing depends on an earlier iteration."""
+    return Refusal(
+        RefusalKind.NO_RECURRENCE,
+        origin,
+        "expected a loop in which a step reads what an earlier step wrote, found independent "
+        "iterations only",
+        "nothing to do: TVM's own rules already run this loop in parallel",
+    )
 
 
 def _keeps_history(time: Loop, external: tir.VarMap) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Var
-from tvm.ir.expr import TensorLoad
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
@@ -32,6 +31,9 @@ __all__ = [
     "without_allocs",
 ]
 
+#: A buffer, and indices into it.
+Cell = tuple[Var, list[Any]]
+
 
 @dataclass(eq=False)
 class Loop:
@@ -44,9 +46,9 @@ class Loop:
     thread: str = ""
 
     @cached_property
-    def reads(self) -> list[TensorLoad]:
-        """Loads of the extent."""
-        return tir.loads(self.extent)
+    def reads(self) -> list[Cell]:
+        """Cells that the extent loads."""
+        return _cells(self.extent)
 
 
 @dataclass(eq=False)
@@ -59,9 +61,9 @@ class Condition:
     origin: Any
 
     @cached_property
-    def reads(self) -> list[TensorLoad]:
-        """Loads of the condition."""
-        return tir.loads(self.cond)
+    def reads(self) -> list[Cell]:
+        """Cells that the condition loads."""
+        return _cells(self.cond)
 
 
 @dataclass(eq=False)
@@ -74,9 +76,9 @@ class Store:
     origin: Any
 
     @cached_property
-    def reads(self) -> list[TensorLoad]:
-        """Loads of the value, then of the indices."""
-        return [load for e in (self.value, *self.indices) for load in tir.loads(e)]
+    def reads(self) -> list[Cell]:
+        """Cells that the value loads, then those of the indices."""
+        return _cells(self.value, *self.indices)
 
 
 @dataclass(eq=False)
@@ -88,9 +90,9 @@ class Let:
     origin: Any
 
     @cached_property
-    def reads(self) -> list[TensorLoad]:
-        """Loads of the value."""
-        return tir.loads(self.value)
+    def reads(self) -> list[Cell]:
+        """Cells that the value loads."""
+        return _cells(self.value)
 
 
 @dataclass(eq=False)
@@ -107,6 +109,10 @@ class Tree:
     body: list[Any]
     extents: Extents
     reduced: tir.VarMap = field(default_factory=tir.VarMap)
+
+
+def _cells(*exprs: Any) -> list[Cell]:
+    return [(load.source, list(load.indices)) for e in exprs for load in tir.loads(e)]
 
 
 def rebuild(stmts: list[Any]) -> Any:
