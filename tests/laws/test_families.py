@@ -14,7 +14,7 @@ import pytest
 from tvm import tirx
 
 from tests.laws.interpreter import TARGETS, evaluate, same
-from tests.support.tiers import paired
+from tests.support.tiers import longer, paired
 from tvm_scan.algebra import FAMILIES, Declared, LateSegmented, classify
 from tvm_scan.algebra.base import NotInFamily, System
 
@@ -416,7 +416,7 @@ def test_laws(name, target):
     algebra = Interpreted(case, target)
     assert algebra.algebra.name == case.family
     rng = random.Random(name)
-    for _ in range(12):
+    for _ in range(longer(6, 24)):
         inputs = [case.draw(rng, NAMES) for _ in range(5)]
         states = [case.start]
         for step in inputs:

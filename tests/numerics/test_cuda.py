@@ -200,7 +200,10 @@ def test_any_number_of_rows(rows):
 
 @pytest.mark.parametrize(
     ("plan", "symbolic"),
-    [("default", False), *((p, s) for p in ("lanes", "tiles 32x1") for s in (False, True))],
+    longer(
+        [("default", False), ("lanes", True), ("tiles 32x1", False)],
+        [("default", False), *((p, s) for p in ("lanes", "tiles 32x1") for s in (False, True))],
+    ),
 )
 def test_many_rows(plan, symbolic):
     """70,000 rows of length 3: more blocks than 65,535, all of them along blockIdx.x."""

@@ -170,7 +170,6 @@ def test_packed_sequences(name):
     """Each is what it is alone, bit for bit, whatever is in the others; one is empty."""
     sequences = len(BORDERS) - 1
     given, state = inputs_of(name, BORDERS[-1], batch=1, sequences=sequences)
-    given, state = {n: t.float() for n, t in given.items()}, state.float()
     for bad in (None, math.nan, math.inf):
         timed = {n: t.clone() for n, t in given.items()}
         if bad is not None:
