@@ -42,6 +42,8 @@ _LLVM_TYPES = {
     "float64": "double",
     "int32": "i32",
     "int64": "i64",
+    "uint32": "i32",
+    "uint64": "i64",
     "float16": "half",
 }
 

@@ -84,6 +84,24 @@ def test_tiles_equal_the_loop(step, dtype, back, past):
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "plan"),
+    [
+        ("uint32", TILES),
+        ("uint32", ScanPlan.of("cpu", "lanes", time_vector=16)),
+        ("uint64", ScanPlan.of("cpu", "lanes", time_vector=16)),
+    ],
+    ids=str,
+)
+def test_unsigned_lines_past_the_caches(dtype, plan):
+    """Every dtype that tiles or vectors of time take has a line store."""
+    func = program("sum", dtype, steps=64)
+    arrays = [np.arange(LANES * 64, dtype=dtype).reshape(LANES, 64)] * 2
+    arrays.append(np.zeros_like(arrays[0]))
+    got = run_scan(func, arrays, plan.with_(nontemporal=PAST[-1]))
+    np.testing.assert_array_equal(got[2], np.cumsum(arrays[1], axis=1, dtype=dtype))
+
+
 @pytest.mark.parametrize("back", [False, True], ids=["forwards", "backwards"])
 def test_asking_ahead_changes_nothing(back):
     func = program("affine", "float32", back=back, lanes=32, steps=1000)

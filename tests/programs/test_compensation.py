@@ -22,6 +22,23 @@ ON_PURPOSE = {
     "a sum below an operator": ("C = c", "S = T.max(h, T.exp((h + x) - h))"),
     "rounded to a grid": ("C = c", "S = ((h + GRID) - GRID) + x"),
     "split in two": ("s = h * SPLIT", "C = c", "S = (s - (s - h)) + x"),
+    "kahan, restarted": (
+        "y = x - c",
+        "s = T.Select(x > x * x, x, h + y)",
+        "C = T.Select(x > x * x, x - x, (s - h) - y)",
+        "S = s",
+    ),
+    "kahan, masked": (
+        "y = x - c",
+        "s = T.if_then_else(x > x * x, h + y, h)",
+        "C = T.if_then_else(x > x * x, (s - h) - y, c)",
+        "S = s",
+    ),
+    "neumaier, restarted": (
+        "s = T.Select(x > x * x, x, h + x)",
+        "C = T.Select(x > x * x, x - x, c + ((x - s) + h))",
+        "S = s",
+    ),
     "split by a quotient": ("C = c", "S = (h / x - h / x) + x"),
 }
 TAKEN = {
@@ -35,6 +52,12 @@ TAKEN = {
         "S = m",
     ),
     "two taps": ("C = h", "S = (1.5 * h - 0.75 * c) + x"),
+    "in and out": (
+        "s = T.Select(x > x * x, h + x, h)",
+        "C = c",
+        "S = T.Select(x > x * x * x, s - x, s)",
+    ),
+    "towards what is chosen": ("C = c", "S = h + 0.125 * (T.Select(x > x * x, x, h) - h)"),
     "of an integer": ("C = c", "S = h + T.Cast(D, (t + 3) - t)"),
 }
 

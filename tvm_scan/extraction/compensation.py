@@ -3,18 +3,21 @@
 ``(a + b) - a`` is ``b`` for real numbers, and for floats what is left of ``b`` in ``a + b``. An
 author who writes it wants the difference; an algebra over the reals loses it. So a step is refused
 in which a sum that reads a carry has a term of which the loop's own arithmetic cancels half of the
-bits or more.
+bits or more. A masked or restarted sum writes the same with choices: in each branch of those that
+read a carry, no sum may lose a carry and keep something beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import Call
 
 from tvm_scan import tir
+from tvm_scan.algebra.choices import as_choice, decided
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.extraction.coupling import Draft
 from tvm_scan.extraction.rewrite import BodyWriter
@@ -28,6 +31,8 @@ __all__ = ["rounded_on_purpose"]
 _BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 #: Terms of a sum that is written out; a longer one stands as it is in those around it.
 _MOST_TERMS = 256
+#: Choices that are decided one within the other; what lies deeper stands as it is.
+_MOST_CHOICES = 4
 
 #: From products of factors, as sorted positions, to their coefficients.
 _Sum = dict[tuple[int, ...], float]
@@ -56,6 +61,8 @@ def rounded_on_purpose(
     for draft in drafts:
         if is_float(tir.dtype_of(draft.step)):
             cancelled = _Sums(carried).first_cancelled(draft.step)
+            if cancelled is None:
+                cancelled = _first_lost(draft.step, carried)
             if cancelled is not None:
                 return _refusal(draft, cancelled, in_own_words(cancelled, state, writer))
     return None
@@ -73,11 +80,59 @@ def _refusal(draft: Draft, expr: Any, shown: str) -> Refusal:
     )
 
 
-class _Sums:
-    """Expressions as sums of products of what is no sum and no product."""
+def _first_lost(step: Any, carried: tir.VarMap) -> Any:
+    """The first sum that loses a carry in a branch of the choices it is made of, or None."""
+    lost: list[Any] = []
 
-    def __init__(self, carried: tir.VarMap) -> None:
-        self.carried = carried
+    def on_sum(e: Any) -> Any:
+        if lost or not is_float(tir.dtype_of(e)):
+            return tvm_ffi.WalkResult.SKIP
+        if not (_reads(e.a, carried) and _reads(e.b, carried)):
+            return tvm_ffi.WalkResult.ADVANCE
+        for branch in _branches(e, carried):
+            cancelled = _Sums(carried, losing=True).first_cancelled(branch)
+            if cancelled is not None:
+                lost.append(cancelled)
+                break
+        return tvm_ffi.WalkResult.SKIP
+
+    tvm_ffi.structural_walk(step, [(tirx.Add, on_sum), (tirx.Sub, on_sum)], order="pre")
+    return lost[0] if lost else None
+
+
+def _branches(e: Any, carried: tir.VarMap, depth: int = _MOST_CHOICES) -> Iterator[Any]:
+    """The sum with each choice between values that read a carry made, one way and the other."""
+    conditions = [
+        choice[0]
+        for choice in _choices(e)
+        if depth and any(_reads(value, carried) for value in choice[1:])
+    ]
+    for value in (True, False) if conditions else ():
+        yield from _branches(decided(e, conditions[0], value), carried, depth - 1)
+    if not conditions and depth < _MOST_CHOICES:
+        yield e
+
+
+def _choices(e: Any) -> list[tuple[Any, Any, Any]]:
+    choices: list[Any] = []
+    kinds = [(kind, lambda node: choices.append(as_choice(node))) for kind in (tirx.Select, Call)]
+    tvm_ffi.structural_walk(e, kinds)
+    return [choice for choice in choices if choice is not None]
+
+
+def _reads(e: Any, carried: tir.VarMap) -> bool:
+    return any(var in carried for var in tir.variables(e).keys())
+
+
+class _Sums:
+    """Expressions as sums of products of what is no sum and no product.
+
+    Where `losing`, a sum counts that loses a product with a carry, unless its two sides are the
+    same: of these nothing is left, in the loop neither.
+    """
+
+    def __init__(self, carried: tir.VarMap, *, losing: bool = False) -> None:
+        self.carried, self.losing = carried, losing
         self.factors: dict[tuple[Any, bool], list[tuple[Any, int]]] = {}
         self.with_carry: list[bool] = []
         self.cancelled: Any = None
@@ -113,7 +168,7 @@ class _Sums:
                 return {(at,): 1.0}
         at = len(self.with_carry)
         alike.append((e, at))
-        self.with_carry.append(any(var in self.carried for var in tir.variables(e).keys()))
+        self.with_carry.append(_reads(e, self.carried))
         tvm_ffi.structural_walk(e, [(tirx.Add, self._of_floats), (tirx.Sub, self._of_floats)])
         return {(at,): 1.0}
 
@@ -134,13 +189,19 @@ class _Sums:
     def _added(self, left: _Sum, right: _Sum, e: Any) -> _Sum:
         if len(left) + len(right) > _MOST_TERMS:
             return self._factor(e)
-        reads = any(self.with_carry[at] for key in (*left, *right) for at in key)
+        reads = any(self._carries(key) for key in (*left, *right))
         least = 2.0 ** (-_BITS.get(tir.dtype_of(e), 24) / 2)
         out = dict(left)
         for key, value in right.items():
             before = left.get(key, 0.0)
             total = before + value
-            if reads and abs(total) < least * (abs(before) + abs(value)):
+            lost = abs(total) < least * (abs(before) + abs(value))
+            if self.losing:
+                lost = lost and self._carries(key) and not tir.structurally_equal(e.a, e.b)
+            if reads and lost:
                 self.cancelled = e if self.cancelled is None else self.cancelled
             out[key] = total
         return {key: value for key, value in out.items() if value}
+
+    def _carries(self, key: tuple[int, ...]) -> bool:
+        return any(self.with_carry[at] for at in key)
