@@ -36,6 +36,16 @@ def test_explain_as_data(command, program):
     assert report["unfit"] is None
 
 
+def test_explain_what_reads_other_terms(command, tmp_path):
+    path = tmp_path / "product.py"
+    path.write_text(SOURCES["a second update with other keys"])
+    code, text, _ = command("explain", path)
+    assert code == 0
+    assert "e       Ks[b, t, 1 - h // 2, row], of the gated S with 1 of the terms" in text
+    path.write_text(SOURCES["a gate of the column"])
+    assert "columns'  W[b, t, h, c]" in command("explain", path)[1]
+
+
 def test_options_of_a_scan(command, program):
     for option in (["--plan", "cpu/lanes()"], ["--cost"], ["--prove"]):
         code, _, error = command("explain", program, *option)
@@ -48,7 +58,7 @@ def test_options_of_a_scan(command, program):
 
 def test_explain_what_is_none(command, tmp_path):
     path = tmp_path / "other.py"
-    path.write_text(SOURCES["a gate of the column"])
+    path.write_text(SOURCES["another column's error"])
     code, _, error = command("explain", path)
     assert code == 3
     assert "refused" in error

@@ -31,6 +31,7 @@ def describe_rule(rule: DeltaRule, target: Target) -> dict[str, Any]:
             "first": name if rule.initial is None else as_text(rule.initial),
         },
         "gate": as_text(rule.gate),
+        "column_gate": None if rule.column_gate is None else as_text(rule.column_gate),
         "terms": [_term(term) for term in rule.terms],
         "reads": [
             {
@@ -49,12 +50,13 @@ def describe_rule(rule: DeltaRule, target: Target) -> dict[str, Any]:
     }
 
 
-def _term(term: Term) -> dict[str, str | None]:
+def _term(term: Term) -> dict[str, str | int | None]:
     return {
         "vector": as_text(term.into),
         "drive": as_text(term.drive),
         "rate": None if term.source is None else as_text(term.rate),
         "read_vector": None if term.source is None else as_text(term.source),
+        "terms_before": term.added,
     }
 
 
@@ -72,12 +74,16 @@ def rule_lines(report: dict[str, Any]) -> list[str]:
         "p (w + r (e . S)), with S at t - 1",
         f"    gate      {report['gate']}",
     ]
+    if report["column_gate"] is not None:
+        lines.append(f"    columns'  {report['column_gate']}")
     for term in report["terms"]:
         lines.append(f"    p         {term['vector']}")
         lines.append(f"      w       {term['drive']}")
         if term["rate"] is not None:
             lines.append(f"      r       {term['rate']}")
-            lines.append(f"      e       {term['read_vector']}")
+            count = term["terms_before"]
+            of = f", of the gated S with {count} of the terms" if count else ""
+            lines.append(f"      e       {term['read_vector']}{of}")
     lines.append("outputs")
     lines += [f"    {store}" for store in report["stores"]]
     lines += [
