@@ -106,3 +106,28 @@ def test_autograd_knows_that_a_state_was_changed(ways):
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             product.sum().backward()
     assert ways
+
+
+def test_a_step_like_the_last_ones_makes_no_key(ways, monkeypatch):
+    """Of two signatures in turns, as layers of two kinds call; another one makes its key."""
+    kinds = [{}, {"scale": 0.5}]
+    for seed in range(3):
+        for changes in kinds:
+            check(step(seed, **changes), changes.get("scale"))
+    keys = []
+    made = repeated._signature
+    monkeypatch.setattr(repeated, "_signature", lambda *given: keys.append(given) or made(*given))
+    count = len(ways)
+    for changes in kinds:
+        check(step(5, **changes), changes.get("scale"))
+    assert (len(ways), keys) == (count + 2, [])
+    check(step(scale=0.25), 0.25)
+    wide = {n: t.double() if isinstance(t, torch.Tensor) else t for n, t in step().items()}
+    check(wide)
+    with torch.no_grad():
+        recorded = step()
+        recorded["q"].requires_grad_()
+        check({n: t.detach() if n == "q" else t for n, t in recorded.items()})
+        y, _ = ts.gated_delta_rule(**recorded)
+    assert not y.requires_grad
+    assert len(keys) >= 3
