@@ -34,8 +34,10 @@ PREPARED = 60.0
 #: Cycles of a chunk in which a sum waits for the one before: sums of pairs, substitution.
 _WAITS = 250.0
 #: A thread of the pool that sleeps, as they do beside torch's, wakes so many times as slowly as
-#: one that waits in a loop (2 vCPUs of an Emerald Rapids, after 4 ms without a call: 48 us).
-ASLEEP = 30.0
+#: one that waits in a loop: 48 us after 4 ms without a call (2 vCPUs of an Emerald Rapids), and what
+#: it has in its caches comes on top. There 64 steps of 8 x 64 x 64 took 185 us with the pool, and 110
+#: without; a step in place of 32 x 128 x 128 took 249 us with it, and 100 without.
+ASLEEP = 60.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class WalkShape:
         Bytes of a cell.
     group : int
         States that share their keys.
+    in_place : bool
+        Whether the states after time are where those before it were.
     """
 
     states: int
@@ -61,6 +65,7 @@ class WalkShape:
     terms: int = 1
     cell: int = 4
     group: int = 1
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,8 +125,8 @@ class WalkPlan:
             cycles=tasks * steps * cycles,
             tasks=tasks,
             joins=wakes * self.threads,
-            moved=3 * state + tokens,
-            footprint=2 * state + tokens,
+            moved=(2 if shape.in_place else 3) * state + tokens,
+            footprint=(1 if shape.in_place else 2) * state + tokens,
         )
         return cpu_cost(work, chip, machine.cores)
 
@@ -161,6 +166,7 @@ def shape_of(options: Mapping[str, Any], sizes: Mapping[str, int]) -> WalkShape:
         terms=1 if options["rule"] == "delta" else 2,
         cell=tir.byte_size(str(options["dtype"])),
         group=group,
+        in_place=bool(options.get("in_place", False)),
     )
 
 
@@ -188,6 +194,7 @@ def walk_of(rule: DeltaRule, target: Target) -> WalkPlan:
         known_extent(rule.time.extent),
         terms=len(rule.terms),
         cell=tir.byte_size(rule.dtype),
+        in_place=rule.initial is None and rule.is_kept,
     )
     plans = WalkPlan.space(shape, machine)
     if None in lanes and machine.cores > 1:
