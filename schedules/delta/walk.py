@@ -34,9 +34,9 @@ PREPARED = 60.0
 #: Cycles of a chunk in which a sum waits for the one before: sums of pairs, substitution.
 _WAITS = 250.0
 #: A thread of the pool that sleeps, as they do beside torch's, wakes so many times as slowly as
-#: one that waits in a loop: 48 us after 4 ms without a call (2 vCPUs of an Emerald Rapids), and what
-#: it has in its caches comes on top. There 64 steps of 8 x 64 x 64 took 185 us with the pool, and 110
-#: without; a step in place of 32 x 128 x 128 took 249 us with it, and 100 without.
+#: one that waits in a loop: 48 us after 4 ms without a call (2 vCPUs of an Emerald Rapids), and
+#: its caches are cold then. There 64 steps of 8 x 64 x 64 took 185 us with the pool and 110
+#: without it, a step in place of 32 x 128 x 128 took 249 and 100.
 ASLEEP = 60.0
 
 
