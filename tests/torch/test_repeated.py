@@ -68,6 +68,22 @@ def test_a_step_of_another_signature_is_another(ways):
     assert len(ways) == count
 
 
+def test_arguments_that_lie_otherwise_in_memory_are_copied(ways):
+    """Keys that are a part of a wider tensor, and a state that is: another output each time."""
+    for seed in range(3):
+        strided = step(seed)
+        strided["k"] = torch.cat((strided["k"], strided["k"]), 3)[..., :16]
+        check(strided)
+    count = len(ways)
+    assert count
+    for seed in range(3):
+        strided = step(seed)
+        state = strided["initial_state"]
+        strided["initial_state"] = torch.cat((state, state), 3)[..., :16]
+        check(strided)
+    assert len(ways) == count
+
+
 def test_what_is_wrong_is_refused_every_time(ways):
     """Offsets are read, and a derivative is none of the signature of a tensor."""
     packed = step()

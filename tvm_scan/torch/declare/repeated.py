@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.kernels.cache import Run, kernel_at, runs_of_kernels
-from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, launch
+from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, launch, prepared
 from tvm_scan.torch.private import is_watched, tensor_check, transforms_active
 
 __all__ = ["repeated"]
@@ -72,6 +72,8 @@ class _Way:
         Its operands; those that are tensors are None.
     arguments : tuple of (int, int)
         Operands that are arguments of the call, and which.
+    copied : tuple of int
+        Those of the operands that lie in memory otherwise than the kernel reads them.
     new : tuple of _New
         Operands that the call makes.
     results : tuple of int
@@ -83,6 +85,7 @@ class _Way:
     key: Any
     numbers: tuple[Any, ...]
     arguments: tuple[tuple[int, int], ...]
+    copied: tuple[int, ...]
     new: tuple[_New, ...]
     results: tuple[int, ...]
     changed: tuple[int, ...]
@@ -91,6 +94,8 @@ class _Way:
         operands = [*self.numbers]
         for place, number in self.arguments:
             operands[place] = values[number]
+        for place in self.copied:
+            operands[place] = prepared(operands[place])
         for one in self.new:
             operands[one.place] = one.make(values)
         launch(kernel_at(self.key).call, *operands)
@@ -253,21 +258,25 @@ def _way_of(runs: Sequence[Run], values: Sequence[Any], result: Any) -> _Way | N
     if len(runs) != 1:
         return None
     (run,) = runs
-    arguments, new = [], []
+    arguments, copied, new = [], [], []
     for place, one in enumerate(run.operands):
         number = next((n for n, value in enumerate(values) if value is one), None)
         if not isinstance(one, Tensor):
             continue
         if number is not None:
             arguments.append((place, number))
+            if prepared(one).data_ptr() != one.data_ptr():
+                copied.append(place)
         elif any(part is one for part in result):
             new.append(_New(place, one.shape, one.dtype, one.device, _like(one, values)))
         else:  # something was computed of the arguments
             return None
     places = [next((n for n, one in enumerate(run.operands) if one is part), -1) for part in result]
-    if -1 in places:
+    # What a kernel writes to a copy is in no argument.
+    if -1 in places or set(copied) & set(places):
         return None
     numbers = tuple(None if isinstance(one, Tensor) else one for one in run.operands)
     by_operand = dict(arguments)
     changed = tuple(by_operand[place] for place in places if place in by_operand)
-    return _Way(run.key, numbers, tuple(arguments), tuple(new), tuple(places), changed)
+    taken = tuple(arguments), tuple(copied), tuple(new)
+    return _Way(run.key, numbers, *taken, tuple(places), changed)
