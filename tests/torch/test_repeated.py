@@ -84,6 +84,24 @@ def test_arguments_that_lie_otherwise_in_memory_are_copied(ways):
     assert len(ways) == count
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+def test_halves_go_to_the_kernel_through_their_conversion(ways, in_place):
+    """Vectors and rates in bfloat16 as models have them, gates and states in float32."""
+    for seed in range(4):
+        given = step(seed, inplace_final_state=in_place, output_final_state=not in_place)
+        halves = {n: given[n].bfloat16() for n in ("q", "k", "v", "beta")}
+        wide = {n: t.float() for n, t in halves.items()}
+        want, last = ts.gated_delta_rule(
+            **{**given, **wide, "initial_state": given["initial_state"].clone()}
+        )
+        count = len(ways)
+        y, state = ts.gated_delta_rule(**{**given, **halves})
+        assert y.dtype == torch.bfloat16 and torch.equal(y, want.bfloat16())
+        assert torch.equal(state, last)
+        assert (state is given["initial_state"]) == in_place
+    assert len(ways) == count + 1
+
+
 def test_what_is_wrong_is_refused_every_time(ways):
     """Offsets are read, and a derivative is none of the signature of a tensor."""
     packed = step()

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import Run, kernel_at, runs_of_kernels
+from tvm_scan.torch.kernels.cache import Gathered, kernel_at, runs_of_kernels
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, launch, prepared
 from tvm_scan.torch.private import is_watched, tensor_check, transforms_active
 
@@ -72,12 +72,14 @@ class _Way:
         Its operands; those that are tensors are None.
     arguments : tuple of (int, int)
         Operands that are arguments of the call, and which.
+    converted : tuple of (int, dtype)
+        Those of the operands that are converted.
     copied : tuple of int
-        Those of the operands that lie in memory otherwise than the kernel reads them.
+        Those that then lie in memory otherwise than the kernel reads them.
     new : tuple of _New
         Operands that the call makes.
-    results : tuple of int
-        The operand that each result is.
+    results : tuple of (int, dtype or None)
+        The operand that each result is, or is converted from.
     changed : tuple of int
         Arguments that are results, too: autograd is told that the kernel wrote to them.
     """
@@ -85,15 +87,18 @@ class _Way:
     key: Any
     numbers: tuple[Any, ...]
     arguments: tuple[tuple[int, int], ...]
+    converted: tuple[tuple[int, torch.dtype], ...]
     copied: tuple[int, ...]
     new: tuple[_New, ...]
-    results: tuple[int, ...]
+    results: tuple[tuple[int, torch.dtype | None], ...]
     changed: tuple[int, ...]
 
     def __call__(self, values: Sequence[Any]) -> Any:
         operands = [*self.numbers]
         for place, number in self.arguments:
             operands[place] = values[number]
+        for place, dtype in self.converted:
+            operands[place] = operands[place].to(dtype)
         for place in self.copied:
             operands[place] = prepared(operands[place])
         for one in self.new:
@@ -101,7 +106,9 @@ class _Way:
         launch(kernel_at(self.key).call, *operands)
         for number in self.changed:
             torch.autograd.graph.increment_version(values[number])
-        return tuple([operands[place] for place in self.results])
+        return tuple(
+            [operands[p] if dtype is None else operands[p].to(dtype) for p, dtype in self.results]
+        )
 
 
 def repeated(
@@ -146,9 +153,9 @@ def repeated(
             if way is ways:
                 if len(ways) >= _MOST:
                     ways.clear()
-                with runs_of_kernels() as runs:
+                with runs_of_kernels() as gathered:
                     result = function(*arguments, **named)
-                ways[key] = _way_of(runs, values, result)
+                ways[key] = _way_of(gathered, values, result)
                 return result
             if not isinstance(way, _Way):
                 return function(*arguments, **named)
@@ -253,30 +260,38 @@ def _like(result: Tensor, values: Sequence[Any]) -> int:
     )
 
 
-def _way_of(runs: Sequence[Run], values: Sequence[Any], result: Any) -> _Way | None:
+def _way_of(gathered: Gathered, values: Sequence[Any], result: Any) -> _Way | None:
     """The way of a call, given the kernels that it ran; None where it is more than one kernel."""
-    if len(runs) != 1:
+    if len(gathered.runs) != 1:
         return None
-    (run,) = runs
-    arguments, copied, new = [], [], []
+    (run,) = gathered.runs
+    sources = {id(to): source for source, to in gathered.conversions}
+    arguments, converted, copied, new = [], [], [], []
     for place, one in enumerate(run.operands):
-        number = next((n for n, value in enumerate(values) if value is one), None)
         if not isinstance(one, Tensor):
             continue
+        source = sources.get(id(one), one)
+        number = next((n for n, value in enumerate(values) if value is source), None)
         if number is not None:
             arguments.append((place, number))
+            if source is not one:
+                converted.append((place, one.dtype))
             if prepared(one).data_ptr() != one.data_ptr():
                 copied.append(place)
-        elif any(part is one for part in result):
+        elif any(sources.get(id(part), part) is one for part in result):
             new.append(_New(place, one.shape, one.dtype, one.device, _like(one, values)))
-        else:  # something was computed of the arguments
+        else:  # something else was computed of the arguments
             return None
-    places = [next((n for n, one in enumerate(run.operands) if one is part), -1) for part in result]
+    results: list[tuple[int, torch.dtype | None]] = []
+    for part in result:
+        operand = sources.get(id(part), part)
+        place = next((n for n, one in enumerate(run.operands) if one is operand), -1)
+        results.append((place, None if operand is part else part.dtype))
+    places = {place for place, _ in results}
     # What a kernel writes to a copy is in no argument.
-    if -1 in places or set(copied) & set(places):
+    if -1 in places or places & {*copied, *(place for place, _ in converted)}:
         return None
     numbers = tuple(None if isinstance(one, Tensor) else one for one in run.operands)
-    by_operand = dict(arguments)
-    changed = tuple(by_operand[place] for place in places if place in by_operand)
-    taken = tuple(arguments), tuple(copied), tuple(new)
-    return _Way(run.key, numbers, *taken, tuple(places), changed)
+    changed = tuple(number for place, number in arguments if place in places)
+    taken = tuple(arguments), tuple(converted), tuple(copied), tuple(new)
+    return _Way(run.key, numbers, *taken, tuple(results), changed)
