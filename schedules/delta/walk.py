@@ -21,7 +21,7 @@ from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["WalkPlan", "WalkShape", "decide", "shape_of", "walk_of"]
+__all__ = ["WalkPlan", "WalkShape", "decide", "shape_of", "walk_of", "walks_of"]
 
 #: Steps at once, those of `tvm_scan.loops.delta_chunk`. With more, what they read of each other
 #: takes more than is saved: chunks of 16 as products of matrices took 1.27 times as long (512 steps
@@ -171,7 +171,12 @@ def shape_of(options: Mapping[str, Any], sizes: Mapping[str, int]) -> WalkShape:
 
 
 def walk_of(rule: DeltaRule, target: Target) -> WalkPlan:
-    """Return the plan of a delta rule on a CPU that is predicted to be the fastest.
+    """Return the plan of a delta rule on a CPU that is predicted to be the fastest."""
+    return walks_of(rule, target)[0][0]
+
+
+def walks_of(rule: DeltaRule, target: Target) -> list[tuple[WalkPlan, CpuCost]]:
+    """Return the plans of a delta rule on a CPU and what they take, the fastest first.
 
     Parameters
     ----------
@@ -183,7 +188,7 @@ def walk_of(rule: DeltaRule, target: Target) -> WalkPlan:
 
     Returns
     -------
-    WalkPlan
+    list of (WalkPlan, CpuCost)
     """
     machine = Machine.of(target)
     lanes = [tir.as_int(axis.extent) for axis in rule.lanes]
@@ -199,4 +204,5 @@ def walk_of(rule: DeltaRule, target: Target) -> WalkPlan:
     plans = WalkPlan.space(shape, machine)
     if None in lanes and machine.cores > 1:
         plans = [plan for plan in plans if plan.threads]
-    return min(plans, key=lambda plan: plan.cost(shape, machine, 1.0).seconds)
+    costs = [(plan, plan.cost(shape, machine, 1.0)) for plan in plans]
+    return sorted(costs, key=lambda pair: pair[1].seconds)

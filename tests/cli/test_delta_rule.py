@@ -47,13 +47,27 @@ def test_explain_what_reads_other_terms(command, tmp_path):
 
 
 def test_options_of_a_scan(command, program):
-    for option in (["--plan", "cpu/lanes()"], ["--cost"], ["--prove"]):
+    for option in (["--plan", "cpu/lanes()"], ["--cost", "--target", "cuda"], ["--prove"]):
         code, _, error = command("explain", program, *option)
         assert code == 2
         assert f"expected a scan for {option[0]}, found a delta rule" in error
     code, _, error = command("verify", program, "--plan", "cpu/lanes()")
     assert code == 2
     assert "leave --plan out of verify" in error
+
+
+def test_costs(command, program):
+    """Of every walk that could be; the plan is the one of least cost."""
+    code, text, _ = command("explain", program, "--cost", "--json")
+    report = json.loads(text)
+    considered = report["considered"]
+    assert code == 0 and len(considered) > 1
+    assert report["plan"] == min(considered, key=considered.get)
+    assert report["cost"]["seconds"] == considered[report["plan"]]
+    code, text, _ = command("explain", program, "--cost")
+    assert code == 0
+    assert "cost, on paper" in text
+    assert all(plan in text for plan in considered)
 
 
 def test_explain_what_is_none(command, tmp_path):
