@@ -44,12 +44,16 @@ class Term:
         As ``into``; None where nothing is read, and ``u`` is the drive.
     rate, drive : Expr
         Over lanes, time and the column.
+    added : int
+        Terms of the same step, its first ones, that are in the S that is read, through the gates
+        then. With none, that is the state before the step.
     """
 
     into: Any
     source: Any
     rate: Any
     drive: Any
+    added: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +67,13 @@ class Written:
 
 @dataclass(frozen=True, eq=False)
 class DeltaRule:
-    """``S' = diag(gate) S`` and the sum of some terms, each of which may read S.
+    """``S' = diag(gate) S diag(column_gate)`` and some terms, each of which may read S.
 
     The (gated) delta rule ``S' = g S (I - b k k^T) + b v k^T`` is the case of one term with
     ``into = k``, ``source = g k``, ``rate = -b``, ``drive = b v``; that of RWKV-7 has two, ``S' =
-    diag(w) S + k v^T + b (a . S)``. Gate, vectors and the weights of the reads do not depend on the
-    column, so that many columns share what a chunk of steps does.
+    diag(w) S + k v^T + b (a . S)``, and a step of DeltaProduct has several of which each reads the
+    state with those before it. The gate of the rows, vectors and the weights of the reads do not
+    depend on the column, so that many columns share what a chunk of steps does.
 
     Attributes
     ----------
@@ -90,8 +95,10 @@ class DeltaRule:
         Whether something outside of the nest sees the state, so that it is written back.
     gate : Expr
         Over lanes, time and the row.
+    column_gate : Expr or None
+        Over lanes, time and the column; None for 1.
     terms : tuple of Term
-        What is added, all of the state before the step.
+        What is added, one after another.
     reads : tuple of Read
         What the stores of a step read of the state.
     stores : tuple of Written
@@ -115,6 +122,7 @@ class DeltaRule:
     initial: Any
     is_kept: bool
     gate: Any
+    column_gate: Any
     terms: tuple[Term, ...]
     reads: tuple[Read, ...]
     stores: tuple[Written, ...]

@@ -12,8 +12,12 @@ For a chunk of C steps, with e, p, r and u of ``DeltaRule`` and running products
 
 where e' and r' carry the gates since the head of the chunk. With several terms each has p, D and u
 of its own, each that reads has e, and an M for each D; every product with u is the sum of those
-with all of them. Forward substitution is the sequential loop in other words: it divides by nothing
-and is as stable as the loop.
+with all of them. A term that reads the state with those before it reads after the gate, and its M
+has s = t for these. Forward substitution is the sequential loop in other words: it divides by
+nothing and is as stable as the loop.
+
+A gate of the columns stands on the other side of S, where no vector meets it: all sums over s are
+taken in order, and what stands before step s is multiplied by its gate there (Horner's scheme).
 
 Work, for V columns, K rows and one term: 3 K V + C (2 K + 1.5 V) multiply-adds a step, against
 3 K V of the loop; the span is L / C chunks.
@@ -54,11 +58,16 @@ class Product:
         Columns of ``left`` that are used.
     plus, scale : Var, optional
         What is added, and one factor of it for each row.
-    beyond : int, optional
-        Row n uses its first n + ``beyond`` cells (0 or 1): the others are not read, since zero
-        times an infinity is none.
+    within : int, optional
+        Row n uses its first n cells, and of so many factors, the first ones, cell n too: the others
+        are not read, since zero times an infinity is none.
     transposed : bool
         Whether ``left`` stands by columns.
+    fade : Var, optional
+        Gates of the columns, like ``right``, through which goes what stands before: the sum of
+        ``plus`` and of the terms before one, through the gate of that.
+    after : bool
+        Of a row that is cut: whether what it has goes through the gate of its own step, too.
     """
 
     result: Var
@@ -67,8 +76,10 @@ class Product:
     terms: Any
     plus: Var | None = None
     scale: Var | None = None
-    beyond: int | None = None
+    within: int | None = None
     transposed: bool = False
+    fade: Var | None = None
+    after: bool = False
 
     def factor(self, left: Var, row: Any, term: Any) -> Any:
         """A cell of one of the left matrices."""
@@ -128,6 +139,8 @@ class Chunk:
         ]
         self.update = [array(f"update{n}", c, width) for n in terms]
         self.rate = [array(f"rates{n}", c, width) for n in self.reading]
+        #: Gates of the columns.
+        self.fade = None if rule.column_gate is None else array("fades", c, width)
 
     def assign_task(self, blocks: int, width: int, first: int = 0) -> tuple[Var, Any]:
         """Give a task a matrix and ``width`` columns, of ``blocks`` of them from ``first`` on.
@@ -170,32 +183,37 @@ class Chunk:
         ]
 
     @property
-    def amounts(self) -> list[tuple[Var, Any]]:
-        """Arrays over steps and columns, and what is loaded; a drive that is all is the update."""
-        terms = self.rule.terms
+    def amounts(self) -> list[tuple[Var, Any, Any]]:
+        """Arrays over steps and columns likewise; a drive that is all is the update."""
+        terms, none = self.rule.terms, zero(self.dtype)
         drives = dict(zip(self.reading, self.drive, strict=True))
         return [
-            *((b, terms[n].rate) for b, n in zip(self.rate, self.reading, strict=True)),
-            *((drives.get(n, self.update[n]), term.drive) for n, term in enumerate(terms)),
+            *([] if self.fade is None else [(self.fade, self.rule.column_gate, one(self.dtype))]),
+            *((b, terms[n].rate, none) for b, n in zip(self.rate, self.reading, strict=True)),
+            *((drives.get(n, self.update[n]), term.drive, none) for n, term in enumerate(terms)),
         ]
 
-    def triangles(self, term: int) -> list[tuple[Var, Var, bool]]:
-        """Every M and N of a term: the vectors, the triangle, if it is taken after the step."""
+    @property
+    def seen(self) -> list[int]:
+        """Terms of its own step that are in what each source reads, and then each read."""
+        of_terms = [self.rule.terms[n].added for n in self.reading]
+        return of_terms + [len(self.rule.terms) * read.after for read in self.rule.reads]
+
+    def triangles(self, term: int) -> list[tuple[Var, Var, int]]:
+        """Every M and N of a term: the vectors, the triangle, terms of the step that are read."""
         sources = zip(self.source, self.lower, strict=True)
-        reads = zip(self.weights, self.readers, self.rule.reads, strict=True)
-        return [
-            *((vectors, m[term], False) for vectors, m in sources),
-            *((vectors, n[term], read.after) for vectors, n, read in reads),
-        ]
+        reads = zip(self.weights, self.readers, strict=True)
+        pairs = [(vectors, by_term[term]) for vectors, by_term in (*sources, *reads)]
+        return [(*pair, seen) for pair, seen in zip(pairs, self.seen, strict=True)]
 
     def pass_on(self, at: Any, passed: Var, slot: Any) -> Any:
         """Multiply the vectors at a step and row by ``passed[slot]``: the gates since the head."""
         dots = self.triangles(0)
         return tir.seq(
             [
-                *(scale(v, at, passed, slot) for v, _, after in dots if not after),
+                *(scale(v, at, passed, slot) for v, _, seen in dots if not seen),
                 self.pass_gate(at, passed, slot),
-                *(scale(v, at, passed, slot) for v, _, after in dots if after),
+                *(scale(v, at, passed, slot) for v, _, seen in dots if seen),
             ]
         )
 
@@ -216,24 +234,27 @@ class Chunk:
     def system(self, number: int) -> Product:
         """The product that ``drive + rate`` times it makes the next row of a u: e' S + M u."""
         to = self.update[self.reading[number]]
-        return self._triangular(to, self.lower[number], self.known[number], 0)
+        return self._triangular(to, self.lower[number], self.known[number], self.seen[number])
 
     @property
     def outputs(self) -> list[Product]:
         """Products that the stores read: every r' S + N u."""
-        reads = zip(self.outs, self.readers, self.rule.reads, strict=True)
-        return [self._triangular(out, n, out, int(read.after)) for out, n, read in reads]
+        reads = zip(self.outs, self.readers, self.seen[len(self.reading) :], strict=True)
+        return [self._triangular(out, n, out, seen) for out, n, seen in reads]
 
-    def _triangular(self, to: Var, left: list[Var], plus: Var, beyond: int) -> Product:
-        factors = tuple(zip(left, self.update, strict=True))
-        return Product(to, factors, self.steps, self.steps, plus, beyond=beyond)
+    def _triangular(self, to: Var, left: list[Var], plus: Var, seen: int) -> Product:
+        factors, steps = tuple(zip(left, self.update, strict=True)), self.steps
+        after = bool(seen)
+        return Product(to, factors, steps, steps, plus, within=seen, fade=self.fade, after=after)
 
     def advance(self, decayed: list[Var], steps: Any, transposed: bool) -> Product:
         """Make the state after the chunk: (all gates) S + D u."""
         stride = self.rows if transposed else self.steps
-        factors = tuple(zip(decayed, self.update, strict=True))
+        factors, fade = tuple(zip(decayed, self.update, strict=True)), self.fade
         before = (self.state, self.passed)
-        return Product(self.state, factors, stride, steps, *before, transposed=transposed)
+        return Product(
+            self.state, factors, stride, steps, *before, transposed=transposed, fade=fade
+        )
 
 
 def scale(buffer: Var, at: Any, by: Var, slot: Any) -> Any:

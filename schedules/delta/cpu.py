@@ -87,8 +87,10 @@ class _Task(Chunk):
         #: Of the terms that read nothing, whose drive is what they write.
         plain = [b for n, b in enumerate(self.update) if n not in self.reading]
         self.ends = [self.state, *self.rate, *self.drive, *plain]
+        self.ends += [] if self.fade is None else [self.fade]
         self.buffers += [self.gates, *self.into, *self.source, *self.weights, self.passed]
         self.buffers += [*chain(*self.lower, *self.readers), *plain, *self.rate]
+        self.buffers += [] if self.fade is None else [self.fade]
 
     def _buffer(self, name: str, cells: int) -> Var:
         buffer = local(name, [cells], self.dtype)
@@ -191,7 +193,7 @@ class _Task(Chunk):
         rule, k, at = self.rule, self.rows, self.memory.at
         vectors, amounts = self.vectors, self.amounts
         wanted = [(e, rule.rows.var) for _, e, _ in vectors]
-        wanted += [(e, rule.columns.var) for _, e in amounts]
+        wanted += [(e, rule.columns.var) for _, e, _ in amounts]
         values, held = self.memory.held_calls(wanted, lambda n: self._buffer(f"held{n}", 1))
         of_rows, of_columns = values[: len(vectors)], values[len(vectors) :]
         before = [tirx.BufferStore(b, at(e, t=time), [int_const(0, self.index)]) for e, b in held]
@@ -205,7 +207,7 @@ class _Task(Chunk):
         def column(v: Any) -> Any:
             return tir.seq(
                 tirx.BufferStore(b, at(e, t=time, column=v), [t * self.width + v])
-                for (b, _), e in zip(amounts, of_columns, strict=True)
+                for (b, *_), e in zip(amounts, of_columns, strict=True)
             )
 
         return tir.seq(

@@ -19,7 +19,7 @@ from tvm.ir import Var
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
-from tvm_scan.algebra.literal import zero
+from tvm_scan.algebra.literal import one, zero
 from tvm_scan.schedules.common.ir import int_const, loop
 from tvm_scan.schedules.delta.chunk import Chunk, scale
 from tvm_scan.schedules.delta.walk import WalkPlan
@@ -65,6 +65,8 @@ class FewSteps:
 
         self.known, self.seen = sums("known", reading), sums("seen", reads)
         self.amount = sums("amount", len(chunk.rule.terms))
+        #: Gates of the columns since the head, where there are some.
+        self.faded = [] if chunk.fade is None else [buffer(f"faded_{count}", self.strip)]
         pairs = (reading + reads) * len(chunk.rule.terms) * count
         self.parts = [buffer(f"part{n}_{count}", self.lanes) for n in range(pairs)]
 
@@ -84,10 +86,10 @@ class FewSteps:
         """Write what a step reads of what those before write, and the gates since the head."""
         chunk, steps = self.chunk, self.chunk.steps
         dots = [  # where the sum goes, the vector, the term and step that it reads
-            (triangle, vectors, after, n, s)
+            (triangle, vectors, bool(seen), n, s)
             for n, _ in enumerate(chunk.into)
-            for vectors, triangle, after in chunk.triangles(n)
-            for s in range(t + after)
+            for vectors, triangle, seen in chunk.triangles(n)
+            for s in range(t + (n < seen))
         ]
         parts = self.parts[: len(dots)]
 
@@ -196,6 +198,7 @@ class FewSteps:
             def cell(u: Any) -> Any:
                 value = tirx.BufferLoad(chunk.passed, [i])
                 value = value * tirx.BufferLoad(chunk.state, state(i, u))
+                value = value * tirx.BufferLoad(self.faded[0], [u]) if self.faded else value
                 for into, amount in zip(chunk.into, self.amount, strict=True):
                     for t in range(self.count):
                         factor = tirx.BufferLoad(into, [t * self.rows + i])
@@ -209,6 +212,7 @@ class FewSteps:
                 *(self._clear(total, t) for total, _ in pairs for t in range(self.count)),
                 loop("i", self.rows, read, dtype=self.index) if pairs else None,
                 *(self._substitute(t, column) for t in range(self.count)),
+                self._fade(column),
                 loop("i", self.rows, write, dtype=self.index),
             ]
         )
@@ -226,48 +230,82 @@ class FewSteps:
     def _substitute(self, t: int, column: Any) -> Any:
         """Add what a step reads of those before; then what it writes, and its outputs."""
         chunk = self.chunk
+        read, reads = chunk.seen[: len(self.known)], chunk.seen[len(self.known) :]
+        sums = list(zip(self.known, chunk.lower, read, strict=True))
+        stmts = [self._add_steps(t, column, *each) for each in sums]
+        for n, _ in enumerate(self.amount):
+            if n in chunk.reading:
+                # The terms before it in its own step are written by now.
+                stmts += self._add_terms(t, *sums[chunk.reading.index(n)])
+            stmts.append(self._columns(partial(self._write, t, column, n)))
+        for each in zip(self.seen, chunk.readers, reads, strict=True):
+            stmts += [self._add_steps(t, column, *each), *self._add_terms(t, *each)]
+        for out, total in zip(chunk.outs, self.seen, strict=True):
+            stmts.append(self._columns(partial(self._emit, t, column, out, total)))
+        return tir.seq(stmts)
 
-        def add(sums: Var, triangles: Sequence[Var], steps: range) -> list[Any]:
-            def term(triangle: Var, amount: Var, s: int) -> Any:
-                factor = tirx.BufferLoad(triangle, [int_const(t * chunk.steps + s, self.index)])
-                return self._columns(
-                    lambda u: self._add(sums, t, u, factor * self._at(amount, s, u))
-                )
+    def _add_steps(self, t: int, column: Any, sums: Var, triangles: list[Var], seen: int) -> Any:
+        """Add what the steps before wrote, through the gates of the columns up to this step."""
+        stmts: list[Any] = []
+        for s in range(t):
+            stmts += [*self._through(s, t, column, sums), *self._term(t, s, sums, triangles)]
+        return tir.seq([*stmts, *(self._through(t, t, column, sums) if seen else [])])
 
-            several = zip(triangles, self.amount, strict=True)
-            return [term(triangle, amount, s) for triangle, amount in several for s in steps]
+    def _add_terms(self, t: int, sums: Var, triangles: list[Var], seen: int) -> list[Any]:
+        """Add what the first terms of the step itself wrote."""
+        return self._term(t, t, sums, triangles[:seen])
 
-        def write(n: int, u: Any) -> Any:
-            at = [t * chunk.width + column + u]
-            if n not in chunk.reading:
-                value = tirx.BufferLoad(chunk.update[n], at)
-            else:
-                m = chunk.reading.index(n)
-                value = tirx.BufferLoad(chunk.rate[m], at) * self._at(self.known[m], t, u)
-                value = tirx.BufferLoad(chunk.drive[m], at) + value
-            return tirx.BufferStore(self.amount[n], value, [t * self.strip + u])
+    def _term(self, t: int, s: int, sums: Var, triangles: Sequence[Var]) -> list[Any]:
+        def add(triangle: Var, amount: Var, u: Any) -> Any:
+            factor = tirx.BufferLoad(triangle, [int_const(t * self.chunk.steps + s, self.index)])
+            return self._add(sums, t, u, factor * self._at(amount, s, u))
 
-        def emit(n: int, u: Any) -> Any:
-            at = [t * chunk.width + column + u]
-            return tirx.BufferStore(chunk.outs[n], self._at(self.seen[n], t, u), at)
+        pairs = zip(triangles, self.amount, strict=False)
+        return [self._columns(partial(add, *pair)) for pair in pairs]
 
-        before = [
-            stmt
-            for sums, triangles in zip(self.known, chunk.lower, strict=True)
-            for stmt in add(sums, triangles, range(t))
-        ]
-        after = [
-            stmt
-            for sums, triangles, read in zip(
-                self.seen, chunk.readers, chunk.rule.reads, strict=True
-            )
-            for stmt in add(sums, triangles, range(t + read.after))
-        ]
-        return tir.seq(
-            [
-                *before,
-                *(self._columns(partial(write, n)) for n, _ in enumerate(self.amount)),
-                *after,
-                *(self._columns(partial(emit, n)) for n, _ in enumerate(self.seen)),
+    def _through(self, s: int, t: int, column: Any, sums: Var) -> list[Any]:
+        """Multiply the sums of step t by the gates of the columns at step s."""
+        if self.chunk.fade is None:
+            return []
+
+        def pass_gate(u: Any) -> Any:
+            value = self._gate(s, column, u) * self._at(sums, t, u)
+            return tirx.BufferStore(sums, value, [t * self.strip + u])
+
+        return [self._columns(pass_gate)]
+
+    def _gate(self, s: int, column: Any, u: Any) -> Any:
+        return tirx.BufferLoad(self.chunk.fade, [s * self.chunk.width + column + u])
+
+    def _fade(self, column: Any) -> Any:
+        """Multiply what the steps wrote by the gates of the columns after them."""
+
+        def step(s: int, u: Any) -> Any:
+            faded = tirx.BufferLoad(self.faded[0], [u])
+            after = [
+                tirx.BufferStore(amount, self._at(amount, s, u) * faded, [s * self.strip + u])
+                for amount in self.amount
             ]
-        )
+            return tir.seq([*after, tirx.BufferStore(self.faded[0], faded * gate(s, u), [u])])
+
+        def gate(s: int, u: Any) -> Any:
+            return self._gate(s, column, u)
+
+        if not self.faded:
+            return None
+        begin = self._columns(lambda u: tirx.BufferStore(self.faded[0], one(self.dtype), [u]))
+        steps = reversed(range(self.count))
+        return tir.seq([begin, *(self._columns(partial(step, s)) for s in steps)])
+
+    def _write(self, t: int, column: Any, n: int, u: Any) -> Any:
+        chunk, at = self.chunk, [t * self.chunk.width + column + u]
+        if n not in chunk.reading:
+            value = tirx.BufferLoad(chunk.update[n], at)
+        else:
+            m = chunk.reading.index(n)
+            value = tirx.BufferLoad(chunk.rate[m], at) * self._at(self.known[m], t, u)
+            value = tirx.BufferLoad(chunk.drive[m], at) + value
+        return tirx.BufferStore(self.amount[n], value, [t * self.strip + u])
+
+    def _emit(self, t: int, column: Any, out: Var, total: Var, u: Any) -> Any:
+        return tirx.BufferStore(out, self._at(total, t, u), [t * self.chunk.width + column + u])

@@ -52,7 +52,8 @@ def shared_bytes(rule: DeltaRule, chunk: int) -> int:
     readers = reading + len(rule.reads)
     vectors = (1 + terms + readers) * chunk * rows + rows
     triangles = terms * readers * chunk * chunk
-    columns = (rows + 3 + (terms + 2 * reading) * chunk) * _COLUMNS
+    by_step = terms + 2 * reading + (rule.column_gate is not None)
+    columns = (rows + 3 + by_step * chunk) * _COLUMNS
     return (vectors + triangles + columns) * tir.byte_size(rule.dtype)
 
 
@@ -129,6 +130,7 @@ class _Block(Chunk):
         self.buffers += [self.state, self.gates, *self.into, *self.source, self.passed]
         self.buffers += [*self.weights, *chain(*self.lower, *self.readers)]
         self.buffers += [*self.update, *self.rate, *self.known]
+        self.buffers += [] if self.fade is None else [self.fade]
         self.buffers += [*self.outs, self.sum, self.factor, self.gone]
 
     def nest(self) -> Any:
@@ -179,19 +181,28 @@ class _Block(Chunk):
             value = product.factor(left, row, j) * self._load(right, j * _COLUMNS + column)
             return tirx.BufferStore(self.sum, self._load(self.sum, 0) + value, [0])
 
+        def through(j: Any) -> Any:
+            assert product.fade is not None, "only gates of the columns are passed in order"
+            gate = self._load(product.fade, j * _COLUMNS + column)
+            return tirx.BufferStore(self.sum, gate * self._load(self.sum, 0), [0])
+
+        def all_terms(j: Any) -> Any:
+            return tir.seq([through(j), *(add(*pair, j) for pair in product.factors)])
+
         begin = zero(self.dtype) if product.plus is None else self._load(product.plus, at)
         if product.scale is not None:
             begin = self._load(product.scale, row) * begin
-        terms = product.terms if product.beyond is None else row + product.beyond
-        return tir.seq(
-            [
-                tirx.BufferStore(self.sum, begin, [0]),
-                *(
-                    loop("j", terms, partial(add, *pair), dtype=self.index)
-                    for pair in product.factors
-                ),
-            ]
-        )
+        stmts, within = [tirx.BufferStore(self.sum, begin, [0])], product.within
+        terms = product.terms if within is None else row
+        if product.fade is not None:
+            stmts.append(loop("j", terms, all_terms, dtype=self.index))
+            stmts += [through(row)] if product.after else []
+            stmts += [add(*pair, row) for pair in product.factors[: within or 0]]
+            return tir.seq(stmts)
+        for number, pair in enumerate(product.factors):
+            count = terms + 1 if within is not None and number < within else terms
+            stmts.append(loop("j", count, partial(add, *pair), dtype=self.index))
+        return tir.seq(stmts)
 
     def _keep(self, buffer: Var, at: Any) -> Any:
         return tirx.BufferStore(buffer, self._load(self.sum, 0), [at])
@@ -247,8 +258,8 @@ class _Block(Chunk):
 
     def _amounts(self, number: Any, head: Any) -> Any:
         time, v = head + number // _COLUMNS, number % _COLUMNS
-        inside, none = tirx.And(time < self.rule.time.extent, self._exists(v)), zero(self.dtype)
-        values = [(b, self.memory.at(e, t=time, column=v), none) for b, e in self.amounts]
+        inside = tirx.And(time < self.rule.time.extent, self._exists(v))
+        values = [(b, self.memory.at(e, t=time, column=v), other) for b, e, other in self.amounts]
         return self._fill(values, number, inside)
 
     def _fill(self, values: list[tuple[Var, Any, Any]], number: Any, inside: Any) -> Any:
@@ -261,8 +272,8 @@ class _Block(Chunk):
         """An entry of every triangle: vectors of step t and s, with the gates between them."""
         t, s, k = number // self.steps, number % self.steps, self.rows
 
-        def entry(into: Var, vectors: Var, triangle: Var, after: bool) -> Any:
-            last = t + 1 if after else t
+        def entry(into: Var, vectors: Var, triangle: Var, seen: int) -> Any:
+            last = t + 1 if seen else t
 
             def term(i: Any) -> Any:
                 return self._load(vectors, t * k + i) * self._load(self.factor, 0)

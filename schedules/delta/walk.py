@@ -21,7 +21,7 @@ from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["WalkPlan", "WalkShape", "decide", "shape_of", "walk_of"]
+__all__ = ["WalkPlan", "WalkShape", "decide", "shape_of", "walk_of", "walks_of"]
 
 #: Steps at once, those of `tvm_scan.loops.delta_chunk`. With more, what they read of each other
 #: takes more than is saved: chunks of 16 as products of matrices took 1.27 times as long (512 steps
@@ -34,8 +34,10 @@ PREPARED = 60.0
 #: Cycles of a chunk in which a sum waits for the one before: sums of pairs, substitution.
 _WAITS = 250.0
 #: A thread of the pool that sleeps, as they do beside torch's, wakes so many times as slowly as
-#: one that waits in a loop (2 vCPUs of an Emerald Rapids, after 4 ms without a call: 48 us).
-ASLEEP = 30.0
+#: one that waits in a loop: 48 us after 4 ms without a call (2 vCPUs of an Emerald Rapids), and
+#: its caches are cold then. There 64 steps of 8 x 64 x 64 took 185 us with the pool and 110
+#: without it, a step in place of 32 x 128 x 128 took 249 and 100.
+ASLEEP = 60.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class WalkShape:
         Bytes of a cell.
     group : int
         States that share their keys.
+    in_place : bool
+        Whether the states after time are where those before it were.
     """
 
     states: int
@@ -61,6 +65,7 @@ class WalkShape:
     terms: int = 1
     cell: int = 4
     group: int = 1
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,8 +125,8 @@ class WalkPlan:
             cycles=tasks * steps * cycles,
             tasks=tasks,
             joins=wakes * self.threads,
-            moved=3 * state + tokens,
-            footprint=2 * state + tokens,
+            moved=(2 if shape.in_place else 3) * state + tokens,
+            footprint=(1 if shape.in_place else 2) * state + tokens,
         )
         return cpu_cost(work, chip, machine.cores)
 
@@ -161,11 +166,17 @@ def shape_of(options: Mapping[str, Any], sizes: Mapping[str, int]) -> WalkShape:
         terms=1 if options["rule"] == "delta" else 2,
         cell=tir.byte_size(str(options["dtype"])),
         group=group,
+        in_place=bool(options.get("in_place", False)),
     )
 
 
 def walk_of(rule: DeltaRule, target: Target) -> WalkPlan:
-    """Return the plan of a delta rule on a CPU that is predicted to be the fastest.
+    """Return the plan of a delta rule on a CPU that is predicted to be the fastest."""
+    return walks_of(rule, target)[0][0]
+
+
+def walks_of(rule: DeltaRule, target: Target) -> list[tuple[WalkPlan, CpuCost]]:
+    """Return the plans of a delta rule on a CPU and what they take, the fastest first.
 
     Parameters
     ----------
@@ -177,7 +188,7 @@ def walk_of(rule: DeltaRule, target: Target) -> WalkPlan:
 
     Returns
     -------
-    WalkPlan
+    list of (WalkPlan, CpuCost)
     """
     machine = Machine.of(target)
     lanes = [tir.as_int(axis.extent) for axis in rule.lanes]
@@ -188,8 +199,10 @@ def walk_of(rule: DeltaRule, target: Target) -> WalkPlan:
         known_extent(rule.time.extent),
         terms=len(rule.terms),
         cell=tir.byte_size(rule.dtype),
+        in_place=rule.initial is None and rule.is_kept,
     )
     plans = WalkPlan.space(shape, machine)
     if None in lanes and machine.cores > 1:
         plans = [plan for plan in plans if plan.threads]
-    return min(plans, key=lambda plan: plan.cost(shape, machine, 1.0).seconds)
+    costs = [(plan, plan.cost(shape, machine, 1.0)) for plan in plans]
+    return sorted(costs, key=lambda pair: pair[1].seconds)

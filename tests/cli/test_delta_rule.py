@@ -36,8 +36,18 @@ def test_explain_as_data(command, program):
     assert report["unfit"] is None
 
 
+def test_explain_what_reads_other_terms(command, tmp_path):
+    path = tmp_path / "product.py"
+    path.write_text(SOURCES["a second update with other keys"])
+    code, text, _ = command("explain", path)
+    assert code == 0
+    assert "e       Ks[b, t, 1 - h // 2, row], of the gated S with 1 of the terms" in text
+    path.write_text(SOURCES["a gate of the column"])
+    assert "columns'  W[b, t, h, c]" in command("explain", path)[1]
+
+
 def test_options_of_a_scan(command, program):
-    for option in (["--plan", "cpu/lanes()"], ["--cost"], ["--prove"]):
+    for option in (["--plan", "cpu/lanes()"], ["--cost", "--target", "cuda"], ["--prove"]):
         code, _, error = command("explain", program, *option)
         assert code == 2
         assert f"expected a scan for {option[0]}, found a delta rule" in error
@@ -46,9 +56,23 @@ def test_options_of_a_scan(command, program):
     assert "leave --plan out of verify" in error
 
 
+def test_costs(command, program):
+    """Of every walk that could be; the plan is the one of least cost."""
+    code, text, _ = command("explain", program, "--cost", "--json")
+    report = json.loads(text)
+    considered = report["considered"]
+    assert code == 0 and len(considered) > 1
+    assert report["plan"] == min(considered, key=considered.get)
+    assert report["cost"]["seconds"] == considered[report["plan"]]
+    code, text, _ = command("explain", program, "--cost")
+    assert code == 0
+    assert "cost, on paper" in text
+    assert all(plan in text for plan in considered)
+
+
 def test_explain_what_is_none(command, tmp_path):
     path = tmp_path / "other.py"
-    path.write_text(SOURCES["a gate of the column"])
+    path.write_text(SOURCES["another column's error"])
     code, _, error = command("explain", path)
     assert code == 3
     assert "refused" in error

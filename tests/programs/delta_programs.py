@@ -178,9 +178,107 @@ def several_sums(
             Y[h, t, v] = Y[h, t, v] + S[h, v, i] * Q[h, t, i]
 
 
+@T.prim_func(s_tir=True)
+def product(
+    Q: T.Buffer(KEYS, "float32"),
+    Ks: T.Buffer(KEYS, "float32"),
+    Vs: T.Buffer(VALUES, "float32"),
+    B: T.Buffer(HEAD, "float32"),
+    G: T.Buffer(HEAD, "float32"),
+    S: T.Buffer((H, K, V), "float32"),
+    Y: T.Buffer(VALUES, "float32"),
+):
+    # DeltaProduct: two updates one after another, whose second sum is over the first one's state.
+    known = T.alloc_buffer((V,), "float32")
+    for h, t in T.grid(H, L):
+        for i, v in T.grid(K, V):
+            S[h, i, v] = T.exp(G[h, t]) * S[h, i, v]
+        for v in range(V):
+            known[v] = T.float32(0)
+        for v, i in T.grid(V, K):
+            known[v] += S[h, i, v] * Ks[h, t, i]
+        for i, v in T.grid(K, V):
+            S[h, i, v] = S[h, i, v] + Ks[h, t, i] * B[h, t] * (Vs[h, t, v] - known[v])
+        for v in range(V):
+            known[v] = T.float32(0)
+        for v, i in T.grid(V, K):
+            known[v] += S[h, i, v] * Q[h, t, i]
+        for i, v in T.grid(K, V):
+            S[h, i, v] = S[h, i, v] + T.float32(0.1) * Q[h, t, i] * (Vs[h, t, v] - known[v])
+        for v in range(V):
+            Y[h, t, v] = T.float32(0)
+        for v, i in T.grid(V, K):
+            Y[h, t, v] += Q[h, t, i] * S[h, i, v]
+
+
+@T.prim_func(s_tir=True)
+def gates_of_columns(
+    Q: T.Buffer(KEYS, "float32"),
+    Ks: T.Buffer(KEYS, "float32"),
+    Vs: T.Buffer(VALUES, "float32"),
+    B: T.Buffer(HEAD, "float32"),
+    G: T.Buffer(VALUES, "float32"),
+    S: T.Buffer((H, K, V), "float32"),
+    Y: T.Buffer(VALUES, "float32"),
+):
+    # A gate for each element of the value; what is read is decayed, and so is a second read.
+    known = T.alloc_buffer((V,), "float32")
+    seen = T.alloc_buffer((V,), "float32")
+    for h, t in T.grid(H, L):
+        for v in range(V):
+            known[v] = T.float32(0)
+            seen[v] = T.float32(0)
+        for i, v in T.grid(K, V):
+            known[v] += Ks[h, t, i] * T.exp(G[h, t, v]) * S[h, i, v]
+        for i, v in T.grid(K, V):
+            seen[v] += Vs[h, t, v] * Q[h, t, i] * S[h, i, v]
+        for i, v in T.grid(K, V):
+            S[h, i, v] = T.exp(G[h, t, v]) * S[h, i, v] + Ks[h, t, i] * B[h, t] * (
+                Vs[h, t, v] - known[v]
+            )
+        for v in range(V):
+            Y[h, t, v] = seen[v]
+        for v, i in T.grid(V, K):
+            Y[h, t, v] += Q[h, t, i] * S[h, i, v]
+
+
+@T.prim_func(s_tir=True)
+def trapezoid(
+    Q: T.Buffer(KEYS, "float32"),
+    Ks: T.Buffer(KEYS, "float32"),
+    Vs: T.Buffer(VALUES, "float32"),
+    B: T.Buffer(HEAD, "float32"),
+    G: T.Buffer(HEAD, "float32"),
+    S: T.Buffer((H, K, V), "float32"),
+    Y: T.Buffer(VALUES, "float32"),
+):
+    # A drive of this step and of the one before, as in Mamba-3.
+    known = T.alloc_buffer((V,), "float32")
+    for h, t in T.grid(H, L):
+        for v in range(V):
+            known[v] = T.float32(0)
+        for i, v in T.grid(K, V):
+            known[v] += Ks[h, t, i] * S[h, i, v]
+        for i, v in T.grid(K, V):
+            S[h, i, v] = (
+                T.exp(G[h, t]) * S[h, i, v]
+                + Ks[h, t, i] * B[h, t] * (Vs[h, t, v] - known[v])
+                + T.if_then_else(
+                    t > 0, T.float32(0.1) * Ks[h, t - 1, i] * Vs[h, t - 1, v], T.float32(0)
+                )
+            )
+        for v in range(V):
+            Y[h, t, v] = T.float32(0)
+        for v, i in T.grid(V, K):
+            Y[h, t, v] += Q[h, t, i] * S[h, i, v]
+
+
 FORMS = {
     f.attrs["global_symbol"]: f
-    for f in (gated, by_vectors, own_state, with_resets, two_vectors, several_sums)
+    for f in (
+        *(gated, by_vectors, own_state, with_resets, two_vectors, several_sums),
+        *(product, gates_of_columns, trapezoid),
+    )
 }
 
 
@@ -223,12 +321,13 @@ NEAR_MISSES = [
     ("square of the sum", {"update": f"{_AMOUNT} * known[h, v] * Ks[h, t, i]"}, "depends on"),
     ("square of the state", {"update": f"{_AMOUNT} * Ks[h, t, i]",
                                  "known": "S[h, v, i] * S[h, v, i]"}, "depends on"),
-    ("gate of the column", {"update": f"{_AMOUNT} * Ks[h, t, i]", "gate": "W[h, t, v]"},
-     "depends on"),
+    ("gate of the cell", {"update": f"{_AMOUNT} * Ks[h, t, i]",
+                              "gate": "T.exp(Ks[h, t, i] * W[h, t, v])"}, "not as a factor"),
     ("vector of the column", {"update": f"{_AMOUNT} * T.exp(Ks[h, t, i] * W[h, t, v])"},
      "no vector times an amount"),
     ("weights of the column", {"update": f"{_AMOUNT} * Ks[h, t, i]",
-                                   "known": "S[h, v, i] * W[h, t, v] * Ks[h, t, i]"}, "weights"),
+                                   "known": "S[h, v, i] * (W[h, t, v] + Ks[h, t, i])"},
+     "not as a factor"),
     ("a neighbouring row", {"update": f"{_AMOUNT} * Ks[h, t, i]",
                                 "known": f"S[h, v, {K - 1} - i] * Ks[h, t, i]"}, "bare loop"),
     ("a constant in the sum", {"update": f"{_AMOUNT} * Ks[h, t, i]",

@@ -81,6 +81,10 @@ def _in_registers(parts):
     return [part.replace(_S, "state[r]") for part in parts]
 
 
+def _of_another_head(*parts):
+    return [part.replace(_KEY, "Ks[b, t, 1 - h // 2, r]") for part in parts]
+
+
 _STORE = f"for r in range({K}):\n    {_S} = state[r]"
 _LOAD = FIRST.replace(_S, "state[r]")
 
@@ -108,7 +112,18 @@ VARIANTS = [
     ("an error over the output", source_of([DECAY, CLEAR, SEEN, UPDATE, SCALE]), None),
     ("two updates", source_of([*STEP[:4], UPDATE, *STEP[4:]]), None),
     ("a sum between two updates", source_of([*STEP[:4], CLEAR, KNOWN, *STEP[3:]]),
-     "another sum went into"),
+     "the first terms'"),
+    ("a second update with other keys",
+     source_of([*STEP[:4], CLEAR, *_of_another_head(KNOWN, UPDATE), *STEP[4:]]), None),
+    ("a second update after a second decay",
+     source_of([*STEP[:4], DECAY, CLEAR, *_of_another_head(KNOWN, UPDATE), *STEP[4:]]),
+     None),
+    ("a second decay after two updates",
+     source_of([*STEP[:4], CLEAR, *_of_another_head(KNOWN, UPDATE), DECAY, *STEP[4:]]),
+     "the first terms'"),
+    ("a second sum over the first update alone",
+     source_of([*STEP[:4], CLEAR, *_of_another_head(KNOWN), *_without(0, 1, 2, 4, 5, 6)]),
+     "the first terms'"),
     ("no reset of the output", source_of(_without(4)), None),
     ("no reset of the sum", source_of(_without(1)), "both carried"),
     ("a reset in the loop", source_of([*STEP[:5], SEEN + f"\n    {CLEAR}", SCALE]),
@@ -143,9 +158,14 @@ VARIANTS = [
     ("an earlier output", source_of(_with(UPDATE, _Y, "Y[b, T.max(t - 1, 0), h, c]")), ""),
     ("a first state in the step", source_of(_with(UPDATE, f"= {_S}", "= S0[b, h, r, c]")),
      "no vector times an amount"),
-    ("a gate of the column", source_of(_with(DECAY, "Gs[b, t, h]", "W[b, t, h, c]")), "gate"),
+    ("a gate of the column", source_of(_with(DECAY, "Gs[b, t, h]", "W[b, t, h, c]")), None),
     ("a rate of the column", source_of(_with(UPDATE, "Bs[b, t, h]", "W[b, t, h, c]")), None),
-    ("keys of the column", source_of(_with(KNOWN, _KEY, f"({_KEY} + W[b, t, h, c])")), "weights"),
+    ("a gate of row and column",
+     source_of(_with(DECAY, "Gs[b, t, h]", f"T.exp({_KEY} + W[b, t, h, c])")), "not as a factor"),
+    ("a factor of the column in the sum", source_of(_with(KNOWN, _KEY, f"{_KEY} * W[b, t, h, c]")),
+     None),
+    ("keys of the column", source_of(_with(KNOWN, _KEY, f"({_KEY} + W[b, t, h, c])")),
+     "not as a factor"),
     ("a square of the sum", source_of(_with(UPDATE, f"- {_Y}", f"- {_Y} * {_Y}")), ""),
     ("a part of the columns", source_of(lanes=_SHORT), None),
     ("split columns", source_of(_at(STEP, "co * 4 + ci"), _at([FIRST], "co * 4 + ci"), _SPLIT),

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+numpy = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
@@ -436,3 +437,21 @@ def test_bad_offsets(offsets):
     given, _ = inputs_of("delta_rule", 4, batch=1)
     with pytest.raises(ValueError, match=r"expected cu_seqlens rising from 0 to 4, got \["):
         call("delta_rule", given, cu_seqlens=torch.tensor(offsets))
+
+
+def test_many_steps():
+    """Of 2^16 steps with gates close to 1 the error is that of a few steps, not of so many."""
+    length = 1 << 16
+    given, state = inputs_of("gated_delta_rule", length, batch=1, heads=1, keys=4, values=8)
+    given["g"] = 1e-3 * given["g"]
+    narrow = {n: t.float() for n, t in given.items()}
+    y, last = call("gated_delta_rule", narrow, state.float())
+    q, k, v, g, beta = (t[0, :, 0].double().numpy() for t in narrow.values())
+    S, out = state[0, 0].float().double().numpy(), numpy.empty((length, 8))
+    for t, gate in enumerate(numpy.exp(g)):
+        S = gate * S
+        S = S + k[t][:, None] * (beta[t] * (v[t] - k[t] @ S))
+        out[t] = 0.5 * (q[t] @ S)
+    unit = float(abs(out).max()) * 2.0**-19
+    torch.testing.assert_close(y[0, :, 0].double(), torch.from_numpy(out), rtol=0, atol=unit)
+    torch.testing.assert_close(last[0, 0].double(), torch.from_numpy(S), rtol=0, atol=unit)

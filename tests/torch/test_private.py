@@ -63,6 +63,29 @@ def test_who_looks_on():
     ]
 
 
+def test_tensors_that_differ_in_their_values_alone():
+    def draw(*changes):
+        tensors = [torch.rand(2, 3), torch.rand(1, 4)]
+        for number, tensor in changes:
+            tensors[number] = tensor
+        return tensors
+
+    alike = private.tensor_check(draw())
+    assert alike(*draw())
+    assert alike(*draw((0, torch.rand(3, 2).mT.contiguous())))
+    same = torch.rand(2, 3)
+    other = (
+        *((0, torch.rand(2, 4)), (0, torch.rand(3, 2).mT), (0, torch.rand(2, 3).double())),
+        *((1, torch.rand(1, 4, 1)), (0, torch.rand(2, 3, requires_grad=True)), (0, None), (1, 0.5)),
+        *((0, torch.nn.Parameter(same, requires_grad=False)), (0, torch._neg_view(same))),
+        (0, same.to_sparse()),
+    )
+    assert not any(alike(*draw(change)) for change in other)
+    assert not private.tensor_check([same, same.clone()])(same, same)
+    with torch.inference_mode():
+        assert not alike(*draw())
+
+
 def test_keys_that_are_left_behind_autograd():
     library, seen = torch.library.Library("tvm_scan_private", "FRAGMENT"), []
     library.define("look(Tensor x) -> Tensor")

@@ -68,6 +68,40 @@ def test_a_step_of_another_signature_is_another(ways):
     assert len(ways) == count
 
 
+def test_arguments_that_lie_otherwise_in_memory_are_copied(ways):
+    """Keys that are a part of a wider tensor, and a state that is: another output each time."""
+    for seed in range(3):
+        strided = step(seed)
+        strided["k"] = torch.cat((strided["k"], strided["k"]), 3)[..., :16]
+        check(strided)
+    count = len(ways)
+    assert count
+    for seed in range(3):
+        strided = step(seed)
+        state = strided["initial_state"]
+        strided["initial_state"] = torch.cat((state, state), 3)[..., :16]
+        check(strided)
+    assert len(ways) == count
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_halves_go_to_the_kernel_through_their_conversion(ways, in_place):
+    """Vectors and rates in bfloat16 as models have them, gates and states in float32."""
+    for seed in range(4):
+        given = step(seed, inplace_final_state=in_place, output_final_state=not in_place)
+        halves = {n: given[n].bfloat16() for n in ("q", "k", "v", "beta")}
+        wide = {n: t.float() for n, t in halves.items()}
+        want, last = ts.gated_delta_rule(
+            **{**given, **wide, "initial_state": given["initial_state"].clone()}
+        )
+        count = len(ways)
+        y, state = ts.gated_delta_rule(**{**given, **halves})
+        assert y.dtype == torch.bfloat16 and torch.equal(y, want.bfloat16())
+        assert torch.equal(state, last)
+        assert (state is given["initial_state"]) == in_place
+    assert len(ways) == count + 1
+
+
 def test_what_is_wrong_is_refused_every_time(ways):
     """Offsets are read, and a derivative is none of the signature of a tensor."""
     packed = step()
@@ -106,3 +140,28 @@ def test_autograd_knows_that_a_state_was_changed(ways):
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             product.sum().backward()
     assert ways
+
+
+def test_a_step_like_the_last_ones_makes_no_key(ways, monkeypatch):
+    """Of two signatures in turns, as layers of two kinds call; another one makes its key."""
+    kinds = [{}, {"scale": 0.5}]
+    for seed in range(3):
+        for changes in kinds:
+            check(step(seed, **changes), changes.get("scale"))
+    keys = []
+    made = repeated._signature
+    monkeypatch.setattr(repeated, "_signature", lambda *given: keys.append(given) or made(*given))
+    count = len(ways)
+    for changes in kinds:
+        check(step(5, **changes), changes.get("scale"))
+    assert (len(ways), keys) == (count + 2, [])
+    check(step(scale=0.25), 0.25)
+    wide = {n: t.double() if isinstance(t, torch.Tensor) else t for n, t in step().items()}
+    check(wide)
+    with torch.no_grad():
+        recorded = step()
+        recorded["q"].requires_grad_()
+        check({n: t.detach() if n == "q" else t for n, t in recorded.items()})
+        y, _ = ts.gated_delta_rule(**recorded)
+    assert not y.requires_grad
+    assert len(keys) >= 3

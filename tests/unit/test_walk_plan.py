@@ -35,6 +35,15 @@ def test_a_small_step_wakes_no_thread(machine):
     assert not chosen(large, slow).threads
 
 
+def test_a_step_in_place_moves_less():
+    """States of 2 MiB that stay where they are lie in the second cache of one core."""
+    machine = replace(Machine.of(Target({"kind": "llvm", "mcpu": "emeraldrapids"})), cores=2)
+    step = WalkShape(32, 128, 128, 1, group=2)
+    assert chosen(step, machine).threads
+    assert not chosen(replace(step, in_place=True), machine).threads
+    assert chosen(replace(step, in_place=True, states=128), machine).threads
+
+
 def test_few_states_are_cut_for_many_cores(machine):
     few = WalkShape(2, 128, 128, 8192)
     two, many = chosen(few, machine), chosen(few, replace(machine, cores=16))

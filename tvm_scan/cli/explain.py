@@ -52,13 +52,14 @@ def command(
     check_folder(svg)
     from tvm_scan import Refusal, extract
     from tvm_scan._files import write_file
-    from tvm_scan.cli.draw.delta_rule import describe_rule, rule_lines
+    from tvm_scan.cli.draw.delta_rule import describe_rule, rule_lines, walk_costs
     from tvm_scan.cli.draw.equation import describe
     from tvm_scan.cli.draw.tree_svg import tree_svg
     from tvm_scan.cli.draw.tree_text import tree_text
     from tvm_scan.cli.support import load
     from tvm_scan.meta.search.operations import arithmetic_of
     from tvm_scan.proof import Verdict
+    from tvm_scan.schedules.machine.device import device_of
     from tvm_scan.schedules.machine.machine import Machine
     from tvm_scan.schedules.verification.laws import check_laws
 
@@ -66,8 +67,11 @@ def command(
     loop = load.load_func(what, func)
     rule = load.find_rule(loop)
     if rule is not None:
-        load.check_no_options("explain", plan=plan, svg=svg, cost=cost, prove=prove)
+        no_cost = cost and device_of(on).is_gpu
+        load.check_no_options("explain", plan=plan, svg=svg, cost=no_cost, prove=prove)
         report = describe_rule(rule, on)
+        if cost:
+            report |= walk_costs(rule, on)
         if source:
             report["source"] = _source(loop, on, load.Choice(on))
         if as_json:
@@ -75,6 +79,7 @@ def command(
             return
         for line in rule_lines(report):
             print_wrapped(line, 10)
+        _show_cost(report)
         if source:
             print(f"source\n{report['source']}")
         return
@@ -183,13 +188,17 @@ def _show(report: dict[str, Any], recurrence: Recurrence, plan: ScanPlan) -> Non
         _show_decision(report["decision"])
     elif report["shipped"]:
         print("shipped   the plan of a near shape, measured on a machine of this kind")
+    _show_cost(report)
+    if "source" in report:
+        print("source")
+        print(report["source"])
+
+
+def _show_cost(report: dict[str, Any]) -> None:
     if "cost" in report:
         print("cost, on paper")
         for line in cost_lines(report["cost"]):
             print(f"    {line}")
-    if "source" in report:
-        print("source")
-        print(report["source"])
 
 
 def _decision(target: Any, recurrence: Recurrence, plan: ScanPlan) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ def step_stores(
     step: ArrayStep,
     matrix: MatrixState,
     external: tir.VarMap,
-    read: Callable[[MatrixSum], Read],
+    read: Callable[[MatrixSum], tuple[Read, Any]],
     reads: list[Read],
 ) -> list[Written]:
     """Stores of one step and one column.
@@ -43,7 +43,7 @@ def step_stores(
     external : VarMap
         Buffers that are seen outside the nest.
     read : callable
-        The read that a sum is.
+        The read that a sum is, and what it is multiplied by for a column; None for 1.
     reads : list of Read
         Is filled with the reads that the stores need.
 
@@ -126,7 +126,10 @@ def _instances(known: Known, matrix: MatrixState) -> list[tuple[list[Any], Any]]
 
 
 def _over(
-    value: Any, matrix: MatrixState, read: Callable[[MatrixSum], Read], reads: list[Read]
+    value: Any,
+    matrix: MatrixState,
+    read: Callable[[MatrixSum], tuple[Read, Any]],
+    reads: list[Read],
 ) -> Any:
     """``value`` over reads; sums that differ in their loops only are reads of their own."""
 
@@ -136,20 +139,24 @@ def _over(
             if any(load.source.same_as(symbol) for symbol, _ in matrix.symbols):
                 raise NotUnderstood("an output that is the state itself")
             return load
-        summed, table = read(one_sum), tir.VarMap()
+        (summed, factor), table = read(one_sum), tir.VarMap()
         for loop, index in zip(one_sum.loops, load.indices, strict=False):
             if loop is not None:
                 table[loop.var] = index
             elif not (isinstance(index, Var) and index.same_as(matrix.columns.var)):
                 raise NotUnderstood("an output of another column than its own")
         weight = tir.substitute(summed.weight, table)
+
+        def scaled(value: Any) -> Any:
+            return value if factor is None else tir.substitute(factor, table) * value
+
         for other in reads:
             if other.after == summed.after and tir.structurally_equal(other.weight, weight):
-                return other.value
+                return scaled(other.value)
         if tir.contains_var(weight, [matrix.columns.var]):
             raise NotUnderstood("a read vector that depends on the column")
         reads.append(Read(summed.value, weight, summed.after))
-        return summed.value
+        return scaled(summed.value)
 
     return map_known(value, on_load)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
+from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import is_constant, is_float, one, zero
 from tvm_scan.extraction.step_loops import NotUnderstood
 
@@ -70,9 +71,29 @@ def _products(e: Any, row: Var, apart: list[Var]) -> _Products:
         if isinstance(e, tirx.Sub):
             right = [(factors, zero(tir.dtype_of(e)) - rest) for factors, rest in right]
         return _gathered([*left, *right])
+    choice = as_choice(e)
+    if choice is not None and not tir.contains_var(choice[0], [row, *apart]):
+        return _gathered(_chosen(*choice, row, apart))
     if isinstance(e, tirx.Div) and is_float(tir.dtype_of(e)) and not tir.contains_var(e.b, [row]):
         return [(factors, rest / e.b) for factors, rest in _products(e.a, row, apart)]
     raise NotUnderstood(f"an update that is no vector times an amount in {e}")
+
+
+def _chosen(cond: Any, yes: Any, no: Any, row: Var, apart: list[Var]) -> Iterator[Any]:
+    """Yield the products of a choice: both factors are 0 where another one is chosen.
+
+    Neither is read there, whose index may be none.
+    """
+    nothing = zero(tir.dtype_of(yes))
+    for expr, is_yes in ((yes, True), (no, False)):
+
+        def here(value: Any, is_yes: bool = is_yes) -> Any:
+            branches = (value, nothing) if is_yes else (nothing, value)
+            return tirx.op.if_then_else(cond, *branches)
+
+        if not is_constant(expr, 0):
+            for factors, rest in _products(expr, row, apart):
+                yield [here(factor) for factor in factors], here(rest)
 
 
 def _times(left: Any, right: Any) -> Any:

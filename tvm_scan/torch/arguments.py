@@ -26,6 +26,7 @@ __all__ = [
     "check_tensors",
     "framed",
     "wide",
+    "wide_dtype",
     "widened",
 ]
 
@@ -132,6 +133,11 @@ def wide(tensor: Tensor) -> Tensor:
 
 def widened(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Convert to the one dtype to which they are promoted, float32 at least."""
-    wide_tensors = [wide(tensor) for tensor in tensors]
-    common = functools.reduce(torch.promote_types, (tensor.dtype for tensor in wide_tensors))
-    return tuple(tensor.to(common) for tensor in wide_tensors)
+    common = wide_dtype(*tensors)
+    return tuple(tensor.to(common) for tensor in tensors)
+
+
+def wide_dtype(*tensors: Tensor) -> torch.dtype:
+    """Return the dtype to which tensors are promoted, float32 at least."""
+    wides = (torch.float64 if t.dtype == torch.float64 else torch.float32 for t in tensors)
+    return functools.reduce(torch.promote_types, wides)

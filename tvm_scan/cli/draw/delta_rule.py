@@ -9,9 +9,10 @@ from tvm.target import Target
 from tvm_scan.cli.draw.equation import number
 from tvm_scan.delta_rule import DeltaRule, Term
 from tvm_scan.schedules.delta.rule import delta_plan, runs_in_chunks, why_unfit
+from tvm_scan.schedules.delta.walk import walks_of
 from tvm_scan.text import as_text
 
-__all__ = ["describe_rule", "rule_lines"]
+__all__ = ["describe_rule", "rule_lines", "walk_costs"]
 
 
 def describe_rule(rule: DeltaRule, target: Target) -> dict[str, Any]:
@@ -31,6 +32,7 @@ def describe_rule(rule: DeltaRule, target: Target) -> dict[str, Any]:
             "first": name if rule.initial is None else as_text(rule.initial),
         },
         "gate": as_text(rule.gate),
+        "column_gate": None if rule.column_gate is None else as_text(rule.column_gate),
         "terms": [_term(term) for term in rule.terms],
         "reads": [
             {
@@ -49,12 +51,20 @@ def describe_rule(rule: DeltaRule, target: Target) -> dict[str, Any]:
     }
 
 
-def _term(term: Term) -> dict[str, str | None]:
+def walk_costs(rule: DeltaRule, target: Target) -> dict[str, Any]:
+    """Return what the plan of a delta rule on a CPU takes, and seconds of each that could be."""
+    walks = walks_of(rule, target)
+    considered = {str(plan): cost.seconds for plan, cost in walks}
+    return {"cost": walks[0][1].as_data(), "considered": considered}
+
+
+def _term(term: Term) -> dict[str, str | int | None]:
     return {
         "vector": as_text(term.into),
         "drive": as_text(term.drive),
         "rate": None if term.source is None else as_text(term.rate),
         "read_vector": None if term.source is None else as_text(term.source),
+        "terms_before": term.added,
     }
 
 
@@ -72,12 +82,16 @@ def rule_lines(report: dict[str, Any]) -> list[str]:
         "p (w + r (e . S)), with S at t - 1",
         f"    gate      {report['gate']}",
     ]
+    if report["column_gate"] is not None:
+        lines.append(f"    columns'  {report['column_gate']}")
     for term in report["terms"]:
         lines.append(f"    p         {term['vector']}")
         lines.append(f"      w       {term['drive']}")
         if term["rate"] is not None:
             lines.append(f"      r       {term['rate']}")
-            lines.append(f"      e       {term['read_vector']}")
+            count = term["terms_before"]
+            of = f", of the gated S with {count} of the terms" if count else ""
+            lines.append(f"      e       {term['read_vector']}{of}")
     lines.append("outputs")
     lines += [f"    {store}" for store in report["stores"]]
     lines += [
@@ -85,4 +99,8 @@ def rule_lines(report: dict[str, Any]) -> list[str]:
         for read in report["reads"]
     ]
     lines.append(f"plan      {report['plan']}")
-    return lines + ([] if report["unfit"] is None else [f"          {report['unfit']}"])
+    lines += [] if report["unfit"] is None else [f"          {report['unfit']}"]
+    if "considered" in report:
+        lines.append("considered")
+        lines += [f"    {s * 1e6:10,.1f} us  {plan}" for plan, s in report["considered"].items()]
+    return lines

@@ -3,7 +3,8 @@
 What a function does before its kernel runs takes tens of microseconds: checks, promotion, the
 kernel's name. A step of decoding is called again and again with tensors that differ in their
 values alone. So where a call was a single kernel on the tensors of the call as they are, the next
-one alike is that kernel at once.
+one alike is that kernel at once. A way is known by a key of all that it relies on; those that were
+last taken are asked first, which is quicker than to make a key.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import Run, kernel_at, runs_of_kernels
-from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, launch
-from tvm_scan.torch.private import is_watched, transforms_active
+from tvm_scan.torch.kernels.cache import Gathered, kernel_at, runs_of_kernels
+from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, launch, prepared
+from tvm_scan.torch.private import is_watched, tensor_check, transforms_active
 
 __all__ = ["repeated"]
 
@@ -27,8 +28,36 @@ Result = TypeVar("Result")
 
 #: What is no tensor and may stand in a signature.
 _NUMBERS = (bool, int, float, str)
-#: Signatures that are remembered.
-_MOST = 1024
+#: Signatures that are remembered, and those that are asked first.
+_MOST, _RECENT = 1024, 4
+
+
+@dataclass(frozen=True)
+class _New:
+    """An operand that a call makes.
+
+    Attributes
+    ----------
+    place : int
+        Of the operand.
+    shape, dtype, device
+        Of it.
+    like : int
+        An argument that has all three, which is told quicker; -1 where there is none.
+    """
+
+    place: int
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    like: int
+
+    def make(self, values: Sequence[Any]) -> Tensor:
+        if self.like >= 0:
+            tensor = torch.empty_like(values[self.like])
+            if not tensor.data_ptr() % ALIGNMENT:
+                return tensor
+        return aligned_empty(self.shape, self.dtype, self.device)
 
 
 @dataclass(frozen=True)
@@ -43,10 +72,14 @@ class _Way:
         Its operands; those that are tensors are None.
     arguments : tuple of (int, int)
         Operands that are arguments of the call, and which.
-    new : tuple of (int, Size, dtype, device)
+    converted : tuple of (int, dtype)
+        Those of the operands that are converted.
+    copied : tuple of int
+        Those that then lie in memory otherwise than the kernel reads them.
+    new : tuple of _New
         Operands that the call makes.
-    results : tuple of int
-        The operand that each result is.
+    results : tuple of (int, dtype or None)
+        The operand that each result is, or is converted from.
     changed : tuple of int
         Arguments that are results, too: autograd is told that the kernel wrote to them.
     """
@@ -54,20 +87,28 @@ class _Way:
     key: Any
     numbers: tuple[Any, ...]
     arguments: tuple[tuple[int, int], ...]
-    new: tuple[tuple[int, torch.Size, torch.dtype, torch.device], ...]
-    results: tuple[int, ...]
+    converted: tuple[tuple[int, torch.dtype], ...]
+    copied: tuple[int, ...]
+    new: tuple[_New, ...]
+    results: tuple[tuple[int, torch.dtype | None], ...]
     changed: tuple[int, ...]
 
     def __call__(self, values: Sequence[Any]) -> Any:
         operands = [*self.numbers]
         for place, number in self.arguments:
             operands[place] = values[number]
-        for place, shape, dtype, device in self.new:
-            operands[place] = aligned_empty(shape, dtype, device)
+        for place, dtype in self.converted:
+            operands[place] = operands[place].to(dtype)
+        for place in self.copied:
+            operands[place] = prepared(operands[place])
+        for one in self.new:
+            operands[one.place] = one.make(values)
         launch(kernel_at(self.key).call, *operands)
         for number in self.changed:
             torch.autograd.graph.increment_version(values[number])
-        return tuple([operands[place] for place in self.results])
+        return tuple(
+            [operands[p] if dtype is None else operands[p].to(dtype) for p, dtype in self.results]
+        )
 
 
 def repeated(
@@ -90,32 +131,96 @@ def repeated(
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         ways: dict[Any, _Way | None] = {}
+        #: The last ones.
+        recent: list[_Recent] = []
 
         @functools.wraps(function)
         def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
             # `is_compiling` first: what comes after it is not traced.
             if torch.compiler.is_compiling() or not when(named):
                 return function(*arguments, **named)
-            values = (*arguments, *named.values())
             # Of a transform or a mode tensors may have no data to ask for.
-            key = None if transforms_active() or is_watched() else _signature(values, named)
+            if transforms_active() or is_watched():
+                return function(*arguments, **named)
+            values, names = (*arguments, *named.values()), tuple(named)
+            for one in recent:
+                if one.takes(values, names):
+                    return one.way(values)  # type: ignore[no-any-return]
+            key = _signature(values, names)
             if key is None:
                 return function(*arguments, **named)
             way = ways.get(key, ways)
             if way is ways:
                 if len(ways) >= _MOST:
                     ways.clear()
-                with runs_of_kernels() as runs:
+                with runs_of_kernels() as gathered:
                     result = function(*arguments, **named)
-                ways[key] = _way_of(runs, values, result)
+                ways[key] = _way_of(gathered, values, result)
                 return result
-            if way is None:
+            if not isinstance(way, _Way):
                 return function(*arguments, **named)
-            return way(values)  # type: ignore[operator, no-any-return]
+            if (last := _recent_of(way, values, names)) is not None:
+                recent[:] = [last, *recent[: _RECENT - 1]]
+            return way(values)  # type: ignore[no-any-return]
 
         return call
 
     return decorate
+
+
+@dataclass(frozen=True)
+class _Recent:
+    """A way, and how to tell quickly that a call is of its signature.
+
+    Attributes
+    ----------
+    way : _Way
+        The way.
+    names : tuple of str
+        What is passed by name.
+    tensors, others : tuple of int
+        Which of the values are tensors, and which are not.
+    constants, kinds : tuple
+        Those that are not, and their types.
+    alike : callable
+        Whether tensors differ from those of the signature in their values alone.
+    """
+
+    way: _Way
+    names: tuple[str, ...]
+    tensors: tuple[int, ...]
+    others: tuple[int, ...]
+    constants: tuple[Any, ...]
+    kinds: tuple[type, ...]
+    alike: Callable[..., bool]
+
+    def takes(self, values: Sequence[Any], names: tuple[str, ...]) -> bool:
+        if names != self.names or len(values) != len(self.tensors) + len(self.others):
+            return False
+        for number, constant, kind in zip(self.others, self.constants, self.kinds, strict=True):
+            # The types first: a tensor would compare its cells.
+            value = values[number]
+            if type(value) is not kind or value != constant:
+                return False
+        tensors = [values[number] for number in self.tensors]
+        if not self.alike(*tensors):
+            return False
+        for tensor in tensors:
+            if tensor.data_ptr() % ALIGNMENT or tensor.requires_grad:
+                return False
+        return True
+
+
+def _recent_of(way: _Way, values: Sequence[Any], names: tuple[str, ...]) -> _Recent | None:
+    """Return how to tell the calls of a way quickly; None where two arguments are one tensor."""
+    tensors = tuple([n for n, value in enumerate(values) if isinstance(value, Tensor)])
+    if len({id(values[n]) for n in tensors}) < len(tensors):
+        return None
+    others = tuple([n for n, _ in enumerate(values) if n not in tensors])
+    constants = tuple([values[n] for n in others])
+    kinds = tuple([type(value) for value in constants])
+    alike = tensor_check([values[n] for n in tensors])
+    return _Recent(way, names, tensors, others, constants, kinds, alike)
 
 
 def _signature(values: Sequence[Any], named: Iterable[str]) -> Any:
@@ -144,26 +249,49 @@ def _signature(values: Sequence[Any], named: Iterable[str]) -> Any:
     return tuple(parts)
 
 
-def _way_of(runs: Sequence[Run], values: Sequence[Any], result: Any) -> _Way | None:
+def _like(result: Tensor, values: Sequence[Any]) -> int:
+    """Return an argument with the shape, strides, dtype and device of a result, or -1."""
+
+    def kind(tensor: Tensor) -> tuple[Any, ...]:
+        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+    return next(
+        (n for n, v in enumerate(values) if isinstance(v, Tensor) and kind(v) == kind(result)), -1
+    )
+
+
+def _way_of(gathered: Gathered, values: Sequence[Any], result: Any) -> _Way | None:
     """The way of a call, given the kernels that it ran; None where it is more than one kernel."""
-    if len(runs) != 1:
+    if len(gathered.runs) != 1:
         return None
-    (run,) = runs
-    arguments, new = [], []
+    (run,) = gathered.runs
+    sources = {id(to): source for source, to in gathered.conversions}
+    arguments, converted, copied, new = [], [], [], []
     for place, one in enumerate(run.operands):
-        number = next((n for n, value in enumerate(values) if value is one), None)
         if not isinstance(one, Tensor):
             continue
+        source = sources.get(id(one), one)
+        number = next((n for n, value in enumerate(values) if value is source), None)
         if number is not None:
             arguments.append((place, number))
-        elif any(part is one for part in result):
-            new.append((place, one.shape, one.dtype, one.device))
-        else:  # something was computed of the arguments
+            if source is not one:
+                converted.append((place, one.dtype))
+            if prepared(one).data_ptr() != one.data_ptr():
+                copied.append(place)
+        elif any(sources.get(id(part), part) is one for part in result):
+            new.append(_New(place, one.shape, one.dtype, one.device, _like(one, values)))
+        else:  # something else was computed of the arguments
             return None
-    places = [next((n for n, one in enumerate(run.operands) if one is part), -1) for part in result]
-    if -1 in places:
+    results: list[tuple[int, torch.dtype | None]] = []
+    for part in result:
+        operand = sources.get(id(part), part)
+        place = next((n for n, one in enumerate(run.operands) if one is operand), -1)
+        results.append((place, None if operand is part else part.dtype))
+    places = {place for place, _ in results}
+    # What a kernel writes to a copy is in no argument.
+    if -1 in places or places & {*copied, *(place for place, _ in converted)}:
         return None
     numbers = tuple(None if isinstance(one, Tensor) else one for one in run.operands)
-    by_operand = dict(arguments)
-    changed = tuple(by_operand[place] for place in places if place in by_operand)
-    return _Way(run.key, numbers, tuple(arguments), tuple(new), tuple(places), changed)
+    changed = tuple(number for place, number in arguments if place in places)
+    taken = tuple(arguments), tuple(converted), tuple(copied), tuple(new)
+    return _Way(run.key, numbers, *taken, tuple(results), changed)

@@ -8,7 +8,8 @@ from numbers import Number
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check, widened
+from tvm_scan.torch.arguments import check, wide_dtype
+from tvm_scan.torch.kernels.cache import converted
 from tvm_scan.torch.ops.delta import delta_scan, delta_step
 from tvm_scan.torch.ops.delta_tensors import LEARNED, TIMED, DeltaTensors
 
@@ -117,23 +118,24 @@ class DeltaCall:
         given = {n: getattr(self, n) for n in (*TIMED, *LEARNED)}
         present = [n for n, t in given.items() if t is not None]
         if {given[n].dtype for n in present} not in ({torch.float32}, {torch.float64}):
-            given |= dict(zip(present, widened(*(given[n] for n in present)), strict=True))
+            common = wide_dtype(*(given[n] for n in present))
+            given |= {n: converted(given[n], common) for n in present}
         like = given["v"]
         state = self.given
         if state is None:
             check(not in_place, self.owner, "an initial_state to write to", None, "pass one")
             state = like.new_zeros(self.shape)
-        first = state.to(like.dtype)
+        first = converted(state, like.dtype)
         first = first.mT if self.v_first else first
         tensors = DeltaTensors(**given, h0=first, offsets=self.offsets)
         reads = "; ".join(f"{n}: {', '.join(chain)}" for n, chain in self.reads.items() if chain)
         if in_place:
             y = self._in_place(tensors, reads, state)
-            return y.to(self.v.dtype), state
+            return converted(y, self.v.dtype), state
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         y, last, _ = delta_scan(*tensors, self.scale, reads, keep)
         last = last.mT.contiguous() if self.v_first else last
-        return y.to(self.v.dtype), (last if wants_state else None)
+        return converted(y, self.v.dtype), (last if wants_state else None)
 
     def _in_place(self, tensors: DeltaTensors, reads: str, state: Tensor) -> Tensor:
         recorded = torch.is_grad_enabled() and any(

@@ -38,8 +38,10 @@ from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
 from tvm_scan.torch.kernels.spec import KernelSpec
 
 __all__ = [
+    "Gathered",
     "Run",
     "call_key",
+    "converted",
     "forget_plans",
     "kernel_at",
     "kernels_asked_for",
@@ -84,6 +86,13 @@ class Run(NamedTuple):
     operands: tuple[Any, ...]
 
 
+class Gathered(NamedTuple):
+    """Runs that `runs_of_kernels` gathers, and tensors with what `converted` made of them."""
+
+    runs: list[Run]
+    conversions: list[tuple[torch.Tensor, torch.Tensor]]
+
+
 _calls: dict[_CallKey, _Built] = {}
 _libraries: dict[tuple[KernelSpec, str, Device], _Built] = {}
 _building = ForkSafeLock()
@@ -106,9 +115,9 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     """
     device = devices.device_of(arguments[-1])
     key = call_key(spec, sizes, device)
-    built, runs = kernel_at(key), getattr(_watched, "runs", None)
-    if runs is not None:
-        runs.append(Run(key, arguments))
+    built, gathered = kernel_at(key), getattr(_watched, "gathered", None)
+    if gathered is not None:
+        gathered.runs.append(Run(key, arguments))
     usable = []
     for one in arguments:
         if isinstance(one, torch.Tensor):
@@ -119,15 +128,25 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     devices.run_at(device, built.call, usable)
 
 
+def converted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Convert a tensor to a dtype, which `runs_of_kernels` is told."""
+    result = tensor.to(dtype)
+    if not torch.compiler.is_compiling():
+        gathered = getattr(_watched, "gathered", None)
+        if gathered is not None and result is not tensor:
+            gathered.conversions.append((tensor, result))
+    return result
+
+
 @contextlib.contextmanager
-def runs_of_kernels() -> Iterator[list[Run]]:
-    """Gather the runs of kernels by `run_kernel` in this thread."""
-    before, runs = getattr(_watched, "runs", None), list[Run]()
-    _watched.runs = runs
+def runs_of_kernels() -> Iterator[Gathered]:
+    """Gather the runs of kernels by `run_kernel` in this thread, and what `converted` made."""
+    before = getattr(_watched, "gathered", None)
+    _watched.gathered = gathered = Gathered([], [])
     try:
-        yield runs
+        yield gathered
     finally:
-        _watched.runs = before
+        _watched.gathered = before
 
 
 @contextlib.contextmanager

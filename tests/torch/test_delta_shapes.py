@@ -1,0 +1,197 @@
+"""Delta rules at the shapes of flash-linear-attention's tests, beside a loop in float64.
+
+Inputs are halves or float32, gates and rates float32, as there. A row of the batch and a head of
+the keys with its heads of values are compared, gradients too: others do not reach them.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+import tvm_scan.torch as ts  # noqa: E402
+from tests.support.tiers import longer  # noqa: E402
+
+HALF = torch.float16
+
+
+class Shape(NamedTuple):
+    """A case: `over` divides the logarithms of gates, of which `masked` are 0."""
+
+    batch: int
+    length: int
+    heads: int
+    value_heads: int
+    size: int
+    scale: float | None = None
+    over: float = 1
+    masked: float = 0
+    dtype: torch.dtype = HALF
+    computed: bool = False  # norms, gates and rates are, in the kernel
+    ends: tuple[int, ...] | None = None
+
+    def __str__(self):
+        return (
+            "x".join(map(str, self[:5])) + f"-{str(self.dtype)[6:]}" + "-packed" * bool(self.ends)
+        )
+
+
+GATED = [
+    Shape(1, 63, 1, 1, 64, 1, dtype=torch.float32),
+    Shape(2, 75, 4, 4, 64, 1, 0.01),
+    Shape(2, 256, 2, 4, 64, 1),
+    Shape(1, 15, 4, 4, 60, ends=(0, 15)),
+    Shape(2, 500, 3, 3, 60, 1),
+    Shape(2, 512, 2, 8, 64, 1, 0.1, computed=True),
+    Shape(2, 1000, 2, 8, 128, 1, 0.1, dtype=torch.float32),
+    Shape(2, 1000, 3, 3, 64, 0.1, masked=0.5),
+    Shape(3, 1024, 4, 4, 100, 1, 0.1),
+    Shape(4, 1024, 3, 3, 128, 1, 10, dtype=torch.float32),
+    Shape(4, 1024, 4, 4, 128, 0.1, masked=1),
+    Shape(4, 2048, 8, 8, 64, 0.1, computed=True),
+    Shape(1, 1000, 2, 8, 64, ends=(0, 256, 500, 1000)),
+    Shape(1, 2000, 4, 4, 100, ends=(0, 15, 100, 300, 1200, 2000)),
+    Shape(1, 8192, 4, 4, 60, ends=(0, 8192)),
+]
+KDA = [
+    Shape(1, 63, 1, 1, 64, 1),
+    Shape(1, 64, 1, 1, 64, 1, dtype=torch.float32),
+    Shape(1, 15, 4, 4, 60, ends=(0, 15)),
+    Shape(2, 500, 3, 3, 60, 1),
+    Shape(2, 1000, 3, 3, 64, 0.1, masked=0.5),
+    Shape(3, 1024, 4, 4, 100, 1, 0.1),
+    Shape(2, 1500, 4, 4, 128, 0.1, 10, computed=True),
+    Shape(4, 2048, 8, 8, 64, 0.1, computed=True),
+    Shape(1, 1000, 4, 4, 128, masked=0.5, ends=(0, 256, 500, 1000)),
+    Shape(1, 4096, 4, 4, 256, ends=(0, 100, 300, 1200, 3000, 4096)),
+]
+SEVEN = [
+    Shape(2, 1, 1, 1, 64, dtype=torch.float32),
+    Shape(1, 100, 2, 2, 64, 1),
+    Shape(2, 1024, 1, 1, 64, 1, dtype=torch.float32),
+    Shape(4, 1024, 4, 4, 100, 0.1),
+]
+#: The rest takes minutes.
+SHORT = longer(100, 8192)
+CASES = [
+    pytest.param(name, shape, id=f"{name}-{shape}")
+    for name, shapes in (("gated_delta_rule", GATED), ("kda", KDA), ("rwkv7", SEVEN))
+    for shape in shapes
+    if shape.length <= SHORT
+]
+
+
+def arguments(name, shape):
+    """Arguments by name, and options."""
+    generator = torch.Generator().manual_seed(shape.length)
+
+    def draw(*last, heads=shape.heads):
+        token = (shape.batch, shape.length, heads)
+        return torch.randn((*token, *last), generator=generator)
+
+    values, size = shape.value_heads, shape.size
+    q, k = draw(size), draw(size)
+    k = k if shape.computed else F.normalize(k, dim=-1)
+    given = {"q": q, "k": k, "v": draw(size, heads=values)}
+    given = {n: t.to(shape.dtype) for n, t in given.items()}
+    last = (size,) if name != "gated_delta_rule" else ()
+    gates = draw(*last, heads=values)
+    keep = torch.rand(gates.shape, generator=generator) >= shape.masked
+    gates = gates if shape.computed else F.logsigmoid(gates) / shape.over * keep
+    count = len(shape.ends) - 1 if shape.ends else shape.batch
+    state = torch.randn((count, values, size, size), generator=generator)
+    options = {"scale": shape.scale if shape.scale is not None else size**-0.5}
+    if name == "rwkv7":
+        erased = F.normalize(draw(size), dim=-1)
+        rate = torch.rand(erased.shape, generator=generator)
+        given = {"r": given["q"], "w": gates, "k": given["k"], "v": given["v"]}
+        return given | {"a": -erased, "b": erased * rate, "initial_state": state}, options
+    given |= {"g": gates, "beta": draw(heads=values)}
+    if shape.computed:
+        given |= {"A_log": torch.rand(values, generator=generator), "dt_bias": draw(*last)[0, 0]}
+        if name == "gated_delta_rule":
+            given["dt_bias"] = torch.rand(values, generator=generator)
+        options |= dict.fromkeys(("use_gate_in_kernel", "use_qk_l2norm_in_kernel"), True)
+        options |= {"use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+    else:
+        given["beta"] = given["beta"].sigmoid()
+    return {**given, "initial_state": state}, options
+
+
+def loop(name, given, options):
+    """One sequence and head of keys, in the dtype of the arguments."""
+    given = dict(given)
+    if name == "rwkv7":
+        given["q"], given["g"] = given.pop("r"), given.pop("w")
+    q, k, v, g, state = (given[n][0] for n in ("q", "k", "v", "g", "initial_state"))
+    beta = given["beta"][0] if "beta" in given else None
+    if "use_gate_in_kernel" in options:
+        q, k = (t / (t.square().sum(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k))
+        bias, rate = given["dt_bias"], given["A_log"].exp()
+        g = -(rate if g.dim() == 2 else rate[:, None]) * F.softplus(g + bias)
+        beta = 2 * beta.sigmoid()
+    g = g.exp() if g.dim() == 3 else g.exp()[..., None].expand(*g.shape, k.shape[-1])
+    outputs = []
+    for t in range(v.shape[0]):
+        passed = g[t, :, :, None] * state
+        if beta is None:
+            read = torch.einsum("hk,hkv->hv", given["a"][0, t], state)
+            state = passed + k[t, :, :, None] * v[t, :, None]
+            state = state + given["b"][0, t, :, :, None] * read[:, None]
+        else:
+            known = torch.einsum("k,hkv->hv", k[t, 0], passed)
+            update = beta[t, :, None] * (v[t] - known)
+            state = passed + k[t, 0, :, None] * update[:, None]
+        outputs.append(options["scale"] * torch.einsum("k,hkv->hv", q[t, 0], state))
+    return torch.stack(outputs), state
+
+
+def near(got, want, dtype, gradient=False):
+    """Within what a half rounds, or float32 adds up, of the largest entry."""
+    unit = (2.0**-10 if gradient else 2.0**-11) if dtype == HALF else 2.0**-18
+    torch.testing.assert_close(
+        got.double(), want, rtol=unit, atol=unit * float(want.abs().max().clamp(min=1e-3))
+    )
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_a_head_is_the_loop(name, shape):
+    given, options = arguments(name, shape)
+    leaves = {n: t.requires_grad_() for n, t in given.items()}
+    ends = shape.ends or (0, shape.length)
+    packed = {"cu_seqlens": torch.tensor(ends)} if shape.ends else {}
+    y, last = getattr(ts, name)(**leaves, **options, **packed, output_final_state=True)
+    assert y.dtype == shape.dtype and last.dtype == torch.float32
+    group = shape.value_heads // shape.heads
+    of_values = slice(0, group)
+    weights = torch.linspace(-1, 1, y[0, :, :group].numel()).view(y[0, :, :group].shape).double()
+    total = (y[0, :, of_values].double() * weights).sum()
+    total = total + last[: 1 if not shape.ends else None, of_values].double().sum()
+    names = list(leaves)
+    grads = dict(zip(names, torch.autograd.grad(total, list(leaves.values())), strict=True))
+
+    few = {n: t.detach().double().requires_grad_() for n, t in leaves.items()}
+    wanted = 0
+    for number, (start, stop) in enumerate(itertools.pairwise(ends)):
+        part = {n: of_head(n, t, group, slice(start, stop), number) for n, t in few.items()}
+        want, state = loop(name, part, options)
+        near(y[0, start:stop, of_values], want.detach(), shape.dtype)
+        near(last[number, of_values], state.detach(), shape.dtype)
+        wanted = wanted + (want * weights[start:stop]).sum() + state.sum()
+    exact = torch.autograd.grad(wanted, list(few.values()))
+    for n, want in zip(names, exact, strict=True):
+        near(grads[n], want, shape.dtype, gradient=True)
+
+
+def of_head(name, tensor, group, tokens, sequence):
+    """The part of an argument that the first head of keys has."""
+    if name in ("A_log", "dt_bias"):
+        return tensor[:group]
+    if name == "initial_state":
+        return tensor[sequence : sequence + 1, :group]
+    of_keys = name in ("q", "k", "r", "a", "b")
+    return tensor[:1, tokens, : 1 if of_keys else group]
