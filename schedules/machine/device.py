@@ -44,6 +44,10 @@ class Device:
         The intrinsics ``tvm_warp_shuffle`` that TVM has code for, by what follows in their names.
     subgroups : frozenset of str
         Those that a target has which says ``supports_subgroups``: a warp is a subgroup then.
+    shuffle_bits : int
+        The widest value that a shuffle moves.
+    parts_of_warps : bool
+        Whether threads can shuffle in groups that are smaller than their warp.
     warp_barrier : bool
         Whether the threads of a warp can wait for one another alone; where they cannot, all those
         of the block do.
@@ -67,6 +71,8 @@ class Device:
         Whether its kernels run in a browser, so that a page of them can be written.
     backend : str
         Of TVM's pipelines for models, the one that is its own.
+    instead : str
+        Another kind whose kernels its drivers take, too, for a TVM without its code generator.
     """
 
     name: str
@@ -81,6 +87,8 @@ class Device:
     buffers: int = 1 << 7
     shuffles: frozenset[str] = frozenset()
     subgroups: frozenset[str] = frozenset()
+    shuffle_bits: int = 32
+    parts_of_warps: bool = False
     warp_barrier: bool = False
     async_copies: bool = False
     ordered_memory: bool = False
@@ -92,6 +100,7 @@ class Device:
     extremes: bool = True
     in_browser: bool = False
     backend: str = "gpu_generic"
+    instead: str = ""
 
     @property
     def is_served(self) -> bool:
@@ -138,6 +147,8 @@ DEVICES: dict[str, Device] = {
             shared_bytes=48 << 10,
             warp=32,
             shuffles=_SHUFFLES | {"_xor"},
+            shuffle_bits=64,
+            parts_of_warps=True,
             warp_barrier=True,
             async_copies=True,
             ordered_memory=True,
@@ -146,12 +157,12 @@ DEVICES: dict[str, Device] = {
             backend="cuda",
         ),
         # What follows has a code generator in TVM's wheels, except for Vulkan, and no runtime.
-        # Shuffles of warps that are not of 32 threads are not used.
         Device(
             "rocm",
             shared_bytes=64 << 10,
             warp=64,
             shuffles=_SHUFFLES,
+            parts_of_warps=True,
             overflow=Overflow.LLVM,
             backend="rocm",
         ),
@@ -165,7 +176,7 @@ DEVICES: dict[str, Device] = {
             lacks=frozenset({"float64"}),
         ),
         # The blocks are those that every implementation has.
-        Device("vulkan", blocks=(1 << 16) - 1, overflow=Overflow.WRAPS),
+        Device("vulkan", blocks=(1 << 16) - 1, overflow=Overflow.WRAPS, instead="webgpu"),
         # Vectors are loaded cell by cell. Shuffles need subgroups of 32 threads, which not every
         # adapter has: a target says so.
         Device(
@@ -203,8 +214,9 @@ def device_of(target: Target) -> Device:
         has_subgroups = row.subgroups and (target.attrs or {}).get("supports_subgroups")
         return replace(row, shuffles=row.subgroups) if has_subgroups else row
     *names, last = (row.name for row in DEVICES.values() if row.is_served)
-    why = "" if row is None else ", which this build of TVM has no code generator for"
-    raise PlanError(
-        f"expected a target of kind {', '.join(names)} or {last}, got {kind}{why}; "
-        "choose one of them"
-    )
+    why, fix = "", "choose one of them"
+    if row is not None:
+        why = ", which this build of TVM has no code generator for"
+        if row.instead:
+            fix = f"choose {row.instead}, whose kernels drivers of {kind} take, too"
+    raise PlanError(f"expected a target of kind {', '.join(names)} or {last}, got {kind}{why}; {fix}")

@@ -176,7 +176,7 @@ class GpuPlan(ScanPlan):
         has = [f"tvm_warp_shuffle{kind}" for kind in sorted(device.shuffles)]
         self.require(
             shuffles(machine, kinds),
-            f"a device with shuffles in warps of {WARP} threads ({wanted}) for {what}",
+            f"a device with shuffles of {WARP} threads ({wanted}) for {what}",
             f"{device.name} with {', '.join(has) or 'no shuffles'}, in warps of {machine.warp}",
             fix,
         )
@@ -293,8 +293,9 @@ class TreePlan(GpuPlan):
 
 
 def shuffles(machine: Machine, kinds: Iterable[str]) -> bool:
-    """Return whether a machine has these shuffles, in warps as wide as kernels take them for."""
-    return machine.warp == WARP and machine.device.shuffles.issuperset(kinds)
+    """Return whether a machine has these shuffles, in groups as wide as kernels take warps for."""
+    groups = machine.device.parts_of_warps and machine.warp % WARP == 0
+    return (groups or machine.warp == WARP) and machine.device.shuffles.issuperset(kinds)
 
 
 def waits_in_warps(machine: Machine) -> bool:

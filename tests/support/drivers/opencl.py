@@ -13,7 +13,9 @@ import numpy as np
 from tests.support.environment import cache_folder
 from tvm_scan.browser.program import Kernel
 
-__all__ = ["OpenCl", "driver", "why_unavailable"]
+__all__ = ["BARRIER", "OpenCl", "driver", "why_unavailable"]
+
+BARRIER = "barrier(CLK_LOCAL_MEM_FENCE)"
 
 
 class OpenCl:

@@ -339,10 +339,12 @@ export class Scan {
       let apart = 0;
       let scale = 0;
       for (let i = 0; i < want[name].length; i++) {
-        if (!Number.isFinite(want[name][i])) continue;
-        const difference = Math.abs(got[name][i] - want[name][i]);
-        if (!(difference <= apart)) apart = difference;
-        scale = Math.max(scale, Math.abs(want[name][i]));
+        const [result, expected] = [got[name][i], want[name][i]];
+        if (Number.isFinite(expected)) scale = Math.max(scale, Math.abs(expected));
+        if (Object.is(result, expected)) continue;
+        const difference = Math.abs(result - expected);
+        // Nothing is near what is no number.
+        apart = Math.max(apart, Number.isNaN(difference) ? Infinity : difference);
       }
       const error = apart === 0 ? 0 : apart / (scale || 1);
       const steps = evaluate(this.manifest.time, sizes) / this.manifest.bound_steps;

@@ -174,6 +174,11 @@ def make_target(name: str) -> Target:
     """
     is_json = name.startswith("{")
     names = ["cpu", *(row.name for row in DEVICES.values() if row.is_gpu and row.is_served)]
+    if name in DEVICES:
+        try:
+            device_of(Target(name))
+        except ScanError as error:
+            raise CommandError(f"--target: {error}") from error
     if not is_json and name not in names and not re.fullmatch(r"cuda:sm_\d+[a-z]?", name):
         raise CommandError(
             f"expected --target {', '.join(names[:-1])} or {names[-1]}, got {name}; choose one of "
