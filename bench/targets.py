@@ -1,6 +1,6 @@
 """What runs on which kind of GPU: schedules times families on software drivers, counts of kernels.
 
-    python -m bench.targets [--quick] [--json bench/results/targets.json] [--pages docs]
+    python -m bench.targets [--quick] [--json bench/results/targets.json] [--pages]
 
 No times: a software driver says nothing of a GPU's.
 """
@@ -33,11 +33,12 @@ from tests.devices.table import (
     refusal,
 )
 from tests.devices.test_table import LACKED, lengths
-from tests.support.drivers import emit, metal, opencl, run
+from tests.support.drivers import emit, metal, run
 from tests.support.drivers.amdgpu import resources_of
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.arguments import as_target
 from tvm_scan.errors import PlanError
+from tvm_scan.schedules.launch import opencl
 
 __all__ = ["main"]
 
@@ -153,7 +154,7 @@ def main() -> int:
     """Run all, and write what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="where the result is written")
-    parser.add_argument("--pages", type=Path, help="the folder where the pages are written")
+    parser.add_argument("--pages", action="store_true", help="write the figures of the pages")
     parser.add_argument("--quick", action="store_true", help="two families")
     asked = parser.parse_args()
     missing = [why for d in DRIVERS.values() if (why := d.why_unavailable())]
@@ -172,9 +173,8 @@ def main() -> int:
         asked.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if asked.pages:
         for name in PAGES:
-            path = asked.pages / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(page(name, found), encoding="utf-8")
+            path = Path(name)
+            path.write_text(page(path, found), encoding="utf-8")
     return 0
 
 

@@ -132,8 +132,8 @@ def as_target(value: Any, caller: str) -> Target | None:
     try:
         options = _options(value) if isinstance(value, str) else dict(value)
         target = Target(options)
-        said = options if isinstance(options, dict) else {}
-        return _of_gpu(target, said) if "gpu" in target.keys else target
+        given = options if isinstance(options, dict) else {}
+        return _of_gpu(target, given) if "gpu" in target.keys else target
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[-1]
         said = said.partition(" Target creation from ")[0]
@@ -147,18 +147,19 @@ def _options(text: str) -> Any:
     return json.loads(text) if text.startswith("{") else text
 
 
-def _of_gpu(target: Target, said: Mapping[str, Any]) -> Target:
+def _of_gpu(target: Target, given: Mapping[str, Any]) -> Target:
     """The target with a host, and with the limits of every GPU of its kind.
 
-    What was said of it, and what its tag says, stays.
+    Options that were given, and those of a tag, stay.
     """
     options = dict(target.export())
     host = options.pop("host", None) or {"kind": "llvm"}
     kind = str(target.kind.name)
-    plain = dict(Target(kind).attrs)
-    for name, limit in _LIMITS.get(kind, {}).items():
-        if name not in said and options.get(name) == plain.get(name):
-            options[name] = limit
+    if kind in _LIMITS:
+        plain = dict(Target(kind).attrs)
+        for name, limit in _LIMITS[kind].items():
+            if name not in given and options.get(name) == plain.get(name):
+                options[name] = limit
     return Target(options, host=host)
 
 

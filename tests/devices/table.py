@@ -10,11 +10,11 @@ from tvm.target import Target
 
 from tests.gpu import test_table as cuda
 from tests.gpu.test_table import ALGEBRAS as with_states
-from tests.support.drivers import amdgpu, emit, metal, opencl, webgpu
+from tests.support.drivers import amdgpu, emit, metal
 from tests.support.recurrence_cases import Case, exact_inputs
 from tvm_scan import ScanPlan, default_plan, extract, parallelize
-from tvm_scan.browser.program import Program
 from tvm_scan.errors import PlanError
+from tvm_scan.schedules.launch import Program, opencl, webgpu
 
 __all__ = [
     "ALGEBRAS",

@@ -13,8 +13,8 @@ from tests.support.node import run_module, text_of
 from tvm_scan import library, tir
 from tvm_scan.browser.loops import loop_of as loop_in_javascript
 from tvm_scan.browser.loops import module_of
-from tvm_scan.browser.numbers import evaluate, number_of
 from tvm_scan.errors import ScanError
+from tvm_scan.schedules.launch.numbers import evaluate, number_of
 
 FILES = files("tvm_scan.browser").joinpath("files")
 LENGTHS = (0, 1, 2, 33)

@@ -7,12 +7,15 @@ from tests.devices.table import (
     BUILDERS,
     faults,
     listed,
+    loop_of,
     plan_of,
     program,
     recurrence_of,
 )
-from tests.support.drivers import amdgpu, metal
+from tests.support.drivers import amdgpu, emit, metal
 from tests.support.tiers import longer, paired
+from tvm_scan import ScanPlan, default_plan, parallelize
+from tvm_scan.arguments import as_target
 
 PAIRS = paired(list(BUILDERS), ALGEBRAS)
 PAIRS = longer(PAIRS[::3], PAIRS)
@@ -52,7 +55,9 @@ def test_the_plan_says_what_a_block_takes():
 )
 def test_trees_shuffle_where_a_warp_has_32_threads_or_more(options, shuffle, each):
     target = as_target(options, "a test")
-    plan = ScanPlan.parse("cuda/serial_tiles(threads_per_block=64, items_per_thread=3, block_tree=warp)")
+    plan = ScanPlan.parse(
+        "cuda/serial_tiles(threads_per_block=64, items_per_thread=3, block_tree=warp)"
+    )
     kernels = emit(parallelize(loop_of("affine"), target, plan), target).kernels.values()
     (text,) = (kernel.source for kernel in kernels)
     assert text.count(shuffle) >= 5 * each

@@ -89,7 +89,7 @@ def test_an_exported_program_as_json(tmp_path, capsys):
             {"target": "tpu"},
             "expected --target cpu, cuda, rocm, opencl, metal or webgpu, got tpu",
         ),
-        ("model.py", {"target": '{"kind": "vulkan"}'}, "or webgpu, got vulkan"),
+        ("model.py", {"target": '{"kind": "hexagon"}'}, "or webgpu, got hexagon"),
         (
             "model.py",
             {"target": "opencl"},

@@ -203,7 +203,9 @@ class GpuPlan(ScanPlan):
             length is None or length <= most,
             f"at most {most} steps, so that the end of the last tile can be counted",
             f"{length} steps",
-            "write the extents of its loops as T.int64(n), and fewer than 2^63",
+            "cut time into several loops"
+            if "int64" in machine.device.lacks
+            else "write the extents of its loops as T.int64(n), and fewer than 2^63",
         )
         if rows is None or length is None:
             return

@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from tests.support.drivers import opencl
-from tvm_scan.browser.program import Kernel
+from tvm_scan.schedules.launch import opencl
+from tvm_scan.schedules.launch.program import Kernel
 
 __all__ = ["BARRIER", "Metal", "as_opencl", "driver", "faults", "shared_bytes", "why_unavailable"]
 
@@ -30,16 +30,18 @@ _BUFFERS, _SHARED = 31, 32 << 10
 _PARAMETER = re.compile(r"\[\[ buffer\((\d+)\) \]\]")
 _SHARED_ARRAY = re.compile(r"^ +threadgroup (\w+?)([234]?) \w+\[(\d+)\];", re.MULTILINE)
 #: Functions of C or CUDA, and numbers, that Metal has not.
-_FOREIGN = re.compile(r"\b(double|inff|nan|__\w+|(?:exp|log|log1p|pow|sqrt|tanh?|fabs|fmax|fmin)f)\b")
+_FOREIGN = re.compile(
+    r"\b(double|inff|nan|__(?!TVM)\w+|(?:exp|log|log1p|pow|sqrt|tanh?|fabs|fmax|fmin)f)\b"
+)
 #: What both languages have, by another word.
 _WORDS = (
+    (r"^#include <metal_stdlib>$", "#undef select"),
     (r"^using namespace metal;$", "#define select(a, b, which) ((which) ? (b) : (a))"),
-    (r"^#include <metal_stdlib>$", ""),
     (r"\bkernel void\b", "__kernel void"),
     (re.escape(BARRIER), opencl.BARRIER),
     (r"\bdevice\b", "__global"),
     (r"\bthreadgroup\b", "__local"),
-    (r"\bthread (?=\w+ )", ""),
+    (r"\bthread (?=\w)", ""),
     (r"\bas_type<(\w+)>", r"as_\1"),
     (r" \[\[ buffer\(\d+\) \]\]", ""),
     # Scalars come one by one, and the position of a thread by a function.
@@ -122,7 +124,9 @@ def faults(kernel: Kernel, barriers: int) -> list[str]:
     if text.count(BARRIER) != barriers:
         found.append(f"expected {barriers} barriers, found {text.count(BARRIER)}")
     if shared_bytes(kernel) > _SHARED:
-        found.append(f"expected {_SHARED} bytes of threadgroup memory, found {shared_bytes(kernel)}")
+        found.append(
+            f"expected {_SHARED} bytes of threadgroup memory, found {shared_bytes(kernel)}"
+        )
     if foreign := set(_FOREIGN.findall(text)):
         found.append(f"expected words of Metal, found {', '.join(sorted(foreign))}")
     return found

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import tvm
 from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
@@ -20,6 +21,7 @@ from tvm_scan.cli.support.failure import REFUSED, CommandError
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import ScanError
 from tvm_scan.schedules.analysis import analyse
+from tvm_scan.schedules.choose.arguments import check_fits
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.machine.device import DEVICES, device_of
 
@@ -35,6 +37,7 @@ __all__ = [
     "load_func",
     "load_module",
     "make_target",
+    "missing_device",
     "plan_for",
     "read_plan",
     "schedule",
@@ -195,6 +198,14 @@ def make_target(name: str) -> Target:
     return target
 
 
+def missing_device(target: Target) -> str | None:
+    """Say that TVM has no device of a target on this machine; None where it has one."""
+    name = device_of(target).runtime
+    if tvm.device(name, 0).exist:
+        return None
+    return f"expected a {name} device that TVM can reach, found none on this machine"
+
+
 def find_recurrence(func: PrimFunc) -> Recurrence:
     """Extract the recurrence, or fail with the refusal.
 
@@ -241,7 +252,7 @@ def plan_for(text: str | None, target: Target, recurrence: Recurrence) -> ScanPl
     """
     plan = plan_of(recurrence, target) if text is None else read_plan(text)
     try:
-        plan.check(target, recurrence)
+        check_fits(plan, target, recurrence)
     except ScanError as error:
         raise CommandError(str(error)) from error
     return plan
