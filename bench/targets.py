@@ -56,6 +56,7 @@ _BARRIER = {
     "cuda": "__syncthreads()",
     "opencl": opencl.BARRIER,
     "webgpu": "workgroupBarrier()",
+    "vulkan": "workgroupBarrier()",
     "metal": metal.BARRIER,
     "rocm": "s_barrier\n",
 }

@@ -12,6 +12,7 @@ from tests.gpu import test_table as cuda
 from tests.gpu.test_table import ALGEBRAS as with_states
 from tests.support.drivers import amdgpu, emit, metal
 from tests.support.recurrence_cases import Case, exact_inputs
+from tests.support.tiers import longer
 from tvm_scan import ScanPlan, default_plan, extract, parallelize
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.launch import Program, opencl, webgpu
@@ -21,6 +22,7 @@ __all__ = [
     "BUILDERS",
     "DRIVERS",
     "READ",
+    "RUN",
     "TARGETS",
     "faults",
     "listed",
@@ -39,11 +41,14 @@ ALGEBRAS = [*with_states, "selective scan, no states"]
 TARGETS = {
     "opencl": Target({"kind": "opencl"}, host="llvm"),
     "webgpu": Target({"kind": "webgpu", "max_shared_memory_per_block": 16384}, host="llvm"),
+    "vulkan": Target({"kind": "vulkan"}, host="llvm"),
     "metal": Target({"kind": "metal"}, host="llvm"),
     "rocm": Target({"kind": "rocm", "mcpu": "gfx90a"}, host="llvm"),
 }
-#: Metal's text runs in the words of OpenCL; code of ROCm nowhere.
-DRIVERS = {"opencl": opencl, "webgpu": webgpu, "metal": metal}
+#: Vulkan's kernels are WebGPU's, Metal's text runs in the words of OpenCL, code of ROCm nowhere.
+DRIVERS = {"opencl": opencl, "webgpu": webgpu, "vulkan": webgpu, "metal": metal}
+#: Those with a text of their own; the full tier takes all.
+RUN = longer(["opencl", "webgpu"], list(DRIVERS))
 #: Whose kernels are read.
 READ = ("metal", "rocm")
 _TREE = "items_per_thread=3, block_tree="
@@ -73,16 +78,23 @@ BUILDERS = {
     "several buffers": f"{_TILES}block_load=transposed, stages=2)",
     "look-back": f"cuda/single_pass(threads_per_block=32, {_TREE}kogge_stone)",
 }
+#: Devices whose kernels are WGSL.
+_WGSL = "webgpu|vulkan"
 #: Patterns of a device, a builder and an algebra, and why the plan is refused.
 REFUSED = (
-    ("webgpu", ".*", "sum", "expected dtypes that webgpu has, got int64 for I_x"),
-    ("webgpu|metal", ".*", "affine of doubles", "expected dtypes that .* has, got float64 for I_g"),
-    ("webgpu", ".*", "affine of halves", "expected dtypes that webgpu has, got bfloat16 for I_g"),
+    (_WGSL, ".*", "sum", "expected dtypes that .* has, got int64 for I_x"),
     (
-        "webgpu",
+        f"{_WGSL}|metal",
+        ".*",
+        "affine of doubles",
+        "expected dtypes that .* has, got float64 for I_g",
+    ),
+    (_WGSL, ".*", "affine of halves", "expected dtypes that .* has, got bfloat16 for I_g"),
+    (
+        _WGSL,
         "(?!the default|a thread a lane|lanes$|shared lanes).*",
         "automaton",
-        "elements of dtypes that webgpu has, got int64; use algorithm lanes",
+        "elements of dtypes that .* has, got int64; use algorithm lanes",
     ),
     (
         "(?!rocm).*",
@@ -99,9 +111,9 @@ REFUSED = (
     (".*", "shared lanes", ".*", "with shuffles of 32 threads .* leave threads_per_lane"),
     (".*", "several buffers", ".*", "asynchronous copies .* which has none; use stages=1"),
     (".*", "look-back", ".*", "stores release .* where they do not; use algorithm three_phase"),
-    ("webgpu", ".*", "selective scan", "at most 8 buffers in a kernel of webgpu, got 1[02] .*pack"),
+    (_WGSL, ".*", "selective scan", "at most 8 buffers in a kernel of .*, got 1[02] .*pack"),
     (
-        "webgpu",
+        _WGSL,
         "chunks|three_phase.*|phases.*",
         "matrices|complex|selective scan, no states",
         r"at most 8 buffers .* of the loop itself, \d between kernels\); use an algorithm of one",

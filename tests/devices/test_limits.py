@@ -7,7 +7,7 @@ import pytest
 from tvm.s_tir import Schedule
 from tvm.script import tirx as T
 
-from tests.devices.table import DRIVERS, TARGETS
+from tests.devices.table import RUN, TARGETS
 from tests.devices.test_table import driver_of
 from tests.support.drivers import emit, run
 from tvm_scan import ScanPlan, extract, library, parallel_scan, parallelize
@@ -45,7 +45,7 @@ def test_a_product_of_times_that_32_bits_do_not_hold_is_refused_where_there_are_
         parallelize(squares, "webgpu")
 
 
-@pytest.mark.parametrize("device", DRIVERS)
+@pytest.mark.parametrize("device", RUN)
 def test_log1p_is_as_exact_as_its_argument(device):
     driver = driver_of(device)
     x = np.concatenate([-np.geomspace(1e-30, 0.8, 150), np.geomspace(1e-30, 1e30, 150)])
@@ -55,7 +55,7 @@ def test_log1p_is_as_exact_as_its_argument(device):
     np.testing.assert_allclose(got, np.log1p(x.astype("float64")), rtol=1e-5)
 
 
-@pytest.mark.parametrize("device", DRIVERS)
+@pytest.mark.parametrize("device", RUN)
 def test_infinities(device):
     """A maximum begins with minus infinity, and may be nothing else."""
     driver = driver_of(device)
@@ -91,7 +91,7 @@ def test_halves_where_the_adapter_has_them(plan):
     np.testing.assert_allclose(got.astype("float64"), want, rtol=2**-10, atol=1e-5)
 
 
-@pytest.mark.parametrize("device", DRIVERS)
+@pytest.mark.parametrize("device", RUN)
 def test_more_blocks_than_a_dimension_of_webgpu_has(device):
     """TVM's code takes the blocks beyond 65,535 from another dimension of the grid."""
     driver, rows = driver_of(device), 65535 + 66
