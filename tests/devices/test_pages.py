@@ -153,6 +153,7 @@ def test_a_recurrence_is_right_at_a_million_steps(pages, browser, name):
     steps = longer([37, MILLION], [1, 37, 1000, 1 << 16, MILLION])
     _, said = measured(browser, f"{address}/{name}", steps)
     assert said["state"] == "done" and "WebGPU on " in said["said"], said
+    assert ("swiftshader" in said["said"]) == ("a driver in software" in said["said"]), said
     assert [int(row[0].replace(",", "")) for row in said["rows"]] == steps
     for _, loop, gpu, error, verdict in said["rows"]:
         assert verdict == "right" and float(loop) > 0 and float(gpu) > 0, said["rows"]
@@ -263,6 +264,11 @@ SMALLEST = """(() => { const svg = document.querySelector('.chart svg');
   return [scale * Math.min(...texts.map(t => parseFloat(getComputedStyle(t).fontSize))),
     Math.max(...texts.map(t => t.getBoundingClientRect()).map(
       r => Math.max(box.left - r.left, r.right - box.right, r.bottom - box.bottom)))]; })()"""
+#: How much of the table's longest rows is out of sight.
+TABLE = """(() => { const row = document.querySelector('#rows tr');
+  ["1,048,576", "0.00508", "10.5", "1.0e-7", "right"].forEach(
+    (text, i) => row.cells[i].textContent = text);
+  const box = document.querySelector('.wide'); return box.scrollWidth - box.clientWidth; })()"""
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
@@ -280,6 +286,7 @@ def test_a_page_is_readable(pages, browser, view):
     assert len(said["rows"]) == 3 and page.errors == []
     assert all(url.startswith((address, "data:")) for url in page.requests), page.requests
     assert page.evaluate(OVERFLOW) == 0
+    assert page.evaluate(TABLE) == 0
     smallest, outside = page.evaluate(SMALLEST)
     assert smallest > 9 and outside < 1, (smallest, outside)
     assert (page.evaluate(BACKGROUND) == "rgb(255, 255, 255)") == (view != "dark")

@@ -239,6 +239,7 @@ export class Scan {
   constructor(manifest, loops, constants, sources) {
     Object.assign(this, { manifest, loops, constants, sources });
     this.adapter = this.device = null;
+    this.software = false;
     this.reason = "it was not opened";
     this.pipelines = {};
   }
@@ -381,6 +382,7 @@ async function openDevice(scan) {
   await Promise.all(pipelines);
   const { vendor, architecture, device: name, description } = adapter.info ?? {};
   const words = [vendor, architecture, name, description].filter(Boolean);
+  scan.software = Boolean(adapter.info?.isFallbackAdapter ?? adapter.isFallbackAdapter);
   scan.adapter = [...new Set(words)].join(" ") || "an adapter that does not say its name";
   scan.device = device;
 }
