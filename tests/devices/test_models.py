@@ -75,15 +75,12 @@ def test_serving_kernels_keep_their_form_for_one_step(kind, name):
     assert compiled(serving_module(name), kind)
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", ["mamba", "rwkv"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_layers_of_models_compile(kind, name):
+def layer_of(name):
+    """A layer of a model of transformers, as torch.export has it."""
     pytest.importorskip("transformers", reason="transformers is missing: pip install transformers")
     import torch
 
     from bench.model_cases import make
-    from tvm_scan.relax import FindScans, LegalizeScans, from_exported
 
     class Layer(torch.nn.Module):
         def __init__(self):
@@ -96,7 +93,16 @@ def test_layers_of_models_compile(kind, name):
             out = self.layer(x)
             return out[0] if isinstance(out, tuple) else out
 
-    layer = Layer()
-    mod = from_exported(torch.export.export(layer, (torch.zeros(1, 16, layer.width),)))
+    layer = Layer().eval()
+    return torch.export.export(layer, (torch.zeros(1, 16, layer.width),))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["mamba", "rwkv"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_of_models_compile(kind, name):
+    from tvm_scan.relax import FindScans, LegalizeScans, from_exported
+
+    mod = from_exported(layer_of(name))
     assert any(report.recurrences for report in FindScans(LegalizeScans()(mod)))
     assert compiled(mod, kind)

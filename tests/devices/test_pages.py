@@ -9,6 +9,7 @@ import html5lib
 import numpy as np
 import pytest
 
+from tests.devices.test_models import layer_of
 from tests.support.browser import WEBGPU, Browser, NoBrowser, find_chromium, served
 from tests.support.tiers import longer
 from tvm_scan.cli.app import run
@@ -74,7 +75,7 @@ STATE = """({...document.body.dataset, said: document.getElementById('adapter').
 
 def compile_page(folder, name, *options):
     """The folder of a page; a name that is none of the library's is one of the files above."""
-    what = f"library:{name}"
+    what = folder / f"{name}.pt2" if (folder / f"{name}.pt2").exists() else f"library:{name}"
     if name in FILES:
         (folder / f"{name}.py").write_text(FILES[name])
         what = folder / f"{name}.py"
@@ -178,6 +179,19 @@ def test_one_mamba_layer_on_text(pages, browser):
     scale = np.abs(want).max()
     for got, bound in ((loop, 1e-6), (kernels, 3e-5)):
         assert np.abs(np.reshape(got, want.shape) - want).max() < bound * scale
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["mamba", "rwkv"])
+def test_layers_of_exported_models(tmp_path, browser, name):
+    program = layer_of(name)
+    import torch
+
+    torch.export.save(program, tmp_path / f"{name}-layer.pt2")
+    folder = compile_page(tmp_path, f"{name}-layer")
+    with served(folder) as address:
+        _, said = measured(browser, address, [16])
+    assert [row[-1] for row in said["rows"]] == ["right"], said
 
 
 def test_a_wrong_result_is_seen(pages, browser):

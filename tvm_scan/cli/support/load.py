@@ -203,7 +203,7 @@ def missing_device(target: Target) -> str | None:
     name = device_of(target).runtime
     if tvm.device(name, 0).exist:
         return None
-    return f"expected a {name} device that TVM can reach, found none on this machine"
+    return f"expected a device of {name} that TVM can reach, found none on this machine"
 
 
 def find_recurrence(func: PrimFunc) -> Recurrence:
