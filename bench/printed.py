@@ -17,7 +17,7 @@ from bench import (
     machine_code_page,
     model_pages,
     search_page,
-    targets,
+    targets_pages,
     torch_page,
     tuned,
 )
@@ -25,39 +25,39 @@ from bench.older import NOTE, RESULTS, ROOT, with_note
 
 __all__ = ["PAGES", "main", "printed"]
 
-#: Results, and the page that is printed of each.
+#: Pages, and the result that each is printed of.
 PAGES = {
-    "ablation": "docs/ablation.md",
-    "cpu": "docs/cpu.md",
-    "defaults": "docs/defaults.md",
-    "delta": "docs/torch/delta_measurements.md",
-    "machine_code": "docs/cuda/machine_code.md",
-    "relax_models": "docs/relax_models.md",
-    "search": "docs/tuning.md",
-    "targets": "docs/targets.md",
-    "torch": "docs/torch/measurements.md",
-    "tuned": "docs/tuned.md",
+    "docs/ablation.md": "ablation",
+    "docs/cpu.md": "cpu",
+    "docs/defaults.md": "defaults",
+    "docs/torch/delta_measurements.md": "delta",
+    "docs/cuda/machine_code.md": "machine_code",
+    "docs/relax_models.md": "relax_models",
+    "docs/tuning.md": "search",
+    **dict.fromkeys(targets_pages.PAGES, "targets"),
+    "docs/torch/measurements.md": "torch",
+    "docs/tuned.md": "tuned",
 }
 
 
-def printed(name: str, found: dict[str, Any]) -> str:
-    """The page of a result; the note that it is older than the code stays as it is.
+def printed(page: str, found: dict[str, Any]) -> str:
+    """A page of a result; the note that it is older than the code stays as it is.
 
     Parameters
     ----------
-    name : str
+    page : str
         A key of ``PAGES``.
     found : dict
         The result.
     """
-    path = ROOT / PAGES[name]
+    name, path = PAGES[page], ROOT / page
+    if name == "targets":
+        return targets_pages.page(path, found)
     now, about = path.read_text(encoding="utf-8"), found["machine"]
     if name == "search":
         return search_page.with_part(found, now)
     if name == "machine_code":
         return machine_code_page.page(found)
-    if name == "targets":
-        return targets.page(found)
     if name == "torch":
         return torch_page.with_part(path, "torch_bench", torch_page.passes(found))
     if name == "delta":
@@ -78,9 +78,9 @@ def printed(name: str, found: dict[str, Any]) -> str:
 
 def main() -> int:
     """Write every page."""
-    for name, page in PAGES.items():
+    for page, name in PAGES.items():
         found = json.loads((RESULTS / f"{name}.json").read_text())
-        (ROOT / page).write_text(printed(name, found), encoding="utf-8")
+        (ROOT / page).write_text(printed(page, found), encoding="utf-8")
     return 0
 
 

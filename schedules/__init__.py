@@ -5,8 +5,8 @@ Reading order: ``analysis`` (what each nest of a function is), ``plan`` (the dec
 schedule), ``registry`` (the schedules, which stand
 in ``cpu`` and ``gpu``) on top of ``common`` (the statements of a recurrence), ``machine`` (what a
 target has: its ``device`` is a row, its ``machine`` the numbers), ``delta`` (the delta rule),
-``nests`` and ``function`` (a whole function), ``verification`` (a scan beside its loop),
-``dispatch`` (several plans in one function).
+``nests`` and ``function`` (a whole function), ``launch`` (kernels for which TVM has no runtime),
+``verification`` (a scan beside its loop), ``dispatch`` (several plans in one function).
 """
 
 from tvm_scan._guard import ensure_compatible

@@ -24,6 +24,7 @@ from tvm_scan.schedules.annotated import first_annotated, is_annotated
 from tvm_scan.schedules.choose.arguments import (
     as_plan,
     block_at,
+    check_fits,
     target_for,
     target_of_plan,
 )
@@ -100,7 +101,7 @@ def parallel_scan(
     plan = None if plan is None else as_plan(plan, "parallel_scan")
     on = target_for(target, plan, "parallel_scan")
     plan = plan or plan_of(recurrence, on)
-    plan.check(on, recurrence)
+    check_fits(plan, on, recurrence)
     # ---- build and replace ----------------------------------------------------------------
     for name, value in plan.annotations().items():
         sch.annotate(block, PLAN_PREFIX + name, value)

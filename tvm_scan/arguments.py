@@ -19,8 +19,11 @@ from tvm_scan.recurrence import Recurrence, Refusal
 
 __all__ = ["as_func", "as_module", "as_recurrence", "as_target"]
 
-#: What every GPU that TVM compiles CUDA for has, of which its targets say nothing.
-_CUDA_LIMITS = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
+#: What every GPU of a kind has: TVM's targets of CUDA say nothing of it, and those of WebGPU more.
+_LIMITS: dict[str, dict[str, int]] = {
+    "cuda": {"max_threads_per_block": 1024, "max_shared_memory_per_block": 48 << 10},
+    "webgpu": {"max_shared_memory_per_block": 16 << 10},
+}
 
 
 def as_func(value: Any, caller: str) -> PrimFunc:
@@ -127,8 +130,10 @@ def as_target(value: Any, caller: str) -> Target | None:
     if value == "cpu":
         return Target.from_device("cpu")
     try:
-        target = Target(_options(value) if isinstance(value, str) else dict(value))
-        return _of_gpu(target) if "gpu" in target.keys else target
+        options = _options(value) if isinstance(value, str) else dict(value)
+        target = Target(options)
+        given = options if isinstance(options, dict) else {}
+        return _of_gpu(target, given) if "gpu" in target.keys else target
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[-1]
         said = said.partition(" Target creation from ")[0]
@@ -142,12 +147,20 @@ def _options(text: str) -> Any:
     return json.loads(text) if text.startswith("{") else text
 
 
-def _of_gpu(target: Target) -> Target:
-    """The target with a host, and with the limits of every GPU that TVM compiles CUDA for."""
+def _of_gpu(target: Target, given: Mapping[str, Any]) -> Target:
+    """The target with a host, and with the limits of every GPU of its kind.
+
+    Options that were given, and those of a tag, stay.
+    """
     options = dict(target.export())
     host = options.pop("host", None) or {"kind": "llvm"}
-    limits = _CUDA_LIMITS if str(target.kind.name) == "cuda" else {}
-    return Target({**limits, **options}, host=host)
+    kind = str(target.kind.name)
+    if kind in _LIMITS:
+        plain = dict(Target(kind).attrs)
+        for name, limit in _LIMITS[kind].items():
+            if name not in given and options.get(name) == plain.get(name):
+                options[name] = limit
+    return Target(options, host=host)
 
 
 def _no_target(caller: str, found: str) -> ScanError:

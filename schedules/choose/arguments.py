@@ -12,7 +12,8 @@ from tvm.target import Target
 from tvm_scan.arguments import as_target
 from tvm_scan.errors import PlanError, ScanError
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.schedules.choose.default import default_plan, host_target
+from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = [
@@ -82,18 +83,36 @@ def target_of_plan(plan: ScanPlan | None, caller: str) -> Target:
     return (None if plan is None else as_target(plan.device, caller)) or host_target()
 
 
-def check_fits(plan: ScanPlan, target: Target, recurrence: Recurrence, *, for_all: bool) -> None:
-    """Check a plan; where it was given for several loops, say how to give each its own."""
+def check_fits(
+    plan: ScanPlan, target: Target, recurrence: Recurrence, *, for_all: bool = False
+) -> None:
+    """Check a plan that somebody gave; see ``ScanPlan.check``.
+
+    Of a GPU a plan that fits is named, and where the plan was given for several loops, how to give
+    each its own.
+    """
     try:
         plan.check(target, recurrence)
     except PlanError as error:
+        said = f"{error}{_what_works(target, recurrence)}"
         if not for_all:
-            raise
+            raise PlanError(said) from error
         raise PlanError(
-            f"{error}\nthe plan was given for every loop of the function, and this is the one over "
+            f"{said}\nthe plan was given for every loop of the function, and this is the one over "
             f"{recurrence.time.var.name} that writes {_names(recurrence.outputs)}: leave the plan "
             "out, or give a function from a recurrence to its plan"
         ) from error
+
+
+def _what_works(target: Target, recurrence: Recurrence) -> str:
+    """Say which plan fits a GPU; nothing where none does."""
+    device = device_of(target)
+    if not device.is_gpu:
+        return ""
+    try:
+        return f"; on {device.name} {default_plan(target, recurrence)} works"
+    except PlanError:
+        return ""
 
 
 def _names(buffers: tuple[Any, ...]) -> str:

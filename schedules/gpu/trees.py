@@ -102,6 +102,7 @@ class Trees(TreePlan):
             f"use {1 << (threads.bit_length() - 1)}",
         )
         if tree == "warp":
+            words = "32 or 64" if machine.device.shuffle_bits == 64 else "at most 32"
             self.check_shuffles(machine, SHUFFLES, "the warp tree", "use another block_tree")
             self.require(
                 threads % WARP == 0,
@@ -110,8 +111,8 @@ class Trees(TreePlan):
                 f"use {WARP}, or another tree",
             )
             self.require(
-                takes_warp_tree(recurrence),
-                "elements of 32 or 64 bits for the warp tree",
+                takes_warp_tree(recurrence, machine.device.shuffle_bits),
+                f"elements that shuffles of {machine.device.name} move, of {words} bits",
                 ", ".join(dict.fromkeys(dtype for _, dtype in element_parts(recurrence))),
                 "use block_tree=blelloch",
             )
@@ -325,6 +326,8 @@ def slots_of(tree: str, threads: int, dtype: str) -> list[int]:
 
 def trees_worth(recurrence: Recurrence, machine: Machine) -> list[str]:
     """The trees worth trying: Kogge-Stone only where the elements cannot be shuffled."""
-    shuffled = takes_warp_tree(recurrence) and shuffles(machine, SHUFFLES)
+    shuffled = shuffles(machine, SHUFFLES) and takes_warp_tree(
+        recurrence, machine.device.shuffle_bits
+    )
     last = "warp" if shuffled else "kogge_stone"
     return ["blelloch", last]

@@ -44,6 +44,10 @@ class Device:
         The intrinsics ``tvm_warp_shuffle`` that TVM has code for, by what follows in their names.
     subgroups : frozenset of str
         Those that a target has which says ``supports_subgroups``: a warp is a subgroup then.
+    shuffle_bits : int
+        The widest value that a shuffle moves.
+    parts_of_warps : bool
+        Whether threads can shuffle in groups that are smaller than their warp.
     warp_barrier : bool
         Whether the threads of a warp can wait for one another alone; where they cannot, all those
         of the block do.
@@ -61,12 +65,22 @@ class Device:
         Dtypes that its code cannot hold. Indices of 64 bits are then narrowed to 32 by TVM.
     overflow : Overflow
         What its language makes of integers that overflow.
+    non_finite : bool
+        Whether its language says what becomes of infinities and NaN: where it does not, drivers
+        take every number to be finite.
     extremes : bool
         Whether TVM writes infinities, and the least int32, as its language reads them.
     in_browser : bool
         Whether its kernels run in a browser, so that a page of them can be written.
     backend : str
         Of TVM's pipelines for models, the one that is its own.
+    driver : str
+        Of ``schedules.launch``, the module that runs its kernels where TVM has no runtime of it.
+    instead : str
+        Another kind whose kernels its drivers take, too: a TVM without its code generator uses that
+        one's.
+    generator : str
+        The kind whose code generator is used, where that is another one.
     """
 
     name: str
@@ -81,6 +95,8 @@ class Device:
     buffers: int = 1 << 7
     shuffles: frozenset[str] = frozenset()
     subgroups: frozenset[str] = frozenset()
+    shuffle_bits: int = 32
+    parts_of_warps: bool = False
     warp_barrier: bool = False
     async_copies: bool = False
     ordered_memory: bool = False
@@ -89,14 +105,28 @@ class Device:
     vector_bits: int = 128
     lacks: frozenset[str] = frozenset()
     overflow: Overflow = Overflow.C
+    non_finite: bool = True
     extremes: bool = True
     in_browser: bool = False
     backend: str = "gpu_generic"
+    driver: str = ""
+    instead: str = ""
+    generator: str = ""
 
     @property
     def is_served(self) -> bool:
-        """Return whether this build of TVM has its code generator."""
+        """Return whether this build of TVM has a code generator for it."""
+        return self.is_generated or bool(self.instead and DEVICES[self.instead].is_generated)
+
+    @property
+    def is_generated(self) -> bool:
+        """Return whether this build of TVM has its own code generator."""
         return tvm.get_global_func(f"target.build.{self.name}", allow_missing=True) is not None
+
+    @property
+    def language(self) -> str:
+        """Kind whose code generator writes its kernels."""
+        return self.generator or self.name
 
     @property
     def runtime(self) -> str:
@@ -138,6 +168,8 @@ DEVICES: dict[str, Device] = {
             shared_bytes=48 << 10,
             warp=32,
             shuffles=_SHUFFLES | {"_xor"},
+            shuffle_bits=64,
+            parts_of_warps=True,
             warp_barrier=True,
             async_copies=True,
             ordered_memory=True,
@@ -145,17 +177,17 @@ DEVICES: dict[str, Device] = {
             c_functions=True,
             backend="cuda",
         ),
-        # What follows has a code generator in TVM's wheels, except for Vulkan, and no runtime.
-        # Shuffles of warps that are not of 32 threads are not used.
+        # What follows has no runtime in TVM's wheels, and a code generator but for Vulkan.
         Device(
             "rocm",
             shared_bytes=64 << 10,
             warp=64,
             shuffles=_SHUFFLES,
+            parts_of_warps=True,
             overflow=Overflow.LLVM,
             backend="rocm",
         ),
-        Device("opencl", shuffles=frozenset({""})),
+        Device("opencl", shuffles=frozenset({""}), driver="opencl"),
         Device(
             "metal",
             shared_bytes=32 << 10,
@@ -165,7 +197,13 @@ DEVICES: dict[str, Device] = {
             lacks=frozenset({"float64"}),
         ),
         # The blocks are those that every implementation has.
-        Device("vulkan", blocks=(1 << 16) - 1, overflow=Overflow.WRAPS),
+        Device(
+            "vulkan",
+            blocks=(1 << 16) - 1,
+            overflow=Overflow.WRAPS,
+            driver="webgpu",
+            instead="webgpu",
+        ),
         # Vectors are loaded cell by cell. Shuffles need subgroups of 32 threads, which not every
         # adapter has: a target says so.
         Device(
@@ -177,8 +215,10 @@ DEVICES: dict[str, Device] = {
             vector_bits=32,
             lacks=frozenset(_NARROW | {"float64", "int64", "uint64"}),
             overflow=Overflow.WRAPS,
+            non_finite=False,
             extremes=False,
             in_browser=True,
+            driver="webgpu",
         ),
     )
 }
@@ -200,6 +240,8 @@ def device_of(target: Target) -> Device:
     kind = str(target.kind.name)
     row = DEVICES.get(kind)
     if row is not None and row.is_served:
+        if not row.is_generated:
+            row = _by_another(row)
         has_subgroups = row.subgroups and (target.attrs or {}).get("supports_subgroups")
         return replace(row, shuffles=row.subgroups) if has_subgroups else row
     *names, last = (row.name for row in DEVICES.values() if row.is_served)
@@ -207,4 +249,17 @@ def device_of(target: Target) -> Device:
     raise PlanError(
         f"expected a target of kind {', '.join(names)} or {last}, got {kind}{why}; "
         "choose one of them"
+    )
+
+
+def _by_another(row: Device) -> Device:
+    """The row of a kind whose kernels are those of another one, in blocks of its own."""
+    other = DEVICES[row.instead]
+    return replace(
+        other,
+        name=row.name,
+        generator=other.name,
+        in_browser=False,
+        threads=row.threads,
+        shared_bytes=row.shared_bytes,
     )

@@ -90,7 +90,7 @@ def missing_functions(device: Device, recurrence: Recurrence) -> tuple[str, ...]
 
     def on_call(call: Call) -> None:
         name = tir.call_name(call) or ""
-        if name not in _BY_OTHERS and _is_called_as_in_c(name, device.name):
+        if name not in _BY_OTHERS and _is_called_as_in_c(name, device.language):
             names[name.partition(".")[2]] = None
 
     for part in (recurrence.prologue, recurrence.body, recurrence.finish):
@@ -130,7 +130,7 @@ _BY_OTHERS = {"tirx.log1p": _log1p}
 
 def _by_others(call: Call, device: Device) -> Any:
     name = tir.call_name(call) or ""
-    if name not in _BY_OTHERS or not _is_called_as_in_c(name, device.name):
+    if name not in _BY_OTHERS or not _is_called_as_in_c(name, device.language):
         return call
     return _BY_OTHERS[name](*call.args)
 

@@ -20,11 +20,13 @@ from tvm_scan.algebra.literal import is_float
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.recurrence import Recurrence
 
-__all__ = ["CASES", "STEPS", "Case", "cases", "index_limits"]
+__all__ = ["CASES", "NON_FINITE", "STEPS", "Case", "cases", "index_limits"]
 
 #: Steps of a symbolic length, and other symbolic extents: odd, so that no tile divides them.
 STEPS, _OTHERS = 517, (3, 5, 7)
 CASES = ("random", "decaying", "growing", "zeros", "denormal", "nan", "infinity")
+#: Of these, those with a number that is not finite.
+NON_FINITE = CASES[5:]
 #: Random relative changes of the inputs, of which the loop says what they do to its results.
 _CHANGES = 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,15 +28,18 @@ from tvm_scan.schedules.cpu.lanes import Lanes as CpuLanes
 from tvm_scan.schedules.cpu.three_phase import ThreePhase
 from tvm_scan.schedules.gpu.lanes import Lanes as GpuLanes
 from tvm_scan.schedules.gpu.lanes import Sequential
+from tvm_scan.schedules.launch import launched
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.verification.bounds import Promise, errors, promise, takes_extrema
-from tvm_scan.schedules.verification.inputs import CASES, Case, cases
+from tvm_scan.schedules.verification.inputs import CASES, NON_FINITE, Case, cases
 
 __all__ = ["Comparison", "check_verified", "telling_plan", "verify"]
 
 Arrays = dict[str, np.ndarray]
+#: From arguments before to arguments after.
+Run = Callable[[Arrays], Arrays]
 
 #: Plans that keep the loop's order, with carries of float32.
 _ORDERED_CPU: ScanPlan = CpuLanes()
@@ -89,8 +93,7 @@ class Comparison:
 class _Reference:
     """A loop that the scan is compared with, on some kinds of inputs."""
 
-    run: Any
-    device: Any
+    run: Run
     kinds: tuple[str, ...]
     rounds_steps: bool = False
 
@@ -119,12 +122,15 @@ def verify(
     Returns
     -------
     list of Comparison
-        One for each output and kind of input.
+        One for each output and kind of input; none of infinities and NaN where the target's
+        language says nothing of them (WGSL).
 
     Raises
     ------
     RefusalError
         If the function has no recurrence.
+    ScanError
+        If nothing here runs kernels of the target: it says which package brings what does.
     """
     recurrence = _finding(as_func(func, "verify"))
     if isinstance(recurrence, Refusal):
@@ -134,12 +140,12 @@ def verify(
     target = target_for(target, same_plan, "verify")
     name = str((func.attrs or {}).get("global_symbol", "main"))
     named = func.with_attr("global_symbol", name)
-    scan = build(
-        schedule_nests(named, target, choice or partial(telling_plan, target=target)), target
-    )[name]
+    scan = _runnable(
+        schedule_nests(named, target, choice or partial(telling_plan, target=target)), name, target
+    )
     written = [p for p in func.params if p in tir.buffers_stored(func.body)]
     out: dict[tuple[str, str], Comparison] = {}
-    chunks = isinstance(recurrence, DeltaRule)
+    chunks, promised_all = isinstance(recurrence, DeltaRule), device_of(target).non_finite
     for reference in _references(named, name, target, in_chunks=chunks):
         promises = {
             str(p.name): promise(recurrence, p, rounds_steps=reference.rounds_steps)
@@ -148,13 +154,12 @@ def verify(
         bound = max(promised.bound for promised in promises.values())
         moved: dict[str, Arrays] = {}
         for case in cases(func, recurrence, seed):
-            if case.kind not in reference.kinds:
+            if case.kind not in reference.kinds or (case.kind in NON_FINITE and not promised_all):
                 continue
             base = case.base or case
             if base.kind not in moved:
                 moved[base.kind] = _moved(reference, base, bound, seed)
-            want = _run(reference.run, case.arrays, reference.device)
-            got = _run(scan, case.arrays, _device(target))
+            want, got = reference.run(case.arrays), scan(case.arrays)
             touched = _touched(reference, case, want, promises)
             for output, promised in promises.items():
                 key = (case.kind, output)
@@ -167,9 +172,9 @@ def verify(
 
 
 def telling_plan(recurrence: Recurrence, target: Target) -> ScanPlan:
-    """The plan that is used; where that is the loop itself, a tree, which has something to tell."""
-    plan = plan_of(recurrence, target)
-    return ThreePhase(chunks=8, lane_block=4) if plan.keeps_loop else plan
+    """The plan that is used; instead of a loop on a CPU a tree, which has errors to tell."""
+    plan, is_gpu = plan_of(recurrence, target), device_of(target).is_gpu
+    return ThreePhase(chunks=8, lane_block=4) if plan.keeps_loop and not is_gpu else plan
 
 
 def check_verified(comparisons: list[Comparison]) -> None:
@@ -208,7 +213,7 @@ def _references(
     host = host_target()
     # What is bound to threads by hand runs on a CPU, too.
     serial = named.with_body(without_threads(named.body))
-    loop = tvm.compile(serial, target=host)[name]
+    loop = _with_tensors(tvm.compile(serial, target=host)[name], tvm.cpu())
     halves = any(tir.is_half(tir.dtype_of(p)) for p in named.params)
     extrema = device_of(target).is_gpu and takes_extrema(named)
     if in_chunks:
@@ -216,39 +221,52 @@ def _references(
         rounds = any(tir.is_half(tir.dtype_of(p)) for p in stored)
         # A maximum of NaN and a number hides which of the two has left the finite numbers.
         kinds = ("random", "zeros") if rounds else CASES[:5] if takes_extrema(named) else CASES
-        return [_Reference(loop, tvm.cpu(), kinds, rounds)]
+        return [_Reference(loop, kinds, rounds)]
     if halves:
         plan = _ORDERED_GPU if extrema else _ORDERED_CPU
-        wide = _Reference(*_built(named, name, target if extrema else host, plan), CASES)
-        return [_Reference(loop, tvm.cpu(), ("random", "zeros"), True), wide]
+        wide = _Reference(_built(named, name, target if extrema else host, plan), CASES)
+        return [_Reference(loop, ("random", "zeros"), True), wide]
     if extrema:
         plan = Sequential(threads_per_block=32)
-        with_plan = _Reference(*_built(named, name, target, plan), ("nan", "infinity"))
-        return [_Reference(loop, tvm.cpu(), CASES[:5]), with_plan]
-    return [_Reference(loop, tvm.cpu(), CASES)]
+        with_plan = _Reference(_built(named, name, target, plan), ("nan", "infinity"))
+        return [_Reference(loop, CASES[:5]), with_plan]
+    return [_Reference(loop, CASES)]
 
 
-def _built(named: tirx.PrimFunc, name: str, target: Target, plan: ScanPlan) -> tuple[Any, Any]:
-    return build(schedule_nests(named, target, plan), target)[name], _device(target)
+def _built(named: tirx.PrimFunc, name: str, target: Target, plan: ScanPlan) -> Run:
+    return _runnable(schedule_nests(named, target, plan), name, target)
 
 
-def _device(target: Target) -> Any:
-    return tvm.device(device_of(target).runtime, 0)
+def _runnable(func: tirx.PrimFunc, name: str, target: Target) -> Run:
+    """The function by TVM's runtime, or by a driver of this machine where that has no device."""
+    row = device_of(target)
+    device = tvm.device(row.runtime, 0)
+    if not row.is_gpu or device.exist:
+        return _with_tensors(build(func, target)[name], device)
+    run = launched(func, target)
+
+    def on_driver(arrays: Arrays) -> Arrays:
+        return dict(zip(arrays, run(list(arrays.values())), strict=True))
+
+    return on_driver
 
 
-def _run(run: Any, arrays: Arrays, device: Any) -> Arrays:
-    tensors = {name: tvm.runtime.tensor(array, device) for name, array in arrays.items()}
-    run(*tensors.values())
-    device.sync()
-    return {name: tensor.numpy() for name, tensor in tensors.items()}
+def _with_tensors(compiled: Any, device: Any) -> Run:
+    def on_device(arrays: Arrays) -> Arrays:
+        tensors = {name: tvm.runtime.tensor(array, device) for name, array in arrays.items()}
+        compiled(*tensors.values())
+        device.sync()
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+    return on_device
 
 
 def _moved(reference: _Reference, case: Case, bound: float, seed: int) -> Arrays:
     """Changes of the loop's results as the inputs change by ``bound``, divided by it."""
-    want = _run(reference.run, case.arrays, reference.device)
+    want = reference.run(case.arrays)
     out = {name: np.zeros(array.shape) for name, array in want.items()}
     for arrays in case.changed(bound, seed) if bound else ():
-        got = _run(reference.run, arrays, reference.device)
+        got = reference.run(arrays)
         for name, array in got.items():
             with np.errstate(invalid="ignore", over="ignore"):
                 change = np.abs(array.astype("float64") - want[name].astype("float64")) / bound
@@ -263,7 +281,7 @@ def _touched(
     gates = set().union(*(promised.gates for promised in promises.values()))
     if case.base is None or case.kind != "infinity" or case.spoiled not in gates:
         return {}
-    plain = _run(reference.run, case.base.arrays, reference.device)
+    plain = reference.run(case.base.arrays)
     out = {n: want[n] != plain[n] for n in promises}
     somewhere = any(mask.any() for mask in out.values())
     # Of an output without time it is not known which of the steps it shows.

@@ -200,7 +200,7 @@ def test_explain_source_and_unknown_names(command):
     code, _, error = command("explain", "library:cumsum", "--target", "tpu")
     assert (
         code,
-        "expected --target cpu, cuda, rocm, opencl, metal or webgpu, got tpu" in error,
+        "expected --target cpu, cuda, rocm, opencl, metal, vulkan or webgpu, got tpu" in error,
     ) == (2, True)
 
 

@@ -3,6 +3,9 @@
 from tests.support.tiers import Folder
 
 FOLDER = Folder(
-    full=("test_models.py::test_layers_of_models_compile",),
+    full=(
+        "test_models.py::test_layers_of_models_compile",
+        "test_pages.py::test_layers_of_exported_models",
+    ),
     gpu=("test_table.py::test_no_race_and_no_barrier_that_some_threads_miss",),
 )

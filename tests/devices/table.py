@@ -10,18 +10,23 @@ from tvm.target import Target
 
 from tests.gpu import test_table as cuda
 from tests.gpu.test_table import ALGEBRAS as with_states
-from tests.support.drivers import emit, opencl, webgpu
+from tests.support.drivers import amdgpu, emit, metal
 from tests.support.recurrence_cases import Case, exact_inputs
-from tvm_scan import ScanPlan, extract, parallelize
-from tvm_scan.browser.program import Program
+from tests.support.tiers import longer
+from tvm_scan import ScanPlan, default_plan, extract, parallelize
 from tvm_scan.errors import PlanError
+from tvm_scan.schedules.launch import Program, opencl, webgpu
 
 __all__ = [
     "ALGEBRAS",
     "BUILDERS",
     "DRIVERS",
+    "READ",
+    "RUN",
     "TARGETS",
+    "faults",
     "listed",
+    "plan_of",
     "problem",
     "program",
     "refusal",
@@ -36,8 +41,16 @@ ALGEBRAS = [*with_states, "selective scan, no states"]
 TARGETS = {
     "opencl": Target({"kind": "opencl"}, host="llvm"),
     "webgpu": Target({"kind": "webgpu", "max_shared_memory_per_block": 16384}, host="llvm"),
+    "vulkan": Target({"kind": "vulkan"}, host="llvm"),
+    "metal": Target({"kind": "metal"}, host="llvm"),
+    "rocm": Target({"kind": "rocm", "mcpu": "gfx90a"}, host="llvm"),
 }
-DRIVERS = {"opencl": opencl, "webgpu": webgpu}
+#: Vulkan's kernels are WebGPU's, Metal's text runs in the words of OpenCL, code of ROCm nowhere.
+DRIVERS = {"opencl": opencl, "webgpu": webgpu, "vulkan": webgpu, "metal": metal}
+#: Those with a text of their own; the full tier takes all.
+RUN = longer(["opencl", "webgpu"], list(DRIVERS))
+#: Whose kernels are read.
+READ = ("metal", "rocm")
 _TREE = "items_per_thread=3, block_tree="
 _TILES = f"cuda/serial_tiles(threads_per_block=32, {_TREE}kogge_stone, "
 #: Trees within what is a warp elsewhere and beyond it, of odd and even numbers of levels.
@@ -65,24 +78,42 @@ BUILDERS = {
     "several buffers": f"{_TILES}block_load=transposed, stages=2)",
     "look-back": f"cuda/single_pass(threads_per_block=32, {_TREE}kogge_stone)",
 }
+#: Devices whose kernels are WGSL.
+_WGSL = "webgpu|vulkan"
 #: Patterns of a device, a builder and an algebra, and why the plan is refused.
 REFUSED = (
-    ("webgpu", ".*", "sum", "expected dtypes that webgpu has, got int64 for I_x"),
-    ("webgpu", ".*", "affine of doubles", "expected dtypes that webgpu has, got float64 for I_g"),
-    ("webgpu", ".*", "affine of halves", "expected dtypes that webgpu has, got bfloat16 for I_g"),
+    (_WGSL, ".*", "sum", "expected dtypes that .* has, got int64 for I_x"),
     (
-        "webgpu",
+        f"{_WGSL}|metal",
+        ".*",
+        "affine of doubles",
+        "expected dtypes that .* has, got float64 for I_g",
+    ),
+    (_WGSL, ".*", "affine of halves", "expected dtypes that .* has, got bfloat16 for I_g"),
+    (
+        _WGSL,
         "(?!the default|a thread a lane|lanes$|shared lanes).*",
         "automaton",
-        "elements of dtypes that webgpu has, got int64; use algorithm lanes",
+        "elements of dtypes that .* has, got int64; use algorithm lanes",
     ),
-    (".*", "shuffles", ".*", r"with shuffles in warps of 32 threads .* in warps of 1; use another"),
-    (".*", "shared lanes", ".*", "with shuffles in warps of 32 threads .* leave threads_per_lane"),
+    (
+        "(?!rocm).*",
+        "shuffles",
+        ".*",
+        r"with shuffles of 32 threads .* in warps of \d+; use another",
+    ),
+    (
+        "rocm",
+        "shuffles",
+        "sum|affine of doubles|automaton",
+        "shuffles of rocm move, of at most 32 bits, got .*; use block_tree=blelloch",
+    ),
+    (".*", "shared lanes", ".*", "with shuffles of 32 threads .* leave threads_per_lane"),
     (".*", "several buffers", ".*", "asynchronous copies .* which has none; use stages=1"),
     (".*", "look-back", ".*", "stores release .* where they do not; use algorithm three_phase"),
-    ("webgpu", ".*", "selective scan", "at most 8 buffers in a kernel of webgpu, got 1[02] .*pack"),
+    (_WGSL, ".*", "selective scan", "at most 8 buffers in a kernel of .*, got 1[02] .*pack"),
     (
-        "webgpu",
+        _WGSL,
         "chunks|three_phase.*|phases.*",
         "matrices|complex|selective scan, no states",
         r"at most 8 buffers .* of the loop itself, \d between kernels\); use an algorithm of one",
@@ -112,28 +143,29 @@ def problem(algebra: str, length: int) -> Any:
     return list(inputs.values()), [a.astype("float32") for a in want.values()], 0.0
 
 
+def plan_of(device: str, builder: str, algebra: str) -> ScanPlan:
+    """The plan of a triple.
+
+    Raises
+    ------
+    PlanError
+        If the device lacks what every plan needs.
+    """
+    text = BUILDERS[builder]
+    if text is None:
+        return default_plan(TARGETS[device], recurrence_of(algebra))
+    return ScanPlan.parse(text)
+
+
 @cache
 def refusal(device: str, builder: str, algebra: str) -> str | None:
     """Why a plan is refused; None where it runs."""
-    text = BUILDERS[builder]
-    if text is None:
-        text = str(_default(device, algebra))
-        if text.startswith("refused: "):
-            return text
     try:
-        ScanPlan.parse(text).check(TARGETS[device], recurrence_of(algebra))
+        plan = plan_of(device, builder, algebra)
+        plan.check(TARGETS[device], recurrence_of(algebra))
     except PlanError as error:
         return str(error)
     return None
-
-
-def _default(device: str, algebra: str) -> Any:
-    from tvm_scan import default_plan
-
-    try:
-        return default_plan(TARGETS[device], recurrence_of(algebra))
-    except PlanError as error:
-        return f"refused: {error}"
 
 
 def listed(device: str, builder: str, algebra: str) -> str | None:
@@ -147,7 +179,7 @@ def listed(device: str, builder: str, algebra: str) -> str | None:
 
 @cache
 def program(device: str, builder: str, algebra: str) -> Program:
-    """Kernels of a pair."""
+    """Kernels of a triple."""
     return emit(scheduled(device, builder, algebra), TARGETS[device])
 
 
@@ -156,3 +188,16 @@ def scheduled(device: str, builder: str, algebra: str) -> Any:
     text = BUILDERS[builder]
     plan = None if text is None else ScanPlan.parse(text)
     return parallelize(loop_of(algebra), TARGETS[device], plan)
+
+
+def faults(device: str, builder: str, algebra: str) -> list[str]:
+    """What is wrong with kernels that are read rather than run: of Metal and ROCm."""
+    plan, kernels = plan_of(device, builder, algebra), program(device, builder, algebra).kernels
+    if device == "rocm":
+        shared = plan.smem_bytes(recurrence_of(algebra))
+        return [fault for k in kernels.values() for fault in amdgpu.faults(k.source, shared)]
+    # The same statements in OpenCL, which a driver takes.
+    target = TARGETS["opencl"]
+    others = emit(parallelize(loop_of(algebra), target, plan), target).kernels.values()
+    pairs = zip(kernels.values(), others, strict=True)
+    return [fault for k, o in pairs for fault in metal.faults(k, o.source.count(opencl.BARRIER))]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.devices.table import DRIVERS, TARGETS
+from tests.devices.table import RUN, TARGETS
 from tests.devices.test_table import driver_of
 from tests.programs.suite.running import run_loop
 from tests.programs.test_delta import FORMS, arguments, attention
@@ -25,7 +25,7 @@ def on(device):
     return run_there
 
 
-@pytest.mark.parametrize("device", DRIVERS)
+@pytest.mark.parametrize("device", RUN)
 @pytest.mark.parametrize("name", _FORMS)
 def test_forms(device, name):
     given = arguments(FORMS[name])
@@ -34,7 +34,7 @@ def test_forms(device, name):
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("device", DRIVERS)
+@pytest.mark.parametrize("device", RUN)
 def test_edge_lengths(device):
     for length, keys, values, each, symbolic in (
         (0, 8, 16, False, True),

@@ -13,8 +13,8 @@ from tests.support.node import run_module, text_of
 from tvm_scan import library, tir
 from tvm_scan.browser.loops import loop_of as loop_in_javascript
 from tvm_scan.browser.loops import module_of
-from tvm_scan.browser.numbers import evaluate, number_of
 from tvm_scan.errors import ScanError
+from tvm_scan.schedules.launch.numbers import evaluate, number_of
 
 FILES = files("tvm_scan.browser").joinpath("files")
 LENGTHS = (0, 1, 2, 33)
@@ -145,6 +145,34 @@ def test_what_javascript_lacks_is_named():
         loop_in_javascript(errors, "errors")
     with pytest.raises(ScanError, match="dtypes that its arrays have, got bfloat16 for"):
         loop_in_javascript(library.selective_scan(1, 2, 9, 2, "bfloat16"), "halves")
+
+
+def test_what_is_no_number_is_seen(tmp_path):
+    """A page's check: a NaN of the kernels is wrong wherever it stands."""
+    (tmp_path / "scan.js").write_text(FILES.joinpath("scan.js").read_text())
+    results = {
+        "[1, 2, 3]": True,
+        "[1, 2, 3.0000002]": True,
+        "[1, 2, 3.1]": False,
+        "[NaN, 2, 3]": False,
+        "[1, NaN, 3]": False,
+        "[1, 2, NaN]": False,
+        "[1, Infinity, 3]": False,
+    }
+    said = run_module(
+        tmp_path,
+        f"""
+        import {{ Scan }} from "./scan.js";
+        const Y = {{ name: "Y", dtype: "float32", shape: [3], written: true, bound: 1e-6 }};
+        const scan = new Scan({{ arrays: [Y], time: 3, bound_steps: 3 }}, {{}}, null, {{}});
+        const right = (got, want) => scan.compare({{ Y: got }}, {{ Y: want }}, {{}})[0].right;
+        const results = [
+          ...[{", ".join(results)}].map((got) => right(got, [1, 2, 3])),
+          right([NaN, -Infinity, 1], [NaN, -Infinity, 1]),
+          right([1, Infinity, 1], [1, -Infinity, 1]),
+          right([1, 2, 1], [1, Infinity, 1])];""",
+    )
+    assert said == [*results.values(), True, False, False]
 
 
 def test_types_say_what_the_module_has(tmp_path):

@@ -9,6 +9,7 @@ import html5lib
 import numpy as np
 import pytest
 
+from tests.devices.test_models import layer_of
 from tests.support.browser import WEBGPU, Browser, NoBrowser, find_chromium, served
 from tests.support.tiers import longer
 from tvm_scan.cli.app import run
@@ -74,7 +75,7 @@ STATE = """({...document.body.dataset, said: document.getElementById('adapter').
 
 def compile_page(folder, name, *options):
     """The folder of a page; a name that is none of the library's is one of the files above."""
-    what = f"library:{name}"
+    what = folder / f"{name}.pt2" if (folder / f"{name}.pt2").exists() else f"library:{name}"
     if name in FILES:
         (folder / f"{name}.py").write_text(FILES[name])
         what = folder / f"{name}.py"
@@ -153,6 +154,7 @@ def test_a_recurrence_is_right_at_a_million_steps(pages, browser, name):
     steps = longer([37, MILLION], [1, 37, 1000, 1 << 16, MILLION])
     _, said = measured(browser, f"{address}/{name}", steps)
     assert said["state"] == "done" and "WebGPU on " in said["said"], said
+    assert ("swiftshader" in said["said"]) == ("a driver in software" in said["said"]), said
     assert [int(row[0].replace(",", "")) for row in said["rows"]] == steps
     for _, loop, gpu, error, verdict in said["rows"]:
         assert verdict == "right" and float(loop) > 0 and float(gpu) > 0, said["rows"]
@@ -177,6 +179,19 @@ def test_one_mamba_layer_on_text(pages, browser):
     scale = np.abs(want).max()
     for got, bound in ((loop, 1e-6), (kernels, 3e-5)):
         assert np.abs(np.reshape(got, want.shape) - want).max() < bound * scale
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["mamba", "rwkv"])
+def test_layers_of_exported_models(tmp_path, browser, name):
+    program = layer_of(name)
+    import torch
+
+    torch.export.save(program, tmp_path / f"{name}-layer.pt2")
+    folder = compile_page(tmp_path, f"{name}-layer")
+    with served(folder) as address:
+        _, said = measured(browser, address, [16])
+    assert [row[-1] for row in said["rows"]] == ["right"], said
 
 
 def test_a_wrong_result_is_seen(pages, browser):
@@ -263,6 +278,11 @@ SMALLEST = """(() => { const svg = document.querySelector('.chart svg');
   return [scale * Math.min(...texts.map(t => parseFloat(getComputedStyle(t).fontSize))),
     Math.max(...texts.map(t => t.getBoundingClientRect()).map(
       r => Math.max(box.left - r.left, r.right - box.right, r.bottom - box.bottom)))]; })()"""
+#: How much of the table's longest rows is out of sight.
+TABLE = """(() => { const row = document.querySelector('#rows tr');
+  ["1,048,576", "0.00508", "10.5", "1.0e-7", "right"].forEach(
+    (text, i) => row.cells[i].textContent = text);
+  const box = document.querySelector('.wide'); return box.scrollWidth - box.clientWidth; })()"""
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
@@ -280,6 +300,7 @@ def test_a_page_is_readable(pages, browser, view):
     assert len(said["rows"]) == 3 and page.errors == []
     assert all(url.startswith((address, "data:")) for url in page.requests), page.requests
     assert page.evaluate(OVERFLOW) == 0
+    assert page.evaluate(TABLE) == 0
     smallest, outside = page.evaluate(SMALLEST)
     assert smallest > 9 and outside < 1, (smallest, outside)
     assert (page.evaluate(BACKGROUND) == "rgb(255, 255, 255)") == (view != "dark")

@@ -36,12 +36,12 @@ def test_another_plan_is_found_on_any_machine(name, monkeypatch):
     assert len(older.differing(name, json.loads(text))) > len(here)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_pages_are_printed_of_their_results(name):
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_are_printed_of_their_results(page):
     """No figure is changed by hand, and no page keeps what its result no longer says."""
-    found = json.loads((older.RESULTS / f"{name}.json").read_text())
-    text = (older.ROOT / PAGES[name]).read_text(encoding="utf-8")
-    assert text == printed(name, found), "run python -m bench.printed"
+    found = json.loads((older.RESULTS / f"{PAGES[page]}.json").read_text())
+    text = (older.ROOT / page).read_text(encoding="utf-8")
+    assert text == printed(page, found), "run python -m bench.printed"
     told = found["machine"].get("commit", "neither its commit nor its command is known")
     assert told in text
 

@@ -207,9 +207,9 @@ def test_registers_are_estimated():
 
 def test_another_target_has_no_space():
     with pytest.raises(
-        PlanError, match=r"expected a target of kind llvm, .* or webgpu, got vulkan"
+        PlanError, match=r"expected a target of kind llvm, .* or webgpu, got hexagon"
     ):
-        decisions.branches(Target("vulkan"), extract(library.cumsum(2, 9)))
+        decisions.branches(Target("hexagon"), extract(library.cumsum(2, 9)))
 
 
 def schedule(func, seed=1):
@@ -270,9 +270,9 @@ def test_a_rule_returns_what_is_not_its_own():
     annotate(planned, block2, ScanPlan.of("cpu", "lanes"))
     assert rule.apply(planned, block2)[0].same_as(planned)
     assert len(sch.trace.insts) == before
-    vulkan = ready(ScanRule, Target("vulkan"))
+    hexagon = ready(ScanRule, Target("hexagon"))
     other = schedule(mixed)
-    assert vulkan.apply(other, other.get_sblock("scan"))[0].same_as(other)
+    assert hexagon.apply(other, other.get_sblock("scan"))[0].same_as(other)
 
 
 @pytest.mark.parametrize(

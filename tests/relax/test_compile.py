@@ -87,9 +87,9 @@ def test_an_exported_program_as_json(tmp_path, capsys):
         (
             "model.py",
             {"target": "tpu"},
-            "expected --target cpu, cuda, rocm, opencl, metal or webgpu, got tpu",
+            "expected --target cpu, cuda, rocm, opencl, metal, vulkan or webgpu, got tpu",
         ),
-        ("model.py", {"target": '{"kind": "vulkan"}'}, "or webgpu, got vulkan"),
+        ("model.py", {"target": '{"kind": "hexagon"}'}, "or webgpu, got hexagon"),
         (
             "model.py",
             {"target": "opencl"},

@@ -52,6 +52,7 @@ def _caches() -> None:
     folder = cache_folder()
     # The names of both hold the sources that they depend on.
     os.environ.setdefault("CUSIM_CACHE", str(folder / "cusim"))
+    os.environ.setdefault("POCL_CACHE_DIR", str(folder / "pocl"))
     if "TVM_SCAN_CACHE" not in os.environ:
         # The full tier has kernels with all checks of arguments (quick_kernels.py).
         is_full = os.environ.get("TVM_SCAN_TEST_TIER") == "full"

@@ -201,6 +201,7 @@ ROOMS = {
         "annotated",
         "primitive",
         "nests",
+        "launch",
         "verification",
         "function",
         "dispatch",

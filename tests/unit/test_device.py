@@ -1,5 +1,6 @@
 """A device is a row: checks, spaces and defaults read what it offers, not what it is called."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from tvm.target import Target
 
 from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
+from tvm_scan.arguments import as_target
 from tvm_scan.errors import PlanError
 from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.schedules.gpu.lanes import Lanes
@@ -50,12 +52,18 @@ def long_rows(X: T.Buffer((1 << 20, 1 << 11), "float32"), H: T.Buffer((1 << 20,)
 
 NOTHING = frozenset()
 LACKS = {
-    "warp tree": (TREE.with_(block_tree="warp"), AFFINE, {"shuffles": NOTHING}, "with shuffles in"),
+    "warp tree": (TREE.with_(block_tree="warp"), AFFINE, {"shuffles": NOTHING}, "with shuffles of"),
     "one shuffle": (
         TREE.with_(block_tree="warp"),
         AFFINE,
         {"shuffles": frozenset({""})},
         "tvm_warp_shuffle_up",
+    ),
+    "words": (
+        TREE.with_(block_tree="warp"),
+        extract(library.cumsum(4, 4096, "int64")),
+        {"shuffle_bits": 32},
+        "elements that shuffles of other move, of at most 32 bits, got int64",
     ),
     "shared lanes": (SHARED, STATES, {"shuffles": frozenset({"", "_up"})}, "shuffle_xor"),
     "exponentials": (SHARED, STATES, {"fast_exp": False}, "instruction for powers of two"),
@@ -105,27 +113,39 @@ def test_what_a_device_lacks_is_refused_with_the_reason(case):
         plan.check_on(lacking(**facts), recurrence)
 
 
-def test_warps_of_another_width_have_no_shuffles():
-    with pytest.raises(PlanError, match="in warps of 64"):
-        TREE.with_(block_tree="warp").check_on(replace(CUDA, warp=64), AFFINE)
+def test_shuffles_are_of_32_threads():
+    tree = TREE.with_(block_tree="warp")
+    tree.check_on(replace(CUDA, warp=64), AFFINE)
+    for machine in (replace(lacking(parts_of_warps=False), warp=64), replace(CUDA, warp=16)):
+        with pytest.raises(PlanError, match=f"shuffles of 32 threads .*in warps of {machine.warp}"):
+            tree.check_on(machine, AFFINE)
 
 
-@pytest.mark.parametrize("kind", ["vulkan", "hexagon"])
+@pytest.mark.parametrize("kind", ["nvptx", "hexagon"])
 def test_kinds_that_are_not_served_are_refused(kind):
     target = Target(kind, host="llvm")
     for ask in (device_of, Machine.of, lambda t: default_plan(t, AFFINE)):
-        with pytest.raises(PlanError, match=f"or webgpu, got {kind}.*; choose one of them"):
+        with pytest.raises(PlanError, match=f"or webgpu, got {kind}; choose one of them"):
             ask(target)
+
+
+def test_a_kind_without_a_generator_has_the_kernels_of_another(monkeypatch):
+    target = Target("vulkan", host="llvm")
+    row = device_of(target)
+    assert (row.name, row.language, row.is_generated) == ("vulkan", "webgpu", False)
+    assert row.lacks == DEVICES["webgpu"].lacks and row.shared_bytes == 16 << 10
+    monkeypatch.setitem(DEVICES, "vulkan", replace(DEVICES["vulkan"], instead=""))
     with pytest.raises(PlanError, match="vulkan, which this build of TVM has no code generator"):
-        device_of(Target("vulkan"))
+        device_of(target)
 
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_plans_are_chosen_and_searched_for_every_row(kind):
-    target, row = Target(kind, host="llvm"), DEVICES[kind]
+    target = Target(kind, host="llvm")
+    row = device_of(target)
     for recurrence in (AFFINE, STATES, extract(library.cumsum(None, None))):
         if len(recurrence.inputs) + len(recurrence.outputs) > row.buffers:
-            with pytest.raises(PlanError, match="at most 8 buffers in a kernel of webgpu, got 9"):
+            with pytest.raises(PlanError, match=f"at most 8 buffers in a kernel of {kind}, got 9"):
                 default_plan(target, recurrence)
             continue
         plan = default_plan(target, recurrence)
@@ -133,10 +153,26 @@ def test_plans_are_chosen_and_searched_for_every_row(kind):
         found = enumerate_plans(target, recurrence)
         assert found
         for one in (plan, *found):
-            assert getattr(one, "block_tree", "blelloch") != "warp", one
+            assert getattr(one, "block_tree", "blelloch") != "warp" or row.warp >= 32, one
             assert getattr(one, "threads_per_lane", 1) == getattr(one, "stages", 1) == 1, one
             assert row.vector_bits == 128 or not getattr(one, "vector_loads", False), one
             assert ScanPlan.parse(str(one)) == one
+
+
+def test_the_name_of_webgpu_stands_for_what_every_implementation_has():
+    def limit(target):
+        return Machine.of(as_target(target, "a test")).shared_bytes
+
+    assert limit("webgpu") == limit({"kind": "webgpu", "supports_subgroups": True}) == 16 << 10
+    for bytes_of in (8 << 10, 32 << 10):
+        said = {"kind": "webgpu", "max_shared_memory_per_block": bytes_of}
+        assert limit(said) == limit(json.dumps(said)) == bytes_of
+    assert limit("cuda") == limit({"kind": "cuda", "arch": "sm_90"}) == 48 << 10
+    big = TREE.with_(threads_per_block=256, items_per_thread=8, block_load="transposed")
+    assert 16 << 10 < big.smem_bytes(AFFINE) <= 32 << 10
+    big.check(Target("webgpu"), AFFINE)  # as TVM's own target says
+    with pytest.raises(PlanError, match="at most 16384 bytes of shared memory"):
+        big.check("webgpu", AFFINE)
 
 
 def test_a_device_is_a_row_and_nothing_else(monkeypatch):

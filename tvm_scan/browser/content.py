@@ -10,8 +10,6 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.browser.loops import Loop, loop_of
-from tvm_scan.browser.numbers import Number, number_of
-from tvm_scan.browser.program import Array, Program, Step, emit
 from tvm_scan.browser.values import OTHERS, Span, spans_of
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import ScanError
@@ -19,6 +17,8 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.analysis import Analysis, analyse
 from tvm_scan.schedules.choose.arguments import Chooser
 from tvm_scan.schedules.function import parallelize
+from tvm_scan.schedules.launch.numbers import Number, number_of
+from tvm_scan.schedules.launch.program import Array, Program, Step, emit
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.verification.bounds import promise
 from tvm_scan.schedules.verification.inputs import STEPS

@@ -18,8 +18,8 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
-from tvm_scan.browser.program import Names
 from tvm_scan.errors import ScanError
+from tvm_scan.schedules.launch.program import Names
 from tvm_scan.text import as_text
 
 __all__ = ["Expressions", "Identifiers"]

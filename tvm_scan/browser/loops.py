@@ -11,9 +11,9 @@ from tvm.s_tir import SBlockRealize
 
 from tvm_scan import tir
 from tvm_scan.browser.expressions import Expressions
-from tvm_scan.browser.numbers import number_of
-from tvm_scan.browser.program import Array
 from tvm_scan.errors import ScanError
+from tvm_scan.schedules.launch.numbers import number_of
+from tvm_scan.schedules.launch.program import Array
 from tvm_scan.text import as_text
 
 __all__ = ["Loop", "loop_of", "module_of"]

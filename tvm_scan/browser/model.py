@@ -13,14 +13,14 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.browser.content import Content, Given, rounding
 from tvm_scan.browser.loops import loop_of
-from tvm_scan.browser.numbers import number_of
-from tvm_scan.browser.program import Array, Names, Step, emit
 from tvm_scan.browser.values import OTHERS, Span
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.findings import FindScans
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.pipeline import scheduled_operators
 from tvm_scan.relax.repairs.dtypes import RepairOperators
+from tvm_scan.schedules.launch.numbers import number_of
+from tvm_scan.schedules.launch.program import Array, Names, Step, emit
 from tvm_scan.schedules.verification.inputs import STEPS
 
 __all__ = ["of_model"]

@@ -145,10 +145,22 @@ def _proof(recurrence: Recurrence) -> Certificate:
 def _source(func: Any, target: Any, plan: ScanPlan | Choice) -> str:
     from tvm_scan.cli.support.load import schedule
     from tvm_scan.cuda_math import build
+    from tvm_scan.schedules.launch import emit
     from tvm_scan.schedules.machine.device import device_of
 
-    compiled = build(schedule(func, target, plan), target)
-    if device_of(target).is_gpu:
+    scheduled, device = schedule(func, target, plan), device_of(target)
+    if device.generator:
+        return "\n".join(kernel.source for kernel in emit(scheduled, target).kernels.values())
+    try:
+        compiled = build(scheduled, target)
+    except RuntimeError as error:
+        # Such as the libraries of ROCm, which TVM links to every kernel.
+        said = (str(error).strip() or "an error").splitlines()[-1]
+        raise CommandError(
+            f"expected TVM to compile for {device.name}, got: {said}; install what it misses, or "
+            "look at the kernel without --source"
+        ) from error
+    if device.is_gpu:
         return str(compiled.mod.imports[0].inspect_source())
     return str(compiled.mod.inspect_source("ll"))
 

@@ -59,21 +59,15 @@ def command(
     """
     trials, minutes = parse_budget(budget)
     check_program(what)
-    import tvm
-
-    from tvm_scan.cli.support.load import make_target
+    from tvm_scan.cli.support.load import make_target, missing_device
     from tvm_scan.cli.support.programs import load_program
     from tvm_scan.errors import ScanError
     from tvm_scan.meta.search.tune import tune
-    from tvm_scan.schedules.machine.device import device_of
 
     on, asked = make_target(target), words_of(what, shape, dtype, target)
     runner = None if tracker is None and key is None else _remote(tracker, key)
-    if runner is None and not tvm.device(device_of(on).runtime, 0).exist:
-        raise CommandError(
-            "expected a CUDA device, found none on this machine; tune on another one with "
-            "--tracker host:port --key NAME"
-        )
+    if runner is None and (missing := missing_device(on)):
+        raise CommandError(f"{missing}; tune on another one with --tracker host:port --key NAME")
     program = load_program(what, func, shape, dtype, on)
     options: dict[str, Any] = {} if runner is None else {"runner": runner}
     try:

@@ -59,9 +59,10 @@ def command(
 
     def telling(recurrence: Recurrence, where: TVMTarget) -> ScanPlan:
         used = plan_of(recurrence, where)  # as explain has it
-        if used.keeps_loop:
+        compared = telling_plan(recurrence, where)
+        if compared != used:
             kept_loops.append(str(used))
-        return telling_plan(recurrence, where)
+        return compared
 
     chosen = load.Choice(on, telling) if plan is None else load.read_plan(plan)
     try:

@@ -176,7 +176,7 @@ class GpuPlan(ScanPlan):
         has = [f"tvm_warp_shuffle{kind}" for kind in sorted(device.shuffles)]
         self.require(
             shuffles(machine, kinds),
-            f"a device with shuffles in warps of {WARP} threads ({wanted}) for {what}",
+            f"a device with shuffles of {WARP} threads ({wanted}) for {what}",
             f"{device.name} with {', '.join(has) or 'no shuffles'}, in warps of {machine.warp}",
             fix,
         )
@@ -203,7 +203,9 @@ class GpuPlan(ScanPlan):
             length is None or length <= most,
             f"at most {most} steps, so that the end of the last tile can be counted",
             f"{length} steps",
-            "write the extents of its loops as T.int64(n), and fewer than 2^63",
+            "cut time into several loops"
+            if "int64" in machine.device.lacks
+            else "write the extents of its loops as T.int64(n), and fewer than 2^63",
         )
         if rows is None or length is None:
             return
@@ -293,8 +295,9 @@ class TreePlan(GpuPlan):
 
 
 def shuffles(machine: Machine, kinds: Iterable[str]) -> bool:
-    """Return whether a machine has these shuffles, in warps as wide as kernels take them for."""
-    return machine.warp == WARP and machine.device.shuffles.issuperset(kinds)
+    """Return whether a machine has these shuffles, in groups as wide as kernels take warps for."""
+    groups = machine.device.parts_of_warps and machine.warp % WARP == 0
+    return (groups or machine.warp == WARP) and machine.device.shuffles.issuperset(kinds)
 
 
 def waits_in_warps(machine: Machine) -> bool:

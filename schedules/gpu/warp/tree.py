@@ -36,13 +36,16 @@ def can_shuffle(dtype: str) -> bool:
     return dtype in _WORDS or dtype.startswith(("bool", "int8", "int16", "uint8", "uint16"))
 
 
-def takes_warp_tree(recurrence: Recurrence) -> bool:
-    """Return whether every part of the elements can be shuffled."""
-    return all(can_shuffle(dtype) for _, dtype in element_parts(recurrence))
+def takes_warp_tree(recurrence: Recurrence, bits: int) -> bool:
+    """Return whether every part of the elements can be shuffled, in words of so many bits."""
+    return all(
+        can_shuffle(dtype) and 8 * tir.byte_size(dtype) <= bits
+        for _, dtype in element_parts(recurrence)
+    )
 
 
 def shuffled(kind: str, value: Any, other: Any, width: int = WARP) -> Any:
-    """``value`` of another thread of the warp; all 32 threads must take part.
+    """``value`` of another of 32 threads of a warp; all of them must take part.
 
     Parameters
     ----------

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 import tvm
 
-__all__ = ["Resources", "resources_of", "without_tools"]
+__all__ = ["Resources", "faults", "resources_of", "without_tools"]
+
+#: What a lane and a wave of gfx90a have.
+_VECTOR_REGISTERS, _SCALAR_REGISTERS = 512, 106
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,30 @@ def resources_of(assembly: str) -> Resources:
         number("group_segment_fixed_size"),
         number("vgpr_spill_count") + number("sgpr_spill_count"),
     )
+
+
+def faults(assembly: str, shared: int) -> list[str]:
+    """Say what is wrong with a kernel's code.
+
+    Parameters
+    ----------
+    assembly : str
+        With its notes.
+    shared : int
+        Bytes of shared memory that its plan says.
+    """
+    taken, found = resources_of(assembly), []
+    if taken.scratch or taken.spilled:
+        found.append(f"expected no scratch memory, found {taken.scratch} bytes")
+    if taken.vector_registers > _VECTOR_REGISTERS or taken.scalar_registers > _SCALAR_REGISTERS:
+        found.append(f"expected registers that a wave has, found {taken}")
+    # Kernels of one plan need not all have its tiles.
+    if taken.shared > shared:
+        found.append(f"expected {shared} bytes of shared memory, found {taken.shared}")
+    # That would be ROCm's library of functions, which nobody links here.
+    if "s_swappc" in assembly:
+        found.append("expected no call of a function, found one")
+    return found
 
 
 @contextmanager

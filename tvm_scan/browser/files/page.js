@@ -146,7 +146,8 @@ async function main() {
   document.body.dataset.loaded = Math.round(performance.now());
   $("adapter").textContent = "Compiling kernels for WebGPU.";
   await scan.open();
-  $("adapter").textContent = scan.adapter ? `WebGPU on ${scan.adapter}` : `The loop alone: ${scan.reason}.`;
+  const software = scan.software ? ", a driver in software: its times say nothing of a GPU's" : "";
+  $("adapter").textContent = scan.adapter ? `WebGPU on ${scan.adapter}${software}` : `The loop alone: ${scan.reason}.`;
   const chosen = fields(scan);
   const all = async () => {
     const mine = ++running;

@@ -81,6 +81,8 @@ export declare class Scan {
   readonly device: object | null;
   /** Name of the adapter; null without WebGPU. */
   readonly adapter: string | null;
+  /** Whether the adapter is a driver in software, whose times say nothing of a GPU's. */
+  readonly software: boolean;
   /** Why there is no adapter; null where there is one. */
   readonly reason: string | null;
   /** Compiles the kernels; resolves to the adapter's name, or null. */

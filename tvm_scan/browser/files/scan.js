@@ -239,6 +239,7 @@ export class Scan {
   constructor(manifest, loops, constants, sources) {
     Object.assign(this, { manifest, loops, constants, sources });
     this.adapter = this.device = null;
+    this.software = false;
     this.reason = "it was not opened";
     this.pipelines = {};
   }
@@ -339,10 +340,12 @@ export class Scan {
       let apart = 0;
       let scale = 0;
       for (let i = 0; i < want[name].length; i++) {
-        if (!Number.isFinite(want[name][i])) continue;
-        const difference = Math.abs(got[name][i] - want[name][i]);
-        if (!(difference <= apart)) apart = difference;
-        scale = Math.max(scale, Math.abs(want[name][i]));
+        const [result, expected] = [got[name][i], want[name][i]];
+        if (Number.isFinite(expected)) scale = Math.max(scale, Math.abs(expected));
+        if (Object.is(result, expected)) continue;
+        const difference = Math.abs(result - expected);
+        // Nothing is near what is no number.
+        apart = Math.max(apart, Number.isNaN(difference) ? Infinity : difference);
       }
       const error = apart === 0 ? 0 : apart / (scale || 1);
       const steps = evaluate(this.manifest.time, sizes) / this.manifest.bound_steps;
@@ -379,6 +382,7 @@ async function openDevice(scan) {
   await Promise.all(pipelines);
   const { vendor, architecture, device: name, description } = adapter.info ?? {};
   const words = [vendor, architecture, name, description].filter(Boolean);
+  scan.software = Boolean(adapter.info?.isFallbackAdapter ?? adapter.isFallbackAdapter);
   scan.adapter = [...new Set(words)].join(" ") || "an adapter that does not say its name";
   scan.device = device;
 }

@@ -43,7 +43,7 @@ def render(name: str, equations: Sequence[str], families: Sequence[str], plan: s
         '<div class="card plot"><div class="chart" id="chart"></div><p class="legend">'
         '<span class="key b1">WebGPU</span><span class="key b2">loop in JavaScript</span></p>'
         "</div>",
-        f'<div class="wide"><table><thead><tr>{heads}</tr></thead>'
+        f'<div class="wide tight"><table><thead><tr>{heads}</tr></thead>'
         '<tbody id="rows"></tbody></table></div>',
         "<p>The loop runs in JavaScript. Times are the least of some runs, without copies. The "
         "error is the largest difference from the loop in 64 bits over its largest value.</p>",

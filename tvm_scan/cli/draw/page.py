@@ -33,7 +33,8 @@ td:first-child code { min-width: 0; white-space: nowrap; }
 .chart text { font-size: 14px; fill: var(--soft); }
 .chart .small { font-size: 14px; fill: var(--ink); } .grid { stroke: var(--line); }
 @media (max-width: 36rem) { .card { padding: .75rem; } .chart text, .chart .small {
-  font-size: 21px; } .l1, .l2, .l3, .l4 { stroke-width: 3; } }
+  font-size: 21px; } .l1, .l2, .l3, .l4 { stroke-width: 3; } .tight table { font-size: .78rem; }
+  .tight th, .tight td { padding-right: .45rem; } }
 .legend { display: flex; flex-wrap: wrap; gap: .1rem 1.25rem; margin: 0; font-size: .85rem; }
 .key::before { content: ""; display: inline-block; width: .8em; height: .55em;
   margin-right: .45em; background: currentcolor; } .key { color: var(--soft); }

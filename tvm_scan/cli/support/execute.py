@@ -15,6 +15,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_scan import tir
 from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.load import missing_device
 from tvm_scan.cuda_math import build
 from tvm_scan.schedules.machine.device import device_of
 
@@ -135,11 +136,13 @@ def prepare(
     tensors : dict of str to Tensor
         Its arguments; the written ones hold the result after ``call``.
     """
-    device = tvm.device(device_of(target).runtime, 0)
-    if not device.exist:
+    row = device_of(target)
+    device = tvm.device(row.runtime, 0)
+    if missing := missing_device(target):
+        launched = f", or tvm-scan verify --target {row.name} to run it" if row.driver else ""
         raise CommandError(
-            "expected a CUDA device, found none on this machine; "
-            "use tvm-scan explain --target cuda --source to see the kernel"
+            f"{missing}; use tvm-scan explain --target {row.name} --source to see the kernel"
+            f"{launched}"
         )
     name = "main" if func.attrs is None else str(func.attrs.get("global_symbol") or "main")
     compiled = build(func.with_attr("global_symbol", name), target)[name]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import tvm
 from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
@@ -20,6 +21,7 @@ from tvm_scan.cli.support.failure import REFUSED, CommandError
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import ScanError
 from tvm_scan.schedules.analysis import analyse
+from tvm_scan.schedules.choose.arguments import check_fits
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.machine.device import DEVICES, device_of
 
@@ -35,6 +37,7 @@ __all__ = [
     "load_func",
     "load_module",
     "make_target",
+    "missing_device",
     "plan_for",
     "read_plan",
     "schedule",
@@ -174,6 +177,11 @@ def make_target(name: str) -> Target:
     """
     is_json = name.startswith("{")
     names = ["cpu", *(row.name for row in DEVICES.values() if row.is_gpu and row.is_served)]
+    if name in DEVICES:
+        try:
+            device_of(Target(name))
+        except ScanError as error:
+            raise CommandError(f"--target: {error}") from error
     if not is_json and name not in names and not re.fullmatch(r"cuda:sm_\d+[a-z]?", name):
         raise CommandError(
             f"expected --target {', '.join(names[:-1])} or {names[-1]}, got {name}; choose one of "
@@ -188,6 +196,14 @@ def make_target(name: str) -> Target:
             'example, {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}'
         ) from error
     return target
+
+
+def missing_device(target: Target) -> str | None:
+    """Say that TVM has no device of a target on this machine; None where it has one."""
+    name = device_of(target).runtime
+    if tvm.device(name, 0).exist:
+        return None
+    return f"expected a device of {name} that TVM can reach, found none on this machine"
 
 
 def find_recurrence(func: PrimFunc) -> Recurrence:
@@ -236,7 +252,7 @@ def plan_for(text: str | None, target: Target, recurrence: Recurrence) -> ScanPl
     """
     plan = plan_of(recurrence, target) if text is None else read_plan(text)
     try:
-        plan.check(target, recurrence)
+        check_fits(plan, target, recurrence)
     except ScanError as error:
         raise CommandError(str(error)) from error
     return plan

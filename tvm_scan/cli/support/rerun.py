@@ -9,6 +9,7 @@ import tvm
 from tvm.target import Target
 
 from tvm_scan.cli.support.failure import NO_RECORD, WRONG_RESULT, CommandError
+from tvm_scan.cli.support.load import missing_device
 from tvm_scan.cli.support.records import open_store
 from tvm_scan.cli.support.terminal import print_json, visible
 from tvm_scan.cuda_math import build
@@ -67,8 +68,8 @@ def _row(entry: Entry, result: str, detail: str | None = None) -> Row:
 def _run(entry: Entry, known: dict[tuple[str, ...], list[Case]]) -> Row:
     of = device_of(entry.target)
     device = tvm.device(of.runtime, 0)
-    if not device.exist:
-        return _row(entry, "passed over", "expected a CUDA device, found none on this machine")
+    if missing := missing_device(entry.target):
+        return _row(entry, "passed over", missing)
     if not of.is_gpu and not _runs_here(entry.target):
         return _row(entry, "passed over", "expected a record for this machine's processor")
     key = tuple(entry.workload)

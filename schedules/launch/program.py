@@ -17,8 +17,8 @@ from tvm.ir import PointerType
 from tvm.target import Target
 
 from tvm_scan import tir
-from tvm_scan.browser.numbers import Number, ceil_divided, number_of, operation
 from tvm_scan.errors import ScanError
+from tvm_scan.schedules.launch.numbers import Number, ceil_divided, number_of, operation
 from tvm_scan.schedules.machine.device import Device, device_of
 from tvm_scan.text import as_text
 
@@ -163,7 +163,10 @@ def emit(func: tirx.PrimFunc, target: Target, name: str = "main", form: str = ""
     ScanError
         If a nest is bound to no threads.
     """
-    device, mod = device_of(target), tvm.IRModule({name: func.with_attr("global_symbol", name)})
+    device = device_of(target)
+    if device.generator:
+        func, target = func.without_attr("target"), Target({"kind": device.generator}, host="llvm")
+    mod = tvm.IRModule({name: func.with_attr("global_symbol", name)})
     with target, tvm.transform.PassContext(disabled_pass=_HOST_PASSES):
         pipeline, _, finalize = tvm.tirx.get_default_tir_pipeline(target)
         mod = pipeline(tirx.transform.BindTarget(target)(mod))
@@ -175,7 +178,7 @@ def emit(func: tirx.PrimFunc, target: Target, name: str = "main", form: str = ""
         alone = tvm.IRModule({symbol: part})
         for legalize in (tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize()):
             alone = legalize(alone)
-        built = tvm.get_global_func(f"target.build.{device.name}")(finalize()(alone), target)
+        built = tvm.get_global_func(f"target.build.{device.language}")(finalize()(alone), target)
         kinds = [_kind(parameter, device) for parameter in part.params]
         kinds += ["uint32"] if device.packed_blocks else []
         source = str(built.inspect_source(form))

@@ -1,4 +1,4 @@
-"""WGSL by wgpu, whose Vulkan driver needs no GPU: Mesa's llvmpipe."""
+"""Kernels of WebGPU by wgpu: on this machine's GPU, or on a driver without one (llvmpipe)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_scan.browser.program import Kernel
+from tvm_scan.schedules.launch.program import Kernel
 
 __all__ = ["WebGpu", "driver", "why_unavailable"]
 
@@ -18,54 +18,62 @@ _HALF = "shader-f16"
 
 
 class WebGpu:
-    """A driver of WGSL, with the limits that every one has; see ``Driver``."""
+    """A driver of WGSL, with the limits that every one has; see ``Driver``.
+
+    Attributes
+    ----------
+    name : str
+        Of the adapter, a GPU where there is one.
+    features : list of str
+        Of WebGPU, that the adapter has.
+    """
 
     def __init__(self) -> None:
-        adapter = _adapters()[0]
+        adapter = min(_adapters(), key=lambda one: one.info["adapter_type"] == "CPU")
         self.name = f"{adapter.info['device']}, {adapter.info['description']}"
         self.features = sorted(str(feature) for feature in adapter.features)
         wanted = [_HALF] if _HALF in adapter.features else []
-        self.device = adapter.request_device_sync(required_features=wanted)
+        self._device = adapter.request_device_sync(required_features=wanted)
 
     def buffer(self, content: np.ndarray) -> Any:
-        """Memory of the device; a multiple of 4 bytes, and none is empty."""
+        """Allocate memory; see ``Driver``. It is a multiple of 4 bytes, and none is empty."""
         data = content.tobytes()
         data += bytes(max(4, -(-len(data) // 4) * 4) - len(data))
-        return self.device.create_buffer_with_data(data=data, usage="STORAGE|COPY_SRC")
+        return self._device.create_buffer_with_data(data=data, usage="STORAGE|COPY_SRC")
 
     def launch(
         self, kernel: Kernel, args: Sequence[Any], grid: list[int], block: list[int]
     ) -> None:
-        """Run a kernel."""
+        """Run a kernel; see ``Driver``."""
         kinds = list(zip(kernel.parameters, args, strict=True))
         buffers = [arg for kind, arg in kinds if kind == "buffer"]
         scalars = [np.dtype(kind).type(arg).tobytes() for kind, arg in kinds if kind != "buffer"]
-        uniform = self.device.create_buffer_with_data(data=b"".join(scalars), usage="UNIFORM")
+        uniform = self._device.create_buffer_with_data(data=b"".join(scalars), usage="UNIFORM")
         pipeline = self._pipeline(kernel)
-        group = self.device.create_bind_group(
+        group = self._device.create_bind_group(
             layout=pipeline.get_bind_group_layout(0),
             entries=[
                 {"binding": i, "resource": {"buffer": buffer}}
                 for i, buffer in enumerate([*buffers, uniform])
             ],
         )
-        encoder = self.device.create_command_encoder()
+        encoder = self._device.create_command_encoder()
         compute = encoder.begin_compute_pass()
         compute.set_pipeline(pipeline)
         compute.set_bind_group(0, group)
         compute.dispatch_workgroups(*grid)
         compute.end()
-        self.device.queue.submit([encoder.finish()])
+        self._device.queue.submit([encoder.finish()])
 
     def read(self, buffer: Any, size: int) -> bytes:
-        """The first bytes of a buffer, all kernels having ended."""
-        return bytes(self.device.queue.read_buffer(buffer))[:size]
+        """Return bytes; see ``Driver``."""
+        return bytes(self._device.queue.read_buffer(buffer))[:size]
 
     @lru_cache(maxsize=256)  # noqa: B019 - the one driver lives as long as the process
     def _pipeline(self, kernel: Kernel) -> Any:
-        module = self.device.create_shader_module(code=kernel.source)
+        module = self._device.create_shader_module(code=kernel.source)
         compute = {"module": module, "entry_point": kernel.name}
-        return self.device.create_compute_pipeline(layout="auto", compute=compute)
+        return self._device.create_compute_pipeline(layout="auto", compute=compute)
 
 
 def _adapters() -> list[Any]:
@@ -78,13 +86,13 @@ def _adapters() -> list[Any]:
 
 @lru_cache(maxsize=1)
 def driver() -> WebGpu:
-    """The one driver of this process."""
+    """Return the one driver of this process."""
     return WebGpu()
 
 
 @lru_cache(maxsize=1)
 def why_unavailable() -> str | None:
-    """What is missing, and which package brings it; None where kernels run."""
+    """Say what is missing, and which package brings it; None where kernels run."""
     try:
         import wgpu  # noqa: F401
     except ImportError:

@@ -1,0 +1,88 @@
+"""`verify` on drivers that TVM has no runtime for, and what is said where there is none."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tvm.target import Target
+
+from tests.devices.test_table import driver_of
+from tests.meta.test_nearest import commit
+from tvm_scan import ScanPlan, extract, library, parallelize, verify
+from tvm_scan.errors import ScanError
+from tvm_scan.meta import RecordStore, plan_for
+from tvm_scan.meta.space.decisions import enumerate_plans
+from tvm_scan.schedules.launch import host, launched, opencl, webgpu
+from tvm_scan.schedules.machine.device import DEVICES, Device
+
+
+@pytest.mark.parametrize("device", ["opencl", "webgpu"])
+def test_a_scan_is_compared_with_its_loop(device):
+    driver_of(device)
+    compared = verify(library.linear_recurrence(2, None), device)
+    assert {"random", "growing", "zeros"} <= {one.inputs for one in compared}
+    assert all(one.holds for one in compared), compared
+
+
+def test_a_wrong_kernel_is_told(monkeypatch):
+    """As a driver that adds where it is to multiply."""
+    driver_of("opencl")
+
+    def wrong(func, target, emit=host.emit):
+        program = emit(func, target)
+        kernels = {
+            name: replace(kernel, source=kernel.source.replace("] * ", "] + "))
+            for name, kernel in program.kernels.items()
+        }
+        return replace(program, kernels=kernels)
+
+    monkeypatch.setattr(host, "emit", wrong)
+    compared = verify(library.linear_recurrence(2, 64), "opencl")
+    assert not all(one.holds for one in compared)
+
+
+def test_a_device_that_is_one_row_runs(monkeypatch):
+    """Small blocks, three buffers, OpenCL's words: no other line of the project knows of it."""
+    driver_of("opencl")
+    row = Device("nvptx", shared_bytes=4 << 10, buffers=3, generator="opencl", driver="opencl")
+    monkeypatch.setitem(DEVICES, row.name, row)
+    target = Target({"kind": row.name, "max_num_threads": 64}, host="llvm")
+    func = library.linear_recurrence(None, None)
+    recurrence = extract(func)
+    plans = [None, "cuda/lanes(threads_per_block=32)"]
+    plans += [p for p in enumerate_plans(target, recurrence) if "blelloch" in str(p)][:1]
+    assert len(plans) == 3
+    entry = library.LIBRARY["linear_recurrence"]
+    inputs = entry.example_inputs(np.random.default_rng(0), 3, 1000)
+    (want,) = entry.expected(inputs).values()
+    for plan in plans:
+        arrays = [*inputs.values(), np.zeros(want.shape, "float32")]
+        got = launched(parallelize(func, target, plan), target)(arrays)[-1]
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["opencl", "webgpu", "vulkan", "metal", "rocm"])
+def test_a_record_serves_its_target_alone(tmp_path, kind):
+    target = Target(kind, host="llvm")
+    plan = ScanPlan.parse("cuda/serial_tiles(threads_per_block=64, items_per_thread=2)")
+    store = RecordStore(tmp_path / "records")
+    commit(store, library.cumsum(4, 1000), plan, 1e-6, target)
+    near = extract(library.cumsum(4, 1024))
+    assert plan_for(near, target, store) == plan
+    assert plan_for(near, Target("cuda", host="llvm"), store) is None
+
+
+@pytest.mark.parametrize(("module", "package"), [(opencl, "pyopencl"), (webgpu, "wgpu")])
+def test_a_missing_driver_says_which_package_brings_it(module, package, monkeypatch):
+    module.why_unavailable.cache_clear()
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(ScanError, match=f"^expected {package}, found none: pip install {package}$"):
+        verify(library.cumsum(2, 9), module.__name__.rpartition(".")[2])
+    module.why_unavailable.cache_clear()
+
+
+@pytest.mark.parametrize("device", ["metal", "rocm"])
+def test_where_nothing_runs_a_driver_that_does_is_named(device):
+    said = f"expected a device of {device}, found none, .*has one, or opencl, vulkan or webgpu, w"
+    with pytest.raises(ScanError, match=said):
+        verify(library.cumsum(2, 9), device)
