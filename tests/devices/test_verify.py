@@ -61,6 +61,17 @@ def test_a_device_that_is_one_row_runs(monkeypatch):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+def test_arrays_that_do_not_agree_are_named():
+    driver_of("opencl")
+    target = Target("opencl", host="llvm")
+    run = launched(parallelize(library.linear_recurrence(None, None), target), target)
+    a, short = np.ones((2, 9), "float32"), np.ones((2, 8), "float32")
+    with pytest.raises(
+        ScanError, match=r"expected X of 9 cells along an axis, got .*\(2, 8\); give"
+    ):
+        run([a, short, a])
+
+
 @pytest.mark.parametrize("kind", ["opencl", "webgpu", "vulkan", "metal", "rocm"])
 def test_a_record_serves_its_target_alone(tmp_path, kind):
     target = Target(kind, host="llvm")
