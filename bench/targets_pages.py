@@ -9,7 +9,8 @@ from typing import Any
 
 from bench.origin import origin
 from bench.torch_page import with_part
-from tvm_scan.schedules.machine.device import DEVICES, Device
+from tvm_scan.arguments import as_target
+from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["PAGES", "page"]
 
@@ -82,8 +83,8 @@ def _table(heads: list[str], rows: Any) -> list[str]:
 
 
 def _facts(kinds: tuple[str, ...]) -> list[list[str]]:
-    rows = [DEVICES[kind] for kind in kinds]
-    return [[label, *(str(value(row)) for row in rows)] for label, value in _FACTS.items()]
+    machines = [Machine.of(as_target(kind, "bench.targets")) for kind in kinds]
+    return [[label, *(str(value(one)) for one in machines)] for label, value in _FACTS.items()]
 
 
 def _all(told: Mapping[str, Mapping[str, str]]) -> dict[tuple[str, str], str]:
@@ -104,23 +105,25 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-_FACTS: dict[str, Callable[[Device], object]] = {
-    "threads of a block": lambda row: row.threads,
-    "shared memory of a block": lambda row: row.shared_bytes,
-    "blocks of a grid": lambda row: row.blocks,
-    "buffers of a kernel": lambda row: row.buffers,
-    "threads of a warp": lambda row: row.warp,
-    "barriers of a warp": lambda row: _yes(row.warp_barrier),
-    "shuffles, where a warp has 32 threads": lambda row: _yes(bool(row.shuffles | row.subgroups)),
-    "asynchronous copies": lambda row: _yes(row.async_copies),
-    "look-back (release, acquire)": lambda row: _yes(row.ordered_memory),
-    "bits of a load": lambda row: row.vector_bits,
-    "dtypes that it lacks": lambda row: ", ".join(sorted(row.lacks)) or "none",
+_FACTS: dict[str, Callable[[Machine], object]] = {
+    "threads of a block": lambda one: one.threads,
+    "shared memory of a block": lambda one: one.shared_bytes,
+    "blocks of a grid": lambda one: one.device.blocks,
+    "buffers of a kernel": lambda one: one.device.buffers,
+    "threads of a warp": lambda one: one.warp,
+    "barriers of a warp": lambda one: _yes(one.device.warp_barrier),
+    "shuffles, where a warp has 32 threads": lambda one: _yes(
+        bool(one.device.shuffles | one.device.subgroups)
+    ),
+    "asynchronous copies": lambda one: _yes(one.async_copies),
+    "look-back (release, acquire)": lambda one: _yes(one.device.ordered_memory),
+    "bits of a load": lambda one: one.device.vector_bits,
+    "dtypes that it lacks": lambda one: ", ".join(sorted(one.device.lacks)) or "none",
 }
 
-_ROWS = """This is what a target has that does not say. A plan that a device cannot have is refused
-with the device, the limit and a plan that works. Where the threads of a warp cannot wait for one
-another alone, those of the block do.
+_ROWS = """This is what a target has that is a name alone. A plan that a device cannot have is
+refused with the device, the limit and a plan that works. Where the threads of a warp cannot wait
+for one another alone, those of the block do.
 """
 _MATRIX = """Each cell: of how many families of the tests' table the kernels gave the sequential
 loop's results, on exact inputs (sums of exponentials within their rounding), at lengths of 0, 1,

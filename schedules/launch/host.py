@@ -78,7 +78,7 @@ def run(program: Program, driver: Driver, arrays: Sequence[np.ndarray]) -> list[
         host.buffers[parameter.name] = buffer
         for extent, size in zip(parameter.shape, array.shape, strict=True):
             if isinstance(extent, str):
-                host.numbers[extent] = size
+                host.numbers.setdefault(extent, size)
             if host.number(extent) != size:
                 raise ScanError(
                     f"expected {parameter.name} of {host.number(extent)} cells along an axis, got "

@@ -260,6 +260,7 @@ def _by_another(row: Device) -> Device:
         name=row.name,
         generator=other.name,
         in_browser=False,
+        subgroups=frozenset(),
         threads=row.threads,
         shared_bytes=row.shared_bytes,
     )

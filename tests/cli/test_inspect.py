@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+import sys
 from xml.etree import ElementTree
 
 import html5lib
@@ -25,6 +26,7 @@ from tvm_scan.cli.app import app
 from tvm_scan.cli.draw.plot import Axis, Series, chart
 from tvm_scan.meta import RecordStore
 from tvm_scan.schedules import calibrate as calibration
+from tvm_scan.schedules.launch import opencl
 
 CPU = Target.from_device("cpu")
 LOOP = ScanPlan.of("cpu", "sequential")
@@ -155,6 +157,25 @@ def test_doctor(records, command, monkeypatch, tmp_path):
     assert code == 0
     assert re.search(r"optional  xgboost .*\n +.*-m pip install 'tvm_scan\[tune\]'", text)
     assert "tvm-scan tune library:cumsum" in text, "there is no database in this folder"
+
+
+def test_verify_on_a_driver(command):
+    if opencl.why_unavailable():
+        pytest.skip(opencl.why_unavailable())
+    code, text, _ = command("verify", "library:cumsum", "--target", "opencl", "--json")
+    said = json.loads(text)
+    assert (code, said["instead_of"]) == (0, []) and said["plan"].startswith("cuda/")
+    assert len(said["runs"]) > 5 and all(run["holds"] for run in said["runs"])
+
+
+def test_doctor_names_what_brings_a_driver(command, monkeypatch):
+    opencl.why_unavailable.cache_clear()
+    monkeypatch.setitem(sys.modules, "pyopencl", None)
+    code, text, _ = command("doctor")
+    opencl.why_unavailable.cache_clear()
+    assert code == 0
+    said = r"optional  opencl driver .*verify --target opencl\n +pip install pyopencl"
+    assert re.search(said, text), text
 
 
 @pytest.fixture

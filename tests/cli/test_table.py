@@ -99,6 +99,11 @@ BAD = [
         2,
         "expected --target cpu, cuda, rocm, opencl, metal, vulkan or webgpu, got tpu; choose",
     ),
+    (
+        "tune library:cumsum --target webgpu",
+        2,
+        "expected a device of webgpu that TVM can reach, found none.*; tune .* --tracker",
+    ),
     ("list nowhere", 2, "found nothing; give the folder of a tuning run"),
     ("show nowhere 1", 2, "found nothing; give the folder of a tuning run"),
     ("show {records} zzz", 4, "expected the id of one record.*; "),

@@ -30,7 +30,7 @@ from tvm_scan import ScanPlan
 #: What PoCL has no code for, though OpenCL does where a device says so.
 LACKED = {(device, "affine of halves"): "cl_khr_fp16" for device in ("opencl", "metal")}
 #: Of these builders of a device one in so many is tried in the default tier.
-FEW = {"metal": 3, "vulkan": 6}  # their text is that of others
+FEW = {"metal": 5, "vulkan": 6}  # their text is that of others
 TRIPLES = [
     (device, builder, algebra)
     for device in DRIVERS

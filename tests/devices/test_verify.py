@@ -12,6 +12,8 @@ from tvm_scan import ScanPlan, extract, library, parallelize, verify
 from tvm_scan.errors import ScanError
 from tvm_scan.meta import RecordStore, plan_for
 from tvm_scan.meta.space.decisions import enumerate_plans
+from tvm_scan.schedules.gpu.lanes import Lanes
+from tvm_scan.schedules.gpu.serial_tiles import SerialTiles
 from tvm_scan.schedules.launch import host, launched, opencl, webgpu
 from tvm_scan.schedules.machine.device import DEVICES, Device
 
@@ -48,17 +50,26 @@ def test_a_device_that_is_one_row_runs(monkeypatch):
     monkeypatch.setitem(DEVICES, row.name, row)
     target = Target({"kind": row.name, "max_num_threads": 64}, host="llvm")
     func = library.linear_recurrence(None, None)
-    recurrence = extract(func)
-    plans = [None, "cuda/lanes(threads_per_block=32)"]
-    plans += [p for p in enumerate_plans(target, recurrence) if "blelloch" in str(p)][:1]
-    assert len(plans) == 3
+    tree = SerialTiles(threads_per_block=64, items_per_thread=2)
+    assert {type(plan) for plan in enumerate_plans(target, extract(func))} >= {Lanes, SerialTiles}
     entry = library.LIBRARY["linear_recurrence"]
     inputs = entry.example_inputs(np.random.default_rng(0), 3, 1000)
     (want,) = entry.expected(inputs).values()
-    for plan in plans:
+    for plan in (None, Lanes(threads_per_block=32), tree):
         arrays = [*inputs.values(), np.zeros(want.shape, "float32")]
         got = launched(parallelize(func, target, plan), target)(arrays)[-1]
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_arrays_that_do_not_agree_are_named():
+    driver_of("opencl")
+    target = Target("opencl", host="llvm")
+    run = launched(parallelize(library.linear_recurrence(None, None), target), target)
+    a, short = np.ones((2, 9), "float32"), np.ones((2, 8), "float32")
+    with pytest.raises(
+        ScanError, match=r"expected X of 9 cells along an axis, got .*\(2, 8\); give"
+    ):
+        run([a, short, a])
 
 
 @pytest.mark.parametrize("kind", ["opencl", "webgpu", "vulkan", "metal", "rocm"])

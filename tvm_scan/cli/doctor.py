@@ -65,7 +65,7 @@ def command(
         findings += _machine()
     findings += [*_packages(), *_tools()]
     if all(finding.state == OK for finding in findings[:2]):
-        findings += _folders(database)
+        findings += [*_drivers(), *_folders(database)]
     bad = [finding for finding in findings if finding.state == MISSING]
     if as_json:
         print_json({"healthy": not bad, "findings": [asdict(f) for f in findings]})
@@ -184,6 +184,22 @@ def _tools() -> list[Finding]:
         out.append(Finding("cuda compiler", OPTIONAL, "none; needed for --target cuda", fix))
     gpu = _last_line(_GPU_QUERY)
     out.append(Finding("gpu", OK, gpu) if gpu else Finding("gpu", OPTIONAL, "none (nvidia-smi)"))
+    return out
+
+
+def _drivers() -> list[Finding]:
+    """What runs kernels of GPUs for which TVM has no runtime."""
+    from tvm_scan.errors import ScanError
+    from tvm_scan.schedules.launch import driver_of
+    from tvm_scan.schedules.machine.device import DEVICES
+
+    out, rows = [], [row for row in DEVICES.values() if row.driver == row.name]
+    for row in rows:
+        name, use = f"{row.name} driver", f"none; needed for verify --target {row.name}"
+        try:
+            out.append(Finding(name, OK, driver_of(row).name))
+        except ScanError as error:
+            out.append(Finding(name, OPTIONAL, use, str(error).rpartition(": ")[2]))
     return out
 
 
