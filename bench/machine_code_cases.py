@@ -11,6 +11,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from bench.gpu_loops import affine, rwkv6, selective_halves
+from bench.tuned_torch import torch_loop
 from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.state_split import NoSplit, split_of
@@ -147,29 +148,60 @@ def default_of(case: Case) -> tuple[ScanPlan, Recurrence]:
 
 
 _STEPS = 16
-CASES: dict[str, Case] = {
-    "selective 8 x 2048 x 2048 x 16": Case(
-        lambda: library.selective_scan(8, 2048, 2048, 16),
-        8 * 2048 * 2048 * 16,
+_OUTER = {
+    "dtype": "float32",
+    "reverse": False,
+    "states": 64,
+    "emit": "inclusive",
+    "has_reset": False,
+}
+#: Of a head: lanes times states, steps of a chunk, and heads, of the SSD kernels' shape.
+_CELLS, _CHUNK, _HEADS = 64 * 64, 256, 32
+#: Elements of a thread in each of its kernels, whole and in a pass of its loop, by the tiles that
+#: ``machine_code_kernels`` says.
+_SSD_PARTS = (
+    # 16 heads' steps of a chunk, by 128 threads.
+    Part("_chunk_cumsum_fwd", (_CHUNK * 16 * _CELLS / 128,), whole=True),
+    # The state that a chunk leaves behind, by 64 threads, 32 steps in a pass.
+    Part("_chunk_state_fwd", (_CHUNK * _CELLS / 64, 32 * _CELLS / 64), whole=True),
+    # 512 cells by 128 threads, four chunks in a pass as it is unrolled.
+    Part("_state_passing_fwd", (4 * _CHUNK * 512 / 128,)),
+    # Products of C and B that all heads share: of 16 tiles of a chunk the lower 10, in two passes.
+    Part(
+        "_bmm_chunk_fwd",
+        (_CHUNK * _HEADS * _CELLS / 10 / 64, _CHUNK * _HEADS * _CELLS / 10 / 128),
+        whole=True,
+    ),
+    # 64 steps of a head, by 64 threads; 5 passes on average, 2 for the first 64 of a chunk.
+    Part("_chunk_scan_fwd", (64 * _CELLS / 64, 64 * _CELLS / 64 / 5), whole=True),
+)
+#: x twice and y, states written, read, written and read, and products of C and B.
+_SSD_BYTES = 4 * (3 / 64 + 4 / _CHUNK + 2 * _CHUNK / _HEADS / _CELLS)
+
+
+def _selective(batch: int) -> Case:
+    """A selective scan of float32, 2048 channels and steps, and 16 states."""
+    peer = Peer(
+        "mamba-ssm `selective_scan_fwd_kernel`",
+        "mamba",
+        (Part(r"selective_scan_fwd_kernel.*Li128ELi16ELi1ELb1ELb1ELb1ELb1Eff", (256, _STEPS)),),
+        128,
+        # It writes y before the gate too, and the state at the end of the chunk.
+        (5 + 2 * 16 / 2048) * 4 / 16 + 8 / 2048,
+    )
+    return Case(
+        lambda: library.selective_scan(batch, 2048, 2048, 16),
+        batch * 2048 * 2048 * 16,
         # delta, u, z and out; B and C are shared by all channels.
         (4 + 2 * 16 / 2048) * 4 / 16,
         4 / 16,
-        (
-            Peer(
-                "mamba-ssm `selective_scan_fwd_kernel`",
-                "mamba",
-                (
-                    Part(
-                        r"selective_scan_fwd_kernel.*Li128ELi16ELi1ELb1ELb1ELb1ELb1Eff",
-                        (_STEPS * 16, _STEPS),
-                    ),
-                ),
-                128,
-                # It writes y before the gate too, and the state at the end of the chunk.
-                (5 + 2 * 16 / 2048) * 4 / 16 + 8 / 2048,
-            ),
-        ),
-    ),
+        (peer,),
+    )
+
+
+CASES: dict[str, Case] = {
+    "selective 8 x 2048 x 2048 x 16": _selective(8),
+    "selective 64 x 2048 x 2048 x 16": _selective(64),
     "selective 8 x 2048 x 2048 x 16, bfloat16": Case(
         lambda: selective_halves(8, 2048, 2048, 16, "bfloat16"),
         8 * 2048 * 2048 * 16,
@@ -213,6 +245,13 @@ CASES: dict[str, Case] = {
                 2,
             ),
             Peer("Triton `tl.associative_scan`", "triton", (Part(r"_kernel", (16,)),), 128, 12),
+            Peer(
+                "fla `fused_recurrent_hgrn`, time first",
+                "fla hgrn",
+                (Part(r"fused_recurrent_hgrn_fwd", ()),),
+                32,
+                12,
+            ),
         ),
     ),
     "cumsum 2048 x 4096": Case(
@@ -220,7 +259,16 @@ CASES: dict[str, Case] = {
         2048 * 4096,
         8,
         4,
-        (Peer("CUB `BlockScan`, rows", "block", (Part("block_sum", (16,)),), 128, 8),),
+        (
+            Peer("CUB `BlockScan`, rows", "block", (Part("block_sum", (16,)),), 128, 8),
+            Peer(
+                "fla `chunk_global_cumsum`",
+                "fla cumsum",
+                (Part(r"chunk_global_cumsum_scalar", (4,)),),
+                64,
+                8,
+            ),
+        ),
     ),
     "cumsum 1 x 2^28": Case(
         lambda: library.cumsum(1, 1 << 28),
@@ -239,6 +287,39 @@ CASES: dict[str, Case] = {
         ),
     ),
     "rwkv6 32 x 1024 x 64 x 64": Case(
-        lambda: rwkv6(32, 1024, 64), 32 * 64 * 1024 * 64, 5 * 4 / 64, 4 / 64
+        lambda: rwkv6(32, 1024, 64),
+        32 * 64 * 1024 * 64,
+        5 * 4 / 64,
+        4 / 64,
+        (
+            Peer(
+                "fla `fused_recurrent_rwkv6`",
+                "fla rwkv6",
+                # A warp has 32 keys and 32 columns.
+                (Part(r"fused_recurrent_rwkv6_fwd", (32,)),),
+                32,
+                # Two halves of the keys write their sums, which another kernel adds up.
+                (4 + 2 + 3) * 4 / 64,
+                2,
+            ),
+        ),
+    ),
+    "ssd 8 x 2048 x 32 x 64 x 64": Case(
+        lambda: torch_loop("outer_products", (8, 32, 64, 2048), {**_OUTER, "gate": "head"}),
+        8 * 2048 * 32 * 64 * 64,
+        # x and y; the gate, a and c are shared by the lanes of a head, here one for each head.
+        (2 / 64 + 2 / 64) * 4,
+        4 / 64,
+        (
+            Peer(
+                "fla `fused_recurrent_simple_gla`",
+                "fla simple_gla",
+                (Part(r"fused_recurrent_fwd", (8,)),),
+                128,
+                (3 + 2 + 3) * 4 / 64,
+                2,
+            ),
+            Peer("mamba-ssm SSD, five kernels", "mamba_ssm ssd", _SSD_PARTS, 64, _SSD_BYTES, 5),
+        ),
     ),
 }

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from bench.gpu_native import OPTIONS, sources
+from bench.machine_code_kernels import KERNELS
+from bench.machine_code_triton import compiled_by_triton, registers_of
 from tests.support.cusim.nvcc import Resources, nvdisasm_path, parse_resources
 
 __all__ = ["LIBRARIES", "Code", "code_of", "compiled"]
@@ -18,8 +16,8 @@ __all__ = ["LIBRARIES", "Code", "code_of", "compiled"]
 _HERE = Path(__file__).parent
 #: Disassembly, and what ptxas says of each kernel.
 Code = tuple[str, dict[str, Resources]]
-#: Libraries in CUDA; those whose source ``bench.gpu_fetch`` brings are found by ``sources``.
-LIBRARIES = ("peers", "block", "mamba", "accelerated", "triton")
+#: Libraries in CUDA, whose sources ``sources`` finds, and in Triton.
+LIBRARIES = ("peers", "block", "mamba", "accelerated", *KERNELS)
 
 
 def compiled(source: Path, folder: Path, options: list[str]) -> Code:
@@ -64,8 +62,8 @@ def code_of(library: str, folder: Path, peers: Path | None) -> Code:
     RuntimeError
         With the reason why there is none, and how to get it.
     """
-    if library == "triton":
-        return _triton(folder)
+    if library in KERNELS:
+        return _triton(library, folder, peers)
     if library == "block":
         return compiled(_HERE / "gpu_block.cu", folder, [])
     includes = sources(peers)
@@ -77,24 +75,12 @@ def code_of(library: str, folder: Path, peers: Path | None) -> Code:
     return compiled(_HERE / f"gpu_{library}.cu", folder, options)
 
 
-def _triton(folder: Path) -> Code:
-    """The affine scan of ``bench.gpu_triton``, for tiles of 2048 steps and 4 warps."""
-    try:
-        triton: Any = importlib.import_module("triton")
-        make: Callable[..., Any] = importlib.import_module("triton.compiler").ASTSource
-        target = importlib.import_module("triton.backends.compiler").GPUTarget
-        kernel = importlib.import_module("bench.gpu_triton")._kernel
-    except ImportError as error:
-        raise RuntimeError(f"{error}: pip install triton") from error
-    types = {"a_ptr": "*fp32", "x_ptr": "*fp32", "h_ptr": "*fp32", "length": "i32"}
-    # Triton assumes of arguments that are multiples of 16 at the call that they are.
-    divisible = {(i,): [["tt.divisibility", 16]] for i in range(len(types))}
-    signature = {**types, "BLOCK": "constexpr"}
-    source = make(fn=kernel, signature=signature, constexprs={(4,): 2048}, attrs=divisible)
-    made = triton.compile(source, target=target("cuda", 90, 32), options={"num_warps": 4})
-    cubin = folder / "triton.cubin"
-    cubin.write_bytes(made.asm["cubin"])
-    text = _disassembled(cubin)
-    # ptxas was not asked for a report: registers are those that the code names.
-    registers = 1 + max(int(number) for number in re.findall(r"\bR(\d+)\b", text))
-    return text, {"_kernel": Resources(registers, 0, 0, made.metadata.shared, 0, 1)}
+def _triton(library: str, folder: Path, peers: Path | None) -> Code:
+    texts, resources = [], {}
+    for name, cubin, shared in compiled_by_triton(library, peers):
+        path = folder / f"{name}.cubin"
+        path.write_bytes(cubin)
+        text = _disassembled(path)
+        texts.append(text)
+        resources[name] = Resources(registers_of(text), 0, 0, shared, 0, 1)
+    return "\n".join(texts), resources

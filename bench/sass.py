@@ -3,9 +3,12 @@
 Loops are natural loops: of an edge to a block that dominates its source, all blocks from which the
 source is reached without that block (A. Aho, M. Lam, R. Sethi and J. Ullman, "Compilers", second
 edition, section 9.6). A pass of a loop takes one of several ways where there are branches: the one
-that moves the most bytes, and of these the one with the fewest instructions. That is the way of a
-whole tile: guards of tiles that are cut off move no more and compute more, and slow paths of
-special cases (a division, a denormal) move nothing.
+that moves the most bytes, then has most special functions, then the fewest instructions. That is
+the way of a whole tile: guards of tiles that are cut off move no more and compute more, and slow
+paths of special cases (a division, a denormal) move nothing.
+
+What a branch skips and nothing replaces counts as executed: some thread of the warp executes it.
+Calls are left out, which are slow paths.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ class Instruction:
     opcode : str
         With its modifiers: ``LDG.E.128``.
     guarded : bool
-        Whether it has a predicate.
+        Whether it depends on a predicate, or, as ``BRA.DIV``, on whether the warp's threads meet.
     target : str or None
         The label that it may jump to.
     """
@@ -158,7 +161,7 @@ class Kernel:
         once = self.executed(loop, [])
         return once.bytes, once.instructions
 
-    def executed(self, loop: Loop, work: Sequence[float]) -> Pass:
+    def executed(self, loop: Loop, work: Sequence[float], *, few_special: bool = False) -> Pass:
         """What a pass of a loop executes.
 
         Parameters
@@ -168,13 +171,18 @@ class Kernel:
         work : sequence of float
             What a pass of this loop does, and one of the heaviest loop directly inside, and so on:
             their quotients say how often the inner ones are passed. Loops beyond are passed once.
+        few_special : bool
+            Of ways that move the same, whether it is the one with the fewest special functions,
+            not the most: a loop may compute a step in two ways, depending on what it finds.
         """
         heavy = max(loop.inner, key=self._weight) if loop.inner and len(work) > 1 else None
         node = {block: block for block in loop.blocks}
         content: dict[int, Pass] = {}
         for inner in loop.inner:
             times = work[0] / work[1] if inner is heavy else 1.0
-            content[inner.header] = Pass().plus(self.executed(inner, work[1:]), times)
+            content[inner.header] = Pass().plus(
+                self.executed(inner, work[1:], few_special=few_special), times
+            )
             node.update(dict.fromkeys(inner.blocks, inner.header))
         for block in loop.blocks:
             if node[block] == block and block not in content:
@@ -185,7 +193,7 @@ class Kernel:
             for to in self.successors[block]:
                 if to in loop.blocks and to != loop.header and node[to] != node[block]:
                     edges[node[block]].add(node[to])
-        return _heaviest(loop.header, edges, content)
+        return _heaviest(loop.header, edges, content, -1.0 if few_special else 1.0)
 
 
 def kernels(text: str) -> Iterator[Kernel]:
@@ -203,7 +211,9 @@ def _parsed(lines: Sequence[str]) -> tuple[list[Instruction], dict[str, int]]:
             labels[label[1]] = len(found)
         elif code := re.match(r"\s*/\*[0-9a-f]+\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)(.*?);", line):
             target = re.search(r"`\((\.L_\w+)\)", code[3])
-            found.append(Instruction(code[2], code[1] is not None, target and target[1]))
+            named = re.match(r"\s*!?U?P\d", code[3]) is not None and code[2].startswith("BRA")
+            guarded = code[1] is not None or named or code[2].startswith("BRA.DIV")
+            found.append(Instruction(code[2], guarded, target and target[1]))
     return found, labels
 
 
@@ -221,11 +231,15 @@ def _blocks(
         last, to = instructions[end - 1], []
         if last.name == "BRA" and last.target in labels and labels[last.target] in at:
             to.append(at[labels[last.target]])
-        conditional = last.guarded or (last.name == "BRA" and "P" in last.opcode.split("."))
-        passes = last.name not in ("BRA", "EXIT", "RET", "BRX", "JMP") or conditional
+        passes = last.name not in ("BRA", "EXIT", "RET", "BRX", "JMP") or last.guarded
         if passes and number + 1 < len(ranges):
             to.append(number + 1)
         follows.append(to)
+    for number, to in enumerate(follows):
+        if len(to) == 2 and to[0] > to[1] and to[0] in follows[to[0] - 1]:
+            skipped = instructions[ranges[to[1]][0] : ranges[to[0]][0]]
+            if not any(code.name == "CALL" for code in skipped):
+                follows[number] = to[1:]
     return ranges, follows
 
 
@@ -298,8 +312,13 @@ def _dominators(successors: list[list[int]], order: list[int]) -> dict[int, set[
     return found
 
 
-def _heaviest(first: int, edges: dict[int, set[int]], content: dict[int, Pass]) -> Pass:
-    """The way from ``first`` that moves most bytes, with the fewest instructions."""
+def _heaviest(
+    first: int, edges: dict[int, set[int]], content: dict[int, Pass], sign: float
+) -> Pass:
+    """The way from ``first`` that moves most bytes, then ``sign`` times most special functions.
+
+    Of these the one with the fewest instructions.
+    """
     best: dict[int, tuple[tuple[float, float, float], int | None]] = {}
     on_way: set[int] = set()
     stack = [(first, False)]
@@ -311,7 +330,7 @@ def _heaviest(first: int, edges: dict[int, set[int]], content: dict[int, Pass]) 
             ends = [(best[to][0], to) for to in edges[node] if to in best]
             further, to = max(ends, key=lambda end: end[0]) if ends else ((0.0, 0.0, 0.0), None)
             own = content[node]
-            special = own.by_pipe().get("special", 0.0)
+            special = sign * own.by_pipe().get("special", 0.0)
             most = further[0] + own.bytes, further[1] + special, further[2] - own.instructions
             best[node] = most, to
         elif node not in best and node not in on_way:

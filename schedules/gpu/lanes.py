@@ -19,7 +19,7 @@ from tvm_scan.schedules.common.sizes import chunks_too_short, known_extent, know
 from tvm_scan.schedules.common.state_reduction import StateReduction, reduction_of
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
 from tvm_scan.schedules.common.strides import contiguous_axis
-from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout
+from tvm_scan.schedules.gpu.shared.walk_layout import stages_tables, walk_layout
 from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan, aligned, moves_vectors, shuffles
 from tvm_scan.schedules.gpu.walk.chunk_checks import check_chunks, takes_chunks
@@ -37,6 +37,8 @@ __all__ = ["Lanes", "Sequential"]
 
 #: Lanes of a multiprocessor that leave no room for more, and steps of a chunk at least.
 _FULL, _LEAST_CHUNK = 1024, 64
+#: States of a thread that a default is chosen among, where threads can share them.
+_MOST_STATES = 16
 #: Kinds of shuffles between threads that share a lane.
 _SHUFFLES = ("", "_xor")
 #: Chunks that a default is chosen among, the fewest first.
@@ -95,12 +97,11 @@ class _Walk(WalkPlan):
         return Picture((("chunks", cut), grid), (Chunks(self.chunks), walk))
 
     def _exchange(self) -> str:
+        tiles = tiles_of(self.stages) if self.block_load == "transposed" else ""
         if self.threads_per_lane == 1:
-            return "(serial, no exchange)"
-        tiles = f", {tiles_of(self.stages)}" if self.block_load == "transposed" else ""
-        return (
-            f"(serial; {self.items_per_thread} steps prepared by each thread, then shuffled{tiles})"
-        )
+            return f"(serial, no exchange{tiles and '; '}{tiles})"
+        steps = f"{self.items_per_thread} steps prepared by each thread, then shuffled"
+        return f"(serial; {steps}{tiles and ', '}{tiles})"
 
 
 @dataclass(frozen=True)
@@ -198,25 +199,31 @@ class Lanes(_Walk):
         self._check_share(recurrence)
         check_chunks(self, recurrence)
         self._check_threads(machine)
-        if self.threads_per_lane != 1:
-            self._check_shared(recurrence, machine)
+        if self.splits_steps:
+            self._check_split(recurrence, machine)
         self.check_moves(machine)
         self._check_tiles(recurrence)
         self.check_room(recurrence, machine)
 
-    def _check_shared(self, recurrence: Recurrence, machine: Machine) -> None:
+    def _check_split(self, recurrence: Recurrence, machine: Machine) -> None:
         shared, split = self.threads_per_lane, split_of(recurrence)
-        self.check_shuffles(
-            machine, _SHUFFLES, "threads that share a lane", "leave threads_per_lane at 1"
+        fix = "use block_load=direct" if shared == 1 else "leave threads_per_lane at 1"
+        if shared != 1:
+            self.check_shuffles(machine, _SHUFFLES, "threads that share a lane", fix)
+        self.require(
+            isinstance(split, StateSplit),
+            "a step whose states are independent but for sums over them",
+            str(split) if isinstance(split, NoSplit) else "one",
+            fix,
         )
         self.require(
             machine.device.fast_exp or exponentials_in_base_two(recurrence) == 0,
             "a device with an instruction for powers of two, for exponentials of shared lanes",
             f"{machine.device.name}, which has none",
-            "leave threads_per_lane at 1",
+            fix,
         )
         self.require(
-            shared in (2, 4, 8, 16, 32),
+            shared in (1, 2, 4, 8, 16, 32),
             "2, 4, 8, 16 or 32 threads per lane, in algorithm lanes",
             f"threads_per_lane={shared}",
             "leave it at 1",
@@ -233,12 +240,6 @@ class Lanes(_Walk):
             f"items_per_thread={self.items_per_thread}",
             "use 4",
         )
-        self.require(
-            isinstance(split, StateSplit),
-            "a step whose states are independent but for sums over them",
-            str(split) if isinstance(split, NoSplit) else "one",
-            "leave threads_per_lane at 1",
-        )
         states = split.states if isinstance(split, StateSplit) else 0
         self.require(
             states % shared == 0,
@@ -251,7 +252,7 @@ class Lanes(_Walk):
         if self.exp_share == 0:
             return
         self.require(
-            0 < self.exp_share <= OF and self.threads_per_lane > 1,
+            0 < self.exp_share <= OF and self.splits_steps,
             f"an exp_share of 0 to {OF}, with several threads per lane",
             f"exp_share={self.exp_share}, threads_per_lane={self.threads_per_lane}",
             "leave it at 0",
@@ -265,14 +266,7 @@ class Lanes(_Walk):
         )
 
     def _check_tiles(self, recurrence: Recurrence) -> None:
-        if self.threads_per_lane == 1:
-            self.require(
-                self.block_load == "direct",
-                "block_load=direct where no block has a tile",
-                f"block_load={self.block_load}",
-                "use algorithm serial_tiles, or threads that share lanes",
-            )
-        elif self.block_load == "transposed":
+        if self.block_load == "transposed":
             self.require(
                 bool(walk_layout(self, recurrence).tile_bytes),
                 "an array whose memory runs along time, or one that the lanes of a block share",
@@ -284,13 +278,13 @@ class Lanes(_Walk):
 
     def build(self, recurrence: Recurrence) -> Built:
         """Return one kernel, or three for chunks of time."""
-        if self.threads_per_lane > 1:
+        if self.splits_steps:
             recurrence = with_common_factors(recurrence)
         if self.chunks:
             cut = TimeCut(recurrence, self)
             if cut.count > 1:
                 return build_chunks(recurrence, self, cut)
-        if self.threads_per_lane > 1:
+        if self.splits_steps:
             return build_shared_lanes(recurrence, self)
         return _serial_threads(recurrence, self.threads_per_block)
 
@@ -347,6 +341,7 @@ class Lanes(_Walk):
         if exponentials_in_base_two(recurrence):
             choices += (("exp_share", (0, 4, 8)),)
         yield Branch(base, choices)
+        choices = tuple((k, (1, *v) if k == "threads_per_lane" else v) for k, v in choices)
         yield Branch(base.with_(block_load="transposed"), (*choices, buffer_choices(machine)))
         yield from cls._shared_in_chunks(base, shared, machine, recurrence)
 
@@ -356,7 +351,8 @@ class Lanes(_Walk):
         plans = [cls(threads_per_block=min(128, machine.threads))]
         plans += [p for p in cls._shared(recurrence, machine) if p.fits(recurrence, machine)]
         yield from plans
-        for plan in plans:
+        # A thread for each lane takes twice the chunks of two.
+        for plan in sorted(plans, key=lambda p: p.splits_steps and p.threads_per_lane == 1):
             for chunked in plan._in_chunks(recurrence, machine):
                 if chunked.fits(recurrence, machine):
                     yield chunked
@@ -367,19 +363,29 @@ class Lanes(_Walk):
         split = split_of(recurrence)
         if isinstance(split, NoSplit) or not shuffles(machine, _SHUFFLES):
             return
-        counts = [s for s in (4, 8, 16, 32, 2) if split.states % s == 0]
-        # Two threads read half a sector of memory: only where the states allow no more.
-        for shared in counts[:1] if counts == [2] else [s for s in counts if s > 2]:
-            # Few lanes spread over more multiprocessors in small blocks.
+        counts = [s for s in (1, 2, 4, 8, 16, 32) if split.states % s == 0]
+        alone = [s for s in counts if s > 2] or counts[-1:]
+        for shared in counts:
+            # Few lanes spread over more multiprocessors in small blocks; of a thread or two to a
+            # lane, the tiles of larger ones do not fit.
             plan = cls(
-                threads_per_block=128 if shared <= 8 else 64,
+                threads_per_block=128 if 2 < shared <= 8 else min(64, WARP * shared),
                 items_per_thread=4,
                 vector_loads=moves_vectors(machine),
                 threads_per_lane=shared,
             )
-            yield plan
-            if machine.async_copies:
-                yield plan.with_(block_load="transposed", stages=2)
+            # Two threads read half a sector of memory: by themselves only where the states allow
+            # no more.
+            if shared > 1 and shared in alone:
+                yield plan
+            if not machine.async_copies:
+                continue
+            staged = plan.with_(block_load="transposed", stages=2)
+            # Many states of a thread take more registers than it has; and few threads, the more of
+            # whose loads are their own, wait for each.
+            few = split.states // shared <= _MOST_STATES and stages_tables(staged, recurrence)
+            if shared in alone or few:
+                yield staged
 
     def _in_chunks(self, recurrence: Recurrence, machine: Machine) -> Iterator[Lanes]:
         """Walks whose lanes leave the chip half empty, cut into chunks of some lines.
@@ -402,7 +408,7 @@ class Lanes(_Walk):
     def _chunks(shared: int, machine: Machine, recurrence: Recurrence) -> Choices:
         """Chunks of time, where lanes leave the chip half empty and chunks have some lines."""
         full = known_rows(recurrence) >= machine.multiprocessors * _FULL
-        if full or not takes_chunks(shared, recurrence):
+        if full or not takes_chunks(shared > 1, recurrence):
             return ()
         length = known_extent(recurrence.time.extent)
         few = tuple(c for c in (8, 32, 128) if c * _LEAST_CHUNK <= length)

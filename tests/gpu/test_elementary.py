@@ -66,7 +66,7 @@ def exact_gate(z):
     ids=["softplus", "thresholded", "gate"],
 )
 def test_errors(make, exact):
-    """In ulp: 6 to a magnitude of 16 and 7 to 80, two of which are the instruction's.
+    """In ulp: 6 to a magnitude of 16 and 8 to 80, two of which are the instruction's.
 
     The simulated device has an exact one.
     """
@@ -79,7 +79,7 @@ def test_errors(make, exact):
         unit = np.spacing(np.abs(want).astype("float32")).astype("float64")
         error = np.abs(got - want) / np.maximum(unit, 2.0**-120)
     assert 0.5 < error[np.abs(x) <= 16].max() <= 4
-    assert error[np.abs(x) <= 80].max() <= 5
+    assert error[np.abs(x) <= 80].max() <= 6
     beyond = ~(np.abs(x) <= 80) & ~np.isnan(want)
     assert (np.isinf(got[beyond]) == np.isinf(want[beyond])).all()
     finite = beyond & np.isfinite(want)

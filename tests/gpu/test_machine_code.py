@@ -9,6 +9,7 @@ from tests.support.cuda_harness import CUDA_TARGET, emit_cuda
 from tests.support.cusim import nvcc
 from tests.support.cusim.nvcc import Resources
 from tvm_scan import parallelize
+from tvm_scan.schedules.gpu.walk.counts import walk_counts
 
 #: Two loops, one in the other; in the inner one a short way that moves nothing, a division's slow
 #: path, and a way of a cut tile with the same bytes and one instruction more.
@@ -62,6 +63,48 @@ def test_a_pass_takes_the_way_that_moves_most_and_computes_least():
     assert kernel.executed(whole, [8, 8, 1]).instructions == 8 * 7 + 3 + 2
 
 
+#: Two ways of a step, one with an exponential; a sum that some threads skip; a shuffle's slow way,
+#: where its threads do not meet.
+TWO_WAYS = """
+.text.two_ways:
+        /*0000*/                   S2R R0, SR_TID.X ;
+.L_x_1:
+        /*0010*/                   LDS R8, [R1] ;
+        /*0020*/                   BRA.DIV UR4, `(.L_x_4) ;
+        /*0030*/                   SHFL.BFLY PT, R9, R8, 0x1, 0x1f ;
+.L_x_2:
+        /*0040*/              @P2  BRA `(.L_x_6) ;
+        /*0050*/                   FADD R9, R9, R9 ;
+.L_x_6:
+        /*0060*/                   BRA.U UP0, `(.L_x_3) ;
+        /*0070*/                   MUFU.EX2 R9, R9 ;
+        /*0080*/                   BRA `(.L_x_7) ;
+.L_x_3:
+        /*0090*/                   FMUL R9, R9, R5 ;
+.L_x_7:
+        /*00a0*/                   FFMA R9, R8, R4, R9 ;
+        /*00b0*/              @P3  BRA `(.L_x_1) ;
+        /*00c0*/                   EXIT ;
+.L_x_4:
+        /*00d0*/                   MOV R7, R8 ;
+        /*00e0*/                   WARPSYNC.COLLECTIVE R12, `(.L_x_5) ;
+.L_x_5:
+        /*00f0*/                   SHFL.BFLY P1, R9, R7, R8, R10 ;
+        /*0100*/                   BRA `(.L_x_2) ;
+"""
+
+
+def test_a_loop_may_compute_a_step_in_two_ways():
+    (kernel,) = kernels(TWO_WAYS)
+    _, loop = kernel.depth()
+    most, fewest = (kernel.executed(loop, [1], few_special=few) for few in (False, True))
+    assert (most.instructions, fewest.instructions) == (10, 9)
+    assert most.opcodes - fewest.opcodes == {"MUFU.EX2": 1, "BRA": 1}
+    assert fewest.opcodes["SHFL.BFLY"] == 1 and "MOV" not in most.opcodes
+    # Some thread executes what others skip.
+    assert fewest.opcodes["FADD"] == 1 and fewest.opcodes["FMUL"] == 1
+
+
 @pytest.mark.parametrize(
     ("opcode", "pipe", "width"),
     [
@@ -88,18 +131,34 @@ def test_occupancy_is_what_fits():
     assert occupancy(Resources(32, 0, 0, 48 << 10, 0, 1), 128) == 4 * 128 / 2048
 
 
+#: Case -> instructions for a step, channel and state, special functions for a step and channel,
+#: where exponents lie in equal steps and where they do not, and threads of a lane.
+COUNTS = {
+    "selective 8 x 2048 x 2048 x 16": ((7.9, 6 + 1), (8.6, 18 + 1), 2),
+    "selective 64 x 2048 x 2048 x 16": ((7.0, 4 + 1), (7.9, 18 + 1), 1),
+}
+
+
 @pytest.mark.skipif(nvcc.nvdisasm_path() is None, reason="nvdisasm is missing: no SASS to read")
-def test_a_selective_scan_takes_ten_instructions_for_a_state():
-    """One exponential for each state and step and three for the step; a barrier for 32 steps."""
-    name = "selective 8 x 2048 x 2048 x 16"
+@pytest.mark.parametrize("name", COUNTS)
+def test_instructions_of_a_selective_scan(name):
+    """An exponential for each state, or two for each thread; a barrier for 32 steps."""
+    *ways, shared = COUNTS[name]
     case = CASES[name]
     plan, recurrence = default_of(case)
+    assert plan.threads_per_lane == shared
     source = emit_cuda(parallelize(case.make(), CUDA_TARGET, plan))
     code = nvcc.sass(source), nvcc.compile_resources(source)
-    row = counted(code, parts_of(plan, recurrence), plan.threads_per_block, case.stored)
-    assert row["mufu"] == pytest.approx(1 + 3 / 16)
-    assert 5 < row["instructions"] <= 10
-    assert row["barriers"] == pytest.approx(1 / (32 * 4))
+    for few, (most, special) in zip((True, False), ways, strict=True):
+        parts = parts_of(plan, recurrence)
+        threads = plan.threads_per_block
+        row = counted(code, parts, threads, case.stored, few_special=few)
+        assert row["mufu"] == pytest.approx(special / 16)
+        assert most - 1 < row["instructions"] <= most
+        assert row["barriers"] == pytest.approx(shared / 16 / 32)
+    # The last way is the one that the cost model counts.
+    made = row["instructions"] * 16 / shared
+    assert walk_counts(plan, recurrence).thread == pytest.approx(made, rel=0.1)
     with pytest.raises(ValueError, match="expected a kernel nobody, found none"):
         counted(code, (Part("nobody", (1,)),), 128, case.stored)
 

@@ -139,7 +139,7 @@ def test_the_compiler_sees_vectors_and_one_exponential_per_state_and_step():
         pytest.skip("nvcc is missing: the instructions of the kernel are not counted")
     func = library.selective_scan(8, 2048, 2048, 16)
     plan = PLAN.with_(threads_per_block=128)
-    staged = plan.with_(block_load="transposed", stages=2)
+    staged = plan.with_(block_load="transposed", stages=2, threads_per_lane=2, threads_per_block=64)
     assert default_plan(CUDA_TARGET, extract(func)) == staged
     scheduled = parallelize(func, CUDA_TARGET, plan)
     source = emit_cuda(scheduled)

@@ -335,8 +335,8 @@ def test_halves_move_eight_at_once_and_are_carried_in_float32():
 WRONG = {
     "threads_per_lane=4, block_load=transposed": (library.ema(64, 64), "states are independent"),
     "threads_per_lane=1, block_load=transposed": (
-        library.selective_scan(1, 64, 64, 16),
-        "block_load=direct where no block has a tile",
+        library.ema(64, 64),
+        "states are independent but for sums over them, got .* use block_load=direct",
     ),
     "threads_per_lane=2, block_load=transposed, stages=3": (
         library.selective_scan(1, 128, 64, 16),

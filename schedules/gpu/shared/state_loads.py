@@ -81,6 +81,13 @@ class StateLoads:
         """Registers to allocate, all of which have a dimension that counts the states."""
         return [entry[1] for entry in (*self._timed, *self._fixed)]
 
+    def registers_of(self, load: TensorLoad) -> Var | None:
+        """The registers of a load that does not move with time; None if it has none."""
+        for fixed, buffer in self._fixed:
+            if tir.structurally_equal(load, fixed):
+                return buffer
+        return None
+
     def begin(self) -> list[Any]:
         """Load, before the first step, what does not move with time."""
 
@@ -132,7 +139,7 @@ class StateLoads:
             if tir.structurally_equal(load, timed):
                 slot = int_const(vectors.slot(k) % vectors.lanes, "int32")
                 return tirx.BufferLoad(buffer, [state, slot])
-        for fixed, buffer in self._fixed:
-            if tir.structurally_equal(load, fixed):
-                return tirx.BufferLoad(buffer, [state])
+        buffer = self.registers_of(load)
+        if buffer is not None:
+            return tirx.BufferLoad(buffer, [state])
         return self.tiles.read(load, state, k)

@@ -40,7 +40,15 @@ from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, vector_acc
 if TYPE_CHECKING:
     from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 
-__all__ = ["LaneRows", "Table", "WalkLayout", "is_common", "walk_layout", "walk_steps"]
+__all__ = [
+    "LaneRows",
+    "Table",
+    "WalkLayout",
+    "is_common",
+    "stages_tables",
+    "walk_layout",
+    "walk_steps",
+]
 
 #: Static shared memory of a block.
 _MOST_BYTES = 48 << 10
@@ -154,13 +162,13 @@ def walk_steps(plan: WalkPlan) -> int:
 def walk_layout(
     plan: WalkPlan, recurrence: Recurrence, split: StateSplit | NoSplit | None = None
 ) -> WalkLayout:
-    """Arrays that a plan stages; none unless it is transposed and its threads share lanes.
+    """Arrays that a plan stages; none unless it is transposed and a step has states.
 
     ``split`` are the parts of the step that are walked, if those are not all.
     """
     split = split_of(recurrence) if split is None else split
     shared, lanes = plan.threads_per_lane, plan.threads_per_block // plan.threads_per_lane
-    if plan.block_load == "direct" or shared == 1 or isinstance(split, NoSplit) or lanes == 0:
+    if plan.block_load == "direct" or isinstance(split, NoSplit) or lanes == 0:
         return WalkLayout((), ())
     if split.states % shared:
         return WalkLayout((), ())
@@ -175,6 +183,19 @@ def walk_layout(
         plan.stages > 1,
     )
     return layout.within((_MOST_BYTES - sum(layout.wide_bytes)) // plan.stages)
+
+
+def stages_tables(plan: WalkPlan, recurrence: Recurrence) -> bool:
+    """Return whether all that the loops over the states read at every step is staged."""
+    split, tables = split_of(recurrence), walk_layout(plan, recurrence).tables
+    if isinstance(split, NoSplit):
+        return False
+    loads = [
+        load
+        for part in split.loops
+        for load in steady_loads(part.body, recurrence, [recurrence.time.var, part.loop_var])
+    ]
+    return all(any(tir.structurally_equal(x, t.access) for t in tables) for x in loads)
 
 
 @lru_cache(maxsize=128)

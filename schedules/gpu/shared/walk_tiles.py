@@ -160,6 +160,12 @@ class WalkTiles:
 
     def _replica_of_last(self, lane: Any) -> Replica:
         rows = lane_count(self.recurrence)
+        neighbours = tir.as_int(self.recurrence.lanes[-1].extent) if self.recurrence.lanes else None
+        if neighbours and neighbours % (self.plan.threads_per_block // self.shared) == 0:
+            # All lanes of a block differ in their last index: one address serves for all of them.
+            lanes = decode_lanes(self.recurrence, self.first_row)
+            lanes[-1] = lanes[-1] + as_dtype(lane, tir.dtype_of(lanes[-1]))
+            return Replica(self.recurrence, lanes, unroll=True)
         last = tirx.Max(rows - int_const(1, rows), tir.zero_like(rows))
         lanes = decode_lanes(self.recurrence, tirx.Min(self._row(lane), last))
         return Replica(self.recurrence, lanes, unroll=True)

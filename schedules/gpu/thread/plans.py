@@ -248,11 +248,18 @@ class WalkPlan(GpuPlan):
     exp_share : int
         Of 16 exponentials in base 2 over the states, how many a polynomial computes while the
         others take the special function unit.
+    splits_steps : bool
+        Whether the walk takes a step apart, into what concerns its states and what does not.
     """
 
     threads_per_lane: int = 1
     exp_share: int = 0
     waiting_bytes: ClassVar[float] = 32.0
+
+    @property
+    def splits_steps(self) -> bool:
+        """Return whether threads share lanes, or the block has tiles."""
+        return self.threads_per_lane > 1 or self.block_load == "transposed"
 
     def combines(self, steps: int) -> float:
         """Combinations of the reduction of chunks."""

@@ -19,9 +19,9 @@ __all__ = ["MOST_CHUNKS", "check_chunks", "takes_chunks"]
 MOST_CHUNKS = 4096
 
 
-def takes_chunks(threads_per_lane: int, recurrence: Recurrence) -> bool:
-    """Return whether so many threads per lane can reduce a chunk to its elements."""
-    return threads_per_lane == 1 or not isinstance(reduction_of(recurrence), NoSplit)
+def takes_chunks(splits_steps: bool, recurrence: Recurrence) -> bool:
+    """Return whether a walk can reduce a chunk to its elements, if it takes steps apart."""
+    return not splits_steps or not isinstance(reduction_of(recurrence), NoSplit)
 
 
 def check_chunks(plan: WalkPlan, recurrence: Recurrence) -> None:
@@ -35,7 +35,7 @@ def check_chunks(plan: WalkPlan, recurrence: Recurrence) -> None:
         "use 16",
     )
     plan.require(
-        takes_chunks(plan.threads_per_lane, recurrence),
+        takes_chunks(plan.splits_steps, recurrence),
         "states that are affine, each in itself alone, for threads that share a lane in chunks",
         str(reduction_of(recurrence)),
         "leave chunks at 0, or threads_per_lane at 1",

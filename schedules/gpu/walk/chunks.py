@@ -41,7 +41,7 @@ __all__ = ["build_chunks"]
 
 def build_chunks(recurrence: Recurrence, plan: WalkPlan, cut: TimeCut) -> Built:
     """Three kernels for each level of the carries, the replay last; see the module."""
-    kind = _SharedChunks if plan.threads_per_lane > 1 else _Chunks
+    kind = _SharedChunks if plan.splits_steps else _Chunks
     return kind(recurrence, plan, cut).build()
 
 

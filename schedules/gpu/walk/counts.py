@@ -43,7 +43,7 @@ _POLYNOMIAL = 15.0
 #: Of a loop with four steps in it, for a step: its counter, bounds and addresses.
 _LOOP = 1.5
 #: Of the steps that a thread makes for others: keeping them, bounds, addresses.
-_KEEP = 12.0
+_KEEP = 4.0
 #: To convert a number of a table for the whole block.
 _CONVERT = 4.0
 _LINE, _WARP = 128, 32
@@ -81,7 +81,7 @@ class WalkCounts:
 @lru_cache(maxsize=512)
 def walk_counts(plan: WalkPlan, recurrence: Recurrence, reduces: bool = False) -> WalkCounts:
     """Count a walk of ``lanes``; with ``reduces`` the one that makes a chunk's element."""
-    if plan.threads_per_lane > 1:
+    if plan.splits_steps:
         recurrence = with_common_factors(recurrence)
         reduction = reduction_of(recurrence) if reduces else None
         split = reduction.split if isinstance(reduction, StateReduction) else split_of(recurrence)
@@ -142,7 +142,9 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     wide = [t for t in walk_layout(plan, recurrence, split).tables if t.wide is not None]
     lanes = plan.threads_per_block / shared
     of_state -= len(wide)
-    exchanged = sent + sums * (4 * pairs + 2 * rest + 1 / together)
+    # A thread alone has its values where it needs them.
+    sent, kept = (sent, sums / together) if shared > 1 else (0.0, 0.0)
+    exchanged = sent + sums * (4 * pairs + 2 * rest) + kept
     thread = states_each * (of_state + read) + exchanged + _LOOP
     stored = len(_stores(recurrence)) if split.after else 0
     moved = len(steady) + len(alike) + stored
@@ -152,7 +154,10 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     once = computed + copies * moved / width + _KEEP + _CONVERT * len(wide) * split.states / lanes
     group = min(_WARP, shared * plan.items_per_thread)
     lines = states_each * own_lines + sent + sums * (pairs + rest)
-    once_lines = copies * moved / group * _WARP / shared
+    # A tile is written and read in whole lines; what is not in it moves by a thread's own steps.
+    streams = walk_layout(plan, recurrence, split).streams
+    once_lines = 3.0 * sum(part.size for part in streams) / _LINE + (moved - len(streams)) / group
+    once_lines *= _WARP / shared
     buffers = [load.source for load, *_ in (*steady, *alike)] + [load.source for load, *_ in reads]
     buffers += list(recurrence.outputs) if split.after else []
     return WalkCounts(

@@ -11,7 +11,7 @@ what that spends on results below 2^-126 is left out: they are zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -30,7 +30,16 @@ from tvm_scan.schedules.common.state_split import NoSplit, split_of
 from tvm_scan.schedules.common.uses import as_used
 from tvm_scan.schedules.gpu.shared.staging import steady_loads
 
-__all__ = ["OF", "BaseTwo", "exponentials_in_base_two", "in_base_two", "with_share"]
+__all__ = [
+    "OF",
+    "BaseTwo",
+    "bare_exp2",
+    "exponentials_in_base_two",
+    "in_base_two",
+    "is_exp2",
+    "iterations",
+    "with_share",
+]
 
 #: ``ScanPlan.exp_share`` counts exponentials of this many.
 OF = 16
@@ -97,14 +106,15 @@ def _count(stmt: Any) -> int:
     calls: list[Call] = []
 
     def visit(call: Call) -> None:
-        if _is_exp2(call):
+        if is_exp2(call):
             calls.append(call)
 
     tvm_ffi.structural_walk(stmt, [(Call, visit)])
     return len(calls)
 
 
-def _is_exp2(call: Call) -> bool:
+def is_exp2(call: Call) -> bool:
+    """Return whether a call is a power of two in float32."""
     return tir.call_name(call) == "tirx.exp2" and tir.dtype_of(call) == "float32"
 
 
@@ -127,27 +137,36 @@ def with_share(loop: tirx.For, step: int, share: int, pool: Pool) -> Any:
     """
     count = int(loop.extent)
     chosen = (step + 1) * count * share // OF - step * count * share // OF
-    parts = [_run(loop, 0, chosen, pool), _run(loop, chosen, count, None)]
-    return tir.seq([part for part in parts if part is not None])
+    parts = []
+    if chosen:
+        parts.append(iterations(_changed(loop, lambda s: _by_polynomials(s, pool)), 0, chosen))
+    if chosen < count:
+        parts.append(iterations(_changed(loop, _by_instructions), chosen, count))
+    return tir.seq(parts)
 
 
-def _run(loop: tirx.For, first: int, end: int, pool: Pool | None) -> Any:
-    """Iterations ``first`` to ``end`` of a loop, by polynomials if there is a pool."""
-    if first == end:
-        return None
+def iterations(loop: tirx.For, first: int, end: int, before: Any = None) -> Any:
+    """Iterations ``first`` to ``end`` of a loop, each after ``before``."""
     var = tirx.Var(loop.loop_var.name, tir.dtype_of(loop.loop_var))
     index = var + tirx.IntImm(tir.dtype_of(var), first)
-    body = tir.substitute(tir.fresh_copy(loop.body), tir.VarMap([(loop.loop_var, index)]))
-    body = _by_instructions(body) if pool is None else _by_polynomials(body, pool)
+    body = loop.body if before is None else tir.seq([before, loop.body])
+    body = tir.substitute(tir.fresh_copy(body), tir.VarMap([(loop.loop_var, index)]))
     zero, extent = tir.zero_like(var), tirx.IntImm(tir.dtype_of(var), end - first)
     return tirx.For(var, zero, extent, loop.kind, body)
 
 
+def bare_exp2(power: Any) -> Any:
+    """``exp2(power)`` by the instruction alone."""
+    return T.cuda.func_call("scan_exp2", power, source_code=_BARE, return_type="float32")
+
+
+def _changed(loop: tirx.For, change: Callable[[Any], Any]) -> tirx.For:
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, change(loop.body))
+
+
 def _by_instructions(stmt: Any) -> Any:
     def on_call(call: Call) -> Any:
-        if not _is_exp2(call):
-            return call
-        return T.cuda.func_call("scan_exp2", call.args[0], source_code=_BARE, return_type="float32")
+        return bare_exp2(call.args[0]) if is_exp2(call) else call
 
     return tvm_ffi.structural_map(stmt, (Call, on_call))
 
@@ -157,7 +176,7 @@ def _by_polynomials(stmt: Any, pool: Pool) -> Any:
         let = Values(pool, tirx.IntImm("int32", 0))
 
         def on_call(call: Call) -> Any:
-            return let(exp2_in_range(call.args[0], let)) if _is_exp2(call) else call
+            return let(exp2_in_range(call.args[0], let)) if is_exp2(call) else call
 
         value = tvm_ffi.structural_map(store.value, (Call, on_call))
         return tir.seq([*let.stores, tirx.BufferStore(store.buffer, value, store.indices)])

@@ -38,7 +38,7 @@ def walk_work(plan: WalkPlan, recurrence: Recurrence, rows: float, length: float
     threads = rows * shared * count
     along_time = contiguous_axis(recurrence) != "lane"
     # Threads far apart read sectors of 32 bytes, and the cache holds few of them.
-    waste = 4.0 if along_time and shared == 1 and rows * count > 4096 else 1.0
+    waste = 4.0 if along_time and not plan.splits_steps and rows * count > 4096 else 1.0
     moved = steps * replay.bytes * waste
     chain = _chain(plan, replay, length / count, along_time)
     issued, specials = steps * replay.instructions / 32, steps * replay.specials
@@ -78,12 +78,12 @@ def _barriers(plan: WalkPlan, recurrence: Recurrence, length: float) -> float:
 def _chain(plan: WalkPlan, counts: WalkCounts, length: float, along_time: bool) -> float:
     """Cycles of a walk over ``length`` steps by a warp that nobody hinders."""
     exp = EXP if counts.specials else 0.0
-    if plan.threads_per_lane == 1:
+    if not plan.splits_steps:
         wait = MEMORY / 8 + LEVEL if along_time else MEMORY / UNROLLED
         return length * (wait + counts.thread + exp)
-    levels = log2(plan.threads_per_lane)
-    # The steps of a thread overlap but for the state; what they share is shuffled.
-    walk = length * (counts.thread + (exp + LEVEL * (1 + levels)) / UNROLLED)
+    # The steps of a thread overlap but for the state; what threads share is shuffled.
+    shuffles = 1 + log2(plan.threads_per_lane) if plan.threads_per_lane > 1 else 0
+    walk = length * (counts.thread + (exp + LEVEL * shuffles) / UNROLLED)
     if plan.block_load != "transposed":
         return walk + length / (plan.threads_per_lane * plan.items_per_thread) * MEMORY
     # A tile is a line at least; with several buffers its wait is for a barrier.

@@ -15,12 +15,13 @@ from tvm_scan.schedules.common.ir import each, int_const, local
 from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.state_split import StateSplit
-from tvm_scan.schedules.gpu.shared.staging import StagedItems, steady_loads
+from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, StagedItems, steady_loads
 from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
 from tvm_scan.schedules.gpu.shared.walk_tiles import WalkTiles
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.walk.exponentials import in_base_two
 from tvm_scan.schedules.gpu.walk.owner_sums import OwnerSums
+from tvm_scan.schedules.gpu.walk.progressions import Progressions
 
 __all__ = ["WalkRegisters"]
 
@@ -101,6 +102,12 @@ class WalkRegisters:
             self.tiles,
             self.base_two.scale,
         )
+        #: Loads beside the states' that time does not change, each in a register.
+        self.lasting = [
+            (load, local(f"{load.source.name}_lasting", [1], tir.dtype_of(load)))
+            for load in steady_loads(outside, recurrence, [], free_of=[time])[:MAX_STAGED]
+        ]
+        self.progressions = Progressions(self.base_two, self.loads, self.states_each)
         self.sums = OwnerSums(self.split.sums, owner, plan.threads_per_lane, items)
 
     def _item_registers(self, old: Var, items: int) -> Var:
@@ -119,12 +126,33 @@ class WalkRegisters:
             *states,
             *rest,
             *self.pool.buffers,
+            *self.progressions.buffers,
+            *(register for _, register in self.lasting),
             *kept_items,
             *now,
             *loaded,
             *self.sums.buffers,
             *self.staged.buffers,
         ]
+
+    def begin_lasting(self) -> list[Any]:
+        """Load, before the first step, what lasts."""
+        zero = int_const(0, "int32")
+        return [
+            tirx.BufferStore(register, self.replica.instantiate(load), [zero])
+            for load, register in self.lasting
+        ]
+
+    def with_lasting(self, stmt: Any) -> Any:
+        """``stmt`` with those registers in the place of what they hold."""
+
+        def on_load(load: TensorLoad) -> Any:
+            for lasting, register in self.lasting:
+                if tir.structurally_equal(load, lasting):
+                    return tirx.BufferLoad(register, [int_const(0, "int32")])
+            return load
+
+        return tir.map_loads(stmt, on_load)
 
     def part(self, stmt: Any) -> Any:
         """A part of the recurrence over the thread's own states."""

@@ -116,13 +116,19 @@ class Walk(WalkRegisters):
             time = number * together
             mine = time + as_dtype(self.owner, dtype) * int_const(items, extent)
             start = within * int_const(self.plan.threads_per_lane * items, "int32")
-            return tir.seq(
-                [
-                    self._before(mine, tile, start),
-                    self._steps(time, tile, start),
-                    when(inside, self._after(mine)),
-                ]
-            )
+
+            def steps(in_steps: bool) -> Any:
+                return tir.seq(
+                    [
+                        self._before(mine, tile, start),
+                        self._steps(time, tile, start, in_steps),
+                        when(inside, self._after(mine)),
+                    ]
+                )
+
+            if self.progressions.is_empty:
+                return steps(False)
+            return tirx.IfThenElse(self.progressions.holds, steps(True), steps(False))
 
         def of_tile(tile: Any) -> Any:
             def of_group(g: Any) -> Any:
@@ -139,7 +145,9 @@ class Walk(WalkRegisters):
         else:
             walk = loop("tile", units, lambda tile: of_tile(_sum(first, tile)))
         ahead = None if self.tiles.is_empty else self.tiles.begin(first)
-        before = [self.part(self.recurrence.prologue), begin, *self.loads.begin(), ahead]
+        prologue = self.part(self.recurrence.prologue)
+        loads = [*self.loads.begin(), *self.begin_lasting(), *self.progressions.begin()]
+        before = [prologue, begin, *loads, ahead]
         stmt = tir.seq([when(any_lane, tir.seq(before)), walk, end])
         if self.tiles.is_empty or self.plan.stages > 1:
             return stmt
@@ -163,7 +171,7 @@ class Walk(WalkRegisters):
 
     def _before(self, mine: Any, tile: Any, start: Any) -> Any:
         def of_item(k: Any, time: Any) -> Any:
-            before = in_few_instructions(tir.seq(self.split.before))
+            before = self.with_lasting(in_few_instructions(tir.seq(self.split.before)))
             statement = self.replica.instantiate(before, None, time)
             stmts = [self.staged.use(statement, k, time)]
             for old, items_of_old in self.item_registers:
@@ -184,8 +192,11 @@ class Walk(WalkRegisters):
         taken = self.tiles.take(self.staged.by_block, tile, first_item)
         return tir.seq([*loads, *taken, *self._items(mine, of_item)])
 
-    def _steps(self, first: Any, tile: Any, within: Any) -> Any:
-        """All steps of the group: those of one owner after the other."""
+    def _steps(self, first: Any, tile: Any, within: Any, in_steps: bool) -> Any:
+        """All steps of the group: those of one owner after the other.
+
+        With ``in_steps`` for exponents in equal steps; see ``progressions``.
+        """
         items, together = self.plan.items_per_thread, self.sums.together
 
         def of_owner(q: Any, u: int) -> Any:
@@ -195,7 +206,8 @@ class Walk(WalkRegisters):
             def of_item(item: Any, time: Any) -> Any:
                 k = int(item)
                 staged = self.tiles.fill(k, self.owner, tile, first_step + item)
-                return self._step(q, u * items + k, time, [*self.loads.fill(k, time), *staged])
+                loads = [*self.loads.fill(k, time), *staged]
+                return self._step(q, u * items + k, time, loads, in_steps)
 
             return tir.seq(self._items(start, of_item))
 
@@ -209,29 +221,33 @@ class Walk(WalkRegisters):
 
         return loop("block", self.plan.threads_per_lane // together, of_owners)
 
-    def _step(self, q: Any, place: int, time: Any, loads: list[Any]) -> Any:
+    def _step(self, q: Any, place: int, time: Any, loads: list[Any], in_steps: bool) -> Any:
         """A step of owner ``q``, whose sums over the thread's states go to ``place``."""
         k = place % self.plan.items_per_thread
         stmts: list[Any] = [stmt for stmt in loads if stmt is not None]
-        width = self.plan.threads_per_lane
         for old, items_of_old in self.sent:
 
             def receive(new: Var, at: list[Any], items_of_old: Var = items_of_old) -> Any:
                 value = tirx.BufferLoad(items_of_old, [int_const(k, "int32"), *at])
-                return tirx.BufferStore(new, shuffled("", value, q, width), at)
+                return tirx.BufferStore(new, self._of_owner(value, q), at)
 
             stmts.append(self.for_cells(old, receive))
         for staged, now in self.current:
             value = tirx.BufferLoad(staged.registers, [int_const(staged.vectors.slot(k), "int32")])
-            stmts.append(tirx.BufferStore(now, shuffled("", value, q, width), [0]))
+            stmts.append(tirx.BufferStore(now, self._of_owner(value, q), [0]))
         for cell in self.split.sums:
             stmts.append(self.set_sum(cell, tirx.const(0, tir.dtype_of(cell))))
-        stmts += [self._loop(part, k, time) for part in self.split.loops]
+        stmts += [self._loop(part, k, time, in_steps) for part in self.split.loops]
         for number, cell in enumerate(self.split.sums):
             stmts.append(self.sums.hold(number, place, self.replica.instantiate(cell)))
         return tir.seq(stmts)
 
-    def _loop(self, part: tirx.For, k: int, time: Any) -> Any:
+    def _of_owner(self, value: Any, q: Any) -> Any:
+        """The value that thread ``q`` of the lane has."""
+        width = self.plan.threads_per_lane
+        return value if width == 1 else shuffled("", value, q, width)
+
+    def _loop(self, part: tirx.For, k: int, time: Any, in_steps: bool) -> Any:
         """A loop over the thread's states, what it loads taken from registers."""
         dims = self.split.dims.copy()
         registers = self.states.copy()
@@ -246,7 +262,10 @@ class Walk(WalkRegisters):
 
         split = self.split.with_dims(dims)
         stmt = split.part(tir.map_loads(part, on_load), self.owner, self.states_each, registers)
-        stmt = with_share(stmt, k, self.plan.exp_share, self.pool)
+        if in_steps:
+            stmt = self.progressions.applied(stmt)
+        else:
+            stmt = with_share(stmt, k, self.plan.exp_share, self.pool)
         return self.replica.instantiate(stmt, None, time)
 
     def _after(self, mine: Any) -> Any:
@@ -264,7 +283,7 @@ class Walk(WalkRegisters):
             for cell, result in zip(self.split.sums, self.sums.results, strict=True):
                 total = self.replica.instantiate(cell) + tirx.BufferLoad(result, [k])
                 stmts.append(self.set_sum(cell, total))
-            after = in_few_instructions(tir.seq(self.split.after))
+            after = self.with_lasting(in_few_instructions(tir.seq(self.split.after)))
             statement = self.replica.instantiate(after, None, time)
             stmts.append(self.staged.use(statement, k, time))
             return tir.seq(stmts)

@@ -28,6 +28,8 @@ __all__ = ["SHUFFLES", "WarpTree", "can_shuffle", "shuffled", "takes_warp_tree"]
 #: Kinds of shuffles of the tree.
 SHUFFLES = ("", "_up")
 _ALL = 0xFFFFFFFF
+#: Parts of an element that are selected, not branched over.
+_SELECTED = 4
 _WORDS = ("int32", "uint32", "int64", "uint64", "float32", "float64")
 
 
@@ -109,7 +111,7 @@ class WarpTree(BlockTree):
         one = int_const(1, self.warp)
         stmts.append(self._shuffle(left, sums, "", tirx.Max(self.warp - one, one - one)))
         after_first = self.warp > tir.zero_like(self.warp)
-        stmts.append(tirx.IfThenElse(after_first, self._combine(left, mine), None))
+        stmts.append(self._combine(left, mine, after_first))
         return stmts
 
     def reduce(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
@@ -150,7 +152,7 @@ class WarpTree(BlockTree):
         while distance < count:
             stmts.append(self._shuffle(left, mine, "_up", distance))
             reached = self.lane_in_warp >= int_const(distance, self.lane_in_warp)
-            stmts.append(tirx.IfThenElse(reached, self._combine(left, mine), None))
+            stmts.append(self._combine(left, mine, reached))
             distance *= 2
         return stmts
 
@@ -173,15 +175,29 @@ class WarpTree(BlockTree):
 
         return self.replica.for_each_element(source.level, of_cell)
 
-    def _combine(self, left: Elements, mine: Elements) -> Any:
-        """``mine = left`` followed by ``mine``."""
+    def _combine(self, left: Elements, mine: Elements, condition: Any) -> Any:
+        """``mine = left`` followed by ``mine``, where a condition on the thread holds.
+
+        Of few parts each is selected: threads that part at a branch must meet again before the
+        next shuffle, which takes more instructions than that.
+        """
+        recurrence = self.replica.recurrence
+        has_cells = any(carry.state_axes for carry in recurrence.carries)
+        selects = not has_cells and len(element_parts(recurrence)) <= _SELECTED
 
         def of_cell(i: int, cell: list[Any]) -> Any:
-            algebra = self.replica.recurrence.groups[i].algebra
             earlier, later = left.load(i, [], cell), mine.load(i, [], cell)
-            return mine.store(i, [], cell, algebra.combine(earlier, later))
+            parts = recurrence.groups[i].algebra.combine(earlier, later)
+            if not selects:
+                return mine.store(i, [], cell, parts)
+            names = [tirx.Var(f"part{j}", tir.dtype_of(part)) for j, part in enumerate(parts)]
+            binds = [tirx.Bind(name, part) for name, part in zip(names, parts, strict=True)]
+            pairs = zip(names, later, strict=True)
+            chosen = [tirx.Select(condition, new, old) for new, old in pairs]
+            return tir.seq([*binds, mine.store(i, [], cell, chosen)])
 
-        return self.replica.for_each_element(mine.level, of_cell)
+        stmt = self.replica.for_each_element(mine.level, of_cell)
+        return stmt if selects else tirx.IfThenElse(condition, stmt, None)
 
     def prefix(self, level: int, mine: Elements) -> tuple[Elements, list[Any]]:
         """Return the prefix, which lies in the thread's registers."""

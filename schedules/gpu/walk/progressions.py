@@ -1,0 +1,212 @@
+"""Gates whose exponents lie in equal steps along the states: powers instead of exponentials.
+
+Where ``a[s] = a[0] + s d`` over a thread's states, the gates ``exp2(x a[s])`` of a step are ``g``,
+``g r``, ``g r^2``, .. with ``g = exp2(x a[0])`` and ``r = exp2(x d)``: two exponentials, and a
+product for each state but the first, where each takes a product and an exponential else. Mamba
+begins with ``A[d, n] = -(n + 1)``, the S4D-Real of A. Gu, A. Gupta, K. Goel and C. Re (2022, arXiv
+2206.11893; Gu and Dao 2023, arXiv 2312.00752, section 3.6).
+
+Whether it is so the kernel finds out, once, from the values that it has loaded: a warp whose
+threads all have such states takes the one way through a group of steps, and else the other way.
+
+Theorem (range). Let ``d`` have the sign of ``a[0]``. Then ``x a[s]`` leads away from zero with
+``s``, so that no product over- or underflows before the last one unless the last one does.
+
+Theorem (error). A gate ``exp(-t)``, off by a share ``e`` of ``t``, is off by ``e t``, and the state
+that a steady input takes it to by ``e t / (exp(t) - 1) <= e``. So exponents that are off by ``e``
+cost a share ``e`` of a state: 2^-21 at most, four ulp, where ``-exp(log(n + 1))`` in float32 is
+off by one. Of ``s`` products the gate is off by ``2 + 2.5 s`` ulp at most, two of each exponential
+and a half of each product, and ``t >= s x |d|``: the state is off by no more than that of the gate
+``exp2(x d)`` alone if this one is off by 4.5 ulp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Var
+from tvm.ir.expr import TensorLoad
+from tvm.script import tirx as T
+
+from tvm_scan import tir
+from tvm_scan.schedules.common.ir import int_const, local
+from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
+from tvm_scan.schedules.gpu.walk.exponentials import BaseTwo, bare_exp2, is_exp2, iterations
+
+__all__ = ["LEAST_STATES", "Progressions"]
+
+#: States of a thread for which the other way through a step pays.
+LEAST_STATES = 8
+#: What an exponent may be off by, as a share of it.
+_OFF = 2.0**-21
+_F32 = "float32"
+_ALL = """
+__forceinline__ __device__ int scan_all(int holds) {
+  return __all_sync(0xffffffffu, holds);
+}
+"""
+
+
+class Progressions:
+    """Exponents of a thread that may lie in equal steps, and the gates of a step that they give.
+
+    Parameters
+    ----------
+    base_two : BaseTwo
+        The loops over the states.
+    loads : StateLoads
+        Registers of what they load.
+    states_each : int
+        States of a thread.
+    """
+
+    def __init__(self, base_two: BaseTwo, loads: StateLoads, states_each: int) -> None:
+        self.states_each = states_each
+        self._all: list[_Progression] = []
+        for load in base_two.scaled if states_each >= LEAST_STATES else ():
+            registers = loads.registers_of(load)
+            if registers is not None and _is_steady(base_two.loops, load):
+                self._all.append(_Progression(registers, load.source.name))
+        self._holds = local("in_steps", [1], "int32")
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no gate has such exponents."""
+        return not self._all
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Registers to allocate."""
+        if self.is_empty:
+            return []
+        return [self._holds, *(b for part in self._all for b in part.buffers)]
+
+    @property
+    def holds(self) -> Any:
+        """The condition that the exponents of all threads of the warp lie in equal steps."""
+        return tirx.NE(_cell(self._holds), int_const(0, "int32"))
+
+    def begin(self) -> list[Any]:
+        """Compare, before the first step and after the exponents are loaded."""
+        if self.is_empty:
+            return []
+        stmts, conditions = [], []
+        for part in self._all:
+            stmts.append(_set(part.step, part.mean_step(self.states_each)))
+            conditions += part.conditions(self.states_each)
+        every = conditions[0]
+        for condition in conditions[1:]:
+            every = tirx.And(every, condition)
+        one, zero = int_const(1, "int32"), int_const(0, "int32")
+        value = tirx.Select(every, one, zero)
+        called = T.cuda.func_call("scan_all", value, source_code=_ALL, return_type="int32")
+        return [*stmts, _set(self._holds, called)]
+
+    def applied(self, loop: tirx.For) -> Any:
+        """A loop over a thread's states with powers; other exponentials by their instruction."""
+        counter, parts = loop.loop_var, []
+        used: list[tuple[_Progression, Any]] = []
+
+        def on_call(call: Call) -> Any:
+            if not is_exp2(call):
+                return call
+            for part in self._all:
+                factor = part.factor_of(call.args[0], counter)
+                if factor is not None:
+                    if not any(part is other for other, _ in used):
+                        used.append((part, factor))
+                    return _cell(part.gate)
+            return bare_exp2(call.args[0])
+
+        body = tvm_ffi.structural_map(loop.body, (Call, on_call))
+        changed = tirx.For(counter, loop.min, loop.extent, loop.kind, body)
+        if not used:
+            return changed
+        for part, factor in used:
+            parts.append(_set(part.gate, bare_exp2(factor * _cell(part.exponents))))
+            parts.append(_set(part.ratio, bare_exp2(factor * _cell(part.step))))
+        next_gates = tir.seq(
+            [_set(part.gate, _cell(part.gate) * _cell(part.ratio)) for part, _ in used]
+        )
+        return tir.seq(
+            [
+                *parts,
+                iterations(changed, 0, 1),
+                iterations(changed, 1, self.states_each, next_gates),
+            ]
+        )
+
+
+class _Progression:
+    """Exponents of a thread: registers for them, their step, a gate, and the ratio of two."""
+
+    def __init__(self, exponents: Var, name: str) -> None:
+        self.exponents = exponents
+        self.step, self.gate, self.ratio = (
+            local(f"{name}_{what}", [1], _F32) for what in ("step", "power", "ratio")
+        )
+
+    @property
+    def buffers(self) -> list[Var]:
+        return [self.step, self.gate, self.ratio]
+
+    def mean_step(self, count: int) -> Any:
+        last = _cell(self.exponents, count - 1)
+        return (last - _cell(self.exponents)) * tirx.FloatImm(_F32, 1 / (count - 1))
+
+    def conditions(self, count: int) -> list[Any]:
+        """The step has the sign of the exponents, and each is where it has to be."""
+        first, step, zero = _cell(self.exponents), _cell(self.step), tirx.FloatImm(_F32, 0.0)
+        held = [first * step > zero]
+        for s in range(1, count - 1):
+            exponent = _cell(self.exponents, s)
+            due = first + step * tirx.FloatImm(_F32, float(s))
+            # Neither holds of infinities or NaN.
+            held.append(tirx.abs(exponent - due) < tirx.abs(due) * tirx.FloatImm(_F32, _OFF))
+        return held
+
+    def factor_of(self, product: Any, counter: Var) -> Any:
+        """``x`` of ``x a[counter]``; None for other expressions."""
+        if not isinstance(product, tirx.Mul):
+            return None
+        for factor, exponent in ((product.a, product.b), (product.b, product.a)):
+            while isinstance(exponent, tirx.Cast):
+                exponent = exponent.value
+            if not isinstance(exponent, TensorLoad) or not exponent.source.same_as(self.exponents):
+                continue
+            return factor if exponent.indices[0].same_as(counter) else None
+        return None
+
+
+def _is_steady(loops: Sequence[tirx.For], load: TensorLoad) -> bool:
+    """Return whether all exponents of a load have one factor, which no state changes."""
+    factors: list[Any] = []
+    varies = False
+    for part in loops:
+        written = tir.buffers_stored(part.body)
+
+        def on_call(call: Call, part: Any = part, written: Any = written) -> None:
+            nonlocal varies
+            if not is_exp2(call) or load.source not in tir.buffers_loaded(call):
+                return
+            sides = (call.args[0].a, call.args[0].b)
+            rest = [side for side in sides if load.source not in tir.buffers_loaded(side)]
+            changes = any(b in written for side in rest for b in tir.buffers_loaded(side).keys())
+            if len(rest) != 1 or changes or tir.contains_var(rest[0], [part.loop_var]):
+                varies = True
+            elif not any(tir.structurally_equal(rest[0], other) for other in factors):
+                factors.append(rest[0])
+
+        tvm_ffi.structural_walk(part, [(Call, on_call)])
+    return len(factors) == 1 and not varies
+
+
+def _cell(buffer: Var, index: int = 0) -> Any:
+    return tirx.BufferLoad(buffer, [int_const(index, "int32")])
+
+
+def _set(buffer: Var, value: Any) -> Any:
+    return tirx.BufferStore(buffer, value, [int_const(0, "int32")])
