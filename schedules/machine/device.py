@@ -201,7 +201,6 @@ DEVICES: dict[str, Device] = {
             "vulkan",
             blocks=(1 << 16) - 1,
             overflow=Overflow.WRAPS,
-            driver="webgpu",
             instead="webgpu",
         ),
         # Vectors are loaded cell by cell. Shuffles need subgroups of 32 threads, which not every

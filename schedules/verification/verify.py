@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import tvm
@@ -14,7 +12,6 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.arguments import as_func
-from tvm_scan.cuda_math import build
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract
@@ -28,18 +25,14 @@ from tvm_scan.schedules.cpu.lanes import Lanes as CpuLanes
 from tvm_scan.schedules.cpu.three_phase import ThreePhase
 from tvm_scan.schedules.gpu.lanes import Lanes as GpuLanes
 from tvm_scan.schedules.gpu.lanes import Sequential
-from tvm_scan.schedules.launch import launched
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.verification.bounds import Promise, errors, promise, takes_extrema
 from tvm_scan.schedules.verification.inputs import CASES, NON_FINITE, Case, cases
+from tvm_scan.schedules.verification.runs import Arrays, Run, runnable, with_tensors
 
 __all__ = ["Comparison", "check_verified", "telling_plan", "verify"]
-
-Arrays = dict[str, np.ndarray]
-#: From arguments before to arguments after.
-Run = Callable[[Arrays], Arrays]
 
 #: Plans that keep the loop's order, with carries of float32.
 _ORDERED_CPU: ScanPlan = CpuLanes()
@@ -140,7 +133,7 @@ def verify(
     target = target_for(target, same_plan, "verify")
     name = str((func.attrs or {}).get("global_symbol", "main"))
     named = func.with_attr("global_symbol", name)
-    scan = _runnable(
+    scan = runnable(
         schedule_nests(named, target, choice or partial(telling_plan, target=target)), name, target
     )
     written = [p for p in func.params if p in tir.buffers_stored(func.body)]
@@ -213,7 +206,7 @@ def _references(
     host = host_target()
     # What is bound to threads by hand runs on a CPU, too.
     serial = named.with_body(without_threads(named.body))
-    loop = _with_tensors(tvm.compile(serial, target=host)[name], tvm.cpu())
+    loop = with_tensors(tvm.compile(serial, target=host)[name], tvm.cpu())
     halves = any(tir.is_half(tir.dtype_of(p)) for p in named.params)
     extrema = device_of(target).is_gpu and takes_extrema(named)
     if in_chunks:
@@ -234,31 +227,7 @@ def _references(
 
 
 def _built(named: tirx.PrimFunc, name: str, target: Target, plan: ScanPlan) -> Run:
-    return _runnable(schedule_nests(named, target, plan), name, target)
-
-
-def _runnable(func: tirx.PrimFunc, name: str, target: Target) -> Run:
-    """The function by TVM's runtime, or by a driver of this machine where that has no device."""
-    row = device_of(target)
-    device = tvm.device(row.runtime, 0)
-    if not row.is_gpu or device.exist:
-        return _with_tensors(build(func, target)[name], device)
-    run = launched(func, target)
-
-    def on_driver(arrays: Arrays) -> Arrays:
-        return dict(zip(arrays, run(list(arrays.values())), strict=True))
-
-    return on_driver
-
-
-def _with_tensors(compiled: Any, device: Any) -> Run:
-    def on_device(arrays: Arrays) -> Arrays:
-        tensors = {name: tvm.runtime.tensor(array, device) for name, array in arrays.items()}
-        compiled(*tensors.values())
-        device.sync()
-        return {name: tensor.numpy() for name, tensor in tensors.items()}
-
-    return on_device
+    return runnable(schedule_nests(named, target, plan), name, target)
 
 
 def _moved(reference: _Reference, case: Case, bound: float, seed: int) -> Arrays:

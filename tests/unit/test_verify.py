@@ -18,6 +18,7 @@ from tvm_scan.algebra import Affine
 from tvm_scan.cli.app import app
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.schedules.verification import inputs as verification_inputs
+from tvm_scan.schedules.verification import runs
 from tvm_scan.schedules.verification import verify as verification
 from tvm_scan.schedules.verification.bounds import promise
 from tvm_scan.schedules.verification.inputs import STEPS
@@ -38,7 +39,7 @@ HOLD = {
 @pytest.fixture(autouse=True)
 def libraries(monkeypatch, request):
     """Let what `verify` compiles for CPUs be kept on disk; its command compiles for itself."""
-    build = verification.build
+    build = runs.build
 
     def kept(func, target):
         if target.kind.name != "llvm":
@@ -46,7 +47,7 @@ def libraries(monkeypatch, request):
         return compile_cached(func, target, plainly=True)
 
     if request.function is not test_command:
-        monkeypatch.setattr(verification, "build", kept)
+        monkeypatch.setattr(runs, "build", kept)
 
 
 @pytest.mark.parametrize("name", HOLD)
@@ -200,7 +201,7 @@ def spoiled(monkeypatch, change):
 
         return {name: wrong}
 
-    monkeypatch.setattr(verification, "build", built)
+    monkeypatch.setattr(runs, "build", built)
 
 
 def early(h):

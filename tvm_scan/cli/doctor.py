@@ -188,7 +188,7 @@ def _tools() -> list[Finding]:
 
 
 def _drivers() -> list[Finding]:
-    """What runs kernels of GPUs for which TVM has no runtime."""
+    """Drivers of GPUs for which TVM has no runtime."""
     from tvm_scan.errors import ScanError
     from tvm_scan.schedules.launch import driver_of
     from tvm_scan.schedules.machine.device import DEVICES
