@@ -148,7 +148,7 @@ class LateSegmented(Segmented):
 
 
 class _Reset(NamedTuple):
-    """When a step forgets its carries, what it sets them to, and what it is otherwise."""
+    """Condition of a reset, the values that it sets, and the step where it does not hold."""
 
     when: Any
     values: tuple[Any, ...]
