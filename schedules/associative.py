@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import tirx
-from tvm.ir import Var
+from tvm.ir import Expr, Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
@@ -76,10 +76,11 @@ def associative_scan(
     Raises
     ------
     ScanError
-        If the operator returns other than as many parts as it takes, in the same dtypes; if a
-        triple of samples shows that it is not associative; if ``exclusive`` has no ``initial``.
+        If there is no operator, or no dtype; if the operator returns other than as many parts as
+        it takes, in the same dtypes; if a triple of samples shows that it is not associative; if
+        ``exclusive`` has no ``initial``.
     """
-    dtypes = tuple(dtypes)
+    dtypes = _checked_dtypes(combine, dtypes)
     if axis not in (-1, 0, 1):
         raise ScanError(f"associative_scan: expected axis -1 or 0, got {axis}; choose one of them")
     if exclusive and initial is None:
@@ -106,6 +107,27 @@ def associative_scan(
     return loop.with_attr("global_symbol", name).with_attr(
         DECLARED, [f"X{i}" for i in range(len(dtypes))]
     )
+
+
+def _checked_dtypes(combine: Any, dtypes: Any) -> tuple[str, ...]:
+    if not callable(combine) or isinstance(combine, Expr):
+        raise ScanError(
+            f"associative_scan: expected a function of two operands, got {type(combine).__name__}; "
+            "pass for instance lambda a, b: (a[0] + b[0],)"
+        )
+    try:
+        known = not isinstance(dtypes, str) and len(dtypes) > 0
+        for dtype in dtypes if known else ():
+            np.dtype(tir.wide_dtype(dtype))
+            tir.prim_type(dtype)
+    except (TypeError, ValueError, RuntimeError, AttributeError):
+        known = False
+    if not known:
+        raise ScanError(
+            f"associative_scan: expected the dtype of every part of an operand, got {dtypes!r}; "
+            "pass a list of names, such as ['float32', 'int32']"
+        )
+    return tuple(dtypes)
 
 
 def _operands(name: str, dtypes: Sequence[str]) -> Operand:

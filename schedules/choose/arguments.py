@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tvm.ir import Expr
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
@@ -67,7 +68,7 @@ def as_choice(value: Any, caller: str) -> ScanPlan | Chooser | None:
     PlanError
         If it is something else, or the string of no plan.
     """
-    if callable(value):
+    if callable(value) and not isinstance(value, Expr | type):  # a PrimFunc can be called, too
         return lambda recurrence: as_plan(value(recurrence), caller)
     return None if value is None else as_plan(value, caller)
 

@@ -503,6 +503,18 @@ def bicyclic(
             Q[b, t] = q[0]
 
 
+@T.prim_func(s_tir=True)
+def emitted_under_a_condition(X: T.Buffer((5, 37), "float32"), H: T.Buffer((5, 37), "float32")):
+    """No step reads H, of which some cells stay as they were."""
+    for b in range(5):
+        s = T.sblock_alloc_buffer((1,), "float32")
+        s[0] = T.float32(0)
+        for t in range(37):
+            s[0] = s[0] + X[b, t]
+            if X[b, t] > T.float32(0):
+                H[b, t] = s[0]
+
+
 #: name -> (function, families of its carries, lanes, time)
 PROGRAMS = {
     "history_guarded": (history_guarded, ["affine"], "b", "t"),
@@ -546,5 +558,6 @@ PROGRAMS = {
     "first_step_apart": (first_step_apart, ["reduce max"], "b", "t"),
     "cells_set_at_the_first_step": (cells_set_at_the_first_step, ["reduce add"], "b", "t"),
     "bicyclic": (bicyclic, ["clamp", "reduce add"], "b", "t"),
+    "emitted_under_a_condition": (emitted_under_a_condition, ["reduce add"], "b", "t"),
     "symbolic": (symbolic, ["reduce add"], "b", "t"),
 }

@@ -9,7 +9,7 @@ from tvm.script import tirx as T
 from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tests.support.tiers import paired
-from tvm_scan import ScanError, ScanPlan, associative_scan, extract, parallelize
+from tvm_scan import ScanError, ScanPlan, associative_scan, extract, library, parallelize
 from tvm_scan.schedules.choose.default import host_target
 
 CPU = host_target()
@@ -123,6 +123,12 @@ def test_a_recurrence_is_not_an_operator():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: associative_scan(None, ["float32"]), "a function of two operands, got NoneType"),
+        (lambda: associative_scan(library.cumsum(2, 9), ["float32"]), "a function of two operands"),
+        (lambda: associative_scan(affine, "float32"), "the dtype of every part"),
+        (lambda: associative_scan(affine, ["float32", 3]), "the dtype of every part"),
+        (lambda: associative_scan(affine, ["float32", "word"]), "the dtype of every part"),
+        (lambda: associative_scan(affine, []), "the dtype of every part"),
         (lambda: associative_scan(affine, ["float32"] * 2, exclusive=True), "an initial operand"),
         (lambda: associative_scan(affine, ["float32"] * 2, initial=(1,)), "expected 2 initial"),
         (lambda: associative_scan(lambda a, b: (a[0],), ["float32"] * 2), "expected combine to"),

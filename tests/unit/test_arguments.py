@@ -93,6 +93,7 @@ TARGETS = [
 PLANS = [
     (3, PlanError, "expected a ScanPlan or the string of one, got int"),
     (Target("llvm"), PlanError, "expected a ScanPlan or the string of one, got Target"),
+    (LOOP, PlanError, "expected a ScanPlan or the string of one, got PrimFunc"),
     (REFUSAL, PlanError, "expected a ScanPlan or the string of one, got Refusal"),
     ("quickly", PlanError, r"expected device/algorithm\(field=value, ...\), got 'quickly'"),
     (lambda found: None, PlanError, "expected a ScanPlan or the string of one, got NoneType"),

@@ -25,12 +25,14 @@ def as_choice(e: Any) -> tuple[Any, Any, Any] | None:
 
 
 def free_conditions(steps: Sequence[Any], olds: Sequence[Var]) -> list[Any]:
-    """Conditions of the choices in ``steps`` that no carry decides, each once."""
+    """Conditions that no carry decides, of choices between values that read one, each once."""
     conditions: list[Any] = []
 
     def visit(e: Any) -> None:
         choice = as_choice(e)
         if choice is None or tir.contains_var(choice[0], olds):
+            return
+        if not any(tir.contains_var(value, olds) for value in choice[1:]):
             return
         if not any(tir.structurally_equal(choice[0], other) for other in conditions):
             conditions.append(choice[0])

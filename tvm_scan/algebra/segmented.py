@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from tvm import tirx
+from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System, classify
@@ -145,23 +147,50 @@ class LateSegmented(Segmented):
         return _prove(system)
 
 
+class _Reset(NamedTuple):
+    """Condition of a reset, the values that it sets, and the step where it does not hold."""
+
+    when: Any
+    values: tuple[Any, ...]
+    rest: tuple[Any, ...]
+
+
+def _resets(steps: tuple[Any, ...], olds: Sequence[Var], nested: bool) -> Iterator[_Reset]:
+    """Choices, free of the carries, one side of which is free of them; or one within another."""
+
+    def read(sides: tuple[Any, ...]) -> bool:
+        return any(tir.contains_var(side, olds) for side in sides)
+
+    for condition in free_conditions(steps, olds):
+        for chosen in (True, False):
+            inside = tuple(decided(step, condition, chosen) for step in steps)
+            outside = tuple(decided(step, condition, not chosen) for step in steps)
+            when = condition if chosen else opposite(condition)
+            if not read(outside):
+                continue
+            if not nested:
+                if not read(inside):
+                    yield _Reset(when, inside, outside)
+                continue
+            for inner in _resets(inside, olds, nested=False):
+                both = tirx.op.if_then_else(when, inner.when, tirx.const(False, "bool"))
+                rest = tuple(
+                    tirx.op.if_then_else(when, here, there)
+                    for here, there in zip(inner.rest, outside, strict=True)
+                )
+                yield _Reset(both, inner.values, rest)
+
+
 def _prove(system: System) -> Segmented | NotInFamily:
     olds = system.olds
-    for condition in free_conditions(system.steps, olds):
-        for reset in (True, False):
-            values = tuple(decided(step, condition, reset) for step in system.steps)
-            if any(tir.contains_var(value, olds) for value in values):
-                continue
-            rest = tuple(decided(step, condition, not reset) for step in system.steps)
-            if not any(tir.contains_var(step, olds) for step in rest):
-                continue
+    for nested in (False, True):
+        for reset in _resets(system.steps, olds, nested):
             starts = tuple(
                 None if start is None else (*start, value)
-                for start, value in zip(system.starts, values, strict=False)
+                for start, value in zip(system.starts, reset.values, strict=False)
             )
-            inner = classify(System(rest, olds, system.dtypes, system.declared, starts))
+            inner = classify(System(reset.rest, olds, system.dtypes, system.declared, starts))
             if isinstance(inner, NotInFamily):
                 return inner
-            when = condition if reset else opposite(condition)
-            return Segmented(when, values, inner, system.dtypes)
+            return Segmented(reset.when, reset.values, inner, system.dtypes)
     return NotInFamily(system.steps[0], "")

@@ -65,7 +65,8 @@ class BodyWriter:
         time = self.layouts.nest.time
         out: list[Any] = []
         for buffer in self.preloaded.keys():
-            out.append(self.copy_in(self.layouts.registers[buffer], time.var))
+            if buffer not in self.direct:  # no one reads it: a cell without a store stays as it is
+                out.append(self.copy_in(self.layouts.registers[buffer], time.var))
         out.append(rebuild(self.rewrite(time.body, [])))
         for buffer in [b for b in self.deferred.keys() if b not in self.unseen]:
             out.append(self.copy_out(self.layouts.registers[buffer], time.var))
