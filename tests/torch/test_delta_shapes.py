@@ -135,18 +135,23 @@ def loop(name, given, options):
         g = -(rate if g.dim() == 2 else rate[:, None]) * F.softplus(g + bias)
         beta = 2 * beta.sigmoid()
     g = g.exp() if g.dim() == 3 else g.exp()[..., None].expand(*g.shape, k.shape[-1])
+    # Taken apart once: the gradient of an index is as large as all.
+    named = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
+    named |= {n: given[n][0] for n in "ab" if n in given}
+    steps = {n: t.unbind(0) for n, t in named.items() if t is not None}
     outputs = []
     for t in range(v.shape[0]):
-        passed = g[t, :, :, None] * state
+        at = {n: parts[t] for n, parts in steps.items()}
+        passed, key = at["g"][:, :, None] * state, at["k"]
         if beta is None:
-            read = torch.einsum("hk,hkv->hv", given["a"][0, t], state)
-            state = passed + k[t, :, :, None] * v[t, :, None]
-            state = state + given["b"][0, t, :, :, None] * read[:, None]
+            read = torch.einsum("hk,hkv->hv", at["a"], state)
+            state = passed + key[:, :, None] * at["v"][:, None]
+            state = state + at["b"][:, :, None] * read[:, None]
         else:
-            known = torch.einsum("k,hkv->hv", k[t, 0], passed)
-            update = beta[t, :, None] * (v[t] - known)
-            state = passed + k[t, 0, :, None] * update[:, None]
-        outputs.append(options["scale"] * torch.einsum("k,hkv->hv", q[t, 0], state))
+            known = torch.einsum("k,hkv->hv", key[0], passed)
+            update = at["beta"][:, None] * (at["v"] - known)
+            state = passed + key[0, :, None] * update[:, None]
+        outputs.append(options["scale"] * torch.einsum("k,hkv->hv", at["q"][0], state))
     return torch.stack(outputs), state
 
 
