@@ -212,6 +212,32 @@ def product(
 
 
 @T.prim_func(s_tir=True)
+def product_of_three(
+    Q: T.Buffer(KEYS, "float32"),
+    Ks: T.Buffer((H, L, 3, K), "float32"),
+    Vs: T.Buffer((H, L, 3, V), "float32"),
+    B: T.Buffer((H, L, 3), "float32"),
+    G: T.Buffer(HEAD, "float32"),
+    S: T.Buffer((H, K, V), "float32"),
+    Y: T.Buffer(VALUES, "float32"),
+):
+    # As many updates as a loop has, a column being a lane.
+    known = T.alloc_buffer((1,), "float32")
+    for h, v, t in T.grid(H, V, L):
+        for i in range(K):
+            S[h, i, v] = T.exp(G[h, t]) * S[h, i, v]
+        for j in range(3):
+            known[0] = T.float32(0)
+            for i in range(K):
+                known[0] = known[0] + S[h, i, v] * Ks[h, t, j, i]
+            for i in range(K):
+                S[h, i, v] = S[h, i, v] + Ks[h, t, j, i] * B[h, t, j] * (Vs[h, t, j, v] - known[0])
+        Y[h, t, v] = T.float32(0)
+        for i in range(K):
+            Y[h, t, v] = Y[h, t, v] + Q[h, t, i] * S[h, i, v]
+
+
+@T.prim_func(s_tir=True)
 def gates_of_columns(
     Q: T.Buffer(KEYS, "float32"),
     Ks: T.Buffer(KEYS, "float32"),
@@ -277,7 +303,7 @@ FORMS = {
     f.attrs["global_symbol"]: f
     for f in (
         *(gated, by_vectors, own_state, with_resets, two_vectors, several_sums),
-        *(product, gates_of_columns, trapezoid),
+        *(product, product_of_three, gates_of_columns, trapezoid),
     )
 }
 

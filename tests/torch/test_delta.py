@@ -11,6 +11,8 @@ import torch.nn.functional as F  # noqa: E402
 
 import tvm_scan.torch as ts  # noqa: E402
 from tvm_scan.torch.kernels import cache  # noqa: E402
+from tvm_scan.torch.ops.delta import delta_scan  # noqa: E402
+from tvm_scan.torch.ops.delta_tensors import DeltaTensors  # noqa: E402
 
 NAMES = ("delta_rule", "gated_delta_rule", "kda", "rwkv7")
 
@@ -455,3 +457,17 @@ def test_many_steps():
     unit = float(abs(out).max()) * 2.0**-19
     torch.testing.assert_close(y[0, :, 0].double(), torch.from_numpy(out), rtol=0, atol=unit)
     torch.testing.assert_close(last[0, 0].double(), torch.from_numpy(S), rtol=0, atol=unit)
+
+
+@pytest.mark.parametrize(("length", "count"), [(1, 0), (64, 0), (65, 1), (130, 2)])
+def test_states_that_are_kept(length, count):
+    """One for every 64 steps, but for the one that the caller has."""
+    given, state = inputs_of("gated_delta_rule", length)
+    tensors = DeltaTensors(
+        **given, a=None, b=None, A_log=None, dt_bias=None, h0=state, offsets=None
+    )
+    kept = delta_scan(*tensors, None, "w: exp", True)[2]
+    assert kept.shape == (2 * count, *state.shape[1:])
+    for n in range(count):
+        before = {name: t[:, : 64 * (n + 1)] for name, t in given.items()}
+        torch.testing.assert_close(kept[n::count], call("gated_delta_rule", before, state)[1])

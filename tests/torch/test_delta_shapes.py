@@ -1,7 +1,8 @@
 """Delta rules at the shapes of flash-linear-attention's tests, beside a loop in float64.
 
 Inputs are halves or float32, gates and rates float32, as there. A row of the batch and a head of
-the keys with its heads of values are compared, gradients too: others do not reach them.
+the values are compared, gradients too: others do not reach them. The longest rows are cut, since
+torch has every state of the loop in memory.
 """
 
 import itertools
@@ -55,7 +56,7 @@ GATED = [
     Shape(4, 2048, 8, 8, 64, 0.1, computed=True),
     Shape(1, 1000, 2, 8, 64, ends=(0, 256, 500, 1000)),
     Shape(1, 2000, 4, 4, 100, ends=(0, 15, 100, 300, 1200, 2000)),
-    Shape(1, 8192, 4, 4, 60, ends=(0, 8192)),
+    Shape(1, 2048, 4, 4, 60, ends=(0, 2048)),
 ]
 KDA = [
     Shape(1, 63, 1, 1, 64, 1),
@@ -67,7 +68,7 @@ KDA = [
     Shape(2, 1500, 4, 4, 128, 0.1, 10, computed=True),
     Shape(4, 2048, 8, 8, 64, 0.1, computed=True),
     Shape(1, 1000, 4, 4, 128, masked=0.5, ends=(0, 256, 500, 1000)),
-    Shape(1, 4096, 4, 4, 256, ends=(0, 100, 300, 1200, 3000, 4096)),
+    Shape(1, 300, 4, 4, 256, ends=(0, 100, 300)),
 ]
 SEVEN = [
     Shape(2, 1, 1, 1, 64, dtype=torch.float32),
@@ -135,18 +136,23 @@ def loop(name, given, options):
         g = -(rate if g.dim() == 2 else rate[:, None]) * F.softplus(g + bias)
         beta = 2 * beta.sigmoid()
     g = g.exp() if g.dim() == 3 else g.exp()[..., None].expand(*g.shape, k.shape[-1])
+    # Taken apart once: the gradient of an index is as large as all.
+    named = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
+    named |= {n: given[n][0] for n in "ab" if n in given}
+    steps = {n: t.unbind(0) for n, t in named.items() if t is not None}
     outputs = []
     for t in range(v.shape[0]):
-        passed = g[t, :, :, None] * state
+        at = {n: parts[t] for n, parts in steps.items()}
+        passed, key = at["g"][:, :, None] * state, at["k"]
         if beta is None:
-            read = torch.einsum("hk,hkv->hv", given["a"][0, t], state)
-            state = passed + k[t, :, :, None] * v[t, :, None]
-            state = state + given["b"][0, t, :, :, None] * read[:, None]
+            read = torch.einsum("hk,hkv->hv", at["a"], state)
+            state = passed + key[:, :, None] * at["v"][:, None]
+            state = state + at["b"][:, :, None] * read[:, None]
         else:
-            known = torch.einsum("k,hkv->hv", k[t, 0], passed)
-            update = beta[t, :, None] * (v[t] - known)
-            state = passed + k[t, 0, :, None] * update[:, None]
-        outputs.append(options["scale"] * torch.einsum("k,hkv->hv", q[t, 0], state))
+            known = torch.einsum("k,hkv->hv", key[0], passed)
+            update = at["beta"][:, None] * (at["v"] - known)
+            state = passed + key[0, :, None] * update[:, None]
+        outputs.append(options["scale"] * torch.einsum("k,hkv->hv", at["q"][0], state))
     return torch.stack(outputs), state
 
 
@@ -166,32 +172,30 @@ def test_a_head_is_the_loop(name, shape):
     packed = {"cu_seqlens": torch.tensor(ends)} if shape.ends else {}
     y, last = getattr(ts, name)(**leaves, **options, **packed, output_final_state=True)
     assert y.dtype == shape.dtype and last.dtype == torch.float32
-    group = shape.value_heads // shape.heads
-    of_values = slice(0, group)
-    weights = torch.linspace(-1, 1, y[0, :, :group].numel()).view(y[0, :, :group].shape).double()
-    total = (y[0, :, of_values].double() * weights).sum()
-    total = total + last[: 1 if not shape.ends else None, of_values].double().sum()
+    weights = torch.linspace(-1, 1, y[0, :, :1].numel()).view(y[0, :, :1].shape).double()
+    first = last if shape.ends else last[:1]
+    total = (y[0, :, :1].double() * weights).sum() + first[:, :1].double().sum()
     names = list(leaves)
     grads = dict(zip(names, torch.autograd.grad(total, list(leaves.values())), strict=True))
 
     few = {n: t.detach().double().requires_grad_() for n, t in leaves.items()}
-    wanted = 0
+    exact = [torch.zeros_like(t) for t in few.values()]
     for number, (start, stop) in enumerate(itertools.pairwise(ends)):
-        part = {n: of_head(n, t, group, slice(start, stop), number) for n, t in few.items()}
+        part = {n: of_head(n, t, slice(start, stop), number) for n, t in few.items()}
         want, state = loop(name, part, options)
-        near(y[0, start:stop, of_values], want.detach(), shape.dtype)
-        near(last[number, of_values], state.detach(), shape.dtype)
-        wanted = wanted + (want * weights[start:stop]).sum() + state.sum()
-    exact = torch.autograd.grad(wanted, list(few.values()))
+        near(y[0, start:stop, :1], want.detach(), shape.dtype)
+        near(last[number, :1], state.detach(), shape.dtype)
+        wanted = (want * weights[start:stop]).sum() + state.sum()
+        parts = torch.autograd.grad(wanted, list(few.values()))
+        exact = [have + more for have, more in zip(exact, parts, strict=True)]
     for n, want in zip(names, exact, strict=True):
         near(grads[n], want, shape.dtype, gradient=True)
 
 
-def of_head(name, tensor, group, tokens, sequence):
-    """The part of an argument that the first head of keys has."""
+def of_head(name, tensor, tokens, sequence):
+    """The part of an argument that the first head of values has."""
     if name in ("A_log", "dt_bias"):
-        return tensor[:group]
+        return tensor[:1]
     if name == "initial_state":
-        return tensor[sequence : sequence + 1, :group]
-    of_keys = name in ("q", "k", "r", "a", "b")
-    return tensor[:1, tokens, : 1 if of_keys else group]
+        return tensor[sequence : sequence + 1, :1]
+    return tensor[:1, tokens, :1]

@@ -17,6 +17,7 @@ from two sides; so is the weight of a sum, whose columns' factor multiplies the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,7 @@ from tvm_scan.extraction.preconditions import check_preconditions
 from tvm_scan.extraction.split_loops import with_whole_lanes, with_whole_loops
 from tvm_scan.extraction.statements import stores_in
 from tvm_scan.extraction.step_loops import NotUnderstood
+from tvm_scan.extraction.unroll import unrolled_body
 from tvm_scan.extraction.wide_state import widened
 from tvm_scan.recurrence import Axis, Refusal, RefusalKind
 
@@ -82,11 +84,21 @@ def _over_time(
         refusal = check_preconditions(func, nest)
         if refusal is not None:
             return refusal
-        try:
-            return _rule(func, stmt, _with_whole_sums(with_whole_lanes(nest), external), external)
-        except NotUnderstood as reason:
-            refusals.append(_refused(func, reason, nest))
+        for one in _written_out(nest):
+            try:
+                whole = _with_whole_sums(with_whole_lanes(one), external)
+                return _rule(func, stmt, whole, external)
+            except NotUnderstood as reason:
+                refusals.append(_refused(func, reason, nest))
     return refusals[0]
+
+
+def _written_out(nest: Nest) -> Iterator[Nest]:
+    """Yield a nest, and if its step has loops over a few updates, that with these written out."""
+    yield nest
+    body = unrolled_body(nest.time.body)
+    if body is not None:
+        yield replace(nest, time=replace(nest.time, body=body))
 
 
 def _with_whole_sums(nest: Nest, external: tir.VarMap) -> Nest:

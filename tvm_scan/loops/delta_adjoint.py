@@ -1,10 +1,10 @@
 """The way back of delta rules: the gradients of everything that `delta_walk` reads.
 
-`delta_walk` has kept the states that every `KEPT`-th step begins with. Last of these stretches
-first, one is passed forward once more, a few steps at once as there, which leaves the states that
-the chunks of steps begin with in the second cache; then chunk after chunk is passed back. With the
-names of `delta_chunk`, S the state before a chunk, G the adjoint of that after it, and a line for
-the gradient of what has one::
+`delta_walk` has kept the states that every `KEPT`-th step but the first begins with. Last of these
+stretches first, one is passed forward once more, a few steps at once as there, which leaves the
+states that the chunks of steps begin with in the second cache; then chunk after chunk is passed
+back. With the names of `delta_chunk`, S the state before a chunk, G the adjoint of that after it,
+and a line for the gradient of what has one::
 
     |u[s]     = D[s] . G + sum_{t>=s} N[t, s] |y[t] + sum_{t>s} M[t, s] |known[t]
     |S        = (all gates) G + sum_t r'[t] |y[t] + sum_t e'[t] |known[t]
@@ -117,7 +117,11 @@ class _Adjoint:
         here = tirx.min(KEPT, walk.steps - start)
         chunks, left = here // STEPS, here % STEPS
         walk.fill(start, here)
-        walk.copy(self.before(0), walk.kept_at(self.kept, c))
+        with T.If(c > 0):
+            with T.Then():
+                walk.copy(self.before(0), walk.kept_at(self.kept, c))
+            with T.Else():
+                walk.copy(self.before(0), walk.first)
         with over(chunks, "n") as n:
             self.forward(start + n * STEPS, STEPS, n)
         with over(left, "n") as n:

@@ -32,9 +32,9 @@ def delta_walk(
     """Build ``delta_walk(q, k, v, [w,] [beta | a, b,] .., first, [offsets,] [kept,] [last,] y)``.
 
     With `in_place` the states after time are left in `first`, and no task copies its own; with
-    `keep` those before every `KEPT`-th step are left in `kept`. Without `threads` the calling one
-    does all; a task has at most so many `columns`, and sums of a `strip` of them are in registers.
-    The other options are those of `Walk`.
+    `keep` those before every `KEPT`-th step but the first are left in `kept`. Without `threads` the
+    calling one does all; a task has at most so many `columns`, and sums of a `strip` of them are in
+    registers. The other options are those of `Walk`.
     """
     with Loop() as loop:
         walk = Walk(loop, batch, heads, length, packed, columns=columns, **options)
@@ -55,7 +55,8 @@ def delta_walk(
                 start = c * KEPT
                 here = tirx.min(KEPT, walk.steps - start)
                 if kept is not None:
-                    walk.copy(walk.kept_at(kept, c), state)
+                    with T.If(c > 0), T.Then():
+                        walk.copy(walk.kept_at(kept, c), state)
                 walk.fill(start, here)
                 with loop.over(here // STEPS, "n") as n:
                     chunk.write(start + n * STEPS, STEPS, state)

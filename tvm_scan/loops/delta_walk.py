@@ -158,20 +158,24 @@ class Walk:
         return Matrix(cells, lambda i, _, v: (self.s, self.h, i, v))
 
     def kept(self) -> Cells:
-        """Add an array of the states that are kept, of every sequence one before another."""
-        chunks = (self.length + (KEPT - 1)) // KEPT
+        """Add an array of the states that are kept, of every sequence one before another.
+
+        The one before time is not among them.
+        """
         # Those of a packed sequence begin where no earlier one reaches.
-        count = self.length // KEPT + self.batch if self.packed else self.batch * chunks
+        count = self.length // KEPT if self.packed else self.batch * self._kept_of_row
         shape = (count, self.heads, self.keys, self.values)
         return self.loop.array("kept", shape, self.dtype)
 
     def kept_at(self, cells: Cells, chunk: Expr) -> Matrix:
-        """Return the state that is kept at the head of a chunk of the sequence of the task."""
-        if self.offsets is None:
-            first = self.s * ((self.length + (KEPT - 1)) // KEPT)
-        else:
-            first = self.offsets[self.s] // KEPT + self.s
-        return Matrix(cells, lambda i, _, v: (first + chunk, self.h, i, v))
+        """Return the state at the head of a chunk of the task's sequence, not its first one."""
+        rows = self.offsets
+        first = self.s * self._kept_of_row if rows is None else rows[self.s] // KEPT
+        return Matrix(cells, lambda i, _, v: (first + (chunk - 1), self.h, i, v))
+
+    @property
+    def _kept_of_row(self) -> Any:
+        return (self.length + (KEPT - 1)) // KEPT - 1
 
     def array(self, name: str, *shape: Any) -> Cells:
         """Add an array of tokens and heads."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, sym_max
 
 from tvm_scan.reads import parameters_of
 from tvm_scan.torch.arguments import check_offsets
@@ -92,7 +92,8 @@ def delta_scan(
 def _kept_shape(tensors: DeltaTensors, keep: bool) -> tuple[int, ...]:
     """Shape of the states that are kept; see `tvm_scan.loops.delta_walk`."""
     rows, length = tensors.h0.shape[0], tensors.v.shape[1]
-    count = rows * -(-length // KEPT) if tensors.offsets is None else length // KEPT + rows
+    of_row = sym_max(length - 1, 0) // KEPT  # the state before time is no other one
+    count = rows * of_row if tensors.offsets is None else length // KEPT
     return (count if keep else 0, *tensors.h0.shape[1:])
 
 
@@ -182,7 +183,8 @@ def _backward(
     tensors, options = DeltaTensors(*saved), (ctx.scale, ctx.reads)
     g_y = torch.zeros_like(tensors.v) if g_y is None else g_y
     g_last = torch.zeros_like(tensors.h0) if g_last is None else g_last
-    if not kept.shape[0]:  # not kept, but differentiated after all: scan forward once more
+    # Not kept, but differentiated after all: scan forward once more.
+    if kept.shape != _kept_shape(tensors, True):
         detached = (t if t is None else t.detach() for t in tensors)
         kept = delta_scan(*detached, *options, True)[2]
     grads = delta_scan_backward(g_y, g_last, kept.detach(), *tensors, *options)
