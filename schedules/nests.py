@@ -9,6 +9,7 @@ from tvm.target import Target
 from tvm_scan.annotations import IS_SCHEDULED
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import PlanError, RefusalError
+from tvm_scan.extraction import extract
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.arguments import Chooser, check_fits
@@ -68,7 +69,11 @@ def schedule_nests(
     if not applied and misfits:
         raise PlanError(f"parallelize: {misfits[0]}")
     if not applied:
-        worst = next((r for r in refusals if r.kind.value not in _PLAIN), refusals[0])
+        worst = next((r for r in refusals if r.kind.value not in _PLAIN), None)
+        if worst is None:
+            # What is independent at a glance may have a thread or a statement that nothing takes.
+            whole = extract(analysis.func)
+            worst = whole if isinstance(whole, Refusal) else refusals[0]
         raise RefusalError(worst.message(), worst)
     schedule_leftovers(sch, device)
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
