@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -147,6 +147,10 @@ class LateSegmented(Segmented):
         return _prove(system)
 
 
+#: Conditions of a step of which each is looked for within each other.
+_MOST_NESTED = 6
+
+
 class _Reset(NamedTuple):
     """Condition of a reset, the values that it sets, and the step where it does not hold."""
 
@@ -158,13 +162,27 @@ class _Reset(NamedTuple):
 def _resets(steps: tuple[Any, ...], olds: Sequence[Var], nested: bool) -> Iterator[_Reset]:
     """Choices, free of the carries, one side of which is free of them; or one within another."""
 
-    def read(sides: tuple[Any, ...]) -> bool:
+    def read(sides: Iterable[Any]) -> bool:
         return any(tir.contains_var(side, olds) for side in sides)
 
-    for condition in free_conditions(steps, olds):
+    conditions = free_conditions(steps, olds)
+    if nested and len(conditions) > _MOST_NESTED:
+        return
+    decides = [free_conditions([step], olds) for step in steps]
+    for condition in conditions:
+        chooses = [any(tir.structurally_equal(condition, c) for c in own) for own in decides]
+        rest = (step for step, chosen in zip(steps, chooses, strict=True) if not chosen)
+        if not nested and read(rest):
+            continue  # nothing is set there
+        sides = {
+            value: tuple(
+                decided(step, condition, value) if chosen else step
+                for step, chosen in zip(steps, chooses, strict=True)
+            )
+            for value in (True, False)
+        }
         for chosen in (True, False):
-            inside = tuple(decided(step, condition, chosen) for step in steps)
-            outside = tuple(decided(step, condition, not chosen) for step in steps)
+            inside, outside = sides[chosen], sides[not chosen]
             when = condition if chosen else opposite(condition)
             if not read(outside):
                 continue

@@ -102,14 +102,18 @@ def _first_lost(step: Any, carried: tir.VarMap) -> Any:
 
 def _branches(e: Any, carried: tir.VarMap, depth: int = _MOST_CHOICES) -> Iterator[Any]:
     """The sum with each choice between values that read a carry made, one way and the other."""
-    conditions = [
-        choice[0]
-        for choice in _choices(e)
-        if depth and any(_reads(value, carried) for value in choice[1:])
-    ]
-    for value in (True, False) if conditions else ():
-        yield from _branches(decided(e, conditions[0], value), carried, depth - 1)
-    if not conditions and depth < _MOST_CHOICES:
+    condition = next(
+        (
+            choice[0]
+            for choice in (_choices(e) if depth else ())
+            if any(_reads(value, carried) for value in choice[1:])
+        ),
+        None,
+    )
+    if condition is not None:
+        for value in (True, False):
+            yield from _branches(decided(e, condition, value), carried, depth - 1)
+    elif depth < _MOST_CHOICES:
         yield e
 
 
@@ -135,6 +139,8 @@ class _Sums:
         self.carried, self.losing = carried, losing
         self.factors: dict[tuple[Any, bool], list[tuple[Any, int]]] = {}
         self.with_carry: list[bool] = []
+        #: Of expressions that were looked at: a part is met again in all that it is a part of.
+        self.known = tir.VarMap()
         self.cancelled: Any = None
 
     def first_cancelled(self, expr: Any) -> Any:
@@ -145,6 +151,12 @@ class _Sums:
     def _of(self, e: Any) -> _Sum:
         if isinstance(e, tirx.FloatImm):
             return {(): float(e.value)}
+        known: _Sum | None = self.known.get(e)
+        if known is None:
+            self.known[e] = known = self._written_out(e)
+        return known
+
+    def _written_out(self, e: Any) -> _Sum:
         if isinstance(e, tirx.Add | tirx.Sub):
             left, right = self._of(e.a), self._of(e.b)
             if isinstance(e, tirx.Sub):
@@ -169,12 +181,15 @@ class _Sums:
         at = len(self.with_carry)
         alike.append((e, at))
         self.with_carry.append(_reads(e, self.carried))
-        tvm_ffi.structural_walk(e, [(tirx.Add, self._of_floats), (tirx.Sub, self._of_floats)])
+        handlers = [(tirx.Add, self._of_floats), (tirx.Sub, self._of_floats)]
+        tvm_ffi.structural_walk(e, handlers, order="pre")
         return {(at,): 1.0}
 
-    def _of_floats(self, e: Any) -> None:
-        if is_float(tir.dtype_of(e)):
-            self._of(e)
+    def _of_floats(self, e: Any) -> Any:
+        if not is_float(tir.dtype_of(e)):
+            return tvm_ffi.WalkResult.ADVANCE
+        self._of(e)  # and all sums that it is made of
+        return tvm_ffi.WalkResult.SKIP
 
     def _multiplied(self, left: _Sum, right: _Sum, e: Any) -> _Sum:
         if len(left) * len(right) > _MOST_TERMS:
