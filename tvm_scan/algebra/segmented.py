@@ -171,8 +171,8 @@ def _resets(steps: tuple[Any, ...], olds: Sequence[Var], nested: bool) -> Iterat
     decides = [free_conditions([step], olds) for step in steps]
     for condition in conditions:
         chooses = [any(tir.structurally_equal(condition, c) for c in own) for own in decides]
-        rest = (step for step, chosen in zip(steps, chooses, strict=True) if not chosen)
-        if not nested and read(rest):
+        undecided = (step for step, chosen in zip(steps, chooses, strict=True) if not chosen)
+        if not nested and read(undecided):
             continue  # nothing is set there
         sides = {
             value: tuple(
