@@ -78,20 +78,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _spared(items: list[pytest.Item]) -> set[str]:
-    """Cases of products of parameters whose values all occur in others; the full tier has them."""
-    tests: dict[str, list[pytest.Item]] = {}
+    """Cases whose like are taken; the full tier has them, and the quick tier's are not among them.
+
+    They are of products of parameters whose values all occur in others, or of tests whose cases
+    their folder says to be alike.
+    """
+    tests: dict[tuple[str, str, int], list[pytest.Item]] = {}
     for item in items:
-        if len(tiers.parameters_of(item)) < 2:
-            continue
         folder = _folder(item.path)[1]
         name = item.nodeid.partition("/")[2].partition("/")[2]
         # What the quick tier has, the default tier has; what is not in it is not counted on.
         if folder.takes(name, tiers.TIER) and not folder.has("quick", name):
-            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            test = item.nodeid.partition("[")[0]
+            tests.setdefault((test, *folder.share(name)), []).append(item)
     found: set[str] = set()
-    for cases in tests.values():
-        kept = tiers.meeting([tiers.parameters_of(case) for case in cases])
-        found |= {case.nodeid for i, case in enumerate(cases) if i not in kept}
+    for (test, pattern, share), cases in tests.items():
+        parameters = [tiers.parameters_of(case) for case in cases]
+        several = len(parameters[0]) > 1
+        kept = sorted(tiers.meeting(parameters)) if several else range(len(cases))
+        taken = {kept[i] for i in tiers.part(test + pattern, len(kept), share)}
+        found |= {case.nodeid for i, case in enumerate(cases) if i not in taken}
     return found
 
 

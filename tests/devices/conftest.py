@@ -7,5 +7,8 @@ FOLDER = Folder(
         "test_models.py::test_layers_of_models_compile",
         "test_pages.py::test_layers_of_exported_models",
     ),
+    alike={
+        "test_table.py::test_edge_lengths": 2,
+    },
     gpu=("test_table.py::test_no_race_and_no_barrier_that_some_threads_miss",),
 )

@@ -13,5 +13,11 @@ FOLDER = Folder(
         "test_bench.py::test_the_peers_in_cuda_compile",
         "test_cusim.py::test_parallel_processes_build_the_runtime_once",
     ),
+    alike={
+        "test_progressions.py::test_exponents_in_equal_steps": 2,
+        "test_table.py::test_edge_lengths": 2,
+        "test_walk_counts.py::test_counts_of_a_walk": 2,
+        "test_walk_tiles.py::test_exact": 2,
+    },
     gpu=everything,
 )

@@ -79,5 +79,10 @@ FOLDER = Folder(
         # The suite has it in the default tier: decaying_floor.
         "test_proofs.py::test_what_is_taken_is_proven[float32-gate between bounds]",
     ),
+    alike={
+        "test_proofs.py::test_what_is_taken_is_proven[int16-*": 2,
+        "test_proofs.py::test_what_is_taken_is_proven[uint16-*": 2,
+        "test_refutations.py::test_a_wrong_algebra_is_refuted": 2,
+    },
     gpu=("test_order.py::test_cuda",),
 )

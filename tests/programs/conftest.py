@@ -14,6 +14,13 @@ FOLDER = Folder(
         "test_suite.py::test_refused_with_its_reason",
         "test_delta.py::test_forms",
     ),
+    alike={
+        "test_delta.py::test_mutants_are_refused_or_right": 2,
+        "test_engine_loops.py::test_variants": 2,
+        "test_families.py::test_cuda_plans_equal_the_loop": 2,
+        "test_integer_widths.py::test_every_width_is_taken_and_right": 2,
+        "test_proven.py::test_the_suite": 2,
+    },
     gpu=(
         "test_associative.py::test_bicyclic_on_cuda",
         "test_delta.py::test_forms_on_a_gpu",

@@ -23,6 +23,10 @@ FOLDER = Folder(
         "test_neighbours.py::test_a_selective_scan_is_one_kernel[(2, 32*",
         "test_neighbours.py::test_a_selective_scan_is_one_kernel[(3, 17*",
     ),
+    alike={
+        "test_roundtrip.py::test_every_function_with_a_dynamic_length": 2,
+        "test_same_bits.py::test_the_bits_of_relax_are_those_of_torch": 2,
+    },
     gpu=(
         "test_associative.py::test_a_declared_operator_on_a_gpu",
         "test_engines.py::test_cuda",

@@ -11,7 +11,7 @@ import os
 import random
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 TIERS = ("quick", "default", "full")
@@ -37,12 +37,16 @@ class Folder:
         In the quick tier.
     full
         In the full tier alone.
+    alike
+        By pattern, one of how many cases of a test the default tier takes: of cases that go the
+        same way through what is tested, with other values. Another part of them for each seed.
     gpu
         Run kernels on the simulated device or a GPU; `everything` for all.
     """
 
     quick: tuple[str, ...] = ()
     full: tuple[str, ...] = ()
+    alike: Mapping[str, int] = field(default_factory=dict)
     gpu: tuple[str, ...] = ()
 
     def has(self, kind: str, name: str) -> bool:
@@ -51,7 +55,7 @@ class Folder:
 
     def stale(self, tier: str, names: Iterable[str]) -> list[str]:
         """Patterns that name no test of the folder: renamed, or gone."""
-        kinds = ("quick",) if tier == "quick" else ("quick", "full", "gpu")
+        kinds = ("quick",) if tier == "quick" else ("quick", "full", "alike", "gpu")
         patterns = {p for kind in kinds for p in getattr(self, kind)}
         every = list(names)
         return sorted(p for p in patterns if not any(matches(p, name) for name in every))
@@ -61,6 +65,11 @@ class Folder:
         if tier == "quick":
             return self.has("quick", name)
         return tier == "full" or not self.has("full", name)
+
+    def share(self, name: str) -> tuple[str, int]:
+        """Return the pattern of `alike` that a case is of, and one of how many of them is taken."""
+        found = ((p, n) for p, n in self.alike.items() if matches(p, name))
+        return next(found, ("", 1))
 
 
 #: The pattern of all tests of a folder.
@@ -157,6 +166,27 @@ def covering(
         chosen.append(best)
         missing -= pairs[best]
     return [every[i] for i in sorted(chosen)]
+
+
+def part(what: str, count: int, share: int) -> set[int]:
+    """Return which of ``count`` cases are one of ``share``: evenly, at least one.
+
+    Parameters
+    ----------
+    what
+        Names the test, so that two tests of the same values take different ones.
+    count
+        How many cases there are.
+    share
+        One of how many is taken.
+
+    Returns
+    -------
+    set of int
+        Indices of cases.
+    """
+    first = (zlib.crc32(what.encode()) + SEED) % min(share, max(1, count))
+    return set(range(first, count, share))
 
 
 def parameters_of(item: Any) -> dict[str, Hashable]:
