@@ -1,6 +1,12 @@
 """The laws of algebras on exact arithmetic and by proof, and the order of what does not commute."""
 
+import contextlib
+
+from tests.support import quick_proofs
 from tests.support.tiers import Folder
+
+with contextlib.suppress(ImportError):  # without z3 its tests are skipped
+    quick_proofs.install()
 
 ALGEBRAS = (
     "affine_on_integers",
@@ -80,8 +86,6 @@ FOLDER = Folder(
         "test_proofs.py::test_what_is_taken_is_proven[float32-gate between bounds]",
     ),
     alike={
-        "test_proofs.py::test_what_is_taken_is_proven[int16-*": 2,
-        "test_proofs.py::test_what_is_taken_is_proven[uint16-*": 2,
         "test_refutations.py::test_a_wrong_algebra_is_refuted": 2,
     },
     gpu=("test_order.py::test_cuda",),
