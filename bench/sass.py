@@ -8,7 +8,8 @@ the way of a whole tile: guards of tiles that are cut off move no more and compu
 paths of special cases (a division, a denormal) move nothing.
 
 What a branch skips and nothing replaces counts as executed: some thread of the warp executes it.
-Calls are left out, which are slow paths.
+Of a branch that a vote decides, which a warp takes as a whole, there are two ways. Calls are left
+out, which are slow paths.
 """
 
 from __future__ import annotations
@@ -53,11 +54,14 @@ class Instruction:
         Whether it depends on a predicate, or, as ``BRA.DIV``, on whether the warp's threads meet.
     target : str or None
         The label that it may jump to.
+    voted : bool
+        Whether its predicate is what the threads of the warp voted.
     """
 
     opcode: str
     guarded: bool
     target: str | None
+    voted: bool = False
 
     @property
     def name(self) -> str:
@@ -206,6 +210,7 @@ def kernels(text: str) -> Iterator[Kernel]:
 def _parsed(lines: Sequence[str]) -> tuple[list[Instruction], dict[str, int]]:
     found: list[Instruction] = []
     labels: dict[str, int] = {}
+    votes: set[str] = set()
     for line in lines:
         if label := re.match(r"\s*(\.L_x?_?\w+):", line):
             labels[label[1]] = len(found)
@@ -213,7 +218,11 @@ def _parsed(lines: Sequence[str]) -> tuple[list[Instruction], dict[str, int]]:
             target = re.search(r"`\((\.L_\w+)\)", code[3])
             named = re.match(r"\s*!?U?P\d", code[3]) is not None and code[2].startswith("BRA")
             guarded = code[1] is not None or named or code[2].startswith("BRA.DIV")
-            found.append(Instruction(code[2], guarded, target and target[1]))
+            asked = re.search(r"U?P\d", code[1] or (code[3] if named else ""))
+            voted = asked is not None and asked[0] in votes
+            found.append(Instruction(code[2], guarded, target and target[1], voted))
+            if made := re.match(r"\s*(U?P\d)\b", code[3]):
+                (votes.add if code[2].startswith("VOTE") else votes.discard)(made[1])
     return found, labels
 
 
@@ -238,7 +247,8 @@ def _blocks(
     for number, to in enumerate(follows):
         if len(to) == 2 and to[0] > to[1] and to[0] in follows[to[0] - 1]:
             skipped = instructions[ranges[to[1]][0] : ranges[to[0]][0]]
-            if not any(code.name == "CALL" for code in skipped):
+            voted = instructions[ranges[number][1] - 1].voted
+            if not voted and not any(code.name == "CALL" for code in skipped):
                 follows[number] = to[1:]
     return ranges, follows
 

@@ -51,6 +51,8 @@ class Device:
     warp_barrier : bool
         Whether the threads of a warp can wait for one another alone; where they cannot, all those
         of the block do.
+    votes : bool
+        Whether the threads of a warp can ask whether a condition holds in all of them.
     async_copies : bool
         Whether copies to shared memory can go on while threads compute.
     ordered_memory : bool
@@ -98,6 +100,7 @@ class Device:
     shuffle_bits: int = 32
     parts_of_warps: bool = False
     warp_barrier: bool = False
+    votes: bool = False
     async_copies: bool = False
     ordered_memory: bool = False
     fast_exp: bool = False
@@ -171,6 +174,7 @@ DEVICES: dict[str, Device] = {
             shuffle_bits=64,
             parts_of_warps=True,
             warp_barrier=True,
+            votes=True,
             async_copies=True,
             ordered_memory=True,
             fast_exp=True,

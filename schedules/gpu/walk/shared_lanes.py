@@ -38,7 +38,7 @@ from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.walk.elementary import in_few_instructions
 from tvm_scan.schedules.gpu.walk.exponentials import with_share
 from tvm_scan.schedules.gpu.walk.registers import WalkRegisters
-from tvm_scan.schedules.gpu.warp.tree import shuffled
+from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 
 __all__ = ["SharedThreads", "Walk", "build_shared_lanes"]
 
