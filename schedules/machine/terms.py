@@ -3,6 +3,7 @@
 * Integers wrap as in TensorIR, see ``common.wrapping``.
 * Where the threads of a warp cannot wait for one another alone, all threads of the block do.
 * Where they cannot vote on a condition, ``checked`` work is done with care at once.
+* Where an instruction multiplies and adds two numbers at once, two steps of a walk do: ``pairs``.
 * TVM 0.27 writes an infinity as ``inff`` in WGSL, which has no word for it, and rejects constant
   expressions that make one; it writes the least int32 as the negative of a number that is none.
   There they are what the bits are that a register holds.
@@ -27,6 +28,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.common.wrapping import with_wrapping
 from tvm_scan.schedules.machine.device import Device
+from tvm_scan.schedules.machine.pairs import in_pairs
 
 __all__ = [
     "all_of_warp",
@@ -103,6 +105,7 @@ def in_terms_of(device: Device, nest: Any, *, signed: bool = False) -> Any:
         nest = _with_block_barriers(nest)
     if device.is_gpu:
         nest = tvm_ffi.structural_map(nest, (tirx.AttrStmt, lambda a: _chosen(a, device)))
+        nest = in_pairs(nest, has_pairs=device.pairs)
     if not device.c_functions:
         nest = tvm_ffi.structural_map(nest, (Call, lambda call: _by_others(call, device)))
     return nest if device.extremes else _without_extremes(nest)
