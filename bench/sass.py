@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 __all__ = ["PIPES", "Instruction", "Kernel", "Loop", "Pass", "kernels", "pipe_of"]
 
@@ -39,6 +39,8 @@ _PIPES = {
 PIPES = tuple(_PIPES)
 _OF = {name: re.compile(rf"(?:{pattern})\b") for name, pattern in _PIPES.items()}
 _WIDTH = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "BYPASS": 0}
+#: Where the stall count begins, four bits, in the second half of an instruction of sm_70 and later.
+_STALL = 41
 _MOVES = re.compile(r"(LDG|STG|LDS|STS|LDGSTS|LD|ST)\b")
 
 
@@ -56,12 +58,15 @@ class Instruction:
         The label that it may jump to.
     voted : bool
         Whether its predicate is what the threads of the warp voted.
+    stall : int
+        Cycles until the warp may issue its next one, as the assembler has written it down.
     """
 
     opcode: str
     guarded: bool
     target: str | None
     voted: bool = False
+    stall: int = 1
 
     @property
     def name(self) -> str:
@@ -92,10 +97,13 @@ class Pass:
         All of them.
     opcodes : Counter
         Of each opcode, modifiers included, how many.
+    cycles : float
+        That a warp takes which is alone on its scheduler, if it never waits for memory.
     """
 
     instructions: float = 0.0
     opcodes: Counter[str] = field(default_factory=Counter)
+    cycles: float = 0.0
 
     @property
     def bytes(self) -> float:
@@ -107,7 +115,11 @@ class Pass:
         opcodes = Counter(self.opcodes)
         for opcode, count in other.opcodes.items():
             opcodes[opcode] += count * times  # type: ignore[assignment]
-        return Pass(self.instructions + times * other.instructions, opcodes)
+        return Pass(
+            self.instructions + times * other.instructions,
+            opcodes,
+            self.cycles + times * other.cycles,
+        )
 
     def by_pipe(self) -> dict[str, float]:
         """Instructions of every pipe that has some."""
@@ -191,7 +203,8 @@ class Kernel:
         for block in loop.blocks:
             if node[block] == block and block not in content:
                 part = self.instructions[slice(*self.blocks[block])]
-                content[block] = Pass(len(part), Counter(i.opcode for i in part))
+                cycles = sum(code.stall for code in part)
+                content[block] = Pass(len(part), Counter(i.opcode for i in part), cycles)
         edges: dict[int, set[int]] = {n: set() for n in content}
         for block in loop.blocks:
             for to in self.successors[block]:
@@ -223,6 +236,10 @@ def _parsed(lines: Sequence[str]) -> tuple[list[Instruction], dict[str, int]]:
             found.append(Instruction(code[2], guarded, target and target[1], voted))
             if made := re.match(r"\s*(U?P\d)\b", code[3]):
                 (votes.add if code[2].startswith("VOTE") else votes.discard)(made[1])
+        elif found and (upper := re.match(r"\s*/\* 0x([0-9a-f]{16}) \*/\s*$", line)):
+            # The second half of an instruction, as nvdisasm -hex prints it.
+            stall = int(upper[1], 16) >> _STALL & 15
+            found[-1] = replace(found[-1], stall=max(1, stall))
     return found, labels
 
 
