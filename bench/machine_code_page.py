@@ -36,8 +36,8 @@ _WHY = {
         "any exponents the special functions bind ours, whose states of a lane, and two tiles of B "
         "and C, are the registers, the shared memory and with them the occupancy. One thread for a "
         "lane takes fewer instructions (the next table), but at this batch leaves one warp of 512 "
-        "to each of 528 schedulers, which then issues at the distances of a warp alone: {alone:.0f} "
-        "us, against {together:.0f} of two warps that fill each other's."
+        "to each of 528 schedulers, which then issues at the distances of a warp alone: "
+        "{alone:.0f} us, against {together:.0f} of two warps that fill each other's."
     ),
     "selective 64 x 2048 x 2048 x 16": (
         "With more channels than the chip has threads to spare, a thread has all states of its "
@@ -62,7 +62,8 @@ _WHY = {
         "no exchange, but as many threads as rows; its gate is the exponential of its input."
     ),
     "cumsum 2048 x 4096": (
-        "Memory binds all. Ours has a thread's 8 steps for a tree of 5 levels, CUB 16: the shuffles."
+        "Memory binds all. Ours has a thread's 8 steps for a tree of 5 levels, CUB 16: these are "
+        "the shuffles."
     ),
     "cumsum 1 x 2^28": (
         "Ours counts the kernel that reduces and the one that replays: the row is read twice, "
@@ -79,9 +80,8 @@ _WHY = {
     "ssd 8 x 2048 x 32 x 64 x 64": (
         "mamba-ssm's works in chunks of 256 steps by products of matrices on tensor cores, another "
         "algorithm, in which a step of a state is a small part of an instruction; the bounds have "
-        "none for tensor cores. Ours and fla's recurrent kernel take step after step; fla's has few "
-        "registers and no tiles because it loads each step as it comes, and nothing else: three "
-        "times the instructions."
+        "none for tensor cores. Ours and fla's recurrent kernel take step after step; fla's loads "
+        "each as it comes, with few registers and no tiles, and three times the instructions."
     ),
 }
 _HEAD = """# CUDA: machine code
@@ -99,18 +99,18 @@ follows from the plan (ours), the template arguments (peers'), the tiles that a 
 compiled for, or what it stores. A branch that a warp takes as a whole, by a vote, is taken where it
 skips work: no value is NaN. Instructions are a thread's, for an element: a step of a lane,
 and of one of its states where it has states. Loops inside that do not go over elements (a look-back
-that waits) count once. The cycles of a warp alone are the distances
-that ptxas puts between instructions, without waits for memory: what a warp takes to which a scheduler
-belongs. Occupancy is by registers and static shared memory. A figure of ours that is
-worse than the best peer's is **bold**.
+that waits) count once. The cycles of a warp alone are the distances that ptxas puts between
+instructions, without waits for memory: what a warp takes that has a scheduler for itself.
+Occupancy is by registers and static shared memory. A figure of ours that is worse than the best
+peer's is **bold**.
 """
 _PAIRS = """## sm_100: two numbers at once
 
-From sm_100 on `fma.rn.f32x2`, `mul` and `add` work on two float32 at once, each rounded as by itself
-(ptxas: FFMA2, FMUL2, FADD2). Our walks take them for two steps that follow one another, where memory
-holds their inputs along time, and else for two states of a step (`schedules/machine/pairs.py`). What
-waits for the step before, as the carry, and sums over the states keep their order and are made one by
-one. The plans are those of sm_90 above.
+From sm_100 on `fma.rn.f32x2`, `mul` and `add` work on two float32 at once, each rounded as by
+itself (ptxas: FFMA2, FMUL2, FADD2). Our walks take them for two steps that follow one another,
+where memory holds their inputs along time, and else for two states of a step
+(`schedules/machine/pairs.py`). What waits for the step before, as the carry, and sums over the
+states of a step keep their order, and are made one by one. The plans are those of sm_90 above.
 """
 _TAIL = """## What is not there
 
