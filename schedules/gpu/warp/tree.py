@@ -2,7 +2,7 @@
 
 For T threads: each one makes 5 combines in its warp. The totals of few warps every thread takes
 in turn: from the carries before the block, where they are known, it applies them to these, which
-costs less than to combine them. Else each makes log2(T / 32) combines over the totals (every warp
+costs less than to combine them if elements have more parts. Else each makes log2(T / 32) combines over the totals (every warp
 scans all of them, so that nothing goes back through memory) and one for its prefix. The only
 barrier stands between the warps' totals and their readers: scans that follow one another leave
 them in two arrays by the parity of their number, and between two scans of one parity stands the
@@ -75,7 +75,15 @@ class WarpTree(BlockTree):
         groups = [group for group in recurrence.groups if group.level == level]
         if any(recurrence.state_axes(group) for group in groups):
             return False  # no registers for as many more
-        return 1 < self.warps <= _IN_TURN or watched(recurrence, level)
+        # Of elements with no more parts than carries, a combine costs what an application does.
+        wide = any(len(group.algebra.dtypes) > len(group.carries) for group in groups)
+        return (self._in_turn(level) and wide) or watched(recurrence, level)
+
+    def _in_turn(self, level: int) -> bool:
+        """Return whether threads take the totals of the warps one after another."""
+        recurrence = self.replica.recurrence
+        cells = [recurrence.state_axes(g) for g in recurrence.groups if g.level == level]
+        return 1 < self.warps <= _IN_TURN and not any(cells)
 
     def scan(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""
@@ -101,7 +109,7 @@ class WarpTree(BlockTree):
         """Statements of one scan of which carries are wanted; see ``BlockTree``."""
         if not self._is_ahead(level):
             return self.scan(level, mine, total, number)
-        if not 1 < self.warps <= _IN_TURN:
+        if not self._in_turn(level):
             stmts = self.scan(level, mine, total, number)
             return [*stmts, self._carried(running, level, mine, [(total, [])])]
         stmts = self._inclusive(mine, self.left[level], WARP)
@@ -157,7 +165,7 @@ class WarpTree(BlockTree):
         if self.warps == 1:
             return [*stmts, self._shuffle(total, mine, "", WARP - 1)]
         stmts.append(self._keep_total(level, mine, number))
-        if self.warps > _IN_TURN or not self._is_ahead(level):
+        if not self._in_turn(level):
             return [*stmts, *self._scan_totals(level, total, number)]
         return [*stmts, all_wait(), hidden(self._folded(level, total, number))]
 
