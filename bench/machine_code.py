@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from typing import Any
 
 from tvm.target import Target
 
-from bench.machine_code_cases import CASES, TARGET, Case, Part, default_of, parts_of
+from bench.machine_code_cases import CASES, LATER, TARGET, Case, Part, default_of, parts_of
 from bench.machine_code_page import EQUAL_STEPS, page
 from bench.machine_code_peers import Code, code_of, compiled
 from bench.sass import Pass, kernels
@@ -109,6 +110,8 @@ def counted(
     return {
         "instructions": total.instructions,
         "pipes": total.by_pipe(),
+        "cycles": total.cycles,
+        "packed": sum(n for o, n in total.opcodes.items() if re.match(r"F(FMA|MUL|ADD)2\b", o)),
         "mufu": sum(n for o, n in total.opcodes.items() if o.startswith("MUFU")),
         "barriers": barriers,
         "registers": most.registers,
@@ -137,11 +140,23 @@ def _predicted(row: dict[str, Any], elements: int, moved: float, launches: int) 
 
 def _ours(case: Case, folder: Path) -> list[dict[str, Any]]:
     """One row, or two of a kernel with another way for exponents in equal steps."""
+    return _compiled_for(case, folder, TARGET, "sm_90")
+
+
+def _in_pairs(case: Case, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Rows of a walk on sm_100: of separate steps, and of pairs of numbers; none of others."""
+    if default_of(case)[0].algorithm != "lanes":
+        return {}
+    targets = {"separate": TARGET, "in pairs": LATER}
+    return {how: _compiled_for(case, folder, on, "sm_100") for how, on in targets.items()}
+
+
+def _compiled_for(case: Case, folder: Path, target: Target, arch: str) -> list[dict[str, Any]]:
     plan, recurrence = default_of(case)
     fields: Any = plan
     source = folder / "ours.cu"
-    source.write_text(emit_cuda(parallelize(case.make(), TARGET, plan)))
-    code, parts = compiled(source, folder, []), parts_of(plan, recurrence)
+    source.write_text(emit_cuda(parallelize(case.make(), target, plan)))
+    code, parts = compiled(source, folder, [], arch), parts_of(plan, recurrence)
     # Of three phases, what the second kernel reads is small; the inputs are read twice.
     launches = 3 if plan.algorithm == "three_phase" else 1
     moved = case.bytes + (case.bytes - case.stored if launches == 3 else 0.0)
@@ -186,10 +201,13 @@ def main() -> int:
         "machine": machine(Target.from_device("cpu")),
         "nvcc": version.splitlines()[-2].rpartition(" ")[2],
         "cases": {},
+        "pairs": {},
     }
     for name in list(CASES)[: 1 if asked.quick else None]:
         with tempfile.TemporaryDirectory(prefix="machine-code-") as scratch:
             found["cases"][name] = rows_of(CASES[name], asked.peers, Path(scratch))
+            if pairs := _in_pairs(CASES[name], Path(scratch)):
+                found["pairs"][name] = pairs
         for row in found["cases"][name]:
             print(name, row["who"], row.get("missing") or f"{row['instructions']:.2f}", flush=True)
     if asked.json:

@@ -18,7 +18,7 @@ from tvm_scan.schedules.common.state_split import NoSplit, split_of
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_steps
 from tvm_scan.schedules.gpu.walk.owner_sums import TOGETHER
 
-__all__ = ["CASES", "TARGET", "Case", "Part", "Peer", "default_of", "parts_of"]
+__all__ = ["CASES", "LATER", "TARGET", "Case", "Part", "Peer", "default_of", "parts_of"]
 
 TARGET = Target(
     {
@@ -29,6 +29,8 @@ TARGET = Target(
     },
     host={"kind": "llvm"},
 )
+#: The first one with instructions on pairs of float32.
+LATER = Target({**dict(TARGET.export()), "arch": "sm_100"})
 
 
 @dataclass(frozen=True)

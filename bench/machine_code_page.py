@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.origin import origin
+from tvm_scan.schedules.machine.gpu_chip import CLOCK
 
 __all__ = ["EQUAL_STEPS", "page"]
 
@@ -32,38 +33,55 @@ _WHY = {
         "what two threads exchange, and a step's softplus, gate, loads and copies. mamba-ssm's "
         "scans the tile of each state by a tree, with two barriers, and loads B and C again for "
         "every channel; its shared memory is given at the launch and not in its machine code. With "
-        "any exponents the special functions bind ours."
+        "any exponents the special functions bind ours, whose states of a lane, and two tiles of B "
+        "and C, are the registers, the shared memory and with them the occupancy. One thread for a "
+        "lane takes fewer instructions (the next table), but at this batch leaves one warp of 512 "
+        "to each of 528 schedulers, which then issues at the distances of a warp alone: "
+        "{alone:.0f} us, against {together:.0f} of two warps that fill each other's."
     ),
     "selective 64 x 2048 x 2048 x 16": (
         "With more channels than the chip has threads to spare, a thread has all states of its "
-        "own, and exchanges nothing. Its registers leave room for few threads."
+        "own, and exchanges nothing. These are its registers, which leave room for few threads; "
+        "the shared memory is two tiles of B and C. Memory binds where A lies in equal steps, else "
+        "special functions."
     ),
     "selective 8 x 2048 x 2048 x 16, bfloat16": (
-        "The block converts B and C once for all its channels, which is a barrier more."
+        "The block converts B and C once for all its channels, which is a barrier more; the shared "
+        "memory is their tiles, in float32 and in two buffers of halves."
     ),
     "affine 12288 x 65536": (
-        "Memory binds all but one. Ours has more instructions than CUB's rows, which take 16 steps "
-        "of a thread through shared memory; and a third of those of its tree say that an infinite "
-        "gate keeps a zero. accelerated-scan is compiled without multiply-adds and "
+        "Memory binds all but one. CUB's rows take 16 steps of a thread through shared memory, "
+        "where ours takes 8, and of every step of a thread a part of the tree: these are the "
+        "shuffles, the predicates (ALU) and the addresses (uniform) that fla's, which has no tree, "
+        "has not, as it has no barrier. Registers are the inputs, held from the "
+        "reduction to the replay; its occupancy is that of as many threads as rows. "
+        "accelerated-scan is compiled without multiply-adds and "
         "scans all four elements of a thread at every level. The functor by which CUB's "
         "look-back keeps rows apart (`bench/gpu_peers.cu`) has a remainder of 64 bits, and reads "
         "cells one by one. fla's walks time by a thread for each row, with time as the first axis: "
         "no exchange, but as many threads as rows; its gate is the exponential of its input."
     ),
-    "cumsum 2048 x 4096": ("Memory binds all."),
+    "cumsum 2048 x 4096": (
+        "Memory binds all. Ours has a thread's 8 steps for a tree of 5 levels, CUB 16: these are "
+        "the shuffles."
+    ),
     "cumsum 1 x 2^28": (
         "Ours counts the kernel that reduces and the one that replays: the row is read twice, "
-        "which is what the time is lost by."
+        "which is what the time is lost by, and why the sums, the trees' shuffles and barriers and "
+        "the addresses count twice. `single_pass` reads it once, and is no default before it has "
+        "run on a GPU."
     ),
     "rwkv6 32 x 1024 x 64 x 64": (
         "fla's recurrent kernel divides a head among four programs, two of which have the same "
         "columns: another kernel adds up their sums, which is not counted, where ours exchanges "
-        "sums in this one. Its gate is an exponential."
+        "sums in this one: the FMA pipe's sums and the shuffles. The shared memory is what the "
+        "columns of a head share, in two buffers. Its gate is an exponential."
     ),
     "ssd 8 x 2048 x 32 x 64 x 64": (
         "mamba-ssm's works in chunks of 256 steps by products of matrices on tensor cores, another "
         "algorithm, in which a step of a state is a small part of an instruction; the bounds have "
-        "none for tensor cores. Ours and fla's recurrent kernel take step after step."
+        "none for tensor cores. Ours and fla's recurrent kernel take step after step; fla's loads "
+        "each as it comes, with few registers and no tiles, and three times the instructions."
     ),
 }
 _HEAD = """# CUDA: machine code
@@ -78,10 +96,21 @@ the ways through a pass it takes the one that moves most bytes, then has most sp
 (with A in equal steps, fewest), then the fewest instructions: that of a whole tile. What a branch
 skips and nothing replaces counts: some thread of a warp executes it. What a pass of a loop does
 follows from the plan (ours), the template arguments (peers'), the tiles that a kernel of Triton is
-compiled for, or what it stores. Instructions are a thread's, for an element: a step of a lane,
+compiled for, or what it stores. A branch that a warp takes as a whole, by a vote, is taken where it
+skips work: no value is NaN. Instructions are a thread's, for an element: a step of a lane,
 and of one of its states where it has states. Loops inside that do not go over elements (a look-back
-that waits) count once. Occupancy is by registers and static shared memory. A figure of ours that is
-worse than the best peer's is **bold**.
+that waits) count once. The cycles of a warp alone are the distances that ptxas puts between
+instructions, without waits for memory: what a warp takes that has a scheduler for itself.
+Occupancy is by registers and static shared memory. A figure of ours that is worse than the best
+peer's is **bold**.
+"""
+_PAIRS = """## sm_100: two numbers at once
+
+From sm_100 on `fma.rn.f32x2`, `mul` and `add` work on two float32 at once, each rounded as by
+itself (ptxas: FFMA2, FMUL2, FADD2). Our walks take them for two steps that follow one another,
+where memory holds their inputs along time, and else for two states of a step
+(`schedules/machine/pairs.py`). What waits for the step before, as the carry, and sums over the
+states of a step keep their order, and are made one by one. The plans are those of sm_90 above.
 """
 _TAIL = """## What is not there
 
@@ -103,8 +132,38 @@ def page(found: dict[str, Any]) -> str:
     for name, rows in found["cases"].items():
         lines += [f"## {name}", "", *_table(rows), ""]
         lines += [f"Missing: {row['who']}: {row['missing']}." for row in rows if "missing" in row]
-        lines += [_WHY[name], ""]
-    return "\n".join([*lines, _TAIL])
+        lines += [_WHY[name].format(**_alone(found["cases"])), ""]
+    return "\n".join([*lines, *_pairs(found["pairs"]), _TAIL])
+
+
+def _alone(cases: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
+    """Microseconds of the smaller batch by one thread a lane and one warp a scheduler, and by two.
+
+    Of exponents in equal steps, 2048 steps of 16 states.
+    """
+    one, two = (cases.get(f"selective {b} x 2048 x 2048 x 16", [{}, {}])[1] for b in (64, 8))
+    each = 2048 * 16 / (CLOCK * 1e-6)
+    return {
+        "alone": one.get("cycles", 0.0) * each,
+        "together": max(two.get("instructions", 0.0), two.get("cycles", 0.0) / 2) * each,
+    }
+
+
+def _pairs(cases: dict[str, dict[str, list[dict[str, Any]]]]) -> list[str]:
+    """The section on sm_100."""
+    lines = [
+        _PAIRS,
+        "| instructions per element | separate | in pairs | of these on pairs "
+        "| registers, separate | in pairs |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, ways in cases.items():
+        for one, two in zip(ways["separate"], ways["in pairs"], strict=True):
+            which = name + one["who"].removeprefix("ours")
+            cells = [f"{one['instructions']:.2f}", f"{two['instructions']:.2f}"]
+            cells += [f"{two['packed']:.2f}", str(one["registers"]), str(two["registers"])]
+            lines.append(f"| {which} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
@@ -127,6 +186,7 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     for pipe, title in _PIPES.items():
         if any(pipe in row["pipes"] for row in there):
             add(f"- {title}", lambda row, pipe=pipe: row["pipes"].get(pipe, 0.0), "{:.2f}")
+    add("cycles of a warp alone", lambda row: row["cycles"], "{:.2f}")
     add("barriers of a thread", lambda row: row["barriers"], "{:.3f}")
     add("bytes of memory", lambda row: row["bytes"], "{:.2f}")
     add("registers", lambda row: row["registers"], "{}")

@@ -20,8 +20,8 @@ Code = tuple[str, dict[str, Resources]]
 LIBRARIES = ("peers", "block", "mamba", "accelerated", *KERNELS)
 
 
-def compiled(source: Path, folder: Path, options: list[str]) -> Code:
-    """The machine code of a file for sm_90.
+def compiled(source: Path, folder: Path, options: list[str], arch: str = "sm_90") -> Code:
+    """The machine code of a file for an architecture.
 
     Raises
     ------
@@ -33,7 +33,17 @@ def compiled(source: Path, folder: Path, options: list[str]) -> Code:
         missing = "nvcc" if nvcc is None else "nvdisasm"
         raise RuntimeError(f"no {missing} on the PATH (pip: nvidia-cuda-nvdisasm)")
     cubin = folder / f"{source.stem}.cubin"
-    command = [nvcc, "-arch=sm_90", "-std=c++17", "-O3", "-w", *options, "-Xptxas", "-v", "-cubin"]
+    command = [
+        nvcc,
+        f"-arch={arch}",
+        "-std=c++17",
+        "-O3",
+        "-w",
+        *options,
+        "-Xptxas",
+        "-v",
+        "-cubin",
+    ]
     done = subprocess.run([*command, "-o", str(cubin), str(source)], capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"nvcc rejects {source.name}: {done.stderr[:500]}")
@@ -41,7 +51,7 @@ def compiled(source: Path, folder: Path, options: list[str]) -> Code:
 
 
 def _disassembled(cubin: Path) -> str:
-    command = [str(nvdisasm_path()), str(cubin)]
+    command = [str(nvdisasm_path()), "-hex", str(cubin)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

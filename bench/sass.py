@@ -8,7 +8,8 @@ the way of a whole tile: guards of tiles that are cut off move no more and compu
 paths of special cases (a division, a denormal) move nothing.
 
 What a branch skips and nothing replaces counts as executed: some thread of the warp executes it.
-Calls are left out, which are slow paths.
+Of a branch that a vote decides, which a warp takes as a whole, there are two ways. Calls are left
+out, which are slow paths.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 __all__ = ["PIPES", "Instruction", "Kernel", "Loop", "Pass", "kernels", "pipe_of"]
 
@@ -38,6 +39,8 @@ _PIPES = {
 PIPES = tuple(_PIPES)
 _OF = {name: re.compile(rf"(?:{pattern})\b") for name, pattern in _PIPES.items()}
 _WIDTH = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "BYPASS": 0}
+#: Where the stall count begins, four bits, in the second half of an instruction of sm_70 and later.
+_STALL = 41
 _MOVES = re.compile(r"(LDG|STG|LDS|STS|LDGSTS|LD|ST)\b")
 
 
@@ -53,11 +56,17 @@ class Instruction:
         Whether it depends on a predicate, or, as ``BRA.DIV``, on whether the warp's threads meet.
     target : str or None
         The label that it may jump to.
+    voted : bool
+        Whether its predicate is what the threads of the warp voted.
+    stall : int
+        Cycles until the warp may issue its next one, as the assembler has written it down.
     """
 
     opcode: str
     guarded: bool
     target: str | None
+    voted: bool = False
+    stall: int = 1
 
     @property
     def name(self) -> str:
@@ -88,10 +97,13 @@ class Pass:
         All of them.
     opcodes : Counter
         Of each opcode, modifiers included, how many.
+    cycles : float
+        That a warp takes which is alone on its scheduler, if it never waits for memory.
     """
 
     instructions: float = 0.0
     opcodes: Counter[str] = field(default_factory=Counter)
+    cycles: float = 0.0
 
     @property
     def bytes(self) -> float:
@@ -103,7 +115,11 @@ class Pass:
         opcodes = Counter(self.opcodes)
         for opcode, count in other.opcodes.items():
             opcodes[opcode] += count * times  # type: ignore[assignment]
-        return Pass(self.instructions + times * other.instructions, opcodes)
+        return Pass(
+            self.instructions + times * other.instructions,
+            opcodes,
+            self.cycles + times * other.cycles,
+        )
 
     def by_pipe(self) -> dict[str, float]:
         """Instructions of every pipe that has some."""
@@ -187,7 +203,8 @@ class Kernel:
         for block in loop.blocks:
             if node[block] == block and block not in content:
                 part = self.instructions[slice(*self.blocks[block])]
-                content[block] = Pass(len(part), Counter(i.opcode for i in part))
+                cycles = sum(code.stall for code in part)
+                content[block] = Pass(len(part), Counter(i.opcode for i in part), cycles)
         edges: dict[int, set[int]] = {n: set() for n in content}
         for block in loop.blocks:
             for to in self.successors[block]:
@@ -206,6 +223,7 @@ def kernels(text: str) -> Iterator[Kernel]:
 def _parsed(lines: Sequence[str]) -> tuple[list[Instruction], dict[str, int]]:
     found: list[Instruction] = []
     labels: dict[str, int] = {}
+    votes: set[str] = set()
     for line in lines:
         if label := re.match(r"\s*(\.L_x?_?\w+):", line):
             labels[label[1]] = len(found)
@@ -213,7 +231,15 @@ def _parsed(lines: Sequence[str]) -> tuple[list[Instruction], dict[str, int]]:
             target = re.search(r"`\((\.L_\w+)\)", code[3])
             named = re.match(r"\s*!?U?P\d", code[3]) is not None and code[2].startswith("BRA")
             guarded = code[1] is not None or named or code[2].startswith("BRA.DIV")
-            found.append(Instruction(code[2], guarded, target and target[1]))
+            asked = re.search(r"U?P\d", code[1] or (code[3] if named else ""))
+            voted = asked is not None and asked[0] in votes
+            found.append(Instruction(code[2], guarded, target and target[1], voted))
+            if made := re.match(r"\s*(U?P\d)\b", code[3]):
+                (votes.add if code[2].startswith("VOTE") else votes.discard)(made[1])
+        elif found and (upper := re.match(r"\s*/\* 0x([0-9a-f]{16}) \*/\s*$", line)):
+            # The second half of an instruction, as nvdisasm -hex prints it.
+            stall = int(upper[1], 16) >> _STALL & 15
+            found[-1] = replace(found[-1], stall=max(1, stall))
     return found, labels
 
 
@@ -238,7 +264,8 @@ def _blocks(
     for number, to in enumerate(follows):
         if len(to) == 2 and to[0] > to[1] and to[0] in follows[to[0] - 1]:
             skipped = instructions[ranges[to[1]][0] : ranges[to[0]][0]]
-            if not any(code.name == "CALL" for code in skipped):
+            voted = instructions[ranges[number][1] - 1].voted
+            if not voted and not any(code.name == "CALL" for code in skipped):
                 follows[number] = to[1:]
     return ranges, follows
 

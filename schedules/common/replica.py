@@ -6,7 +6,7 @@ variables and its own lane expressions; ``Replica`` makes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -161,6 +161,26 @@ class Replica:
         """Statement that sets a carry cell."""
         buffer, indices = self.carry(index, cell, inner)
         return tirx.BufferStore(buffer, value, indices)
+
+    def like(self, tag: str) -> Replica:
+        """Registers of the same lanes under other names."""
+        lanes = [self._lanes[lane.var] for lane in self.recurrence.lanes]
+        return Replica(self.recurrence, lanes, unroll=self.unroll, tag=tag)
+
+    def states_of(self, levels: Collection[int]) -> list[Var]:
+        """Register arrays of the carries of some levels."""
+        r = self.recurrence
+        carries = (r.carries[i] for g in r.groups if g.level in levels for i in g.carries)
+        states = tir.VarMap((carry.state, True) for carry in carries)
+        return [self._registers[state] for state in states.keys()]
+
+    def copy_carries(self, level: int, source: Replica) -> Any:
+        """Carry registers of a level := those of ``source``."""
+
+        def of_cell(i: int, cell: list[Any]) -> Any:
+            return self.set_carry(i, cell, source.get_carry(i, cell))
+
+        return self.for_carries(range(level, level + 1), of_cell)
 
     def take(self, other: Replica, inner: Any) -> Any:
         """Registers that are no carries := those of ``other`` at ``inner``."""
@@ -318,14 +338,19 @@ class Replica:
         lead: Sequence[Any],
         source: Replica | None = None,
         inner: Any = None,
+        formulas: Callable[[Algebra], Any] | None = None,
     ) -> Any:
-        """Carry registers := elements[lead] applied to the carries of ``source`` (or its own)."""
+        """Carry registers := elements[lead] applied to the carries of ``source`` (or its own).
+
+        ``formulas`` gives what has ``apply``, if not the algebra itself.
+        """
         source = source or self
 
         def of_cell(i: int, cell: list[Any]) -> Any:
             group = self.recurrence.groups[i]
             carries = tuple(source.get_carry(c, cell, inner) for c in group.carries)
-            values = group.algebra.apply(elements.load(i, lead, cell), carries)
+            which: Any = group.algebra if formulas is None else formulas(group.algebra)
+            values = which.apply(elements.load(i, lead, cell), carries)
             return store_all([self.carry(c, cell, inner) for c in group.carries], values)
 
         return self.for_each_element(elements.level, of_cell)

@@ -26,7 +26,7 @@ from tvm_scan.schedules.gpu.thread.plans import (
     waits_in_warps,
 )
 from tvm_scan.schedules.gpu.thread.vector_access import has_vectors
-from tvm_scan.schedules.gpu.warp.tree import SHUFFLES, takes_warp_tree
+from tvm_scan.schedules.gpu.warp.shuffles import SHUFFLES, takes_warp_tree
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Tree
 from tvm_scan.schedules.plan import ScanPlan

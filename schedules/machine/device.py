@@ -6,6 +6,7 @@ A new interface is a new row, and nothing else.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import tvm
@@ -14,7 +15,7 @@ from tvm.target import Target
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.common.wrapping import Overflow
 
-__all__ = ["DEVICES", "Device", "device_of"]
+__all__ = ["DEVICES", "Device", "compute_capability", "device_of"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,13 @@ class Device:
     warp_barrier : bool
         Whether the threads of a warp can wait for one another alone; where they cannot, all those
         of the block do.
+    votes : bool
+        Whether the threads of a warp can ask whether a condition holds in all of them.
+    pairs_from : int
+        Compute capability from which an instruction multiplies and adds two float32 at once; 0 for
+        none.
+    pairs : bool
+        Whether a target has it.
     async_copies : bool
         Whether copies to shared memory can go on while threads compute.
     ordered_memory : bool
@@ -98,6 +106,9 @@ class Device:
     shuffle_bits: int = 32
     parts_of_warps: bool = False
     warp_barrier: bool = False
+    votes: bool = False
+    pairs_from: int = 0
+    pairs: bool = False
     async_copies: bool = False
     ordered_memory: bool = False
     fast_exp: bool = False
@@ -171,6 +182,8 @@ DEVICES: dict[str, Device] = {
             shuffle_bits=64,
             parts_of_warps=True,
             warp_barrier=True,
+            votes=True,
+            pairs_from=100,
             async_copies=True,
             ordered_memory=True,
             fast_exp=True,
@@ -241,14 +254,23 @@ def device_of(target: Target) -> Device:
     if row is not None and row.is_served:
         if not row.is_generated:
             row = _by_another(row)
-        has_subgroups = row.subgroups and (target.attrs or {}).get("supports_subgroups")
-        return replace(row, shuffles=row.subgroups) if has_subgroups else row
+        attrs = target.attrs or {}
+        if row.subgroups and attrs.get("supports_subgroups"):
+            return replace(row, shuffles=row.subgroups)
+        has_pairs = 0 < row.pairs_from <= compute_capability(str(attrs.get("arch") or ""))
+        return replace(row, pairs=True) if has_pairs else row
     *names, last = (row.name for row in DEVICES.values() if row.is_served)
     why = "" if row is None else ", which this build of TVM has no code generator for"
     raise PlanError(
         f"expected a target of kind {', '.join(names)} or {last}, got {kind}{why}; "
         "choose one of them"
     )
+
+
+def compute_capability(arch: str) -> int:
+    """90 of ``sm_90a``; 0 where there is no such name."""
+    match = re.fullmatch(r"sm_(\d+)[a-z]*", arch)
+    return int(match[1]) if match else 0
 
 
 def _by_another(row: Device) -> Device:

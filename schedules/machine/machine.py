@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,7 @@ from tvm.target.codegen import target_has_features
 
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import chip_of
-from tvm_scan.schedules.machine.device import Device, device_of
+from tvm_scan.schedules.machine.device import Device, compute_capability, device_of
 
 __all__ = ["Machine", "host_cores", "host_processors"]
 
@@ -88,7 +87,7 @@ class Machine:
             value: Any = attrs.get(name)
             return default if value is None else int(value)
 
-        capability = _compute_capability(str(attrs.get("arch") or ""))
+        capability = compute_capability(str(attrs.get("arch") or ""))
         return Machine(
             device=device,
             # WebGPU's targets have the second name alone.
@@ -103,12 +102,6 @@ class Machine:
             chip=CpuChip() if device.is_gpu else chip_of(target),
             processor=str(attrs.get("mcpu") or attrs.get("arch") or Machine.processor),
         )
-
-
-def _compute_capability(arch: str) -> int:
-    """90 of ``sm_90a``; 0 where there is no such name."""
-    match = re.fullmatch(r"sm_(\d+)[a-z]*", arch)
-    return int(match[1]) if match else 0
 
 
 def _has(target: Target, feature: str) -> bool:

@@ -2,6 +2,8 @@
 
 * Integers wrap as in TensorIR, see ``common.wrapping``.
 * Where the threads of a warp cannot wait for one another alone, all threads of the block do.
+* Where they cannot vote on a condition, ``checked`` work is done with care at once.
+* Where an instruction multiplies and adds two numbers at once, two steps of a walk do: ``pairs``.
 * TVM 0.27 writes an infinity as ``inff`` in WGSL, which has no word for it, and rejects constant
   expressions that make one; it writes the least int32 as the negative of a number that is none.
   There they are what the bits are that a register holds.
@@ -19,16 +21,31 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op, Var
 from tvm.s_tir import SBlock
+from tvm.script import tirx as T
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.common.wrapping import with_wrapping
 from tvm_scan.schedules.machine.device import Device
+from tvm_scan.schedules.machine.pairs import in_pairs
 
-__all__ = ["block_barrier", "in_terms_of", "missing_functions", "warp_barrier"]
+__all__ = [
+    "all_of_warp",
+    "block_barrier",
+    "checked",
+    "in_terms_of",
+    "missing_functions",
+    "warp_barrier",
+]
 
 _WARP_BARRIER = "tirx.cuda.warp_sync"
+_CHECKED, _CAREFUL = "tvm_scan.checked", "tvm_scan.careful"
+_ALL = """
+__forceinline__ __device__ int scan_all(int holds) {
+  return __all_sync(0xffffffffu, holds);
+}
+"""
 #: Bits of an infinity in float32, and of its sign, which are those of the least int32, too.
 _INFINITY, _SIGN = 0x7F800000, 1 << 31
 
@@ -41,6 +58,29 @@ def block_barrier() -> Any:
 def warp_barrier() -> Any:
     """Return the statement by which all threads of a warp do."""
     return tirx.Evaluate(tirx.call_intrin("", _WARP_BARRIER))
+
+
+def all_of_warp(condition: Any) -> Any:
+    """Return 1 where a condition holds in all 32 threads of a warp, which all ask, and else 0."""
+    holds = tirx.Select(condition, int_const(1, "int32"), int_const(0, "int32"))
+    return T.cuda.func_call("scan_all", holds, source_code=_ALL, return_type="int32")
+
+
+def checked(fast: Any, intact: Any, careful: Any) -> Any:
+    """Work that is done again, with care, by a warp in which a thread's results are not intact.
+
+    Parameters
+    ----------
+    fast, careful : Stmt
+        The two ways; both need nothing but what was there before.
+    intact : Expr
+        What holds after ``fast`` where that did what ``careful`` does.
+    """
+    mark = int_const(1, "int32")
+    again = tirx.AttrStmt(mark, _CAREFUL, mark, careful)
+    damaged = tirx.EQ(all_of_warp(intact), int_const(0, "int32"))
+    body = tir.seq([fast, tirx.IfThenElse(damaged, again, None)])
+    return tirx.AttrStmt(mark, _CHECKED, mark, body)
 
 
 def in_terms_of(device: Device, nest: Any, *, signed: bool = False) -> Any:
@@ -63,6 +103,9 @@ def in_terms_of(device: Device, nest: Any, *, signed: bool = False) -> Any:
     nest = with_wrapping(nest, device.overflow, signed=signed)
     if device.is_gpu and not device.warp_barrier:
         nest = _with_block_barriers(nest)
+    if device.is_gpu:
+        nest = tvm_ffi.structural_map(nest, (tirx.AttrStmt, lambda a: _chosen(a, device)))
+        nest = in_pairs(nest, has_pairs=device.pairs)
     if not device.c_functions:
         nest = tvm_ffi.structural_map(nest, (Call, lambda call: _by_others(call, device)))
     return nest if device.extremes else _without_extremes(nest)
@@ -148,6 +191,22 @@ def _has_rule(name: str, kind: str) -> bool:
         return Op.get(name).get_attr(f"{kind}.FLowerIntrinsic") is not None
     except RuntimeError:  # no function has a rule of this kind
         return False
+
+
+def _chosen(attribute: tirx.AttrStmt, device: Device) -> Any:
+    """``checked`` work without its marks, or the careful way alone."""
+    if attribute.attr_key != _CHECKED:
+        return attribute
+    careful: list[Any] = []
+
+    def on_attribute(inner: tirx.AttrStmt) -> Any:
+        if inner.attr_key != _CAREFUL:
+            return inner
+        careful.append(inner.body)
+        return inner.body
+
+    body = tvm_ffi.structural_map(attribute.body, (tirx.AttrStmt, on_attribute))
+    return body if device.votes else careful[0]
 
 
 def _with_block_barriers(nest: Any) -> Any:

@@ -105,9 +105,11 @@ def barriers(tree, threads):
 
 def test_barriers_are_those_that_the_tree_needs():
     """One between the warps' totals and their readers; more in tests/gpu/test_barriers.py."""
-    assert barriers("warp", 32) == (0, 2 * (5 + 2))
-    # Of two parts: 5 levels, 1 neighbour, 3 levels of totals, the total, the prefix of the warp.
-    assert barriers("warp", 256) == (1, 2 * (5 + 1 + 3 + 2))
+    # Of two parts: 5 levels, in two ways, 1 neighbour, the total.
+    assert barriers("warp", 32) == (0, 2 * (2 * 5 + 2))
+    assert barriers("warp", 256) == (1, 2 * (2 * 5 + 1))
+    # And 4 levels of totals, in two ways, and the prefix of the warp.
+    assert barriers("warp", 512) == (1, 2 * (2 * 5 + 1 + 2 * 4 + 2))
     # One for each level, one before the neighbour is read.
     assert barriers("kogge_stone", 64)[0] == 6 + 1
     assert barriers("blelloch", 256)[0] == 2 * 3

@@ -105,10 +105,45 @@ def test_a_loop_may_compute_a_step_in_two_ways():
     assert fewest.opcodes["FADD"] == 1 and fewest.opcodes["FMUL"] == 1
 
 
+#: A loop whose threads vote, and one in which each decides for itself, as nvdisasm -hex prints it.
+VOTED = """
+.text.voted:
+        /*0000*/                   S2R R0, SR_TID.X ;          /* 0x0000000000007919 */
+                                                               /* 0x000e220000002100 */
+.L_x_1:
+        /*0010*/                   LDG.E R8, desc[UR4][R2.64] ; /* 0x0000000000007919 */
+                                                               /* 0x000ea2000c1e1900 */
+        /*0020*/                   FSETP.NAN.AND P0, PT, R8, R8, PT ; /* 0x0000000000007919 */
+                                                               /* 0x004fda0003f08000 */
+        /*0030*/                   {vote} P0, !P0 ;          /* 0x0000000000007919 */
+                                                               /* 0x000fc80000000000 */
+        /*0040*/              @P0  BRA `(.L_x_2) ;             /* 0x0000000000007919 */
+                                                               /* 0x000fea0003800000 */
+        /*0050*/                   FADD R8, R8, R9 ;           /* 0x0000000000007919 */
+                                                               /* 0x000fc80000000000 */
+.L_x_2:
+        /*0060*/              @P3  BRA `(.L_x_1) ;             /* 0x0000000000007919 */
+                                                               /* 0x000fea000383ffff */
+        /*0070*/                   EXIT ;                      /* 0x0000000000007919 */
+                                                               /* 0x000fea0003800000 */
+"""
+
+
+@pytest.mark.parametrize(("opcode", "skipped"), [("VOTE.ALL", 1), ("PLOP3.LUT", 0)])
+def test_a_warp_skips_what_it_votes_to_skip(opcode, skipped):
+    (kernel,) = kernels(VOTED.replace("{vote}", opcode))
+    _, loop = kernel.depth()
+    once = kernel.executed(loop, [1])
+    assert once.instructions == 6 - skipped and once.opcodes["FADD"] == 1 - skipped
+    # Bits 41 to 44 of the second half.
+    assert once.cycles == 1 + 13 + 4 + 5 + 5 + 4 * (1 - skipped)
+
+
 @pytest.mark.parametrize(
     ("opcode", "pipe", "width"),
     [
         ("FFMA.FTZ", "fma", 0),
+        ("FFMA2", "fma", 0),
         ("MUFU.EX2", "special", 0),
         ("LDGSTS.E.BYPASS.128", "global", 16),
         ("LDS.U16", "shared", 2),

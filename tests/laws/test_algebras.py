@@ -224,3 +224,40 @@ def test_near_misses_of_it_are_refused():
         tirx.Select(tirx.And(tirx.isnan(x), x > h), x, h),
     ):
         assert isinstance(classify(System((step,), (h,), ("float64",))), NotInFamily), step
+
+
+SPECIAL = (0.0, -0.0, 1.0, -2.5, math.inf, -math.inf, math.nan)
+
+
+@pytest.mark.parametrize(
+    "algebra",
+    [
+        Affine(tirx.Var("a", "float32"), tirx.Var("x", "float32"), "float32"),
+        Reduce("mul", tirx.Var("x", "float32"), "float32"),
+    ],
+    ids=lambda algebra: algebra.name,
+)
+def test_cheaper_formulas_see_what_they_damage(algebra):
+    """Elements that meet, and a carry: what is intact is what the careful formulas make."""
+    plain, count, damaged = algebra.plainly(), len(algebra.dtypes), 0
+
+    def named(letter, values):
+        symbols = tuple(tirx.Var(f"{letter}{i}", "float32") for i in range(len(values)))
+        return symbols, {s.name: value for s, value in zip(symbols, values, strict=True)}
+
+    for first in itertools.product(SPECIAL, repeat=count):
+        f, values = named("f", first)
+        for other in [*itertools.product(SPECIAL, repeat=count), *((x,) for x in SPECIAL)]:
+            g, more = named("g", other)
+            for which in ("combine", "apply"):
+                if len(g) != (count if which == "combine" else 1):
+                    continue
+                fast, exact = (
+                    tuple(evaluate(part, values | more) for part in getattr(formulas, which)(f, g))
+                    for formulas in (plain, algebra)
+                )
+                r, results = named("r", fast)
+                alike = all(same(a, b) for a, b in zip(fast, exact, strict=True))
+                assert alike or not evaluate(plain.intact(r), results), (which, first, other)
+                damaged += not alike
+    assert damaged, "expected an infinity that meets zero"

@@ -215,7 +215,9 @@ def _draw_resources(source: str) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _resources(source: str) -> dict[str, nvcc.Resources]:
-    resources = nvcc.compile_resources(source, arch="sm_90")
+    # What only later devices have is not for the first one.
+    arch = "sm_100" if ".f32x2" in source else "sm_90"
+    resources = nvcc.compile_resources(source, arch=arch)
     assert resources, "nvcc: expected a kernel in the emitted source, got none"
     for name, taken in resources.items():
         spilled = taken.spill_stores + taken.spill_loads

@@ -144,7 +144,9 @@ class Affine(Forgetting):
         """The formulas as they stand, exact as long as no product of gates overflows.
 
         An infinite gate stays infinite, or becomes NaN, in every later product. So if the gate
-        of the result is finite, all gates that went into it were, and finite gates keep zero.
+        of the result is finite, all gates that went into it were, and finite gates keep zero. An
+        infinite gate that meets zero makes NaN of the offset or the carry, which stays NaN in
+        whatever it goes into: one that is no NaN is exact.
         """
         if not is_float(self.dtype) or self.forgets:
             return None
@@ -159,7 +161,10 @@ class Affine(Forgetting):
         def finite(element: Element) -> Any:
             return tirx.And(element[0] <= largest, element[0] >= zero(self.dtype) - largest)
 
-        return Plain(combine, apply, self.identity(), finite)
+        def intact(values: Element) -> Any:
+            return tirx.Not(tirx.isnan(values[-1]))
+
+        return Plain(combine, apply, self.identity(), finite, intact)
 
     def identity(self) -> Element:
         """``(1, 0)``."""

@@ -43,12 +43,16 @@ class Plain:
     exact : callable or None
         Condition on the element of many steps under which the formulas were exact for all of
         these steps, and for every first part of them; None where they always are.
+    intact : callable or None
+        Condition on what ``combine`` or ``apply`` made, an element or carries, under which they
+        were exact there and in all that went into it; None where that cannot be seen.
     """
 
     combine: Combine
     apply: Combine
     identity: Element
     exact: Condition | None = None
+    intact: Condition | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -145,7 +145,10 @@ class Reduce(Forgetting):
         def finite(element: Element) -> Any:
             return tirx.And(element[0] <= top, element[0] >= zero(self.dtype) - top)
 
-        return Plain(combine, apply, (identity,), finite)
+        def intact(values: Element) -> Any:
+            return tirx.Not(tirx.isnan(values[0]))
+
+        return Plain(combine, apply, (identity,), finite, intact)
 
     def identity(self) -> Element:
         """Identity of ``op``."""

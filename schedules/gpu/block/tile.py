@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -119,19 +121,21 @@ class Tile:
     def scan(self, tile: Any) -> list[Any]:
         """All levels: elements of the items, and the tree over the threads.
 
-        Afterwards the tree holds the exclusive prefix of every thread and ``total`` the
-        aggregate of the tile.
+        Given: the carries before the tile, in ``running``. Afterwards ``restore`` and ``move_on``
+        have what they need.
         """
         levels = range(self.recurrence.levels)
-        return [stmt for level in levels for stmt in self._level(level, tile)]
+        scan = partial(self.tree.scan_from, self.running)
+        return [stmt for level in levels for stmt in self._level(level, tile, scan)]
 
     def reduce(self, tile: Any, level: int) -> list[Any]:
         """The aggregate of one level, in ``total``: no prefix of the last tree is made."""
-        before = [stmt for earlier in range(level) for stmt in self._level(earlier, tile)]
-        return [*before, *self._level(level, tile, reduce=True)]
+        scan = partial(self.tree.scan_from, self.running)
+        before = [stmt for earlier in range(level) for stmt in self._level(earlier, tile, scan)]
+        return [*before, *self._level(level, tile, self.tree.reduce)]
 
-    def _level(self, level: int, tile: Any, reduce: bool = False) -> list[Any]:
-        mine, tree = self.mine[level], self.tree.reduce if reduce else self.tree.scan
+    def _level(self, level: int, tile: Any, tree: Callable[..., list[Any]]) -> list[Any]:
+        mine = self.mine[level]
 
         # Where a block takes tile after tile, the next one follows without a barrier.
         number = tile if self.plan.walks_tiles else 0
@@ -148,8 +152,7 @@ class Tile:
         ]
 
     def _restore(self, level: int) -> Any:
-        prefix, index = self.tree.prefix(level, self.mine[level])
-        return self.replica.apply(prefix, index, source=self.running)
+        return self.tree.restore(self.running, level, self.mine[level])
 
     def restore(self) -> Any:
         """The carries before the thread's first item."""
@@ -157,7 +160,8 @@ class Tile:
 
     def move_on(self) -> Any:
         """The carries after the tile, in ``running``."""
-        return tir.seq([self.running.apply(total, []) for total in self.total])
+        pairs = enumerate(self.total)
+        return tir.seq([self.tree.move_on(self.running, level, total) for level, total in pairs])
 
     def replay(self, tile: Any) -> Any:
         """The loop body over the thread's items, and the end of the lane by its last step."""

@@ -2,7 +2,7 @@
 
 | tree | combines of a thread | barriers of one scan | shared memory for T threads |
 |---|---|---|---|
-| ``warp`` | 5 + log2(T / 32) + 1 | 1 | two elements per warp; none for one warp |
+| ``warp`` | 5 and T / 32 of carries, or 5 + log2(T / 32) + 1 | 1 | two elements per warp, or none |
 | ``kogge_stone`` | log2(T) | log2(T) + 1 | two elements per thread |
 | ``blelloch`` | 2 (at most one per level) | 2 log2(T / 32) | one padded element per thread |
 

@@ -81,10 +81,9 @@ class CarryScan:
     @property
     def buffers(self) -> list[Var]:
         """Everything that the scan keeps; of the tree, what this level uses."""
-        of_level = [e for e in self.tree.elements if e.level == self.level]
+        of_level = self.tree.buffers_of(range(self.level, self.level + 1))
         registers = [*self.replica.buffers, *self.running.buffers]
-        elements_used = [self.mine, self.total, *of_level]
-        return [*registers, *(buffer for elements in elements_used for buffer in elements.buffers)]
+        return [*registers, *self.mine.buffers, *self.total.buffers, *of_level]
 
     def scan(self) -> Any:
         """All tiles; afterwards ``carries`` holds what each of them begins with."""
@@ -105,15 +104,14 @@ class CarryScan:
 
             return loop("k", _ITEMS, of_tile)
 
-        prefix, index = self.tree.prefix(self.level, self.mine)
         return tir.seq(
             [
                 self.replica.set_identity(self.mine, []),
                 each(self._extend),
-                *self.tree.scan(self.level, self.mine, self.total, number),
-                self.replica.apply(prefix, index, source=self.running),
+                *self.tree.scan_from(self.running, self.level, self.mine, self.total, number),
+                self.tree.restore(self.running, self.level, self.mine),
                 each(self._keep),
-                self.running.apply(self.total, []),
+                self.tree.move_on(self.running, self.level, self.total),
             ]
         )
 

@@ -254,7 +254,7 @@ class _LookBackTile(Tile):
         """The scan of a level over the threads, whose prefixes are then kept in registers."""
         prefix, index = self.tree.prefix(level, self.mine[level])
         keep = self.replica.copy(self.prefixes[level], [], prefix, index)
-        return [*self._level(level, number), keep]
+        return [*self._level(level, number, self.tree.scan), keep]
 
     def _restore(self, level: int) -> Any:
         return self.replica.apply(self.prefixes[level], [], source=self.running)

@@ -65,7 +65,12 @@ class BlockTree(ABC):
     @property
     def buffers(self) -> list[Var]:
         """Buffers of the tree."""
-        return [buffer for elements in self.elements for buffer in elements.buffers]
+        return self.buffers_of(range(self.replica.recurrence.levels))
+
+    def buffers_of(self, levels: range) -> list[Var]:
+        """Buffers of the tree that scans of some levels use."""
+        used = [elements for elements in self.elements if elements.level in levels]
+        return [buffer for elements in used for buffer in elements.buffers]
 
     @abstractmethod
     def scan(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
@@ -76,6 +81,25 @@ class BlockTree(ABC):
         holds the aggregate of the block. The tree puts its own barriers; of scans that follow
         one another in one kernel, two in a row have a ``number`` of different parities.
         """
+
+    def scan_from(
+        self, running: Replica, level: int, mine: Elements, total: Elements, number: Any = 0
+    ) -> list[Any]:
+        """Statements of one scan of which carries are wanted, as ``scan``.
+
+        Given: also the carries before the block's first step, in ``running``. Result: what
+        ``restore`` and ``move_on`` take.
+        """
+        return self.scan(level, mine, total, number)
+
+    def restore(self, running: Replica, level: int, mine: Elements) -> Any:
+        """The carries before the thread's first step, in ``replica``."""
+        prefix, index = self.prefix(level, mine)
+        return self.replica.apply(prefix, index, source=running)
+
+    def move_on(self, running: Replica, level: int, total: Elements) -> Any:
+        """The carries after the block's last step, in ``running``."""
+        return running.apply(total, [])
 
     @abstractmethod
     def reduce(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:

@@ -19,7 +19,7 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const, local
-from tvm_scan.schedules.gpu.warp.tree import shuffled
+from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 
 __all__ = ["TOGETHER", "OwnerSums"]
 

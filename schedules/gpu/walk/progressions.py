@@ -29,12 +29,12 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Var
 from tvm.ir.expr import TensorLoad
-from tvm.script import tirx as T
 
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
 from tvm_scan.schedules.gpu.walk.exponentials import BaseTwo, bare_exp2, is_exp2, iterations
+from tvm_scan.schedules.machine.terms import all_of_warp
 
 __all__ = ["LEAST_STATES", "Progressions"]
 
@@ -43,11 +43,6 @@ LEAST_STATES = 8
 #: What an exponent may be off by, as a share of it.
 _OFF = 2.0**-21
 _F32 = "float32"
-_ALL = """
-__forceinline__ __device__ int scan_all(int holds) {
-  return __all_sync(0xffffffffu, holds);
-}
-"""
 
 
 class Progressions:
@@ -100,10 +95,7 @@ class Progressions:
         every = conditions[0]
         for condition in conditions[1:]:
             every = tirx.And(every, condition)
-        one, zero = int_const(1, "int32"), int_const(0, "int32")
-        value = tirx.Select(every, one, zero)
-        called = T.cuda.func_call("scan_all", value, source_code=_ALL, return_type="int32")
-        return [*stmts, _set(self._holds, called)]
+        return [*stmts, _set(self._holds, all_of_warp(every))]
 
     def applied(self, loop: tirx.For) -> Any:
         """A loop over a thread's states with powers; other exponentials by their instruction."""

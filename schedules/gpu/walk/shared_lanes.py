@@ -38,7 +38,8 @@ from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.walk.elementary import in_few_instructions
 from tvm_scan.schedules.gpu.walk.exponentials import with_share
 from tvm_scan.schedules.gpu.walk.registers import WalkRegisters
-from tvm_scan.schedules.gpu.warp.tree import shuffled
+from tvm_scan.schedules.gpu.warp.shuffles import shuffled
+from tvm_scan.schedules.machine.pairs import step
 
 __all__ = ["SharedThreads", "Walk", "build_shared_lanes"]
 
@@ -224,7 +225,7 @@ class Walk(WalkRegisters):
     def _step(self, q: Any, place: int, time: Any, loads: list[Any], in_steps: bool) -> Any:
         """A step of owner ``q``, whose sums over the thread's states go to ``place``."""
         k = place % self.plan.items_per_thread
-        stmts: list[Any] = [stmt for stmt in loads if stmt is not None]
+        stmts: list[Any] = []
         for old, items_of_old in self.sent:
 
             def receive(new: Var, at: list[Any], items_of_old: Var = items_of_old) -> Any:
@@ -240,7 +241,7 @@ class Walk(WalkRegisters):
         stmts += [self._loop(part, k, time, in_steps) for part in self.split.loops]
         for number, cell in enumerate(self.split.sums):
             stmts.append(self.sums.hold(number, place, self.replica.instantiate(cell)))
-        return tir.seq(stmts)
+        return tir.seq([*loads, step(tir.seq(stmts))])
 
     def _of_owner(self, value: Any, q: Any) -> Any:
         """The value that thread ``q`` of the lane has."""

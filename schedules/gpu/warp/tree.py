@@ -1,11 +1,16 @@
 """The block tree of warp shuffles: a scan within each warp, then one over the warps' totals.
 
-For T threads: each one makes 5 combines in its warp, log2(T / 32) over the totals (every warp
+For T threads: each one makes 5 combines in its warp. The totals of few warps every thread takes
+in turn: from the carries before the block, where they are known, it applies them to these, which
+costs less than to combine them if elements have more parts. Else each makes log2(T / 32) combines over the totals (every warp
 scans all of them, so that nothing goes back through memory) and one for its prefix. The only
 barrier stands between the warps' totals and their readers: scans that follow one another leave
 them in two arrays by the parity of their number, and between two scans of one parity stands the
 barrier of the other. At every doubling the earlier operand is the one that came from the lower
 thread: the combine need not commute.
+
+A warp takes cheaper formulas where there are some, and looks whether they did damage: see
+``formulas``.
 """
 
 from __future__ import annotations
@@ -13,71 +18,25 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.ir import int_const
+from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.sizes import element_parts
 from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden, parity
 from tvm_scan.schedules.gpu.thread.block_tree import BlockTree
+from tvm_scan.schedules.gpu.warp.formulas import Formulas, own, watched, with_care
+from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 
-__all__ = ["SHUFFLES", "WarpTree", "can_shuffle", "shuffled", "takes_warp_tree"]
+__all__ = ["WarpTree"]
 
-#: Kinds of shuffles of the tree.
-SHUFFLES = ("", "_up")
-_ALL = 0xFFFFFFFF
 #: Parts of an element that are selected, not branched over.
 _SELECTED = 4
-_WORDS = ("int32", "uint32", "int64", "uint64", "float32", "float64")
-
-
-def can_shuffle(dtype: str) -> bool:
-    """Return whether ``shuffled`` takes a value: 32 or 64 bits, or a smaller integer."""
-    return dtype in _WORDS or dtype.startswith(("bool", "int8", "int16", "uint8", "uint16"))
-
-
-def takes_warp_tree(recurrence: Recurrence, bits: int) -> bool:
-    """Return whether every part of the elements can be shuffled, in words of so many bits."""
-    return all(
-        can_shuffle(dtype) and 8 * tir.byte_size(dtype) <= bits
-        for _, dtype in element_parts(recurrence)
-    )
-
-
-def shuffled(kind: str, value: Any, other: Any, width: int = WARP) -> Any:
-    """``value`` of another of 32 threads of a warp; all of them must take part.
-
-    Parameters
-    ----------
-    kind : {"", "_up", "_xor"}
-        Whether ``other`` is the number of the thread within ``width``, how far below it is, or
-        what its number differs by.
-    value : Expr
-        Of a dtype that ``can_shuffle``, or a half.
-    other : Expr or int
-        Which thread.
-    width : int
-        Threads of a group; groups do not see each other.
-
-    Returns
-    -------
-    Expr
-    """
-    dtype = tir.dtype_of(value)
-    # A half is sent as the float32 that it is.
-    word = dtype if dtype in _WORDS else "float32" if tir.is_half(dtype) else "int32"
-    moved = tirx.call_intrin(
-        word,
-        f"tirx.tvm_warp_shuffle{kind}",
-        tirx.IntImm("uint32", _ALL),
-        value if word == dtype else tirx.Cast(word, value),
-        int_const(other, "int32") if isinstance(other, int) else other,
-        int_const(width, "int32"),
-        int_const(WARP, "int32"),
-    )
-    return moved if word == dtype else tirx.Cast(dtype, moved)
+#: Warps whose totals a thread takes one after another.
+_IN_TURN = 8
 
 
 class WarpTree(BlockTree):
@@ -95,6 +54,36 @@ class WarpTree(BlockTree):
         if self.warps > 1:
             self.shared = self.keep("warps", [*self.row.lead, 2, self.warps], "shared")
             self.sums = self.keep("sums", [], "local")
+        self.unchanged = Elements.of_levels(self.replica.recurrence, "unchanged", [], "local")
+        self.before_warp = self.replica.like("_warp")
+        self.before, self.after = self.replica.like("_before"), self.replica.like("_after")
+
+    def buffers_of(self, levels: range) -> list[Var]:
+        """Buffers of the tree that scans of some levels use."""
+        recurrence, ahead = self.replica.recurrence, [n for n in levels if self._is_ahead(n)]
+        kept = [self.unchanged[level] for level in levels if watched(recurrence, level)]
+        carries = [self.before_warp, self.before, self.after]
+        return [
+            *super().buffers_of(levels),
+            *(buffer for elements in kept for buffer in elements.buffers),
+            *(buffer for replica in carries for buffer in replica.states_of(ahead)),
+        ]
+
+    def _is_ahead(self, level: int) -> bool:
+        """Return whether a scan makes the carries themselves, and not the elements of their way."""
+        recurrence = self.replica.recurrence
+        groups = [group for group in recurrence.groups if group.level == level]
+        if any(recurrence.state_axes(group) for group in groups):
+            return False  # no registers for as many more
+        # Of elements with no more parts than carries, a combine costs what an application does.
+        wide = any(len(group.algebra.dtypes) > len(group.carries) for group in groups)
+        return (self._in_turn(level) and wide) or watched(recurrence, level)
+
+    def _in_turn(self, level: int) -> bool:
+        """Return whether threads take the totals of the warps one after another."""
+        recurrence = self.replica.recurrence
+        cells = [recurrence.state_axes(g) for g in recurrence.groups if g.level == level]
+        return 1 < self.warps <= _IN_TURN and not any(cells)
 
     def scan(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""
@@ -114,6 +103,61 @@ class WarpTree(BlockTree):
         stmts.append(self._combine(left, mine, after_first))
         return stmts
 
+    def scan_from(
+        self, running: Replica, level: int, mine: Elements, total: Elements, number: Any = 0
+    ) -> list[Any]:
+        """Statements of one scan of which carries are wanted; see ``BlockTree``."""
+        if not self._is_ahead(level):
+            return self.scan(level, mine, total, number)
+        if not self._in_turn(level):
+            stmts = self.scan(level, mine, total, number)
+            return [*stmts, self._carried(running, level, mine, [(total, [])])]
+        stmts = self._inclusive(mine, self.left[level], WARP)
+        stmts.append(self._keep_total(level, mine, number))
+        stmts += [*self._exclusive(mine, self.left[level]), all_wait()]
+        totals = [(self.shared[level], self._at(number, warp)) for warp in self._each_warp()]
+        return [*stmts, hidden(self._carried(running, level, mine, totals))]
+
+    def restore(self, running: Replica, level: int, mine: Elements) -> Any:
+        """The carries before the thread's first step, in ``replica``."""
+        if not self._is_ahead(level):
+            return super().restore(running, level, mine)
+        return self.replica.copy_carries(level, self.before)
+
+    def move_on(self, running: Replica, level: int, total: Elements) -> Any:
+        """The carries after the block's last step, in ``running``."""
+        if not self._is_ahead(level):
+            return super().move_on(running, level, total)
+        return running.copy_carries(level, self.after)
+
+    def _carried(
+        self,
+        running: Replica,
+        level: int,
+        mine: Elements,
+        totals: list[tuple[Elements, list[Any]]],
+    ) -> Any:
+        """The carries of a level before the warp, before the thread and after the block.
+
+        ``totals`` follow one another, from ``running`` on. Of several each is a warp's; one is
+        what the block's threads have scanned to the end.
+        """
+
+        def through(formulas: Formulas) -> Any:
+            stmts = [self.before_warp.copy_carries(level, running)]
+            stmts.append(self.after.copy_carries(level, running))
+            for warp, (total, at) in enumerate(totals):
+                if warp:
+                    here = tirx.EQ(self.warp, int_const(warp, self.warp))
+                    begins = self.before_warp.copy_carries(level, self.after)
+                    stmts.append(tirx.IfThenElse(here, begins, None))
+                stmts.append(self.after.apply(total, at, formulas=formulas))
+            stmts.append(self.before.apply(mine, [], self.before_warp, formulas=formulas))
+            return tir.seq(stmts)
+
+        recurrence = self.replica.recurrence
+        return with_care(recurrence, level, through, [self.before, self.after])
+
     def reduce(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
         """Statements of a scan of which only the aggregate is wanted."""
         left = self.left[level]
@@ -121,7 +165,32 @@ class WarpTree(BlockTree):
         if self.warps == 1:
             return [*stmts, self._shuffle(total, mine, "", WARP - 1)]
         stmts.append(self._keep_total(level, mine, number))
-        return [*stmts, *self._scan_totals(level, total, number)]
+        if not self._in_turn(level):
+            return [*stmts, *self._scan_totals(level, total, number)]
+        return [*stmts, all_wait(), hidden(self._folded(level, total, number))]
+
+    def _each_warp(self) -> list[Any]:
+        return [int_const(warp, self.warp) for warp in range(self.warps)]
+
+    def _folded(self, level: int, total: Elements, number: Any) -> Any:
+        """The totals of the warps, one after another."""
+        shared = self.shared[level]
+
+        def through(formulas: Formulas) -> Any:
+            first, *others = self._each_warp()
+            stmts = [self.replica.copy(total, [], shared, self._at(number, first))]
+            for warp in others:
+                at = self._at(number, warp)
+
+                def of_cell(i: int, cell: list[Any], at: Any = at) -> Any:
+                    combine = formulas(self.replica.recurrence.groups[i].algebra).combine
+                    parts = combine(total.load(i, [], cell), shared.load(i, at, cell))
+                    return total.store(i, [], cell, parts)
+
+                stmts.append(self.replica.for_each_element(level, of_cell))
+            return tir.seq(stmts)
+
+        return with_care(self.replica.recurrence, level, through, [total])
 
     def _at(self, number: Any, warp: Any) -> list[Any]:
         """The index of the total of a warp."""
@@ -147,14 +216,23 @@ class WarpTree(BlockTree):
 
     def _inclusive(self, mine: Elements, left: Elements, count: int) -> list[Any]:
         """Doubling distances within the first ``count`` threads of every warp."""
-        stmts: list[Any] = []
-        distance = 1
-        while distance < count:
-            stmts.append(self._shuffle(left, mine, "_up", distance))
-            reached = self.lane_in_warp >= int_const(distance, self.lane_in_warp)
-            stmts.append(self._combine(left, mine, reached))
-            distance *= 2
-        return stmts
+        level, copy, recurrence = mine.level, self.replica.copy, self.replica.recurrence
+
+        def through(formulas: Formulas) -> Any:
+            stmts: list[Any] = []
+            distance = 1
+            while distance < count:
+                stmts.append(self._shuffle(left, mine, "_up", distance))
+                reached = self.lane_in_warp >= int_const(distance, self.lane_in_warp)
+                stmts.append(self._combine(left, mine, reached, formulas))
+                distance *= 2
+            return tir.seq(stmts)
+
+        if not watched(recurrence, level):
+            return [through(own)]
+        kept = self.unchanged[level]
+        again = copy(mine, [], kept, [])
+        return [copy(kept, [], mine, []), with_care(recurrence, level, through, [mine], again)]
 
     def _exclusive(self, mine: Elements, left: Elements) -> list[Any]:
         """Make the inclusive prefixes of a warp exclusive."""
@@ -175,7 +253,9 @@ class WarpTree(BlockTree):
 
         return self.replica.for_each_element(source.level, of_cell)
 
-    def _combine(self, left: Elements, mine: Elements, condition: Any) -> Any:
+    def _combine(
+        self, left: Elements, mine: Elements, condition: Any, formulas: Formulas = own
+    ) -> Any:
         """``mine = left`` followed by ``mine``, where a condition on the thread holds.
 
         Of few parts each is selected: threads that part at a branch must meet again before the
@@ -187,7 +267,7 @@ class WarpTree(BlockTree):
 
         def of_cell(i: int, cell: list[Any]) -> Any:
             earlier, later = left.load(i, [], cell), mine.load(i, [], cell)
-            parts = recurrence.groups[i].algebra.combine(earlier, later)
+            parts = formulas(recurrence.groups[i].algebra).combine(earlier, later)
             if not selects:
                 return mine.store(i, [], cell, parts)
             names = [tirx.Var(f"part{j}", tir.dtype_of(part)) for j, part in enumerate(parts)]

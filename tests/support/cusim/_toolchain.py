@@ -80,6 +80,21 @@ _ORDERED = re.compile(
 _EX2 = re.compile(r'asm\("ex2\.approx\.ftz\.f32 %0, %1;" : "=f"\((\w+)\) : "f"\((\w+)\)\);')
 _RCP = re.compile(r'asm\("rcp\.approx\.ftz\.f32 %0, %1;" : "=f"\((\w+)\) : "f"\((\w+)\)\);')
 
+# Instructions that do the same with both halves of pairs of floats.
+_PAIRS = re.compile(
+    r'asm\("[^"]*\b(mul|add|fma)\.rn\.f32x2 [^"]*"\s*'
+    r':\s*"=f"\(([^)]+)\),\s*"=f"\(([^)]+)\)\s*:\s*([^;]*)\);'
+)
+
+
+def _in_halves(match: re.Match[str]) -> str:
+    """An instruction on pairs as two IEEE operations."""
+    name, *results, given = match.groups()
+    operands = re.findall(r'"f"\(([^)]+)\)', given)
+    form = {"mul": "{} * {}", "add": "{} + {}", "fma": "fmaf({}, {}, {})"}[name]
+    halves = (f"{r} = {form.format(*operands[i::2])};" for i, r in enumerate(results))
+    return " ".join(halves)
+
 
 class KernelBuildError(RuntimeError):
     """The emitted CUDA source does not compile; the message holds the compiler's words."""
@@ -282,6 +297,7 @@ def _translation_unit(source: str, key: str) -> str:
     source = _ORDERED.sub(_ordered_access, source)
     source = _EX2.sub(r"\1 = cusim::exp2_without_denormals(\2);", source)
     source = _RCP.sub(r"\1 = 1.0f / \2;", source)
+    source = _PAIRS.sub(_in_halves, source)
     # Dynamic shared memory becomes a pointer to the arena, on the same line.
     source, dynamic = _DYNAMIC_SHARED.subn(r"\1* const \2 = (\1*)cusim::dynamic_arena();", source)
     shared = "CUSIM_DYNAMIC_SHARED" if dynamic else "CUSIM_NO_DYNAMIC_SHARED"

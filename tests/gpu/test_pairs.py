@@ -1,0 +1,157 @@
+"""Steps of a walk in pairs, by ``fma.rn.f32x2`` of sm_100: their bits, and what nvcc makes."""
+
+import re
+
+import numpy as np
+import pytest
+from tvm import tirx
+from tvm.target import Target
+
+from bench.tuned_torch import torch_loop
+from tests.support import cusim
+from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emit_cuda, run_cuda
+from tests.support.cusim import nvcc
+from tests.support.library_runs import error_bound
+from tvm_scan import ScanPlan, library, parallelize, tir
+from tvm_scan.library import LIBRARY
+from tvm_scan.schedules.common.ir import int_const, local
+from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.pairs import in_pairs, step
+
+SM_100 = Target({**dict(CUDA_TARGET.export()), "arch": "sm_100"})
+PLAN = ScanPlan.parse(
+    "cuda/lanes(threads_per_block=64, items_per_thread=4, vector_loads=True, threads_per_lane=2, "
+    "block_load=transposed, stages=2)"
+)
+PLANS = {
+    "two threads": PLAN,
+    "one thread": PLAN.with_(threads_per_lane=1, threads_per_block=32),
+    "without tiles": PLAN.with_(block_load="direct", stages=1),
+    "polynomials": PLAN.with_(exp_share=4),
+}
+LENGTH, STATES = 72, 16
+
+
+def test_which_targets_have_them():
+    archs = {"sm_90": False, "sm_90a": False, "sm_100": True, "sm_100a": True, "sm_120": True}
+    for arch, has in archs.items():
+        assert device_of(Target({"kind": "cuda", "arch": arch})).pairs == has, arch
+
+
+def selective(exponents):
+    rng = np.random.default_rng(0)
+    made = LIBRARY["selective_scan"].example_inputs(rng, 1, 64, LENGTH, STATES, dtype="float32")
+    made["A"] = np.broadcast_to(exponents, (64, STATES)).astype("float32").copy()
+    return made
+
+
+FMA2 = re.compile(r'asm\("[^"]*fma\.rn\.f32x2[^"]*"[^;]*;')
+IN_TWO = "out[0] = a0 * b0 + c0; out[1] = a1 * b1 + c1;"
+
+
+def in_two_roundings(source):
+    """Products and their sums rounded one by one, as the simulated device has separate steps."""
+    changed, count = FMA2.subn(IN_TWO, source)
+    assert count == 1
+    return changed
+
+
+def separate_and_paired(func, plan, args):
+    """The last array of a kernel for sm_90, of one for sm_100, and of that in two roundings."""
+    kernels = [parallelize(func, target, plan) for target in (CUDA_TARGET, SM_100)]
+    assert [".f32x2" in emit_cuda(kernel) for kernel in kernels] == [False, True]
+    separate = run_cuda(kernels[0], args, seeds=(0,))[-1]
+    paired = run_cuda(kernels[1], args, seeds=(0, 2))[-1]
+    with cusim.rewritten_source(in_two_roundings):
+        rounded = run_cuda(kernels[1], args, seeds=(0,), executable=compile_cuda(kernels[1]))[-1]
+    return separate, paired, rounded
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_selective_scan(plan):
+    """The bits of separate steps, where a product and its sum are rounded as theirs are."""
+    func = library.selective_scan(1, 64, LENGTH, STATES)
+    for exponents in (-np.arange(1, STATES + 1), -np.random.default_rng(1).random(STATES)):
+        arrays = selective(exponents)
+        args = [*arrays.values(), np.full((1, 64, LENGTH), 77, "float32")]
+        separate, paired, rounded = separate_and_paired(func, PLANS[plan], args)
+        np.testing.assert_array_equal(rounded.view("int32"), separate.view("int32"))
+        want = LIBRARY["selective_scan"].expected(arrays)["out"]
+        bound = error_bound("selective_scan", arrays, {}, LENGTH)["out"]
+        assert (np.abs(paired - want) <= bound).all()
+
+
+def test_states_in_pairs():
+    """Where each step loads its own states, as of outer products, two of them are a pair."""
+    options = {"dtype": "float32", "reverse": False, "states": 16, "emit": "inclusive"}
+    func = torch_loop(
+        "outer_products", (1, 2, 16, 24), {**options, "gate": "head", "has_reset": False}
+    )
+    plan = PLANS["without tiles"].with_(threads_per_lane=4)
+    rng = np.random.default_rng(3)
+    shapes = [[int(extent) for extent in tir.shape_of(array)] for array in func.params]
+    args = [rng.uniform(-1, 1, shape).astype("float32") for shape in shapes]
+    separate, paired, rounded = separate_and_paired(func, plan, args)
+    np.testing.assert_array_equal(rounded.view("int32"), separate.view("int32"))
+    np.testing.assert_allclose(paired, separate, rtol=1e-4, atol=1e-5)
+
+
+def cells(name, count=1):
+    return local(name, [count], "float32")
+
+
+def load(buffer, index=0):
+    return tirx.BufferLoad(buffer, [int_const(index, "int32")])
+
+
+def store(buffer, value, index=0):
+    return tirx.BufferStore(buffer, value, [int_const(index, "int32")])
+
+
+def of_two(make):
+    """The text of two steps, made by ``make(0)`` and ``make(1)``."""
+    return str(in_pairs(tir.seq([step(make(0)), step(make(1))]), has_pairs=True))
+
+
+def test_what_would_not_be_the_same_is_left_alone():
+    a, b, c, x = cells("a"), cells("b"), cells("c"), cells("x", 2)
+    i = tirx.Var("i", "int32")
+
+    def reads_what_the_first_writes_later(k):
+        return tir.seq([store(b, load(a) * load(x, k)), store(a, load(x, k) * load(x, k))])
+
+    def reads_what_the_second_has_written(k):
+        return tir.seq([store(c, load(x, k) * load(a)), store(x, load(b) * load(b), 1 - k)])
+
+    def by_an_index_that_varies(k):
+        return tirx.BufferStore(x, load(a) * load(b), [i + k])
+
+    for make in (
+        reads_what_the_first_writes_later,
+        reads_what_the_second_has_written,
+        by_an_index_that_varies,
+    ):
+        assert "scan_" not in of_two(make), make.__name__
+
+
+def test_a_product_stays_with_the_sum_that_takes_it():
+    """Of a sum that waits for the step before, the other product alone is made in pairs."""
+    h, g, x, y = cells("h"), cells("g", 2), cells("x", 2), cells("y", 2)
+
+    def one(k):
+        return store(h, load(g, k) * load(h) + load(x, k) * load(y, k))
+
+    text = of_two(one)
+    assert text.count("scan_mul2(") >= 1 and "scan_fma2" not in text
+
+    def total(k):
+        return store(h, load(h) + load(x, k) * load(y, k))
+
+    assert "scan_" not in of_two(total), "a sum of products is rounded once for each"
+
+
+@pytest.mark.skipif(nvcc.nvdisasm_path() is None, reason="needs nvcc and nvdisasm")
+def test_machine_code_has_them():
+    func = library.selective_scan(8, 2048, 2048, 16)
+    code = nvcc.sass(emit_cuda(parallelize(func, SM_100, PLAN)), "sm_100")
+    assert code.count("FFMA2") >= 8 * 8 and code.count("FMUL2") >= 8 * 8
