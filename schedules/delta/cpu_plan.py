@@ -113,9 +113,10 @@ class DeltaWalk(ScanPlan):
 
     @classmethod
     def space(cls, recurrence: DeltaRule, machine: Machine) -> Iterator[Branch]:
-        """Yield columns, steps and strips, on one thread or on all."""
+        """Yield columns, steps, strips and vectors, on one thread or on all."""
         base = cls._base(recurrence, machine)
         steps = tuple(n for n in (1, 2, 4, 8) if n <= max_steps(recurrence))
+        vectors = tuple(n for n in (base.vector // 2, base.vector) if n)
         strips = tuple(base.vector * n for n in (1, 2, 4))
         columns = tuple(column_counts(int(recurrence.columns.extent)))
         yield Branch(
@@ -124,6 +125,7 @@ class DeltaWalk(ScanPlan):
                 ("columns", columns),
                 ("steps", steps),
                 ("strip", strips),
+                ("vector", vectors),
                 ("threads", _threads(recurrence, machine)),
             ),
         )

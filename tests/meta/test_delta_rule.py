@@ -7,14 +7,13 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tests.programs.delta_programs import FORMS
+from tests.programs.delta_programs import FORMS, linear_attention
 from tests.programs.test_delta import attention, called
 from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import ScanPlan, default_plan, expand_scans, extract, library, parallelize, plan_of
 from tvm_scan import verify as compare
 from tvm_scan.errors import PlanError
-from tvm_scan.loops.linear_attention import LinearAttention
 from tvm_scan.meta import RecordStore, tune
 from tvm_scan.meta.search.candidates import candidate_of
 from tvm_scan.meta.search.features import row_of
@@ -38,18 +37,12 @@ GPU = CUDA_TARGET
 ONCE = ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=0)
 
 
-def loop_of(length, heads=2, size=16, rule="gated_delta", queries=1):
-    op = LinearAttention(rule, heads * queries, heads, size, size, 1.0, 1, length, "float32",
-                         "float32", heads if "gated" in rule else 0, heads, True)  # fmt: skip
-    return op.loop().with_attr("global_symbol", "main")
-
-
 def rule_of(func):
     (found,) = analyse(func).deltas
     return found
 
 
-FUNC = loop_of(40)
+FUNC = linear_attention(40)
 RULE = rule_of(FUNC)
 
 
@@ -75,13 +68,13 @@ def test_its_record_is_that_of_the_loop_and_of_near_shapes(tuned):
     _, store = tuned
     best = min(store.entries(), key=lambda entry: entry.seconds).plans[0]
     assert plan_of(RULE, CPU, store) == best
-    for near in (loop_of(50), loop_of(40, heads=3)):
+    for near in (linear_attention(50), linear_attention(40, heads=3)):
         assert plan_of(rule_of(near), CPU, store) == best
     for far in (
-        loop_of(4000),
-        loop_of(40, size=32),
-        loop_of(40, rule="delta"),
-        loop_of(40, queries=2),
+        linear_attention(4000),
+        linear_attention(40, size=32),
+        linear_attention(40, rule="delta"),
+        linear_attention(40, queries=2),
     ):
         other = rule_of(far)
         assert store.plan_of(other, CPU) is None
@@ -244,8 +237,14 @@ def test_a_candidate_of_a_gpu_is_expanded():
 
 def test_keys():
     """Names, extents of lanes and time, and index dtypes do not count; the step and state do."""
-    same = {shape_key(rule_of(loop_of(n, heads))) for n, heads in ((40, 2), (77, 2), (40, 5))}
-    others = [loop_of(40, size=8), loop_of(40, rule="delta"), loop_of(40, queries=2)]
+    same = {
+        shape_key(rule_of(linear_attention(n, heads))) for n, heads in ((40, 2), (77, 2), (40, 5))
+    }
+    others = [
+        linear_attention(40, size=8),
+        linear_attention(40, rule="delta"),
+        linear_attention(40, queries=2),
+    ]
     keys = {shape_key(rule_of(func)) for func in others}
     assert len(same) == 1 and len(keys) == 3 and not same & keys
 

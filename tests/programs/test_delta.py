@@ -8,7 +8,16 @@ import pytest
 import tvm
 from tvm import tirx
 
-from tests.programs.delta_programs import FORMS, NEAR_MISSES, H, K, L, V, near_miss
+from tests.programs.delta_programs import (
+    FORMS,
+    NEAR_MISSES,
+    H,
+    K,
+    L,
+    V,
+    linear_attention,
+    near_miss,
+)
 from tests.programs.suite.mutation import mutants
 from tests.programs.suite.running import CPU, PLAIN, run_loop
 from tests.support.compiled import compile_cached
@@ -313,9 +322,7 @@ def test_a_column_of_its_own_has_no_map():
 
 def test_few_long_states_are_cut_and_many_are_not():
     def chosen(heads, length):
-        op = LinearAttention("gated_delta", heads, heads, 128, 128, 1.0, 1, length, "float32",
-                             "float32", heads, heads, True)  # fmt: skip
-        (rule,) = analyse(op.loop()).deltas
+        (rule,) = analyse(linear_attention(length, heads, 128)).deltas
         return default_plan(CUDA_TARGET, rule)
 
     assert chosen(2, 8192).chunks > 8
