@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import ClassVar
 
 from tvm_scan import tir
@@ -19,7 +19,7 @@ from tvm_scan.schedules.delta.gpu import build_delta_blocks, shared_bytes
 from tvm_scan.schedules.delta.gpu_block import COLUMNS
 from tvm_scan.schedules.delta.gpu_carries import build_carries
 from tvm_scan.schedules.delta.gpu_cost import blocks_work, cut_work
-from tvm_scan.schedules.delta.time_cut import TimeCut, why_uncut
+from tvm_scan.schedules.delta.time_cut import TimeCut, arrays_of, why_uncut
 from tvm_scan.schedules.machine.gpu_cost import Block, GpuCost, gpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Chunks, Picture, Serial
@@ -31,6 +31,8 @@ __all__ = ["DeltaBlocks"]
 _STEPS, _THREADS = (16, 8, 4), (128, 64, 256)
 #: Most chunks of time, and steps of one at least.
 _MOST_CHUNKS, _LEAST_CHUNK = 1024, 64
+#: Most cells of an array between kernels: indices may have 32 bits.
+_MOST_CELLS = 1 << 31
 #: Bytes that a thread has under way: a cell of every vector.
 _WAITING = 16.0
 
@@ -72,15 +74,14 @@ class DeltaBlocks(ScanPlan):
             f"threads_per_block={self.threads_per_block}",
             "use 128, or run the loop as it was written",
         )
-        arrays = tir.VarMap((array, True) for array in (*recurrence.inputs, *recurrence.outputs))
-        buffers = len(arrays) + 2 * (self.chunks > 0)
+        self._check_chunks(recurrence)
+        arrays = self._arrays(recurrence)
         self.require(
-            buffers <= device.buffers,
+            arrays <= device.buffers,
             f"at most {device.buffers} buffers in a kernel of {device.name}",
-            f"{buffers}",
+            f"{arrays}",
             "run its loop as it was written",
         )
-        self._check_chunks(recurrence)
         size = self.shared_bytes(recurrence)
         self.require(
             size <= machine.shared_bytes,
@@ -90,6 +91,16 @@ class DeltaBlocks(ScanPlan):
             f"use fewer steps, at least {_STEPS[-1]}, or run its loop as it was written",
         )
 
+    def _arrays(self, recurrence: DeltaRule) -> int:
+        """Most arrays of a kernel."""
+        if not self.chunks:
+            arrays = [*recurrence.inputs, *recurrence.outputs]
+            return len(tir.VarMap((array, True) for array in arrays))
+        # The one between the segments has the states, their maps, and what is stored after time.
+        passes = TimeCut.of(recurrence, self.chunks, self.steps).passes
+        between = 4 + len(recurrence.finish)
+        return max(between, *(len(arrays_of(one)) for one in passes))
+
     def _check_chunks(self, recurrence: DeltaRule) -> None:
         self.require(
             self.chunks == 0 or 2 <= self.chunks <= _MOST_CHUNKS,
@@ -97,7 +108,18 @@ class DeltaBlocks(ScanPlan):
             f"chunks={self.chunks}",
             "leave chunks at 0",
         )
-        column = why_uncut(recurrence) if self.chunks else None
+        if not self.chunks:
+            return
+        states = prod(tir.as_int(lane.extent) or 0 for lane in recurrence.lanes)
+        rows, columns = int(recurrence.rows.extent), int(recurrence.columns.extent)
+        cells = states * (self.chunks + 1) * rows * max(rows, columns)
+        self.require(
+            cells < _MOST_CELLS,
+            f"fewer than {_MOST_CELLS} cells of the states between chunks",
+            f"{cells}",
+            "use fewer chunks",
+        )
+        column = why_uncut(recurrence)
         self.require(
             column is None,
             "a rule that multiplies all columns of the state by one matrix, for chunks of time",

@@ -31,7 +31,7 @@ from tvm_scan.delta_rule import DeltaRule, Term
 from tvm_scan.recurrence import Axis
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local
 
-__all__ = ["TimeCut", "why_uncut"]
+__all__ = ["TimeCut", "arrays_of", "why_uncut"]
 
 
 def why_uncut(rule: DeltaRule) -> str | None:
@@ -42,6 +42,17 @@ def why_uncut(rule: DeltaRule) -> str | None:
     if any(t.source is not None and tir.contains_var(t.rate, column) for t in rule.terms):
         return "a rate of the columns"
     return None
+
+
+def arrays_of(rule: DeltaRule) -> list[Var]:
+    """Arrays that a rule reads and writes, each once."""
+    read = [
+        array
+        for part in rule.parts
+        if part is not None
+        for array in tir.buffers_loaded(part).keys()
+    ]
+    return list(tir.VarMap((array, True) for array in (*read, *rule.outputs)).keys())
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +76,11 @@ class TimeCut:
     states: Var
     products: Var
     passed: int
+
+    @property
+    def passes(self) -> tuple[DeltaRule, ...]:
+        """The rules of the segments."""
+        return self.effects, self.maps, self.outputs
 
     @staticmethod
     def of(rule: DeltaRule, segments: int, steps: int) -> TimeCut:

@@ -170,6 +170,9 @@ def test_plans_are_right(text):
         ("cuda/delta_blocks(steps=-16)", "expected chunks of 4, 8, 16 steps"),
         ("cuda/delta_blocks(threads_per_block=100)", "expected blocks of 64, 128 or 256 threads"),
         ("cuda/delta_blocks(threads_per_block=0)", "expected blocks of 64, 128 or 256 threads"),
+        ("cuda/delta_blocks(chunks=1)", "expected 0, or 2 to 1024 chunks of time, got chunks=1"),
+        ("cuda/delta_blocks(chunks=-4)", "expected 0, or 2 to 1024 chunks of time"),
+        ("cuda/delta_blocks(chunks=99999999)", "expected 0, or 2 to 1024 chunks of time"),
         ("cuda/lanes()", "expected a plan for a delta rule"),
     ],
 )
@@ -196,6 +199,12 @@ def test_a_plan_of_it_is_for_no_recurrence():
 def tvm_machine(plan):
 
     return Machine.of(GPU if plan.device == "cuda" else CPU)
+
+
+def test_what_is_between_chunks_can_be_indexed():
+    many = linear_attention(4096, heads=512, size=128)
+    with pytest.raises(PlanError, match="expected fewer than 2147483648 cells of the states"):
+        parallelize(many, GPU, "cuda/delta_blocks(steps=4, chunks=1024)")
 
 
 def test_many_products_take_fewer_steps_at_once():
