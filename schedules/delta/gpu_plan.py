@@ -190,7 +190,8 @@ class DeltaBlocks(ScanPlan):
     def picture(self, recurrence: DeltaRule) -> Picture:
         """Return blocks that take chunks."""
         blocks = ceil(known_extent(recurrence.columns.extent) / COLUMNS)
-        grid = f"{blocks} blocks of {self.threads_per_block} threads for each state, {COLUMNS} "
+        each = "a block" if blocks == 1 else f"{blocks} blocks"
+        grid = f"{each} of {self.threads_per_block} threads for each state, {COLUMNS} "
         note = f"(chunks of {self.steps} steps as products of matrices in shared memory)"
         lines = (("grid", f"{grid}columns each"),)
         walk = Serial("lane", "block", note)
