@@ -12,13 +12,13 @@ from typing import Any
 from tvm import tirx
 
 from tvm_scan import tir
-from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.extraction import extract_nest, independent, root_nests
+from tvm_scan.delta_rule import DeltaRule, TimeLoop
+from tvm_scan.extraction import extract, extract_nest, independent, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules.delta.rule import as_delta
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["Analysis", "Finding", "analyse"]
+__all__ = ["Analysis", "Finding", "analyse", "finding_at", "first_loop"]
 
 #: What a loop nest is.
 Finding = Recurrence | DeltaRule | Refusal
@@ -56,7 +56,7 @@ class Analysis:
         )
 
     @cached_property
-    def accepted(self) -> tuple[Recurrence | DeltaRule, ...]:
+    def accepted(self) -> tuple[TimeLoop, ...]:
         """The nests that are recurrences or delta rules, in order."""
         return tuple(one for one in self.findings if not isinstance(one, Refusal))
 
@@ -83,6 +83,27 @@ def analyse(func: tirx.PrimFunc) -> Analysis:
     """
     blocked = ensure_blocks(func)
     return Analysis(blocked, tuple(root_nests(blocked)))
+
+
+def finding_at(func: tirx.PrimFunc, nest: Any) -> Finding:
+    """Analyse one nest of a function that has blocks, such as one that was annotated.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        The function.
+    nest : Stmt
+        One of its nests.
+    """
+    found = extract_nest(func, nest)
+    return as_delta(func, nest, found) if isinstance(found, Refusal) else found
+
+
+def first_loop(func: tirx.PrimFunc) -> Finding:
+    """Return the first recurrence of a function, else its first delta rule, else the refusal."""
+    recurrence = extract(func)
+    deltas = analyse(func).deltas if isinstance(recurrence, Refusal) else ()
+    return deltas[0] if deltas else recurrence
 
 
 def _reads_what_it_writes(nest: Any) -> bool:

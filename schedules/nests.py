@@ -7,14 +7,12 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_scan.annotations import IS_SCHEDULED
-from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.errors import PlanError, RefusalError
+from tvm_scan.errors import RefusalError
 from tvm_scan.extraction import extract
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.arguments import Chooser, check_fits
 from tvm_scan.schedules.choose.plan_of import plan_of
-from tvm_scan.schedules.delta.rule import build_chunks, why_unfit
 from tvm_scan.schedules.leftover import schedule_leftovers
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
@@ -35,29 +33,19 @@ def schedule_nests(
     analysis = analyse(func)
     sch = Schedule(analysis.func)
     # Each nest is what it is in the function as it was written, whatever becomes of the others.
-    findings = analysis.findings if same_plan is None else analysis.scans
     nests = [
         (b[0], finding)
-        for nest, finding in zip(analysis.nests, findings, strict=True)
+        for nest, finding in zip(analysis.nests, analysis.findings, strict=True)
         if (b := blocks_in(nest))
     ]
     refusals: list[Refusal] = []
     device = device_of(target)
-    misfits: list[str] = []
     applied = 0
     for block, finding in nests:
         if isinstance(finding, Refusal):
             refusals.append(finding)
             continue
         nest = nest_of(sch, block)[1]
-        if isinstance(finding, DeltaRule):
-            chunks = build_chunks(finding, target)
-            if chunks is None:
-                misfits.append(why_unfit(finding, target))
-                continue
-            splice(sch, block, nest, chunks)
-            applied += 1
-            continue
         chosen = plan(finding) if callable(plan) else plan or plan_of(finding, target)
         check_fits(chosen, target, finding, for_all=same_plan is not None and len(nests) > 1)
         built = build(finding, chosen, device)
@@ -66,8 +54,6 @@ def schedule_nests(
         else:
             splice(sch, block, nest, built)
         applied += 1
-    if not applied and misfits:
-        raise PlanError(f"parallelize: {misfits[0]}")
     if not applied:
         worst = next((r for r in refusals if r.kind.value not in _PLAIN), None)
         if worst is None:

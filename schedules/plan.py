@@ -19,6 +19,7 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.arguments import as_recurrence, as_target
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
@@ -62,6 +63,8 @@ class ScanPlan(ABC):
     keeps_loop : bool
         Whether the plan leaves the loop as it was written, on one core or with one thread for each
         lane.
+    takes : tuple of type
+        Kinds of loops that it is for: ``Recurrence``, ``DeltaRule`` or both.
     words : mapping
         Values of those decisions that are words.
     """
@@ -69,12 +72,13 @@ class ScanPlan(ABC):
     device: ClassVar[str]
     algorithm: ClassVar[str]
     keeps_loop: ClassVar[bool] = False
+    takes: ClassVar[tuple[type[TimeLoop], ...]] = (Recurrence,)
     words: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     # ---- what a schedule owns -----------------------------------------------------------------
 
     @abstractmethod
-    def check_fit(self, recurrence: Recurrence, machine: Machine) -> None:
+    def check_fit(self, recurrence: Any, machine: Machine) -> None:
         """Check that the plan fits a recurrence and what a target has.
 
         Raises
@@ -84,11 +88,11 @@ class ScanPlan(ABC):
         """
 
     @abstractmethod
-    def build(self, recurrence: Recurrence) -> Built | None:
+    def build(self, recurrence: Any) -> Built | None:
         """Return the statements of a plan that fits, or None for the nest as it is; pure."""
 
     @abstractmethod
-    def cost(self, recurrence: Recurrence, machine: Machine, steps: int | None = None) -> Cost:
+    def cost(self, recurrence: Any, machine: Machine, steps: int | None = None) -> Cost:
         """Predict what the plan takes.
 
         Parameters
@@ -103,34 +107,34 @@ class ScanPlan(ABC):
 
     @classmethod
     @abstractmethod
-    def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
+    def space(cls, recurrence: Any, machine: Machine) -> Iterator[Branch]:
         """Yield what a search may try; plans that do not fit may be among it."""
 
     @classmethod
-    def shortlist(cls, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
+    def shortlist(cls, recurrence: Any, machine: Machine) -> Iterator[ScanPlan]:
         """Yield what a default is chosen among, simple plans first: of the space some dozens."""
         for branch in cls.space(recurrence, machine):
             fitting = (plan for plan in branch.plans() if plan.fits(recurrence, machine))
             yield from islice(fitting, _SHORT)
 
     @classmethod
-    def lengths(cls, recurrence: Recurrence, machine: Machine) -> tuple[int | None, ...]:
+    def lengths(cls, recurrence: Any, machine: Machine) -> tuple[int | None, ...]:
         """Lengths at which plans are compared; None for the one that is known, or ``UNKNOWN``."""
         return (None,)
 
     @abstractmethod
-    def picture(self, recurrence: Recurrence) -> Picture:
+    def picture(self, recurrence: Any) -> Picture:
         """Return what ``tvm-scan explain`` draws."""
 
     def why_wasteful(self, steps: int) -> str | None:
         """Say why a plan that fits is not worth a trial for so many steps; None where it is."""
         return None
 
-    def registers_fit(self, recurrence: Recurrence) -> bool:
+    def registers_fit(self, recurrence: Any) -> bool:
         """Return whether the registers of a thread suffice, by an estimate from above."""
         return True
 
-    def shared_bytes(self, recurrence: Recurrence) -> int:
+    def shared_bytes(self, recurrence: Any) -> int:
         """Bytes of shared memory that one block takes; see ``smem_bytes``."""
         return 0
 
@@ -214,7 +218,7 @@ class ScanPlan(ABC):
         """Return the type of every decision of this schedule, by its name."""
         return {field.name: type(field.default) for field in _fields(cls)}
 
-    def smem_bytes(self, recurrence: Recurrence) -> int:
+    def smem_bytes(self, recurrence: TimeLoop) -> int:
         """Shared memory of one block in bytes: every part of every element, padded.
 
         Raises
@@ -288,14 +292,14 @@ class ScanPlan(ABC):
 
     # ---- checks --------------------------------------------------------------------------------
 
-    def check(self, target: Target, recurrence: Recurrence) -> None:
+    def check(self, target: Target, recurrence: TimeLoop) -> None:
         """Check that the plan fits the target and the recurrence.
 
         Parameters
         ----------
         target : tvm.target.Target or str
             Where the kernel will run.
-        recurrence : Recurrence
+        recurrence : Recurrence or DeltaRule
             What will run.
 
         Raises
@@ -314,16 +318,24 @@ class ScanPlan(ABC):
         )
         self.check_on(machine, recurrence)
 
-    def fits(self, recurrence: Recurrence, machine: Machine) -> bool:
+    def fits(self, recurrence: TimeLoop, machine: Machine) -> bool:
         """Return whether ``check_fit`` passes."""
+        if not isinstance(recurrence, self.takes):
+            return False
         try:
             self.check_fit(recurrence, machine)
         except PlanError:
             return False
         return True
 
-    def check_on(self, machine: Machine, recurrence: Recurrence) -> None:
+    def check_on(self, machine: Machine, recurrence: TimeLoop) -> None:
         """Check that the plan fits what a target has; see ``check``."""
+        self.require(
+            isinstance(recurrence, self.takes),
+            f"a plan for a {recurrence.noun}",
+            f"one for a {' or a '.join(kind.noun for kind in self.takes)}",
+            "leave the plan out, or ask default_plan for one of this loop",
+        )
         check_device(self, recurrence, machine)
         self.check_fit(recurrence, machine)
 
@@ -361,9 +373,18 @@ def register(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def schedules_of(device: str) -> list[type[ScanPlan]]:
-    """Schedules of a device, the loop as it was written first."""
-    return [schedule for schedule in SCHEDULES if schedule.device == device]
+def schedules_of(device: str, loop: TimeLoop | None = None) -> list[type[ScanPlan]]:
+    """Schedules of a device, the loop as it was written first.
+
+    Parameters
+    ----------
+    device : str
+        What they are for: ``cpu`` or ``cuda``.
+    loop : Recurrence or DeltaRule, optional
+        What they have to take; any if not given.
+    """
+    every = [schedule for schedule in SCHEDULES if schedule.device == device]
+    return every if loop is None else [s for s in every if isinstance(loop, s.takes)]
 
 
 def _fields(schedule: type[ScanPlan]) -> tuple[Field[Any], ...]:

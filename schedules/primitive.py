@@ -16,10 +16,11 @@ from tvm.s_tir import SBlock, Schedule
 from tvm.target import Target
 
 from tvm_scan.annotations import PLAN_PREFIX
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import RefusalError, ScanError
-from tvm_scan.extraction import extract_nest
 from tvm_scan.extraction.threads import without_threads
-from tvm_scan.recurrence import Recurrence, Refusal
+from tvm_scan.recurrence import Refusal
+from tvm_scan.schedules.analysis import finding_at
 from tvm_scan.schedules.annotated import first_annotated, is_annotated
 from tvm_scan.schedules.choose.arguments import (
     as_plan,
@@ -72,7 +73,8 @@ def parallel_scan(
     Raises
     ------
     RefusalError
-        If the nest is not provably a supported recurrence; the message underlines why.
+        If the nest is provably neither a supported recurrence nor a delta rule; the message
+        underlines why.
     PlanError
         If the plan does not fit the target, with the numbers.
 
@@ -91,11 +93,11 @@ def parallel_scan(
         for task in T.parallel(B * C):  with T.sblock("scan_replay"):  ...  # body from the carry
 
     Preconditions: (1) the nest is a statement of the root block; (2) it is a recurrence of a
-    known family, see ``tvm_scan.extract``; (3) parameters do not overlap.
+    known family, see ``tvm_scan.extract``, or a delta rule; (3) parameters do not overlap.
     """
     # ---- check ----------------------------------------------------------------------------
     func, nest = nest_of(sch, block_at(sch, block))
-    recurrence = extract_nest(func, nest)
+    recurrence = finding_at(func, nest)
     if isinstance(recurrence, Refusal):
         raise RefusalError(recurrence.message(), recurrence)
     plan = None if plan is None else as_plan(plan, "parallel_scan")
@@ -151,12 +153,12 @@ def expand_scans(program: Any) -> Any:
     return program
 
 
-def build(recurrence: Recurrence, plan: ScanPlan, device: Device) -> Built | None:
+def build(recurrence: TimeLoop, plan: ScanPlan, device: Device) -> Built | None:
     """Statements of a plan, in the terms of a device; pure.
 
     Parameters
     ----------
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What to build.
     plan : ScanPlan
         A plan that passed ``check``.
@@ -179,7 +181,7 @@ def build(recurrence: Recurrence, plan: ScanPlan, device: Device) -> Built | Non
 
 def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
     func, nest = nest_of(sch, block)
-    recurrence = extract_nest(func, nest)
+    recurrence = finding_at(func, nest)
     if isinstance(recurrence, Refusal):
         raise RefusalError(recurrence.message(), recurrence)
     device = _check_annotated(plan, recurrence)
@@ -195,7 +197,7 @@ def _expand(sch: Schedule, block: SBlock, plan: ScanPlan) -> None:
     unbind(sch, sch.get(rv), device)
 
 
-def _check_annotated(plan: ScanPlan, recurrence: Recurrence) -> Device:
+def _check_annotated(plan: ScanPlan, recurrence: TimeLoop) -> Device:
     """Check the plan of an annotation, and return what it runs on."""
     target = Target.current(allow_none=True)
     if target is not None and device_of(target).plans == plan.device:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from tvm_scan.schedules.cpu.lanes import Lanes as CpuLanes
 from tvm_scan.schedules.cpu.sequential import Sequential as CpuSequential
 from tvm_scan.schedules.cpu.three_phase import ThreePhase as CpuThreePhase
+from tvm_scan.schedules.delta.cpu_plan import DeltaWalk
+from tvm_scan.schedules.delta.gpu_plan import DeltaBlocks
 from tvm_scan.schedules.gpu.lanes import Lanes as GpuLanes
 from tvm_scan.schedules.gpu.lanes import Sequential as GpuSequential
 from tvm_scan.schedules.gpu.serial_tiles import SerialTiles
@@ -22,10 +24,12 @@ for schedule in (
     CpuSequential,
     CpuLanes,
     CpuThreePhase,
+    DeltaWalk,
     GpuSequential,
     GpuLanes,
     SerialTiles,
     GpuThreePhase,
     SinglePass,
+    DeltaBlocks,
 ):
     register(schedule)

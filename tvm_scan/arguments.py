@@ -14,8 +14,9 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import RefusalError, ScanError
-from tvm_scan.recurrence import Recurrence, Refusal
+from tvm_scan.recurrence import Refusal
 
 __all__ = ["as_func", "as_module", "as_recurrence", "as_target"]
 
@@ -70,19 +71,19 @@ def as_module(value: Any, caller: str) -> IRModule:
     raise ScanError(f"{caller}: expected an IRModule, got {_a(value)}; {fix}")
 
 
-def as_recurrence(value: Any, caller: str) -> Recurrence:
-    """The recurrence that a caller gave.
+def as_recurrence(value: Any, caller: str) -> TimeLoop:
+    """The recurrence or delta rule that a caller gave.
 
     Parameters
     ----------
-    value : Recurrence
+    value : Recurrence or DeltaRule
         What was given.
     caller : str
         Name of the public function, for the message.
 
     Returns
     -------
-    Recurrence
+    Recurrence or DeltaRule
 
     Raises
     ------
@@ -91,7 +92,7 @@ def as_recurrence(value: Any, caller: str) -> Recurrence:
     ScanError
         If it is something else.
     """
-    if isinstance(value, Recurrence):
+    if isinstance(value, TimeLoop):
         return value
     if isinstance(value, Refusal):
         raise RefusalError(

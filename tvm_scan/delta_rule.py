@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
+from tvm import tirx
 from tvm.ir import Var
 from tvm.tirx import PrimFunc, Stmt
 
-from tvm_scan.recurrence import Axis
+from tvm_scan import tir
+from tvm_scan.recurrence import Axis, Group, Recurrence
 
-__all__ = ["DeltaRule", "Read", "Term", "Written"]
+__all__ = ["DeltaRule", "Read", "Term", "TimeLoop", "Written"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +114,8 @@ class DeltaRule:
         Buffers that are read, and that are written and seen outside.
     """
 
+    noun: ClassVar[str] = "delta rule"
+
     func: PrimFunc
     nest: Stmt
     lanes: tuple[Axis, ...]
@@ -135,3 +140,71 @@ class DeltaRule:
     def dtype(self) -> str:
         """Dtype of the state."""
         return str(self.state.ty.dtype)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Lanes, rows, columns and time."""
+        return (*self.lanes, self.rows, self.columns, self.time)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """No group: its step multiplies the state by a matrix, which has a form of its own."""
+        return ()
+
+    def state_axes(self, group: Group) -> tuple[Axis, ...]:
+        """State axes of a group, of which there is none."""
+        raise KeyError(group)
+
+    @property
+    def algebras(self) -> tuple[Any, ...]:
+        """No algebra; see ``groups``."""
+        return ()
+
+    @property
+    def roundings(self) -> int:
+        """Roundings that one step adds to a cell: one for each row of each term."""
+        return (tir.as_int(self.rows.extent) or 1) * max(1, len(self.terms))
+
+    @property
+    def families(self) -> list[tuple[Any, ...]]:
+        """The family, and what of it is in no statement: extents, and what reads what."""
+        sizes = [tir.as_int(axis.extent) for axis in (self.rows, self.columns)]
+        terms = [term.added for term in self.terms]
+        return [(0, "delta", *sizes, terms, [read.after for read in self.reads])]
+
+    @property
+    def carries_halves(self) -> bool:
+        """Return whether the loop rounds what it carries to a half at every step."""
+        return tir.is_half(self.dtype)
+
+    @cached_property
+    def step(self) -> Stmt:
+        """One step as statements: a name for every factor and read, and the stores."""
+        named = [("gate", self.gate), ("column_gate", self.column_gate)]
+        for term in self.terms:
+            named += [("into", term.into), ("source", term.source)]
+            named += [("rate", term.rate), ("drive", term.drive)]
+        reads = [tirx.Bind(read.value, read.weight) for read in self.reads]
+        return tir.seq([*_bound(named), *reads, *map(_stored, self.stores)])
+
+    @cached_property
+    def parts(self) -> tuple[Any, ...]:
+        """All that it computes, as statements in a fixed order; None for what it has not."""
+        first = tir.seq(_bound([("first", self.initial)])) if self.initial is not None else None
+        last = tirx.Bind(self.final, tirx.const(0, tir.dtype_of(self.final)))
+        finish = tir.seq([last, *map(_stored, self.finish)]) if self.finish else None
+        return (first, self.step, finish)
+
+
+#: A nest that is proven to be something that plans are made for.
+TimeLoop = Recurrence | DeltaRule
+
+
+def _bound(named: list[tuple[str, Any]]) -> list[Stmt]:
+    """Names for the expressions that there are."""
+    there = [(name, value) for name, value in named if value is not None]
+    return [tirx.Bind(Var(name, tir.prim_type(tir.dtype_of(v))), v) for name, v in there]
+
+
+def _stored(store: Written) -> Stmt:
+    return tirx.BufferStore(store.buffer, store.value, list(store.index))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from tvm.ir import Var
 from tvm.tirx import PrimFunc, Stmt
+
+from tvm_scan import tir
 
 __all__ = ["Axis", "Carry", "Emit", "Group", "Recurrence", "Refusal", "RefusalKind", "Register"]
 
@@ -232,6 +234,8 @@ class Recurrence:
         Buffers of the function that are read and written.
     """
 
+    noun: ClassVar[str] = "recurrence"
+
     func: PrimFunc
     nest: Stmt
     lanes: tuple[Axis, ...]
@@ -248,6 +252,37 @@ class Recurrence:
     inputs: tuple[Var, ...]
     outputs: tuple[Var, ...]
     groups: tuple[Group, ...]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Lanes and time."""
+        return (*self.lanes, self.time)
+
+    @property
+    def step(self) -> Stmt:
+        """One step as statements."""
+        return self.body
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """All that it computes, as statements in a fixed order; None for what it has not."""
+        around = (self.prologue, self.start, self.boundary)
+        return (*around, self.body, self.finish, self.guard)
+
+    @property
+    def families(self) -> list[tuple[Any, ...]]:
+        """Level and family of every group."""
+        return [(group.level, group.algebra.name) for group in self.groups]
+
+    @property
+    def carries_halves(self) -> bool:
+        """Return whether the loop rounds what it carries to a half at every step."""
+        return any(tir.is_half(tir.dtype_of(c.register.buffer)) for c in self.carries)
+
+    @property
+    def roundings(self) -> int:
+        """Roundings that one step adds to a cell."""
+        return 1
 
     @property
     def algebras(self) -> tuple[Any, ...]:

@@ -22,12 +22,12 @@ from tvm.ir import Call
 from tvm_scan import tir
 from tvm_scan.algebra import Affine, Reduce
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.delta_rule import DeltaRule, TimeLoop
 from tvm_scan.errors import ScanError
 from tvm_scan.extraction.threads import without_threads
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.default import host_target
-from tvm_scan.schedules.verification.inputs import index_limits
+from tvm_scan.schedules.verification.inputs import index_limits, unit_factors
 
 __all__ = ["WRONG", "Case", "compare", "load_cases", "make_cases", "save_cases"]
 
@@ -91,7 +91,7 @@ def make_cases(
         raise ScanError(
             "tune: expected constant extents, got symbolic ones; give the function its shapes"
         )
-    recurrences = analyse(func).recurrences
+    recurrences = analyse(func).accepted
     # What is bound to threads by hand runs on a CPU, too.
     named = func.with_body(without_threads(func.body)).with_attr("global_symbol", "main")
     try:
@@ -170,14 +170,16 @@ def load_cases(path: Path) -> list[Case]:
 
 def _arrays(
     func: tirx.PrimFunc,
-    recurrences: Sequence[Recurrence],
+    recurrences: Sequence[TimeLoop],
     shapes: list[Any],
     kind: str,
     rng: np.random.Generator,
     inputs_of_caller: Mapping[str, np.ndarray],
 ) -> list[np.ndarray]:
-    limits, gates = tir.VarMap(), tir.VarMap()
+    limits, gates, factors = tir.VarMap(), tir.VarMap(), tir.VarMap()
     for recurrence in recurrences:
+        for buffer, factor in unit_factors(recurrence).items():
+            factors[buffer] = factor
         for buffer, limit in index_limits(func, recurrence).items():
             limits[buffer] = min(limit, limits.get(buffer, limit))
         for buffer in _gates(recurrence):
@@ -195,7 +197,8 @@ def _arrays(
             values = rng.choice([-1, 1], shape) if param in gates else rng.integers(-3, 4, shape)
             out.append(values.astype(_storage(dtype)))
         else:
-            out.append(_floats(kind, shape, rng).astype(_storage(dtype)))
+            values = _floats(kind, shape, rng) * factors.get(param, 1.0)
+            out.append(values.astype(_storage(dtype)))
     return out
 
 
@@ -215,7 +218,7 @@ def _storage(dtype: str) -> Any:
     return dtype
 
 
-def _gates(recurrence: Recurrence) -> list[Any]:
+def _gates(recurrence: TimeLoop) -> list[Any]:
     """Inputs that multiply the carry."""
     gates = []
     for algebra in recurrence.algebras:
@@ -228,8 +231,10 @@ def _gates(recurrence: Recurrence) -> list[Any]:
     return gates
 
 
-def _is_exact(recurrence: Recurrence) -> bool:
+def _is_exact(recurrence: TimeLoop) -> bool:
     """Return whether small integers stay integers in every step, in every order."""
+    if isinstance(recurrence, DeltaRule):  # whose cells grow with every step
+        return False
     if not all(isinstance(algebra, Reduce | Affine) for algebra in recurrence.algebras):
         return False
     rounding: list[Any] = []
@@ -268,12 +273,12 @@ def _tells(value: np.ndarray) -> bool:
     return bool(np.isfinite(wide).all() and (wide.size < 2 or wide.min() != wide.max()))
 
 
-def _bound(recurrences: Sequence[Recurrence], results: list[tuple[int, np.ndarray]]) -> float:
+def _bound(recurrences: Sequence[TimeLoop], results: list[tuple[int, np.ndarray]]) -> float:
     """Rounding errors of n steps grow as the root of n, with a factor of 16 to spare."""
     floats = [value for _, value in results if value.dtype.kind not in "iub"]
     if not floats:
         return 0.0
-    length = max((tir.as_int(r.time.extent) or 1 for r in recurrences), default=1)
+    length = max(((tir.as_int(r.time.extent) or 1) * r.roundings for r in recurrences), default=1)
     half = any(value.dtype.itemsize == 2 for value in floats)
     eps = max(2.0**-8 if half else float(np.finfo(value.dtype).eps) for value in floats)
     return 16 * eps * (1.0 if half else float(np.sqrt(max(1, length))))

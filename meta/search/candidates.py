@@ -78,7 +78,7 @@ def candidate_of(mod: IRModule, plans: Plans, target: Target) -> Candidate | Non
     """
     sch = Schedule(mod)
     root = sch.get_sblock(mod["main"].body.block.name_hint)
-    nests = [recurrence.nest for recurrence in analyse(mod["main"]).recurrences]
+    nests = [recurrence.nest for recurrence in analyse(mod["main"]).accepted]
     done: set[int] = set()
     for block in sch.get_child_blocks(root):
         stmt = sch.get(block)
@@ -111,7 +111,7 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
     list of tuple of ScanPlan
         Without repetitions; the default plans first, the sequential ones second.
     """
-    recurrences = analyse(mod["main"]).recurrences
+    recurrences = analyse(mod["main"]).accepted
     spaces = [enumerate_plans(target, r) for r in recurrences]
     default = tuple(default_plan(target, r) for r in recurrences)
     loop = tuple(
@@ -134,12 +134,12 @@ def first_plans(mod: IRModule, target: Target) -> list[Plans]:
 
 def space_size(mod: IRModule, target: Target) -> int:
     """Number of combinations of plans that fit."""
-    return prod(len(enumerate_plans(target, r)) for r in analyse(mod["main"]).recurrences)
+    return prod(len(enumerate_plans(target, r)) for r in analyse(mod["main"]).accepted)
 
 
 def plan_sets(mod: IRModule, target: Target, seed: int) -> Iterator[Plans]:
     """Every combination of plans, shuffled if they are few, drawn at random else."""
-    spaces = [enumerate_plans(target, r) for r in analyse(mod["main"]).recurrences]
+    spaces = [enumerate_plans(target, r) for r in analyse(mod["main"]).accepted]
     rng = random.Random(seed)
     if prod(map(len, spaces)) <= 4096:
         every = list(itertools.product(*spaces))
@@ -194,7 +194,7 @@ class Ranked:
     def __init__(self, mod: IRModule, target: Target, seed: int) -> None:
         TimeModel.check_installed()
         self.mod, self.target = mod, target
-        self.recurrences = analyse(mod["main"]).recurrences
+        self.recurrences = analyse(mod["main"]).accepted
         self.spaces = [enumerate_plans(target, r) for r in self.recurrences]
         self.rows = [
             {plan: row_of(plan, target, recurrence) for plan in space}

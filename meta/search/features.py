@@ -15,7 +15,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_scan.recurrence import Recurrence
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.machine.cost import Cost
@@ -55,7 +55,7 @@ def _every_decision() -> dict[str, tuple[str, ...]]:
     return {name: s.words.get(name, ()) for s in SCHEDULES for name in s.decisions()}
 
 
-def row_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> list[float]:
+def row_of(plan: ScanPlan, target: Target, recurrence: TimeLoop) -> list[float]:
     """Prediction and decisions of a plan for one recurrence.
 
     Parameters
@@ -115,7 +115,7 @@ class CandidateRows:
     def _extracted(
         self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
     ) -> list[np.ndarray]:
-        recurrences = analyse(context.mod["main"]).recurrences
+        recurrences = analyse(context.mod["main"]).accepted
         width = len(fields(Cost)) + len(decisions_of(SCHEDULES[0]()))
         out = []
         stores = self._stores.extract_from(context, candidates)

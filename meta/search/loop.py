@@ -92,7 +92,7 @@ class FunctionSearch:
         self.mod = IRModule({"main": blocked.with_attr("tirx.noalias", True)})
         self.target, self.seed, self.stop, self.bar = target, seed, stop, bar
         self.store = RecordStore(database)
-        shapes = [(shape_key(r), *sizes_of(r)) for r in analyse(self.mod["main"]).recurrences]
+        shapes = [(shape_key(r), *sizes_of(r)) for r in analyse(self.mod["main"]).accepted]
         self.facts = {**facts, **provenance(target, seed), "shapes": shapes}
         self.first = first_plans(self.mod, target)
         self.result = FunctionResult(

@@ -13,7 +13,7 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
-from tvm_scan.recurrence import Recurrence
+from tvm_scan.delta_rule import DeltaRule, TimeLoop
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
@@ -49,7 +49,7 @@ class Arithmetic:
     intensity: float
 
 
-def arithmetic_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Arithmetic:
+def arithmetic_of(plan: ScanPlan, target: Target, recurrence: TimeLoop) -> Arithmetic:
     """Count what a plan computes.
 
     Parameters
@@ -58,14 +58,14 @@ def arithmetic_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Ari
         A plan that fits.
     target : tvm.target.Target
         What it is for.
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What runs. Extents that are symbolic are taken as large.
 
     Returns
     -------
     Arithmetic
     """
-    flops, exps = _count(recurrence.body)
+    flops, exps = _of_step(recurrence)
     combine = _of_combine(recurrence)
     rows, length = known_rows(recurrence), known_extent(recurrence.time.extent)
     # Chunks are reduced first and replayed from their carries, so that a step is made twice.
@@ -73,6 +73,18 @@ def arithmetic_of(plan: ScanPlan, target: Target, recurrence: Recurrence) -> Ari
     total = steps * flops + rows * plan.combines(length) * combine
     moved = plan.cost(recurrence, Machine.of(target)).bytes
     return Arithmetic(flops, exps, combine, total, steps * exps, total / moved if moved else 0.0)
+
+
+def _of_step(recurrence: TimeLoop) -> tuple[int, int]:
+    """Operations and exponentials of one step of one lane, or of a whole state."""
+    flops, exps = _count(recurrence.step)
+    if not isinstance(recurrence, DeltaRule):
+        return flops, exps
+    # The vectors and amounts are counted once each, a product of them for every cell.
+    reading = sum(term.source is not None for term in recurrence.terms) + len(recurrence.reads)
+    rows, columns = known_extent(recurrence.rows.extent), known_extent(recurrence.columns.extent)
+    each = 1 + 2 * (reading + len(recurrence.terms))
+    return rows * columns * each + rows * flops, rows * exps
 
 
 def _count(stmt: Any) -> tuple[int, int]:
@@ -102,7 +114,7 @@ def _count(stmt: Any) -> tuple[int, int]:
     return counts["flops"], counts["exps"]
 
 
-def _of_combine(recurrence: Recurrence) -> int:
+def _of_combine(recurrence: TimeLoop) -> int:
     """Operations of one combination: the algebra's own, on elements of variables."""
     total = 0
     for group in recurrence.groups:

@@ -177,7 +177,7 @@ def _functions(program: Program) -> list[tuple[str, tirx.PrimFunc]]:
             f"{type(program).__name__}; pass the sequential loop"
         )
     every = [(name, f) for name, f in named if isinstance(f, tirx.PrimFunc)]
-    with_scans = [(name, f) for name, f in every if analyse(f).recurrences]
+    with_scans = [(name, f) for name, f in every if analyse(f).accepted]
     if not with_scans:
         for _, func in every:
             refusal = extract(func)

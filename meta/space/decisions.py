@@ -11,8 +11,8 @@ from functools import lru_cache
 
 from tvm.target import Target
 
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.choose.default import default_plan
 from tvm_scan.schedules.machine.device import device_of
@@ -23,14 +23,14 @@ from tvm_scan.schedules.registry import schedules_of
 __all__ = ["branches", "enumerate_plans", "fits", "size"]
 
 
-def branches(target: Target, recurrence: Recurrence) -> list[Branch]:
+def branches(target: Target, recurrence: TimeLoop) -> list[Branch]:
     """The space of plans of a recurrence on a target.
 
     Parameters
     ----------
     target : tvm.target.Target
         Where it will run.
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What will run. Extents that are symbolic are taken as large.
 
     Returns
@@ -44,7 +44,7 @@ def branches(target: Target, recurrence: Recurrence) -> list[Branch]:
         For a target of a kind that no row serves.
     """
     machine = Machine.of(target)
-    schedules = schedules_of(device_of(target).plans)
+    schedules = schedules_of(device_of(target).plans, recurrence)
     fitting = [b for schedule in schedules for b in schedule.space(recurrence, machine)]
     fitting = [b for b in fitting if any(fits(plan, target, recurrence) for plan in b.plans())]
     default = default_plan(target, recurrence)
@@ -52,7 +52,7 @@ def branches(target: Target, recurrence: Recurrence) -> list[Branch]:
 
 
 @lru_cache(maxsize=1 << 14)
-def fits(plan: ScanPlan, target: Target, recurrence: Recurrence) -> bool:
+def fits(plan: ScanPlan, target: Target, recurrence: TimeLoop) -> bool:
     """Return whether a plan can be built: its own check, and registers by estimate.
 
     Parameters
@@ -61,7 +61,7 @@ def fits(plan: ScanPlan, target: Target, recurrence: Recurrence) -> bool:
         Any plan.
     target : tvm.target.Target
         Where it will run.
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What will run.
 
     Returns
@@ -75,14 +75,14 @@ def fits(plan: ScanPlan, target: Target, recurrence: Recurrence) -> bool:
     return plan.registers_fit(recurrence)
 
 
-def enumerate_plans(target: Target, recurrence: Recurrence) -> list[ScanPlan]:
+def enumerate_plans(target: Target, recurrence: TimeLoop) -> list[ScanPlan]:
     """Every plan that fits: the default first, then the sequential one, then the others.
 
     Parameters
     ----------
     target : tvm.target.Target
         Where it will run.
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What will run.
 
     Returns
@@ -95,6 +95,6 @@ def enumerate_plans(target: Target, recurrence: Recurrence) -> list[ScanPlan]:
     return list(dict.fromkeys([first, *(p for p in rest if fits(p, target, recurrence))]))
 
 
-def size(target: Target, recurrence: Recurrence) -> int:
+def size(target: Target, recurrence: TimeLoop) -> int:
     """Number of plans that fit."""
     return len(enumerate_plans(target, recurrence))

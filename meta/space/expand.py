@@ -12,10 +12,10 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tvm_scan.annotations import SEQUENTIAL
-from tvm_scan.extraction import extract_nest
 from tvm_scan.meta.space.decisions import fits
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules import expand_scans
+from tvm_scan.schedules.analysis import finding_at
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.leftover import schedule_leftovers
 from tvm_scan.schedules.machine.device import device_of
@@ -44,7 +44,7 @@ def expand_checked(sch: Schedule, target: Target) -> bool:
     """
     for block, plan in annotated_plans(sch):
         func, nest = nest_of(sch, block)
-        recurrence = extract_nest(func, nest)
+        recurrence = finding_at(func, nest)
         if isinstance(recurrence, Refusal) or not fits(plan, target, recurrence):
             return False
     with target:

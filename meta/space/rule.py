@@ -18,12 +18,13 @@ from tvm.target import Target
 
 from tvm_scan.annotations import PLAN_PREFIX, SCHEDULED_NEST
 from tvm_scan.arguments import as_target
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import ScanError
-from tvm_scan.extraction import extract_nest
 from tvm_scan.meta.space.decisions import branches
 from tvm_scan.meta.space.expand import ExpandScansPostproc
 from tvm_scan.meta.space.mutator import NeighbourMutator
-from tvm_scan.recurrence import Recurrence, Refusal
+from tvm_scan.recurrence import Refusal
+from tvm_scan.schedules.analysis import finding_at
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.default import host_target
@@ -75,7 +76,7 @@ def sample_branches(sch: Schedule, block: Any, target: Target) -> list[Schedule]
     return [_sampled(sch.copy(), block, branch) for branch in open_branches]
 
 
-def _recurrence_at(sch: Schedule, block: Any) -> Recurrence | None:
+def _recurrence_at(sch: Schedule, block: Any) -> TimeLoop | None:
     """The recurrence whose nest ``block`` is the first block of."""
     stmt = sch.get(block)
     if SCHEDULED_NEST in stmt.annotations:
@@ -87,7 +88,7 @@ def _recurrence_at(sch: Schedule, block: Any) -> Recurrence | None:
     blocks = blocks_in(nest)
     if any(PLAN_PREFIX + "algorithm" in b.annotations for b in blocks):
         return None
-    recurrence = extract_nest(func, nest)
+    recurrence = finding_at(func, nest)
     return None if isinstance(recurrence, Refusal) else recurrence
 
 

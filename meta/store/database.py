@@ -17,6 +17,7 @@ from tvm import IRModule, tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.meta.store.entry import Entry, canonical
 from tvm_scan.meta.store.failure import RecordError
 from tvm_scan.meta.store.files import (
@@ -30,7 +31,6 @@ from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
 from tvm_scan.meta.store.provenance import why_foreign
 from tvm_scan.meta.store.rows import Content, program_digest, read_content, record_digest
 from tvm_scan.meta.store.summary import Summary, sealed
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["RecordStore"]
@@ -65,7 +65,7 @@ class RecordStore:
 
     # ---- reading ----------------------------------------------------------------------------
 
-    def plan_of(self, recurrence: Recurrence, target: Target) -> ScanPlan | None:
+    def plan_of(self, recurrence: TimeLoop, target: Target) -> ScanPlan | None:
         """Return the plan of this recurrence or of its nearest shape; see ``plan_for``."""
         from tvm_scan.meta.store.nearest import plan_for  # it reads databases
 

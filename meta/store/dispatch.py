@@ -11,10 +11,11 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.arguments import as_recurrence
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError, RefusalError
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.nearest import known_plans
-from tvm_scan.recurrence import Axis, Recurrence
+from tvm_scan.recurrence import Axis
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.nearest import nearest
@@ -34,7 +35,7 @@ Case = tuple[int | None, ScanPlan]
 
 
 def plans_by_length(
-    recurrence: Recurrence, target: Target | str, database: RecordStore | None = None
+    recurrence: TimeLoop, target: Target | str, database: RecordStore | None = None
 ) -> list[Case]:
     """The plans to hold in one function whose length is known at run time.
 
@@ -44,7 +45,7 @@ def plans_by_length(
 
     Parameters
     ----------
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         Of symbolic length.
     target : tvm.target.Target or str
         What it is compiled for.

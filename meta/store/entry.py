@@ -16,11 +16,11 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan._versions import why_foreign
 from tvm_scan.annotations import DECLARED
-from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.delta_rule import TimeLoop
+from tvm_scan.extraction import root_nests
 from tvm_scan.meta.store.failure import RecordError
 from tvm_scan.meta.store.rows import program_digest
-from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.analysis import analyse
+from tvm_scan.schedules.analysis import analyse, finding_at
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.choose.unfit import why_unfit
 from tvm_scan.schedules.plan import ScanPlan
@@ -132,14 +132,14 @@ class Entry:
                 return reason
         return None
 
-    def _recurrence_at(self, block: Any) -> Recurrence | None:
+    def _recurrence_at(self, block: Any) -> TimeLoop | None:
         # Found once for all records of a program, unless the trace changed more than annotations.
         known = _nests(tuple(self.workload))
         func, nest = nest_of(self._replayed, block)
         if [names for names, _ in known] == [_names(n) for n in root_nests(func)]:
             return next((r for names, r in known if block.name_hint in names), None)
-        recurrence = extract_nest(func, nest)
-        return recurrence if isinstance(recurrence, Recurrence) else None
+        recurrence = finding_at(func, nest)
+        return recurrence if isinstance(recurrence, TimeLoop) else None
 
     @cached_property
     def _replayed(self) -> Schedule:
@@ -192,11 +192,11 @@ def shapes_text(func: tirx.PrimFunc) -> str:
 
 
 @lru_cache(maxsize=256)
-def _nests(workload: tuple[str, ...]) -> list[tuple[list[str], Recurrence | None]]:
+def _nests(workload: tuple[str, ...]) -> list[tuple[list[str], TimeLoop | None]]:
     """Names of the blocks of every nest of a program, and the recurrence that it is."""
     analysis = analyse(ms.database.Workload.from_json(list(workload)).mod["main"])
-    nests = zip(analysis.nests, analysis.scans, strict=True)
-    return [(_names(nest), r if isinstance(r, Recurrence) else None) for nest, r in nests]
+    nests = zip(analysis.nests, analysis.findings, strict=True)
+    return [(_names(nest), r if isinstance(r, TimeLoop) else None) for nest, r in nests]
 
 
 def _names(nest: Any) -> list[str]:

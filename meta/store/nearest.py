@@ -12,12 +12,12 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_scan.arguments import as_recurrence
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError, RefusalError, ScanError
 from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.replay import replay
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules import parallelize
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.arguments import target_for
@@ -54,7 +54,7 @@ class Tuned:
 
 
 def plan_for(
-    recurrence: Recurrence, target: Target | str, database: RecordStore | str | Path
+    recurrence: TimeLoop, target: Target | str, database: RecordStore | str | Path
 ) -> ScanPlan | None:
     """The plan that a database has for a recurrence.
 
@@ -92,7 +92,7 @@ def plan_for(
         )
     exact = store.best(recurrence.func, target)
     if exact is not None:
-        for plan, other in zip(exact.plans, analyse(recurrence.func).recurrences, strict=False):
+        for plan, other in zip(exact.plans, analyse(recurrence.func).accepted, strict=False):
             if tvm_ffi.structural_equal(other.nest, recurrence.nest, map_free_vars=True):
                 return plan
     found_near = nearest(known_plans(store, target), target, recurrence)
@@ -127,13 +127,13 @@ def tuned_function(database: Any, func: tirx.PrimFunc, target: Target) -> Tuned 
     hits: list[Known | None] = []
     plans: list[ScanPlan] = []
 
-    def choose(recurrence: Recurrence) -> ScanPlan:
+    def choose(recurrence: TimeLoop) -> ScanPlan:
         hit = nearest(known, target, recurrence)
         hits.append(hit)
         plans.append((hit and hit.plan) or plan_of(recurrence, target))
         return plans[-1]
 
-    if not any(nearest(known, target, recurrence) for recurrence in analyse(func).recurrences):
+    if not any(nearest(known, target, recurrence) for recurrence in analyse(func).accepted):
         return None
     try:
         near = parallelize(func, target, choose)
@@ -171,9 +171,7 @@ def known_plans(store: RecordStore, target: Target) -> list[Known]:
 
 def shapes_of(func: tirx.PrimFunc) -> list[tuple[str, int | None, int | None]]:
     """Key, lanes and steps of every recurrence of a function."""
-    return [
-        (shape_key(recurrence), *sizes_of(recurrence)) for recurrence in analyse(func).recurrences
-    ]
+    return [(shape_key(recurrence), *sizes_of(recurrence)) for recurrence in analyse(func).accepted]
 
 
 def _shapes(entry: Entry) -> list[tuple[str, int | None, int | None]]:

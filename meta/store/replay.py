@@ -13,9 +13,9 @@ from tvm.tirx import PrimFunc
 from tvm_scan.annotations import IS_SCHEDULED
 from tvm_scan.arguments import as_func
 from tvm_scan.errors import PlanError
-from tvm_scan.extraction import extract_nest
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules import expand_scans
+from tvm_scan.schedules.analysis import finding_at
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.unfit import why_unfit
@@ -96,7 +96,7 @@ def replay_record(record: Any, mod: IRModule, func: PrimFunc, target: Target) ->
     sch = Schedule(mod)
     record.trace.apply_to_schedule(sch, remove_postproc=False)
     for block, plan in annotated_plans(sch):
-        recurrence = extract_nest(*nest_of(sch, block))
+        recurrence = finding_at(*nest_of(sch, block))
         reason = (
             "no recurrence"
             if isinstance(recurrence, Refusal)

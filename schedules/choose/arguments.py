@@ -11,8 +11,8 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from tvm_scan.arguments import as_target
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError, ScanError
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.choose.default import default_plan, host_target
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
@@ -27,7 +27,7 @@ __all__ = [
     "target_of_plan",
 ]
 
-Chooser = Callable[[Recurrence], ScanPlan]
+Chooser = Callable[[TimeLoop], ScanPlan]
 
 
 def as_plan(value: Any, caller: str) -> ScanPlan:
@@ -85,7 +85,7 @@ def target_of_plan(plan: ScanPlan | None, caller: str) -> Target:
 
 
 def check_fits(
-    plan: ScanPlan, target: Target, recurrence: Recurrence, *, for_all: bool = False
+    plan: ScanPlan, target: Target, recurrence: TimeLoop, *, for_all: bool = False
 ) -> None:
     """Check a plan that somebody gave; see ``ScanPlan.check``.
 
@@ -105,7 +105,7 @@ def check_fits(
         ) from error
 
 
-def _what_works(target: Target, recurrence: Recurrence) -> str:
+def _what_works(target: Target, recurrence: TimeLoop) -> str:
     """Say which plan fits a GPU; nothing where none does."""
     device = device_of(target)
     if not device.is_gpu:

@@ -10,8 +10,8 @@ from statistics import geometric_mean
 from tvm.target import Target
 
 from tvm_scan.arguments import as_recurrence, as_target
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.choose.rules import Rule, factor_of
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.machine.machine import Machine
@@ -64,7 +64,7 @@ def host_target() -> Target:
 
 
 def default_plan(
-    target: Target | None, recurrence: Recurrence, machine: Machine | None = None
+    target: Target | None, recurrence: TimeLoop, machine: Machine | None = None
 ) -> ScanPlan:
     """Choose a plan without tuning.
 
@@ -72,7 +72,7 @@ def default_plan(
     ----------
     target : tvm.target.Target, str or None
         Where it will run; this machine's CPU if None.
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What will run. Extents that are symbolic are taken as ``common.sizes.UNKNOWN``.
     machine : Machine, optional
         Of a machine that is not this one; else what ``Machine.of`` says of the target.
@@ -94,15 +94,15 @@ def default_plan(
     return decide(target, recurrence, machine).chosen.plan
 
 
-def decide(target: Target, recurrence: Recurrence, machine: Machine | None = None) -> Decision:
+def decide(target: Target, recurrence: TimeLoop, machine: Machine | None = None) -> Decision:
     """Choose a plan, and keep what it was chosen among; see ``default_plan``."""
-    schedules = tuple(schedules_of(device_of(target).plans))
+    schedules = tuple(schedules_of(device_of(target).plans, recurrence))
     return _decide(schedules, machine or Machine.of(target), recurrence)
 
 
 @lru_cache(maxsize=128)
 def _decide(
-    schedules: tuple[type[ScanPlan], ...], machine: Machine, recurrence: Recurrence
+    schedules: tuple[type[ScanPlan], ...], machine: Machine, recurrence: TimeLoop
 ) -> Decision:
     lengths = max((s.lengths(recurrence, machine) for s in schedules), key=len)
     candidates: list[Candidate] = []

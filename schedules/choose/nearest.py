@@ -8,7 +8,7 @@ from math import log2
 
 from tvm.target import Target
 
-from tvm_scan.recurrence import Recurrence
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.schedules.choose.shape_key import shape_key
 from tvm_scan.schedules.choose.unfit import why_unfit
 from tvm_scan.schedules.common.sizes import UNKNOWN, sizes_of
@@ -46,7 +46,7 @@ class Known:
     record: str = ""
 
 
-def nearest(known: Iterable[Known], target: Target, recurrence: Recurrence) -> Known | None:
+def nearest(known: Iterable[Known], target: Target, recurrence: TimeLoop) -> Known | None:
     """The fastest plan of the nearest shape of the same recurrence that fits this one.
 
     Lanes and steps are bucketed in powers of two. A size that is not known until run time is near
@@ -59,7 +59,7 @@ def nearest(known: Iterable[Known], target: Target, recurrence: Recurrence) -> K
         Of this target.
     target : tvm.target.Target
         What the plan is checked for.
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What it is checked for.
 
     Returns

@@ -7,8 +7,8 @@ from typing import Protocol
 from tvm.target import Target
 
 from tvm_scan.arguments import as_recurrence, as_target
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import ScanError
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.choose.default import default_plan, host_target
 from tvm_scan.schedules.choose.shipped import shipped_plan
 from tvm_scan.schedules.plan import ScanPlan
@@ -19,12 +19,12 @@ __all__ = ["Records", "plan_of"]
 class Records(Protocol):
     """Plans that were measured; ``tvm_scan.meta.RecordStore`` is one."""
 
-    def plan_of(self, recurrence: Recurrence, target: Target) -> ScanPlan | None:
+    def plan_of(self, recurrence: TimeLoop, target: Target) -> ScanPlan | None:
         """Return the plan of this recurrence or of a near shape; None where there is none."""
 
 
 def plan_of(
-    recurrence: Recurrence,
+    recurrence: TimeLoop,
     target: Target | str | None = None,
     records: Records | None = None,
 ) -> ScanPlan:
@@ -35,7 +35,7 @@ def plan_of(
 
     Parameters
     ----------
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What ``tvm_scan.extract`` returned; its extents may be symbolic.
     target : tvm.target.Target or str, optional
         Where it will run; the current target, else this machine's CPU.

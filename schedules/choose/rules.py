@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from tvm_scan import tir
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.three_phase import ThreePhase
+from tvm_scan.schedules.delta.gpu_plan import DeltaBlocks
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.plan import ScanPlan
 
@@ -36,30 +37,34 @@ class Rule:
 
     name: str
     measured: str
-    concerns: Callable[[ScanPlan, Recurrence], bool]
+    concerns: Callable[[ScanPlan, TimeLoop], bool]
     factor: float = inf
 
 
-def _rounds_carries(plan: ScanPlan, recurrence: Recurrence) -> bool:
-    halves = any(tir.is_half(tir.dtype_of(c.register.buffer)) for c in recurrence.carries)
-    return isinstance(plan, CpuPlan) and plan.keeps_loop and halves
+def _rounds_carries(plan: ScanPlan, recurrence: TimeLoop) -> bool:
+    return isinstance(plan, CpuPlan) and plan.keeps_loop and recurrence.carries_halves
 
 
-def _multiplies_chunks(plan: ScanPlan, recurrence: Recurrence) -> bool:
+def _multiplies_chunks(plan: ScanPlan, recurrence: TimeLoop) -> bool:
     scalar = isinstance(plan, ThreePhase) and not plan.time_vector
-    return scalar and any(part.extend_chain.products for part in step_of(recurrence).parts)
+    if not scalar or not isinstance(recurrence, Recurrence):
+        return False
+    return any(part.extend_chain.products for part in step_of(recurrence).parts)
 
 
-def _chooses_in_vectors(plan: ScanPlan, recurrence: Recurrence) -> bool:
-    return isinstance(plan, Lanes) and plan.vectorize and not step_of(recurrence).in_vectors
+def _chooses_in_vectors(plan: ScanPlan, recurrence: TimeLoop) -> bool:
+    vectors = isinstance(plan, Lanes) and plan.vectorize
+    if not vectors or not isinstance(recurrence, Recurrence):
+        return False
+    return not step_of(recurrence).in_vectors
 
 
-def _is_the_loop(plan: ScanPlan, _: Recurrence) -> bool:
+def _is_the_loop(plan: ScanPlan, _: TimeLoop) -> bool:
     return isinstance(plan, CpuPlan) and plan.keeps_loop
 
 
-def _walks_chunks(plan: ScanPlan, _: Recurrence) -> bool:
-    return isinstance(plan, WalkPlan) and plan.chunks > 0
+def _walks_chunks(plan: ScanPlan, _: TimeLoop) -> bool:
+    return isinstance(plan, WalkPlan | DeltaBlocks) and plan.chunks > 0
 
 
 #: In order.
@@ -94,7 +99,7 @@ RULES = (
 )
 
 
-def factor_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[float, tuple[Rule, ...]]:
+def factor_of(plan: ScanPlan, recurrence: TimeLoop) -> tuple[float, tuple[Rule, ...]]:
     """Return the factor by which a prediction is multiplied, and the rules that say so."""
     rules = tuple(rule for rule in RULES if rule.concerns(plan, recurrence))
     factor = 1.0

@@ -13,7 +13,7 @@ from typing import Any
 
 import tvm_ffi
 
-from tvm_scan.recurrence import Recurrence
+from tvm_scan.delta_rule import TimeLoop
 
 __all__ = ["shape_key"]
 
@@ -26,12 +26,12 @@ _COMPARISONS = ("prim.EQ", "prim.NE", "prim.LT", "prim.LE", "prim.GT", "prim.GE"
 _SIZE = "n"
 
 
-def shape_key(recurrence: Recurrence) -> str:
+def shape_key(recurrence: TimeLoop) -> str:
     """Name of a recurrence without its extents.
 
     Parameters
     ----------
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         Its lane and time extents do not count; those of its state do.
 
     Returns
@@ -39,13 +39,10 @@ def shape_key(recurrence: Recurrence) -> str:
     str
         16 hexadecimal digits.
     """
-    axes = [*recurrence.lanes, recurrence.time]
-    parts = [recurrence.prologue, recurrence.start, recurrence.boundary]
-    parts += [recurrence.body, recurrence.finish, recurrence.guard]
+    axes, parts = recurrence.axes, recurrence.parts
     root = tvm_ffi.convert([*(axis.var for axis in axes), *(p for p in parts if p is not None)])
-    families = [(group.level, group.algebra.name) for group in recurrence.groups]
     shape = [part is not None for part in parts]
-    text = f"{_VERSION} {len(axes)} {families} {shape} {_Writer(root, len(axes)).text()}"
+    text = f"{_VERSION} {len(axes)} {recurrence.families} {shape} {_Writer(root, len(axes)).text()}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -16,8 +16,8 @@ from tvm.target import Target
 
 from tvm_scan._resources import shipped_manifests
 from tvm_scan._versions import why_foreign
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.choose.nearest import Known, nearest
 from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.machine.machine import Machine
@@ -28,14 +28,14 @@ __all__ = ["machine_key", "shipped_plan"]
 _LOG = logging.getLogger("tvm_scan")
 
 
-def shipped_plan(target: Target, recurrence: Recurrence) -> ScanPlan | None:
+def shipped_plan(target: Target, recurrence: TimeLoop) -> ScanPlan | None:
     """The plan of a shipped record; None where there is none of this machine and shape.
 
     Parameters
     ----------
     target : tvm.target.Target
         Its kind, processor and number of cores must be the record's.
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         With constant lanes and steps; for others the default knows as much.
 
     Returns

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from tvm.target import Target
 
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["why_unfit"]
 
 
-def why_unfit(plan: ScanPlan, target: Target, recurrence: Recurrence) -> str | None:
+def why_unfit(plan: ScanPlan, target: Target, recurrence: TimeLoop) -> str | None:
     """Say why a recorded plan is not used for a recurrence, be it the record's own or a near one.
 
     Parameters
@@ -21,7 +21,7 @@ def why_unfit(plan: ScanPlan, target: Target, recurrence: Recurrence) -> str | N
         Of a record: any values in its fields.
     target : tvm.target.Target
         Where it would run.
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What would run.
 
     Returns

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from tvm_scan import tir
-from tvm_scan.recurrence import Recurrence
+from tvm_scan.delta_rule import TimeLoop
 
 __all__ = [
     "UNKNOWN",
@@ -28,17 +28,17 @@ def known_extent(extent: Any) -> int:
     return UNKNOWN if value is None else value
 
 
-def known_rows(recurrence: Recurrence) -> int:
+def known_rows(recurrence: TimeLoop) -> int:
     """Lanes of a recurrence, extents that are not known taken as ``UNKNOWN``."""
     return prod(known_extent(lane.extent) for lane in recurrence.lanes)
 
 
-def sizes_of(recurrence: Recurrence) -> tuple[int | None, int | None]:
+def sizes_of(recurrence: TimeLoop) -> tuple[int | None, int | None]:
     """Lanes and steps; None where they are not known until run time.
 
     Parameters
     ----------
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What is asked about.
 
     Returns
@@ -58,7 +58,7 @@ def chunks_too_short(chunks: int, steps: int) -> str | None:
     return f"expected chunks of 4 steps or more, got {chunks} chunks of {steps} steps"
 
 
-def element_parts(recurrence: Recurrence) -> list[tuple[int, str]]:
+def element_parts(recurrence: TimeLoop) -> list[tuple[int, str]]:
     """Cells and dtype of every part of every group's element."""
     return [
         (prod(int(axis.extent) for axis in recurrence.state_axes(group)), dtype)
@@ -67,6 +67,6 @@ def element_parts(recurrence: Recurrence) -> list[tuple[int, str]]:
     ]
 
 
-def element_bytes(recurrence: Recurrence) -> int:
+def element_bytes(recurrence: TimeLoop) -> int:
     """Bytes of one element of the whole state of a lane."""
     return sum(cells * tir.byte_size(dtype) for cells, dtype in element_parts(recurrence))

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tvm_scan import tir
+from tvm_scan.delta_rule import DeltaRule, TimeLoop
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.cpu.cost.delta_loop import delta_loop_work
 from tvm_scan.schedules.cpu.cost.loop import loop_work
 from tvm_scan.schedules.cpu.cost.step import Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
-from tvm_scan.schedules.machine.cpu_cost import CpuWork
+from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Serial
 
@@ -30,11 +31,12 @@ class Sequential(CpuPlan):
 
     algorithm: ClassVar[str] = "sequential"
     keeps_loop: ClassVar[bool] = True
+    takes: ClassVar[tuple[type[TimeLoop], ...]] = (Recurrence, DeltaRule)
 
-    def check_fit(self, recurrence: Recurrence, machine: Machine) -> None:
+    def check_fit(self, recurrence: TimeLoop, machine: Machine) -> None:
         """Accept every recurrence."""
 
-    def build(self, recurrence: Recurrence) -> Built | None:
+    def build(self, recurrence: TimeLoop) -> Built | None:
         """Return None: the nest stays as it is."""
         return None
 
@@ -42,12 +44,18 @@ class Sequential(CpuPlan):
         """Count what the plan does."""
         return loop_work(step, chip)
 
+    def cost(self, recurrence: TimeLoop, machine: Machine, steps: int | None = None) -> CpuCost:
+        """Predict the time."""
+        if isinstance(recurrence, Recurrence):
+            return super().cost(recurrence, machine, steps)
+        return cpu_cost(delta_loop_work(recurrence, steps), machine.chip, machine.cores)
+
     @classmethod
-    def space(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Branch]:
+    def space(cls, recurrence: TimeLoop, machine: Machine) -> Iterator[Branch]:
         """Yield the loop, but where it rounds a carry of halves: those are other numbers."""
-        if not any(tir.is_half(tir.dtype_of(c.register.buffer)) for c in recurrence.carries):
+        if not recurrence.carries_halves:
             yield Branch(cls())
 
-    def picture(self, recurrence: Recurrence) -> Picture:
+    def picture(self, recurrence: TimeLoop) -> Picture:
         """Return steps one after another."""
         return Picture((), (Serial("lane", "core", "(the loop as it was written)"),))

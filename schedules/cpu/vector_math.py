@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.ir import Call, StringImm
 
 from tvm_scan import tir
-from tvm_scan.recurrence import Recurrence
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.schedules.common.polynomials import (
     Pool,
     Values,
@@ -98,14 +98,14 @@ def _is_unit(call: Call) -> bool:
     return isinstance(name, StringImm) and name.value == _UNIT
 
 
-def has_transcendentals(recurrence: Recurrence) -> bool:
+def has_transcendentals(recurrence: TimeLoop) -> bool:
     """Return whether a step calls a function that has a polynomial here."""
     matches: list[bool] = []
 
     def visit(call: Call) -> None:
         matches.append(tir.call_name(call) in _REPLACED)
 
-    tvm_ffi.structural_walk(recurrence.body, [(Call, visit)])
+    tvm_ffi.structural_walk(recurrence.step, [(Call, visit)])
     return any(matches)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm.target import Target
 
-from tvm_scan.schedules.delta.walk import ASLEEP, PREPARED, STEPS, WalkShape, shape_of
+from tvm_scan.schedules.delta.walk import ASLEEP, PREPARED, STEPS, WalkShape, shape_of, vectors_of
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
@@ -50,10 +50,7 @@ class AdjointPlan:
     @staticmethod
     def space(shape: WalkShape, machine: Machine) -> list[AdjointPlan]:
         """Return the plans of a machine for a shape."""
-        width = machine.chip.vector_bytes
-        vector = max(1, min(16, width // shape.cell))
-        # Of 32 registers eight sums of two vectors leave enough; of 16, eight of one.
-        strip = vector * (2 if width == 64 else 1)
+        vector, strip = vectors_of(machine, shape.cell)
         threads = [False] + [True] * (machine.cores > 1)
         return [AdjointPlan(_COLUMNS, strip, vector, is_on) for is_on in threads]
 

@@ -36,8 +36,8 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop
-from tvm_scan.schedules.delta.memory_map import MemoryMap
+from tvm_scan.schedules.common.ir import local, loop
+from tvm_scan.schedules.delta.memory_map import assign_task
 
 __all__ = ["Chunk", "Product", "scale"]
 
@@ -150,12 +150,10 @@ class Chunk:
         tuple of (Var, Expr)
             Number of the task, and how many there are.
         """
-        total: Any = int_const(blocks, self.index)
-        for lane in self.rule.lanes:
-            total = total * as_dtype(lane.extent, self.index)
-        task = tirx.Var("v_task", self.index)
-        self.memory = MemoryMap(self.rule, task // blocks, (task % blocks) * width + first)
-        return task, tir.simplify(total)
+        task, total, self.memory = assign_task(self.rule, blocks, width, first)
+        #: Steps of the task.
+        self.length = self.memory.at(self.rule.time.extent)
+        return task, total
 
     @property
     def is_stored(self) -> bool:
@@ -165,7 +163,7 @@ class Chunk:
     def each_chunk(self, chunk: Callable[[Any], Any]) -> Any:
         """``chunk(head)`` for every chunk of time."""
         steps = self.steps
-        chunks = tir.simplify((self.rule.time.extent + (steps - 1)) // steps)
+        chunks = tir.simplify((self.length + (steps - 1)) // steps)
         return loop("chunk", chunks, lambda n: chunk(n * steps), dtype=self.index)
 
     # ---- phases -------------------------------------------------------------------------------

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import chain
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 from tvm.ir import Var
-from tvm.target import Target
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
@@ -27,53 +26,50 @@ from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
 from tvm_scan.schedules.delta.chunk import Chunk
 from tvm_scan.schedules.delta.few_steps import FewSteps
-from tvm_scan.schedules.delta.walk import STEPS, WalkPlan, walk_of
-from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["build_delta"]
+if TYPE_CHECKING:
+    from tvm_scan.schedules.delta.cpu_plan import DeltaWalk
 
-#: Most products of a step with what those before it wrote, and it itself.
-_PAIRS = 24
+__all__ = ["build_delta", "pairs_of"]
 
 
-def build_delta(rule: DeltaRule, target: Target) -> Built:
+def build_delta(rule: DeltaRule, plan: DeltaWalk) -> Built:
     """Tasks over matrices and blocks of their columns, each walking chunks of time.
 
     Parameters
     ----------
     rule : DeltaRule
         What to build.
-    target : tvm.target.Target
-        A CPU.
+    plan : DeltaWalk
+        One that fits.
 
     Returns
     -------
     Built
     """
-    plan, columns = walk_of(rule, target), tir.as_int(rule.columns.extent) or 0
+    columns = tir.as_int(rule.columns.extent) or 0
     whole, rest = divmod(columns, plan.columns)
-    nests = [_Task(rule, plan, 0, plan.columns, whole, target).nest()] if whole else []
+    nests = [_Task(rule, plan, 0, plan.columns, whole).nest()] if whole else []
     if rest:
-        nests.append(_Task(rule, plan, columns - rest, rest, 1, target).nest())
+        nests.append(_Task(rule, plan, columns - rest, rest, 1).nest())
     return Built(nests, [])
 
 
-def _steps_of(rule: DeltaRule) -> int:
-    """Steps at once: fewer where much is written and read, since all pairs are in the code."""
+def pairs_of(rule: DeltaRule) -> int:
+    """Return the products of what a step reads with with what another one writes with."""
     reading = sum(term.source is not None for term in rule.terms)
-    pairs = (reading + len(rule.reads)) * len(rule.terms)
-    return next((n for n in (STEPS, STEPS // 2) if n * pairs <= _PAIRS), 1)
+    return (reading + len(rule.reads)) * len(rule.terms)
 
 
 class _Task(Chunk):
     """One block of columns of one matrix."""
 
     def __init__(
-        self, rule: DeltaRule, plan: WalkPlan, first: int, width: int, blocks: int, target: Target
+        self, rule: DeltaRule, plan: DeltaWalk, first: int, width: int, blocks: int
     ) -> None:
-        super().__init__(rule, _steps_of(rule), -(-width // 16) * 16, "local")
+        super().__init__(rule, plan.steps, -(-width // 16) * 16, "local")
         self.columns_each, self.kind = width, ForKind.PARALLEL if plan.threads else ForKind.SERIAL
-        self.ldexp, self.pool = Machine.of(target).ldexp, Pool(16)
+        self.ldexp, self.pool = plan.ldexp, Pool(16)
         self.registers: list[Var] = []
         self.task, self.total = self.assign_task(blocks, width, first)
         self.few = {n: FewSteps(self, n, plan, self._register) for n in {self.steps, 1}}
@@ -117,7 +113,7 @@ class _Task(Chunk):
     # ---- the chunks ---------------------------------------------------------------------------
 
     def _body(self) -> Any:
-        extent, steps, few = self.rule.time.extent, self.steps, self._few_steps
+        extent, steps, few = self.length, self.steps, self._few_steps
         whole = tir.simplify(extent // steps)
         left = tir.simplify(extent - whole * steps)
         # First of all, since these fill the pool.

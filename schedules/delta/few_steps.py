@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import gcd
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 from tvm.ir import Var
@@ -22,7 +22,9 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.schedules.common.ir import int_const, loop
 from tvm_scan.schedules.delta.chunk import Chunk, scale
-from tvm_scan.schedules.delta.walk import WalkPlan
+
+if TYPE_CHECKING:
+    from tvm_scan.schedules.delta.cpu_plan import DeltaWalk
 
 __all__ = ["FewSteps"]
 
@@ -39,14 +41,14 @@ class FewSteps:
         Whose arrays they are; its width is a multiple of 16.
     count : int
         Steps, at most those of the chunk.
-    plan : WalkPlan
+    plan : DeltaWalk
         Columns whose sums are in registers, and cells of a vector.
     buffer : callable
         Makes a buffer of a name and a number of cells.
     """
 
     def __init__(
-        self, chunk: Chunk, count: int, plan: WalkPlan, buffer: Callable[[str, int], Var]
+        self, chunk: Chunk, count: int, plan: DeltaWalk, buffer: Callable[[str, int], Var]
     ) -> None:
         self.chunk, self.count, self.rows = chunk, count, chunk.rows
         self.index, self.dtype = chunk.index, chunk.dtype

@@ -6,7 +6,7 @@ vectors; a column's system is solved by one thread; products are one cell of the
 the columns of a warp side by side, so that reads of the state meet no bank conflicts.
 
 Barriers: six a chunk, and a few for each of its steps. Shared memory:
-``shared_bytes``. Read ``chunk`` first.
+``shared_bytes``. Read ``chunk`` first; ``gpu_plan`` decides.
 """
 
 from __future__ import annotations
@@ -18,31 +18,16 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Var
-from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.schedules.common.ir import (
-    Kernel,
-    at_least_one,
-    bound_loop,
-    int_const,
-    local,
-    loop,
-    when,
-)
-from tvm_scan.schedules.common.result import Built
+from tvm_scan.schedules.common.ir import int_const, local, loop, when
 from tvm_scan.schedules.delta.chunk import Chunk, Product, scale
+from tvm_scan.schedules.delta.gpu_block import COLUMNS, BlockOfColumns
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
-from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["build_delta_blocks", "fits_block", "shared_bytes", "why_unfit"]
-
-#: Threads of a block, and its columns: a warp.
-_THREADS, _COLUMNS = 128, 32
-#: Steps of a chunk, largest first.
-_CHUNKS = (16, 8, 4)
+__all__ = ["build_delta_blocks", "shared_bytes"]
 
 
 def shared_bytes(rule: DeltaRule, chunk: int) -> int:
@@ -53,123 +38,50 @@ def shared_bytes(rule: DeltaRule, chunk: int) -> int:
     vectors = (1 + terms + readers) * chunk * rows + rows
     triangles = terms * readers * chunk * chunk
     by_step = terms + 2 * reading + (rule.column_gate is not None)
-    columns = (rows + 3 + by_step * chunk) * _COLUMNS
+    columns = (rows + 3 + by_step * chunk) * COLUMNS
     return (vectors + triangles + columns) * tir.byte_size(rule.dtype)
 
 
-def fits_block(rule: DeltaRule, target: Target) -> int:
-    """Return the steps of the largest chunk that a block can take; 0 where it can take none."""
-    machine = Machine.of(target)
-    if _expected(rule, machine) is not None:
-        return 0
-    return next(c for c in _CHUNKS if shared_bytes(rule, c) <= machine.shared_bytes)
-
-
-def why_unfit(rule: DeltaRule, target: Target) -> str:
-    """Return what a target would need that cannot run a delta rule in chunks."""
-    expected, found = _expected(rule, Machine.of(target)) or ("nothing more", "all")
-    return f"expected {expected}, found {found}; run its loop as it was written"
-
-
-def _expected(rule: DeltaRule, machine: Machine) -> tuple[str, str] | None:
-    """A need that a device does not meet, and what it has instead; None where it meets all."""
-    device, least = machine.device, _CHUNKS[-1]
-    if machine.threads < _THREADS:
-        return f"a device with blocks of {_THREADS} threads", f"{machine.threads} threads"
-    arrays = tir.VarMap((array, True) for array in (*rule.inputs, *rule.outputs))
-    if len(arrays) > device.buffers:
-        return f"at most {device.buffers} buffers in a kernel of {device.name}", f"{len(arrays)}"
-    for array in arrays.keys():
-        if (dtype := tir.dtype_of(array)) in device.lacks:
-            return f"dtypes that {device.name} has", f"{dtype} for {array.name}"
-    if (size := shared_bytes(rule, least)) > machine.shared_bytes:
-        return (
-            f"a chunk of {least} steps to fit into the {machine.shared_bytes} bytes of shared "
-            "memory of a block",
-            f"that it takes {size}",
-        )
-    return None
-
-
-def build_delta_blocks(rule: DeltaRule, target: Target) -> Built:
-    """One block for every matrix and 32 of its columns.
+def build_delta_blocks(rule: DeltaRule, steps: int, threads: int) -> Any:
+    """One block for every matrix and 32 of its columns, as a loop nest.
 
     Parameters
     ----------
     rule : DeltaRule
-        One that ``fits_block``.
-    target : tvm.target.Target
-        Of a GPU.
-
-    Returns
-    -------
-    Built
+        What to build.
+    steps, threads : int
+        Of a chunk, and of a block: whole warps.
     """
-    return Built([_Block(rule, fits_block(rule, target)).nest()], [])
+    block = _Block(rule, steps, threads)
+    return block.grid("delta_block", block.body(), rule.outputs)
 
 
-class _Block(Chunk):
-    """One block; ``thread`` is the number of a thread in it."""
-
-    def __init__(self, rule: DeltaRule, chunk: int) -> None:
-        super().__init__(rule, chunk, _COLUMNS, "shared")
+class _Block(BlockOfColumns, Chunk):
+    def __init__(self, rule: DeltaRule, chunk: int, threads: int) -> None:
+        super().__init__(rule, chunk, COLUMNS, "shared")
+        self.threads = threads
         self.thread = tirx.Var("v_thread", self.index)
-        self.across = -(-self.columns // _COLUMNS)
-        self.task, self.total = self.assign_task(self.across, _COLUMNS)
+        self.across = -(-self.columns // COLUMNS)
+        self.task, self.total = self.assign_task(self.across, COLUMNS)
         # Rows that fill the threads: none of them asks whether its cell is there.
-        self.padded = -(-self.rows * _COLUMNS // _THREADS) * _THREADS
-        cells = chunk * _COLUMNS
+        self.padded = -(-self.rows * COLUMNS // self.threads) * self.threads
+        cells = chunk * COLUMNS
         self.state = local("matrix", [self.padded], self.dtype, "shared")
         self.known = [local(f"known{n}", [cells], self.dtype, "shared") for n in self.reading]
         self.drive = [self.update[n] for n in self.reading]
         self.outs = [
-            local(f"out{n}", [-(-cells // _THREADS)], self.dtype) for n, _ in enumerate(rule.reads)
+            local(f"out{n}", [-(-cells // self.threads)], self.dtype)
+            for n, _ in enumerate(rule.reads)
         ]
         self.sum, self.factor = local("total", [1], self.dtype), local("factor", [1], self.dtype)
-        self.gone = local("gone", [-(-self.rows // _THREADS)], self.dtype)
+        self.gone = local("gone", [-(-self.rows // self.threads)], self.dtype)
         self.buffers += [self.state, self.gates, *self.into, *self.source, self.passed]
         self.buffers += [*self.weights, *chain(*self.lower, *self.readers)]
         self.buffers += [*self.update, *self.rate, *self.known]
         self.buffers += [] if self.fade is None else [self.fade]
         self.buffers += [*self.outs, self.sum, self.factor, self.gone]
 
-    def nest(self) -> Any:
-        """The grid."""
-        rule, task, blocks = self.rule, self.task, at_least_one(self.total)
-        kernel = Kernel("delta_block", rule.inputs, rule.outputs, self._body(), self.buffers)
-        threads = int_const(_THREADS, self.index)
-
-        def thread(bx: Any, tx: Any) -> Any:
-            return kernel.block([(task, blocks, bx), (self.thread, threads, tx)])
-
-        return bound_loop(
-            "bx",
-            "blockIdx.x",
-            blocks,
-            lambda bx: bound_loop("tx", "threadIdx.x", threads, lambda tx: thread(bx, tx)),
-        )
-
     # ---- parts --------------------------------------------------------------------------------
-
-    def _share(self, count: int, make: Callable[[Any, Any], Any]) -> Any:
-        """``make(number, slot)`` for ``count`` numbers, the thread's own counted by ``slot``."""
-
-        def of_thread(n: Any) -> Any:
-            number = n * _THREADS + self.thread
-            code = make(number, n)
-            return code if count % _THREADS == 0 else when(number < count, code)
-
-        return loop("n", -(-count // _THREADS), of_thread, dtype=self.index)
-
-    def _present(self, inside: Any) -> Any:
-        """``inside``, where the block has a matrix: a grid has one block at least.
-
-        The barriers stand under no condition, so that all accesses to memory do.
-        """
-        return inside if tir.as_int(self.total) else tirx.And(self.task < self.total, inside)
-
-    def _exists(self, column: Any) -> Any:
-        return self._present(self.memory.origin + column < self.columns)
 
     def _load(self, buffer: Var, at: Any) -> Any:
         return tirx.BufferLoad(buffer, [at])
@@ -178,12 +90,12 @@ class _Block(Chunk):
         """Statements that leave in ``sum`` the cell of a product that its result has at ``at``."""
 
         def add(left: Var, right: Var, j: Any) -> Any:
-            value = product.factor(left, row, j) * self._load(right, j * _COLUMNS + column)
+            value = product.factor(left, row, j) * self._load(right, j * COLUMNS + column)
             return tirx.BufferStore(self.sum, self._load(self.sum, 0) + value, [0])
 
         def through(j: Any) -> Any:
             assert product.fade is not None, "only gates of the columns are passed in order"
-            gate = self._load(product.fade, j * _COLUMNS + column)
+            gate = self._load(product.fade, j * COLUMNS + column)
             return tirx.BufferStore(self.sum, gate * self._load(self.sum, 0), [0])
 
         def all_terms(j: Any) -> Any:
@@ -210,55 +122,57 @@ class _Block(Chunk):
     def _times(self, product: Product, row: Any, column: Any, at: Any) -> Any:
         return tir.seq([self._cell(product, row, column, at), self._keep(product.result, at)])
 
-    def _body(self) -> Any:
+    def body(self) -> Any:
+        """Return what a thread does: begin, the chunks, and the end."""
+
         def begin(number: Any, _: Any) -> Any:
-            i, v = number // _COLUMNS, number % _COLUMNS
-            value = tirx.op.if_then_else(self._exists(v), self.memory.first(i, v), zero(self.dtype))
+            i, v = number // COLUMNS, number % COLUMNS
+            value = tirx.op.if_then_else(self.exists(v), self.memory.first(i, v), zero(self.dtype))
             return tirx.BufferStore(self.state, value, [number])
 
         def end(number: Any, _: Any) -> Any:
-            i, v = number // _COLUMNS, number % _COLUMNS
-            return when(self._exists(v), self.memory.last(i, v, self._load(self.state, number)))
+            i, v = number // COLUMNS, number % COLUMNS
+            return when(self.exists(v), self.memory.last(i, v, self._load(self.state, number)))
 
-        cells = self.rows * _COLUMNS
+        cells = self.rows * COLUMNS
         return tir.seq(
             [
-                self._share(cells, begin),
+                self.share(cells, begin),
                 self.each_chunk(self._chunk),
-                self._share(cells, end) if self.is_stored else None,
+                self.share(cells, end) if self.is_stored else None,
             ]
         )
 
     def _chunk(self, head: Any) -> Any:
-        c, k, w = self.steps, self.rows, _COLUMNS
+        c, k, w = self.steps, self.rows, COLUMNS
         return tir.seq(
             [
-                self._share(c * k, lambda n, _: self._vectors(n, head)),
-                self._share(c * w, lambda n, _: self._amounts(n, head)),
+                self.share(c * k, lambda n, _: self._vectors(n, head)),
+                self.share(c * w, lambda n, _: self._amounts(n, head)),
                 all_wait(),
-                self._share(c * c, self._triangles),
+                self.share(c * c, self._triangles),
                 all_wait(),
                 self._pass_on(),
                 all_wait(),
-                self._share(c * w, self._project),
+                self.share(c * w, self._project),
                 all_wait(),
                 loop("t", c, self._solve, dtype=self.index),
                 all_wait(),
-                self._share(c * w, lambda n, slot: self._emit(n, slot, head)),
-                self._share(self.padded, self._advance),
+                self.share(c * w, lambda n, slot: self._emit(n, slot, head)),
+                self.share(self.padded, self._advance),
                 all_wait(),
             ]
         )
 
     def _vectors(self, number: Any, head: Any) -> Any:
         time, i = head + number // self.rows, number % self.rows
-        inside = self._present(time < self.rule.time.extent)
+        inside = self.present(time < self.length)
         values = [(b, self.memory.at(e, t=time, row=i), other) for b, e, other in self.vectors]
         return self._fill(values, number, inside)
 
     def _amounts(self, number: Any, head: Any) -> Any:
-        time, v = head + number // _COLUMNS, number % _COLUMNS
-        inside = tirx.And(time < self.rule.time.extent, self._exists(v))
+        time, v = head + number // COLUMNS, number % COLUMNS
+        inside = tirx.And(time < self.length, self.exists(v))
         values = [(b, self.memory.at(e, t=time, column=v), other) for b, e, other in self.amounts]
         return self._fill(values, number, inside)
 
@@ -325,23 +239,23 @@ class _Block(Chunk):
             return loop(
                 "t",
                 c,
-                lambda t: self._share(k, lambda i, slot: step(at(t) * k + i, slot)),
+                lambda t: self.share(k, lambda i, slot: step(at(t) * k + i, slot)),
                 dtype=self.index,
             )
 
         return tir.seq(
             [
-                self._share(k, begin),
+                self.share(k, begin),
                 over_steps(forward, lambda t: t),
-                self._share(k, keep),
-                self._share(k, begin),
+                self.share(k, keep),
+                self.share(k, begin),
                 over_steps(backward, lambda t: (c - 1) - t),
             ]
         )
 
     def _project(self, number: Any, slot: Any) -> Any:
         """Compute what the steps read of the state at the head of the chunk."""
-        t, v = number // _COLUMNS, number % _COLUMNS
+        t, v = number // COLUMNS, number % COLUMNS
         products, count = self.of_head, len(self.known)
         return tir.seq(
             self._times(p, t, v, number if n < count else slot) for n, p in enumerate(products)
@@ -349,27 +263,27 @@ class _Block(Chunk):
 
     def _solve(self, t: Any) -> Any:
         """Forward substitution: step ``t``, a thread for each column."""
-        v = self.thread % _COLUMNS
-        at = t * _COLUMNS + v
+        v = self.thread % COLUMNS
+        at = t * COLUMNS + v
 
         def row(number: int) -> list[Any]:
             system = self.system(number)
             value = self._load(self.rate[number], at) * self._load(self.sum, 0)
             value = self._load(self.drive[number], at) + value
             # TVM puts no barrier under a condition: every warp sums, one of them stores.
-            one_warp = when(self.thread < _COLUMNS, tirx.BufferStore(system.result, value, [at]))
+            one_warp = when(self.thread < COLUMNS, tirx.BufferStore(system.result, value, [at]))
             return [self._cell(system, t, v, at), all_wait(), one_warp, all_wait()]
 
         return tir.seq(stmt for number, _ in enumerate(self.reading) for stmt in row(number))
 
     def _emit(self, number: Any, slot: Any, head: Any) -> Any:
-        t, v = number // _COLUMNS, number % _COLUMNS
-        inside = tirx.And(head + t < self.rule.time.extent, self._exists(v))
+        t, v = number // COLUMNS, number % COLUMNS
+        inside = tirx.And(head + t < self.length, self.exists(v))
         emit = self.memory.emit(head + t, v, [self._load(out, slot) for out in self.outs])
         return tir.seq([*(self._times(p, t, v, slot) for p in self.outputs), when(inside, emit)])
 
     def _advance(self, number: Any, _: Any) -> Any:
         """A cell of the state after the chunk; ``into`` has the gates until its end."""
-        i = tirx.Min(number // _COLUMNS, int_const(self.rows - 1, self.index))
+        i = tirx.Min(number // COLUMNS, int_const(self.rows - 1, self.index))
         product = self.advance(self.into, self.steps, True)
-        return self._times(product, i, number % _COLUMNS, number)
+        return self._times(product, i, number % COLUMNS, number)

@@ -13,7 +13,7 @@ from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.ir import as_dtype, int_const
 
-__all__ = ["MemoryMap"]
+__all__ = ["MemoryMap", "assign_task"]
 
 
 class MemoryMap:
@@ -120,3 +120,29 @@ class MemoryMap:
             return tvm_ffi.structural_map(expr, (Call, on_call))
 
         return [without(expr, axis) for expr, axis in exprs], held
+
+
+def assign_task(
+    rule: DeltaRule, blocks: int, width: int, first: int = 0
+) -> tuple[Var, Any, MemoryMap]:
+    """Give a task a matrix and some of its columns.
+
+    Parameters
+    ----------
+    rule : DeltaRule
+        What is built.
+    blocks, width, first : int
+        Blocks of columns of a matrix, columns of one, and the first column of all.
+
+    Returns
+    -------
+    tuple of (Var, Expr, MemoryMap)
+        Number of the task, how many there are, and its cells.
+    """
+    index = tir.dtype_of(rule.time.var)
+    total: Any = int_const(blocks, index)
+    for lane in rule.lanes:
+        total = total * as_dtype(lane.extent, index)
+    task = tirx.Var("v_task", index)
+    memory = MemoryMap(rule, task // blocks, (task % blocks) * width + first)
+    return task, tir.simplify(total), memory

@@ -1,8 +1,8 @@
 """Decisions of the walk over time of a delta rule on a CPU, and what they take.
 
-``cpu`` writes it for loops that are delta rules, and `tvm_scan.loops.delta_forward` for torch's
-functions: a task has some columns of one state, and takes a few steps at once. Fewer columns make
-more tasks, of which each repeats what all columns share.
+``cpu_plan`` decides it for loops that are delta rules, and this for torch's functions, which
+`tvm_scan.loops.delta_forward` writes: a task has some columns of one state, and takes a few steps
+at once. Fewer columns make more tasks, of which each repeats what all columns share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["WalkPlan", "WalkShape", "decide", "shape_of", "walk_of", "walks_of"]
+__all__ = [
+    "WalkPlan",
+    "WalkShape",
+    "column_counts",
+    "decide",
+    "shape_of",
+    "shape_of_rule",
+    "vectors_of",
+    "walk_cost",
+]
 
 #: Steps at once, those of `tvm_scan.loops.delta_chunk`. With more, what they read of each other
 #: takes more than is saved: chunks of 16 as products of matrices took 1.27 times as long (512 steps
@@ -92,43 +101,15 @@ class WalkPlan:
     @staticmethod
     def space(shape: WalkShape, machine: Machine) -> list[WalkPlan]:
         """Return the plans of a machine for a shape."""
-        width = machine.chip.vector_bytes
-        vector = max(1, min(16, width // shape.cell))
-        # Of 32 registers eight sums of two vectors leave enough; of 16, eight of one.
-        strip = vector * (2 if width == 64 else 1)
-        columns = [n for n in (16, 32, 64, 128) if n <= max(16, shape.values)]
+        vector, strip = vectors_of(machine, shape.cell)
         threads = [False] + [True] * (machine.cores > 1)
+        columns = column_counts(shape.values)
         return [WalkPlan(n, strip, vector, is_on) for n, is_on in product(columns, threads)]
 
-    def __str__(self) -> str:
-        threads = str(self.threads).lower()
-        decided = f"columns={self.columns}, strip={self.strip}, vector={self.vector}"
-        return f"cpu/walk({decided}, threads={threads})"
-
-    def cost(self, shape: WalkShape, machine: Machine, wakes: float = ASLEEP) -> CpuCost:
-        """Predict what the walk takes; to wake its threads, so many times what the machine says."""
-        chip = machine.chip
-        columns = min(self.columns, shape.values)
-        tasks = shape.states * -(-shape.values // columns)
-        lanes = chip.vector_bytes // shape.cell
-        rows, vectors = -(-shape.keys // lanes), shape.keys * -(-columns // lanes)
-        each = _READ + _WRITTEN * shape.terms + 1 / STEPS
-        steps = shape.length / STEPS
-        cycles = vectors * each * STEPS / chip.vector_issue + _WAITS
-        cycles += rows * PREPARED * shape.terms / chip.vector_issue
-        tile = shape.keys * columns * shape.cell
-        if tile + 4 * STEPS * shape.keys * shape.cell > chip.nearest:
-            cycles += 3 * tile / (chip.private_rate * chip.cycle)
-        state = shape.states * shape.keys * shape.values * shape.cell
-        tokens = shape.states * shape.length * 2 * (shape.keys + shape.values) * shape.cell
-        work = CpuWork(
-            cycles=tasks * steps * cycles,
-            tasks=tasks,
-            joins=wakes * self.threads,
-            moved=(2 if shape.in_place else 3) * state + tokens,
-            footprint=(1 if shape.in_place else 2) * state + tokens,
-        )
-        return cpu_cost(work, chip, machine.cores)
+    def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
+        """Predict what the walk takes beside torch's threads, with its own asleep."""
+        joins = ASLEEP * self.threads
+        return walk_cost(shape, machine, self.columns, STEPS, joins)
 
 
 def decide(
@@ -170,39 +151,77 @@ def shape_of(options: Mapping[str, Any], sizes: Mapping[str, int]) -> WalkShape:
     )
 
 
-def walk_of(rule: DeltaRule, target: Target) -> WalkPlan:
-    """Return the plan of a delta rule on a CPU that is predicted to be the fastest."""
-    return walks_of(rule, target)[0][0]
-
-
-def walks_of(rule: DeltaRule, target: Target) -> list[tuple[WalkPlan, CpuCost]]:
-    """Return the plans of a delta rule on a CPU and what they take, the fastest first.
+def shape_of_rule(rule: DeltaRule, steps: int | None = None) -> WalkShape:
+    """Return the extents of a delta rule.
 
     Parameters
     ----------
     rule : DeltaRule
-        What will run. Lanes whose extents are not known count as one where columns are cut, and
-        wake threads, since they may be many.
-    target : tvm.target.Target
-        A CPU.
-
-    Returns
-    -------
-    list of (WalkPlan, CpuCost)
+        Lanes whose extents are not known count as one: there may be few.
+    steps : int, optional
+        Number of steps where it is not known.
     """
-    machine = Machine.of(target)
     lanes = [tir.as_int(axis.extent) for axis in rule.lanes]
-    shape = WalkShape(
+    return WalkShape(
         prod(n for n in lanes if n is not None),
         known_extent(rule.rows.extent),
         known_extent(rule.columns.extent),
-        known_extent(rule.time.extent),
+        known_extent(rule.time.extent) if steps is None else steps,
         terms=len(rule.terms),
         cell=tir.byte_size(rule.dtype),
         in_place=rule.initial is None and rule.is_kept,
     )
-    plans = WalkPlan.space(shape, machine)
-    if None in lanes and machine.cores > 1:
-        plans = [plan for plan in plans if plan.threads]
-    costs = [(plan, plan.cost(shape, machine, 1.0)) for plan in plans]
-    return sorted(costs, key=lambda pair: pair[1].seconds)
+
+
+def vectors_of(machine: Machine, cell: int) -> tuple[int, int]:
+    """Cells of a vector of a machine, and columns whose sums are in its registers."""
+    width = machine.chip.vector_bytes
+    vector = max(1, min(16, width // cell))
+    # Of 32 registers eight sums of two vectors leave enough; of 16, eight of one.
+    return vector, vector * (2 if width == 64 else 1)
+
+
+def column_counts(values: int) -> list[int]:
+    """Return how many columns a task may have."""
+    return [n for n in (16, 32, 64, 128) if n <= max(16, values)]
+
+
+def walk_cost(
+    shape: WalkShape, machine: Machine, columns: int, at_once: int, joins: float
+) -> CpuCost:
+    """Predict what a walk takes.
+
+    Parameters
+    ----------
+    shape : WalkShape
+        What walks.
+    machine : Machine
+        Where.
+    columns, at_once : int
+        Most columns of a task, and steps that it takes at once.
+    joins : float
+        Times that the pool is woken, each as the machine says.
+    """
+    chip = machine.chip
+    columns = min(columns, shape.values)
+    tasks = shape.states * -(-shape.values // columns)
+    lanes = chip.vector_bytes // shape.cell
+    rows, vectors = -(-shape.keys // lanes), shape.keys * -(-columns // lanes)
+    each = _READ + _WRITTEN * shape.terms + 1 / at_once
+    # Pairs of steps grow with their square, what waits for the step before with their number.
+    pairs, waits = (at_once / STEPS) ** 2, _WAITS * at_once / STEPS
+    cycles = vectors * each * at_once / chip.vector_issue + waits
+    cycles += rows * PREPARED * pairs * shape.terms / chip.vector_issue
+    tile = shape.keys * columns * shape.cell
+    if tile + 4 * at_once * shape.keys * shape.cell > chip.nearest:
+        cycles += 3 * tile / (chip.private_rate * chip.cycle)
+    state = shape.states * shape.keys * shape.values * shape.cell
+    tokens = shape.states * shape.length * 2 * (shape.keys + shape.values) * shape.cell
+    work = CpuWork(
+        cycles=tasks * shape.length / at_once * cycles,
+        tasks=tasks,
+        joins=joins,
+        moved=(2 if shape.in_place else 3) * state + tokens,
+        footprint=(1 if shape.in_place else 2) * state + tokens,
+    )
+    return cpu_cost(work, chip, machine.cores)

@@ -6,7 +6,7 @@ from math import prod
 from typing import Protocol
 
 from tvm_scan import tir
-from tvm_scan.recurrence import Recurrence
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.schedules.common.sizes import element_parts
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.machine.narrow import first_wide
@@ -20,7 +20,7 @@ class _Plan(Protocol):
     def combines(self, steps: int) -> float: ...
 
 
-def check_device(plan: _Plan, recurrence: Recurrence, machine: Machine) -> None:
+def check_device(plan: _Plan, recurrence: TimeLoop, machine: Machine) -> None:
     """Check what a plan's kernels for a recurrence take of a device's language.
 
     Raises
@@ -40,7 +40,7 @@ def check_device(plan: _Plan, recurrence: Recurrence, machine: Machine) -> None:
     )
 
 
-def _check_dtypes(plan: _Plan, recurrence: Recurrence, machine: Machine) -> None:
+def _check_dtypes(plan: _Plan, recurrence: TimeLoop, machine: Machine) -> None:
     lacks, name = machine.device.lacks, machine.device.name
     for buffer in (*recurrence.inputs, *recurrence.outputs):
         dtype = tir.dtype_of(buffer)
@@ -67,8 +67,8 @@ def _check_dtypes(plan: _Plan, recurrence: Recurrence, machine: Machine) -> None
     )
 
 
-def _check_indices(plan: _Plan, recurrence: Recurrence, machine: Machine) -> None:
-    axes = (*recurrence.lanes, recurrence.time)
+def _check_indices(plan: _Plan, recurrence: TimeLoop, machine: Machine) -> None:
+    axes = recurrence.axes
     narrow = "int64" in machine.device.lacks
     if not narrow and all(tir.dtype_of(axis.var) == "int64" for axis in axes):
         return

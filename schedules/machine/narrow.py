@@ -16,7 +16,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
 from tvm_scan import tir
-from tvm_scan.recurrence import Recurrence
+from tvm_scan.delta_rule import TimeLoop
 
 __all__ = ["first_wide"]
 
@@ -26,12 +26,12 @@ _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
 
 @lru_cache(maxsize=64)
-def first_wide(recurrence: Recurrence) -> Any | None:
+def first_wide(recurrence: TimeLoop) -> Any | None:
     """Return the first integer of 64 bits in a step's values that may not fit 32; None for none.
 
     Parameters
     ----------
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         Extents that are symbolic are taken as less than 2^31.
 
     Returns
@@ -44,7 +44,7 @@ def first_wide(recurrence: Recurrence) -> Any | None:
         size = tirx.IntImm(tir.dtype_of(var), _LONGEST if extent is None else max(1, extent))
         analyzer.bind(var, Range.from_min_extent(tir.zero_like(var), size))
 
-    for axis in (*recurrence.lanes, recurrence.time):
+    for axis in recurrence.axes:
         bind(axis.var, tir.as_int(axis.extent))
         for symbol in tir.variables(axis.extent).keys():
             bind(symbol, None)
@@ -67,7 +67,7 @@ def first_wide(recurrence: Recurrence) -> Any | None:
         tvm_ffi.structural_walk(expr, rules, order="pre")
 
     tvm_ffi.structural_walk(
-        recurrence.body,
+        recurrence.step,
         [
             (tirx.For, lambda loop: bind(loop.loop_var, tir.as_int(loop.extent))),
             (tirx.BufferStore, lambda store: values(store.value)),

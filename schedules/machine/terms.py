@@ -24,7 +24,7 @@ from tvm.s_tir import SBlock
 from tvm.script import tirx as T
 
 from tvm_scan import tir
-from tvm_scan.recurrence import Recurrence
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.common.wrapping import with_wrapping
 from tvm_scan.schedules.machine.device import Device
@@ -112,14 +112,14 @@ def in_terms_of(device: Device, nest: Any, *, signed: bool = False) -> Any:
 
 
 @lru_cache(maxsize=64)
-def missing_functions(device: Device, recurrence: Recurrence) -> tuple[str, ...]:
+def missing_functions(device: Device, recurrence: TimeLoop) -> tuple[str, ...]:
     """Return the functions of a recurrence that a device cannot be made to compute.
 
     Parameters
     ----------
     device : Device
         Where it will run.
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What would run.
 
     Returns
@@ -136,7 +136,7 @@ def missing_functions(device: Device, recurrence: Recurrence) -> tuple[str, ...]
         if name not in _BY_OTHERS and _is_called_as_in_c(name, device.language):
             names[name.partition(".")[2]] = None
 
-    for part in (recurrence.prologue, recurrence.body, recurrence.finish):
+    for part in recurrence.parts:
         if part is not None:
             tvm_ffi.structural_walk(part, [(Call, on_call)])
     return tuple(names)

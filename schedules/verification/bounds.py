@@ -19,7 +19,7 @@ from tvm.ir import Call, Var
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra, BoundedAffine
 from tvm_scan.algebra.literal import is_float
-from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.delta_rule import DeltaRule, TimeLoop
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.verification.inputs import STEPS
 
@@ -60,9 +60,7 @@ class Promise:
     gates: frozenset[str]
 
 
-def promise(
-    recurrence: Recurrence | DeltaRule, output: Var, *, rounds_steps: bool = False
-) -> Promise:
+def promise(recurrence: TimeLoop, output: Var, *, rounds_steps: bool = False) -> Promise:
     """Return what the scan of a recurrence promises of one of its outputs.
 
     Parameters
@@ -215,8 +213,7 @@ def _delta_bound(rule: DeltaRule, dtype: str, rounds_steps: bool) -> float:
     if rounds_steps or tir.is_half(dtype):
         return (16 if rounds_steps else 4) * 2.0**-8
     steps = max(16, tir.as_int(rule.time.extent) or STEPS)
-    roundings = steps * (tir.as_int(rule.rows.extent) or 1) * max(1, len(rule.terms))
-    return 16 * float(np.finfo(dtype).eps) * float(np.sqrt(roundings))
+    return 16 * float(np.finfo(dtype).eps) * float(np.sqrt(steps * rule.roundings))
 
 
 def _is_exact(algebra: Algebra) -> bool:

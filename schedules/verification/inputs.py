@@ -17,10 +17,9 @@ from tvm.sym import Analyzer
 from tvm_scan import tir
 from tvm_scan.algebra import Automaton
 from tvm_scan.algebra.literal import is_float
-from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.recurrence import Recurrence
+from tvm_scan.delta_rule import DeltaRule, TimeLoop
 
-__all__ = ["CASES", "NON_FINITE", "STEPS", "Case", "cases", "index_limits"]
+__all__ = ["CASES", "NON_FINITE", "STEPS", "Case", "cases", "index_limits", "unit_factors"]
 
 #: Steps of a symbolic length, and other symbolic extents: odd, so that no tile divides them.
 STEPS, _OTHERS = 517, (3, 5, 7)
@@ -61,7 +60,7 @@ class Case:
             yield {name: _changed(array, relative, rng) for name, array in self.arrays.items()}
 
 
-def cases(func: tirx.PrimFunc, recurrence: Recurrence | DeltaRule, seed: int) -> Iterator[Case]:
+def cases(func: tirx.PrimFunc, recurrence: TimeLoop, seed: int) -> Iterator[Case]:
     """Every kind that means something to the dtypes of a function.
 
     A value that is not finite is put into the middle of one input at a time: together they would
@@ -79,7 +78,7 @@ def cases(func: tirx.PrimFunc, recurrence: Recurrence | DeltaRule, seed: int) ->
     """
     shapes = _shapes(func, recurrence)
     limits = index_limits(func, recurrence)
-    vectors = _vectors(recurrence) if isinstance(recurrence, DeltaRule) else tir.VarMap()
+    vectors = unit_factors(recurrence)
     read = tir.buffers_loaded(func.body)
     floats = [str(p.name) for p in func.params if is_float(tir.dtype_of(p))]
     inputs = [str(p.name) for p in func.params if p in read and str(p.name) in floats]
@@ -103,7 +102,7 @@ def cases(func: tirx.PrimFunc, recurrence: Recurrence | DeltaRule, seed: int) ->
                 yield Case(kind, {**base.arrays, name: array}, base, name)
 
 
-def _sizes(func: tirx.PrimFunc, recurrence: Recurrence | DeltaRule) -> tir.VarMap:
+def _sizes(func: tirx.PrimFunc, recurrence: TimeLoop) -> tir.VarMap:
     """A number for every extent that is symbolic."""
     sizes = tir.VarMap()
     for var in tir.variables(recurrence.time.extent).keys():
@@ -118,7 +117,7 @@ def _sizes(func: tirx.PrimFunc, recurrence: Recurrence | DeltaRule) -> tir.VarMa
     return sizes
 
 
-def _shapes(func: tirx.PrimFunc, recurrence: Recurrence | DeltaRule) -> list[list[Any]]:
+def _shapes(func: tirx.PrimFunc, recurrence: TimeLoop) -> list[list[Any]]:
     sizes = _sizes(func, recurrence)
     return [[_number(extent, sizes) for extent in tir.shape_of(param)] for param in func.params]
 
@@ -150,8 +149,20 @@ def _values(
     return values.astype(_storage(dtype))
 
 
-def _vectors(rule: DeltaRule) -> tir.VarMap:
-    """A factor for the inputs that are vectors over the rows of a delta rule's state."""
+def unit_factors(loop: TimeLoop) -> tir.VarMap:
+    """Factors for the inputs that are vectors over the rows of a delta rule's state.
+
+    They are of about unit length then; longer ones multiply the state by a negative number at every
+    step.
+
+    Parameters
+    ----------
+    loop : Recurrence or DeltaRule
+        Of a recurrence there are none.
+    """
+    if not isinstance(loop, DeltaRule):
+        return tir.VarMap()
+    rule = loop
     exprs = [e for term in rule.terms for e in (term.into, term.source) if e is not None]
     rows = tir.as_int(rule.rows.extent) or 1
     return tir.VarMap(
@@ -182,7 +193,7 @@ def _smallest_normal(dtype: str) -> float:
     return float(np.finfo("float32" if dtype == "bfloat16" else dtype).tiny)
 
 
-def index_limits(func: tirx.PrimFunc, recurrence: Recurrence | DeltaRule) -> tir.VarMap:
+def index_limits(func: tirx.PrimFunc, recurrence: TimeLoop) -> tir.VarMap:
     """Extents that integer inputs must stay below, because they index something.
 
     Every index stays inside of its array, or the loop itself would end the process.

@@ -12,14 +12,13 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.arguments import as_func
-from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.delta_rule import DeltaRule, TimeLoop
 from tvm_scan.errors import RefusalError, ScanError
-from tvm_scan.extraction import extract
 from tvm_scan.extraction.threads import without_threads
-from tvm_scan.recurrence import Recurrence, Refusal
-from tvm_scan.schedules.analysis import analyse
+from tvm_scan.recurrence import Refusal
+from tvm_scan.schedules.analysis import first_loop
 from tvm_scan.schedules.choose.arguments import Chooser, as_choice, target_for
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.schedules.choose.default import decide, host_target
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.cpu.lanes import Lanes as CpuLanes
 from tvm_scan.schedules.cpu.three_phase import ThreePhase
@@ -37,6 +36,8 @@ __all__ = ["Comparison", "check_verified", "telling_plan", "verify"]
 #: Plans that keep the loop's order, with carries of float32.
 _ORDERED_CPU: ScanPlan = CpuLanes()
 _ORDERED_GPU: ScanPlan = GpuLanes(threads_per_block=32)
+#: A tree of chunks.
+_TREE: ScanPlan = ThreePhase(chunks=8, lane_block=4)
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def verify(
     ScanError
         If nothing here runs kernels of the target: it says which package brings what does.
     """
-    recurrence = _finding(as_func(func, "verify"))
+    recurrence = first_loop(as_func(func, "verify"))
     if isinstance(recurrence, Refusal):
         raise RefusalError(recurrence.message(), recurrence)
     choice = as_choice(plan, "verify")
@@ -164,10 +165,15 @@ def verify(
     return list(out.values())
 
 
-def telling_plan(recurrence: Recurrence, target: Target) -> ScanPlan:
+def telling_plan(recurrence: TimeLoop, target: Target) -> ScanPlan:
     """The plan that is used; instead of a loop on a CPU a tree, which has errors to tell."""
     plan, is_gpu = plan_of(recurrence, target), device_of(target).is_gpu
-    return ThreePhase(chunks=8, lane_block=4) if plan.keeps_loop and not is_gpu else plan
+    if is_gpu or not plan.keeps_loop:
+        return plan
+    if isinstance(recurrence, _TREE.takes):
+        return _TREE
+    others = (one.plan for one in decide(target, recurrence).others)
+    return next((other for other in others if not other.keeps_loop), plan)
 
 
 def check_verified(comparisons: list[Comparison]) -> None:
@@ -186,13 +192,6 @@ def check_verified(comparisons: list[Comparison]) -> None:
                 f"relative {c.relative:.3g}, bound {c.bound:.3g}); use the sequential plan and "
                 "report the function"
             )
-
-
-def _finding(func: tirx.PrimFunc) -> Recurrence | DeltaRule | Refusal:
-    """The function's recurrence, else its delta rule, else why it has none."""
-    recurrence = extract(func)
-    deltas = analyse(func).deltas if isinstance(recurrence, Refusal) else ()
-    return deltas[0] if deltas else recurrence
 
 
 def _references(

@@ -14,11 +14,11 @@ from tvm_scan import parallelize
 _FORMS = longer(["by_vectors"], ["by_vectors", "own_state", "two_vectors", "several_sums"])
 
 
-def on(device):
+def on(device, plan=None):
     driver = driver_of(device)
 
     def run_there(func, arrays):
-        scheduled = parallelize(func, TARGETS[device])
+        scheduled = parallelize(func, TARGETS[device], plan)
         assert "delta_block" in scheduled.script()
         return run(emit(scheduled, TARGETS[device]), driver, arrays)
 
@@ -45,3 +45,11 @@ def test_edge_lengths(device):
         got, want = attention(length, keys, values, run=on(device), **sizes)
         for one, other in zip(got, want, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", RUN)
+def test_segments_of_time(device):
+    run_there = on(device, "cuda/delta_blocks(steps=4, chunks=3)")
+    got, want = attention(29, 8, 33, each=True, heads=1, run=run_there)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -21,6 +21,7 @@ FOLDER = Folder(
     },
     gpu=(
         "test_schedules.py::test_on_cuda",
+        "test_schedules.py::test_a_delta_rule_on_cuda",
         "test_schedules.py::test_threads_that_share_a_lane",
         "test_cuda.py",
         "test_integers.py::test_cuda",

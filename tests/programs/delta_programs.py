@@ -2,6 +2,8 @@
 
 from tvm.script import tirx as T
 
+from tvm_scan.loops.linear_attention import LinearAttention
+
 H, L, K, V = 2, 37, 12, 20
 KEYS, VALUES, HEAD = (H, L, K), (H, L, V), (H, L)
 
@@ -313,6 +315,8 @@ def near_miss(update, gate="G[h, t]", known="S[h, v, i] * Ks[h, t, i]", out="S[h
     return f"""
 from tvm.script import tirx as T
 
+from tvm_scan.loops.linear_attention import LinearAttention
+
 @T.prim_func(s_tir=True)
 def program(
     Q: T.Buffer({KEYS}, "float32"),
@@ -362,3 +366,10 @@ NEAR_MISSES = [
                                             "out": f"S[h, {V - 1} - v, i]"}, ""),
     ("the bare state", {"update": f"{_AMOUNT} * Ks[h, t, i] * S[h, v, i]"}, "depends on"),
 ]  # fmt: skip
+
+
+def linear_attention(length, heads=2, size=16, rule="gated_delta", queries=1):
+    """The loop of ONNX's operator, which has its sizes as arguments; a length of None is any."""
+    op = LinearAttention(rule, heads * queries, heads, size, size, 1.0, 1, length, "float32",
+                         "float32", heads if "gated" in rule else 0, heads, True)  # fmt: skip
+    return op.loop().with_attr("global_symbol", "main")

@@ -8,17 +8,28 @@ import pytest
 import tvm
 from tvm import tirx
 
-from tests.programs.delta_programs import FORMS, NEAR_MISSES, H, K, L, V, near_miss
+from tests.programs.delta_programs import (
+    FORMS,
+    NEAR_MISSES,
+    H,
+    K,
+    L,
+    V,
+    linear_attention,
+    near_miss,
+)
 from tests.programs.suite.mutation import mutants
 from tests.programs.suite.running import CPU, PLAIN, run_loop
 from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, check_nvcc, run_cuda
-from tvm_scan import extract, parallelize
+from tvm_scan import default_plan, extract, parallelize
 from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.errors import RefusalError
+from tvm_scan.errors import PlanError, RefusalError
 from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.delta import extract_delta
 from tvm_scan.loops.linear_attention import LinearAttention
+from tvm_scan.meta.space.decisions import enumerate_plans
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.splice import ensure_blocks
 
 
@@ -255,9 +266,76 @@ def test_blocks_against_float64(length, keys, values, each, symbolic):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+#: Segments of one chunk of steps, of several, and more than there are steps.
+CUTS = ["steps=4, chunks=3", "steps=16, chunks=2, threads_per_block=64", "steps=4, chunks=12"]
+
+
+def run_cut(plan):
+    def run(func, arrays):
+        scheduled = parallelize(func, CUDA_TARGET, f"cuda/delta_blocks({plan})")
+        assert "delta_carries" in scheduled.script()
+        return run_cuda(scheduled, arrays)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [*(("own_state", plan) for plan in CUTS), *((n, CUTS[0]) for n in ("two_vectors", "product"))],
+)
+def test_segments_of_forms(name, plan):
+    """Maps of segments are combined, and each is replayed from the state before it."""
+    func = FORMS[name]
+    given = arguments(func)
+    for got, want in zip(run_cut(plan)(func, given), run_loop(func, given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["own_state", "with_resets"])
+def test_no_step_sees_what_comes_later_in_segments(name):
+    check_causal(name, "Vs", np.nan, run_cut(CUTS[0]))
+
+
+@pytest.mark.parametrize(
+    ("length", "keys", "values", "each", "symbolic", "decay"),
+    [
+        (0, 8, 16, False, True, None),
+        (1, 8, 16, True, False, None),
+        (19, 7, 33, True, True, None),
+        (40, 8, 8, False, False, -120.0),
+    ],
+)
+def test_segments_against_float64(length, keys, values, each, symbolic, decay):
+    sizes = {"each": each, "symbolic": symbolic, "heads": 1, "decay": decay}
+    got, want = attention(length, keys, values, run=run_cut(CUTS[0]), **sizes)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_column_of_its_own_has_no_map():
+    for name, reason in (("several_sums", "a rate"), ("gates_of_columns", "a gate")):
+        with pytest.raises(PlanError, match=f"by one matrix, for chunks of time, got {reason} of"):
+            parallelize(FORMS[name], CUDA_TARGET, "cuda/delta_blocks(chunks=4)")
+        (rule,) = analyse(FORMS[name]).deltas
+        assert not any(plan.chunks for plan in enumerate_plans(CUDA_TARGET, rule))
+
+
+def test_few_long_states_are_cut_and_many_are_not():
+    def chosen(heads, length):
+        (rule,) = analyse(linear_attention(length, heads, 128)).deltas
+        return default_plan(CUDA_TARGET, rule)
+
+    assert chosen(2, 8192).chunks > 8
+    assert not chosen(128, 8192).chunks
+    assert not chosen(2, 16).chunks
+    assert not chosen(2, None).chunks, "it may be a step"
+
+
 @pytest.mark.parametrize("keys", [64, 128])
 def test_real_heads_fit_a_block(keys):
     op = LinearAttention("gated_delta", 2, 2, keys, keys, 1.0, 1, 64, "float32", "float32",
                          2 * keys, 2, True)  # fmt: skip
-    taken = check_nvcc(parallelize(op.loop().with_attr("global_symbol", "main"), CUDA_TARGET))
-    assert any(resources.shared_bytes > 16 << 10 for resources in taken.values())
+    func = op.loop().with_attr("global_symbol", "main")
+    for plan in (None, "cuda/delta_blocks(steps=8, chunks=4)"):
+        taken = check_nvcc(parallelize(func, CUDA_TARGET, plan))
+        assert any(resources.shared_bytes > 16 << 10 for resources in taken.values())

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from tvm.target import Target
 
+from tests.programs.delta_programs import linear_attention
 from tests.programs.random_recurrences import FAMILIES, Shape, inputs_of, source_of, twin
 from tests.support import cusim
 from tests.support.compiled import compile_cached
@@ -29,6 +30,7 @@ from tests.support.recurrence_cases import Case, exact_inputs
 from tests.support.tiers import longer
 from tvm_scan import extract, library, parallelize
 from tvm_scan.meta.space import decisions
+from tvm_scan.schedules.analysis import first_loop
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.registry import schedules_of
 
@@ -183,9 +185,10 @@ def test_every_decision_is_drawn(target):
     funcs = [source_of(FAMILIES[name], shape) for name in ("affine", "logsumexp")]
     funcs += [source_of(FAMILIES["affine"], Shape(33, 640)), library.selective_scan(2, 8, 97, 4)]
     funcs.append(library.cumsum(2, 1 << 17))
+    funcs.append(linear_attention(4096, 2, 64))
     found = {n: set() for s in schedules_of(device_of(target).plans) for n in s.decisions()}
     for func in funcs:
-        for branch in decisions.branches(target, extract(func)):
+        for branch in decisions.branches(target, first_loop(func)):
             for plan in branch.plans():
                 for decision in plan.decisions():
                     found[decision].add(getattr(plan, decision))

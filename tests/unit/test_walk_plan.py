@@ -6,10 +6,11 @@ import pytest
 from tvm.target import Target
 
 from tests.programs.engine_programs import make_in_place, make_step
+from tvm_scan import default_plan
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.delta import adjoint
 from tvm_scan.schedules.delta.adjoint import AdjointPlan
-from tvm_scan.schedules.delta.walk import WalkPlan, WalkShape, decide, walk_of
+from tvm_scan.schedules.delta.walk import WalkPlan, WalkShape, decide
 from tvm_scan.schedules.machine.machine import Machine
 
 
@@ -87,10 +88,10 @@ def test_plan_of_a_loop():
     """Of one sequence, a token of a small state is for one thread; there may be many sequences."""
     target = Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 8})
     (step,) = analyse(make_step(2, 16, 16)).deltas
-    assert walk_of(step, target).threads
+    assert default_plan(target, step).threads
     alone = replace(step, lanes=step.lanes[1:])
-    assert not walk_of(alone, target).threads
+    assert not default_plan(target, alone).threads
     (long,) = analyse(make_in_place(2, 128, 128)).deltas
-    plan = walk_of(long, target)
+    plan = default_plan(target, long)
     assert (plan.threads, plan.columns) == (True, 32)
-    assert str(plan) == "cpu/walk(columns=32, strip=32, vector=16, threads=true)"
+    assert str(plan) == "cpu/delta_walk(strip=32, vector=16, threads=True)"

@@ -40,7 +40,7 @@ def command(
     Example: tvm-scan compare library:cumsum loop default 'cpu/lanes(lane_block=2)'
     """
     check_program(what)
-    from tvm_scan.cli.support.load import find_recurrence, make_target
+    from tvm_scan.cli.support.load import find_loop, make_target
     from tvm_scan.cli.support.programs import load_program
     from tvm_scan.cli.support.sides import measure_sides, side_of
     from tvm_scan.errors import ScanError
@@ -54,7 +54,7 @@ def command(
             "give, for instance, loop default"
         )
     ((_, loop),) = program.items()
-    find_recurrence(loop)
+    find_loop(loop)
     compared = [side_of(text, loop, on) for text in dict.fromkeys(sides)]
     try:
         cases = make_cases(loop)

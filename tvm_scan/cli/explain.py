@@ -16,6 +16,7 @@ from tvm_scan.cli.support.terminal import print_json, print_wrapped
 if TYPE_CHECKING:
     from tvm_scan import Recurrence, ScanPlan
     from tvm_scan.cli.support.load import Choice
+    from tvm_scan.delta_rule import TimeLoop
     from tvm_scan.proof import Certificate
     from tvm_scan.schedules.choose.default import Decision
 
@@ -42,7 +43,7 @@ def command(
 ) -> None:
     """Show the equation found, its family, the plan and the tree; or why it is refused.
 
-    Of a delta rule the gate, vectors and amounts of a step are shown, and how its chunks run.
+    Of a delta rule the gate, vectors and amounts of a step are shown.
 
     With --prove, exit code 1 if the solver finds inputs for which the scan is not the loop.
 
@@ -50,40 +51,22 @@ def command(
     """
     check_program(what)
     check_folder(svg)
-    from tvm_scan import Refusal, extract
+    from tvm_scan import Recurrence, Refusal
     from tvm_scan._files import write_file
-    from tvm_scan.cli.draw.delta_rule import describe_rule, rule_lines, walk_costs
+    from tvm_scan.cli.draw.delta_rule import describe_rule
     from tvm_scan.cli.draw.equation import describe
     from tvm_scan.cli.draw.tree_svg import tree_svg
     from tvm_scan.cli.draw.tree_text import tree_text
     from tvm_scan.cli.support import load
     from tvm_scan.meta.search.operations import arithmetic_of
     from tvm_scan.proof import Verdict
-    from tvm_scan.schedules.machine.device import device_of
+    from tvm_scan.schedules.analysis import first_loop
     from tvm_scan.schedules.machine.machine import Machine
     from tvm_scan.schedules.verification.laws import check_laws
 
     on = load.make_target(target)
     loop = load.load_func(what, func)
-    rule = load.find_rule(loop)
-    if rule is not None:
-        no_cost = cost and device_of(on).is_gpu
-        load.check_no_options("explain", plan=plan, svg=svg, cost=no_cost, prove=prove)
-        report = describe_rule(rule, on)
-        if cost:
-            report |= walk_costs(rule, on)
-        if source:
-            report["source"] = _source(loop, on, load.Choice(on))
-        if as_json:
-            print_json(report)
-            return
-        for line in rule_lines(report):
-            print_wrapped(line, 10)
-        _show_cost(report)
-        if source:
-            print(f"source\n{report['source']}")
-        return
-    recurrence = extract(loop)
+    recurrence = first_loop(loop)
     if isinstance(recurrence, Refusal):
         if as_json:
             print_json(
@@ -97,17 +80,24 @@ def command(
     chosen = load.plan_for(plan, on, recurrence)
     if svg is not None:
         write_file(svg, tree_svg(recurrence, chosen))
+    scan = recurrence if isinstance(recurrence, Recurrence) else None
+    if scan is None:
+        load.check_no_options("explain", prove=prove)
     report = {
-        **describe(recurrence),
+        **(
+            describe(recurrence)
+            if isinstance(recurrence, Recurrence)
+            else describe_rule(recurrence)
+        ),
         "plan": str(chosen),
         "shared_memory_bytes": chosen.smem_bytes(recurrence),
         "tree": tree_text(recurrence, chosen),
-        "laws": [asdict(law) for law in check_laws(recurrence)],
+        "laws": [] if scan is None else [asdict(law) for law in check_laws(scan)],
         "decision": (decision := _decision(on, recurrence, chosen)),
         # What no record knows is chosen by prediction, and a plan that is given is neither.
         "shipped": plan is None and decision is None,
     }
-    certificate = _proof(recurrence) if prove else None
+    certificate = _proof(scan) if prove and scan is not None else None
     if certificate is not None:
         report["proof"] = certificate.as_data()
     if cost:
@@ -120,7 +110,7 @@ def command(
     if as_json:
         print_json(report)
     else:
-        _show(report, recurrence, chosen)
+        _show(report, chosen)
         if certificate is not None:
             print(certificate)
         if svg is not None:
@@ -165,12 +155,34 @@ def _source(func: Any, target: Any, plan: ScanPlan | Choice) -> str:
     return str(compiled.mod.inspect_source("ll"))
 
 
-def _show(report: dict[str, Any], recurrence: Recurrence, plan: ScanPlan) -> None:
-    from tvm_scan.cli.draw.equation import number
+def _show(report: dict[str, Any], plan: ScanPlan) -> None:
+    from tvm_scan.cli.draw.delta_rule import rule_lines
 
-    lanes = ", ".join(f"{a.var.name} < {number(a.extent)}" for a in recurrence.lanes) or "one"
+    if "terms" in report:
+        for line in rule_lines(report):
+            print_wrapped(line, 10)
+    else:
+        _show_scan(report)
+    print(f"plan      {plan}")
+    if report["shared_memory_bytes"]:
+        print(f"shared    {report['shared_memory_bytes']} bytes per block")
+    print("tree")
+    for line in report["tree"].splitlines():
+        print(f"    {line}".rstrip())
+    if report["decision"] is not None:
+        _show_decision(report["decision"])
+    elif report["shipped"]:
+        print("shipped   the plan of a near shape, measured on a machine of this kind")
+    _show_cost(report)
+    if "source" in report:
+        print("source")
+        print(report["source"])
+
+
+def _show_scan(report: dict[str, Any]) -> None:
+    lanes = ", ".join(f"{a['axis']} < {a['extent']}" for a in report["lanes"]) or "one"
     print(f"function  {report['function']}")
-    print(f"time      {recurrence.time.var.name} < {number(recurrence.time.extent)}")
+    print(f"time      {report['time']['axis']} < {report['time']['extent']}")
     print(f"lanes     {lanes}")
     print("step")
     for line in report["equations"]:
@@ -190,20 +202,6 @@ def _show(report: dict[str, Any], recurrence: Recurrence, plan: ScanPlan) -> Non
         shown = "exact" if error == 0 else f"within {error:.1e}"
         print(f"    {shown:<16} {law['law']} ({law['samples']} triples)")
     print(f"emits     {', '.join(report['emits']) or 'the last state only'}")
-    print(f"plan      {plan}")
-    if report["shared_memory_bytes"]:
-        print(f"shared    {report['shared_memory_bytes']} bytes per block")
-    print("tree")
-    for line in report["tree"].splitlines():
-        print(f"    {line}".rstrip())
-    if report["decision"] is not None:
-        _show_decision(report["decision"])
-    elif report["shipped"]:
-        print("shipped   the plan of a near shape, measured on a machine of this kind")
-    _show_cost(report)
-    if "source" in report:
-        print("source")
-        print(report["source"])
 
 
 def _show_cost(report: dict[str, Any]) -> None:
@@ -213,7 +211,7 @@ def _show_cost(report: dict[str, Any]) -> None:
             print(f"    {line}")
 
 
-def _decision(target: Any, recurrence: Recurrence, plan: ScanPlan) -> dict[str, Any] | None:
+def _decision(target: Any, recurrence: TimeLoop, plan: ScanPlan) -> dict[str, Any] | None:
     """The comparison that made a plan the default; None where the default is another one."""
     from tvm_scan.schedules.choose.default import decide
 

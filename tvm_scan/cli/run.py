@@ -38,7 +38,7 @@ def command(
 
     on = load.make_target(target)
     loop = load.load_file(file, func)
-    load.find_recurrence(loop)
+    load.find_loop(loop)
     chosen = load.Choice(on) if plan is None else load.read_plan(plan)
     scheduled = load.schedule(loop, on, chosen)
     bound = bind(loop, read_npz(inputs))

@@ -120,7 +120,7 @@ def _details(folder: Path, digest: str, svg: Path | None) -> dict[str, Any]:
 
     entry = find_entry(open_store(folder), digest)
     parts = []
-    for plan, recurrence in zip(entry.plans, analyse(entry.func).recurrences, strict=False):
+    for plan, recurrence in zip(entry.plans, analyse(entry.func).accepted, strict=False):
         costs = plan.cost(recurrence, Machine.of(entry.target)).as_data()
         parts.append({"plan": str(plan), "costs": costs, "tree": tree_text(recurrence, plan)})
         if svg is not None:

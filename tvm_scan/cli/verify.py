@@ -16,7 +16,8 @@ from tvm_scan.cli.support.terminal import print_json, print_table, print_wrapped
 if TYPE_CHECKING:
     from tvm.target import Target as TVMTarget
 
-    from tvm_scan import Recurrence, ScanPlan
+    from tvm_scan import ScanPlan
+    from tvm_scan.delta_rule import TimeLoop
     from tvm_scan.schedules.verification.verify import Comparison
 
 __all__ = ["command"]
@@ -42,22 +43,18 @@ def command(
         rerun_records(Path(what), as_json)
         return
     check_program(what)
-    from tvm_scan import plan_of, verify
+    from tvm_scan import Recurrence, plan_of, verify
     from tvm_scan.cli.support import load
     from tvm_scan.errors import ScanError
-    from tvm_scan.schedules.delta.rule import delta_plan
     from tvm_scan.schedules.verification.laws import check_laws
     from tvm_scan.schedules.verification.verify import telling_plan
 
     on = load.make_target(target)
     loop = load.load_func(what, func)
-    rule = load.find_rule(loop)
-    if rule is not None:
-        load.check_no_options("verify", plan=plan)
-    recurrence = load.find_recurrence(loop) if rule is None else None
+    recurrence = load.find_loop(loop)
     kept_loops: list[str] = []
 
-    def telling(recurrence: Recurrence, where: TVMTarget) -> ScanPlan:
+    def telling(recurrence: TimeLoop, where: TVMTarget) -> ScanPlan:
         used = plan_of(recurrence, where)  # as explain has it
         compared = telling_plan(recurrence, where)
         if compared != used:
@@ -69,8 +66,8 @@ def command(
         comparisons = verify(loop, on, chosen)
     except ScanError as error:
         raise CommandError(str(error)) from error
-    laws = [] if recurrence is None else check_laws(recurrence)
-    said = str(chosen) if rule is None else delta_plan(rule, on)
+    laws = check_laws(recurrence) if isinstance(recurrence, Recurrence) else []
+    said = str(chosen)
     if as_json:
         rows = [{**asdict(c), "holds": c.holds} for c in comparisons]
         about = {

@@ -112,9 +112,9 @@ class _Adjoint:
 
     def stretch(self, c: Expr) -> None:
         """Pass a stretch forward once more, and back."""
-        walk, over = self.walk, self.loop.over
-        start = c * KEPT
-        here = tirx.min(KEPT, walk.steps - start)
+        walk, over, value = self.walk, self.loop.over, self.loop.value
+        start = value("start", c * KEPT)
+        here = value("here", tirx.min(KEPT, walk.steps - start))
         chunks, left = here // STEPS, here % STEPS
         walk.fill(start, here)
         with T.If(c > 0):
@@ -143,8 +143,8 @@ class _Adjoint:
 
     def forward(self, first: Expr, count: int, n: Expr) -> None:
         """Write what the steps of a chunk have before them, and the state after it."""
-        chunk, before = self.chunk, self.before(n)
-        terms = chunk.prepare(first, count)
+        chunk, first = self.chunk, self.loop.value("first", first)
+        before, terms = self.before(n), chunk.prepare(first, count)
         with chunk.over_strips() as strip:
             chunk.read(count, [(chunk.known, chunk.source)], before, strip)
             for t, step in enumerate(terms):
@@ -157,6 +157,7 @@ class _Adjoint:
     def back(self, first: Expr, count: int, n: Expr) -> None:
         """Pass a chunk back."""
         chunk, rows = self.chunk, self.rows
+        first = self.loop.value("first", first)
         terms = chunk.prepare(first, count)
         with chunk.over_strips() as strip:
             pairs = list(zip(self.sums, chunk.writes, strict=True))

@@ -80,7 +80,7 @@ class Chunk:
 
     def cells(self, name: str, count: int) -> Cells:
         """Allocate cells for a task."""
-        return self.loop.cell(name, self.walk.dtype, count)
+        return self.loop.scratch(name, self.walk.dtype, count)
 
     def strip_cells(self, name: str) -> Cells:
         """Allocate cells for the columns of a strip, for each step."""

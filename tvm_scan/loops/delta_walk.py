@@ -205,7 +205,7 @@ class Walk:
 
     def scratch(self, name: str, count: Any = 1) -> Cells:
         """Allocate cells for a task, `count` for each of the block's columns."""
-        return self.loop.cell(name, self.dtype, self.block.width * count)
+        return self.loop.scratch(name, self.dtype, self.block.width * count)
 
     def sections(self, name: str, counts: Sequence[int]) -> list[Section]:
         """Allocate cells for a task as one array, `counts` for each of the block's columns."""
@@ -217,9 +217,9 @@ class Walk:
         """Allocate what the chains make of a chunk of steps, where that is more than a product."""
         for name in self._filled_names:
             count = KEPT * (self.keys if self.arrays.has_rows(name) else 1)
-            self._filled[name] = self.loop.cell(f"read_{name}", self.dtype, count)
-        self._factor = self.loop.cell("factor", self.dtype)
-        self._squares = self.loop.cell("squares", self.dtype, self.rows.vector)
+            self._filled[name] = self.loop.scratch(f"read_{name}", self.dtype, count)
+        self._factor = self.loop.scratch("factor", self.dtype)
+        self._squares = self.loop.scratch("squares", self.dtype, self.rows.vector)
 
     def fill(self, first: Expr, count: Expr) -> None:
         """Write what the chains make of `count` steps, the first one a multiple of `KEPT`."""

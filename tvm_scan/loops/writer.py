@@ -146,6 +146,16 @@ class Loop:
         """Allocate `count` cells for one execution of the block that is being written."""
         return self._allocated((count,), dtype, name, scope)
 
+    def scratch(self, name: str, dtype: str, count: int = 1) -> Cells:
+        """Allocate `count` cells here, in code that is compiled as it is written.
+
+        A statement, which TVM leaves where it is. What a block allocates (`cell`) can be rewritten
+        by schedules; TVM finds a place for each anew, and what is read and written around it.
+        """
+        buffer = T.alloc_buffer((count,), dtype)
+        IRBuilder.name(name, buffer)
+        return Cells(buffer, dtype)
+
     def _allocated(self, shape: Index, dtype: str, name: str, scope: str) -> Cells:
         buffer = T.sblock_alloc_buffer(shape, dtype, scope=scope)
         IRBuilder.name(name, buffer)
@@ -209,6 +219,12 @@ class Loop:
         with kind(extent) as var:
             IRBuilder.name(name, var)
             yield var
+
+    def value(self, name: str, value: Expr) -> Var:
+        """Compute a value once, here; an expression is computed anew wherever it stands."""
+        var = T.bind(value)
+        IRBuilder.name(name, var)
+        return var
 
     @contextmanager
     def parallel(self, extent: Any, name: str, kind: Any = T.parallel) -> Iterator[Var]:

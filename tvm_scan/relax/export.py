@@ -32,7 +32,6 @@ from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.pipeline import get_pipeline
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.plan_of import plan_of
-from tvm_scan.schedules.delta.rule import delta_plan
 from tvm_scan.schedules.machine.device import device_of
 
 __all__ = ["export"]
@@ -184,12 +183,12 @@ def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]
     for report in FindScans(mod):
         func = mod[report.name]
         tuned = None if database is None else tuned_function(database, func, target)
-        for number, recurrence in enumerate(report.recurrences):
+        for number, recurrence in enumerate(report.accepted):
             plan = str(plan_of(recurrence, target))
             if tuned is not None:
                 plans = [str(p) for p in tuned.plans[number : number + 1]]
                 plan = " ".join([*plans, "from a tuning record", *([] if tuned.exact else _NEAR)])
-            families = [algebra.name for algebra in recurrence.algebras]
+            families = [str(name) for _, name, *_ in recurrence.families]
             steps = (
                 str(recurrence.time.extent)
                 if tir.as_int(recurrence.time.extent) is None
@@ -198,15 +197,6 @@ def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]
             scans.append(
                 {"function": report.name, "families": families, "steps": steps, "plan": plan}
             )
-        scans += [
-            {
-                "function": report.name,
-                "families": ["delta"],
-                "steps": str(rule.time.extent),
-                "plan": delta_plan(rule, target),
-            }
-            for rule in report.deltas
-        ]
         scans += [
             {"function": report.name, "refused": refusal.kind.value, "detail": refusal.detail}
             for refusal in report.refused

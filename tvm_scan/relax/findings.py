@@ -11,7 +11,7 @@ from tvm.ir import GlobalVar, IRModule
 from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED
 from tvm_scan.arguments import as_module
-from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.delta_rule import DeltaRule, TimeLoop
 from tvm_scan.recurrence import Recurrence, Refusal, RefusalKind
 from tvm_scan.relax.calls import global_vars
 from tvm_scan.schedules.analysis import Finding, analyse
@@ -37,6 +37,11 @@ class ScanReport:
 
     name: str
     found: tuple[Finding, ...]
+
+    @property
+    def accepted(self) -> list[TimeLoop]:
+        """The nests that plans are made for, in order."""
+        return [item for item in self.found if not isinstance(item, Refusal)]
 
     @property
     def recurrences(self) -> list[Recurrence]:
@@ -93,7 +98,7 @@ def reports_of(mod: IRModule) -> list[ScanReport]:
         if not isinstance(func, tirx.PrimFunc):
             continue
         report = ScanReport(str(name.name_hint), analyse(func).findings)
-        if report.recurrences or report.deltas or report.refused:
+        if report.accepted or report.refused:
             reports.append(report)
     return reports
 

@@ -14,13 +14,11 @@ from tvm.target import Target
 from tvm_scan import tir
 from tvm_scan.annotations import IS_SCHEDULED, OP_PATTERN, OPAQUE_PATTERN
 from tvm_scan.arguments import as_target
-from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import PlanError, RefusalError, ScanError
 from tvm_scan.extraction.threads import is_bound
 from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.meta.store.dispatch import dispatched
 from tvm_scan.meta.store.nearest import tuned_function
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.relax.findings import ScanReport, called_functions, reports_of
 from tvm_scan.relax.short import keep_for_one_step
 from tvm_scan.schedules import expand_scans, parallelize
@@ -113,7 +111,7 @@ def _schedule(
     func: tirx.PrimFunc, target: Target | None, report: ScanReport, database: Any
 ) -> tirx.PrimFunc | None:
     done = bool((func.attrs or {}).get(IS_SCHEDULED, False))
-    if not report.recurrences and not report.deltas:
+    if not report.accepted:
         return None if done else _one_thread_per_lane(func, target, report)
     several = None if done or target is None else dispatched(func, target, database)
     if several is not None:
@@ -133,20 +131,17 @@ def _schedule(
         _LOG.info("%s has one step: it stays as it was scheduled", report.name)
         return None
     try:
-        plain = all(plan_of(r, target).keeps_loop for r in report.recurrences)
-        if done and plain and not report.deltas:
+        if done and all(plan_of(loop, target).keeps_loop for loop in report.accepted):
             return None
         scheduled = parallelize(func, target)
-        findings: list[Recurrence | DeltaRule] = [*report.recurrences, *report.deltas]
-        return keep_for_one_step(func, scheduled, findings, target) if done else scheduled
+        return keep_for_one_step(func, scheduled, report.accepted, target) if done else scheduled
     except (RefusalError, PlanError) as error:
         _LOG.info("%s is left sequential: %s", report.name, error)
         return None if done else _one_thread_per_lane(func, target, report)
 
 
 def _is_one_step(report: ScanReport) -> bool:
-    findings: list[Recurrence | DeltaRule] = [*report.recurrences, *report.deltas]
-    lengths = [tir.as_int(each.time.extent) for each in findings]
+    lengths = [tir.as_int(each.time.extent) for each in report.accepted]
     return all(length is not None and length <= 1 for length in lengths)
 
 

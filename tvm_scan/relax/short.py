@@ -12,9 +12,8 @@ from tvm.target import Target
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
-from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.delta_rule import DeltaRule, TimeLoop
 from tvm_scan.extraction.threads import is_bound, without_threads
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
@@ -24,7 +23,7 @@ __all__ = ["keep_for_one_step"]
 def keep_for_one_step(
     func: tirx.PrimFunc,
     scheduled: tirx.PrimFunc,
-    recurrences: Sequence[Recurrence | DeltaRule],
+    recurrences: Sequence[TimeLoop],
     target: Target | None,
 ) -> tirx.PrimFunc:
     """Run the original where a call has one step, which is what a decoder does most of the time.

@@ -39,7 +39,7 @@ def scan_tasks(
     symbolic: dict[str, tirx.PrimFunc] = {}
     for report in FindScans(legal):
         func = legal[report.name]
-        if not report.recurrences or (func.attrs or {}).get(IS_SCHEDULED, False):
+        if not report.accepted or (func.attrs or {}).get(IS_SCHEDULED, False):
             continue
         constant = all(
             tir.as_int(extent) is not None for p in func.params for extent in tir.shape_of(p)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm.target import Target
-
 from tvm_scan.cli.draw.equation import number
 from tvm_scan.delta_rule import DeltaRule, Term
-from tvm_scan.schedules.delta.rule import delta_plan, runs_in_chunks, why_unfit
-from tvm_scan.schedules.delta.walk import walks_of
 from tvm_scan.text import as_text
 
-__all__ = ["describe_rule", "rule_lines", "walk_costs"]
+__all__ = ["describe_rule", "rule_lines"]
 
 
-def describe_rule(rule: DeltaRule, target: Target) -> dict[str, Any]:
-    """Return a delta rule, and how it runs on a target, as plain data."""
+def describe_rule(rule: DeltaRule) -> dict[str, Any]:
+    """Return a delta rule as plain data."""
     name = str(rule.state.name)
     return {
         "function": str((rule.func.attrs or {}).get("global_symbol", "main")),
@@ -46,16 +42,7 @@ def describe_rule(rule: DeltaRule, target: Target) -> dict[str, Any]:
             f"{store.buffer.name}[{', '.join(map(as_text, store.index))}] = {as_text(store.value)}"
             for store in rule.stores
         ],
-        "plan": delta_plan(rule, target),
-        "unfit": None if runs_in_chunks(rule, target) else why_unfit(rule, target),
     }
-
-
-def walk_costs(rule: DeltaRule, target: Target) -> dict[str, Any]:
-    """Return what the plan of a delta rule on a CPU takes, and seconds of each that could be."""
-    walks = walks_of(rule, target)
-    considered = {str(plan): cost.seconds for plan, cost in walks}
-    return {"cost": walks[0][1].as_data(), "considered": considered}
 
 
 def _term(term: Term) -> dict[str, str | int | None]:
@@ -98,9 +85,4 @@ def rule_lines(report: dict[str, Any]) -> list[str]:
         f"      {read['name']} = the sum over rows of {read['weight']} times {read['of']}"
         for read in report["reads"]
     ]
-    lines.append(f"plan      {report['plan']}")
-    lines += [] if report["unfit"] is None else [f"          {report['unfit']}"]
-    if "considered" in report:
-        lines.append("considered")
-        lines += [f"    {s * 1e6:10,.1f} us  {plan}" for plan, s in report["considered"].items()]
     return lines

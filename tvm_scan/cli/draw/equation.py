@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_scan import Recurrence, tir
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.recurrence import Carry, Group
 from tvm_scan.text import as_text
 
@@ -17,7 +18,7 @@ def number(extent: Any) -> str:
     return as_text(extent) if constant is None else str(constant)
 
 
-def lane_counts(recurrence: Recurrence) -> str:
+def lane_counts(recurrence: TimeLoop) -> str:
     """The extents of the lane axes for people: ``8 x n``, and ``1`` without any."""
     return " x ".join(number(axis.extent) for axis in recurrence.lanes) or "1"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from tvm_scan import Recurrence, ScanPlan
+from tvm_scan import ScanPlan
 from tvm_scan.cli.draw.equation import lane_counts, number
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.schedules.picture import (
     Chunks,
     Drawing,
@@ -71,12 +72,12 @@ class _Canvas:
         )
 
 
-def tree_svg(recurrence: Recurrence, plan: ScanPlan) -> str:
+def tree_svg(recurrence: TimeLoop, plan: ScanPlan) -> str:
     """Draw how the plan runs one lane.
 
     Parameters
     ----------
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What runs.
     plan : ScanPlan
         How.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tvm_scan import Recurrence, ScanPlan
+from tvm_scan import ScanPlan
 from tvm_scan.cli.draw.equation import lane_counts, number
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.schedules.picture import (
     Chunks,
     Drawing,
@@ -19,12 +20,12 @@ __all__ = ["tree_text"]
 _SHOWN, _CHUNKS = 8, 6
 
 
-def tree_text(recurrence: Recurrence, plan: ScanPlan) -> str:
+def tree_text(recurrence: TimeLoop, plan: ScanPlan) -> str:
     """Draw how the plan runs one lane.
 
     Parameters
     ----------
-    recurrence : Recurrence
+    recurrence : Recurrence or DeltaRule
         What runs.
     plan : ScanPlan
         How.

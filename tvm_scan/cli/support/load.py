@@ -15,12 +15,12 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from tvm_scan import Recurrence, Refusal, ScanPlan, extract, library, parallelize
+from tvm_scan import Refusal, ScanPlan, library, parallelize
 from tvm_scan.arguments import as_target
 from tvm_scan.cli.support.failure import REFUSED, CommandError
-from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import ScanError
-from tvm_scan.schedules.analysis import analyse
+from tvm_scan.schedules.analysis import first_loop
 from tvm_scan.schedules.choose.arguments import check_fits
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.machine.device import DEVICES, device_of
@@ -31,8 +31,7 @@ __all__ = [
     "Choice",
     "Choose",
     "check_no_options",
-    "find_recurrence",
-    "find_rule",
+    "find_loop",
     "load_file",
     "load_func",
     "load_module",
@@ -43,7 +42,7 @@ __all__ = [
     "schedule",
 ]
 
-Choose = Callable[[Recurrence, Target], ScanPlan]
+Choose = Callable[[TimeLoop, Target], ScanPlan]
 
 #: Sizes of a recurrence of the library where none are given, and those of most.
 EXAMPLE_SIZES = {"selective_scan": (1, 64, 1024, 16)}
@@ -206,24 +205,18 @@ def missing_device(target: Target) -> str | None:
     return f"expected a device of {name} that TVM can reach, found none on this machine"
 
 
-def find_recurrence(func: PrimFunc) -> Recurrence:
-    """Extract the recurrence, or fail with the refusal.
+def find_loop(func: PrimFunc) -> TimeLoop:
+    """Return the recurrence of a function, else its delta rule, or fail with the refusal.
 
     Raises
     ------
     CommandError
         With the refusal as text and the exit code for refusals.
     """
-    recurrence = extract(func)
-    if isinstance(recurrence, Refusal):
-        raise CommandError(f"refused\n{recurrence.message()}", REFUSED)
-    return recurrence
-
-
-def find_rule(func: PrimFunc) -> DeltaRule | None:
-    """The delta rule of a function whose recurrence is refused; None where it has none."""
-    deltas = analyse(func).deltas
-    return deltas[0] if deltas and isinstance(extract(func), Refusal) else None
+    loop = first_loop(func)
+    if isinstance(loop, Refusal):
+        raise CommandError(f"refused\n{loop.message()}", REFUSED)
+    return loop
 
 
 def check_no_options(what: str, **options: object) -> None:
@@ -237,12 +230,11 @@ def check_no_options(what: str, **options: object) -> None:
     for name, value in options.items():
         if value:
             raise CommandError(
-                f"expected a scan for --{name}, found a delta rule, which runs in chunks of steps "
-                f"and has one plan; leave --{name} out of {what}"
+                f"expected a scan for --{name}, found a delta rule; leave --{name} out of {what}"
             )
 
 
-def plan_for(text: str | None, target: Target, recurrence: Recurrence) -> ScanPlan:
+def plan_for(text: str | None, target: Target, recurrence: TimeLoop) -> ScanPlan:
     """Read a plan, or choose the one that is used; check it.
 
     Raises
@@ -250,8 +242,8 @@ def plan_for(text: str | None, target: Target, recurrence: Recurrence) -> ScanPl
     CommandError
         If the text is no plan, or the plan does not fit.
     """
-    plan = plan_of(recurrence, target) if text is None else read_plan(text)
     try:
+        plan = plan_of(recurrence, target) if text is None else read_plan(text)
         check_fits(plan, target, recurrence)
     except ScanError as error:
         raise CommandError(str(error)) from error
@@ -279,7 +271,7 @@ class Choice:
         self._target, self._choose = target, choose
         self._plans: list[ScanPlan] = []
 
-    def __call__(self, recurrence: Recurrence) -> ScanPlan:
+    def __call__(self, recurrence: TimeLoop) -> ScanPlan:
         """Choose, and remember it."""
         self._plans.append(self._choose(recurrence, self._target))
         return self._plans[-1]

@@ -9,7 +9,7 @@ from typing import Any
 from tvm.tirx import PrimFunc
 
 from tvm_scan.cli.support.failure import CommandError
-from tvm_scan.cli.support.load import find_recurrence, load_func
+from tvm_scan.cli.support.load import find_loop, load_func
 from tvm_scan.cli.support.paths import MODELS
 from tvm_scan.library import LIBRARY
 
@@ -52,7 +52,7 @@ def load_program(
     if is_model(path):
         return _model(path, target)
     func = load_func(what, name)
-    find_recurrence(func)
+    find_loop(func)
     return {name or str((func.attrs or {}).get("global_symbol", "main")): func}
 
 

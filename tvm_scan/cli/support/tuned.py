@@ -26,7 +26,7 @@ def functions_of(entries: list[Entry]) -> list[Function]:
 
 def _function(group: list[Entry]) -> Function:
     best = min(group, key=lambda entry: entry.seconds)
-    target, recurrences = best.target, analyse(best.func).recurrences
+    target, recurrences = best.target, analyse(best.func).accepted
     machine = machine_key(target)
     shown = f"{machine['kind']} {machine['processor']}".strip()
     name = visible((best.facts or {}).get("function", "?"))

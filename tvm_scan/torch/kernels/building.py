@@ -16,7 +16,6 @@ from tvm_scan.torch.kernels.linking import link
 from tvm_scan.torch.kernels.spec import KernelSpec
 
 __all__ = [
-    "CHUNKS",
     "SERIAL",
     "build_for_gpu",
     "build_kernel",
@@ -28,8 +27,6 @@ __all__ = [
 
 #: Stands for the plan of a loop that runs as it is; the options that it decides come after it.
 SERIAL = "serial"
-#: Stands for that of a delta rule, which has one way to run on a device.
-CHUNKS = "chunks"
 
 
 def build_kernel(spec: KernelSpec, plan: str, device: Device) -> Any:
@@ -46,7 +43,7 @@ def build_kernel(spec: KernelSpec, plan: str, device: Device) -> Any:
     is_serial = plan.split()[:1] == [SERIAL]
     loop = _symbolic_loop(_decided(spec, plan) if is_serial else spec)
     if not is_serial:
-        scheduled = parallelize(loop, target, None if plan == CHUNKS else ScanPlan.parse(plan))
+        scheduled = parallelize(loop, target, ScanPlan.parse(plan))
     else:
         make = _one_thread_a_lane if device.is_gpu else with_vector_loops
         scheduled = make(loop, target)

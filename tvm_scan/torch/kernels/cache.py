@@ -22,7 +22,6 @@ from tvm_scan._locks import ForkSafeLock
 from tvm_scan.torch import entries
 from tvm_scan.torch.kernels import devices
 from tvm_scan.torch.kernels.building import (
-    CHUNKS,
     SERIAL,
     build_kernel,
     exported,
@@ -258,22 +257,27 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], device: Device = CPU) ->
 
 def _plan_of_scan(spec: KernelSpec, bits: tuple[int, ...], device: Device) -> str:
     from tvm_scan import extract
-    from tvm_scan.errors import RefusalError
+    from tvm_scan.errors import PlanError, RefusalError
     from tvm_scan.recurrence import Refusal
     from tvm_scan.schedules.analysis import analyse
     from tvm_scan.schedules.choose.plan_of import plan_of
-    from tvm_scan.schedules.delta.rule import runs_in_chunks
 
     loop, target = loop_at(spec, least_sizes(bits)), devices.target_of(device)
-    recurrence = extract(loop)
-    if not isinstance(recurrence, Refusal):
-        return str(plan_of(recurrence, target, user_records()))
-    if any(runs_in_chunks(rule, target) for rule in analyse(loop).deltas):
-        return CHUNKS
-    if spec.or_serial:
-        _LOG.info("one step after another: %s", recurrence.message())
-        return SERIAL
-    raise RefusalError(recurrence.message(), recurrence)
+    accepted = analyse(loop).accepted
+    try:
+        if accepted:
+            return str(plan_of(accepted[0], target, user_records()))
+        refusal = extract(loop)
+        assert isinstance(refusal, Refusal), "what is accepted was planned"
+        if not spec.or_serial:
+            raise RefusalError(refusal.message(), refusal)
+        reason = refusal.message()
+    except PlanError as error:  # no chunk of it fits the device
+        if not spec.or_serial:
+            raise
+        reason = str(error)
+    _LOG.info("one step after another: %s", reason)
+    return SERIAL
 
 
 def _plan_key(spec: KernelSpec, bits: tuple[int, ...], device: Device) -> str:

@@ -1,0 +1,129 @@
+"""States before the segments of a delta rule on a GPU: ``S[p + 1] = M[p] S[p] + U[p]``.
+
+The middle kernel of ``time_cut``: a block has some columns of a state in shared memory, and takes
+segment after segment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvm_scan import tir
+from tvm_scan.algebra.literal import zero
+from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.schedules.common.ir import int_const, local, loop, when
+from tvm_scan.schedules.delta.gpu_block import COLUMNS, BlockOfColumns
+from tvm_scan.schedules.delta.memory_map import assign_task
+from tvm_scan.schedules.delta.time_cut import TimeCut
+from tvm_scan.schedules.gpu.thread.barriers import all_wait
+
+__all__ = ["build_carries"]
+
+
+def build_carries(rule: DeltaRule, cut: TimeCut, threads: int) -> Any:
+    """Return the grid, which leaves the state before each segment, and that after time.
+
+    Parameters
+    ----------
+    rule : DeltaRule
+        The whole one.
+    cut : TimeCut
+        Its passes.
+    threads : int
+        Of a block: whole warps.
+    """
+    return _Carries(rule, cut, threads).nest()
+
+
+class _Carries(BlockOfColumns):
+    def __init__(self, rule: DeltaRule, cut: TimeCut, threads: int) -> None:
+        self.rule, self.cut, self.threads = rule, cut, threads
+        self.index, dtype = tir.dtype_of(rule.time.var), rule.dtype
+        self.rows, self.columns = int(rule.rows.extent), int(rule.columns.extent)
+        self.thread = tirx.Var("v_thread", self.index)
+        across = -(-self.columns // COLUMNS)
+        self.task, self.total, self.memory = assign_task(rule, across, COLUMNS)
+        self.number = self.task // across
+        self.cells = self.rows * COLUMNS
+        self.state = local("matrix", [self.cells], dtype, "shared")
+        self.next = local("next", [-(-self.cells // threads)], dtype)
+        self.sum = local("total", [1], dtype)
+        self.buffers = [self.state, self.next, self.sum]
+
+    def nest(self) -> Any:
+        """Return the loops over blocks and threads."""
+        rule, cut = self.rule, self.cut
+        written = [rule.state] if rule.is_kept else []
+        written += [store.buffer for store in rule.finish]
+        stored = bool(rule.is_kept or rule.finish)
+        body = tir.seq(
+            [
+                self.share(self.cells, self._begin),
+                all_wait(),
+                loop("p", cut.passed, self._pass, dtype=self.index),
+                self.share(self.cells, self._end) if stored else None,
+            ]
+        )
+        return self.grid("delta_carries", body, [cut.states, *written])
+
+    def _at(self, number: Any) -> tuple[Any, Any]:
+        return number // COLUMNS, number % COLUMNS
+
+    def _state(self, segment: Any, row: Any, column: Any) -> list[Any]:
+        return [self.number, segment, row, self.memory.origin + column]
+
+    def _begin(self, number: Any, _: Any) -> Any:
+        i, v = self._at(number)
+        first = self.memory.first(i, v)
+        value = tirx.op.if_then_else(self.exists(v), first, zero(self.rule.dtype))
+        # Not read back from the block's copy: TVM would put a barrier under the condition.
+        at = self._state(int_const(0, self.index), i, v)
+        kept = when(self.exists(v), tirx.BufferStore(self.cut.states, first, at))
+        return tir.seq([tirx.BufferStore(self.state, value, [number]), kept])
+
+    def _pass(self, segment: Any) -> Any:
+        """Take the state past a segment; the new one is written once all have read the old one."""
+        cut, after = self.cut, segment + 1
+
+        def cell(number: Any, slot: Any) -> Any:
+            i, v = self._at(number)
+            zero_at = [int_const(0, self.index)]
+
+            def add(k: Any) -> Any:
+                left = tirx.BufferLoad(cut.products, [self.number, segment, i, k])
+                right = tirx.BufferLoad(self.state, [k * COLUMNS + v])
+                total = tirx.BufferLoad(self.sum, zero_at) + left * right
+                return tirx.BufferStore(self.sum, total, zero_at)
+
+            begin = tirx.BufferLoad(cut.states, self._state(after, i, v))
+            total = tir.seq(
+                [
+                    tirx.BufferStore(self.sum, begin, zero_at),
+                    loop("k", self.rows, add, dtype=self.index),
+                ]
+            )
+            return tir.seq(
+                [
+                    when(self.exists(v), total),
+                    tirx.BufferStore(self.next, tirx.BufferLoad(self.sum, zero_at), [slot]),
+                ]
+            )
+
+        def keep(number: Any, slot: Any) -> Any:
+            i, v = self._at(number)
+            value = tirx.BufferLoad(self.next, [slot])
+            stored = tirx.BufferStore(cut.states, value, self._state(after, i, v))
+            return when(
+                self.exists(v), tir.seq([tirx.BufferStore(self.state, value, [number]), stored])
+            )
+
+        return tir.seq(
+            [self.share(self.cells, cell), all_wait(), self.share(self.cells, keep), all_wait()]
+        )
+
+    def _end(self, number: Any, _: Any) -> Any:
+        i, v = self._at(number)
+        value = tirx.BufferLoad(self.state, [number])
+        return when(self.exists(v), self.memory.last(i, v, value))

@@ -1,0 +1,191 @@
+"""Time of a delta rule cut into segments, each a rule of its own, so that few states fill a GPU.
+
+A segment of time changes a state by ``S' = M S + U``: M, K x K, is what its gates and reads make
+of the state, and U what it makes of none. So all segments are passed at once, twice: first without
+the state before them, for U, and in K more columns that begin as the identity and are driven by
+nothing, for M; then, from the states before them, for the outputs. Between the two each state
+passes its segments in order, a product of K x K by K x V for each::
+
+    U[p] = the segment p from 0                 columns of V
+    M[p] = the segment p from I, driven by 0    columns of K
+    S[p + 1] = M[p] S[p] + U[p]                 one after another
+    the segment p from S[p]                     columns of V, outputs
+
+Every pass is the rule over a shorter time, with one lane more, and built as any other. M is the
+same for all columns of the state, so no rate or gate may be a column's. Yang et al. 2024 (arXiv
+2406.06484, section 3) give the form for chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+
+from tvm_scan import tir
+from tvm_scan.algebra.literal import one, zero
+from tvm_scan.delta_rule import DeltaRule, Term
+from tvm_scan.recurrence import Axis
+from tvm_scan.schedules.common.ir import as_dtype, int_const, local
+
+__all__ = ["TimeCut", "arrays_of", "why_uncut"]
+
+
+def why_uncut(rule: DeltaRule) -> str | None:
+    """Say what of a rule is a column's own, so that M would be too; None for nothing."""
+    if rule.column_gate is not None:
+        return "a gate of the columns"
+    column = [rule.columns.var]
+    if any(t.source is not None and tir.contains_var(t.rate, column) for t in rule.terms):
+        return "a rate of the columns"
+    return None
+
+
+def arrays_of(rule: DeltaRule) -> list[Var]:
+    """Arrays that a rule reads and writes, each once."""
+    read = [
+        array
+        for part in rule.parts
+        if part is not None
+        for array in tir.buffers_loaded(part).keys()
+    ]
+    return list(tir.VarMap((array, True) for array in (*read, *rule.outputs)).keys())
+
+
+@dataclass(frozen=True, eq=False)
+class TimeCut:
+    """The passes over the segments, and the arrays between them.
+
+    Attributes
+    ----------
+    effects, maps, outputs : DeltaRule
+        U and M of the segments, and the rule from the states before them.
+    states, products : Var
+        S and U, (states, segments + 1, rows, columns): that of a segment stands where the state
+        after it will; and M, (states, segments, rows, rows).
+    passed : int
+        Segments that have an M: all but the last one, if the state after time is not wanted.
+    """
+
+    effects: DeltaRule
+    maps: DeltaRule
+    outputs: DeltaRule
+    states: Var
+    products: Var
+    passed: int
+
+    @property
+    def passes(self) -> tuple[DeltaRule, ...]:
+        """The rules of the segments."""
+        return self.effects, self.maps, self.outputs
+
+    @staticmethod
+    def of(rule: DeltaRule, segments: int, steps: int) -> TimeCut:
+        """Cut the time of a rule.
+
+        Parameters
+        ----------
+        rule : DeltaRule
+            One that ``why_uncut`` says nothing of.
+        segments, steps : int
+            Segments, and the number of which each but the last has a multiple of steps.
+        """
+        index = tir.dtype_of(rule.time.var)
+        segment, time = tirx.Var("segment", index), tirx.Var("t", index)
+        length = rule.time.extent
+        each = tir.simplify((length + (segments * steps - 1)) // (segments * steps) * steps)
+        begin = segment * each
+        nothing = int_const(0, index)
+        here = tirx.Max(nothing, tirx.Min(as_dtype(each, index), length - begin))
+
+        def moved(expr: Any) -> Any:
+            return tir.substitute(expr, tir.VarMap([(rule.time.var, begin + time)]))
+
+        wanted = bool(rule.is_kept or rule.finish)
+        passed = segments if wanted else segments - 1
+        count, number = _number(rule, index)
+        rows, columns = rule.rows.extent, rule.columns.extent
+        states = _array("states", (count, segments + 1, rows, columns), rule.dtype)
+        products = _array("products", (count, passed, rows, rows), rule.dtype)
+        row = as_dtype(rule.rows.var, index)
+        terms = tuple(_term(term, moved) for term in rule.terms)
+        effects = replace(
+            rule,
+            lanes=(*rule.lanes, Axis(segment, int_const(passed, index))),
+            time=Axis(time, here),
+            state=states,
+            indices=(number, segment + 1, row, as_dtype(rule.columns.var, index)),
+            initial=zero(rule.dtype),
+            is_kept=True,
+            gate=moved(rule.gate),
+            terms=terms,
+            reads=(),
+            stores=(),
+            finish=(),
+            outputs=(states,),
+        )
+        across = tirx.Var("across", index)
+        maps = replace(
+            effects,
+            columns=Axis(across, rows),
+            state=products,
+            indices=(number, segment, row, across),
+            initial=tirx.Select(row.equal(across), one(rule.dtype), zero(rule.dtype)),
+            terms=_undriven(terms, rule.dtype),
+            outputs=(products,),
+        )
+        first = tirx.BufferLoad(states, [number, segment, row, as_dtype(rule.columns.var, index)])
+        outputs = replace(
+            rule,
+            lanes=(*rule.lanes, Axis(segment, int_const(segments, index))),
+            time=Axis(time, here),
+            initial=first,
+            is_kept=False,
+            gate=moved(rule.gate),
+            terms=terms,
+            reads=tuple(replace(read, weight=moved(read.weight)) for read in rule.reads),
+            stores=tuple(
+                replace(store, index=tuple(map(moved, store.index)), value=moved(store.value))
+                for store in rule.stores
+            ),
+            finish=(),
+            inputs=(*rule.inputs, states),
+            outputs=tuple(store.buffer for store in rule.stores),
+        )
+        return TimeCut(effects, maps, outputs, states, products, passed)
+
+
+def _number(rule: DeltaRule, index: str) -> tuple[Any, Any]:
+    """Count of states, and the number of one, row-major over the lanes."""
+    count: Any = int_const(1, index)
+    number: Any = int_const(0, index)
+    for lane in rule.lanes:
+        extent = as_dtype(lane.extent, index)
+        count, number = count * extent, number * extent + as_dtype(lane.var, index)
+    return tir.simplify(count), number
+
+
+def _array(name: str, shape: tuple[Any, ...], dtype: str) -> Var:
+    return local(name, list(shape), dtype, "global")
+
+
+def _term(term: Term, moved: Callable[[Any], Any]) -> Term:
+    source = None if term.source is None else moved(term.source)
+    rate = None if term.rate is None else moved(term.rate)
+    return Term(moved(term.into), source, rate, moved(term.drive), term.added)
+
+
+def _undriven(terms: tuple[Term, ...], dtype: str) -> tuple[Term, ...]:
+    """Terms without their drives; those that read nothing are gone, where others are left."""
+    kept = [n for n, term in enumerate(terms) if term.source is not None] or [0]
+    return tuple(
+        replace(
+            terms[n],
+            drive=zero(dtype),
+            added=sum(before < terms[n].added for before in kept),
+        )
+        for n in kept
+    )
