@@ -18,6 +18,7 @@ from tests.relax.test_passes import module
 from tvm_scan import Recurrence, _resources, default_plan, extract, library, parallelize
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.store.nearest import shapes_of
+from tvm_scan.meta.store.summary import read_summaries
 from tvm_scan.relax import ParallelizeScans
 from tvm_scan.schedules import ScanPlan
 from tvm_scan.schedules.choose import shipped
@@ -266,3 +267,13 @@ def test_the_installed_records_can_be_read():
             assert all(len(shape) == 3 for shape in facts["shapes"])
         assert all(len(shape) == 3 for shape in manifest["defaults"])
         assert all("host" not in facts for facts in manifest["records"].values())
+
+
+def test_what_is_shipped_is_listed_without_tvm():
+    """Every record has the summary of who wrote it: ``tvm-scan list`` is a table of JSON then."""
+    folders = [path.parent for path in (ROOT / "meta" / "records").glob("*/manifest.json")]
+    assert folders
+    for folder in folders:
+        summaries = read_summaries(folder)
+        assert summaries is not None, folder
+        assert all(one.plans and one.function for one in summaries), folder

@@ -270,3 +270,7 @@ def test_an_axis_is_a_whole_number():
 def test_a_dtype_without_recurrences():
     with pytest.raises(ValueError, match=r"cumsum: expected x of .*, got torch\.float8_e5m2"):
         ts.cumsum(torch.rand(3), 0, dtype=torch.float8_e5m2)
+    eighths = torch.rand(3).to(torch.float8_e5m2)  # of which no tensor has another dtype
+    for call in (lambda: ts.cumsum(eighths, 0), lambda: ts.linear_recurrence(eighths, eighths)):
+        with pytest.raises(ValueError, match=r"expected x of .*, got torch\.float8_e5m2"):
+            call()

@@ -62,5 +62,5 @@ def command(
         ]
         print_json({"page": str(output), "functions": rows, "passed_over": len(passed)})
         return
-    print(f"{len(functions)} functions, {len(good)} records")
+    print(f"functions: {len(functions)}, records: {len(good)}")
     print(f"written: {output}")

@@ -15,6 +15,7 @@ from torch import Tensor
 from tvm_scan.torch.kernels.devices import has_kernels
 
 __all__ = [
+    "FLOATS",
     "INTEGERS",
     "SMALL_INTEGERS",
     "axis_of",
@@ -34,8 +35,9 @@ __all__ = [
 SMALL_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16)
 #: Dtypes of indices, offsets and numbers of sequences.
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-_DTYPES = {*_FLOATS, torch.bool, *INTEGERS, torch.complex64, torch.complex128}
+#: Dtypes of floats that kernels compute with.
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = {*FLOATS, torch.bool, *INTEGERS, torch.complex64, torch.complex128}
 
 
 def check(holds: bool, owner: str, expected: str, found: object, fix: str) -> None:
@@ -55,19 +57,23 @@ def check_tensors(
     Every function has all its tensors checked here: torch itself takes some mixtures, and gives
     memory that nobody wrote. Those of `optional` may be None.
     """
-    present = tensors | {name: value for name, value in optional.items() if value is not None}
-    for name, tensor in present.items():
+    for name, value in optional.items():
+        if value is not None:
+            tensors[name] = value
+    for name, tensor in tensors.items():
         _check_tensor(owner, name, tensor)
-    check_devices(owner, present)  # type: ignore[arg-type]
+    if len(tensors) > 1:
+        check_devices(owner, tensors)  # type: ignore[arg-type]
 
 
 def check_devices(owner: str, tensors: Mapping[str, Tensor]) -> None:
     """Raise unless all tensors are on one device."""
     pairs = iter(tensors.items())
     first, like = next(pairs)
+    device = like.device
     for name, tensor in pairs:
-        if tensor.device != like.device:
-            found = f"{first} on {like.device} and {name} on {tensor.device}"
+        if tensor.device != device:
+            found = f"{first} on {device} and {name} on {tensor.device}"
             check(False, owner, "all tensors on one device", found, "move them with .to")
 
 

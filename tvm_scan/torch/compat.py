@@ -85,9 +85,7 @@ def mamba_chunk_scan_combined(
     sequences. Here `cu_seqlens` separates them, too.
     """
     owner = "compat.mamba_chunk_scan_combined"
-    reset = None
-    if seq_idx is not None:
-        reset = starts_of(seq_idx)
+    reset = None if seq_idx is None else starts_of(seq_idx)
     y, last = ssd(
         *(x, dt, A, B, C, D, z, dt_bias),
         dt_softplus=dt_softplus,
@@ -141,15 +139,5 @@ def selective_scan_fn(
     ValueError
         As in `selective_scan`.
     """
-    return selective_scan(
-        u,
-        delta,
-        A,
-        B,
-        C,
-        D,
-        z,
-        delta_bias,
-        delta_softplus=delta_softplus,
-        return_last=return_last_state,
-    )
+    operands = (u, delta, A, B, C, D, z, delta_bias)
+    return selective_scan(*operands, delta_softplus=delta_softplus, return_last=return_last_state)

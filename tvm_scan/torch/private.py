@@ -77,11 +77,11 @@ def only_device_is_left(keyset: Any) -> bool:
     Modes, transforms, conjugation and the rest stand before the device's own key. A call through
     the dispatcher, as compiled programs make it, takes 9.9 instead of 15.7 microseconds.
     """
-    left: Any = (keyset & torch._C._after_autograd_keyset).highestPriorityTypeId()
-    return left in _DEVICES
+    return (keyset & _AFTER_AUTOGRAD).highestPriorityTypeId() in _DEVICES
 
 
-_DEVICES = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
+_AFTER_AUTOGRAD: Any = torch._C._after_autograd_keyset
+_DEVICES = frozenset({torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA})
 
 
 def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:

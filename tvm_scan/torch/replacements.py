@@ -45,30 +45,12 @@ def _selective(original: Callable[..., _Result]) -> Callable[..., _Result]:
         return_last_state: bool = False,
         **options: Any,
     ) -> _Result:
+        operands = (hidden_states, dt, A, B, C, D, z, delta_bias)
         if not _here(hidden_states):
-            return original(
-                hidden_states,
-                dt,
-                A,
-                B,
-                C,
-                D,
-                z,
-                delta_bias,
-                delta_softplus,
-                return_last_state,
-                **options,
-            )
+            return original(*operands, delta_softplus, return_last_state, **options)
         index = options.get("seq_idx")
         return selective_scan(
-            hidden_states,
-            dt,
-            A,
-            B,
-            C,
-            D,
-            z,
-            delta_bias,
+            *operands,
             delta_softplus=delta_softplus,
             reset=None if index is None else starts_of(index),
             cu_seqlens=_offsets(options),

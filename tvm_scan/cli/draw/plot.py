@@ -13,6 +13,8 @@ __all__ = ["Axis", "Series", "chart"]
 _WIDTH, _HEIGHT = 560, 320
 #: Room around the axes for text of twice its size: on a narrow page the drawing is half as large.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 22, 40, 66
+#: Width of a digit of that size.
+_CHARACTER = 14
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,10 @@ def chart(title: str, across: Axis, up: Axis, series: Sequence[Series]) -> str:
     str
         A ``figure`` element: the names of the series as text, and the drawing.
     """
-    xs = _Scale([x for s in series for x, _ in s.points], across.log, _LEFT, _WIDTH - _RIGHT)
     ys = _Scale([y for s in series for _, y in s.points], up.log, _HEIGHT - _BOTTOM, _TOP)
+    rows = [(value, f"{shown}{up.unit}") for value, shown in ys.ticks()]
+    left = max(_LEFT, 8 + _CHARACTER * max((len(shown) for _, shown in rows), default=0))
+    xs = _Scale([x for s in series for x, _ in s.points], across.log, left, _WIDTH - _RIGHT)
     keys = "".join(
         f'<span class="key b{one.colour}">{escape(one.name)}</span>' for one in series if one.name
     )
@@ -85,14 +89,12 @@ def chart(title: str, across: Axis, up: Axis, series: Sequence[Series]) -> str:
         parts.append(
             f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 22}" text-anchor="middle">{shown}</text>'
         )
-    for value, shown in ys.ticks():
+    for value, shown in rows:
         y = ys.at(value)
-        parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"/>')
-        parts.append(
-            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{shown}{up.unit}</text>'
-        )
+        parts.append(f'<path class="grid" d="M{left} {y:.1f}H{_WIDTH - _RIGHT}"/>')
+        parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{shown}</text>')
     parts.append(
-        f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">'
+        f'<text x="{(left + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">'
         f"{escape(across.label)}</text>"
     )
     parts.append(f'<text x="2" y="{_TOP - 18}">{escape(up.label)}</text>')

@@ -108,7 +108,7 @@ def render(report: Report) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     parts = [
         "<h1>Tuning records</h1>",
-        f"<p>{escape(report.folder)}: {count} records of {len(report.functions)} functions; "
+        f"<p>{escape(report.folder)}: {count} records, functions: {len(report.functions)}; "
         f"{escape(versions)}</p>",
         "<h2>Functions</h2>",
         _summary(report.functions),

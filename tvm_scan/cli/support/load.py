@@ -18,6 +18,7 @@ from tvm.tirx import PrimFunc
 from tvm_scan import Refusal, ScanPlan, library, parallelize
 from tvm_scan.arguments import as_target
 from tvm_scan.cli.support.failure import REFUSED, CommandError
+from tvm_scan.cli.support.paths import check_file
 from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import ScanError
 from tvm_scan.schedules.analysis import first_loop
@@ -119,9 +120,7 @@ def load_module(path: Path) -> IRModule:
 
 
 def _executed(path: Path) -> ModuleType:
-    if not path.is_file():
-        kind = "a directory" if path.is_dir() else "nothing"
-        raise CommandError(f"expected a Python file, found {kind} at {path}; check the path")
+    check_file(path, "a Python file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise CommandError(f"expected a Python file, got {path.name}; give it the ending .py")

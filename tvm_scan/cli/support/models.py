@@ -13,6 +13,7 @@ from zipfile import is_zipfile
 
 from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cli.support.load import load_module
+from tvm_scan.cli.support.paths import check_file
 from tvm_scan.errors import ScanError
 
 __all__ = ["import_model", "noted", "timed_step"]
@@ -67,8 +68,7 @@ def import_model(model: Path) -> Any:
     CommandError
         If it is no such file, with the fix.
     """
-    if not model.is_file():
-        raise CommandError(f"expected a model file, found nothing at {model}; check the path")
+    check_file(model, "a model file")
     if model.suffix == ".pt2":
         return _import_torch(model)
     if model.suffix == ".onnx":

@@ -53,12 +53,17 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
         owner = function.__name__
         sizes: dict[str, int] = {}
         by_name = {**dict(zip(names, arguments, strict=False)), **named}
-        tensors: dict[str, Any] = {name: by_name[name] for name in takes if name in by_name}
-        for name, value in tensors.copy().items():
-            if float in may_be[name] and not isinstance(value, Tensor):
-                check_number(owner, name, tensors.pop(name))
-            elif value is None and type(None) in may_be[name]:
-                del tensors[name]
+        tensors: dict[str, Any] = {}
+        for name, types in may_be.items():
+            if name not in by_name:
+                continue
+            value = by_name[name]
+            if isinstance(value, Tensor):
+                tensors[name] = value
+            elif float in types:
+                check_number(owner, name, value)
+            elif value is not None or type(None) not in types:
+                tensors[name] = value
         check_tensors(owner, **tensors)
         for name, tensor in tensors.items():
             _check(owner, name, tensor, *shapes[name], sizes)
@@ -77,14 +82,17 @@ def _check(
     owner: str, name: str, tensor: Tensor, kind: str, shapes: list[list[str]], sizes: dict[str, int]
 ) -> None:
     """Compare kind and shape with those declared; take note of the sizes that are new."""
-    shape = next((one for one in shapes if len(one) == tensor.dim()), None)
-    if shape is not None:
-        expected = tuple(sizes.setdefault(n, s) for n, s in zip(shape, tensor.shape, strict=True))
-        if expected != tuple(tensor.shape):
-            found = tuple(tensor.shape)
-            check(False, owner, f"{name} of shape {expected}", found, "reshape it")
-    elif shapes:
-        counts = " or ".join(str(len(one)) for one in shapes)
-        check(False, owner, f"{name} with {counts} axes", tuple(tensor.shape), "reshape it")
+    found = tuple(tensor.shape)
+    for shape in shapes:
+        if len(shape) == len(found):
+            expected = tuple([sizes.setdefault(n, s) for n, s in zip(shape, found, strict=True)])
+            if expected != found:
+                check(False, owner, f"{name} of shape {expected}", found, "reshape it")
+            break
+    else:
+        if shapes:
+            counts = " or ".join(str(len(one)) for one in shapes)
+            check(False, owner, f"{name} with {counts} axes", found, "reshape it")
     holds, words = _KINDS[kind]
-    check(holds(tensor.dtype), owner, f"{words} {name}", tensor.dtype, "convert it with .to")
+    if not holds(tensor.dtype):
+        check(False, owner, f"{words} {name}", tensor.dtype, "convert it with .to")

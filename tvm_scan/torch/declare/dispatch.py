@@ -23,7 +23,8 @@ from tvm_scan.torch.private import (
 __all__ = ["NAMESPACE", "forward_mode", "is_plain", "library", "refuse_tangents", "sees_nothing"]
 
 NAMESPACE = "tvm_scan"
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_VALUES = frozenset({bool, int, float, str, type(None)})
 
 
 class _Library(torch.library.Library):
@@ -105,16 +106,19 @@ def forward_mode(name: str) -> str:
 
 def is_plain(arguments: Iterable[Any]) -> bool:
     """Return whether all tensors are torch's own, on a CPU or GPU, and need no gradient."""
-    recorded = torch.is_grad_enabled()
     for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            if type(argument) not in _PLAIN or not has_kernels(argument):
+        kind = type(argument)
+        if kind in _PLAIN:
+            if not has_kernels(argument):
                 return False
-            if recorded and argument.requires_grad:
+            if argument.requires_grad and torch.is_grad_enabled():
                 return False
             # torch resolves the first two on the way; the last is refused there.
             if argument.is_neg() or argument.is_conj() or argument.is_nested:
                 return False
-        elif isinstance(argument, (list, tuple)) and not is_plain(argument):
+        elif isinstance(argument, (list, tuple)):
+            if not is_plain(argument):
+                return False
+        elif kind not in _VALUES and isinstance(argument, torch.Tensor):
             return False
     return True

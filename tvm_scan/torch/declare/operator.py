@@ -27,7 +27,12 @@ from tvm_scan.torch.declare.dispatch import (
 )
 from tvm_scan.torch.declare.mapped import Rule, folded
 from tvm_scan.torch.declare.transformed import Setup, transformed
-from tvm_scan.torch.private import dual_level_is_open, is_watched, transforms_active
+from tvm_scan.torch.private import (
+    dual_level_is_open,
+    is_watched,
+    schema_of,
+    transforms_active,
+)
 
 __all__ = ["Operator", "operator", "without_autocast"]
 
@@ -126,16 +131,21 @@ class Operator(Generic[Result]):
         self._transformed = transformed(self.name, self._overload, padded, setup, self._map)
 
     def _setup(self, saves: Sequence[str], zeros: bool) -> Setup:
+        indices = {name: index for index, name in enumerate(self._parameters)}
+        saved_indices = [indices.get(name) for name in saves]
+        kinds = [str(argument.type) for argument in schema_of(self._overload).arguments]
+        values = [pair for pair in indices.items() if "Tensor" not in kinds[pair[1]]]
+
         def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            named = dict(zip(self._parameters, inputs, strict=True))
-            named["results"] = output
             saved: list[Tensor | None] = []
-            for name in saves:
-                value = named[name]
-                saved += value if isinstance(value, (list, tuple)) else [value]
-            for name, value in zip(self._parameters, inputs, strict=True):
-                if value is None or isinstance(value, (bool, int, float, str)):
-                    setattr(ctx, name, value)
+            for index in saved_indices:
+                value = output if index is None else inputs[index]
+                if isinstance(value, (list, tuple)):
+                    saved += value
+                else:
+                    saved.append(value)
+            for name, index in values:
+                setattr(ctx, name, inputs[index])
             if not zeros:
                 ctx.set_materialize_grads(False)
             ctx.save_for_backward(*saved)
@@ -178,12 +188,12 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def exact(*arguments: Any) -> Any:
-        kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-        if not kinds:
+        if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
             return function(*arguments)
         with contextlib.ExitStack() as stack:
-            for kind in kinds:
-                stack.enter_context(torch.autocast(kind, enabled=False))
+            for kind in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(kind):
+                    stack.enter_context(torch.autocast(kind, enabled=False))
             return function(*arguments)
 
     return exact

@@ -93,6 +93,11 @@ def _cumulative(
     reverse: bool,
     exclusive: bool,
 ) -> Tensor:
+    as_it_is = dtype is None and isinstance(x, Tensor)
+    if as_it_is and (x.is_floating_point() or x.dtype == torch.int64):
+        result = direct(ops.cumulative_spec, (op, reverse, exclusive), dim, x)
+        if result is not None:
+            return result
     check_tensors(owner, x=x)
     dim = axis_of(owner, x, dim)
     if dtype is not None:
@@ -100,9 +105,6 @@ def _cumulative(
         check_tensors(owner, x=x)
     if not (x.is_floating_point() or x.is_complex()):
         x = x.to(torch.int64)
-    result = direct(ops.cumulative_spec, (op, reverse, exclusive), dim, x)
-    if result is not None:
-        return result
     return ops.cumulative(framed(x, dim), op, reverse, exclusive).view(x.shape)
 
 

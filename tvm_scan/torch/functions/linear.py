@@ -129,6 +129,8 @@ def _has_recurrences(x: object) -> bool:
 
 
 def _expand(owner: str, name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
+    if tensor.shape == shape:
+        return tensor
     try:
         return tensor.expand(shape)
     except RuntimeError:

@@ -107,14 +107,8 @@ def sequence_states(
 
 
 @sequence_states.fake
-def _(
-    gates: Tensor,
-    drive: Tensor,
-    B: Tensor,
-    first: Tensor | None,
-    reset: Tensor | None,
-    offsets: Tensor,
-) -> Tensor:
+def _(*operands: Tensor) -> Tensor:
+    _, drive, B, _, _, offsets = operands
     return drive.new_empty((offsets.shape[0] - 1, *drive.shape[2:], B.shape[3]))
 
 
@@ -160,14 +154,5 @@ def sequence_states_backward(
 
 
 @sequence_states_backward.fake
-def _(
-    grad: Tensor,
-    gates: Tensor,
-    drive: Tensor,
-    B: Tensor,
-    first: Tensor | None,
-    reset: Tensor | None,
-    offsets: Tensor,
-) -> list[Tensor]:
-    operands = (gates, drive, B, first)
-    return [torch.empty_like(t) for t in operands if t is not None]
+def _(_: Tensor, *operands: Tensor | None) -> list[Tensor]:
+    return [torch.empty_like(t) for t in operands[:4] if t is not None]

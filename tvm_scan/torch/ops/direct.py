@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.torch.arguments import FLOATS
 from tvm_scan.torch.declare.dispatch import sees_nothing
 from tvm_scan.torch.kernels import devices, runtime
 from tvm_scan.torch.kernels.cache import call_key, kernel_at
@@ -27,6 +28,8 @@ __all__ = ["direct", "run_direct"]
 #: it is that of the tensors), and the strides that the tensors must have.
 _ways: dict[tuple[Any, ...], tuple[Any, tuple[int, ...] | None, tuple[int, ...]]] = {}
 _empty_like = torch.empty_like
+#: Dtypes of kernels that carry what they read.
+_DTYPES = (*FLOATS, torch.int32, torch.int64)
 
 
 def direct(
@@ -50,6 +53,8 @@ def direct(
     Tensor or None
         None where the general way has to be taken.
     """
+    if type(dim) is not int:
+        return None
     for tensor in inputs:
         if not isinstance(tensor, Tensor):
             return None
@@ -71,7 +76,7 @@ def run_direct(
     key = (make, options, dim, shape, dtype)
     way = _ways.get(key)
     if way is None:
-        if not x.numel() or not -x.dim() <= dim < x.dim() or dtype.is_complex:
+        if not x.numel() or not -x.dim() <= dim < x.dim() or dtype not in _DTYPES:
             return None
         way = _remember(key)
     kernel, frame, strides = way

@@ -30,6 +30,7 @@ def frame_of(shape: tuple[int, ...]) -> tuple[tuple[int, int, int], bool, tuple[
     return (outer, inner, length), False, (outer, length, inner)
 
 
+@functools.cache
 def framed_kernel(factory: str, *options: str) -> Callable[..., KernelSpec]:
     """Return a function that names a kernel, of its dtype, its options, and whether time is last.
 
@@ -52,5 +53,6 @@ def framed_kernel(factory: str, *options: str) -> Callable[..., KernelSpec]:
 def run_framed(factory: str, x: Tensor, arrays: tuple[Tensor, ...], **options: Any) -> None:
     """Run a kernel on arrays (outer, length, inner); its dtype is that of `x`."""
     sizes, time_last, shape = frame_of(x.shape)
-    spec = KernelSpec.of(factory, SIZES, dtype=dtype_name(x.dtype), time_last=time_last, **options)
-    run_kernel(spec, sizes, *(array.reshape(shape) for array in arrays))
+    named = framed_kernel(factory, *options)
+    spec = named(x.dtype, *options.values(), time_last)
+    run_kernel(spec, sizes, *[array.reshape(shape) for array in arrays])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,26 +55,35 @@ def step_scan(
         for last, init in zip(out, inits, strict=False):
             last.copy_(init)
         return out
-    dtypes = tuple(dtype_name(t.dtype) for t in tensors)
-    options = (
-        ("carries", carries),
-        ("dtypes", dtypes + dtypes if prefix else dtypes),
-        ("graph", graph),
-        ("prefix", prefix),
-        ("reverse", reverse),
-        ("time_last", time_last),
-    )
+    spec = _spec(tuple([t.dtype for t in tensors]), graph, carries, prefix, reverse, time_last)
     small = [t.reshape(sizes[:2]) for t in (*inits, *out[: len(inits)])]
     large = [t.reshape(shape) for t in (*tensors[len(inits) :], *out[len(inits) :])]
     starts, lasts = small[: len(inits)], small[len(inits) :]
     count = len(tensors) - len(inits)
     arguments = (*starts, *large[:count], *lasts, *large[count:])
-    run_kernel(
-        KernelSpec("pointwise_step", options, SIZES, prefix or may_be_serial(graph)),
-        sizes,
-        *arguments,
-    )
+    run_kernel(spec, sizes, *arguments)
     return out
+
+
+@functools.lru_cache(maxsize=512)
+def _spec(
+    dtypes: tuple[torch.dtype, ...],
+    graph: str,
+    carries: int,
+    prefix: bool,
+    reverse: bool,
+    time_last: bool,
+) -> KernelSpec:
+    names = tuple(dtype_name(dtype) for dtype in dtypes)
+    options = (
+        ("carries", carries),
+        ("dtypes", names + names if prefix else names),
+        ("graph", graph),
+        ("prefix", prefix),
+        ("reverse", reverse),
+        ("time_last", time_last),
+    )
+    return KernelSpec("pointwise_step", options, SIZES, prefix or may_be_serial(graph))
 
 
 @step_scan.fake

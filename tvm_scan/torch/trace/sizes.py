@@ -25,6 +25,8 @@ def has_names(kinds: Kinds) -> bool:
 
 def sized(kinds: Kinds) -> Kinds:
     """Put a number for every size that varies: one that no other size has."""
+    if not has_names(kinds):
+        return kinds
     taken = {n for shape, _ in kinds for n in shape}
     free = (n for n in itertools.count(2) if n not in taken)
     numbers = {n: n if n >= 0 else next(free) for n in sorted(taken, reverse=True)}

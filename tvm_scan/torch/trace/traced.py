@@ -76,9 +76,9 @@ def _operator(
     combine_fn: Callable[..., Any], pattern: Any, slices: Kinds, device: torch.device
 ) -> tuple[str, bool, list[Tensor]]:
     owner, count = "associative_scan", len(slices)
-    spec = pytree.tree_structure(pattern)
 
     def combine(*flat: Tensor) -> list[Tensor]:
+        spec = pytree.tree_structure(pattern)
         sides = (list(flat[:count]), list(flat[count:]))
         result = combine_fn(*(pytree.tree_unflatten(side, spec) for side in sides))
         leaves, structure = pytree.tree_flatten(result)
@@ -90,13 +90,9 @@ def _operator(
     graph, shared, _ = _traced_once(combine_fn, pattern, combine, (*slices, *slices), owner, device)
     operand_types = sized(slices)
     result_kinds = result_types(graph, (*operand_types, *operand_types, *_kinds(shared)))
-    check(
-        result_kinds == operand_types,
-        owner,
-        f"an operand of {operand_types}",
-        result_kinds,
-        "keep shapes and dtypes",
-    )
+    if result_kinds != operand_types:
+        expected = f"an operand of {operand_types}"
+        check(False, owner, expected, result_kinds, "keep shapes and dtypes")
     return graph, not shared and _is_elementwise(graph, slices, ()), shared
 
 
@@ -161,10 +157,10 @@ def _step(
     device: torch.device,
 ) -> tuple[str, bool, Any, list[Tensor]]:
     owner, count = "scan", len(starts)
-    carry_spec, spec = (pytree.tree_structure(p) for p in patterns)
     structure: list[Any] = []
 
     def step(*flat: Tensor) -> list[Tensor]:
+        carry_spec, spec = (pytree.tree_structure(p) for p in patterns)
         carry = pytree.tree_unflatten(list(flat[:count]), carry_spec)
         result = f(carry, pytree.tree_unflatten(list(flat[count:]), spec))
         pair = isinstance(result, (tuple, list)) and len(result) == 2
@@ -183,13 +179,9 @@ def _step(
     )
     carry_types = sized((*starts, *slices))
     result_carry = result_types(graph, (*carry_types, *_kinds(shared)))[:count]
-    check(
-        result_carry == carry_types[:count],
-        owner,
-        f"a carry of {carry_types[:count]}",
-        result_carry,
-        "keep shapes and dtypes",
-    )
+    if result_carry != carry_types[:count]:
+        expected = f"a carry of {carry_types[:count]}"
+        check(False, owner, expected, result_carry, "keep shapes and dtypes")
     return graph, _is_elementwise(graph, starts, (*slices, *_kinds(shared))), constants[0], shared
 
 
