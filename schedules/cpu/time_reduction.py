@@ -11,7 +11,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.base import Combine
 from tvm_scan.recurrence import Group
 from tvm_scan.schedules.common.elements import Elements
-from tvm_scan.schedules.cpu.vector_values import Vector, names, on_vectors
+from tvm_scan.schedules.cpu.vector_values import Vector, all_on_vectors, names
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.cpu.time_vector import TimeVector
@@ -60,14 +60,22 @@ class TimeReduction:
         algebra, plain = group.algebra, group.algebra.plainly()
 
         def add(total: tuple[Any, ...]) -> Any:
-            return held.store(
-                i, lead, [], algebra.flush(algebra.combine(held.load(i, lead, []), total))
-            )
+            left, right, _ = names(algebra, [])
+            table = tir.VarMap(zip(left, held.load(i, lead, []), strict=True))
+            for var, part in zip(right, total, strict=True):
+                table[var] = part
+            binds, element = all_on_vectors(algebra.flush(algebra.combine(left, right)), table, 1)
+            return tir.seq([*binds, held.store(i, lead, [], element)])
 
         def tree(combine: Combine) -> tuple[list[Any], tuple[Any, ...]]:
             out: list[Any] = []
             parts = self._pairs(i, group, combine, first, 0, _BATCH, out)
-            return out, self._halves(i, group, combine, parts, out)
+            total = self._halves(i, group, combine, parts, out)
+            if algebra.reuses_parts:
+                named = tuple(tirx.Var(f"total{j}", d) for j, d in enumerate(algebra.dtypes))
+                out += [tirx.Bind(name, part) for name, part in zip(named, total, strict=True)]
+                total = named
+            return out, total
 
         careful, total = tree(algebra.combine)
         if plain is None:
@@ -109,7 +117,13 @@ class TimeReduction:
             halves = self._registers(i, f"half{width}", width)
             self._meet(group, combine, [[p.load()] for p in parts], halves, width, out)
             parts = halves
-        return combine(tuple(p.at(0) for p in parts), tuple(p.at(1) for p in parts))
+        left, right, _ = names(group.algebra, [])
+        table = tir.VarMap((var, part.at(0)) for var, part in zip(left, parts, strict=True))
+        for var, part in zip(right, parts, strict=True):
+            table[var] = part.at(1)
+        binds, total = all_on_vectors(combine(left, right), table, 1)
+        out += binds
+        return tuple(total)
 
     def _meet(
         self,
@@ -126,5 +140,5 @@ class TimeReduction:
         for parity, variables in enumerate((left, right)):
             for var, vectors in zip(variables, sources, strict=True):
                 table[var] = tirx.Shuffle(vectors, [2 * v + parity for v in range(width)])
-        for target, value in zip(targets, combine(left, right), strict=True):
-            out.append(target.store(on_vectors(value, table, width)))
+        binds, values = all_on_vectors(combine(left, right), table, width)
+        out += [*binds, *(t.store(v) for t, v in zip(targets, values, strict=True))]

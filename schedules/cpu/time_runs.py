@@ -19,7 +19,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.base import Combine
 from tvm_scan.recurrence import Group
-from tvm_scan.schedules.cpu.vector_values import Vector, names, on_vectors
+from tvm_scan.schedules.cpu.vector_values import Vector, all_on_vectors, names
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.cpu.time_vector import TimeVector
@@ -156,12 +156,12 @@ class TimeRuns:
     ) -> list[Any]:
         first, second, _ = names(group.algebra, [])
         table = tir.VarMap(zip((*first, *second), (*left, *right), strict=True))
-        values = [on_vectors(v, table, self.width) for v in combine(first, second)]
+        binds, values = all_on_vectors(combine(first, second), table, self.width)
         if unchanged is not None:
             values = [
                 tirx.Shuffle([old, v], unchanged) for old, v in zip(right, values, strict=True)
             ]
-        return [target.store(v) for target, v in zip(targets, values, strict=True)]
+        return [*binds, *(target.store(v) for target, v in zip(targets, values, strict=True))]
 
     def _shifted(self, by: int) -> list[int]:
         """Cell of the run ``by`` before that of every cell; any for the first ones."""
@@ -213,7 +213,9 @@ class TimeRuns:
 
         def applied(element: list[Any], to: list[Any]) -> list[Any]:
             table = tir.VarMap(zip((*left, *old), (*element, *to), strict=True))
-            return [on_vectors(v, table, self.width) for v in apply(left, old)]
+            binds, values = all_on_vectors(apply(left, old), table, self.width)
+            out.extend(binds)
+            return values
 
         shifted = [tirx.Shuffle([part.load()], order) for part in self._scanned(i)]
         befores = [self.before[c].sets[0] for c in group.carries]

@@ -27,7 +27,7 @@ from tvm_scan.schedules.cpu.reversed_rows import ReversedRows
 from tvm_scan.schedules.cpu.time_reduction import TimeReduction
 from tvm_scan.schedules.cpu.time_runs import TimeRuns
 from tvm_scan.schedules.cpu.vector_math import Pool, hoist_first_iteration, with_vector_math
-from tvm_scan.schedules.cpu.vector_values import Vector, blend, names, on_vectors, shift
+from tvm_scan.schedules.cpu.vector_values import Vector, all_on_vectors, blend, names, shift
 
 __all__ = ["TimeVector"]
 
@@ -209,9 +209,10 @@ class TimeVector:
             table = tir.VarMap(zip(right, vectors, strict=True))
             for var, vector in zip(left, self._before(read, by), strict=True):
                 table[var] = vector
-            for target, vector, value in zip(write, vectors, combined, strict=True):
-                scanned = on_vectors(value, table, width)
-                out.append(target.store(blend(vector, scanned, by, width)))
+            binds, scanned = all_on_vectors(combined, table, width)
+            out += binds
+            for target, vector, value in zip(write, vectors, scanned, strict=True):
+                out.append(target.store(blend(vector, value, by, width)))
             read, write = write, read
             by *= 2
         return out
@@ -225,10 +226,9 @@ class TimeVector:
         table = tir.VarMap((o, tirx.Broadcast(c, width)) for o, c in zip(old, carries, strict=True))
         for var, vector in zip(left, self._before(last, 1), strict=True):
             table[var] = vector
-        out = []
-        for c, carry, value in zip(group.carries, carries, apply(left, old), strict=True):
-            before = on_vectors(value, table, width)
-            before = blend(tirx.Broadcast(carry, width), before, 1, width)
+        out, befores = all_on_vectors(apply(left, old), table, width)
+        for c, carry, value in zip(group.carries, carries, befores, strict=True):
+            before = blend(tirx.Broadcast(carry, width), value, 1, width)
             buffer, cell = self.many.carry(c, [], tirx.Ramp(0, 1, width))
             out.append(tirx.BufferStore(buffer, before, cell))
         return out

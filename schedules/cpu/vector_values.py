@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -10,10 +10,22 @@ from tvm.ir import Call, Var
 
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra
+from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import local
 
-__all__ = ["Vector", "blend", "names", "on_vectors", "shift", "takes_time_vectors"]
+__all__ = [
+    "Vector",
+    "all_on_vectors",
+    "blend",
+    "names",
+    "on_vectors",
+    "shift",
+    "takes_time_vectors",
+]
+
+#: Operations, with those that are repeated, from which on what is repeated has a name.
+_LONG = 400
 
 _BINARY = (
     tirx.Add,
@@ -103,6 +115,68 @@ def on_vectors(expr: Any, table: tir.VarMap, width: int) -> Any:
     return value if _is_vector(value) else tirx.Broadcast(value, width)
 
 
+def all_on_vectors(
+    exprs: Sequence[Any], table: tir.VarMap, width: int
+) -> tuple[list[Any], list[Any]]:
+    """Scalar expressions as in ``on_vectors``, and statements that name what long ones repeat.
+
+    TVM's passes walk an expression as a tree, in which what is used twice stands twice: a
+    composition that runs a map three times is a hundred times as long as what it computes.
+
+    Parameters
+    ----------
+    exprs : sequence of Expr
+        Over the variables of ``table``.
+    table : VarMap
+        Variable -> vector of ``width`` cells.
+    width : int
+        Cells of a vector; of one cell all are scalars.
+
+    Returns
+    -------
+    list of Stmt
+        Bindings, empty for expressions that are short.
+    list of Expr
+        Vectors, over the names that are bound.
+    """
+    uses, operations = _uses(exprs)
+    if operations <= _LONG:
+        one = _vector if width == 1 else on_vectors
+        return [], [one(e, table, width) for e in exprs]
+    binds: list[Any] = []
+    named: dict[int, Any] = {}
+
+    def vector(e: Any) -> Any:
+        key = e.__hash__()
+        if key in named:
+            return named[key]
+        value = _vector(e, table, width, vector)
+        if uses[key] > 1 and not isinstance(e, Var) and is_float(tir.dtype_of(value)):
+            name = Var(f"x{len(binds)}", value.ty)
+            binds.append(tirx.Bind(name, value))
+            value = name
+        named[key] = value
+        return value
+
+    values = [vector(e) for e in exprs]
+    return binds, [v if width == 1 or _is_vector(v) else tirx.Broadcast(v, width) for v in values]
+
+
+def _uses(exprs: Sequence[Any]) -> tuple[dict[int, int], int]:
+    """Count the uses of each part of expressions, by identity, and their operations as trees."""
+    uses: dict[int, int] = {}
+    lengths: dict[int, int] = {}
+
+    def length(e: Any) -> int:
+        key = e.__hash__()
+        uses[key] = uses.get(key, 0) + 1
+        if key not in lengths:
+            lengths[key] = 1 + sum(length(part) for part in _parts(e))
+        return lengths[key]
+
+    return uses, sum(length(e) for e in exprs)
+
+
 def _can_be_vectors(algebra: Algebra, carries: Sequence[str]) -> bool:
     """Return whether combine and apply of an algebra are made of operations that vectors have."""
     if "bool" in (*carries, *algebra.dtypes):
@@ -149,25 +223,37 @@ def _same_width(values: Sequence[Any], width: int) -> list[Any]:
     return [v if _is_vector(v) else tirx.Broadcast(v, width) for v in values]
 
 
-def _vector(e: Any, table: tir.VarMap, width: int) -> Any:
-    def go(*parts: Any) -> list[Any]:
-        return _same_width([_vector(part, table, width) for part in parts], width)
+def _parts(e: Any) -> tuple[Any, ...]:
+    """The operands of an operation that vectors have."""
+    if isinstance(e, _BINARY):
+        return (e.a, e.b)
+    if isinstance(e, tirx.Select):
+        return (e.condition, e.true_value, e.false_value)
+    if isinstance(e, tirx.Not):
+        return (e.a,)
+    if isinstance(e, tirx.Cast):
+        return (e.value,)
+    if isinstance(e, Call) and tir.call_name(e) == "tirx.isnan":
+        return (e.args[0],)
+    return ()
 
+
+def _vector(
+    e: Any, table: tir.VarMap, width: int, inner: Callable[[Any], Any] | None = None
+) -> Any:
+    """``e`` on vectors; ``inner`` makes those of its operands, if not this function."""
     if isinstance(e, Var):
         return table.get(e, e)
     if isinstance(e, tirx.IntImm | tirx.FloatImm):
         return e
-    if isinstance(e, _BINARY):
-        return type(e)(*go(e.a, e.b))
-    if isinstance(e, tirx.Not):
-        return tirx.Not(*go(e.a))
-    if isinstance(e, tirx.Select):
-        return tirx.Select(*go(e.condition, e.true_value, e.false_value))
+    operands = _parts(e)
+    if not operands:
+        raise _NoVector(str(e))
+    inner = inner or (lambda part: _vector(part, table, width))
+    vectors = _same_width([inner(part) for part in operands], width)
     if isinstance(e, tirx.Cast):
-        (value,) = go(e.value)
         dtype = tir.dtype_of(e)
-        return tirx.Cast(f"{dtype}x{width}" if _is_vector(value) else dtype, value)
-    if isinstance(e, Call) and tir.call_name(e) == "tirx.isnan":
-        (value,) = go(e.args[0])
-        return tirx.isnan(value)
-    raise _NoVector(str(e))
+        return tirx.Cast(f"{dtype}x{width}" if _is_vector(vectors[0]) else dtype, vectors[0])
+    if isinstance(e, Call):
+        return tirx.isnan(vectors[0])
+    return type(e)(*vectors)

@@ -4,9 +4,11 @@
 * Where the threads of a warp cannot wait for one another alone, all threads of the block do.
 * Where they cannot vote on a condition, ``checked`` work is done with care at once.
 * Where an instruction multiplies and adds two numbers at once, two steps of a walk do: ``pairs``.
-* TVM 0.27 writes an infinity as ``inff`` in WGSL, which has no word for it, and rejects constant
-  expressions that make one; it writes the least int32 as the negative of a number that is none.
-  There they are what the bits are that a register holds.
+* TVM 0.27 writes an infinity as ``inff`` in WGSL, and NaN as ``nanf``, which has no words for them,
+  and rejects constant expressions that make one; it writes the least int32 as the negative of a
+  number that is none. There they are what the bits are that a register holds.
+* TVM works out a maximum or minimum of a written NaN and a number as C++ does, which is not what
+  the device's own does. A NaN is what its bits are, of which TVM works out nothing.
 * A function that TVM has no rule for is called by its name in C. On other devices it is computed
   from functions that are there, or refused.
 """
@@ -14,7 +16,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import isinf
+from math import isinf, isnan
 from typing import Any
 
 import tvm_ffi
@@ -48,6 +50,12 @@ __forceinline__ __device__ int scan_all(int holds) {
 """
 #: Bits of an infinity in float32, and of its sign, which are those of the least int32, too.
 _INFINITY, _SIGN = 0x7F800000, 1 << 31
+#: Bits of a quiet NaN.
+_NAN = {
+    "float16": (0x7E00, "uint16"),
+    "float32": (0x7FC00000, "uint32"),
+    "float64": (0x7FF8 << 48, "uint64"),
+}
 
 
 def block_barrier() -> Any:
@@ -108,7 +116,9 @@ def in_terms_of(device: Device, nest: Any, *, signed: bool = False) -> Any:
         nest = in_pairs(nest, has_pairs=device.pairs)
     if not device.c_functions:
         nest = tvm_ffi.structural_map(nest, (Call, lambda call: _by_others(call, device)))
-    return nest if device.extremes else _without_extremes(nest)
+    if not device.extremes:
+        return _without_extremes(nest)
+    return tvm_ffi.structural_map(nest, (tirx.FloatImm, _nan_by_its_bits))
 
 
 @lru_cache(maxsize=64)
@@ -216,6 +226,14 @@ def _with_block_barriers(nest: Any) -> Any:
     return tvm_ffi.structural_map(nest, (tirx.Evaluate, on_statement))
 
 
+def _nan_by_its_bits(value: tirx.FloatImm) -> Any:
+    dtype = tir.dtype_of(value)
+    if dtype not in _NAN or not isnan(float(value.value)):
+        return value
+    bits, word = _NAN[dtype]
+    return tirx.reinterpret(dtype, tirx.IntImm(word, bits))
+
+
 def _without_extremes(nest: Any) -> Any:
     def on_block(block: SBlock) -> Any:
         registers: dict[int, Var] = {}
@@ -250,9 +268,13 @@ def _from_register(value: tirx.FloatImm | tirx.IntImm, registers: dict[int, Var]
             return value
         bits, wide = _SIGN, "int32"
     else:
-        if not isinf(number := float(value.value)):
+        number, wide = float(value.value), "float32"
+        if isnan(number):
+            bits, _ = _NAN[wide]
+        elif isinf(number):
+            bits = _INFINITY | _SIGN if number < 0 else _INFINITY
+        else:
             return value
-        bits, wide = _INFINITY | _SIGN if number < 0 else _INFINITY, "float32"
     if bits not in registers:
         registers[bits] = local(f"extreme{len(registers)}", [1], "uint32")
     load = tirx.BufferLoad(registers[bits], [int_const(0, "int32")])

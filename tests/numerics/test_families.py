@@ -18,7 +18,8 @@ from tests.numerics.runs import (
     run,
     scan,
 )
-from tests.programs.suite.running import families_of
+from tests.programs.suite.running import CPU, families_of
+from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tests.support.tiers import longer, one_of, paired
 from tvm_scan import ScanPlan, extract, parallelize
@@ -173,6 +174,22 @@ class TestGatesThatOverflow:
         with np.errstate(over="ignore"):
             np.testing.assert_array_equal(got, exact.astype("float32"))
         assert np.isinf(got[-1])
+
+    def test_what_no_element_has_comes_back_from_infinity(self):
+        """Where the loop overflows and the product of the gates does not."""
+        gates, middle = np.ones(self.LENGTH), self.LENGTH // 16
+        gates[middle : middle + 2] = 3e38, 0.25
+        case, inputs = CASES["affine"], {}
+        inputs["g"] = np.asarray(gates, "float32")[None]
+        inputs["x"] = np.zeros_like(inputs["g"])
+        (loop,) = run(
+            compile_cached(source_of(case, "float32"), target=CPU), case, inputs, "float32", start=2
+        )
+        (got,) = run(scan("affine", TREE), case, inputs, "float32", start=2)
+        assert np.isinf(loop[middle:]).all()
+        np.testing.assert_array_equal(got[: middle + 2], loop[: middle + 2])
+        assert np.isfinite(got[-1])
+        np.testing.assert_allclose(got[-1], 1.5e38, rtol=1e-6)
 
     def test_a_small_state_is_infinite_from_the_next_chunk_on(self):
         """Gates of 2 for 140 steps make 2^40 of 2^-100: the product 2^140 is no float32."""

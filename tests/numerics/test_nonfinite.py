@@ -178,38 +178,6 @@ def test_a_step_that_does_not_read_the_carry_forgets_it(plan):
     np.testing.assert_array_equal(tensors[1].numpy(), x[:, -1])
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_a_reset_within_a_choice_forgets(plan):
-    """A state that is not finite ends at the next reset, also where two tests make one."""
-
-    @T.prim_func(s_tir=True)
-    def masked(
-        X: T.Buffer((ROWS, LENGTH), "float32"),
-        R: T.Buffer((ROWS, LENGTH), "int32"),
-        Y: T.Buffer((ROWS, LENGTH), "float32"),
-    ):
-        for b in range(ROWS):
-            s = T.sblock_alloc_buffer((1,), "float32")
-            s[0] = T.float32(0)
-            for t in range(LENGTH):
-                if R[b, t] > 0:
-                    if R[b, t] > 3:
-                        s[0] = T.float32(0)
-                    else:
-                        s[0] = s[0] + X[b, t]
-                Y[b, t] = s[0]
-
-    rng = np.random.default_rng(SEED)
-    x = rng.integers(-3, 4, (ROWS, LENGTH)).astype("float32")
-    for row, value in enumerate(SPECIAL):
-        x[row, 4::15] = value
-    r = rng.integers(0, 5, x.shape).astype("int32")
-    got, want = (tvm.runtime.tensor(np.zeros_like(x)) for _ in range(2))
-    for run, out in ((compiled(masked, plan), got), (compiled_loop(masked), want)):
-        run(tvm.runtime.tensor(x), tvm.runtime.tensor(r), out)
-    np.testing.assert_array_equal(got.numpy(), want.numpy())
-
-
 @cache
 def extremum(op, carry_first, rows=ROWS, length=LENGTH):
     """Running maximum or minimum with the carry as the first or as the second operand."""

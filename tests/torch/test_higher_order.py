@@ -127,6 +127,27 @@ def test_matrices():
         ts.associative_scan(lambda p, q: q @ p, x.requires_grad_())
 
 
+def test_steps_of_truth_values():
+    """As torch has them; what it has of them for shapes alone is refused by its name."""
+    torch.manual_seed(0)
+    x = torch.rand(9, 3) > 0.5
+
+    def of_tuples(combine):
+        return lambda p, q: (combine(p[0], q[0]),)
+
+    for combine in (lambda p, q: q.clamp(min=p), lambda p, q: p * q, lambda p, q: p ^ q):
+        got = ts.associative_scan(combine, x)
+        assert torch.equal(got, folded(of_tuples(combine), (x,), 0, False)[0])
+    matrices = torch.rand(9, 2, 2) > 0.5
+    got = ts.associative_scan(lambda p, q: q @ p, matrices)
+    (want,) = folded(
+        lambda p, q: ((q[0].float() @ p[0].float()) > 0,), (matrices,), 0, False
+    )  # of which torch has no product
+    assert torch.equal(got, want)
+    with pytest.raises(ScanError, match="floor_mod"):
+        ts.associative_scan(torch.remainder, x)
+
+
 def test_a_step_with_a_recurrence_of_its_own():
     """Its scratch memory is not that of the carry, though both are used in the loop alone."""
     (x,) = doubles(7, 3, count=1)

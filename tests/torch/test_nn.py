@@ -77,3 +77,59 @@ def test_mamba_loads_hugging_face_weights():
 def test_lru_checks_its_radii():
     with pytest.raises(ValueError, match="radii with 0 < low <= high < 1"):
         nn.LRU(4, 4, radii=(0.5, 1.0))
+
+
+def _states(state):
+    return state._asdict() if isinstance(state, tuple) else {"state": state}
+
+
+def _calls(name):
+    """Every wrong call of a layer, with a word of the message that says what is wrong."""
+    layer, x = LAYERS[name](), torch.randn(2, 5, 8)
+    state = layer.initial_state(2)
+    for wrong in (x[..., :7], x[0], x[None], torch.tensor(1.0), x.mT):
+        yield lambda x=wrong: layer(x), "x of (batch, length, d_model) with d_model 8"
+    for wrong in (x[:, 0, :7], x, x[0, 0]):
+        yield lambda x=wrong: layer.step(x, state), "x of (batch, d_model) with d_model 8"
+    for wrong in (x.long(), x.bool(), x.to(torch.complex64)):
+        yield lambda x=wrong: layer(x), "x of"
+    if name != "LRU":
+        yield lambda: layer(x.double()), "x of torch.float32"
+        yield lambda: layer.step(x[:, 0].half(), state), "x of torch.float32"
+    for key, part in _states(state).items():
+        integers = torch.zeros_like(part, dtype=torch.int64)
+        for wrong in (part[:1], part[..., :-1], part[None], part[0], integers):
+            bad = state._replace(**{key: wrong}) if isinstance(state, tuple) else wrong
+            yield lambda s=bad: layer(x, s), f"{key} of"
+            yield lambda s=bad: layer.step(x[:, 0], s), f"{key} of"
+    kind = "MambaState" if name == "Mamba" else "a tensor"
+    for wrong in (None, 1, "zeros", [state], ()):
+        yield lambda s=wrong: layer.step(x[:, 0], s), kind
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_does_not_fit_is_said(name):
+    for call, word in _calls(name):
+        with pytest.raises(ValueError, match=rf"tvm_scan.torch.nn.{name}: expected .*; ") as raised:
+            call()
+        assert word in str(raised.value)
+
+
+def test_sizes_are_integers_above_zero():
+    for wrong in (0, -1, 2.0, "8", None, True):
+        for make in (nn.Mamba, lambda n: nn.LRU(n, 4), lambda n: nn.LRU(4, n)):
+            with pytest.raises(ValueError, match="as an integer above 0"):
+                make(wrong)
+        for arguments in ((wrong, 4), (4, wrong)):
+            with pytest.raises(ValueError, match="as an integer above 0"):
+                nn.MinGRU(*arguments)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_one_exported_program_for_all_batches(name):
+    layer = LAYERS[name]()
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(layer, (torch.randn(3, 5, 8),), dynamic_shapes=({0: batch},))
+    for size in (2, 7):
+        x = torch.randn(size, 5, 8)
+        torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-4, atol=1e-5)

@@ -101,3 +101,18 @@ def test_a_function_that_reads_a_size():
 
     with pytest.raises(torch._dynamo.exc.UserError, match="specialized it to be a constant"):
         torch.export.export(Module(), (x,), dynamic_shapes=({1: size},))
+
+
+def test_torchs_compiler_takes_projections_that_are_views():
+    """With gradients, so that what is saved is an output, whose strides it puts in order."""
+    torch._dynamo.reset()
+    A = -torch.rand(8, 4)
+
+    def scan(x):
+        u = torch.sigmoid(x)
+        return ts.selective_scan(u, u * 2, A, u[:, :4], u[:, 4:])
+
+    compiled = torch.compile(scan, fullgraph=True, dynamic=True)
+    for batch, length in ((2, 11), (3, 7)):
+        x = torch.randn(batch, 8, length, requires_grad=True)
+        torch.testing.assert_close(compiled(x), scan(x))

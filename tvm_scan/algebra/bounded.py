@@ -15,8 +15,9 @@ from tvm_scan.text import as_text
 
 __all__ = ["BoundedAffine"]
 
-#: Gate and offset of an element stay below ``2^limit`` times ``2^step``, and above its inverse.
-_SCALES = {"float32": (31, 64), "float64": (255, 512)}
+#: ``(limit, step)``: where gate or offset of an element exceeds ``2^limit``, ``2^step`` of it goes
+#: into the common factor. Products of two stay finite, and the factor does while the gate does.
+_SCALES = {"float32": (63, 65), "float64": (511, 513)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +126,7 @@ class BoundedAffine(Forgetting):
             return self._const(abs(known)), reflected, self._const(-1.0 if known < 0 else 1.0)
         falls, size = gate < nothing, self._size(gate)
         reflected = tirx.Select(falls, nothing - offset, offset)
-        large, down, up = size > self._power(step - 1), self._power(-step), self._power(step)
+        large, down, up = size > self._power(limit), self._power(-step), self._power(step)
         finite = tirx.Min(size, tirx.max_value(self.dtype))
         return (
             tirx.Select(large, finite * down, size),

@@ -147,7 +147,7 @@ class LateSegmented(Segmented):
         return _prove(system)
 
 
-#: Conditions of a step of which each is looked for within each other.
+#: Conditions of a step among which resets are looked for within others.
 _MOST_NESTED = 6
 
 
@@ -159,20 +159,26 @@ class _Reset(NamedTuple):
     rest: tuple[Any, ...]
 
 
-def _resets(steps: tuple[Any, ...], olds: Sequence[Var], nested: bool) -> Iterator[_Reset]:
-    """Choices, free of the carries, one side of which is free of them; or one within another."""
+def _resets(steps: tuple[Any, ...], olds: Sequence[Var], depth: int) -> Iterator[_Reset]:
+    """Choices, free of the carries, one side of which is free of them, within ``depth`` others.
+
+    Of what lies deep, the outermost choice is made first, and no other: whoever makes all others,
+    too, comes to the same resets, one after the other.
+    """
 
     def read(sides: Iterable[Any]) -> bool:
         return any(tir.contains_var(side, olds) for side in sides)
 
     conditions = free_conditions(steps, olds)
-    if nested and len(conditions) > _MOST_NESTED:
+    if depth and not depth < len(conditions) <= _MOST_NESTED:
         return
+    if depth > 1:
+        conditions = conditions[:1]
     decides = [free_conditions([step], olds) for step in steps]
     for condition in conditions:
         chooses = [any(tir.structurally_equal(condition, c) for c in own) for own in decides]
         undecided = (step for step, chosen in zip(steps, chooses, strict=True) if not chosen)
-        if not nested and read(undecided):
+        if not depth and read(undecided):
             continue  # nothing is set there
         sides = {
             value: tuple(
@@ -186,11 +192,11 @@ def _resets(steps: tuple[Any, ...], olds: Sequence[Var], nested: bool) -> Iterat
             when = condition if chosen else opposite(condition)
             if not read(outside):
                 continue
-            if not nested:
+            if not depth:
                 if not read(inside):
                     yield _Reset(when, inside, outside)
                 continue
-            for inner in _resets(inside, olds, nested=False):
+            for inner in _resets(inside, olds, depth - 1):
                 both = tirx.op.if_then_else(when, inner.when, tirx.const(False, "bool"))
                 rest = tuple(
                     tirx.op.if_then_else(when, here, there)
@@ -201,8 +207,8 @@ def _resets(steps: tuple[Any, ...], olds: Sequence[Var], nested: bool) -> Iterat
 
 def _prove(system: System) -> Segmented | NotInFamily:
     olds = system.olds
-    for nested in (False, True):
-        for reset in _resets(system.steps, olds, nested):
+    for depth in range(_MOST_NESTED):
+        for reset in _resets(system.steps, olds, depth):
             starts = tuple(
                 None if start is None else (*start, value)
                 for start, value in zip(system.starts, reset.values, strict=False)

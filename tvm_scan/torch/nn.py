@@ -13,18 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tvm_scan.torch.arguments import check, check_devices, check_tensors, wide
+from tvm_scan.torch.arguments import check, wide
 from tvm_scan.torch.functions.linear import linear_recurrence
 from tvm_scan.torch.functions.mamba import selective_scan
+from tvm_scan.torch.layer import Layer
 
 __all__ = ["LRU", "Mamba", "MambaState", "MinGRU"]
-
-
-def _check(layer: nn.Module, x: Tensor, *state: Tensor) -> None:
-    """Raise unless input, state and all parameters are on one device."""
-    owner, named = f"nn.{type(layer).__name__}", {f"state[{i}]": t for i, t in enumerate(state)}
-    check_tensors(owner, x=x, **named)
-    check_devices(owner, {"x": x, **dict(layer.named_parameters())})
 
 
 class MambaState(NamedTuple):
@@ -42,7 +36,7 @@ class MambaState(NamedTuple):
     hidden: Tensor
 
 
-class Mamba(nn.Module):
+class Mamba(Layer):
     """The Mamba block (Gu and Dao 2023, arXiv 2312.00752).
 
     Parameters are named and shaped as in mamba-ssm's ``Mamba`` and Hugging Face's
@@ -71,6 +65,9 @@ class Mamba(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
+        self._check_sizes(d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand)
+        if dt_rank is not None:
+            self._check_sizes(dt_rank=dt_rank)
         inner = expand * d_model
         self.inner, self.d_state, self.d_conv = inner, d_state, d_conv
         self.dt_rank = math.ceil(d_model / 16) if dt_rank is None else dt_rank
@@ -86,6 +83,18 @@ class Mamba(nn.Module):
             nn.init.uniform_(self.dt_proj.weight, -(self.dt_rank**-0.5), self.dt_rank**-0.5)
             dt = torch.exp(torch.empty(inner).uniform_(math.log(1e-3), math.log(1e-1)))
             self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # softplus undone
+
+    def _features(self) -> int:
+        return self.in_proj.in_features
+
+    def _axes_of_states(self) -> dict[str, tuple[int, ...]]:
+        return {"window": (self.inner, self.d_conv - 1), "hidden": (self.inner, self.d_state)}
+
+    def _check_call(self, x: Tensor, axes: str, state: MambaState) -> None:
+        fits = isinstance(state, MambaState)
+        expected, fix = "state as a MambaState", "pass what a call before returned"
+        check(fits, self._owner, expected, type(state).__name__, fix)
+        self._check(x, axes, **state._asdict())
 
     def initial_state(self, batch: int) -> MambaState:
         """Return the state before the first step: zeros."""
@@ -109,8 +118,11 @@ class Mamba(nn.Module):
         tuple of Tensor and MambaState
             Outputs, with the shape of `x`, and the state after them.
         """
-        _check(self, x, *(() if state is None else state))
-        state = self.initial_state(len(x)) if state is None else state
+        if state is None:
+            self._check(x, "batch, length, d_model")
+            state = self.initial_state(x.shape[0])
+        else:
+            self._check_call(x, "batch, length, d_model", state)
         u, z = self.in_proj(x).transpose(1, 2).chunk(2, 1)
         padded = torch.cat((state.window.to(u.dtype), u), 2)
         window = padded[:, :, padded.shape[2] - (self.d_conv - 1) :]
@@ -135,7 +147,7 @@ class Mamba(nn.Module):
 
     def step(self, x: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
         """Run one step in plain torch: (batch, d_model) and the state before it."""
-        _check(self, x, *state)
+        self._check_call(x, "batch, d_model", state)
         u, z = self.in_proj(x).chunk(2, 1)
         window = torch.cat((state.window.to(u.dtype), u.unsqueeze(2)), 2)
         u = F.silu(self.conv1d(window).squeeze(2))
@@ -150,7 +162,7 @@ class Mamba(nn.Module):
         return self.out_proj(y.to(window.dtype)), MambaState(window[:, :, 1:], hidden)
 
 
-class LRU(nn.Module):
+class LRU(Layer):
     """The linear recurrent unit (Orvieto et al. 2023, arXiv 2303.06349).
 
     ``h = lambda h + gamma (B x); y = Re(C h) + D x`` with complex diagonal ``lambda`` inside the
@@ -164,10 +176,13 @@ class LRU(nn.Module):
         Range of the initial moduli of ``lambda``.
     """
 
+    _mixes = _complex = True
+
     def __init__(
         self, d_model: int, d_state: int, radii: tuple[float, float] = (0.9, 0.999)
     ) -> None:
         super().__init__()
+        self._check_sizes(d_model=d_model, d_state=d_state)
         low, high = radii
         check(0 < low <= high < 1, "nn.LRU", "radii with 0 < low <= high < 1", radii, "shrink them")
         modulus = torch.sqrt(torch.rand(d_state) * (high**2 - low**2) + low**2)
@@ -176,6 +191,12 @@ class LRU(nn.Module):
         self.B = nn.Parameter(torch.randn(d_state, d_model, 2) / math.sqrt(2 * d_model))
         self.C = nn.Parameter(torch.randn(d_model, d_state, 2) / math.sqrt(d_state))
         self.D = nn.Parameter(torch.randn(d_model))
+
+    def _features(self) -> int:
+        return len(self.D)
+
+    def _axes_of_states(self) -> dict[str, tuple[int, ...]]:
+        return {"state": (len(self.nu_log),)}
 
     def gates(self) -> Tensor:
         """Return ``lambda``, complex (d_state,); of parameters in halves, that of float32."""
@@ -197,7 +218,7 @@ class LRU(nn.Module):
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Run a sequence (batch, length, d_model) from a state; return outputs and the state."""
-        _check(self, x, *(() if state is None else (state,)))
+        self._check(x, "batch, length, d_model", **({} if state is None else {"state": state}))
         gates = self.gates()
         drive = self._drive(x, gates)
         h, last = linear_recurrence(gates, drive, state, dim=1, return_last=True)
@@ -205,13 +226,13 @@ class LRU(nn.Module):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Run one step: (batch, d_model) and the state before it."""
-        _check(self, x, state)
+        self._check(x, "batch, d_model", state=state)
         gates = self.gates()
         h = gates * state + self._drive(x, gates)
         return self._emit(h, x), h
 
 
-class MinGRU(nn.Module):
+class MinGRU(Layer):
     """The minimal gated recurrent unit (Feng et al. 2024, arXiv 2410.01201).
 
     ``z = sigmoid(W x); h = (1 - z) h + z (V x)``: gates that do not see the state, so that the
@@ -225,8 +246,15 @@ class MinGRU(nn.Module):
 
     def __init__(self, d_model: int, d_hidden: int) -> None:
         super().__init__()
+        self._check_sizes(d_model=d_model, d_hidden=d_hidden)
         self.gate = nn.Linear(d_model, d_hidden)
         self.candidate = nn.Linear(d_model, d_hidden)
+
+    def _features(self) -> int:
+        return self.gate.in_features
+
+    def _axes_of_states(self) -> dict[str, tuple[int, ...]]:
+        return {"state": (self.gate.out_features,)}
 
     def initial_state(self, batch: int) -> Tensor:
         """Return the state before the first step: zeros (batch, d_hidden)."""
@@ -234,7 +262,7 @@ class MinGRU(nn.Module):
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Run a sequence (batch, length, d_model) from a state; return outputs and the state."""
-        _check(self, x, *(() if state is None else (state,)))
+        self._check(x, "batch, length, d_model", **({} if state is None else {"state": state}))
         z = self.gate(x)
         # 1 - sigmoid(z), without cancellation
         keep, drive = torch.sigmoid(-z), torch.sigmoid(z) * self.candidate(x)
@@ -243,7 +271,7 @@ class MinGRU(nn.Module):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Run one step: (batch, d_model) and the state before it."""
-        _check(self, x, state)
+        self._check(x, "batch, d_model", state=state)
         z = torch.sigmoid(self.gate(x))
         h = (1 - z) * state + z * self.candidate(x)
         return h, h

@@ -25,6 +25,7 @@ from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.statements import rebuild
 from tvm_scan.recurrence import Refusal
+from tvm_scan.relax.repairs.dtypes import RepairOperators
 from tvm_scan.relax.step.form import is_point, without_copies, without_unit_loops
 from tvm_scan.relax.step.primitive import fused_step
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks
@@ -91,7 +92,8 @@ def lower_step(types: Sequence[relax.TensorType], write: StepWriter) -> LoweredS
                 results.append(result if is_var else builder.emit_te(topi.identity, result))
             out = builder.emit_output(relax.Tuple(results))
         step = builder.emit_func_output(out)
-    fused = fused_step(builder.get(), step)
+    mod = RepairOperators()(builder.get())
+    fused = fused_step(mod, mod.get_global_var(step.name_hint))
     func = _inlined(fused.func)
     kinds = [*types, *(constant.ty for constant in fused.constants)]
     inputs = [_unread(f"unread{i}", kind) for i, kind in enumerate(kinds)]

@@ -106,7 +106,11 @@ def selective_scan(
     groups = math.lcm(*counts)
     # What is fixed in time has its own value for each channel; groups that differ are repeated.
     B, C = (
-        t.unflatten(0, (groups, -1)) if t.dim() == 2 else t.repeat_interleave(groups // n, 1)
+        t.unflatten(0, (groups, -1))
+        if t.dim() == 2
+        else t
+        if n == groups
+        else t.repeat_interleave(groups // n, 1)
         for t, n in zip((B, C), counts, strict=True)
     )
     split = (groups, channels // groups)
@@ -119,7 +123,10 @@ def selective_scan(
     carry = wide if not A.is_complex() else torch.promote_types(wide, torch.complex64)
 
     def grouped(tensor: Tensor, dtype: torch.dtype, axis: int) -> Tensor:
-        in_groups: Tensor = tensor.to(dtype).unflatten(axis, split)
+        tensor = tensor.to(dtype)
+        # Torch's compiler cannot order the strides of a view with an axis of one and a length that
+        # varies; of an axis that is put in, it can.
+        in_groups: Tensor = tensor.unsqueeze(axis) if groups == 1 else tensor.unflatten(axis, split)
         return in_groups
 
     tensors = SelectiveTensors(
