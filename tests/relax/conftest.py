@@ -24,6 +24,8 @@ FOLDER = Folder(
         "test_neighbours.py::test_a_selective_scan_is_one_kernel[(3, 17*",
     ),
     alike={
+        "test_models.py::test_prefill": 3,
+        "test_own.py::test_a_model_with_a_delta_rule": 2,
         "test_roundtrip.py::test_every_function_with_a_dynamic_length": 2,
         "test_same_bits.py::test_the_bits_of_relax_are_those_of_torch": 2,
     },
