@@ -1,13 +1,13 @@
 """The block tree of warp shuffles: a scan within each warp, then one over the warps' totals.
 
-For T threads: each one makes 5 combines in its warp. The totals of few warps every thread takes
-in turn: from the carries before the block, where they are known, it applies them to these, which
-costs less than to combine them if elements have more parts. Else each makes log2(T / 32) combines over the totals (every warp
-scans all of them, so that nothing goes back through memory) and one for its prefix. The only
-barrier stands between the warps' totals and their readers: scans that follow one another leave
-them in two arrays by the parity of their number, and between two scans of one parity stands the
-barrier of the other. At every doubling the earlier operand is the one that came from the lower
-thread: the combine need not commute.
+For T threads: each one makes 5 combines in its warp. The totals of few warps every thread takes in
+turn: from the carries before the block, where they are known, it applies them to these, which costs
+less than to combine them if elements have more parts. Else each makes log2(T / 32) combines over
+the totals (every warp scans all of them, so that nothing goes back through memory) and one for its
+prefix. The only barrier stands between the warps' totals and their readers: scans that follow one
+another leave them in two arrays by the parity of their number, and between two scans of one parity
+stands the barrier of the other. At every doubling the earlier operand is the one that came from the
+lower thread: the combine need not commute.
 
 A warp takes cheaper formulas where there are some, and looks whether they did damage: see
 ``formulas``.
