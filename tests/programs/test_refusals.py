@@ -1,11 +1,14 @@
 """What is no supported recurrence is refused, by name, with the expression underlined."""
 
+import re
+
 import pytest
 from tvm.target import Target
 
 from tests.programs.refused_programs import REFUSED
 from tvm_scan import Refusal, RefusalKind, ScanError, ScanPlan, extract, parallelize
-from tvm_scan.errors import RefusalError
+from tvm_scan.errors import PlanError, RefusalError
+from tvm_scan.schedules.analysis import analyse
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -15,9 +18,14 @@ def test_refused_with_the_right_reason(name):
     assert isinstance(found, Refusal)
     if kind is not None:
         assert found.kind is kind, str(found)
+    cpu, lanes = Target.from_device("cpu"), ScanPlan.of("cpu", "lanes")
+    if analyse(func).deltas:  # no scan, but it has plans of its own
+        assert re.search(text, found.message()) and "\nfix: " in found.message()
+        with pytest.raises(PlanError, match="a plan for a delta rule, got one for a recurrence"):
+            parallelize(func, cpu, lanes)
+        return
     with pytest.raises(RefusalError, match=text) as raised:
-        # A plan: a delta rule is no scan, but without one it runs in chunks of another kind.
-        parallelize(func, Target.from_device("cpu"), ScanPlan.of("cpu", "lanes"))
+        parallelize(func, cpu, lanes)
     assert raised.value.refusal.kind is found.kind
     assert "\nfix: " in str(raised.value)
     assert isinstance(raised.value, ScanError)
